@@ -1,0 +1,31 @@
+"""Time as a value passed in, so that the simulator can own it.
+
+Timers go through the event loop (`loop.call_later`), which the simulator replaces as a whole.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Two clocks: the wall clock for what users see, the monotonic one for everything that measures or leases."""
+
+    def now_ms(self) -> int:
+        """Wall time in ms since the epoch; may jump. For publish time, TTL and delayed delivery only."""
+        ...
+
+    def monotonic_s(self) -> float:
+        """Seconds since an arbitrary start; never goes back."""
+        ...
+
+
+class SystemClock:
+    """The operating system's clocks."""
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic_s(self) -> float:
+        return time.monotonic()

@@ -1,0 +1,79 @@
+"""Every bound, with what happens when it is reached. Sizes in bytes, times in seconds, unless the name says otherwise."""
+
+from __future__ import annotations
+
+# ---- Connections
+COMMAND_BYTES_BEFORE_AUTH_MAX = 64 * 1024
+"""Command part of a frame before CONNECT succeeded: the connection is closed before anything is allocated."""
+
+COMMAND_BYTES_MAX = 1024 * 1024
+"""Command part of a frame afterwards: the connection is closed. 1 MiB of the worst command parses in about 15 ms."""
+
+FRAME_PADDING_BYTES = 10 * 1024
+"""Room for command and metadata on top of maxMessageSize, as in Pulsar: a larger frame closes the connection."""
+
+HANDSHAKE_TIMEOUT_S = 10.0
+"""From accept to CONNECT: the connection is closed."""
+
+KEEP_ALIVE_INTERVAL_S = 30.0
+"""Silence before a PING; a second silent interval closes the connection."""
+
+CONNECTION_OUTPUT_HIGH_BYTES = 1024 * 1024
+"""Unsent output of one connection: its consumers are not sent more until it has drained to the low mark."""
+
+CONNECTION_OUTPUT_LOW_BYTES = 256 * 1024
+"""Unsent output at which a paused connection is served again."""
+
+CONNECTION_OUTPUT_BYTES_MAX = 64 * 1024 * 1024
+"""Unsent output of a client that never reads but keeps asking: the connection is closed."""
+
+CONNECTION_PENDING_PUBLISHES_MAX = 10_000
+"""Published entries of one connection that wait for the disk: reading from the socket pauses until half are done."""
+
+CONNECTION_PENDING_PUBLISH_BYTES_MAX = 32 * 1024 * 1024
+"""The same in bytes."""
+
+FRAMES_PER_CALLBACK_MAX = 512
+"""Frames handled before other connections and timers get their turn; the rest follows by `call_soon`."""
+
+PRODUCERS_PER_CONNECTION_MAX = 10_000
+"""More are answered with NotAllowedError."""
+
+CONSUMERS_PER_CONNECTION_MAX = 10_000
+"""More are answered with NotAllowedError."""
+
+PENDING_REQUESTS_PER_CONNECTION_MAX = 50_000
+"""Control requests of one connection under way: reading pauses."""
+
+# ---- Consumers
+PERMITS_MAX = 2**31 - 1
+"""Permits of a consumer saturate here."""
+
+ENTRIES_PER_DISPATCH_MAX = 100
+"""Entries a subscription dispatches before the other subscriptions get their turn."""
+
+BYTES_PER_READ_MAX = 5 * 1024 * 1024
+"""Bytes one read of a cursor returns (at least one entry)."""
+
+REDELIVER_IDS_MAX = 100_000
+"""Message ids in one redelivery request that are looked at; the rest stays unacknowledged and comes with the next one."""
+
+# ---- Names
+TOPIC_NAME_BYTES_MAX = 4096
+"""A longer topic name is refused as InvalidTopicName."""
+
+SUBSCRIPTION_NAME_BYTES_MAX = 1024
+"""A longer subscription name is refused."""
+
+PARTITIONS_MAX = 100_000
+"""More partitions for one topic are refused with 412."""
+
+# ---- Storage
+ENTRY_CACHE_BYTES_MAX = 64 * 1024 * 1024
+"""Entries kept in memory for tailing readers, over all topics: the oldest go first; readers then read from the bookie."""
+
+BOOKIE_WRITE_CACHE_BYTES_MAX = 64 * 1024 * 1024
+"""Entries in each half of the bookie's write cache: a full half is flushed; while both are full adds wait."""
+
+JOURNAL_PENDING_BYTES_MAX = 256 * 1024 * 1024
+"""Bytes that wait for the journal: further adds are refused with ETOOMANYREQUESTS."""
