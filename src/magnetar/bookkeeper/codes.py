@@ -1,0 +1,41 @@
+"""Return codes of a bookie and flags of a request: the numbers of BookKeeper's v2 protocol (BookieProtocol).
+
+Inside magnetar these numbers are used everywhere; v3's status codes are mapped at the wire.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+
+class ReturnCode(IntEnum):
+    """What a bookie answers. Only `NO_LEDGER` and `NO_ENTRY` say that something does not exist; all others say nothing."""
+
+    OK = 0
+    NO_LEDGER = 1
+    NO_ENTRY = 2
+    BAD_REQUEST = 100
+    IO_ERROR = 101
+    UNAUTHORIZED = 102
+    BAD_VERSION = 103
+    FENCED = 104
+    READ_ONLY = 105
+    TOO_MANY_REQUESTS = 106
+    UNKNOWN_LEDGER_STATE = 107
+
+
+EXPLICIT_NEGATIVES: Final = frozenset({int(ReturnCode.NO_LEDGER), int(ReturnCode.NO_ENTRY)})
+"""The codes that may count towards "this entry does not exist" in a recovery. Nothing else ever does."""
+
+FLAG_FENCE: Final = 1
+"""Read: fence the ledger first."""
+
+FLAG_RECOVERY_ADD: Final = 2
+"""Add: allowed although the ledger is fenced."""
+
+FLAG_HIGH_PRIORITY: Final = 4
+"""Recovery traffic: let in although the bookie is read-only, as long as there is room."""
+
+LAST_ENTRY: Final = -1
+"""Entry id of a read that wants the highest entry the bookie holds."""

@@ -1,0 +1,49 @@
+"""What a ledger client needs of one bookie. The in-process `Bookie` and the socket channel both fit it.
+
+Plain calls and callbacks, no task and no future per entry. Callbacks run on the event loop's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+AddDone = Callable[[int], None]
+"""`done(code)`; `code` is a ReturnCode value."""
+
+ReadDone = Callable[[int, bytes | None], None]
+"""`done(code, packed entry)`; the entry is None unless the code is OK."""
+
+BatchDone = Callable[[int, list[bytes]], None]
+"""`done(code, packed entries)`: consecutive ones from the first; empty unless the code is OK."""
+
+LacDone = Callable[[int, bytes | None, bytes | None], None]
+"""`done(code, explicit LAC body, packed last entry)`; either may be None."""
+
+
+class BookieChannel(Protocol):
+    """One bookie. Every call ends in exactly one call of `done`, unless the bookie is stopped."""
+
+    def add_entry(
+        self, ledger_id: int, entry_id: int, entry: bytes, master_key: bytes, flags: int, done: AddDone
+    ) -> None:
+        """Store a packed entry. OK comes only once it is durable, and never before this call has returned; a refusal may."""
+        ...
+
+    def read_entry(self, ledger_id: int, entry_id: int, flags: int, master_key: bytes, done: ReadDone) -> None:
+        """Read one packed entry; `LAST_ENTRY` means the highest one held. With `FLAG_FENCE` the ledger is durably fenced
+        before any answer. `done` may run before this call returns."""
+        ...
+
+    def read_batch(self, ledger_id: int, first_entry_id: int, max_count: int, max_bytes: int, done: BatchDone) -> None:
+        """Consecutive packed entries from `first_entry_id`: at least one, then until `max_count` (<= 0: no limit), until
+        `max_bytes` would be passed, or until one is missing. `done` may run before this call returns."""
+        ...
+
+    def write_lac(self, ledger_id: int, body: bytes, master_key: bytes, done: AddDone) -> None:
+        """Store an explicit LAC (packed by the ledger's writer); OK once it is durable."""
+        ...
+
+    def read_lac(self, ledger_id: int, done: LacDone) -> None:
+        """The explicit LAC and the highest entry held; NO_ENTRY when there is neither."""
+        ...
