@@ -1,0 +1,203 @@
+"""How settings are read: defaults < file < environment < flags, driven by the fields of one frozen dataclass.
+
+A field made with `setting(...)` carries its external key (Pulsar's name where Pulsar has one), unit, bounds and text, so parsing,
+error messages, `magnetar config list` and `magnetar config explain` all come from one table. Reading has no side effects: the
+environment is passed in and nothing is logged.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, get_type_hints
+
+from magnetar.base.errors import ConfigError
+
+C = TypeVar("C")
+
+PULSAR_ENV_PREFIX = "PULSAR_PREFIX_"
+"""Pulsar's images read `PULSAR_PREFIX_<key>`; so do we."""
+
+ENV_PREFIX = "MAGNETAR_"
+"""`MAGNETAR_<FIELD_NAME>` or `MAGNETAR_<key>`; wins over Pulsar's prefix."""
+
+ENV_RESERVED = frozenset({"MAGNETAR_CONFIG"})
+"""Names behind our prefix that are no settings: the path of the file itself, read by the command line."""
+
+_WORDS_OF_TRUTH = {
+    "true": True,
+    "yes": True,
+    "on": True,
+    "1": True,
+    "false": False,
+    "no": False,
+    "off": False,
+    "0": False,
+}
+
+
+def setting(
+    default: Any,
+    key: str,
+    doc: str,
+    *,
+    unit: str = "",
+    minimum: float | None = None,
+    maximum: float | None = None,
+    choices: Sequence[str] = (),
+) -> Any:
+    """A dataclass field with all that is known about it. `key` is the name in files; bounds are inclusive."""
+    about = {"key": key, "doc": doc, "unit": unit, "minimum": minimum, "maximum": maximum, "choices": tuple(choices)}
+    return field(default=default, metadata=about)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One row of the table: a field of the configuration class and what its `setting(...)` said."""
+
+    name: str
+    kind: type
+    default: object
+    key: str
+    doc: str
+    unit: str
+    minimum: float | None
+    maximum: float | None
+    choices: tuple[str, ...]
+
+    @property
+    def env(self) -> str:
+        """The environment variable of ours that sets it."""
+        return ENV_PREFIX + self.name.upper()
+
+
+class Resolved(NamedTuple):
+    """A value and where it came from: `default`, `FILE:LINE`, `FILE`, a variable's name, or `flag`."""
+
+    value: object
+    source: str
+
+
+def table_of(cls: type) -> dict[str, Setting]:
+    """The settings of a configuration class by field name, in the order of its fields."""
+    hints = get_type_hints(cls)
+    return {
+        part.name: Setting(name=part.name, kind=hints[part.name], default=part.default, **part.metadata)
+        for part in dataclasses.fields(cls)
+    }
+
+
+def find(table: Mapping[str, Setting], key: str, where: str) -> Setting:
+    """The setting called `key` (file key or field name). Raises ConfigError naming the nearest key."""
+    if key in table:
+        return table[key]
+    by_key = {row.key: row for row in table.values()}
+    if key in by_key:
+        return by_key[key]
+    folded = {name.lower(): name for name in [*table, *by_key]}
+    nearest = difflib.get_close_matches(key.lower(), list(folded), n=1, cutoff=0.0)
+    raise ConfigError(f"{where}: unknown key {key!r}; the nearest is {folded[nearest[0]]!r}")
+
+
+def parse(row: Setting, text: str, where: str) -> object:
+    """The value that `text` stands for. Raises ConfigError naming what is allowed."""
+    text = text.strip()
+    value: object
+    try:
+        value = _WORDS_OF_TRUTH[text.lower()] if row.kind is bool else row.kind(text)
+    except (ValueError, KeyError):
+        expected = "true or false" if row.kind is bool else {int: "a whole number", float: "a number"}[row.kind]
+        raise ConfigError(f"{where}: {row.key} must be {expected}, not {text!r}") from None
+    check(row, value, where)
+    return value
+
+
+def check(row: Setting, value: object, where: str) -> None:
+    """Hold a typed value against its bounds and choices. Raises ConfigError."""
+    if row.choices and value not in row.choices:
+        raise ConfigError(f"{where}: {row.key} must be one of {', '.join(row.choices)}, not {value!r}")
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if not math.isfinite(value):
+            raise ConfigError(f"{where}: {row.key} must be a finite number, not {value}")
+        if row.minimum is not None and value < row.minimum:
+            raise ConfigError(f"{where}: {row.key} must be at least {row.minimum:g}, not {value:g}")
+        if row.maximum is not None and value > row.maximum:
+            raise ConfigError(f"{where}: {row.key} must be at most {row.maximum:g}, not {value:g}")
+
+
+def read_file(path: Path) -> dict[str, tuple[str, str]]:
+    """Key -> (text, where) of a `.toml` file (tables only group) or of a broker.conf-style `key=value` file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration file {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not a text file in UTF-8") from error
+    return _read_toml(path, text) if path.suffix == ".toml" else _read_properties(path, text)
+
+
+def _read_toml(path: Path, text: str) -> dict[str, tuple[str, str]]:
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    found: dict[str, tuple[str, str]] = {}
+    tables: list[Mapping[str, Any]] = [document]
+    while tables:
+        for key, value in tables.pop().items():
+            if isinstance(value, dict):
+                tables.append(value)
+            else:
+                found[key] = (str(value), str(path))
+    return found
+
+
+def _read_properties(path: Path, text: str) -> dict[str, tuple[str, str]]:
+    found: dict[str, tuple[str, str]] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        line = line.strip()
+        if not line or line[0] in "#!":
+            continue
+        key, separator, value = line.partition("=")
+        if not separator:
+            raise ConfigError(f"{path}:{number}: expected key=value, not {line!r}")
+        found[key.strip()] = (value, f"{path}:{number}")
+    return found
+
+
+def _from_env(table: Mapping[str, Setting], env: Mapping[str, str]) -> dict[str, Resolved]:
+    found: dict[str, Resolved] = {}
+    for prefix in (PULSAR_ENV_PREFIX, ENV_PREFIX):
+        for variable in sorted(env):
+            if not variable.startswith(prefix) or variable in ENV_RESERVED:
+                continue
+            key = variable.removeprefix(prefix)
+            row = find(table, key.lower() if key.isupper() else key, f"environment variable {variable}")
+            found[row.name] = Resolved(parse(row, env[variable], variable), variable)
+    return found
+
+
+def resolve(cls: type, file: Path | None, env: Mapping[str, str], flags: Mapping[str, object]) -> dict[str, Resolved]:
+    """Every field's value and source. `flags` holds typed values by field name; None means the flag was not given."""
+    table = table_of(cls)
+    found = {name: Resolved(row.default, "default") for name, row in table.items()}
+    for key, (text, where) in (read_file(file) if file else {}).items():
+        row = find(table, key, where)
+        if text.strip():  # broker.conf writes "unset" as an empty value
+            found[row.name] = Resolved(parse(row, text, where), where)
+    found.update(_from_env(table, env))
+    for name, value in flags.items():
+        if value is not None:
+            check(table[name], value, "flag")
+            found[name] = Resolved(value, "flag")
+    return found
+
+
+def load_settings(cls: type[C], file: Path | None, env: Mapping[str, str], flags: Mapping[str, object]) -> C:
+    """An instance of `cls` from all four sources. Raises ConfigError with one line that names the fix."""
+    return cls(**{name: value for name, (value, _) in resolve(cls, file, env, flags).items()})
