@@ -1,0 +1,70 @@
+"""The command table and the one place where errors become exit codes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+from magnetar import __version__
+from magnetar.base.errors import MagnetarError
+from magnetar.cli.lazy import LazyCommand, LazyGroup
+
+COMMANDS = {
+    "standalone": LazyCommand(
+        "magnetar.cli.server:standalone_command", "Serve: broker, bookie, metadata and admin in one process."
+    ),
+    "produce": LazyCommand("magnetar.cli.produce:produce_command", "Send messages to a topic."),
+    "consume": LazyCommand("magnetar.cli.consume:consume_command", "Receive and acknowledge messages."),
+    "topics": LazyCommand("magnetar.cli.topics:topics_group", "List, create, inspect and delete topics."),
+    "config": LazyCommand("magnetar.cli.settings:config_group", "List and explain the server's settings."),
+    "hash": LazyCommand("magnetar.cli.hash:hash_command", "Hash keys as Pulsar does."),
+    "ring": LazyCommand("magnetar.cli.ring:ring_group", "Build and compare consistent hashing rings."),
+    "vnodes": LazyCommand("magnetar.cli.vnodes:vnodes_group", "Map keys to vnodes and vnodes to workers."),
+    "demo": LazyCommand("magnetar.cli.demo.command:demo_group", "See real data flow, checked to the last message."),
+    "version": LazyCommand(
+        "magnetar.cli.version:version_command", "Show the versions of magnetar and what it runs on."
+    ),
+}
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+
+@click.group(cls=LazyGroup, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="magnetar")
+def cli() -> None:
+    """Pulsar's messaging model and Spark's pipelines, at laptop weight."""
+
+
+def run(args: Sequence[str] | None = None) -> int:
+    """Run a command line; the exit code. Whatever fails on purpose becomes one line on stderr."""
+    try:
+        code = cli.main(args=args, prog_name="magnetar", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except click.UsageError as error:
+        error.show()
+        return EXIT_USAGE
+    except click.ClickException as error:
+        return _fail(error.format_message())
+    except MagnetarError as error:
+        return _fail(str(error))
+    except (KeyboardInterrupt, click.Abort):
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # the reader of our output went away (`| head`): not worth a message, but Python would write one at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
+
+
+def _fail(text: str) -> int:
+    click.echo(f"magnetar: {' '.join(text.split())}", err=True)
+    return EXIT_FAILED
+
+
+def main() -> None:
+    """The `magnetar` executable."""
+    sys.exit(run())

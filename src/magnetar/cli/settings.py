@@ -1,0 +1,80 @@
+"""`magnetar config list|explain`: the table of settings, and where each value comes from."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from magnetar.base.config import StandaloneConfig
+from magnetar.base.settings import PULSAR_ENV_PREFIX, Setting, find, resolve, table_of
+from magnetar.cli.output import emit, emit_record, json_option
+
+config_file_option = click.option(
+    "--config",
+    "config_file",
+    type=click.Path(path_type=Path),
+    envvar="MAGNETAR_CONFIG",
+    show_envvar=True,
+    help="Settings file: key=value lines as in broker.conf, or .toml.",
+)
+
+
+@click.group("config")
+def config_group() -> None:
+    """List and explain the server's settings.
+
+    A value is taken from the flags, else MAGNETAR_<NAME>, else PULSAR_PREFIX_<key>, else the file, else the default.
+    """
+
+
+@config_group.command("list")
+@config_file_option
+@click.option("--changed", is_flag=True, help="Only settings that differ from their default.")
+@json_option
+def list_command(config_file: Path | None, changed: bool, as_json: bool) -> None:
+    """Every setting with its value and where the value comes from."""
+    values = resolve(StandaloneConfig, config_file, os.environ, {})
+    rows = [
+        {"key": row.key, "value": values[name].value, "unit": row.unit, "source": values[name].source}
+        for name, row in table_of(StandaloneConfig).items()
+        if not changed or values[name].value != row.default
+    ]
+    emit(rows, as_json=as_json, title="settings")
+
+
+@config_group.command("explain")
+@click.argument("key")
+@config_file_option
+@json_option
+def explain_command(key: str, config_file: Path | None, as_json: bool) -> None:
+    """What a setting does, what it may be, and what it is now. KEY is Pulsar's name or ours."""
+    row = find(table_of(StandaloneConfig), key, "config explain")
+    value = resolve(StandaloneConfig, config_file, os.environ, {})[row.name]
+    emit_record(
+        {
+            "key": row.key,
+            "what": row.doc,
+            "type": row.kind.__name__,
+            "unit": row.unit or None,
+            "allowed": allowed(row),
+            "default": row.default,
+            "value": value.value,
+            "source": value.source,
+            "environment": f"{row.env} or {PULSAR_ENV_PREFIX}{row.key}",
+        },
+        as_json=as_json,
+        title=row.key,
+    )
+
+
+def allowed(row: Setting) -> str:
+    """The values a setting takes, in words."""
+    if row.choices:
+        return ", ".join(row.choices)
+    if row.kind is bool:
+        return "true, false"
+    if row.minimum is None:
+        return "any"
+    return f"{row.minimum:g} or more" if row.maximum is None else f"{row.minimum:g} to {row.maximum:g}"
