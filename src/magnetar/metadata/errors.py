@@ -1,0 +1,26 @@
+"""What only the metadata store can answer; the shared leaves (bad version, missing node) are in `magnetar.base.errors`."""
+
+from __future__ import annotations
+
+from magnetar.base.errors import MetadataError
+
+
+class NodeHasChildrenError(MetadataError):
+    """A node with children cannot be deleted: delete the children first."""
+
+    slug = "node-has-children"
+    retriable = False
+
+
+class EphemeralParentError(MetadataError):
+    """An ephemeral node cannot have children, since it may vanish at any time."""
+
+    slug = "ephemeral-parent"
+    retriable = False
+
+
+class MetadataClosedError(MetadataError):
+    """The store was closed, or stopped after a failed write; open it again."""
+
+    slug = "metadata-closed"
+    retriable = False

@@ -1,0 +1,136 @@
+"""The tree of small versioned values which brokers and bookies share, in ZooKeeper's terms.
+
+Owns the Protocol and the rules that every implementation keeps; `tests/contract/metadata` runs against each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from magnetar.base.errors import BadVersionError, InvalidArgumentError
+
+ANY_VERSION: Final = None
+"""`expected_version`: write whatever is there."""
+
+MUST_NOT_EXIST: Final = -1
+"""`expected_version`: create, or fail with BadVersionError."""
+
+SEQUENCE_DIGITS: Final = 10
+"""Digits that a sequential node's name ends in, as in ZooKeeper."""
+
+Listener = Callable[[str], None]
+"""Called with the path of a node that was created, written or deleted. Must not raise and must not block."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A value and its version: 0 after creation, one more with every write."""
+
+    value: bytes
+    version: int
+
+
+class MetadataStore(Protocol):
+    """Every single call is atomic and durable when it returns. Paths look like `/ledgers/00/0000/L0001`."""
+
+    async def get(self, path: str) -> Node | None:
+        """The node, or None when the path does not exist (and only then)."""
+        ...
+
+    async def put(
+        self,
+        path: str,
+        value: bytes,
+        expected_version: int | None = ANY_VERSION,
+        *,
+        ephemeral: bool = False,
+        sequential: bool = False,
+    ) -> tuple[str, int]:
+        """Create or overwrite; answers (actual path, new version). Missing parents are created with empty values.
+
+        `ephemeral` holds for a created node: it vanishes with the session. An existing node keeps its kind.
+        `sequential` appends ten digits, rising per parent, and always creates.
+        Raises BadVersionError when `expected_version` does not hold (a missing node has no version),
+        EphemeralParentError below an ephemeral node.
+        """
+        ...
+
+    async def delete(self, path: str, expected_version: int | None = ANY_VERSION) -> None:
+        """Raises NodeNotFoundError, BadVersionError, or NodeHasChildrenError."""
+        ...
+
+    async def children(self, path: str) -> list[str]:
+        """Names (not paths) of the direct children, sorted by code point; [] when the path is missing."""
+        ...
+
+    async def children_count(self, path: str) -> int:
+        """`len(children(path))` without building the list."""
+        ...
+
+    async def exists(self, path: str) -> bool: ...
+
+    def watch(self, listener: Listener) -> Callable[[], None]:
+        """Tell `listener` of every named node's change, in commit order, before the changing call returns.
+
+        Parents that a put creates on the way are not told. Answers the function that ends the watch.
+        """
+        ...
+
+    async def close(self) -> None:
+        """End the session. Repeating it does nothing; any other call raises MetadataClosedError afterwards."""
+        ...
+
+
+def check_path(path: str) -> None:
+    """Raise InvalidArgumentError unless `path` is absolute, without empty, `.` or `..` parts, NUL or lone surrogates."""
+    if path == "/":
+        return
+    if not path.startswith("/") or path.endswith("/") or "//" in path:
+        raise InvalidArgumentError(f"metadata path {path!r} must start with '/' and have no empty part")
+    if "/." in path and any(part in (".", "..") for part in path.split("/")):
+        raise InvalidArgumentError(f"metadata path {path!r} must not contain '.' or '..' as a part")
+    if not path.isprintable():
+        _check_characters(path)
+
+
+def check_put(path: str, expected_version: int | None, sequential: bool) -> None:
+    """Raise InvalidArgumentError for arguments of `put` that no store accepts."""
+    check_path(path)
+    if path == "/":
+        raise InvalidArgumentError("the root of the metadata tree has no value; put to a path below it")
+    if expected_version is not None and expected_version < MUST_NOT_EXIST:
+        raise InvalidArgumentError(f"expected_version {expected_version} must be None, -1 or a version")
+    if sequential and expected_version not in (ANY_VERSION, MUST_NOT_EXIST):
+        raise InvalidArgumentError("a sequential node is always created: leave expected_version out")
+
+
+def check_version(path: str, actual: int | None, expected: int | None) -> None:
+    """Raise BadVersionError unless the node at version `actual` (None: no node) may be written under `expected`."""
+    if expected is None:
+        return
+    if expected == MUST_NOT_EXIST:
+        if actual is not None:
+            raise BadVersionError(f"{path} exists already, at version {actual}")
+    elif actual is None:
+        raise BadVersionError(f"{path} does not exist, version {expected} was expected")
+    elif actual != expected:
+        raise BadVersionError(f"{path} is at version {actual}, version {expected} was expected")
+
+
+def split_path(path: str) -> tuple[str, str]:
+    """(parent's path, name); the root is ("", "")."""
+    if path == "/":
+        return "", ""
+    parent, _, name = path.rpartition("/")
+    return parent or "/", name
+
+
+def _check_characters(path: str) -> None:
+    if "\0" in path:
+        raise InvalidArgumentError(f"metadata path {path!r} must not contain NUL")
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise InvalidArgumentError(f"metadata path {path!r} is not valid Unicode") from None

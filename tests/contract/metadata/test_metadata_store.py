@@ -1,0 +1,224 @@
+"""What every metadata store promises, run against each of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from magnetar.base.errors import BadVersionError, InvalidArgumentError, NodeNotFoundError
+from magnetar.base.executor import InlineExecutor, ThreadExecutor
+from magnetar.metadata.errors import EphemeralParentError, MetadataClosedError, NodeHasChildrenError
+from magnetar.metadata.memory import MemoryMetadataStore
+from magnetar.metadata.sqlite import SqliteMetadataStore
+from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore, Node
+
+
+class Session:
+    """A store and the way to end its session and begin the next one."""
+
+    def __init__(self, store: MetadataStore, renew: Callable[[MetadataStore], Awaitable[MetadataStore]]) -> None:
+        self.store = store
+        self._renew = renew
+
+    async def renew(self) -> MetadataStore:
+        self.store = await self._renew(self.store)
+        return self.store
+
+
+async def _expire(store: MetadataStore) -> MetadataStore:
+    assert isinstance(store, MemoryMetadataStore)
+    store.expire_session()
+    return store
+
+
+@pytest.fixture(params=["memory", "sqlite", "sqlite-inline"])
+async def session(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Session]:
+    if request.param == "memory":
+        memory = MemoryMetadataStore()
+        yield Session(memory, _expire)
+        await memory.close()
+        return
+    executor = ThreadExecutor("metadata") if request.param == "sqlite" else InlineExecutor()
+    file = tmp_path / "metadata.db"
+
+    async def reopen(store: MetadataStore) -> MetadataStore:
+        await store.close()
+        return await SqliteMetadataStore.open(file, executor)
+
+    opened = Session(await SqliteMetadataStore.open(file, executor), reopen)
+    yield opened
+    await opened.store.close()
+    executor.close()
+
+
+@pytest.fixture
+def store(session: Session) -> MetadataStore:
+    return session.store
+
+
+async def test_a_created_node_has_version_zero_and_each_write_adds_one(store: MetadataStore) -> None:
+    assert await store.put("/a/b", b"one") == ("/a/b", 0)
+    assert await store.put("/a/b", b"two") == ("/a/b", 1)
+    assert await store.get("/a/b") == Node(b"two", 1)
+
+
+async def test_parents_are_created_with_empty_values(store: MetadataStore) -> None:
+    await store.put("/a/b/c", b"x")
+    assert await store.get("/a") == Node(b"", 0)
+    assert await store.get("/a/b") == Node(b"", 0)
+    assert await store.children("/") == ["a"]
+
+
+async def test_a_missing_path_is_none_and_has_no_children(store: MetadataStore) -> None:
+    assert await store.get("/nothing") is None
+    assert not await store.exists("/nothing")
+    assert await store.children("/nothing") == []
+    assert await store.children_count("/nothing") == 0
+    assert await store.exists("/")
+
+
+async def test_compare_and_set(store: MetadataStore) -> None:
+    await store.put("/a", b"0", MUST_NOT_EXIST)
+    with pytest.raises(BadVersionError):
+        await store.put("/a", b"again", MUST_NOT_EXIST)
+    assert await store.put("/a", b"1", 0) == ("/a", 1)
+    with pytest.raises(BadVersionError):
+        await store.put("/a", b"late", 0)
+    with pytest.raises(BadVersionError):
+        await store.put("/missing", b"", 0)
+    assert await store.get("/a") == Node(b"1", 1)
+    assert not await store.exists("/missing")
+
+
+async def test_a_refused_write_creates_no_parents(store: MetadataStore) -> None:
+    with pytest.raises(BadVersionError):
+        await store.put("/x/y/z", b"", 3)
+    assert not await store.exists("/x")
+
+
+async def test_delete(store: MetadataStore) -> None:
+    await store.put("/a/b", b"")
+    with pytest.raises(NodeHasChildrenError):
+        await store.delete("/a")
+    with pytest.raises(BadVersionError):
+        await store.delete("/a/b", 1)
+    await store.delete("/a/b", 0)
+    await store.delete("/a")
+    with pytest.raises(NodeNotFoundError):
+        await store.delete("/a")
+    with pytest.raises(NodeHasChildrenError):
+        await store.delete("/")
+
+
+async def test_a_node_created_again_starts_at_version_zero(store: MetadataStore) -> None:
+    await store.put("/a", b"")
+    await store.put("/a", b"")
+    await store.delete("/a")
+    assert await store.put("/a", b"") == ("/a", 0)
+
+
+async def test_children_are_sorted_names_of_one_level(store: MetadataStore) -> None:
+    names = ["b", "a", "é", "B", "a%2Fb", "z\U0001f600", "zz"]
+    for name in names:
+        await store.put(f"/parent/{name}", b"")
+    await store.put("/parent/a/deeper", b"")
+    await store.put("/parent2", b"")
+    assert await store.children("/parent") == sorted(names)
+    assert await store.children_count("/parent") == len(names)
+
+
+async def test_sequential_nodes_rise_per_parent_in_ten_digits(store: MetadataStore) -> None:
+    assert await store.put("/ids/ID-", b"", sequential=True) == ("/ids/ID-0000000000", 0)
+    assert await store.put("/ids/ID-", b"", sequential=True) == ("/ids/ID-0000000001", 0)
+    assert await store.put("/others/ID-", b"", sequential=True) == ("/others/ID-0000000000", 0)
+    await store.delete("/ids/ID-0000000001")
+    assert (await store.put("/ids/ID-", b"", sequential=True))[0] == "/ids/ID-0000000002"
+
+
+async def test_sequence_numbers_survive_the_session(session: Session) -> None:
+    await session.store.put("/ids/ID-", b"", ephemeral=True, sequential=True)
+    store = await session.renew()
+    assert await store.children("/ids") == []
+    assert (await store.put("/ids/ID-", b"", ephemeral=True, sequential=True))[0] == "/ids/ID-0000000001"
+
+
+async def test_ephemeral_nodes_end_with_the_session_and_others_stay(session: Session) -> None:
+    await session.store.put("/brokers/one", b"e", ephemeral=True)
+    await session.store.put("/topics/one", b"p")
+    assert await session.store.get("/brokers/one") == Node(b"e", 0)
+    store = await session.renew()
+    assert await store.get("/brokers/one") is None
+    assert await store.exists("/brokers")
+    assert await store.get("/topics/one") == Node(b"p", 0)
+
+
+async def test_an_ephemeral_node_has_no_children(store: MetadataStore) -> None:
+    await store.put("/e", b"", ephemeral=True)
+    with pytest.raises(EphemeralParentError):
+        await store.put("/e/child", b"")
+
+
+async def test_watchers_hear_every_change_in_order_before_the_call_returns(store: MetadataStore) -> None:
+    heard: list[str] = []
+    stop = store.watch(heard.append)
+    await store.put("/a/b", b"")
+    assert heard == ["/a/b"]
+    await store.put("/a/b", b"again")
+    await store.delete("/a/b")
+    path, _ = await store.put("/a/s-", b"", sequential=True)
+    with pytest.raises(BadVersionError):
+        await store.put("/a", b"", MUST_NOT_EXIST)
+    await asyncio.sleep(0)
+    assert heard == ["/a/b", "/a/b", "/a/b", path]
+    stop()
+    stop()
+    await store.put("/a/c", b"")
+    assert heard[-1] == path
+
+
+async def test_concurrent_compare_and_set_has_one_winner(store: MetadataStore) -> None:
+    await store.put("/counter", b"")
+    outcomes = await asyncio.gather(
+        *(store.put("/counter", str(n).encode(), 0) for n in range(20)), return_exceptions=True
+    )
+    winners = [n for n, outcome in enumerate(outcomes) if not isinstance(outcome, BaseException)]
+    assert len(winners) == 1
+    assert all(isinstance(o, BadVersionError) for n, o in enumerate(outcomes) if n not in winners)
+    assert await store.get("/counter") == Node(str(winners[0]).encode(), 1)
+
+
+async def test_many_concurrent_writes_all_land(store: MetadataStore) -> None:
+    await asyncio.gather(*(store.put(f"/many/{n:04d}", str(n).encode()) for n in range(3_000)))
+    assert await store.children("/many") == [f"{n:04d}" for n in range(3_000)]
+    assert await store.get("/many/2999") == Node(b"2999", 0)
+
+
+@pytest.mark.parametrize("path", ["", "a", "/a/", "//a", "/a//b", "/a/../b", "/.", "/a\0b", "/\ud800"])
+async def test_malformed_paths_are_refused(store: MetadataStore, path: str) -> None:
+    with pytest.raises(InvalidArgumentError):
+        await store.put(path, b"")
+    with pytest.raises(InvalidArgumentError):
+        await store.get(path)
+
+
+async def test_impossible_puts_are_refused(store: MetadataStore) -> None:
+    with pytest.raises(InvalidArgumentError):
+        await store.put("/", b"")
+    with pytest.raises(InvalidArgumentError):
+        await store.put("/a", b"", -2)
+    with pytest.raises(InvalidArgumentError):
+        await store.put("/a", b"", 0, sequential=True)
+
+
+async def test_a_closed_store_refuses_everything(store: MetadataStore) -> None:
+    await store.close()
+    await store.close()
+    with pytest.raises(MetadataClosedError):
+        await store.get("/a")
+    with pytest.raises(MetadataClosedError):
+        await store.put("/a", b"")
+    with pytest.raises(MetadataClosedError):
+        await store.delete("/a")

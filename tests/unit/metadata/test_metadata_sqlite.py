@@ -1,0 +1,158 @@
+"""What only the SQLite store has: a file, a lock, damage, shared commits, indexed queries."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from magnetar.base.errors import CorruptionError, StartupError, StorageError
+from magnetar.base.executor import ThreadExecutor
+from magnetar.metadata import sqlite
+from magnetar.metadata.sqlite import SqliteMetadataStore
+from magnetar.metadata.store import Node
+
+
+@pytest.fixture
+async def executor() -> AsyncIterator[ThreadExecutor]:
+    made = ThreadExecutor("metadata")
+    yield made
+    made.close()
+
+
+async def test_a_second_opener_is_told_to_wait_its_turn(
+    tmp_path: Path, executor: ThreadExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "LOCK_TIMEOUT_S", 0.05)
+    first = await SqliteMetadataStore.open(tmp_path / "m.db", executor)
+    with pytest.raises(StartupError, match="another process"):
+        await SqliteMetadataStore.open(tmp_path / "m.db", executor)
+    await first.close()
+    second = await SqliteMetadataStore.open(tmp_path / "m.db", executor)
+    await second.close()
+
+
+@pytest.mark.parametrize("content", [b"this is not a database at all" * 100, b"SQLite format 3\0" + b"\xff" * 5000])
+async def test_a_damaged_file_is_called_damaged(tmp_path: Path, executor: ThreadExecutor, content: bytes) -> None:
+    (tmp_path / "m.db").write_bytes(content)
+    with pytest.raises(StorageError, match="damaged"):
+        await SqliteMetadataStore.open(tmp_path / "m.db", executor)
+    assert (tmp_path / "m.db").read_bytes() == content
+
+
+async def test_damage_inside_is_an_error_and_never_a_missing_node(tmp_path: Path, executor: ThreadExecutor) -> None:
+    file = tmp_path / "m.db"
+    store = await SqliteMetadataStore.open(file, executor)
+    await asyncio.gather(*(store.put(f"/nodes/{n:05d}", b"v" * 200) for n in range(2_000)))
+    await store.close()
+    content = bytearray(file.read_bytes())
+    content[10 * 4096 :] = b"\xa5" * (len(content) - 10 * 4096)
+    file.write_bytes(content)
+    store = await SqliteMetadataStore.open(file, executor)
+    paths = [f"/nodes/{n:05d}" for n in range(2_000)]
+    answers = await asyncio.gather(*(store.get(path) for path in paths), return_exceptions=True)
+    assert any(isinstance(answer, CorruptionError) for answer in answers)
+    assert all(isinstance(answer, CorruptionError) or answer == Node(b"v" * 200, 0) for answer in answers)
+    with pytest.raises(CorruptionError):
+        await store.children("/nodes")
+    await store.close()
+
+
+async def test_another_applications_database_is_refused(tmp_path: Path, executor: ThreadExecutor) -> None:
+    with sqlite3.connect(tmp_path / "m.db") as other:
+        other.execute("CREATE TABLE theirs (x)")
+    other.close()
+    with pytest.raises(CorruptionError, match="another application"):
+        await SqliteMetadataStore.open(tmp_path / "m.db", executor)
+
+
+async def test_a_newer_schema_is_refused(tmp_path: Path, executor: ThreadExecutor) -> None:
+    store = await SqliteMetadataStore.open(tmp_path / "m.db", executor)
+    await store.close()
+    with sqlite3.connect(tmp_path / "m.db") as direct:
+        direct.execute("PRAGMA user_version = 99")
+    direct.close()
+    with pytest.raises(StartupError, match="upgrade"):
+        await SqliteMetadataStore.open(tmp_path / "m.db", executor)
+
+
+async def test_waiting_writes_share_a_transaction(tmp_path: Path, executor: ThreadExecutor) -> None:
+    store = await SqliteMetadataStore.open(tmp_path / "m.db", executor)
+    begun: list[str] = []
+    store._connection.set_trace_callback(lambda text: begun.append(text) if text.startswith("BEGIN") else None)
+    await asyncio.gather(*(store.put(f"/a/{n}", b"") for n in range(500)))
+    assert len(begun) < 250
+    store._connection.set_trace_callback(None)
+    await store.close()
+
+
+async def test_a_cancelled_writer_still_tells_the_watchers(tmp_path: Path, executor: ThreadExecutor) -> None:
+    store = await SqliteMetadataStore.open(tmp_path / "m.db", executor)
+    heard: list[str] = []
+    store.watch(heard.append)
+    writer = asyncio.get_running_loop().create_task(store.put("/a", b"x"))
+    await asyncio.sleep(0)
+    writer.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await writer
+    assert await store.get("/a") in (Node(b"x", 0), None)
+    await asyncio.sleep(0)
+    assert heard == (["/a"] if await store.exists("/a") else [])
+    await store.close()
+
+
+async def test_after_a_failed_commit_nothing_more_is_written(
+    tmp_path: Path, executor: ThreadExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await SqliteMetadataStore.open(tmp_path / "m.db", executor)
+    await store.put("/before", b"")
+
+    def fail(batch: object) -> None:
+        error = sqlite3.OperationalError("disk I/O error")
+        error.sqlite_errorcode = sqlite3.SQLITE_IOERR
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "_commit", fail)
+        with pytest.raises(StorageError, match="disk I/O error"):
+            await store.put("/a", b"")
+    with pytest.raises(Exception, match="stopped after"):
+        await store.put("/b", b"")
+    assert await store.exists("/before")
+    await store.close()
+
+
+@pytest.mark.parametrize("statement", [sqlite._CHILDREN, sqlite._CHILDREN_COUNT, sqlite._ANY_CHILD])
+async def test_listings_read_the_index_alone(tmp_path: Path, executor: ThreadExecutor, statement: str) -> None:
+    store = await SqliteMetadataStore.open(tmp_path / "m.db", executor)
+    plan = store._connection.execute("EXPLAIN QUERY PLAN " + statement, ("/a",)).fetchall()
+    assert "USING COVERING INDEX nodes_by_path" in plan[0][3]
+    assert not any("TEMP B-TREE" in row[3] for row in plan)
+    await store.close()
+
+
+_CRASHER = """
+import asyncio, os, sys
+from magnetar.base.executor import ThreadExecutor
+from magnetar.metadata.sqlite import SqliteMetadataStore
+async def main():
+    store = await SqliteMetadataStore.open(sys.argv[1], ThreadExecutor("metadata"))
+    await asyncio.gather(*(store.put(f"/topics/{n:03d}", b"v") for n in range(100)))
+    await store.put("/brokers/me", b"", ephemeral=True)
+    os._exit(9)
+asyncio.run(main())
+"""
+
+
+async def test_what_was_answered_survives_a_killed_process(tmp_path: Path, executor: ThreadExecutor) -> None:
+    done = subprocess.run([sys.executable, "-c", _CRASHER, str(tmp_path / "m.db")], check=False, timeout=30)
+    assert done.returncode == 9
+    store = await SqliteMetadataStore.open(tmp_path / "m.db", executor)
+    assert await store.children_count("/topics") == 100
+    assert await store.children("/brokers") == []
+    await store.close()
