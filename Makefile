@@ -1,0 +1,52 @@
+# The front door. `make help` is the manual; nothing needs to be installed beforehand but Python 3.11 or newer.
+.DEFAULT_GOAL := help
+SHELL := /bin/sh
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+ARGS ?=
+
+.PHONY: help demo test test-long lint format bench proto clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+
+# One stamp for what the demo needs, one for everything; both are remade only when pyproject.toml changes.
+$(VENV)/.demo: pyproject.toml tools/install
+	@PYTHON="$(PYTHON)" tools/install $(VENV) demo
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml tools/install
+	@PYTHON="$(PYTHON)" tools/install $(VENV) dev
+	@touch $@ $(VENV)/.demo
+
+demo: $(VENV)/.demo ## 336,776 real flights through a real server, checked to the last message (two minutes at most)
+	@$(BIN)/magnetar demo flights $(ARGS)
+
+test: $(VENV)/.dev ## Every normal test; ARGS="-k name" narrows it
+	@$(BIN)/python -m pytest $(ARGS)
+
+test-long: $(VENV)/.dev ## The tests that take minutes as well
+	@$(BIN)/python -m pytest --run-long $(ARGS)
+
+lint: $(VENV)/.dev ## Style, types, import contracts, sizes, generated code
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/python tools/tidy.py
+	@$(BIN)/python tools/proto.py --check
+
+format: $(VENV)/.dev ## Format the code
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+bench: $(VENV)/.dev ## Ratios against the physical limit, measured in one run
+	@$(BIN)/python bench/run.py $(ARGS)
+
+proto: $(VENV)/.dev ## Generate the protobuf modules from the .proto files
+	@$(BIN)/python tools/proto.py
+
+clean: ## Remove what make made: the virtual environment and caches
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

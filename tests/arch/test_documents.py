@@ -1,0 +1,84 @@
+"""What the documents say exists: linked files, make targets, commands and settings."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+from magnetar.cli.main import COMMANDS, cli
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = sorted(
+    [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("bench/*.md"), *ROOT.glob("examples/**/*.md")]
+)
+LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+
+
+@pytest.fixture(params=DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def document(request: pytest.FixtureRequest) -> Path:
+    path: Path = request.param
+    return path
+
+
+def code_lines(text: str) -> list[str]:
+    """Lines of fenced blocks and code spans: where commands stand."""
+    fenced = re.findall(r"^```[a-z]*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    spans = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
+    return [line.strip().removeprefix("$ ") for line in "\n".join([*fenced, *spans]).splitlines()]
+
+
+def test_linked_files_exist(document: Path) -> None:
+    links = [link for link in LINK.findall(document.read_text(encoding="utf-8")) if "://" not in link]
+    missing = [link for link in links if not (document.parent / link).exists()]
+    assert missing == []
+
+
+def test_make_targets_exist(document: Path) -> None:
+    named = {
+        word
+        for line in code_lines(document.read_text(encoding="utf-8"))
+        if line.startswith("make ")
+        for word in line.split("#")[0].split()[1:]
+        if re.fullmatch(r"[a-z-]+", word)
+    }
+    assert named - TARGETS == set()
+
+
+def test_commands_and_their_flags_exist(document: Path) -> None:
+    for line in code_lines(document.read_text(encoding="utf-8")):
+        command = re.match(r"(?:\.venv/bin/)?magnetar( [^|&>#]*)", line)
+        if command and " ready " not in line:
+            assert_command(shlex.split(command[1].replace("...", ""), posix=True), line)
+
+
+def assert_command(words: list[str], line: str) -> None:
+    node: click.Command = cli
+    context = click.Context(cli, info_name="magnetar")
+    flags = {"-h", "--help", "--version"}
+    for word in words:
+        if isinstance(node, click.Group) and not word.startswith("-"):
+            found = node.get_command(context, word)
+            assert found is not None, f"`{line}` names no command"
+            node, context = found, click.Context(found, info_name=word, parent=context)
+            flags |= {flag for param in node.params for flag in (*param.opts, *param.secondary_opts)}
+        elif word.startswith("-") and not re.fullmatch(r"-\d+", word):
+            assert word.split("=")[0] in flags, f"`{line}`: no flag {word}"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_of_the_table_exists_and_helps(name: str) -> None:
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    assert command.name == name
+    assert command.get_short_help_str(200), "say what it does in its docstring"
+
+
+def test_every_make_target_explains_itself() -> None:
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    phony = set(re.search(r"^\.PHONY: (.*)$", text, re.MULTILINE)[1].split())  # type: ignore[index]
+    assert phony == set(re.findall(r"^([a-z-]+):.*## \S", text, re.MULTILINE))
