@@ -26,8 +26,8 @@ PULSAR_ENV_PREFIX = "PULSAR_PREFIX_"
 ENV_PREFIX = "MAGNETAR_"
 """`MAGNETAR_<FIELD_NAME>` or `MAGNETAR_<key>`; wins over Pulsar's prefix."""
 
-ENV_RESERVED = frozenset({"MAGNETAR_CONFIG"})
-"""Names behind our prefix that are no settings: the path of the file itself, read by the command line."""
+ENV_RESERVED = frozenset({"MAGNETAR_CONFIG", "MAGNETAR_URL", "MAGNETAR_ADMIN_URL"})
+"""Names behind our prefix that are no settings of the server: they stand for flags of the command line."""
 
 _WORDS_OF_TRUTH = {
     "true": True,

@@ -1,0 +1,78 @@
+"""`magnetar topics peek`: look at a subscription's next messages without taking them."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator, Mapping
+from urllib.parse import quote
+
+import click
+
+from magnetar.cli.admin_http import Answer, admin_url_option, request, topic_path
+from magnetar.cli.errors import CommandError, ServerRefusedError
+from magnetar.cli.output import emit, json_option, print_json
+from magnetar.wire.pulsar.PulsarApi_pb2 import SingleMessageMetadata
+
+PROPERTY_PREFIX = "x-pulsar-property-"
+
+
+@click.command("peek")
+@click.argument("topic")
+@click.option("-s", "--subscription", required=True)
+@click.option("-n", "--count", type=click.IntRange(1), default=1, show_default=True, help="Entries; a batch is one.")
+@admin_url_option
+@json_option
+def peek_command(topic: str, subscription: str, count: int, admin_url: str, as_json: bool) -> None:
+    """Show the next messages of a subscription of TOPIC; nothing is acknowledged."""
+    base = f"{topic_path(topic)}/subscription/{quote(subscription, safe='')}/position"
+    rows: list[dict[str, object]] = []
+    for position in range(1, count + 1):
+        try:
+            answer = request("GET", admin_url, f"{base}/{position}")
+        except ServerRefusedError:
+            if not rows:
+                raise
+            break  # fewer messages than asked for
+        rows += messages_of(answer)
+    if as_json:
+        print_json(rows)
+    else:
+        emit(rows, as_json=False, title=f"{topic}, {subscription}")
+
+
+def messages_of(answer: Answer) -> Iterator[dict[str, object]]:
+    """The messages of one peeked entry. Raises CommandError when a batch is cut short."""
+    headers = {name.lower(): value for name, value in answer.headers.items()}
+    identifier = headers.get("x-pulsar-message-id", "")
+    batch = int(headers.get("x-pulsar-num-batch-message", 0))
+    if batch == 0:
+        yield row(identifier, headers.get("x-pulsar-partition-key", ""), properties_of(headers), answer.body)
+        return
+    rest = answer.body
+    for index in range(batch):
+        size = int.from_bytes(rest[:4], "big")
+        metadata = SingleMessageMetadata.FromString(rest[4 : 4 + size])
+        end = 4 + size + metadata.payload_size
+        if len(rest) < end:
+            raise CommandError(f"the batch {identifier} ends after {index} of {batch} messages")
+        properties = {pair.key: pair.value for pair in metadata.properties}
+        yield row(f"{identifier}:{index}", metadata.partition_key, properties, rest[4 + size : end])
+        rest = rest[end:]
+
+
+def properties_of(headers: Mapping[str, str]) -> dict[str, str]:
+    """Properties come one to a header, or as one JSON object."""
+    one_each = {
+        name.removeprefix(PROPERTY_PREFIX): value for name, value in headers.items() if name.startswith(PROPERTY_PREFIX)
+    }
+    together = json.loads(headers.get("x-pulsar-property", "{}"))
+    return {**one_each, **together}
+
+
+def row(identifier: str, key: str, properties: Mapping[str, str], data: bytes) -> dict[str, object]:
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        text = "base64:" + base64.b64encode(data).decode()
+    return {"id": identifier, "key": key, "properties": json.dumps(dict(properties), ensure_ascii=False), "data": text}
