@@ -1,0 +1,89 @@
+"""Ledgers: create, open (with or without taking them over), delete."""
+
+from __future__ import annotations
+
+import hmac
+import random
+from collections.abc import Mapping
+
+from magnetar.base.clock import Clock
+from magnetar.bookkeeper.client.bookies import BookieDirectory
+from magnetar.bookkeeper.client.last_confirmed import LastConfirmedRead
+from magnetar.bookkeeper.client.ledger_manager import LedgerManager
+from magnetar.bookkeeper.client.range_read import LedgerSource, length_up_to
+from magnetar.bookkeeper.client.reader import LedgerReader
+from magnetar.bookkeeper.client.recovery import recover as recover_ledger
+from magnetar.bookkeeper.client.writer import LedgerWriter
+from magnetar.bookkeeper.entry_format import DigestType
+from magnetar.bookkeeper.errors import LedgerUnauthorizedError
+from magnetar.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState, Segment
+from magnetar.bookkeeper.quorum import check_quorum
+from magnetar.metadata.store import MetadataStore
+
+_C_TOKEN_BITS = 63
+
+
+class BookKeeperClient:
+    """`metadata` holds the ledgers' metadata, `bookies` their entries; `rng` picks ensembles and creation tokens."""
+
+    def __init__(self, metadata: MetadataStore, bookies: BookieDirectory, clock: Clock, rng: random.Random) -> None:
+        self._manager = LedgerManager(metadata)
+        self._bookies = bookies
+        self._clock = clock
+        self._rng = rng
+
+    async def create_ledger(
+        self,
+        *,
+        ensemble_size: int = 1,
+        write_quorum: int = 1,
+        ack_quorum: int = 1,
+        digest_type: DigestType = DigestType.CRC32C,
+        password: bytes = b"",
+        custom_metadata: Mapping[str, bytes] | None = None,
+    ) -> LedgerWriter:
+        """A new, empty ledger. Raises NotEnoughBookiesError, InvalidArgumentError for impossible quorums."""
+        check_quorum(ensemble_size, write_quorum, ack_quorum)
+        metadata = LedgerMetadata(
+            ensemble_size=ensemble_size,
+            write_quorum=write_quorum,
+            ack_quorum=ack_quorum,
+            segments=(Segment(0, self._bookies.choose_ensemble(ensemble_size, self._rng)),),
+            digest_type=digest_type,
+            password=password,
+            ctime_ms=self._clock.now_ms(),
+            custom_metadata=dict(custom_metadata or {}),
+            c_token=self._rng.getrandbits(_C_TOKEN_BITS),
+        )
+        ledger_id, version = await self._manager.create(metadata)
+        return LedgerWriter(LedgerSource(ledger_id, metadata, password, self._bookies), version, self._manager)
+
+    async def open_ledger(self, ledger_id: int, *, recover: bool, password: bytes = b"") -> LedgerReader:
+        """`recover`: fence the writer and close the ledger first, so that every confirmed entry is readable and none follows.
+
+        Without it, a ledger that is not closed is readable up to what its bookies know to be confirmed. Raises NoSuchLedgerError,
+        LedgerUnauthorizedError, LedgerRecoveryError.
+        """
+        metadata, version = await self._manager.read(ledger_id)
+        if metadata.password is not None and not hmac.compare_digest(metadata.password, password):
+            raise LedgerUnauthorizedError(f"ledger {ledger_id} has another password")
+        source = LedgerSource(ledger_id, metadata, password, self._bookies)
+        if recover and metadata.state is not LedgerState.CLOSED:
+            metadata = source.metadata = await recover_ledger(source, version, self._manager)
+        if metadata.state is LedgerState.CLOSED:
+            return LedgerReader(source, metadata.last_entry_id, metadata.length)
+        lac = await LastConfirmedRead(source, fence=False).run()
+        return LedgerReader(source, lac, await length_up_to(source, lac))
+
+    async def ledger_exists(self, ledger_id: int) -> bool:
+        """Whether the metadata store has it; bookies collect the entries of ledgers it does not have."""
+        return await self._manager.exists(ledger_id)
+
+    async def read_metadata(self, ledger_id: int) -> LedgerMetadata:
+        """Raises NoSuchLedgerError."""
+        metadata, _ = await self._manager.read(ledger_id)
+        return metadata
+
+    async def delete_ledger(self, ledger_id: int) -> None:
+        """Delete the metadata; bookies drop the entries when they notice. Deleting a missing ledger is fine."""
+        await self._manager.delete(ledger_id)

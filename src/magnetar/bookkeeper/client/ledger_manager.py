@@ -1,0 +1,89 @@
+"""Ledger metadata in the metadata store: ids, create, read, compare-and-set, delete (BookKeeper meta/HierarchicalLedgerManager)."""
+
+from __future__ import annotations
+
+from magnetar.base.errors import BadVersionError, NodeNotFoundError
+from magnetar.bookkeeper.errors import LedgerExistsError, NoSuchLedgerError
+from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
+from magnetar.metadata import paths
+from magnetar.metadata.errors import NodeHasChildrenError
+from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore
+
+ID_COLLISIONS_MAX = 100
+"""Fresh ids that turn out to be taken before `create` gives up: only a foreign or restored tree has any."""
+
+
+class LedgerManager:
+    """Speaks `LedgerMetadata` where the store speaks bytes."""
+
+    def __init__(self, metadata: MetadataStore) -> None:
+        self._store = metadata
+        self._high_bits = 0
+        """Upper part of the ids that are handed out; 0 while the ten-digit ones last."""
+
+    async def create(self, metadata: LedgerMetadata) -> tuple[int, int]:
+        """Store a new ledger under a fresh id; answers (ledger id, version)."""
+        data = metadata.to_bytes()
+        for _ in range(ID_COLLISIONS_MAX):
+            ledger_id, id_node = await self._next_id()
+            try:
+                _, version = await self._store.put(paths.ledger_path(ledger_id), data, MUST_NOT_EXIST)
+                return ledger_id, version
+            except BadVersionError:
+                # Our own create may have been repeated below us after a lost answer: the token tells.
+                existing = await self._store.get(paths.ledger_path(ledger_id))
+                if existing is not None and LedgerMetadata.from_bytes(existing.value).c_token == metadata.c_token:
+                    return ledger_id, existing.version
+            finally:
+                await self._store.delete(id_node)
+        raise LedgerExistsError(f"{ID_COLLISIONS_MAX} fresh ledger ids were taken already; the id counter was set back")
+
+    async def read(self, ledger_id: int) -> tuple[LedgerMetadata, int]:
+        """(metadata, version). Raises NoSuchLedgerError only when the store says that there is no such node."""
+        node = await self._store.get(paths.ledger_path(ledger_id))
+        if node is None:
+            raise NoSuchLedgerError(f"ledger {ledger_id} does not exist")
+        return LedgerMetadata.from_bytes(node.value), node.version
+
+    async def write(self, ledger_id: int, metadata: LedgerMetadata, version: int) -> int:
+        """Compare-and-set; answers the new version. Raises BadVersionError when somebody else wrote or deleted it."""
+        _, written = await self._store.put(paths.ledger_path(ledger_id), metadata.to_bytes(), version)
+        return written
+
+    async def exists(self, ledger_id: int) -> bool:
+        return await self._store.exists(paths.ledger_path(ledger_id))
+
+    async def delete(self, ledger_id: int) -> None:
+        """Delete whatever version is there, and the directories that become empty. A missing ledger is fine."""
+        path = paths.ledger_path(ledger_id)
+        try:
+            await self._store.delete(path)
+        except NodeNotFoundError:
+            return
+        parent = path.rpartition("/")[0]
+        while parent != paths.LEDGERS_ROOT:
+            try:
+                await self._store.delete(parent)
+            except (NodeHasChildrenError, NodeNotFoundError):
+                return
+            parent = parent.rpartition("/")[0]
+
+    async def _next_id(self) -> tuple[int, str]:
+        """(id, the ephemeral node that reserved it: to be deleted once the ledger exists)."""
+        if self._high_bits == 0:
+            node, _ = await self._store.put(paths.LEDGER_ID_PREFIX, b"", ephemeral=True, sequential=True)
+            if paths.sequence_of(node) < paths.SHORT_LEDGER_ID_LIMIT:
+                return paths.sequence_of(node), node
+            await self._store.delete(node)
+            self._high_bits = await self._highest_high_bits()
+        while True:
+            prefix = paths.long_ledger_id_prefix(self._high_bits)
+            node, _ = await self._store.put(prefix, b"", ephemeral=True, sequential=True)
+            if paths.sequence_of(node) < paths.SHORT_LEDGER_ID_LIMIT:
+                return self._high_bits << 32 | paths.sequence_of(node), node
+            await self._store.delete(node)
+            self._high_bits += 1
+
+    async def _highest_high_bits(self) -> int:
+        names = await self._store.children(paths.LONG_LEDGER_ID_PARENT)
+        return max((paths.sequence_of(name) for name in names), default=1)

@@ -1,0 +1,55 @@
+"""A ledger that is read and not written: closed, or open in another client's hands."""
+
+from __future__ import annotations
+
+from magnetar.base.errors import InvalidArgumentError
+from magnetar.bookkeeper.client.range_read import LedgerSource, RangeDone, RangeRead
+from magnetar.bookkeeper.errors import LedgerClosedError
+from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
+
+
+class LedgerReader:
+    """Entries `0..last_add_confirmed`. For a ledger that is not closed this is what was confirmed when it was opened, less the tail
+    (at least the last entry) that only its writer knows to be confirmed."""
+
+    __slots__ = ("_closed", "_source", "last_add_confirmed", "ledger_id", "length")
+
+    def __init__(self, source: LedgerSource, last_add_confirmed: int, length: int) -> None:
+        self._source = source
+        self._closed = False
+        self.ledger_id = source.ledger_id
+        self.last_add_confirmed = last_add_confirmed
+        self.length = length
+        """Payload bytes of the entries up to `last_add_confirmed`."""
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        return self._source.metadata
+
+    @property
+    def ctime_ms(self) -> int:
+        """Wall time of the ledger's creation; -1 when its creator did not say."""
+        return self._source.metadata.ctime_ms
+
+    def read(self, first: int, last: int, max_bytes: int, done: RangeDone) -> None:
+        """Payloads of the entries from `first` on: at least one, then up to `last` or until `max_bytes` would be passed.
+
+        `done(error, payloads)` may run before this returns.
+        """
+        if self._closed:
+            done(LedgerClosedError(f"the reader of ledger {self.ledger_id} is closed"), [])
+        elif not 0 <= first <= last <= self.last_add_confirmed:
+            done(range_error(self.ledger_id, first, last, self.last_add_confirmed), [])
+        else:
+            RangeRead(self._source, first, last, max_bytes, done).start()
+
+    async def close(self) -> None:
+        """Later reads fail."""
+        self._closed = True
+
+
+def range_error(ledger_id: int, first: int, last: int, last_add_confirmed: int) -> InvalidArgumentError:
+    """For a read outside of what is confirmed."""
+    return InvalidArgumentError(
+        f"ledger {ledger_id}: entries {first}..{last} are not within the confirmed 0..{last_add_confirmed}"
+    )
