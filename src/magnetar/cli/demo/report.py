@@ -1,0 +1,66 @@
+"""What the demo says at its end."""
+
+from __future__ import annotations
+
+import click
+import numpy as np
+
+from magnetar.cli.demo.flights import Outcome
+from magnetar.cli.output import emit, print_json
+
+
+def as_tables(outcome: Outcome) -> None:
+    """For people: who did what, the sums, the verdict."""
+    emit(consumers(outcome), as_json=False, title="consumers")
+    click.echo()
+    emit(sums(outcome), as_json=False, title="sums")
+    click.echo()
+    emit([{"verdict": name, "": value} for name, value in verdict(outcome).items()], as_json=False)
+
+
+def as_document(outcome: Outcome) -> None:
+    """For programs: the same as one JSON document."""
+    problems = outcome.verdict.problems
+    print_json(verdict(outcome) | {"consumers": consumers(outcome), "sums": sums(outcome), "problems": problems})
+
+
+def verdict(outcome: Outcome) -> dict[str, object]:
+    found = outcome.verdict
+    return {
+        "messages": found.messages,
+        "lost": found.lost,
+        "duplicated": found.duplicated,
+        "duplicated_without_a_reason": found.unexplained,
+        "out_of_order_per_key": found.out_of_order,
+        "damaged": found.corrupted,
+        "produced_per_s": round(found.messages / outcome.produce_s),
+        "consumed_per_s": round(found.messages / outcome.consume_s),
+        "seconds": round(outcome.consume_s, 1),
+        "server_start_s": round(outcome.start_s, 2),
+    }
+
+
+def consumers(outcome: Outcome) -> list[dict[str, object]]:
+    """A row for each consumer; the rate is over the time between its first and last message."""
+    rows: list[dict[str, object]] = []
+    for log in outcome.logs:
+        times = log.records["time_ns"]
+        seconds = float(times[-1] - times[0]) / 1e9 if len(times) > 1 else 0.0
+        rows.append(
+            {
+                "consumer": log.consumer,
+                "messages": len(times),
+                "keys": len(np.unique(outcome.key_ids[log.records["index"]])),
+                "redelivered": int(log.records["redelivered"].sum()),
+                "messages_per_s": round(len(times) / seconds) if seconds else 0,
+                "fate": "kill -9 half way" if log.killed else "to the end",
+            }
+        )
+    return rows
+
+
+def sums(outcome: Outcome) -> list[dict[str, object]]:
+    return [
+        {"sum": name, "file": wanted, "consumed": got, "equal": wanted == got}
+        for name, (wanted, got) in outcome.verdict.sums.items()
+    ]

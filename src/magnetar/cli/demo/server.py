@@ -1,0 +1,87 @@
+"""A standalone server of our own for the time of a demo."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from magnetar.cli.errors import CommandError
+
+STOP_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Where it listens, and how long it took to get there."""
+
+    url: str
+    admin_url: str
+    pid: int
+    start_s: float
+
+
+@contextmanager
+def running(data_dir: Path, *settings: str) -> Iterator[Server]:
+    """`magnetar standalone` on free ports with `--set` for each of `settings`; its log is server.log in `data_dir`."""
+    command = [
+        sys.executable,
+        "-m",
+        "magnetar.cli",
+        "standalone",
+        "--data-dir",
+        str(data_dir),
+        "--port",
+        "0",
+        "--http-port",
+        "0",
+    ]
+    for text in settings:
+        command += ["--set", text]
+    log_path = data_dir / "server.log"
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("MAGNETAR_", "PULSAR_PREFIX_"))
+    }
+    started = time.monotonic()
+    with log_path.open("wb") as log:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env=environment,
+            start_new_session=True,  # Ctrl-C reaches the demo alone, which then stops the server
+        )
+    try:
+        assert process.stdout is not None
+        words = process.stdout.readline().split()
+        if words[:2] != ["magnetar", "ready"]:
+            raise CommandError(f"the server did not start: {last_line(log_path)}")
+        yield Server(words[2], words[3], process.pid, time.monotonic() - started)
+    finally:
+        stop(process)
+
+
+def stop(process: subprocess.Popen[str]) -> None:
+    """SIGTERM, and SIGKILL for a server that does not obey."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+    process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
+
+
+def last_line(path: Path) -> str:
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    return lines[-1] if lines else "it said nothing"
