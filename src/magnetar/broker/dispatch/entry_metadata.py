@@ -1,0 +1,130 @@
+"""What dispatch must know of a stored entry, parsed once and kept on `entry.parsed` for all subscriptions.
+
+Layout of an entry (protocol facts 5.1): optionally `0x0e02 u32 size BrokerEntryMetadata`, then optionally `0x0e01 u32 crc32c`, then
+`u32 metadataSize, MessageMetadata, payload`, all big-endian.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from struct import Struct
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from magnetar.hashing.murmur3 import key_slot
+from magnetar.managed_ledger.entry import Entry
+from magnetar.wire.pulsar.PulsarApi_pb2 import MessageMetadata
+
+MAGIC_CHECKSUM: Final = 0x0E01
+MAGIC_BROKER_ENTRY: Final = 0x0E02
+NO_MARKER: Final = -1
+
+_MAGIC_AND_SIZE: Final = Struct(">HI")
+_SIZE: Final = Struct(">I")
+_parse = MessageMetadata.FromString
+
+
+class EntryMetadata:
+    """The fields of MessageMetadata that dispatch, expiry and seeks look at."""
+
+    __slots__ = ("_key", "_slot", "batched", "deliver_at_ms", "marker_type", "num_messages", "publish_time_ms")
+
+    def __init__(
+        self,
+        num_messages: int,
+        batched: bool,
+        publish_time_ms: int,
+        deliver_at_ms: int = 0,
+        marker_type: int = NO_MARKER,
+        key: bytes | str = b"",
+        slot: int = -1,
+    ) -> None:
+        self.num_messages = num_messages
+        """Messages in the entry, at least 1: what permits and unacknowledged counts are measured in."""
+        self.batched = batched
+        self.publish_time_ms = publish_time_ms
+        self.deliver_at_ms = deliver_at_ms
+        """0 when the message is not delayed."""
+        self.marker_type = marker_type
+        """NO_MARKER, or the type of a marker that no consumer may see."""
+        self._key = key
+        self._slot = slot
+
+    @property
+    def slot(self) -> int:
+        """The Key_Shared slot, hashed on first use."""
+        slot = self._slot
+        if slot < 0:
+            key = self._key
+            slot = self._slot = key_slot(key.encode() if isinstance(key, str) else key)
+            self._key = b""
+        return slot
+
+
+def metadata_bounds(data: bytes) -> tuple[int, int]:
+    """Where MessageMetadata begins and ends in an entry. ValueError when the entry is too short for what it announces."""
+    offset = 0
+    size = len(data)
+    if size >= 6:
+        magic, broker_size = _MAGIC_AND_SIZE.unpack_from(data)
+        if magic == MAGIC_BROKER_ENTRY:
+            offset = 6 + broker_size
+            magic = int.from_bytes(data[offset : offset + 2], "big")
+        if magic == MAGIC_CHECKSUM:
+            offset += 6
+    start = offset + 4
+    if start > size:
+        raise ValueError(f"an entry of {size} bytes has no message metadata")
+    end = start + _SIZE.unpack_from(data, offset)[0]
+    if end > size:
+        raise ValueError(f"message metadata ends at byte {end} of an entry of {size}")
+    return start, end
+
+
+def metadata_of(entry: Entry) -> EntryMetadata:
+    """The entry's metadata, parsed on first use.
+
+    An entry that cannot be parsed counts as one plain message: it goes to a consumer, whose client reports it, and is not
+    dropped here on a guess.
+    """
+    parsed = entry.parsed
+    if parsed is None:
+        try:
+            start, end = metadata_bounds(entry.data)
+            parsed = from_message_metadata(_parse(entry.data[start:end]))
+        except (ValueError, DecodeError):
+            parsed = EntryMetadata(1, False, 0, 0, NO_MARKER, b"", 1)
+        entry.parsed = parsed
+    return parsed  # type: ignore[no-any-return]  # Entry.parsed is the broker's scratch slot, Any by contract
+
+
+def from_message_metadata(metadata: MessageMetadata) -> EntryMetadata:
+    """The fields of an already parsed MessageMetadata, for those who parse while publishing."""
+    count = metadata.num_messages_in_batch
+    return EntryMetadata(
+        count if count > 0 else 1,
+        metadata.HasField("num_messages_in_batch"),
+        metadata.publish_time,
+        metadata.deliver_at_time,
+        metadata.marker_type if metadata.HasField("marker_type") else NO_MARKER,
+        metadata.ordering_key or _partition_key(metadata),
+    )
+
+
+def _partition_key(metadata: MessageMetadata) -> bytes | str:
+    """Key_Shared's key below an ordering key (facts 5.16): the partition key, else a name unique to the message."""
+    key = metadata.partition_key
+    if key:
+        return _decoded(key) if metadata.partition_key_b64_encoded else key
+    if metadata.HasField("ordering_key") or metadata.HasField("partition_key"):
+        return b""
+    return f"{metadata.producer_name}-{metadata.sequence_id}"
+
+
+def _decoded(key: str) -> bytes:
+    try:
+        return base64.b64decode(key, validate=True)
+    except (binascii.Error, ValueError):
+        return key.encode()

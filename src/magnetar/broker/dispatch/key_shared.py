@@ -1,0 +1,391 @@
+"""Key_Shared: every key goes to one consumer at a time, in order, and whoever cannot take its entries stalls its own keys alone.
+
+**Order.** A slot (16-bit hash of the key) has one owner. When it moves while its former owner holds entries of it, the slot
+drains first (see `lanes`). A consumer for whom something waits gets nothing past it, so within a slot everything goes out in log
+order, redeliveries included: they are older than what waits behind them.
+
+**Look-ahead.** Entries for a consumer without permits, or of a draining or unowned slot, do not stop the others: dispatch goes on
+reading and remembers only *where* such entries are (10 bytes each, `waiting`); their data is read again, from the entry cache
+or the ledger, when the consumer can take them. A consumer may therefore be frozen at any backlog while the rest go on.
+
+**Bound.** At most `waiting_max` positions are remembered a subscription. Beyond, a slot is *skipped*: only the position of its first
+unremembered entry is kept, at most one number per slot, whatever the backlog. When the consumer has caught up with what is
+remembered, a scan from there over the unacknowledged entries finds the rest: it walks the acknowledgement state without reading
+what is acknowledged, and reads the others, delivering those of skipped slots. One scan serves all consumers that stand at its
+place. The price of the bound is that a scan also reads unacknowledged entries of consumers that still are stuck.
+
+A position below the cursor's read position is in exactly one state: acknowledged, held by a consumer, delayed, waiting, in the
+pump's hands, or skipped (at or after its slot's number).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from magnetar.broker.dispatch.delayed import DelayedIndex
+from magnetar.broker.dispatch.entry_metadata import EntryMetadata, metadata_of
+from magnetar.broker.dispatch.lanes import KeyRanges, Lane, Lanes, Parking
+from magnetar.broker.dispatch.permits import messages_left
+from magnetar.broker.dispatch.ports import EntrySource
+from magnetar.broker.dispatch.position_key import ENTRY_BITS, ENTRY_MASK, key_of
+from magnetar.broker.dispatch.receiver import Receiver
+from magnetar.broker.dispatch.sharing import AVERAGE_WEIGHT, SharingDispatcher
+from magnetar.broker.dispatch.waiting import SLOT_BITS, SLOT_MASK
+from magnetar.managed_ledger.entry import Entry
+from magnetar.managed_ledger.position import Position
+
+SCAN_WALK_MAX: Final = 2000
+"""Positions a scan looks at in one turn; then the other subscriptions have theirs."""
+
+
+class Log(Protocol):
+    """The part of a managed ledger that a scan walks along."""
+
+    @property
+    def last_confirmed(self) -> Position: ...
+
+    def next_position(self, position: Position, /) -> Position: ...
+
+
+class _Scan(NamedTuple):
+    start: int
+    end: int
+    finished: bool
+    """Did it reach the cursor's read position?"""
+
+
+class KeySharedDispatcher(SharingDispatcher):
+    """Hands entries to the owners of their slots."""
+
+    __slots__ = (
+        "_in_flight",
+        "_log",
+        "_scan",
+        "_skipping",
+        "_turn",
+        "_waiting_max",
+        "_walked",
+        "lanes",
+        "waiting_total",
+    )
+
+    def __init__(
+        self,
+        source: EntrySource,
+        log: Log,
+        delayed: DelayedIndex | None,
+        max_unacked: int,
+        ranges: KeyRanges,
+        waiting_max: int,
+    ) -> None:
+        super().__init__(source, delayed, max_unacked)
+        self._log = log
+        self.lanes = Lanes(ranges)
+        self._waiting_max = waiting_max
+        self.waiting_total = 0
+        """Positions remembered, over all lanes, draining slots and unowned slots."""
+        self._in_flight: list[int] = []
+        """Packed items that the pump reads again now."""
+        self._scan: _Scan | None = None
+        """The scan whose entries the pump reads now."""
+        self._skipping = False
+        """Could any lane have skipped slots?"""
+        self._walked = False
+        """Did the last scan find only acknowledged entries?"""
+        self._turn = 0
+        """Rotates who is asked first."""
+
+    # ---- Consumers
+
+    def add(self, consumer: Receiver, ranges: Sequence[tuple[int, int]] = ()) -> None:
+        """HashingError when sticky `ranges` overlap or are malformed."""
+        self.consumers.append(consumer)
+        try:
+            self.lanes.add(consumer, ranges)
+        except BaseException:
+            self.consumers.remove(consumer)
+            raise
+
+    def remove(self, consumer: Receiver) -> None:
+        super().remove(consumer)
+        self.lanes.remove(consumer)
+
+    def requeue(self, held: Iterable[tuple[int, int]]) -> None:
+        parking = self.lanes.parking
+        for key, slot in held:
+            parking(slot).waiting.insert(key << SLOT_BITS | slot)
+            self.waiting_total += 1
+
+    def settled(self, key: int, slot: int) -> None:
+        if self.lanes.draining:
+            self.lanes.settled(slot)
+
+    @property
+    def unblocked(self) -> bool:
+        return bool(self.lanes.drained)
+
+    @property
+    def waiting_count(self) -> int:
+        return self.waiting_total
+
+    @property
+    def leftover(self) -> bool:
+        """Nothing stays read and undelivered here."""
+        return False
+
+    @property
+    def more(self) -> bool:
+        return self._walked
+
+    def leftover_changed(self) -> None:
+        """What waits is read again before delivery, and what is acknowledged then is left out."""
+
+    def rewound(self) -> None:
+        """Everything unacknowledged will be read again."""
+        self.lanes.clear()
+        self.waiting_total = 0
+        self._in_flight = []
+        self._scan = None
+        self._skipping = False
+        if self.delayed is not None:
+            self.delayed.clear()
+
+    # ---- New entries
+
+    def wanted(self, limit: int, now_ms: int) -> int:
+        """As many entries as should hold `limit` for those who can take new ones: the share of the others waits."""
+        if self.blocked_on_unacked:
+            return 0
+        lanes = self.lanes.all
+        ready = 0
+        permits = 0
+        for lane in lanes:
+            if lane.consumer.permits > 0 and lane.can_take and not lane.waiting and not lane.skipped:
+                ready += 1
+                permits += lane.consumer.permits
+        if not ready:
+            return 0
+        entries = permits * len(lanes) / (ready * self.average_messages)
+        return limit if entries >= limit else int(entries) or 1
+
+    def dispatch(self, entries: list[Entry], now_ms: int) -> None:
+        """Hand out new entries; those that cannot go wait."""
+        self.round += 1
+        lanes = self.lanes
+        version = -1
+        starts: list[int] = []
+        owners: list[Lane | None] = []
+        for entry in entries:
+            metadata: EntryMetadata = entry.parsed or metadata_of(entry)
+            if metadata.marker_type >= 0:
+                self.source.acknowledge([entry.position])
+                continue
+            slot = metadata.slot
+            key = entry.ledger_id << ENTRY_BITS | entry.entry_id
+            if metadata.deliver_at_ms > now_ms and self._delay(metadata.deliver_at_ms, key, slot):
+                continue
+            if version != lanes.version:
+                # A delivery can end in the removal of a consumer, which lays the table out anew.
+                version = lanes.version
+                starts, owners = lanes.table
+            lane = owners[bisect_right(starts, slot) - 1]
+            if lane is None or (lanes.draining and slot in lanes.draining):
+                self._park(lanes.parking(slot), key, slot)
+            elif lane.waiting or (lane.skipped and slot in lane.skipped) or not self._can_send(lane):
+                self._park(lane, key, slot)
+            else:
+                self._send(lane.consumer, entry, metadata, key, slot, now_ms)
+
+    def _park(self, parking: Parking, key: int, slot: int) -> None:
+        if slot in parking.skipped:
+            return
+        if self.waiting_total >= self._waiting_max:
+            parking.skipped[slot] = key
+            self._skipping = True
+            return
+        parking.waiting.append(key, slot)
+        self.waiting_total += 1
+
+    def _delay(self, due_ms: int, key: int, slot: int) -> bool:
+        """Put an entry off; False when it must be handled like others. A skipped slot's is found by the scan later."""
+        if self.delayed is None:
+            return False
+        if slot not in self.lanes.parking(slot).skipped:
+            self.delayed.add(due_ms, key, slot)
+        return True
+
+    def _can_send(self, lane: Lane) -> bool:
+        consumer = lane.consumer
+        if consumer.stalled_round == self.round:
+            return False
+        if lane.can_take and not self.blocked_on_unacked:
+            return True
+        # Even if permits come in before this round ends, later entries may not overtake this one.
+        consumer.stalled_round = self.round
+        return False
+
+    def _send(
+        self, consumer: Receiver, entry: Entry, metadata: EntryMetadata, key: int, slot: int, now_ms: int
+    ) -> None:
+        messages = metadata.num_messages
+        ack_set = None
+        if metadata.batched:
+            self.average_messages += (messages - self.average_messages) * AVERAGE_WEIGHT
+            ack_set = self.source.ack_set_of(entry.position)
+            if ack_set is not None:
+                messages = messages_left(ack_set)
+        self.count_sent(messages)
+        consumer.last_consumed_ms = now_ms
+        counts = self.counts.by_key
+        consumer.send(entry, key, slot, messages, counts.get(key, 0) if counts else 0, ack_set)
+
+    # ---- Entries that waited
+
+    def take_replay(self, limit: int, now_ms: int) -> list[int]:
+        self._walked = False
+        if self.lanes.drained:
+            self.lanes.release_drained()
+            self._skipping = True
+        if self.delayed is not None:
+            self.requeue(self.delayed.take_due(now_ms, limit))
+        if self.blocked_on_unacked or not self.lanes.all:
+            return []
+        if self.waiting_total:
+            packed = self._take_waiting(limit)
+            if packed:
+                self._in_flight = packed
+                return [item >> SLOT_BITS for item in packed]
+        return self._take_scan(limit) if self._skipping else []
+
+    def _take_waiting(self, limit: int) -> list[int]:
+        """The first that wait for consumers that can take them, fairly shared, in log order."""
+        takers = [lane for lane in self.lanes.all if lane.waiting and lane.can_take]
+        if not takers:
+            return []
+        share = max(1, limit // len(takers))
+        self._turn += 1
+        taken: list[int] = []
+        for index in range(len(takers)):
+            lane = takers[(self._turn + index) % len(takers)]
+            room = min(share, limit - len(taken), int(lane.consumer.permits / self.average_messages) or 1)
+            waiting = lane.waiting
+            while room > 0 and waiting:
+                taken.append(waiting.pop())
+                room -= 1
+        self.waiting_total -= len(taken)
+        taken.sort()
+        return taken
+
+    def take_back(self, keys: Sequence[int]) -> None:
+        in_flight, self._in_flight = self._in_flight, []
+        self._scan = None
+        self.requeue([(packed >> SLOT_BITS, packed & SLOT_MASK) for packed in in_flight])
+
+    def dispatch_replayed(self, entries: list[Entry], keys: Sequence[int], now_ms: int) -> None:
+        scan, self._scan = self._scan, None
+        self._in_flight = []
+        self.round += 1
+        if scan is not None:
+            self._dispatch_scanned(entries, scan, now_ms)
+            return
+        lanes = self.lanes
+        for entry in entries:
+            metadata = metadata_of(entry)
+            slot = metadata.slot
+            key = entry.ledger_id << ENTRY_BITS | entry.entry_id
+            lane = lanes.owner(slot)
+            if (
+                lane is None
+                or slot in lanes.draining
+                or not self._can_send(lane)
+                or (lane.waiting and lane.waiting.first() >> SLOT_BITS < key)
+            ):
+                self.requeue([(key, slot)])
+            else:
+                self._send(lane.consumer, entry, metadata, key, slot, now_ms)
+
+    # ---- Entries that were skipped
+
+    def _take_scan(self, limit: int) -> list[int]:
+        """Unacknowledged positions from where a consumer that can take entries has to look for skipped ones."""
+        ready = [lane for lane in self.lanes.all if lane.skipped and not lane.waiting and lane.can_take]
+        if not ready:
+            self._skipping = any(parking.skipped for parking in self._parkings())
+            return []
+        self._turn += 1
+        lane = ready[self._turn % len(ready)]
+        if lane.scan_key < 0:
+            lane.scan_key = min(lane.skipped.values())
+        keys, scan = self._walk(lane.scan_key, limit)
+        if keys:
+            self._scan = scan
+            return keys
+        self._begin_scan(scan)
+        self._end_scan(scan)
+        self._walked = True
+        return []
+
+    def _walk(self, start: int, limit: int) -> tuple[list[int], _Scan]:
+        acknowledged = self.source.is_acknowledged
+        following = self._log.next_position
+        stop = self.source.read_position
+        last = self._log.last_confirmed
+        # The position before may be of another state of the log; the next one after it is what counts.
+        position = following(Position(start >> ENTRY_BITS, (start & ENTRY_MASK) - 1))
+        keys: list[int] = []
+        for _ in range(SCAN_WALK_MAX):
+            if position >= stop or position > last or len(keys) >= limit:
+                break
+            if not acknowledged(position):
+                keys.append(key_of(*position))
+            position = following(position)
+        return keys, _Scan(start, key_of(*position), position >= stop or position > last)
+
+    def _begin_scan(self, scan: _Scan) -> None:
+        """Every lane that stands within the scanned stretch takes part; nothing of it lies between its place and the scan."""
+        for lane in self.lanes.all:
+            lane.scanning = bool(lane.skipped) and not lane.waiting and scan.start <= lane.scan_key <= scan.end
+
+    def _end_scan(self, scan: _Scan) -> None:
+        for lane in self.lanes.all:
+            if lane.scanning:
+                lane.scanning = False
+                lane.scan_key = scan.end
+                if scan.finished:
+                    lane.skipped = {}
+                    lane.scan_key = -1
+
+    def _dispatch_scanned(self, entries: list[Entry], scan: _Scan, now_ms: int) -> None:
+        lanes = self.lanes
+        self._begin_scan(scan)
+        for entry in entries:
+            metadata = metadata_of(entry)
+            slot = metadata.slot
+            lane = lanes.owner(slot)
+            if lane is None or not lane.scanning:
+                continue
+            key = entry.ledger_id << ENTRY_BITS | entry.entry_id
+            from_key = lane.skipped.get(slot)
+            if from_key is None or key < from_key:
+                continue
+            if metadata.deliver_at_ms > now_ms and self.delayed is not None:
+                lane.skipped[slot] = key + 1
+                self.delayed.add(metadata.deliver_at_ms, key, slot)
+            elif lane.waiting or not self._can_send(lane):
+                lane.scanning = False
+                lane.scan_key = key
+            else:
+                # Before the delivery, which may lead to this consumer's removal and a new table.
+                lane.skipped[slot] = key + 1
+                self._send(lane.consumer, entry, metadata, key, slot, now_ms)
+        self._end_scan(scan)
+
+    def _parkings(self) -> list[Parking]:
+        return [self.lanes.limbo, *self.lanes.all, *self.lanes.draining.values()]
+
+    def validate(self) -> None:
+        super().validate()
+        self.lanes.validate()
+        assert self.waiting_total == sum(len(parking.waiting) for parking in self._parkings())

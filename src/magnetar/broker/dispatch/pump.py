@@ -1,0 +1,277 @@
+"""The one loop of a subscription: reads for its dispatcher while somebody can take entries.
+
+Plain calls only. Each turn: what must be delivered again first (redelivered, delayed and due, waiting), then new entries from
+the cursor. After ENTRIES_PER_DISPATCH_MAX entries the others get their turn and the rest follows by `call_soon`. At most one
+read is under way, so entries of two reads never overtake each other; a wake during a read costs two comparisons.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from magnetar.base.clock import Clock
+from magnetar.base.errors import MagnetarError
+from magnetar.base.limits import BYTES_PER_READ_MAX, ENTRIES_PER_DISPATCH_MAX
+from magnetar.broker.dispatch.ports import EntrySource, Scheduler, Timer
+from magnetar.broker.dispatch.position_key import position_of
+from magnetar.managed_ledger.entry import Entry
+
+log = logging.getLogger(__name__)
+
+READ_RETRY_FIRST_S = 0.1
+"""Pause after a failed read; it doubles with each further failure."""
+
+READ_RETRY_MAX_S = 15.0
+"""Longest pause between two tries to read."""
+
+TIMER_STEP_MIN_MS = 10
+"""Delayed messages that fall due within this time are delivered by one wake-up."""
+
+
+class Dispatcher(Protocol):
+    """What the pump asks of a subscription type. All calls are plain and may not re-enter the pump."""
+
+    def take_replay(self, limit: int, now_ms: int) -> list[int]:
+        """Up to `limit` position keys to read again now, ascending; they are in the pump's hands until handed back."""
+        ...
+
+    def take_back(self, keys: Sequence[int]) -> None:
+        """The replay failed: keep them for later."""
+        ...
+
+    def dispatch_replayed(self, entries: list[Entry], keys: Sequence[int], now_ms: int) -> None:
+        """The entries of `keys` that still exist unacknowledged, in order."""
+        ...
+
+    def wanted(self, limit: int, now_ms: int) -> int:
+        """How many new entries somebody could take now, 0 = none."""
+        ...
+
+    def dispatch(self, entries: list[Entry], now_ms: int) -> None:
+        """New entries, in order."""
+        ...
+
+    @property
+    def more(self) -> bool:
+        """Is there work for another turn although nothing was read in this one?"""
+        ...
+
+    def rewound(self) -> None:
+        """The source went back to its mark-delete position: forget what was read but not sent."""
+        ...
+
+    def next_due_ms(self) -> int | None:
+        """When the next delayed message is due, None without any."""
+        ...
+
+
+class Pump:
+    """Drives one dispatcher from one source. `stop` ends it; a stopped pump ignores wakes until `start`."""
+
+    __slots__ = (
+        "_clock",
+        "_discard",
+        "_dispatcher",
+        "_due_at_ms",
+        "_idle_waiters",
+        "_label",
+        "_reading",
+        "_replaying",
+        "_retry",
+        "_retry_delay_s",
+        "_running",
+        "_scheduled",
+        "_scheduler",
+        "_source",
+        "_stopped",
+        "_timer",
+        "_turn_left",
+        "read_errors",
+    )
+
+    def __init__(
+        self, *, source: EntrySource, dispatcher: Dispatcher, scheduler: Scheduler, clock: Clock, label: str
+    ) -> None:
+        self._source = source
+        self._dispatcher = dispatcher
+        self._scheduler = scheduler
+        self._clock = clock
+        self._label = label
+        self._scheduled = False
+        self._running = False
+        self._reading = False
+        self._replaying: list[int] = []
+        self._discard = False
+        self._stopped = False
+        self._turn_left = 0
+        self._timer: Timer | None = None
+        self._due_at_ms = 0
+        self._retry: Timer | None = None
+        self._retry_delay_s = READ_RETRY_FIRST_S
+        self._idle_waiters: list[Callable[[], None]] = []
+        self.read_errors = 0
+
+    def wake(self) -> None:
+        """Something changed that may allow progress: new entries, permits, settled messages, a writable channel."""
+        if self._scheduled or self._reading or self._stopped:
+            return
+        self._scheduled = True
+        self._scheduler.call_soon(self._run)
+
+    def use(self, dispatcher: Dispatcher) -> None:
+        """Another subscription type took over: entries of a read under way are not for it."""
+        self._dispatcher = dispatcher
+        if self._reading:
+            self._discard = True
+
+    def rewind(self) -> None:
+        """Go back to the first unacknowledged entry. A read under way is thrown away first."""
+        self._dispatcher.rewound()
+        if self._reading:
+            self._discard = True
+        else:
+            self._source.rewind()
+        self.wake()
+
+    def stop(self) -> None:
+        """No more reads; timers are cancelled. A read under way ends without delivering."""
+        self._stopped = True
+        if self._reading:
+            self._discard = True
+        for timer in (self._timer, self._retry):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._retry = None
+
+    def start(self) -> None:
+        """Undo `stop`."""
+        self._stopped = False
+        self.wake()
+
+    @property
+    def reading(self) -> bool:
+        """Is a read under way?"""
+        return self._reading
+
+    def when_idle(self, then: Callable[[], None]) -> None:
+        """Call `then` once no read is under way: at once, or when the current one has ended."""
+        if self._reading:
+            self._idle_waiters.append(then)
+        else:
+            then()
+
+    def _run(self) -> None:
+        self._scheduled = False
+        if self._reading or self._stopped or self._running or self._retry is not None:
+            return
+        self._running = True
+        self._turn_left = ENTRIES_PER_DISPATCH_MAX
+        try:
+            while self._turn_left > 0:
+                if not self._step():
+                    break
+            else:
+                self.wake()
+        finally:
+            self._running = False
+        if not self._reading:
+            if self._dispatcher.more:
+                self.wake()
+            self._arm_timer()
+
+    def _step(self) -> bool:
+        """One replay, of half the turn so that new entries have theirs, and one read. False when nothing is to do now."""
+        progressed = False
+        now_ms = self._clock.now_ms()
+        keys = self._dispatcher.take_replay((self._turn_left + 1) // 2, now_ms)
+        if keys:
+            self._replaying = keys
+            self._reading = True
+            self._source.replay([position_of(key) for key in keys], self._replayed)
+            if self._reading or self._retry is not None:
+                return False
+            progressed = True
+        wanted = self._dispatcher.wanted(self._turn_left, now_ms) if self._turn_left > 0 else 0
+        if wanted <= 0 or not self._source.has_more:
+            return progressed
+        before = self._turn_left
+        self._reading = True
+        self._source.read(wanted, BYTES_PER_READ_MAX, self._read)
+        if self._reading or self._retry is not None:
+            return False
+        return progressed or self._turn_left < before
+
+    def _replayed(self, error: MagnetarError | None, entries: list[Entry]) -> None:
+        keys = self._replaying
+        self._replaying = []
+        self._reading = False
+        if self._discard:
+            # A discarded replay is put back: only a rewind or a seek forgets it, and those forget everything.
+            self._dispatcher.take_back(keys)
+            self._discarded()
+        elif error is not None:
+            self._dispatcher.take_back(keys)
+            self._failed(error)
+        else:
+            self._retry_delay_s = READ_RETRY_FIRST_S
+            self._turn_left -= len(keys)
+            self._dispatcher.dispatch_replayed(entries, keys, self._clock.now_ms())
+        self._after_read()
+
+    def _read(self, error: MagnetarError | None, entries: list[Entry]) -> None:
+        self._reading = False
+        if self._discard:
+            self._discarded()
+        elif error is not None:
+            self._failed(error)
+        else:
+            self._retry_delay_s = READ_RETRY_FIRST_S
+            if entries:
+                self._turn_left -= len(entries)
+                self._dispatcher.dispatch(entries, self._clock.now_ms())
+        self._after_read()
+
+    def _discarded(self) -> None:
+        self._discard = False
+        if not self._stopped:
+            self._dispatcher.rewound()
+            self._source.rewind()
+
+    def _after_read(self) -> None:
+        if self._idle_waiters:
+            waiters, self._idle_waiters = self._idle_waiters, []
+            for waiter in waiters:
+                waiter()
+        if not self._running:
+            self.wake()
+
+    def _failed(self, error: MagnetarError) -> None:
+        self.read_errors += 1
+        log.warning(
+            "cannot read entries subscription=%s retry_s=%.1f error=%s", self._label, self._retry_delay_s, error
+        )
+        if not self._stopped:
+            self._retry = self._scheduler.call_later(self._retry_delay_s, self._retry_now)
+        self._retry_delay_s = min(self._retry_delay_s * 2, READ_RETRY_MAX_S)
+
+    def _retry_now(self) -> None:
+        self._retry = None
+        self.wake()
+
+    def _arm_timer(self) -> None:
+        due_ms = self._dispatcher.next_due_ms()
+        if due_ms is None or self._stopped:
+            return
+        if self._timer is not None:
+            if self._due_at_ms <= due_ms:
+                return
+            self._timer.cancel()
+        self._due_at_ms = due_ms
+        delay_ms = max(due_ms - self._clock.now_ms(), TIMER_STEP_MIN_MS)
+        self._timer = self._scheduler.call_later(delay_ms / 1000, self._timer_fired)
+
+    def _timer_fired(self) -> None:
+        self._timer = None
+        self.wake()

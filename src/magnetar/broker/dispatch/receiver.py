@@ -1,0 +1,122 @@
+"""A consumer as dispatch sees it: permits, what it holds unacknowledged, its way out."""
+
+from __future__ import annotations
+
+from magnetar.broker.dispatch.permits import add_permits
+from magnetar.broker.dispatch.ports import ConsumerChannel
+from magnetar.managed_ledger.entry import Entry
+
+HELD_SLOT_BITS = 16
+"""`Receiver.held` keeps `messages << HELD_SLOT_BITS | slot` per entry: one int instead of a tuple."""
+
+HELD_SLOT_MASK = (1 << HELD_SLOT_BITS) - 1
+
+
+class Receiver:
+    """State of one consumer on the message path. `subscriptions.Consumer` adds who it is."""
+
+    __slots__ = (
+        "blocked_on_unacked",
+        "bytes_out",
+        "channel",
+        "consumer_epoch",
+        "entries_out",
+        "held",
+        "is_active",
+        "last_consumed_ms",
+        "max_unacked",
+        "messages_out",
+        "messages_redelivered",
+        "name",
+        "permits",
+        "priority_level",
+        "stalled_round",
+        "unacked_messages",
+    )
+
+    def __init__(self, *, name: str, channel: ConsumerChannel, priority_level: int = 0) -> None:
+        self.name = name
+        self.channel = channel
+        self.priority_level = priority_level
+        self.permits = 0
+        """Messages it may still be sent; below zero after a batch larger than what was left."""
+        self.held: dict[int, int] = {}
+        """Entries sent and not acknowledged (Shared, Key_Shared): position key -> messages << 16 | slot, in order."""
+        self.unacked_messages = 0
+        """The messages of `held`."""
+        self.max_unacked = 0
+        """Bound of `unacked_messages`, 0 = none: reaching it blocks the consumer until half of it is settled."""
+        self.blocked_on_unacked = False
+        self.is_active = True
+        """False for the waiting consumers of a Failover subscription."""
+        self.consumer_epoch: int | None = None
+        """Of its last redelivery request; echoed so that the client can tell old deliveries from new ones."""
+        self.stalled_round = -1
+        """The dispatch round in which it could not take an entry: it gets nothing more in that round, so that nothing
+        overtakes."""
+        self.messages_out = 0
+        self.bytes_out = 0
+        self.entries_out = 0
+        self.messages_redelivered = 0
+        self.last_consumed_ms = 0
+
+    def grant(self, permits: int) -> None:
+        """A FLOW."""
+        self.permits = add_permits(self.permits, permits)
+
+    def send(
+        self, entry: Entry, key: int, slot: int, messages: int, redelivery_count: int, ack_set: list[int] | None
+    ) -> None:
+        """Deliver an entry that stays held until it is settled. State is complete before the channel is called."""
+        self.permits -= messages
+        self.held[key] = messages << HELD_SLOT_BITS | slot
+        unacked = self.unacked_messages = self.unacked_messages + messages
+        if unacked >= self.max_unacked > 0:
+            self.blocked_on_unacked = True
+        self.messages_out += messages
+        self.entries_out += 1
+        self.bytes_out += len(entry.data)
+        if redelivery_count:
+            self.messages_redelivered += messages
+        self.channel.deliver(entry, redelivery_count, ack_set, self.consumer_epoch)
+
+    def settle(self, key: int, left: int = 0) -> int:
+        """The entry was acknowledged or taken back; `left` messages of it stay. Returns how many were settled now.
+
+        Repeating it settles nothing: clients send the same id many times in one ACK (facts 5.5).
+        """
+        value = self.held.get(key)
+        if value is None:
+            return 0
+        settled = (value >> HELD_SLOT_BITS) - left
+        if left:
+            if settled <= 0:
+                return 0
+            self.held[key] = left << HELD_SLOT_BITS | value & HELD_SLOT_MASK
+        else:
+            del self.held[key]
+        self._release(settled)
+        return settled
+
+    def drop_all(self) -> dict[int, int]:
+        """Take back everything it holds (it left, or asked for redelivery of all)."""
+        held = self.held
+        self.held = {}
+        self._release(self.unacked_messages)
+        return held
+
+    def recheck_blocked(self) -> None:
+        """The limit changed."""
+        self.blocked_on_unacked = self.unacked_messages >= self.max_unacked > 0
+
+    def _release(self, messages: int) -> None:
+        unacked = self.unacked_messages = self.unacked_messages - messages
+        if self.blocked_on_unacked and unacked <= self.max_unacked // 2:
+            self.blocked_on_unacked = False
+
+    def validate(self) -> None:
+        """Assert that the count is the sum of what is held."""
+        assert self.unacked_messages == sum(value >> HELD_SLOT_BITS for value in self.held.values())
+        assert all(value >> HELD_SLOT_BITS > 0 for value in self.held.values())
+        if self.max_unacked and self.unacked_messages >= self.max_unacked:
+            assert self.blocked_on_unacked

@@ -1,0 +1,205 @@
+"""Shared: entries go round robin to the consumers of the best priority level that can take them.
+
+Lower `priority_level` numbers are served first; the next level gets entries only while nobody above has permits. Permits are
+counted in messages, so a batch costs its size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from magnetar.broker.dispatch.delayed import DelayedIndex
+from magnetar.broker.dispatch.entry_metadata import metadata_of
+from magnetar.broker.dispatch.permits import messages_left
+from magnetar.broker.dispatch.ports import EntrySource
+from magnetar.broker.dispatch.receiver import Receiver
+from magnetar.broker.dispatch.redelivery import RedeliveryQueue
+from magnetar.broker.dispatch.sharing import AVERAGE_WEIGHT, SharingDispatcher
+from magnetar.managed_ledger.entry import Entry
+from magnetar.managed_ledger.position import Position
+
+
+class PriorityLevels:
+    """Round robin within a priority level, levels in order."""
+
+    __slots__ = ("_levels", "_turns")
+
+    def __init__(self) -> None:
+        self._levels: list[list[Receiver]] = []
+        self._turns: list[int] = []
+        """Per level: whose turn it is."""
+
+    def add(self, consumer: Receiver) -> None:
+        for level in self._levels:
+            if level[0].priority_level == consumer.priority_level:
+                level.append(consumer)
+                return
+        self._levels.append([consumer])
+        self._levels.sort(key=lambda level: level[0].priority_level)
+        self._turns = [0] * len(self._levels)
+
+    def remove(self, consumer: Receiver) -> None:
+        for number, level in enumerate(self._levels):
+            if consumer in level:
+                level.remove(consumer)
+                if not level:
+                    del self._levels[number]
+                    del self._turns[number]
+                return
+
+    def next(self) -> Receiver | None:
+        """The consumer whose turn it is, None when nobody can take an entry."""
+        for number, level in enumerate(self._levels):
+            size = len(level)
+            turn = self._turns[number]
+            for _ in range(size):
+                if turn >= size:
+                    turn = 0
+                consumer = level[turn]
+                turn += 1
+                if consumer.permits > 0 and not consumer.blocked_on_unacked and consumer.channel.writable:
+                    self._turns[number] = turn
+                    return consumer
+        return None
+
+    def permits(self, enough: int) -> int:
+        """Permits of those who can take entries, added up until there are `enough`."""
+        total = 0
+        for level in self._levels:
+            for consumer in level:
+                if consumer.permits > 0 and not consumer.blocked_on_unacked and consumer.channel.writable:
+                    total += consumer.permits
+                    if total >= enough:
+                        return total
+        return total
+
+
+class SharedDispatcher(SharingDispatcher):
+    """Hands entries to whoever has permits."""
+
+    __slots__ = ("_leftover", "_levels", "replay")
+
+    def __init__(self, source: EntrySource, delayed: DelayedIndex | None, max_unacked: int) -> None:
+        super().__init__(source, delayed, max_unacked)
+        self._levels = PriorityLevels()
+        self._leftover: list[Entry] = []
+        """Read, but the permits ran out."""
+        self.replay = RedeliveryQueue()
+
+    def add(self, consumer: Receiver, ranges: Sequence[tuple[int, int]] = ()) -> None:
+        self.consumers.append(consumer)
+        self._levels.add(consumer)
+
+    def remove(self, consumer: Receiver) -> None:
+        self._levels.remove(consumer)
+        super().remove(consumer)
+
+    def requeue(self, held: Iterable[tuple[int, int]]) -> None:
+        self.replay.update([key for key, _ in held])
+
+    def settled(self, key: int, slot: int) -> None:
+        """Nobody waits for a slot here."""
+
+    def acknowledged(self, consumer: Receiver, key: int, left: int = 0) -> None:
+        super().acknowledged(consumer, key, left)
+        if not left and len(self.replay):
+            self.replay.discard(key)
+
+    def take_replay(self, limit: int, now_ms: int) -> list[int]:
+        if self.delayed is not None:
+            self.requeue(self.delayed.take_due(now_ms, limit))
+        if self.blocked_on_unacked or not self.consumers:
+            return []
+        if not len(self.replay):
+            return []
+        return self.replay.take(min(limit, self._takers(limit)))
+
+    def take_back(self, keys: Sequence[int]) -> None:
+        self.replay.update(keys)
+
+    def dispatch_replayed(self, entries: list[Entry], keys: Sequence[int], now_ms: int) -> None:
+        left = self._send(entries, now_ms)
+        if left:
+            self.replay.update([entry.ledger_id << 32 | entry.entry_id for entry in left])
+
+    def wanted(self, limit: int, now_ms: int) -> int:
+        if self.blocked_on_unacked:
+            return 0
+        if self._leftover:
+            entries = self._leftover
+            self._leftover = []
+            self._leftover = self._send(entries, now_ms)
+            if self._leftover:
+                return 0
+        return min(limit, self._takers(limit))
+
+    def dispatch(self, entries: list[Entry], now_ms: int) -> None:
+        self._leftover = self._send(entries, now_ms)
+
+    def rewound(self) -> None:
+        """Everything unacknowledged will be read again."""
+        self._leftover.clear()
+        self.replay.clear()
+        if self.delayed is not None:
+            self.delayed.clear()
+
+    def leftover_changed(self) -> None:
+        """Entries were acknowledged without being delivered: do not deliver those."""
+        acknowledged = self.source.is_acknowledged
+        self._leftover = [entry for entry in self._leftover if not acknowledged(entry.position)]
+
+    @property
+    def leftover(self) -> bool:
+        """Are entries read and waiting for permits?"""
+        return bool(self._leftover)
+
+    @property
+    def waiting_count(self) -> int:
+        return len(self.replay)
+
+    def _takers(self, limit: int) -> int:
+        """Entries that the permits there are stand for."""
+        average = self.average_messages
+        permits = self._levels.permits(int(limit * average) + 1)
+        return (int(permits / average) or 1) if permits > 0 else 0
+
+    def _send(self, entries: list[Entry], now_ms: int) -> list[Entry]:
+        """Send in order; returns those for whom there was no taker."""
+        source = self.source
+        counts = self.counts.by_key
+        delayed = self.delayed
+        choose = self._levels.next
+        filtered: list[Position] = []
+        left: list[Entry] = []
+        for index, entry in enumerate(entries):
+            metadata = entry.parsed
+            if metadata is None:
+                metadata = metadata_of(entry)
+            if metadata.marker_type >= 0:
+                filtered.append(entry.position)
+                continue
+            key = entry.ledger_id << 32 | entry.entry_id
+            if metadata.deliver_at_ms > now_ms and delayed is not None:
+                delayed.add(metadata.deliver_at_ms, key, 0)
+                continue
+            consumer = None if self.blocked_on_unacked else choose()
+            if consumer is None:
+                left = entries[index:]
+                break
+            messages = metadata.num_messages
+            ack_set = None
+            if metadata.batched:
+                self.average_messages += (messages - self.average_messages) * AVERAGE_WEIGHT
+                ack_set = source.ack_set_of(entry.position)
+                if ack_set is not None:
+                    messages = messages_left(ack_set)
+            self.count_sent(messages)
+            consumer.last_consumed_ms = now_ms
+            consumer.send(entry, key, 0, messages, counts.get(key, 0) if counts else 0, ack_set)
+        if filtered:
+            source.acknowledge(filtered)
+        return left
+
+    def validate(self) -> None:
+        super().validate()
+        self.replay.validate()

@@ -1,0 +1,170 @@
+"""What Shared and Key_Shared have in common: entries held one by one, redelivery, delayed messages, unacknowledged limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from magnetar.broker.dispatch.delayed import DelayedIndex
+from magnetar.broker.dispatch.ports import EntrySource
+from magnetar.broker.dispatch.position_key import position_of
+from magnetar.broker.dispatch.receiver import Receiver
+from magnetar.broker.dispatch.redelivery import RedeliveryCounts
+
+DEFAULT_AVERAGE = 1.0
+AVERAGE_WEIGHT = 0.1
+"""Share of the newest batch in the smoothed number of messages an entry."""
+
+
+class SharingDispatcher:
+    """Base of the two dispatchers whose consumers hold entries individually.
+
+    Subclasses decide who gets an entry and where one that must wait does so (`requeue`).
+    """
+
+    __slots__ = (
+        "average_messages",
+        "blocked_on_unacked",
+        "consumers",
+        "counts",
+        "delayed",
+        "max_unacked",
+        "round",
+        "source",
+        "unacked_messages",
+    )
+
+    def __init__(self, source: EntrySource, delayed: DelayedIndex | None, max_unacked: int) -> None:
+        self.source = source
+        self.delayed = delayed
+        """None when delayed delivery is off: delayed messages are then delivered at once."""
+        self.consumers: list[Receiver] = []
+        """In the order of their joins."""
+        self.counts = RedeliveryCounts()
+        self.max_unacked = max_unacked
+        """Bound of `unacked_messages` over all consumers, 0 = none: dispatch stops there until half are settled."""
+        self.unacked_messages = 0
+        self.blocked_on_unacked = False
+        self.average_messages = DEFAULT_AVERAGE
+        self.round = 0
+        """Counts dispatch rounds, see Receiver.stalled_round."""
+
+    # ---- What subclasses decide
+
+    def requeue(self, held: Iterable[tuple[int, int]]) -> None:
+        """Pairs of position key and slot that must be delivered again."""
+        raise NotImplementedError
+
+    def settled(self, key: int, slot: int) -> None:
+        """A held entry of `slot` was acknowledged or taken back."""
+        raise NotImplementedError
+
+    @property
+    def waiting_count(self) -> int:
+        """Entries that wait to be delivered again, or for the first time after having been passed over."""
+        raise NotImplementedError
+
+    @property
+    def unblocked(self) -> bool:
+        """Did settled entries make something deliverable that needs a turn of the pump?"""
+        return False
+
+    @property
+    def more(self) -> bool:
+        """Is there work for another turn although the last one read nothing?"""
+        return False
+
+    # ---- Consumers
+
+    def remove(self, consumer: Receiver) -> None:
+        """It left: what it held goes to others."""
+        self.consumers.remove(consumer)
+        self.take_all_from(consumer)
+
+    def take_all_from(self, consumer: Receiver) -> None:
+        """Deliver again all it holds."""
+        self._released(consumer.unacked_messages)
+        self._redeliver(list(consumer.drop_all().items()))
+
+    def take_from(self, consumer: Receiver, keys: Iterable[int]) -> None:
+        """Deliver again those of `keys` that it holds."""
+        taken: list[tuple[int, int]] = []
+        for key in keys:
+            value = consumer.held.get(key)
+            if value is not None:
+                self._released(consumer.settle(key))
+                taken.append((key, value))
+        self._redeliver(taken)
+
+    def _redeliver(self, taken: Sequence[tuple[int, int]]) -> None:
+        increment = self.counts.increment
+        again: list[tuple[int, int]] = []
+        for key, value in taken:
+            increment(key)
+            slot = value & 0xFFFF
+            self.settled(key, slot)
+            again.append((key, slot))
+        self.requeue(again)
+
+    # ---- Acknowledgements
+
+    def acknowledged(self, consumer: Receiver, key: int, left: int = 0) -> None:
+        """An entry was acknowledged but for `left` of its messages. Whoever holds it, holds it no longer."""
+        value = consumer.held.get(key)
+        if value is None:
+            holder = self.holder_of(key)
+            if holder is None:
+                if not left:
+                    self.counts.forget(key)
+                return
+            consumer = holder
+            value = consumer.held[key]
+        settled = consumer.settle(key, left)
+        if settled:
+            self._released(settled)
+        if not left:
+            if self.counts.by_key:
+                self.counts.forget(key)
+            self.settled(key, value & 0xFFFF)
+
+    def holder_of(self, key: int) -> Receiver | None:
+        """The consumer that holds an entry."""
+        for consumer in self.consumers:
+            if key in consumer.held:
+                return consumer
+        return None
+
+    def acknowledged_elsewhere(self) -> None:
+        """Many entries were acknowledged by the admin (skip, clear, expire): nobody holds those any longer."""
+        acknowledged = self.source.is_acknowledged
+        for consumer in self.consumers:
+            for key in [key for key in consumer.held if acknowledged(position_of(key))]:
+                self.acknowledged(consumer, key)
+
+    def count_sent(self, messages: int) -> None:
+        """`messages` were sent and are now held."""
+        self.unacked_messages += messages
+        if self.unacked_messages >= self.max_unacked > 0:
+            self.blocked_on_unacked = True
+
+    def _released(self, messages: int) -> None:
+        self.unacked_messages -= messages
+        if self.blocked_on_unacked and self.unacked_messages <= self.max_unacked // 2:
+            self.blocked_on_unacked = False
+
+    def recheck_blocked(self) -> None:
+        """The limit changed."""
+        self.blocked_on_unacked = self.unacked_messages >= self.max_unacked > 0
+
+    # ---- Delayed messages
+
+    def next_due_ms(self) -> int | None:
+        return self.delayed.next_due_ms() if self.delayed is not None and self.consumers else None
+
+    def validate(self) -> None:
+        """Assert that the sums fit."""
+        assert self.unacked_messages == sum(consumer.unacked_messages for consumer in self.consumers)
+        seen: set[int] = set()
+        for consumer in self.consumers:
+            consumer.validate()
+            assert not seen & consumer.held.keys(), "an entry is held twice"
+            seen |= consumer.held.keys()

@@ -1,0 +1,188 @@
+"""The consumers of a subscription and the dispatcher of their type."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from magnetar.base.clock import Clock
+from magnetar.broker.dispatch.delayed import DelayedIndex
+from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
+from magnetar.broker.dispatch.ports import Scheduler
+from magnetar.broker.dispatch.pump import Pump
+from magnetar.broker.dispatch.shared import SharedDispatcher
+from magnetar.broker.dispatch.single_active import SingleActiveDispatcher
+from magnetar.broker.errors import ConsumerAssignError, ConsumerBusyError
+from magnetar.broker.subscriptions.config import SubscriptionConfig
+from magnetar.broker.subscriptions.consumer import Consumer
+from magnetar.broker.subscriptions.failover import ActiveConsumer
+from magnetar.broker.subscriptions.key_ranges import ranges_for
+from magnetar.broker.subscriptions.types import KeySharedMode, SubscriptionType
+from magnetar.hashing.errors import HashingError
+
+if TYPE_CHECKING:
+    from magnetar.managed_ledger.cursor import ManagedCursor
+    from magnetar.managed_ledger.ledger import ManagedLedger
+
+
+def check_admission(
+    subscription: str, consumers: Sequence[Consumer], consumer: Consumer, config: SubscriptionConfig
+) -> None:
+    """ConsumerBusyError when `consumer` may not join `consumers`."""
+    if not consumers:
+        return
+    first = consumers[0]
+    if consumer.type != first.type:
+        raise ConsumerBusyError(
+            f"Subscription {subscription} is of different type: it serves {first.type.name} consumers; "
+            f"close them before a {consumer.type.name} consumer subscribes"
+        )
+    if consumer.type is SubscriptionType.Exclusive:
+        raise ConsumerBusyError(f"Exclusive consumer is already connected to {subscription}")
+    if consumer.type is SubscriptionType.Key_Shared and consumer.key_shared_mode != first.key_shared_mode:
+        raise ConsumerBusyError(
+            f"Subscription {subscription} is of different type: its consumers use Key_Shared mode {first.key_shared_mode.name}"
+        )
+    if 0 < config.max_consumers <= len(consumers):
+        raise ConsumerBusyError(f"Subscription {subscription} reached max consumers limit of {config.max_consumers}")
+
+
+class Membership:
+    """Owns the pump. Exactly one of `single` and `sharing` is set once a consumer has come."""
+
+    def __init__(
+        self,
+        topic_name: str,
+        name: str,
+        cursor: ManagedCursor,
+        ledger: ManagedLedger,
+        scheduler: Scheduler,
+        clock: Clock,
+        config: SubscriptionConfig,
+    ) -> None:
+        self._topic_name = topic_name
+        self._name = name
+        self._cursor = cursor
+        self._ledger = ledger
+        self._scheduler = scheduler
+        self._config = config
+        self.type: SubscriptionType | None = None
+        self._mode = KeySharedMode.AUTO_SPLIT
+        self.sharing: SharedDispatcher | KeySharedDispatcher | None = None
+        self._single: SingleActiveDispatcher | None = SingleActiveDispatcher(cursor)
+        self._active: ActiveConsumer | None = None
+        self.pump = Pump(
+            source=cursor,
+            dispatcher=self._single,
+            scheduler=scheduler,
+            clock=clock,
+            label=f"{topic_name}/{name}",
+        )
+
+    @property
+    def active_consumer(self) -> Consumer | None:
+        return self._active.chosen if self._active is not None else None
+
+    @property
+    def leftover(self) -> bool:
+        """Are entries read and waiting for permits?"""
+        dispatcher = self.sharing or self._single
+        return dispatcher is not None and dispatcher.leftover
+
+    @property
+    def delayed_messages(self) -> int:
+        return len(self.sharing.delayed) if self.sharing is not None and self.sharing.delayed is not None else 0
+
+    @property
+    def delayed_index_bytes(self) -> int:
+        if self.sharing is None or self.sharing.delayed is None:
+            return 0
+        return self.sharing.delayed.size_bytes
+
+    def add(self, consumers: list[Consumer], consumer: Consumer) -> None:
+        """Admit `consumer` and give it its part."""
+        check_admission(self._name, consumers, consumer, self._config)
+        if not consumers and (consumer.type is not self.type or consumer.key_shared_mode is not self._mode):
+            self._change_type(consumer.type, consumer.key_shared_mode)
+        if self.sharing is not None:
+            consumer.max_unacked = self._config.max_unacked_per_consumer
+            try:
+                self.sharing.add(consumer, consumer.sticky_ranges)
+            except HashingError as error:
+                raise ConsumerAssignError(str(error)) from error
+        consumers.append(consumer)
+        if self._active is not None:
+            self._active.consumers_changed(consumers)
+
+    def remove(self, consumers: list[Consumer], consumer: Consumer) -> None:
+        consumers.remove(consumer)
+        if self.sharing is not None:
+            self.sharing.remove(consumer)
+        elif self._active is not None:
+            self._active.consumers_changed(consumers)
+
+    def _change_type(self, kind: SubscriptionType, mode: KeySharedMode) -> None:
+        first = self.type is None
+        self.type = kind
+        self._mode = mode
+        if self._active is not None:
+            self._active.close()
+            self._active = None
+        self._single = None
+        self.sharing = None
+        config = self._config
+        delayed = DelayedIndex() if config.delayed_delivery_enabled else None
+        if kind is SubscriptionType.Shared:
+            self.sharing = SharedDispatcher(self._cursor, delayed, config.max_unacked_per_subscription)
+            self.pump.use(self.sharing)
+        elif kind is SubscriptionType.Key_Shared:
+            self.sharing = KeySharedDispatcher(
+                self._cursor,
+                self._ledger,
+                delayed,
+                config.max_unacked_per_subscription,
+                ranges_for(mode, config),
+                config.key_shared_waiting_max,
+            )
+            self.pump.use(self.sharing)
+        else:
+            self._single = SingleActiveDispatcher(self._cursor)
+            self._active = ActiveConsumer(
+                self._single, self.pump, self._scheduler, self._topic_name, self._failover_delay_ms(kind)
+            )
+            self.pump.use(self._single)
+        if not first:
+            self.pump.rewind()
+
+    def _failover_delay_ms(self, kind: SubscriptionType) -> int:
+        return self._config.failover_delay_ms if kind is SubscriptionType.Failover else 0
+
+    def set_config(self, consumers: Sequence[Consumer], config: SubscriptionConfig) -> None:
+        self._config = config
+        if self.sharing is not None:
+            self.sharing.max_unacked = config.max_unacked_per_subscription
+            self.sharing.recheck_blocked()
+            for consumer in consumers:
+                consumer.max_unacked = config.max_unacked_per_consumer
+                consumer.recheck_blocked()
+
+    def forget(self) -> None:
+        """The cursor is reset: nothing read or remembered so far counts."""
+        dispatcher = self.sharing or self._single
+        if dispatcher is not None:
+            dispatcher.rewound()
+
+    def leftover_changed(self) -> None:
+        dispatcher = self.sharing or self._single
+        if dispatcher is not None:
+            dispatcher.leftover_changed()
+
+    def acknowledged_elsewhere(self) -> None:
+        """The admin acknowledged many entries at once."""
+        self.leftover_changed()
+        if self.sharing is not None:
+            self.sharing.acknowledged_elsewhere()
+
+    async def close(self) -> None:
+        if self._active is not None:
+            self._active.close()

@@ -1,0 +1,354 @@
+"""One subscription of one topic: its cursor, its consumers, and the pump that brings entries to them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from magnetar.base.clock import Clock
+from magnetar.base.errors import MagnetarError
+from magnetar.base.limits import REDELIVER_IDS_MAX
+from magnetar.broker.dispatch.ports import Scheduler
+from magnetar.broker.dispatch.pump import Pump
+from magnetar.broker.errors import NotAllowedError
+from magnetar.broker.subscriptions import maintenance
+from magnetar.broker.subscriptions.acks import AckDone, AckId, acknowledge_cumulative, acknowledge_individual
+from magnetar.broker.subscriptions.config import SubscriptionConfig
+from magnetar.broker.subscriptions.consumer import Consumer
+from magnetar.broker.subscriptions.membership import Membership
+from magnetar.broker.subscriptions.stats import subscription_stats
+from magnetar.broker.subscriptions.types import AckType, SubscriptionType
+from magnetar.managed_ledger.position import LATEST, Position
+
+if TYPE_CHECKING:
+    from magnetar.managed_ledger.cursor import ManagedCursor
+    from magnetar.managed_ledger.entry import Entry
+    from magnetar.managed_ledger.ledger import ManagedLedger
+
+
+class Subscription:
+    """Data plane calls (`flow`, `acknowledge`, `redeliver`, `wake`) are plain; seeks and admin calls are async.
+
+    The type is that of the consumers connected; when all have left, consumers of another type may come.
+    """
+
+    def __init__(
+        self,
+        *,
+        topic_name: str,
+        name: str,
+        ledger: ManagedLedger,
+        cursor: ManagedCursor,
+        clock: Clock,
+        scheduler: Scheduler,
+        config: SubscriptionConfig,
+        rng: random.Random,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        """`scheduler`: the event loop. Takes the ledger's append listener; `close` gives it back."""
+        self.topic_name = topic_name
+        self.name = name
+        self.ledger = ledger
+        self.cursor = cursor
+        self.config = config
+        self.durable: bool = cursor.durable
+        self.properties: dict[str, str] = dict(properties if properties is not None else cursor.cursor_properties)
+        self.consumers: list[Consumer] = []
+        self.last_flow_ms = 0
+        self.last_consumed_ms = 0
+        self.last_acked_ms = 0
+        self.last_expire_ms = 0
+        self.last_mark_delete_ms = 0
+        self.expired_total = 0
+        self._messages_out_before = 0
+        self._bytes_out_before = 0
+        self._clock = clock
+        self._rng = rng
+        self._members = Membership(topic_name, name, cursor, ledger, scheduler, clock, config)
+        self._pump: Pump = self._members.pump
+        self._resetting = asyncio.Lock()
+        self._closed = False
+        self._terminated = False
+        ledger.add_append_listener(self.wake)
+
+    # ---- Consumers
+
+    @property
+    def type(self) -> SubscriptionType | None:
+        """None until the first consumer came."""
+        return self._members.type
+
+    @property
+    def active_consumer(self) -> Consumer | None:
+        """The one that is served, for Exclusive and Failover."""
+        return self._members.active_consumer
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        """ConsumerBusyError, ConsumerAssignError (sticky ranges that overlap or are missing)."""
+        self._members.add(self.consumers, consumer)
+        consumer.subscription = self
+        self.cursor.touch()
+        self._pump.wake()
+        if self._terminated:
+            self._tell_end_of_topic()
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """What it holds goes to the others, or is read again by the next one. Removing twice is removing once."""
+        if consumer.subscription is not self or consumer not in self.consumers:
+            return
+        consumer.subscription = None
+        self._messages_out_before += consumer.messages_out
+        self._bytes_out_before += consumer.bytes_out
+        self.last_consumed_ms = max(self.last_consumed_ms, consumer.last_consumed_ms)
+        self._members.remove(self.consumers, consumer)
+        self.cursor.touch()
+        self._pump.wake()
+
+    def set_config(self, config: SubscriptionConfig) -> None:
+        """New limits, for consumers that are connected too."""
+        self.config = config
+        self._members.set_config(self.consumers, config)
+        self._pump.wake()
+
+    # ---- Message path
+
+    def flow(self, consumer: Consumer, permits: int) -> None:
+        """The consumer can take `permits` more messages."""
+        consumer.grant(permits)
+        consumer.last_flow_ms = self.last_flow_ms = self._clock.now_ms()
+        self._pump.wake()
+
+    def channel_writable(self, consumer: Consumer) -> None:
+        """The consumer's connection drained its output."""
+        self._pump.wake()
+
+    def wake(self) -> None:
+        """The ledger has new entries."""
+        if self.consumers:
+            self._pump.wake()
+
+    def acknowledge(
+        self,
+        consumer: Consumer,
+        ack_type: AckType | int,
+        ids: Sequence[AckId],
+        done: AckDone | None = None,
+        properties: Mapping[str, int] | None = None,
+    ) -> None:
+        """Apply an ACK. `done` runs once what it says is durable, or with why it was refused."""
+        if not ids:
+            if done is not None:
+                done(None)
+            return
+        consumer.last_acked_ms = self.last_acked_ms = self._clock.now_ms()
+        sharing = self._members.sharing
+        if ack_type == AckType.INDIVIDUAL:
+            if sharing is None:
+                consumer.messages_acked += len(ids)
+                acknowledge_individual(self.cursor, None, consumer, ids, self.config.batch_index_ack_enabled, done)
+            else:
+                held = consumer.unacked_messages
+                stuck = consumer.blocked_on_unacked or sharing.blocked_on_unacked
+                acknowledge_individual(self.cursor, sharing, consumer, ids, self.config.batch_index_ack_enabled, done)
+                consumer.messages_acked += max(0, held - consumer.unacked_messages)
+                if stuck or sharing.unblocked:
+                    self._pump.wake()
+        elif sharing is not None:
+            # Pulsar's broker ignores these; its clients refuse them already.
+            if done is not None:
+                done(
+                    NotAllowedError(f"cumulative acknowledgement is not allowed on a {self._type_name()} subscription")
+                )
+            return
+        else:
+            consumer.messages_acked += 1
+            acknowledge_cumulative(
+                self.ledger, self.cursor, ids[-1], self.config.batch_index_ack_enabled, properties, done
+            )
+        if self._members.leftover:
+            self._members.leftover_changed()
+        if self._terminated:
+            self._tell_end_of_topic()
+
+    def redeliver(
+        self, consumer: Consumer, positions: Sequence[tuple[int, int]] | None, consumer_epoch: int | None = None
+    ) -> None:
+        """Deliver again: `positions` that `consumer` holds, or all it has not acknowledged (None or empty).
+
+        Exclusive and Failover always go back to the first unacknowledged entry.
+        """
+        sharing = self._members.sharing
+        if consumer_epoch is not None:
+            consumer.consumer_epoch = consumer_epoch
+        if sharing is None:
+            if consumer is self.active_consumer:
+                self._pump.rewind()
+            return
+        if positions:
+            sharing.take_from(consumer, [ledger << 32 | entry for ledger, entry in positions[:REDELIVER_IDS_MAX]])
+        else:
+            sharing.take_all_from(consumer)
+        self._pump.wake()
+
+    # ---- What is left
+
+    @property
+    def backlog_entries(self) -> int:
+        return self.cursor.backlog_entries
+
+    @property
+    def backlog_messages(self) -> int:
+        """As Pulsar counts its msgBacklog: in entries."""
+        return self.cursor.backlog_entries
+
+    @property
+    def unacked_messages(self) -> int:
+        """Messages held by consumers; 0 for Exclusive and Failover, as in Pulsar."""
+        sharing = self._members.sharing
+        return sharing.unacked_messages if sharing is not None else 0
+
+    @property
+    def blocked_on_unacked(self) -> bool:
+        sharing = self._members.sharing
+        return sharing is not None and sharing.blocked_on_unacked
+
+    @property
+    def delayed_messages(self) -> int:
+        return self._members.delayed_messages
+
+    @property
+    def delayed_index_bytes(self) -> int:
+        return self._members.delayed_index_bytes
+
+    @property
+    def messages_in_replay(self) -> int:
+        sharing = self._members.sharing
+        return sharing.waiting_count if sharing is not None else 0
+
+    @property
+    def messages_out(self) -> int:
+        return self._messages_out_before + sum(consumer.messages_out for consumer in self.consumers)
+
+    @property
+    def bytes_out(self) -> int:
+        return self._bytes_out_before + sum(consumer.bytes_out for consumer in self.consumers)
+
+    @property
+    def key_shared_mode_name(self) -> str:
+        """Empty unless Key_Shared."""
+        if self.type is not SubscriptionType.Key_Shared or not self.consumers:
+            return ""
+        return self.consumers[0].key_shared_mode.name
+
+    def stats(self) -> dict[str, Any]:
+        """SubscriptionStats in Pulsar's JSON names, without rates."""
+        return subscription_stats(self)
+
+    # ---- Control
+
+    async def seek(self, target: Position) -> None:
+        """The next entry read is `target` (EARLIEST and LATEST too). All consumers are disconnected before."""
+        async with self._resetting:
+            self._disconnect()
+            self._pump.stop()
+            try:
+                await self._idle()
+                self._members.forget()
+                await self.cursor.reset(target)
+                # Consumers that came back meanwhile got nothing yet; whatever was read is of before the reset.
+                self._members.forget()
+            finally:
+                if not self._closed:
+                    self._pump.start()
+
+    async def seek_to_time(self, publish_time_ms: int) -> None:
+        """The next entry read is the first one published at or after `publish_time_ms`."""
+        await self.seek(await maintenance.first_at_or_after(self.ledger, publish_time_ms) or LATEST)
+
+    async def skip_messages(self, count: int) -> int:
+        """Acknowledge the first `count` unacknowledged entries; returns how many there were."""
+        target, skipped = maintenance.nth_unacknowledged(self.ledger, self.cursor, count)
+        if target is not None:
+            await self._acknowledge_upto(target)
+        return skipped
+
+    async def clear_backlog(self) -> None:
+        """Acknowledge everything written so far."""
+        await self._acknowledge_upto(self.ledger.last_confirmed)
+
+    async def expire(self, upto: Position) -> int:
+        """Acknowledge everything up to `upto`, inclusive; returns the entries that expired."""
+        if upto <= self.cursor.mark_delete_position:
+            return 0
+        before = self.cursor.backlog_entries
+        await self._acknowledge_upto(upto)
+        expired = max(0, before - self.cursor.backlog_entries)
+        self.expired_total += expired
+        self.last_expire_ms = self._clock.now_ms()
+        return expired
+
+    async def peek(self, number: int) -> Entry | None:
+        """The unacknowledged entry at place `number` (1 = first), None beyond the end."""
+        target, counted = maintenance.nth_unacknowledged(self.ledger, self.cursor, number)
+        if target is None or counted < number:
+            return None
+        return await self.ledger.read_entry(target)
+
+    def topic_terminated(self) -> None:
+        """No more entries will come: consumers learn it once everything is acknowledged."""
+        self._terminated = True
+        self._tell_end_of_topic()
+
+    async def close(self) -> None:
+        """Disconnect the consumers, stop reading, make what is acknowledged durable."""
+        if self._closed:
+            return
+        self._closed = True
+        self.ledger.remove_append_listener(self.wake)
+        self._disconnect()
+        self._pump.stop()
+        await self._idle()
+        await self._members.close()
+        await self.cursor.close()
+
+    def _disconnect(self) -> None:
+        for consumer in list(self.consumers):
+            consumer.channel.close()
+            self.remove_consumer(consumer)
+
+    async def _idle(self) -> None:
+        """Wait until no read is under way."""
+        if self._pump.reading:
+            idle = asyncio.get_running_loop().create_future()
+            self._pump.when_idle(lambda: None if idle.done() else idle.set_result(None))
+            await idle
+
+    async def _acknowledge_upto(self, position: Position) -> None:
+        done = asyncio.get_running_loop().create_future()
+
+        def acknowledged(error: MagnetarError | None) -> None:
+            if done.done():
+                return
+            if error is None:
+                done.set_result(None)
+            else:
+                done.set_exception(error)
+
+        self.cursor.acknowledge_cumulative(position, None, acknowledged)
+        self._members.acknowledged_elsewhere()
+        self._pump.wake()
+        await done
+
+    def _tell_end_of_topic(self) -> None:
+        if self.cursor.backlog_entries == 0:
+            for consumer in list(self.consumers):
+                consumer.channel.end_of_topic()
+
+    def _type_name(self) -> str:
+        return self.type.name if self.type is not None else "unused"
+
+    def consumer_names(self) -> Iterable[str]:
+        """In the order of their joins."""
+        return [consumer.name for consumer in self.consumers]
