@@ -1,0 +1,106 @@
+"""`PendingAdds` against a naive model that recomputes everything from the set of acknowledgements."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from magnetar.bookkeeper.client.pending_adds import PendingAdd, PendingAdds
+from magnetar.bookkeeper.quorum import write_set
+
+
+class PendingAddsMachine(RuleBasedStateMachine):
+    """One writer's queue under acks, failures, ensemble changes and draining, in any order."""
+
+    @initialize(data=st.data())
+    def start(self, data: st.DataObject) -> None:
+        self.ensemble_size = data.draw(st.integers(1, 5), label="E")
+        self.write_quorum = data.draw(st.integers(1, self.ensemble_size), label="Qw")
+        self.ack_quorum = data.draw(st.integers(1, self.write_quorum), label="Qa")
+        lac = data.draw(st.integers(-1, 3), label="lac")
+        self.core: PendingAdds[PendingAdd] = PendingAdds(self.write_quorum, self.ack_quorum, lac)
+        self.adds: dict[int, PendingAdd] = {}
+        self.next_entry_id = lac + 1
+        self.acked: dict[int, set[int]] = {}
+        self.failed: dict[int, set[int]] = {}
+        self.completed_upto = lac
+        self.drained = False
+
+    def release(self) -> None:
+        while (add := self.core.pop_completed()) is not None:
+            assert add.entry_id == self.completed_upto + 1, "completions follow entry order"
+            assert len(self.acked[add.entry_id]) >= self.ack_quorum, "no completion below the ack quorum"
+            assert not self.core.changing, "no completion during a change"
+            self.completed_upto = add.entry_id
+            assert self.core.lac == add.entry_id
+
+    @precondition(lambda self: not self.drained)
+    @rule()
+    def push(self) -> None:
+        add = PendingAdd(self.next_entry_id)
+        self.core.push(add)
+        self.adds[add.entry_id] = add
+        self.acked[add.entry_id] = set()
+        self.failed[add.entry_id] = set()
+        self.next_entry_id += 1
+
+    @precondition(lambda self: self.adds)
+    @rule(data=st.data())
+    def acknowledge(self, data: st.DataObject) -> None:
+        entry_id = data.draw(st.sampled_from(sorted(self.adds)))
+        index = data.draw(st.sampled_from(write_set(entry_id, self.ensemble_size, self.write_quorum)))
+        self.acked[entry_id].add(index)
+        if self.core.acknowledge(self.adds[entry_id], index):
+            self.release()
+
+    @precondition(lambda self: self.adds)
+    @rule(data=st.data())
+    def reject(self, data: st.DataObject) -> None:
+        entry_id = data.draw(st.sampled_from(sorted(self.adds)))
+        index = data.draw(st.sampled_from(write_set(entry_id, self.ensemble_size, self.write_quorum)))
+        self.failed[entry_id].add(index)
+        hopeless = self.core.reject(self.adds[entry_id], index)
+        failures = len(self.failed[entry_id])
+        acked = len(self.acked[entry_id]) >= self.ack_quorum
+        assert hopeless is (not acked and failures > self.write_quorum - self.ack_quorum)
+
+    @precondition(lambda self: not self.core.changing)
+    @rule()
+    def begin_change(self) -> None:
+        self.core.begin_change()
+
+    @precondition(lambda self: self.core.changing)
+    @rule(data=st.data())
+    def end_change(self, data: st.DataObject) -> None:
+        replaced = data.draw(st.sets(st.integers(0, self.ensemble_size - 1)))
+        pending = self.core.end_change(sum(1 << index for index in replaced))
+        expected = [] if self.drained else list(range(self.completed_upto + 1, self.next_entry_id))
+        assert [add.entry_id for add in pending] == expected
+        for entry_id in expected:
+            self.acked[entry_id] -= replaced
+            self.failed[entry_id] -= replaced
+        self.release()
+
+    @rule()
+    def drain(self) -> None:
+        drained = self.core.drain()
+        expected = [] if self.drained else list(range(self.completed_upto + 1, self.next_entry_id))
+        assert [add.entry_id for add in drained] == expected
+        self.drained = True
+
+    @invariant()
+    def everything_that_can_complete_has_completed(self) -> None:
+        if not hasattr(self, "core"):
+            return
+        self.core.validate()
+        if self.drained:
+            assert len(self.core) == 0
+            return
+        assert len(self.core) == self.next_entry_id - self.completed_upto - 1
+        if not self.core.changing and len(self.core):
+            assert len(self.acked[self.completed_upto + 1]) < self.ack_quorum
+
+
+TestPendingAdds = PendingAddsMachine.TestCase
+TestPendingAdds.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

@@ -1,0 +1,143 @@
+"""A bookie in memory whose answers a test can hold back, spoil or drop. Faults are the point; the real bookie has its own tests."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+
+from magnetar.base.clock import SystemClock
+from magnetar.bookkeeper.client.bookies import BookieDirectory
+from magnetar.bookkeeper.client.client import BookKeeperClient
+from magnetar.bookkeeper.codes import FLAG_FENCE, FLAG_RECOVERY_ADD, LAST_ENTRY, ReturnCode
+from magnetar.bookkeeper.ports import AddDone, BatchDone, LacDone, ReadDone
+from magnetar.metadata.memory import MemoryMetadataStore
+
+
+class FakeBookie:
+    """Answers by `call_soon`, unless told otherwise."""
+
+    def __init__(self) -> None:
+        self.entries: dict[int, dict[int, bytes]] = {}
+        self.fenced: set[int] = set()
+        self.hung_adds = False
+        """Adds are neither stored nor answered."""
+        self.hung_reads = False
+        self.lost_add_answers = False
+        """Adds are stored, the answer never comes."""
+        self.add_code: int | None = None
+        """Answer of every add, which then stores nothing."""
+        self.read_code: int | None = None
+        self.read_flags: list[int] = []
+        self.add_flags: list[int] = []
+        self.delay = 0
+        """Turns of the event loop by which answers come later than those of others."""
+        self.lost_fence = False
+        """Reads of the last entry, with which a recovery begins, get lost on the way."""
+        self.travelling: list[Callable[[], None]] | None = None
+        """When a list, adds are on the way and arrive when a test calls them."""
+        self.held: list[Callable[[], None]] | None = None
+        """When a list, answers are collected here instead of being given."""
+
+    def add_entry(
+        self, ledger_id: int, entry_id: int, entry: bytes, master_key: bytes, flags: int, done: AddDone
+    ) -> None:
+        if self.hung_adds:
+            return
+        if self.travelling is not None and not flags & FLAG_RECOVERY_ADD:
+            self.travelling.append(lambda: self._store(ledger_id, entry_id, entry, flags, done))
+        else:
+            self._store(ledger_id, entry_id, entry, flags, done)
+
+    def _store(self, ledger_id: int, entry_id: int, entry: bytes, flags: int, done: AddDone) -> None:
+        self.add_flags.append(flags)
+        code: int = ReturnCode.OK
+        if self.add_code is not None:
+            code = self.add_code
+        elif ledger_id in self.fenced and not flags & FLAG_RECOVERY_ADD:
+            code = ReturnCode.FENCED
+        else:
+            self.entries.setdefault(ledger_id, {})[entry_id] = entry
+        if not self.lost_add_answers:
+            self._answer(lambda: done(code))
+
+    def read_entry(self, ledger_id: int, entry_id: int, flags: int, master_key: bytes, done: ReadDone) -> None:
+        if self.hung_reads or (self.lost_fence and entry_id == LAST_ENTRY):
+            return
+        self.read_flags.append(flags)
+        if self.read_code is not None:
+            code = self.read_code
+            self._answer(lambda: done(code, None))
+            return
+        if flags & FLAG_FENCE:
+            self.fenced.add(ledger_id)
+        held = self.entries.get(ledger_id)
+        if not held:
+            # A fence creates the ledger, so that it is known but empty.
+            negative = ReturnCode.NO_ENTRY if flags & FLAG_FENCE else ReturnCode.NO_LEDGER
+            self._answer(lambda: done(negative, None))
+            return
+        packed = held.get(max(held) if entry_id == LAST_ENTRY else entry_id)
+        self._answer(lambda: done(ReturnCode.NO_ENTRY if packed is None else ReturnCode.OK, packed))
+
+    def read_batch(self, ledger_id: int, first_entry_id: int, max_count: int, max_bytes: int, done: BatchDone) -> None:
+        if self.hung_reads:
+            return
+        code, packed = self._collect(ledger_id, first_entry_id, max_count, max_bytes)
+        self._answer(lambda: done(code, packed))
+
+    def _collect(self, ledger_id: int, first: int, max_count: int, max_bytes: int) -> tuple[int, list[bytes]]:
+        if self.read_code is not None:
+            return self.read_code, []
+        held = self.entries.get(ledger_id, {})
+        packed: list[bytes] = []
+        size = 0
+        while len(packed) < max_count and (entry := held.get(first + len(packed))) is not None:
+            size += len(entry)
+            if packed and size > max_bytes:
+                break
+            packed.append(entry)
+        return (ReturnCode.OK, packed) if packed else (ReturnCode.NO_ENTRY, [])
+
+    def write_lac(self, ledger_id: int, body: bytes, master_key: bytes, done: AddDone) -> None:
+        self._answer(lambda: done(ReturnCode.OK))
+
+    def read_lac(self, ledger_id: int, done: LacDone) -> None:
+        self._answer(lambda: done(ReturnCode.NO_ENTRY, None, None))
+
+    def release(self) -> None:
+        """Give the answers held back, oldest first, and hold no more."""
+        held, self.held = self.held or [], None
+        for answer in held:
+            answer()
+
+    def _answer(self, answer: Callable[[], None]) -> None:
+        if self.held is not None:
+            self.held.append(answer)
+        else:
+            self._answer_after(self.delay, answer)
+
+    def _answer_after(self, turns: int, answer: Callable[[], None]) -> None:
+        loop = asyncio.get_running_loop()
+        if turns:
+            loop.call_soon(self._answer_after, turns - 1, answer)
+        else:
+            loop.call_soon(answer)
+
+
+class Cluster:
+    """`size` fake bookies called b0, b1, ..., one metadata store and a client."""
+
+    def __init__(self, size: int) -> None:
+        self.metadata = MemoryMetadataStore()
+        self.bookies = [FakeBookie() for _ in range(size)]
+        self.directory = BookieDirectory()
+        for index, bookie in enumerate(self.bookies):
+            self.directory.register(f"b{index}", bookie)
+        self.client = self.new_client(7)
+
+    def new_client(self, seed: int) -> BookKeeperClient:
+        return BookKeeperClient(self.metadata, self.directory, SystemClock(), random.Random(seed))
+
+    def bookie(self, bookie_id: str) -> FakeBookie:
+        return self.bookies[int(bookie_id[1:])]
