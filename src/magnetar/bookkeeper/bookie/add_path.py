@@ -1,0 +1,315 @@
+"""Everything that changes a ledger: adds, fences, explicit LACs. Order: ledger state, write cache, journal.
+
+Because memory comes first, whatever is durable in the journal is in memory. So a checkpoint that persists what memory held at some
+moment may let go of the journal up to the commit that was durable at that moment.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from struct import Struct
+from struct import error as struct_error
+from typing import Final, NamedTuple
+
+from magnetar.bookkeeper.bookie.config import ENTRY_BYTES_MAX, BookieConfig
+from magnetar.bookkeeper.bookie.journal import Journal, ignore
+from magnetar.bookkeeper.bookie.journal_format import EXPLICIT_LAC, FENCE, KEY, pack_special
+from magnetar.bookkeeper.bookie.ledger_state import LedgerState
+from magnetar.bookkeeper.bookie.write_cache import CacheHalf, WriteCache
+from magnetar.bookkeeper.codes import FLAG_HIGH_PRIORITY, FLAG_RECOVERY_ADD, ReturnCode
+from magnetar.bookkeeper.ports import AddDone
+
+_unpack_ids = Struct(">qqq").unpack_from
+
+MASTER_KEY_BYTES_MAX: Final = 256
+"""BookKeeper's are 20 bytes; a longer one is refused as UNAUTHORIZED."""
+
+LAC_BODY_BYTES_MIN: Final = 16
+LAC_BODY_BYTES_MAX: Final = 64
+"""Ledger id, LAC and the longest digest; anything else is refused as BAD_REQUEST."""
+
+
+class _WaitingAdd(NamedTuple):
+    ledger_id: int
+    entry_id: int
+    entry: bytes
+    master_key: bytes
+    flags: int
+    done: AddDone
+
+
+class AddPath:
+    """Lives on the event loop. `wake_flush()` asks for a flush; the flusher calls `swap` and `flushed`."""
+
+    __slots__ = (
+        "_cache",
+        "_dirty",
+        "_failed",
+        "_guarded",
+        "_half_bytes_max",
+        "_journal",
+        "_ledgers",
+        "_pending_bytes_max",
+        "_read_only",
+        "_reserve",
+        "_swap_mark",
+        "_waiting",
+        "_waiting_bytes",
+        "_wake_flush",
+        "add_bytes_total",
+        "adds_refused_total",
+        "adds_total",
+    )
+
+    def __init__(
+        self,
+        config: BookieConfig,
+        ledgers: dict[int, LedgerState],
+        dirty: dict[int, LedgerState],
+        cache: WriteCache,
+        journal: Journal,
+        wake_flush: Callable[[], None],
+    ) -> None:
+        self._ledgers = ledgers
+        self._dirty = dirty
+        self._cache = cache
+        self._journal = journal
+        self._wake_flush = wake_flush
+        self._half_bytes_max = config.write_cache_bytes
+        self._pending_bytes_max = config.journal_pending_bytes
+        self._waiting: deque[_WaitingAdd] = deque()
+        self._waiting_bytes = 0
+        self._swap_mark = journal.durable_sequence
+        self._read_only = False
+        self._reserve = False
+        self._failed = False
+        self._guarded = False  # any of: failed, read-only, adds waiting
+        self.adds_total = 0
+        self.add_bytes_total = 0
+        self.adds_refused_total = 0
+
+    # ---- Adds
+
+    def add_entry(
+        self, ledger_id: int, entry_id: int, entry: bytes, master_key: bytes, flags: int, done: AddDone
+    ) -> None:
+        """See `BookieChannel.add_entry`."""
+        state = self._ledgers.get(ledger_id)
+        journal = self._journal
+        if (
+            self._guarded
+            or state is None
+            or not state.writable
+            or state.master_key != master_key
+            or journal.pending_bytes >= self._pending_bytes_max
+        ):
+            self._add_guarded(ledger_id, entry_id, entry, master_key, flags, done)
+            return
+        size = len(entry)
+        try:
+            found_ledger, found_entry, lac = _unpack_ids(entry)
+        except struct_error:
+            found_ledger = -1
+        if found_ledger != ledger_id or found_entry != entry_id or entry_id < 0 or size > ENTRY_BYTES_MAX:
+            self._refuse(done, ReturnCode.BAD_REQUEST)
+            return
+        half = self._cache.active
+        entries = half.ledgers.get(ledger_id)
+        if entries is None:
+            half.ledgers[ledger_id] = {entry_id: entry}
+        else:
+            entries[entry_id] = entry
+        half.entries_count += 1
+        half.size_bytes += size
+        if half.size_bytes >= self._half_bytes_max:
+            self._half_is_full()
+        if lac > state.lac:
+            state.lac = lac
+        if entry_id > state.last_entry_id:
+            state.last_entry_id = entry_id
+        self.adds_total += 1
+        self.add_bytes_total += size
+        journal.append(entry, done)
+
+    def _add_guarded(
+        self, ledger_id: int, entry_id: int, entry: bytes, master_key: bytes, flags: int, done: AddDone
+    ) -> None:
+        if self._failed:
+            self._refuse(done, ReturnCode.IO_ERROR)
+        elif self._read_only and not (flags & FLAG_HIGH_PRIORITY and self._reserve):
+            self._refuse(done, ReturnCode.READ_ONLY)
+        elif self._journal.pending_bytes + self._waiting_bytes >= self._pending_bytes_max:
+            self._refuse(done, ReturnCode.TOO_MANY_REQUESTS)
+        elif self._waiting or self._is_full():
+            self._waiting.append(_WaitingAdd(ledger_id, entry_id, entry, master_key, flags, done))
+            self._waiting_bytes += len(entry)
+            self._guarded = True
+        else:
+            self._admit(ledger_id, entry_id, entry, master_key, flags, done)
+
+    def _admit(self, ledger_id: int, entry_id: int, entry: bytes, master_key: bytes, flags: int, done: AddDone) -> None:
+        """The checks of `add_entry` in full, once nothing stands against adds as such."""
+        if len(entry) < 24 or len(entry) > ENTRY_BYTES_MAX or entry_id < 0:
+            self._refuse(done, ReturnCode.BAD_REQUEST)
+            return
+        found_ledger, found_entry, lac = _unpack_ids(entry)
+        if found_ledger != ledger_id or found_entry != entry_id or ledger_id < 0:
+            self._refuse(done, ReturnCode.BAD_REQUEST)
+            return
+        state = self._open(ledger_id, master_key)
+        if state is None:
+            self._refuse(done, ReturnCode.UNAUTHORIZED)
+            return
+        if not state.writable and (state.deleted_ms is not None or not flags & FLAG_RECOVERY_ADD):
+            self._refuse(done, ReturnCode.FENCED)
+            return
+        half = self._cache.active
+        half.put(ledger_id, entry_id, entry)
+        state.lac = max(state.lac, lac)
+        state.last_entry_id = max(state.last_entry_id, entry_id)
+        self.adds_total += 1
+        self.add_bytes_total += len(entry)
+        if half.size_bytes >= self._half_bytes_max:
+            self._half_is_full()
+        self._journal.append(entry, done)
+
+    def _open(self, ledger_id: int, master_key: bytes) -> LedgerState | None:
+        """The ledger's state, created (and its key journaled) when it is new; None when the key is wrong."""
+        state = self._ledgers.get(ledger_id)
+        if state is None:
+            if not 0 < len(master_key) <= MASTER_KEY_BYTES_MAX:
+                return None
+            state = self._ledgers[ledger_id] = self._dirty[ledger_id] = LedgerState(ledger_id, master_key)
+            self._journal.append(pack_special(ledger_id, KEY, master_key), ignore)
+            return state
+        return state if state.authorizes(master_key) else None
+
+    def _refuse(self, done: AddDone, code: ReturnCode) -> None:
+        self.adds_refused_total += 1
+        done(int(code))
+
+    # ---- Fences and explicit LACs
+
+    def fence(self, ledger_id: int, master_key: bytes, done: AddDone) -> None:
+        """Fence the ledger, known or not; `done` once that is durable. Ordinary adds are refused from now on."""
+        if self._failed:
+            done(int(ReturnCode.IO_ERROR))
+            return
+        if not 0 < len(master_key) <= MASTER_KEY_BYTES_MAX or ledger_id < 0:
+            done(int(ReturnCode.UNAUTHORIZED))
+            return
+        state = self._ledgers.get(ledger_id)
+        if state is None:
+            state = self._ledgers[ledger_id] = LedgerState(ledger_id, master_key)
+        elif state.deleted_ms is not None:
+            done(int(ReturnCode.NO_LEDGER))
+            return
+        elif not state.authorizes(master_key):
+            done(int(ReturnCode.UNAUTHORIZED))
+            return
+        if state.fence_durable:
+            done(int(ReturnCode.OK))
+            return
+        state.fence()
+        self._dirty[ledger_id] = state
+        fenced = state
+
+        def journaled(code: int) -> None:
+            if code == ReturnCode.OK:
+                fenced.fence_durable = True
+            done(code)
+
+        self._journal.append(pack_special(ledger_id, FENCE, master_key), journaled)
+
+    def write_lac(self, ledger_id: int, body: bytes, master_key: bytes, done: AddDone) -> None:
+        """See `BookieChannel.write_lac`."""
+        if self._failed:
+            done(int(ReturnCode.IO_ERROR))
+            return
+        if not LAC_BODY_BYTES_MIN <= len(body) <= LAC_BODY_BYTES_MAX or ledger_id < 0:
+            done(int(ReturnCode.BAD_REQUEST))
+            return
+        if self._read_only:
+            done(int(ReturnCode.READ_ONLY))
+            return
+        state = self._open(ledger_id, master_key)
+        if state is None:
+            done(int(ReturnCode.UNAUTHORIZED))
+        elif state.deleted_ms is not None:
+            done(int(ReturnCode.FENCED))
+        else:
+            state.accept_lac(body)
+            self._dirty[ledger_id] = state
+            self._journal.append(pack_special(ledger_id, EXPLICIT_LAC, body), done)
+
+    # ---- Flush and deletion
+
+    def swap(self) -> tuple[CacheHalf, list[tuple[int, bytes]], int]:
+        """Begin a checkpoint: (half to be written, ledger states to be written, the mark that this allows)."""
+        half = self._cache.flushing
+        if half is None:
+            self._swap_mark = self._journal.durable_sequence
+            half = self._cache.swap()
+            self._admit_waiting()
+        # A half whose flush failed for want of room is tried again, with the mark of its own swap.
+        states = [(ledger_id, state.pack()) for ledger_id, state in self._dirty.items()]
+        return half, states, self._swap_mark
+
+    def flushed(self, states: list[tuple[int, bytes]]) -> None:
+        """The checkpoint of `swap` is durable."""
+        self._cache.flushing = None
+        for ledger_id, packed in states:
+            state = self._dirty.get(ledger_id)
+            if state is not None and state.pack() == packed:
+                del self._dirty[ledger_id]
+        self._admit_waiting()
+
+    def bury(self, state: LedgerState, now_ms: int) -> None:
+        """The ledger is deleted: forget its entries, refuse late writes. No flush may be under way."""
+        state.bury(now_ms)
+        self._cache.drop(state.ledger_id)
+        self._dirty.pop(state.ledger_id, None)
+
+    # ---- Conditions
+
+    def set_read_only(self, read_only: bool, reserve: bool) -> None:
+        """`reserve`: there is room enough for high-priority adds."""
+        self._read_only = read_only
+        self._reserve = reserve
+        self._admit_waiting()
+
+    def fail(self) -> None:
+        """Nothing is acknowledged any more."""
+        self._failed = True
+        self._admit_waiting()
+
+    @property
+    def read_only(self) -> bool:
+        return self._read_only
+
+    @property
+    def waiting_count(self) -> int:
+        return len(self._waiting)
+
+    def _is_full(self) -> bool:
+        """Adds wait: both halves are full. Before the flusher has swapped them, a burst may go on, but not without end."""
+        bound = self._half_bytes_max if self._cache.flushing is not None else 2 * self._half_bytes_max
+        return self._cache.active.size_bytes >= bound
+
+    def _half_is_full(self) -> None:
+        self._wake_flush()
+        self._guarded = self._guarded or self._is_full()
+
+    def _admit_waiting(self) -> None:
+        waiting = self._waiting
+        while waiting and (self._failed or self._read_only or not self._is_full()):
+            add = waiting.popleft()
+            self._waiting_bytes -= len(add.entry)
+            if self._failed:
+                self._refuse(add.done, ReturnCode.IO_ERROR)
+            elif self._read_only and not (add.flags & FLAG_HIGH_PRIORITY and self._reserve and not self._is_full()):
+                self._refuse(add.done, ReturnCode.READ_ONLY)
+            else:
+                self._admit(*add)
+        self._guarded = self._failed or self._read_only or bool(waiting) or self._is_full()

@@ -1,0 +1,83 @@
+"""Watches the room on the bookie's disks and makes the bookie read-only, and writable again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from magnetar.base.errors import DiskFullError, StorageError
+from magnetar.base.executor import Executor
+from magnetar.bookkeeper.bookie.add_path import AddPath
+from magnetar.bookkeeper.bookie.config import BookieConfig
+from magnetar.bookkeeper.bookie.disk import Disk, DiskSpace
+
+_logger = logging.getLogger(__name__)
+
+FREE_MIN_BYTES = 16 * 1024 * 1024
+"""After a write failed for want of room, the bookie stays read-only until this much is free."""
+
+
+class DiskMonitor:
+    """`run` as a task; `full` when a write failed for want of room. `on_change(read_only)` is called after each change."""
+
+    def __init__(
+        self,
+        config: BookieConfig,
+        disk: Disk,
+        executor: Executor,
+        adds: AddPath,
+        on_change: Callable[[bool], None],
+        retry_flush: Callable[[], None],
+    ) -> None:
+        self._config = config
+        self._disk = disk
+        self._executor = executor
+        self._adds = adds
+        self._on_change = on_change
+        self._retry_flush = retry_flush
+        self._paths = (config.journal_path, config.ledger_path)
+        self.spaces: dict[str, DiskSpace] = {}
+
+    async def run(self) -> None:
+        """Check at the interval until cancelled."""
+        while True:
+            await self.check()
+            await asyncio.sleep(self._config.disk_check_interval_s)
+
+    async def check(self) -> None:
+        """Look at the disks now."""
+        try:
+            self.spaces = await self._executor.run(self._measure)
+        except StorageError as error:
+            _logger.warning("free space is unknown: %s", error)
+            return
+        free = min(space.free_bytes for space in self.spaces.values())
+        full = any(self._is_full(space) for space in self.spaces.values())
+        if self._adds.read_only and not full and free < FREE_MIN_BYTES:
+            full = True
+        self._set(full, free >= self._config.disk_free_reserve_bytes, f"free={free}")
+
+    def full(self, error: DiskFullError) -> None:
+        """A write failed for want of room."""
+        self._set(True, False, str(error))
+
+    def _set(self, read_only: bool, reserve: bool, why: str) -> None:
+        changed = self._adds.read_only != read_only
+        if changed:
+            _logger.warning("bookie is %s: %s", "read-only, its disk is full" if read_only else "writable again", why)
+        self._adds.set_read_only(read_only, reserve)
+        if changed:
+            if not read_only:
+                self._retry_flush()
+            self._on_change(read_only)
+
+    def _measure(self) -> dict[str, DiskSpace]:
+        return {path: self._disk.free(path) for path in self._paths}
+
+    def _is_full(self, space: DiskSpace) -> bool:
+        used = space.total_bytes - space.free_bytes
+        return (
+            used > space.total_bytes * self._config.disk_usage_max_ratio
+            and space.free_bytes < self._config.disk_free_plenty_bytes
+        )

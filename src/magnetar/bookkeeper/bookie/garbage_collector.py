@@ -1,0 +1,198 @@
+"""Gives disk space back: ledgers that the metadata no longer lists, entry logs without a live ledger, logs that are mostly dead.
+
+Deletes on positive proof only. The local ledgers are taken before the metadata is listed, so a ledger created in between is never
+seen as missing; a listing that fails deletes nothing; a log that cannot be parsed is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection
+from typing import Final
+
+from magnetar.base.clock import Clock
+from magnetar.base.errors import CorruptionError, MagnetarError
+from magnetar.base.executor import Executor
+from magnetar.bookkeeper.bookie.compaction import LogCompaction
+from magnetar.bookkeeper.bookie.config import BookieConfig
+from magnetar.bookkeeper.bookie.entry_log import EntryLogMeta
+from magnetar.bookkeeper.bookie.entry_log_format import HEADER_BYTES
+from magnetar.bookkeeper.bookie.ledger_state import LedgerState
+from magnetar.bookkeeper.bookie.storage import LedgerStorage
+
+_logger = logging.getLogger(__name__)
+
+ListLedgers = Callable[[], Awaitable[Collection[int]]]
+"""Ids of all ledgers that exist, from the metadata. Must raise when it cannot know."""
+
+LedgerExists = Callable[[int], Awaitable[bool]]
+"""A direct look at one ledger's metadata, asked before a deletion."""
+
+_LEDGERS_PER_STEP: Final = 64
+
+
+class GarbageCollector:
+    """`collect()` on the loop; the work itself runs on the storage thread under the storage lock, in steps."""
+
+    def __init__(
+        self,
+        config: BookieConfig,
+        clock: Clock,
+        storage: LedgerStorage,
+        executor: Executor,
+        storage_lock: asyncio.Lock,
+        ledgers: dict[int, LedgerState],
+        list_ledgers: ListLedgers | None,
+        ledger_exists: LedgerExists | None,
+        bury: Callable[[LedgerState, int], None],
+        checkpoint: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._storage = storage
+        self._executor = executor
+        self._storage_lock = storage_lock
+        self._ledgers = ledgers
+        self._list_ledgers = list_ledgers
+        self._ledger_exists = ledger_exists
+        self._bury = bury
+        self._checkpoint = checkpoint
+        self._minor_at_s = clock.monotonic_s() + config.minor_compaction_interval_s
+        self._major_at_s = clock.monotonic_s() + config.major_compaction_interval_s
+        self.ledgers_deleted_total = 0
+        self.logs_deleted_total = 0
+        self.compacted_bytes_total = 0
+        self.failed_total = 0
+
+    async def collect(self, major: bool = False) -> None:
+        """One round. `major`: compact every log below the major ratio now. Errors of the metadata or of one log are counted."""
+        try:
+            if self._list_ledgers is not None:
+                await self._delete_ledgers(self._list_ledgers)
+        except MagnetarError as error:
+            self.failed_total += 1
+            _logger.warning("nothing is deleted, the ledgers cannot be listed: error=%s", error)
+        await self._expire_tombstones()
+        await self._delete_logs()
+        await self._compact(self._due_ratio(major))
+
+    # ---- Ledgers
+
+    async def _delete_ledgers(self, list_ledgers: ListLedgers) -> None:
+        local = sorted(ledger_id for ledger_id, state in self._ledgers.items() if state.deleted_ms is None)
+        if not local:
+            return
+        listed = frozenset(await list_ledgers())
+        doomed = [ledger_id for ledger_id in local if ledger_id not in listed]
+        if self._ledger_exists is not None:
+            doomed = [ledger_id for ledger_id in doomed if not await self._ledger_exists(ledger_id)]
+        for start in range(0, len(doomed), _LEDGERS_PER_STEP):
+            async with self._storage_lock:
+                now_ms = self._clock.now_ms()
+                tombstones: list[tuple[int, bytes]] = []
+                for ledger_id in doomed[start : start + _LEDGERS_PER_STEP]:
+                    state = self._ledgers[ledger_id]
+                    self._bury(state, now_ms)
+                    tombstones.append((ledger_id, state.pack()))
+                await self._executor.run(self._delete_from_index, tombstones)
+                self.ledgers_deleted_total += len(tombstones)
+
+    def _delete_from_index(self, tombstones: list[tuple[int, bytes]]) -> None:
+        for ledger_id, tombstone in tombstones:
+            self._storage.index.delete_ledger(ledger_id, tombstone)
+        self._storage.index.sync()
+
+    async def _expire_tombstones(self) -> None:
+        before_ms = self._clock.now_ms() - int(self._config.tombstone_retention_s * 1000)
+        old = [
+            key for key, state in self._ledgers.items() if state.deleted_ms is not None and state.deleted_ms < before_ms
+        ]
+        if not old:
+            return
+        await self._checkpoint()  # the journal must not hold entries of a ledger that nobody remembers
+        async with self._storage_lock:
+            await self._executor.run(self._forget, old)
+            for ledger_id in old:
+                del self._ledgers[ledger_id]
+
+    def _forget(self, ledger_ids: list[int]) -> None:
+        for ledger_id in ledger_ids:
+            self._storage.index.delete_ledger(ledger_id, None)
+        self._storage.index.sync()
+
+    # ---- Entry logs
+
+    async def _delete_logs(self) -> None:
+        async with self._storage_lock:
+            live = self._live_ledgers()
+            self.logs_deleted_total += await self._executor.run(self._delete_dead_logs, live)
+
+    def _delete_dead_logs(self, live: frozenset[int]) -> int:
+        """On the storage thread. The current log is sealed first when enough of it is dead to be worth a file of its own."""
+        logs = self._storage.logs
+        current = logs.current
+        if current is not None and _live_ratio(current, live) < self._config.major_compaction_ratio:
+            logs.seal()
+        deleted = 0
+        for log_id in sorted(logs.metas):
+            meta = logs.metas[log_id]
+            if meta is logs.current:
+                continue
+            ledgers = logs.ledgers_of(meta)
+            if ledgers is not None and not meta.damaged and not any(ledger_id in live for ledger_id in ledgers):
+                logs.delete(log_id)
+                self._storage.index.forget_log(log_id)
+                deleted += 1
+        if deleted:
+            self._storage.index.sync()
+        return deleted
+
+    # ---- Compaction
+
+    def _due_ratio(self, major: bool) -> float:
+        now_s = self._clock.monotonic_s()
+        ratio = 0.0
+        if now_s >= self._minor_at_s:
+            ratio = self._config.minor_compaction_ratio
+            self._minor_at_s = now_s + self._config.minor_compaction_interval_s
+        if major or now_s >= self._major_at_s:
+            ratio = self._config.major_compaction_ratio
+            self._major_at_s = now_s + self._config.major_compaction_interval_s
+        return ratio
+
+    async def _compact(self, ratio: float) -> None:
+        if ratio <= 0.0:
+            return
+        live = self._live_ledgers()
+        logs = self._storage.logs
+        for meta in [logs.metas[log_id] for log_id in sorted(logs.metas)]:
+            if meta is not logs.current and not meta.damaged and _live_ratio(meta, live) < ratio:
+                await self._compact_log(meta)
+
+    async def _compact_log(self, meta: EntryLogMeta) -> None:
+        work = LogCompaction(self._storage, meta, self._config.compaction_step_bytes)
+        more = True
+        try:
+            while more:
+                async with self._storage_lock:
+                    if meta.log_id not in self._storage.logs.metas:
+                        return
+                    more = await self._executor.run(work.step, self._live_ledgers())
+            self.logs_deleted_total += 1
+        except CorruptionError as error:
+            self.failed_total += 1
+            _logger.warning("entry log is kept: log=%d error=%s", meta.log_id, error)
+        finally:
+            self.compacted_bytes_total += work.copied_bytes
+
+    def _live_ledgers(self) -> frozenset[int]:
+        return frozenset(ledger_id for ledger_id, state in self._ledgers.items() if state.deleted_ms is None)
+
+
+def _live_ratio(meta: EntryLogMeta, live: Collection[int]) -> float:
+    """Live bytes of all bytes; 1 when the log's content is not known."""
+    total = meta.end - HEADER_BYTES
+    if meta.ledgers is None or total <= 0:
+        return 1.0
+    return sum(size for ledger_id, size in meta.ledgers.items() if ledger_id in live) / total

@@ -1,0 +1,242 @@
+"""The journal: every acknowledged change is in it before the answer. Group commit without a timer.
+
+Records of one turn of the event loop form a commit when the journal is idle; while an fsync runs, whatever arrives forms the
+next one. One hop to the journal's thread per commit (pack, write, fdatasync), then the callbacks in order on the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import random
+from collections.abc import Callable
+
+from magnetar.base.errors import DiskFullError, StorageError
+from magnetar.base.executor import Executor
+from magnetar.bookkeeper.bookie.config import BookieConfig
+from magnetar.bookkeeper.bookie.disk import Disk, DiskFile
+from magnetar.bookkeeper.bookie.journal_format import FILE_HEADER_BYTES, pack_commit, pack_file_header
+from magnetar.bookkeeper.bookie.journal_replay import NEXT, SPARE, file_name, first_sequence_of, journal_files
+from magnetar.bookkeeper.codes import ReturnCode
+
+Done = Callable[[int], None]
+
+_OK = int(ReturnCode.OK)
+
+
+def ignore(code: int) -> None:
+    """The callback of a record whose durability nobody waits for."""
+
+
+class Journal:
+    """`append` on the loop, `run` as its task, `trim` on the storage thread. `on_fatal(error)` is called once when a write or an
+    fsync failed for good: nothing of that commit and nothing after it is ever acknowledged."""
+
+    __slots__ = (
+        "_batch_bytes",
+        "_carried",
+        "_directory",
+        "_disk",
+        "_dones",
+        "_executor",
+        "_file",
+        "_file_bytes_max",
+        "_filled",
+        "_fsync",
+        "_idle",
+        "_offset",
+        "_on_fatal",
+        "_on_full",
+        "_preallocate",
+        "_records",
+        "_rng",
+        "_salt",
+        "_sequence",
+        "_wakeup",
+        "commits_total",
+        "durable_sequence",
+        "failed",
+        "fsyncs_total",
+        "pending_bytes",
+        "records_total",
+        "size_bytes_total",
+    )
+
+    def __init__(
+        self,
+        config: BookieConfig,
+        disk: Disk,
+        executor: Executor,
+        rng: random.Random,
+        last_sequence: int,
+        on_fatal: Callable[[StorageError], None],
+        on_full: Callable[[DiskFullError], None],
+    ) -> None:
+        self._disk = disk
+        self._directory = config.journal_path
+        self._executor = executor
+        self._rng = rng
+        self._file_bytes_max = config.journal_file_bytes
+        self._batch_bytes = config.journal_batch_bytes
+        self._preallocate = config.journal_preallocate_bytes
+        self._fsync = not config.unsafe_no_fsync
+        self._on_fatal = on_fatal
+        self._on_full = on_full
+        self._records: list[bytes] = []
+        self._dones: list[Done] = []
+        self._carried: list[bytes] = []
+        self._wakeup = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._file: DiskFile | None = None
+        self._salt = b""
+        self._offset = 0
+        self._filled = 0
+        self._sequence = last_sequence
+        self.durable_sequence = last_sequence
+        self.failed: StorageError | None = None
+        self.pending_bytes = 0
+        self.commits_total = 0
+        self.fsyncs_total = 0
+        self.records_total = 0
+        self.size_bytes_total = 0
+
+    def append(self, record: bytes, done: Done) -> None:
+        """Queue a record; `done(code)` runs in order, with OK once it is durable. The caller keeps `pending_bytes` bounded."""
+        if not self._records:
+            self._wakeup.set()
+        self._records.append(record)
+        self._dones.append(done)
+        self.pending_bytes += len(record)
+
+    async def run(self) -> None:
+        """Commit until cancelled."""
+        while True:
+            await self._wakeup.wait()
+            self._wakeup.clear()
+            while self._records:
+                self._idle.clear()
+                await self._commit_some()
+            self._idle.set()
+
+    async def drain(self) -> None:
+        """Return when everything appended so far has been answered."""
+        while self._records or not self._idle.is_set():
+            await self._idle.wait()
+            await asyncio.sleep(0)
+
+    async def close(self) -> None:
+        """Close the file. `run` must have ended."""
+        if self._file is not None:
+            await self._executor.run(self._file.close)
+            self._file = None
+
+    def trim(self, mark: int) -> int:
+        """Remove files that hold nothing above `mark` (one is kept as the spare); returns how many. Blocks."""
+        names = journal_files(self._disk, self._directory)
+        removed = 0
+        for name, following in itertools.pairwise(names):
+            if first_sequence_of(following) > mark + 1:
+                break
+            path = os.path.join(self._directory, name)
+            if SPARE in self._disk.list(self._directory):
+                self._disk.unlink(path)
+            else:
+                self._disk.rename(path, os.path.join(self._directory, SPARE))
+            removed += 1
+        if removed:
+            self._disk.fsync_dir(self._directory)
+        return removed
+
+    async def _commit_some(self) -> None:
+        records, dones, size = self._take()
+        carried = self._carried
+        code = _OK
+        if self.failed is not None:
+            code = int(ReturnCode.IO_ERROR)
+        else:
+            try:
+                await self._executor.run(self._write, carried + records if carried else records)
+            except DiskFullError as error:
+                # Keys, fences and LACs are in memory already, and later records build on them: they go with the next commit.
+                self._carried = carried + [record for record in records if record[8] & 0x80]
+                code = int(ReturnCode.READ_ONLY)
+                self._on_full(error)
+            except StorageError as error:
+                self.failed = error
+                code = int(ReturnCode.IO_ERROR)
+                self._on_fatal(error)
+            else:
+                self._carried = []
+                self.durable_sequence = self._sequence
+                self.commits_total += 1
+                self.records_total += len(records)
+                self.size_bytes_total += size
+        self.pending_bytes -= size
+        for done in dones:
+            done(code)
+
+    def _take(self) -> tuple[list[bytes], list[Done], int]:
+        records, dones = self._records, self._dones
+        if self.pending_bytes <= self._batch_bytes:
+            self._records, self._dones = [], []
+            return records, dones, self.pending_bytes
+        size = 0
+        count = 0
+        for record in records:
+            size += len(record)
+            count += 1
+            if size >= self._batch_bytes:
+                break
+        self._records, self._dones = records[count:], dones[count:]
+        return records[:count], dones[:count], size
+
+    # ---- On the journal's thread
+
+    def _write(self, records: list[bytes]) -> None:
+        file = self._file
+        if file is None or self._offset >= self._file_bytes_max:
+            file = self._next_file()
+        header, body = pack_commit(self._sequence + 1, self._salt, records)
+        end = self._offset + len(header) + len(body)
+        if end > self._filled:
+            self._fill(file, end)
+        file.write_at(self._offset, (header, body))
+        if self._fsync:
+            file.fsync()
+            self.fsyncs_total += 1
+        self._offset = end
+        self._sequence += 1
+
+    def _fill(self, file: DiskFile, end: int) -> None:
+        target = min(end + self._preallocate, max(self._file_bytes_max, end))
+        self._filled = end
+        if target > end:
+            try:
+                file.write_at(end, (bytes(target - end),))
+            except DiskFullError:
+                return  # the commit itself may still find room
+            self._filled = target
+
+    def _next_file(self) -> DiskFile:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        path = os.path.join(self._directory, file_name(self._sequence + 1))
+        fresh = os.path.join(self._directory, NEXT)
+        if SPARE in self._disk.list(self._directory):
+            self._disk.rename(
+                os.path.join(self._directory, SPARE), fresh
+            )  # taken first: `trim` may put the next one there
+        file = self._disk.open_append(fresh)
+        salt = self._rng.getrandbits(64)
+        file.write_at(0, (pack_file_header(self._sequence + 1, salt),))
+        file.fsync()
+        self._disk.rename(fresh, path)
+        self._disk.fsync_dir(self._directory)
+        self._file = file
+        self._salt = salt.to_bytes(8, "big")
+        self._offset = FILE_HEADER_BYTES
+        self._filled = file.size_bytes()
+        return file

@@ -1,0 +1,79 @@
+"""What a start does with the journal: everything above the checkpoint mark goes back into the write cache and the ledger states."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from struct import Struct
+
+from magnetar.base.errors import CorruptionError
+from magnetar.bookkeeper.bookie.config import BookieConfig
+from magnetar.bookkeeper.bookie.disk import Disk
+from magnetar.bookkeeper.bookie.journal_format import EXPLICIT_LAC, FENCE, KEY, special_content
+from magnetar.bookkeeper.bookie.journal_replay import ReplayResult, replay
+from magnetar.bookkeeper.bookie.ledger_state import LedgerState, unpack_state
+from magnetar.bookkeeper.bookie.storage import LedgerStorage
+from magnetar.bookkeeper.bookie.write_cache import CacheHalf
+
+_IDS = Struct(">qq")
+_IDS_LAC = Struct(">qqq")
+
+
+@dataclass(slots=True)
+class Recovered:
+    """The bookie's memory after a start. `dirty`: ledgers whose state the index does not have yet."""
+
+    ledgers: dict[int, LedgerState] = field(default_factory=dict)
+    dirty: dict[int, LedgerState] = field(default_factory=dict)
+    half: CacheHalf = field(default_factory=CacheHalf)
+    journal: ReplayResult = field(default_factory=ReplayResult)
+
+
+def recover(config: BookieConfig, disk: Disk, storage: LedgerStorage) -> Recovered:
+    """Load the states and replay the journal. Blocks. Raises CorruptionError when acknowledged data would be missing."""
+    recovered = Recovered()
+    for ledger_id, packed in storage.index.states():
+        recovered.ledgers[ledger_id] = unpack_state(ledger_id, packed)
+    for records in replay(disk, config.journal_path, storage.mark.sequence, recovered.journal):
+        _apply(recovered, records)
+        if recovered.half.size_bytes >= config.write_cache_bytes:
+            storage.flush(recovered.half, [(key, state.pack()) for key, state in recovered.dirty.items()], None, None)
+            recovered.half = CacheHalf()
+            recovered.dirty = {}
+    return recovered
+
+
+def _apply(recovered: Recovered, records: list[bytes]) -> None:
+    ledgers, put, unpack = recovered.ledgers, recovered.half.put, _IDS.unpack_from
+    for record in records:
+        ledger_id, entry_id = unpack(record)
+        state = ledgers.get(ledger_id)
+        if entry_id < 0:
+            _apply_special(recovered, ledger_id, entry_id, special_content(record), state)
+        elif state is None:
+            raise CorruptionError(f"the journal holds entry {entry_id} of ledger {ledger_id}, whose key is nowhere")
+        elif state.deleted_ms is None:
+            put(ledger_id, entry_id, record)
+            _, _, lac = _IDS_LAC.unpack_from(record)
+            if lac > state.lac:
+                state.lac = lac
+            if entry_id > state.last_entry_id:
+                state.last_entry_id = entry_id
+
+
+def _apply_special(recovered: Recovered, ledger_id: int, kind: int, content: bytes, state: LedgerState | None) -> None:
+    if kind not in (KEY, FENCE, EXPLICIT_LAC):
+        raise CorruptionError(
+            f"the journal holds a record of an unknown kind {kind}: was it written by a newer magnetar?"
+        )
+    if state is None:
+        if kind == EXPLICIT_LAC:
+            raise CorruptionError(f"the journal holds an explicit LAC of ledger {ledger_id}, whose key is nowhere")
+        state = recovered.ledgers[ledger_id] = LedgerState(ledger_id, content)
+    elif state.deleted_ms is not None:
+        return
+    if kind == FENCE:
+        state.fence()
+        state.fence_durable = True
+    elif kind == EXPLICIT_LAC:
+        state.accept_lac(content)
+    recovered.dirty[ledger_id] = state
