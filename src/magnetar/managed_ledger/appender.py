@@ -1,0 +1,122 @@
+"""The ledger that is being written: entries under way, completed strictly in order. One object per ledger handle."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Protocol
+
+from magnetar.base.errors import MagnetarError
+from magnetar.managed_ledger.entry import Entry
+from magnetar.managed_ledger.entry_cache import LedgerCache
+from magnetar.managed_ledger.ledger_index import LedgerSummary
+from magnetar.managed_ledger.ports import AppendDone, WritableLedger
+
+PendingAppend = tuple[bytes, AppendDone]
+
+
+class AppenderOwner(Protocol):
+    """The managed ledger, as its appender sees it."""
+
+    pending_add_bytes: int
+    caching: bool
+    wake_scheduled: bool
+
+    def schedule_wake(self) -> None: ...
+    def append_failed(self, appender: Appender, error: MagnetarError) -> None: ...
+
+
+class Appender:
+    """`created_s` (monotonic) and `patience` (1.0 and a little) tell the ledger's age. `pushed` and `pushed_bytes` count what was
+    handed to the handle, `summary` what is confirmed.
+
+    After a failure or `retire` no completion of the handle has any effect: its entries belong to the next appender.
+    """
+
+    __slots__ = (
+        "_drained",
+        "_owner",
+        "cache",
+        "created_s",
+        "handle",
+        "patience",
+        "pending",
+        "pushed",
+        "pushed_bytes",
+        "retired",
+        "summary",
+    )
+
+    def __init__(
+        self,
+        owner: AppenderOwner,
+        handle: WritableLedger,
+        summary: LedgerSummary,
+        cache: LedgerCache,
+        created_s: float,
+        patience: float = 1.0,
+    ) -> None:
+        self._owner = owner
+        self.handle = handle
+        self.summary = summary
+        self.cache = cache
+        self.created_s = created_s
+        self.patience = patience
+        self.pending: deque[PendingAppend] = deque()
+        self.pushed = 0
+        self.pushed_bytes = 0
+        self.retired = False
+        self._drained: asyncio.Event | None = None
+
+    def append(self, data: bytes, done: AppendDone) -> None:
+        self.pending.append((data, done))
+        self.pushed += 1
+        self.pushed_bytes += len(data)
+        try:
+            self.handle.append(data, self.completed)
+        except MagnetarError as error:  # the handle is closed: as if the entry had failed
+            self.completed(error)
+
+    def completed(self, error: MagnetarError | None) -> None:
+        """The handle's answer to the oldest pending entry."""
+        if self.retired:
+            return
+        if error is not None:
+            self.retire()
+            self._owner.append_failed(self, error)
+            return
+        data, done = self.pending.popleft()
+        summary = self.summary
+        owner = self._owner
+        entry_id = summary.entries
+        ledger_id = summary.ledger_id
+        summary.entries = entry_id + 1
+        size_bytes = len(data)
+        summary.size_bytes += size_bytes
+        owner.pending_add_bytes -= size_bytes
+        if owner.caching:
+            self.cache.insert(Entry(ledger_id, entry_id, data))
+        if not owner.wake_scheduled:
+            owner.schedule_wake()
+        if self._drained is not None and not self.pending:
+            self._drained.set()
+        done(None, ledger_id, entry_id)
+
+    def retire(self) -> None:
+        """Ignore the handle's answers from now on."""
+        self.retired = True
+        if self._drained is not None:
+            self._drained.set()
+
+    async def drained(self) -> None:
+        """Until nothing is pending, or the appender was retired. Appending must have ended."""
+        if self.pending and not self.retired:
+            self._drained = asyncio.Event()
+            await self._drained.wait()
+
+    def settle(self, last_add_confirmed: int) -> None:
+        """Recovery found entries up to `last_add_confirmed`: the pending ones among them are stored after all."""
+        self.retired = False
+        while self.pending and self.summary.entries <= last_add_confirmed:
+            self.completed(None)
+        self.retired = True

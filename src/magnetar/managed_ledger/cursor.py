@@ -1,0 +1,251 @@
+"""One subscription's place in a managed ledger: what it reads next and what it has acknowledged.
+
+Durable cursors store their acknowledgements; the others live as long as their reader. The message path (`read`, `replay`,
+`acknowledge*`) is plain calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from magnetar.base.errors import MagnetarError
+from magnetar.managed_ledger.ack_ranges import AckRanges
+from magnetar.managed_ledger.context import LedgerContext
+from magnetar.managed_ledger.cursor_persister import CursorPersister
+from magnetar.managed_ledger.cursor_reader import CursorReader
+from magnetar.managed_ledger.cursor_store import CursorStore, StoredState
+from magnetar.managed_ledger.errors import CursorClosedError
+from magnetar.managed_ledger.ports import DurableDone, ReadEntriesDone
+from magnetar.managed_ledger.position import EARLIEST, LATEST, Position
+
+
+class ManagedCursor:
+    """`properties` go with the mark-delete (the caller's numbers about it), `cursor_properties` with the cursor."""
+
+    __slots__ = ("_acks", "_closed", "_context", "_persister", "_reader", "_state", "_store", "name")
+
+    def __init__(self, context: LedgerContext, name: str, state: StoredState, store: CursorStore | None) -> None:
+        """`store` None: the cursor is not durable."""
+        self.name = name
+        self._context = context
+        self._state = state
+        self._acks: AckRanges = state.acks
+        self._store = store
+        self._persister = None if store is None else CursorPersister(context, store, state)
+        self._reader = CursorReader(context, state.acks, self._lost)
+        self._closed = False
+
+    # ---- Where it is
+
+    @property
+    def durable(self) -> bool:
+        return self._store is not None
+
+    @property
+    def mark_delete_position(self) -> Position:
+        """Everything up to it is acknowledged."""
+        return self._acks.mark_delete
+
+    @property
+    def stored_mark_delete(self) -> Position:
+        """The mark-delete a crash would come back to."""
+        return self._acks.mark_delete if self._persister is None else self._persister.stored_mark_delete
+
+    @property
+    def read_position(self) -> Position:
+        """Where the next read starts (acknowledged entries there are skipped)."""
+        return self._reader.position
+
+    @property
+    def has_more(self) -> bool:
+        """Whether entries are stored at or after the read position."""
+        return self._reader.has_more
+
+    @property
+    def backlog_entries(self) -> int:
+        """Entries that are not acknowledged."""
+        index = self._context.index
+        return index.entries_between(self._acks.mark_delete, index.end()) - self._acks.acked_count
+
+    @property
+    def properties(self) -> dict[str, int]:
+        return self._state.properties
+
+    @property
+    def cursor_properties(self) -> dict[str, str]:
+        return self._state.cursor_properties
+
+    @property
+    def last_active_ms(self) -> int:
+        """Wall time of the last acknowledgement or reset."""
+        return self._state.last_active_ms
+
+    def touch(self) -> None:
+        """A consumer came or went: the cursor is active now."""
+        self._state.last_active_ms = self._context.clock.now_ms()
+
+    # ---- Reading
+
+    def read(self, max_entries: int, max_bytes: int, done: ReadEntriesDone) -> None:
+        """The next entries that are not acknowledged, in order, at most `max_entries` and about `max_bytes` (at least one).
+
+        `done(None, [])` means there is nothing to read now, or that `rewind` or `reset` came in between. One read at a time. `done`
+        runs before this returns when the entries are in memory or there are none.
+        """
+        self._reader.read(max_entries, max_bytes, done)
+
+    def replay(self, positions: Sequence[Position], done: ReadEntriesDone) -> None:
+        """Exactly these entries, in the order given, without those acknowledged meanwhile or gone. Moves nothing."""
+        self._reader.replay(positions, done)
+
+    def rewind(self) -> None:
+        """Read again everything that is not acknowledged."""
+        self._reader.seek(self._context.index.next(self._acks.mark_delete))
+
+    async def reset(self, position: Position) -> None:
+        """Make `position` (or EARLIEST, LATEST) the next to be read, acknowledged up to there and not beyond; durable on return.
+
+        Raises what storing raised; the position in memory has moved nevertheless.
+        """
+        self._check_open()
+        async with self._context.store.lock:
+            mark_delete = mark_delete_for(self._context, position)
+            self._acks.reset(mark_delete)
+            self._state.properties = {}
+            self.touch()
+            self.rewind()
+        if self._persister is not None:
+            self._persister.changed(None)
+            await self._persister.flush()
+
+    # ---- Acknowledging
+
+    def acknowledge(self, positions: Sequence[Position], done: DurableDone | None = None) -> None:
+        """Acknowledge single entries. Those acknowledged before, removed or never written are ignored."""
+        acks = self._acks
+        changed = acks.add(*positions[0]) if len(positions) == 1 else acks.add_all(positions)
+        if changed or done is not None:
+            self._after_ack(changed, done)
+
+    def acknowledge_cumulative(
+        self, position: Position, properties: Mapping[str, int] | None = None, done: DurableDone | None = None
+    ) -> None:
+        """Acknowledge everything up to `position` (at most what is written). `properties` replace the mark-delete's."""
+        index = self._context.index
+        end = index.end()
+        position = min(position, end)
+        held = index.get(position[0])
+        if held is not None and position[1] >= held.entries:
+            position = Position(position[0], held.entries - 1)
+        changed = self._acks.mark_deleted_upto(position)
+        if properties is not None and (changed or position == self._acks.mark_delete):
+            changed = changed or self._state.properties != properties
+            self._state.properties = dict(properties)
+        if changed or done is not None:
+            self._after_ack(changed, done)
+
+    def acknowledge_batch(
+        self, position: Position, ack_set: Sequence[int], batch_size: int, done: DurableDone | None = None
+    ) -> bool:
+        """Acknowledge indexes of one batch: those whose bit in `ack_set` is clear. True when the whole entry became acknowledged."""
+        changed, whole = self._acks.add_batch(position[0], position[1], ack_set, batch_size)
+        if changed or done is not None:
+            self._after_ack(changed, done)
+        return whole
+
+    def is_acknowledged(self, position: Position) -> bool:
+        return self._acks.contains(position[0], position[1])
+
+    def ack_set_of(self, position: Position) -> list[int] | None:
+        """The words of the indexes still to be acknowledged, None unless the batch is partly acknowledged."""
+        return self._acks.remaining_of_batch(position[0], position[1])
+
+    def individual_ranges(self) -> list[tuple[Position, Position]]:
+        """Acknowledged runs above the mark-delete: (exclusive lower, inclusive upper), ascending, none across ledgers."""
+        return list(self._acks.ranges())
+
+    @property
+    def individually_acknowledged(self) -> int:
+        """Entries acknowledged above the mark-delete."""
+        return self._acks.acked_count
+
+    # ---- Storing
+
+    async def flush(self) -> None:
+        """Until all acknowledgements so far are durable."""
+        if self._persister is not None:
+            await self._persister.flush()
+
+    async def set_cursor_properties(self, properties: Mapping[str, str]) -> None:
+        """Replace them; durable on return."""
+        self._check_open()
+        self._state.cursor_properties = dict(properties)
+        if self._store is not None:
+            await self._store.save_node(self._state)
+
+    async def close(self) -> None:
+        """Store the state for good and take no more reads. Acknowledgements still waiting are told."""
+        if self._closed:
+            return
+        self._closed = True
+        self._reader.close()
+        if self._persister is None or self._store is None:
+            return
+        changed = await self._persister.end()
+        try:
+            await self._store.close(self._state, changed=changed)
+        except MagnetarError as error:
+            self._persister.release(error)
+            raise
+        self._persister.release(self._context.fenced_by)
+
+    async def delete_stored(self) -> None:
+        """Close without storing, and remove what is stored."""
+        self._closed = True
+        self._reader.close()
+        if self._persister is not None and self._store is not None:
+            await self._persister.end()
+            self._persister.release(CursorClosedError(f"cursor {self.name} was deleted"))
+            await self._store.delete()
+
+    def ledgers_removed(self) -> None:
+        """Ledgers left the list: holes in them are no holes any more."""
+        before = self._acks.mark_delete
+        self._acks.settle()
+        if self._persister is not None and self._acks.mark_delete != before:
+            self._persister.changed(None)
+
+    # ---- Inside
+
+    def _after_ack(self, changed: bool, done: DurableDone | None) -> None:
+        persister = self._persister
+        if persister is None:
+            if done is not None:
+                done(None)
+        elif self._closed:
+            if done is not None:
+                done(CursorClosedError(f"cursor {self.name} is closed"))
+        elif changed:
+            persister.changed(done)
+        elif done is not None:
+            persister.settled(done)
+
+    def _lost(self, ledger_id: int, first: int, last: int) -> None:
+        """Entries that cannot be read any more and are to be passed over: they count as acknowledged."""
+        if self._acks.add_range(ledger_id, first, last) and self._persister is not None:
+            self._persister.changed(None)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise CursorClosedError(f"cursor {self.name} is closed")
+
+
+def mark_delete_for(context: LedgerContext, position: Position) -> Position:
+    """The mark-delete with which `position` is the next to be read."""
+    index = context.index
+    end = index.end()
+    if position >= LATEST or position > end:
+        return end
+    if position <= EARLIEST or position <= index.first():
+        return index.before_first()
+    return index.previous(position)

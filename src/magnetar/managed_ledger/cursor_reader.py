@@ -1,0 +1,171 @@
+"""The reading side of a cursor: where it reads next, from memory when it keeps up, else from the bookies."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from magnetar.base.errors import InvalidArgumentError, MagnetarError
+from magnetar.bookkeeper.errors import NoSuchEntryError
+from magnetar.managed_ledger.ack_ranges import AckRanges
+from magnetar.managed_ledger.context import LedgerContext
+from magnetar.managed_ledger.entry import Entry
+from magnetar.managed_ledger.errors import CursorClosedError, LostLedgerError
+from magnetar.managed_ledger.ports import ReadEntriesDone
+from magnetar.managed_ledger.position import Position
+from magnetar.managed_ledger.replay import Replay
+
+log = logging.getLogger(__name__)
+
+Lost = Callable[[int, int, int], None]
+"""`lost(ledger_id, first, last)`: these entries are passed over."""
+
+
+class CursorReader:
+    """`ledger_id`/`entry_id`: what is read next. It may point past a ledger's end, and stays there until a newer ledger has entries."""
+
+    __slots__ = ("_acks", "_closed", "_context", "_epoch", "_lost", "_request", "entry_id", "ledger_id")
+
+    def __init__(self, context: LedgerContext, acks: AckRanges, lost: Lost) -> None:
+        self._context = context
+        self._acks = acks
+        self._lost = lost
+        self._closed = False
+        self._epoch = 0
+        self._request: tuple[int, int, int, int, int, int, ReadEntriesDone] | None = None
+        self.ledger_id, self.entry_id = context.index.next(acks.mark_delete)
+
+    @property
+    def position(self) -> Position:
+        mark_delete = self._acks.mark_delete
+        if (self.ledger_id, self.entry_id) <= mark_delete:
+            return self._context.index.next(mark_delete)
+        return Position(self.ledger_id, self.entry_id)
+
+    @property
+    def has_more(self) -> bool:
+        index = self._context.index
+        if self.entry_id < index.entries_in(self.ledger_id):
+            return self.position <= index.end() if self.ledger_id <= self._acks.mark_ledger else True
+        return index.ledger_after(self.ledger_id) is not None and self.position <= index.end()
+
+    def seek(self, position: Position) -> None:
+        """Read from here next; the answer of a read under way is dropped."""
+        self._epoch += 1
+        self.ledger_id, self.entry_id = position
+
+    def close(self) -> None:
+        self._closed = True
+        self._epoch += 1
+
+    def read(self, max_entries: int, max_bytes: int, done: ReadEntriesDone) -> None:
+        if self._closed or self._request is not None or max_entries < 1:
+            self._refuse(max_entries, done)
+            return
+        ledger_id, entry_id = self.ledger_id, self.entry_id
+        context, acks = self._context, self._acks
+        index = context.index
+        while True:
+            limit = index.entries_in(ledger_id)
+            entry_id = acks.next_unacknowledged(ledger_id, entry_id)
+            if entry_id < limit:
+                break
+            following = index.ledger_after(ledger_id)
+            if following is None:
+                self.ledger_id, self.entry_id = (
+                    ledger_id,
+                    max(entry_id, self.entry_id if ledger_id == self.ledger_id else 0),
+                )
+                done(None, [])
+                return
+            ledger_id, entry_id = following, 0
+        cached = context.caches.get(ledger_id)
+        entry = None if cached is None else cached.entries.get(entry_id)
+        if cached is None or entry is None:
+            self.ledger_id, self.entry_id = ledger_id, entry_id
+            last = min(entry_id + max_entries, limit) - 1
+            self._request = (self._epoch, ledger_id, entry_id, last, max_entries, max_bytes, done)
+            context.reader.read(ledger_id, entry_id, last, max_bytes, self._stored)
+            return
+        entries: list[Entry] = []
+        get = cached.entries.get
+        bits = acks.bits_of(ledger_id)
+        left_bytes = max_bytes
+        while entry is not None:
+            if bits is None or entry_id not in bits:
+                left_bytes -= len(entry.data)
+                if left_bytes < 0 and entries:
+                    break
+                entries.append(entry)
+                if len(entries) >= max_entries:
+                    entry_id += 1
+                    break
+            entry_id += 1
+            entry = get(entry_id)
+        self.ledger_id, self.entry_id = ledger_id, entry_id
+        done(None, entries)
+
+    def replay(self, positions: Sequence[Position], done: ReadEntriesDone) -> None:
+        if self._closed:
+            done(CursorClosedError(f"{self._context.name}: the cursor is closed"), [])
+            return
+        Replay(self._context, self._acks, positions, done).start()
+
+    # ---- Answers of the bookies
+
+    def _stored(self, error: MagnetarError | None, entries: list[Entry]) -> None:
+        assert self._request is not None
+        epoch, ledger_id, first, _last, max_entries, max_bytes, done = self._request
+        self._request = None
+        if epoch != self._epoch:
+            done(CursorClosedError(f"{self._context.name}: the cursor is closed") if self._closed else None, [])
+            return
+        if error is not None:
+            if self._passed_over(error, ledger_id, first):
+                self.read(max_entries, max_bytes, done)
+            else:
+                done(error, [])
+            return
+        self.entry_id = first + len(entries)
+        contains = self._acks.contains
+        wanted = [entry for entry in entries if not contains(ledger_id, entry.entry_id)]
+        if wanted:
+            done(None, wanted)
+        else:
+            self.read(max_entries, max_bytes, done)
+
+    def _passed_over(self, error: MagnetarError, ledger_id: int, first: int) -> bool:
+        """Whether the configuration lets this cursor go on without what cannot be read."""
+        context = self._context
+        if ledger_id not in context.index:  # trimmed while it was read
+            return True
+        if not context.config.auto_skip_non_recoverable_data:
+            return False
+        if isinstance(error, LostLedgerError):
+            first, last = (
+                0,
+                context.index.entries_in(ledger_id) - 1,
+            )  # what was read before cannot be redelivered either
+        elif isinstance(error, NoSuchEntryError):
+            last = first
+        else:
+            return False
+        context.ledgers_skipped += 1
+        log.error(
+            "entries lost, passing over them  managed_ledger=%s ledger=%d entries=%d..%d: %s",
+            context.name,
+            ledger_id,
+            first,
+            last,
+            error,
+        )
+        self._lost(ledger_id, first, last)
+        return True
+
+    def _refuse(self, max_entries: int, done: ReadEntriesDone) -> None:
+        if self._closed:
+            done(CursorClosedError(f"{self._context.name}: the cursor is closed"), [])
+        elif max_entries < 1:
+            done(InvalidArgumentError(f"max_entries is {max_entries}, read at least one entry"), [])
+        else:
+            done(InvalidArgumentError("a read of this cursor is under way; wait for its answer"), [])

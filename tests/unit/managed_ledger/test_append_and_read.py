@@ -1,0 +1,138 @@
+"""Entries go in and come out in order, over as many ledgers as it takes."""
+
+from __future__ import annotations
+
+import asyncio
+
+from magnetar.managed_ledger.config import ManagedLedgerConfig
+from magnetar.managed_ledger.position import EARLIEST, LATEST, Position
+from tests.unit.managed_ledger.ledger_world import (
+    NAME,
+    Appends,
+    World,
+    append_all,
+    numbered,
+    read,
+    read_all,
+    replay,
+    until,
+)
+
+SMALL = ManagedLedgerConfig(max_entries_per_ledger=10, retention_time_ms=-1, retention_size_bytes=-1)
+
+
+async def test_append_completes_in_order_and_is_read_from_memory() -> None:
+    async with World().broker() as factory:
+        ledger = await factory.open(NAME)
+        cursor = await ledger.open_cursor("sub", initial=EARLIEST)
+        positions = await append_all(ledger, numbered(50))
+        assert [position.entry_id for position in positions] == list(range(50))
+        assert ledger.last_confirmed == positions[-1]
+        assert ledger.pending_add_bytes == 0
+        assert ledger.entries_total == 50
+        assert cursor.backlog_entries == 50
+        answers: list[list[bytes]] = []
+        cursor.read(20, 1 << 20, lambda error, entries: answers.append([entry.data for entry in entries]))
+        assert answers == [numbered(20)], "a cached read answers before it returns"
+        assert await read_all(cursor) == numbered(30, 20)
+        assert not cursor.has_more
+        assert await read(cursor) == []
+
+
+async def test_reads_stop_at_bytes_but_give_one() -> None:
+    async with World().broker() as factory:
+        ledger = await factory.open(NAME)
+        cursor = await ledger.open_cursor("sub", initial=EARLIEST)
+        await append_all(ledger, [b"x" * 100] * 10)
+        assert len(await read(cursor, 100, 250)) == 2
+        assert len(await read(cursor, 100, 1)) == 1
+
+
+async def test_rollover_keeps_order_while_appending() -> None:
+    async with World().broker() as factory:
+        ledger = await factory.open(NAME, SMALL)
+        cursor = await ledger.open_cursor("sub", initial=EARLIEST)
+        positions = await append_all(ledger, numbered(95))
+        assert len({position.ledger_id for position in positions}) == 10
+        assert positions == sorted(positions)
+        assert await read_all(cursor, 7) == numbered(95)
+        assert ledger.entries_between(positions[0], positions[-1]) == 94
+        assert ledger.next_position(positions[9]) == positions[10]
+        assert ledger.previous_position(positions[10]) == positions[9]
+
+
+async def test_a_restart_reads_everything_from_the_bookies() -> None:
+    world = World()
+    async with world.broker() as factory:
+        ledger = await factory.open(NAME, SMALL)
+        before = await append_all(ledger, numbered(35))
+    async with world.broker() as factory:
+        ledger = await factory.open(NAME, SMALL)
+        assert ledger.last_confirmed == before[-1]
+        cursor = ledger.new_non_durable_cursor("reader", EARLIEST)
+        assert await read_all(cursor, 8) == numbered(35)
+        after = await append_all(ledger, numbered(5, 35))
+        assert after[0].ledger_id > before[-1].ledger_id
+        assert await read_all(cursor) == numbered(5, 35)
+
+
+async def test_listeners_wake_once_per_burst_and_without_delay() -> None:
+    world = World()
+    async with world.broker() as factory:
+        ledger = await factory.open(NAME)
+        wakes: list[int] = []
+        ledger.add_append_listener(lambda: wakes.append(ledger.entries_total))
+        await append_all(ledger, [b"alone"])
+        await until(lambda: wakes == [1])
+        bookie = world.cluster.bookies[0]
+        bookie.held = []
+        appends = Appends()
+        for payload in numbered(20):
+            appends.append(ledger, payload)
+        bookie.release()
+        assert len(appends.stored) == 20
+        await until(lambda: len(wakes) == 2)
+        await asyncio.sleep(0)
+        assert wakes == [1, 21]
+
+
+async def test_replay_answers_in_the_order_asked_without_the_acknowledged() -> None:
+    world = World()
+    async with world.broker() as factory:
+        ledger = await factory.open(NAME, SMALL)
+        cursor = await ledger.open_cursor("sub", initial=EARLIEST)
+        positions = await append_all(ledger, numbered(30))
+        cursor.acknowledge([positions[12]])
+        wanted = [positions[25], positions[3], positions[12], positions[4], Position(positions[0].ledger_id, 99)]
+        assert [entry.data for entry in await replay(cursor, wanted)] == [b"25", b"3", b"4"]
+    async with world.broker() as factory:
+        ledger = await factory.open(NAME, SMALL)
+        cursor = await ledger.open_cursor("sub")
+        assert [entry.data for entry in await replay(cursor, wanted)] == [b"25", b"3", b"4"]
+
+
+async def test_start_positions_of_readers() -> None:
+    async with World().broker() as factory:
+        ledger = await factory.open(NAME, SMALL)
+        positions = await append_all(ledger, numbered(25))
+        assert await read_all(ledger.new_non_durable_cursor("a", EARLIEST)) == numbered(25)
+        assert await read_all(ledger.new_non_durable_cursor("b", LATEST)) == []
+        assert await read_all(ledger.new_non_durable_cursor("c", positions[10])) == numbered(15, 10)
+        assert await read_all(ledger.new_non_durable_cursor("d", positions[11])) == numbered(14, 11)
+
+
+async def test_find_last_matching() -> None:
+    world = World()
+    async with world.broker() as factory:
+        ledger = await factory.open(NAME, SMALL)
+        assert await ledger.find_last_matching(lambda entry: True) is None
+        positions = await append_all(ledger, numbered(64))
+        for wanted in (-1, 0, 9, 10, 31, 62, 63):
+            looked_at: list[int] = []
+
+            def matches(entry: object, wanted: int = wanted, looked_at: list[int] = looked_at) -> bool:
+                looked_at.append(int(entry.data))  # type: ignore[attr-defined]  # an Entry
+                return looked_at[-1] <= wanted
+
+            assert await ledger.find_last_matching(matches) == (positions[wanted] if wanted >= 0 else None)
+            assert len(looked_at) <= 7
