@@ -43,8 +43,8 @@ def test_make_targets_exist(document: Path) -> None:
         word
         for line in code_lines(document.read_text(encoding="utf-8"))
         if line.startswith("make ")
-        for word in line.split("#")[0].split()[1:]
-        if re.fullmatch(r"[a-z-]+", word)
+        for word in shlex.split(line, comments=True)[1:]
+        if "=" not in word
     }
     assert named - TARGETS == set()
 
