@@ -15,6 +15,9 @@ FRAME_PADDING_BYTES = 10 * 1024
 HANDSHAKE_TIMEOUT_S = 10.0
 """From accept to CONNECT: the connection is closed."""
 
+PROBE_TIMEOUT_S = 2.0
+"""PING to a client whose producer name another one wants: without any byte by then its connection is closed."""
+
 KEEP_ALIVE_INTERVAL_S = 30.0
 """Silence before a PING; a second silent interval closes the connection."""
 
@@ -27,11 +30,10 @@ CONNECTION_OUTPUT_LOW_BYTES = 256 * 1024
 CONNECTION_OUTPUT_BYTES_MAX = 64 * 1024 * 1024
 """Unsent output of a client that never reads but keeps asking: the connection is closed."""
 
-CONNECTION_PENDING_PUBLISHES_MAX = 10_000
-"""Published entries of one connection that wait for the disk: reading from the socket pauses until half are done."""
-
 CONNECTION_PENDING_PUBLISH_BYTES_MAX = 32 * 1024 * 1024
-"""The same in bytes."""
+"""Published bytes of one connection that wait for the disk: reading from the socket pauses until half are done.
+
+The number of entries is bounded by the setting maxPendingPublishRequestsPerConnection in the same way."""
 
 FRAMES_PER_CALLBACK_MAX = 512
 """Frames handled before other connections and timers get their turn; the rest follows by `call_soon`."""

@@ -53,6 +53,19 @@ class LedgerManager:
     async def exists(self, ledger_id: int) -> bool:
         return await self._store.exists(paths.ledger_path(ledger_id))
 
+    async def list_ids(self) -> list[int]:
+        """Every ledger there is: what a bookie's garbage collection compares itself with."""
+        found: list[int] = []
+        await self._list_below(paths.LEDGERS_ROOT, found)
+        return found
+
+    async def _list_below(self, path: str, found: list[int]) -> None:
+        for name in await self._store.children(path):
+            if name.isdigit():
+                await self._list_below(f"{path}/{name}", found)
+            elif name.startswith("L") and name[1:].isdigit():
+                found.append(paths.ledger_id_of_path(f"{path}/{name}"))
+
     async def delete(self, ledger_id: int) -> None:
         """Delete whatever version is there, and the directories that become empty. A missing ledger is fine."""
         path = paths.ledger_path(ledger_id)

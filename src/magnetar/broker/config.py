@@ -1,0 +1,69 @@
+"""What one broker is told at start. Namespace policies override most of it (`namespaces/policies`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from magnetar.managed_ledger.config import ManagedLedgerConfig
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfig:
+    """Defaults are Pulsar standalone's, where it has the setting."""
+
+    cluster: str = "standalone"
+    advertised_address: str = "localhost"
+    bind_address: str = "127.0.0.1"
+    port: int = 6650
+    http_port: int = 8080
+    max_message_size_bytes: int = 5 * 1024 * 1024
+    keep_alive_interval_s: float = 30.0
+    max_pending_publishes_per_connection: int = 10_000
+
+    allow_auto_topic_creation: bool = True
+    auto_topic_creation_partitioned: bool = False
+    default_num_partitions: int = 1
+    allow_auto_subscription_creation: bool = True
+    bundles_per_namespace: int = 4
+
+    deduplication_enabled: bool = False
+    deduplication_snapshot_entries: int = 1000
+    deduplication_producers_max: int = 10_000
+
+    max_unacked_messages_per_consumer: int = 50_000
+    max_unacked_messages_per_subscription: int = 200_000
+    max_producers_per_topic: int = 0
+    max_consumers_per_topic: int = 0
+    max_consumers_per_subscription: int = 0
+    max_subscriptions_per_topic: int = 0
+    max_topics_per_namespace: int = 0
+
+    key_shared_consistent_hashing: bool = True
+    key_shared_points: int = 100
+    delayed_delivery_enabled: bool = True
+    delayed_delivery_tick_ms: int = 1000
+    batch_index_acknowledgment_enabled: bool = True
+    active_consumer_failover_delay_ms: int = 1000
+
+    message_ttl_s: int = 0
+    message_expiry_check_interval_s: float = 30.0
+    retention_time_minutes: int = 0
+    retention_size_mb: int = 0
+    retention_check_interval_s: float = 30.0
+    backlog_quota_check_enabled: bool = True
+    backlog_quota_limit_bytes: int = -1
+    backlog_quota_limit_time_s: int = -1
+    backlog_quota_policy: str = "producer_request_hold"
+    backlog_quota_check_interval_s: float = 60.0
+    stats_interval_s: float = 5.0
+
+    entry_cache_bytes: int = 64 * 1024 * 1024
+    managed_ledger: ManagedLedgerConfig = field(default_factory=ManagedLedgerConfig)
+
+    @property
+    def service_url(self) -> str:
+        return f"pulsar://{self.advertised_address}:{self.port}"
+
+    @property
+    def web_service_url(self) -> str:
+        return f"http://{self.advertised_address}:{self.http_port}"

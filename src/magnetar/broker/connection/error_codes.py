@@ -1,0 +1,64 @@
+"""Each leaf of `broker.errors` to its `ServerError`, once; and what the client may read of an unexpected failure.
+
+The choice of code decides how the official clients behave: about half of them are retried until the operation times out
+(protocol facts 5.12), so "final" errors must use a code on which the call ends at once.
+"""
+
+from __future__ import annotations
+
+from magnetar.base.errors import MagnetarError
+from magnetar.broker import errors
+from magnetar.broker.namespaces.errors import AlreadyExistsError, PreconditionFailedError
+from magnetar.managed_ledger.errors import ManagedLedgerFencedError, ManagedLedgerTerminatedError
+from magnetar.wire.pulsar.PulsarApi_pb2 import ServerError
+
+CODES: dict[type[MagnetarError], int] = {
+    errors.UnknownServerError: ServerError.UnknownError,
+    errors.MetadataRefusedError: ServerError.MetadataError,
+    errors.PersistenceRefusedError: ServerError.PersistenceError,
+    errors.AuthenticationError: ServerError.AuthenticationError,
+    errors.AuthorizationError: ServerError.AuthorizationError,
+    errors.ConsumerBusyError: ServerError.ConsumerBusy,
+    errors.ServiceNotReadyError: ServerError.ServiceNotReady,
+    errors.ProducerBlockedQuotaExceededError: ServerError.ProducerBlockedQuotaExceededError,
+    errors.ProducerBlockedQuotaExceededException: ServerError.ProducerBlockedQuotaExceededException,
+    errors.ChecksumError: ServerError.ChecksumError,
+    errors.UnsupportedVersionError: ServerError.UnsupportedVersionError,
+    errors.TopicNotFoundError: ServerError.TopicNotFound,
+    errors.SubscriptionNotFoundError: ServerError.SubscriptionNotFound,
+    errors.TooManyRequestsError: ServerError.TooManyRequests,
+    errors.TopicTerminatedError: ServerError.TopicTerminatedError,
+    errors.ProducerBusyError: ServerError.ProducerBusy,
+    errors.InvalidTopicNameError: ServerError.InvalidTopicName,
+    errors.IncompatibleSchemaError: ServerError.IncompatibleSchema,
+    errors.ConsumerAssignError: ServerError.ConsumerAssignError,
+    errors.NotAllowedError: ServerError.NotAllowedError,
+    errors.ProducerFencedError: ServerError.ProducerFenced,
+}
+"""One code per class; a subclass without an entry of its own has its parent's."""
+
+_BORROWED: dict[type[MagnetarError], int] = {
+    AlreadyExistsError: ServerError.NotAllowedError,
+    PreconditionFailedError: ServerError.NotAllowedError,
+    ManagedLedgerTerminatedError: ServerError.TopicTerminatedError,
+    ManagedLedgerFencedError: ServerError.ServiceNotReady,
+}
+"""Errors of other layers that reach a client now and then."""
+
+
+def code_of(error: BaseException) -> int:
+    """The ServerError for an exception: the nearest class in its ancestry, PersistenceError for other magnetar errors."""
+    for kind in type(error).__mro__:
+        code = CODES.get(kind, _BORROWED.get(kind))
+        if code is not None:
+            return code
+    return ServerError.PersistenceError if isinstance(error, MagnetarError) else ServerError.UnknownError
+
+
+def text_of(error: BaseException) -> str:
+    """Magnetar's own texts go to the client; of anything else only the kind (the log has the rest)."""
+    return (
+        str(error)
+        if isinstance(error, MagnetarError)
+        else f"internal error ({type(error).__name__}); see the server's log"
+    )

@@ -1,0 +1,1 @@
+"""One file per noun of the protocol; `connection/routes` lists which function takes which command."""

@@ -1,0 +1,68 @@
+"""FLOW, ACK, REDELIVER_UNACKNOWLEDGED_MESSAGES: plain calls into the subscription."""
+
+from __future__ import annotations
+
+from magnetar.base.errors import MagnetarError
+from magnetar.broker.connection.error_codes import code_of, text_of
+from magnetar.broker.connection.session import Session
+from magnetar.broker.subscriptions.types import AckType
+from magnetar.wire.pulsar import commands
+from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand, CommandAck
+
+_INDIVIDUAL, _CUMULATIVE = AckType.INDIVIDUAL, AckType.CUMULATIVE
+
+
+def flow(session: Session, command: BaseCommand, rest: bytes) -> None:
+    """FLOW for a consumer that is gone was on its way when it went."""
+    request = command.flow
+    consumer = session.consumers.get(request.consumer_id)
+    if consumer is not None and consumer.subscription is not None:
+        consumer.subscription.flow(consumer, request.messagePermits)
+
+
+def ack(session: Session, command: BaseCommand, rest: bytes) -> None:
+    request = command.ack
+    consumer = session.consumers.get(request.consumer_id)
+    if consumer is None or consumer.subscription is None:
+        return
+    ids = [
+        (message_id.ledgerId, message_id.entryId, message_id.ack_set or None, message_id.batch_size)
+        for message_id in request.message_id
+    ]
+    consumer.subscription.acknowledge(
+        consumer,
+        _CUMULATIVE if request.ack_type == CommandAck.Cumulative else _INDIVIDUAL,
+        ids,
+        AckReceipt(session, request.consumer_id, request.request_id) if request.HasField("request_id") else None,
+        {pair.key: pair.value for pair in request.properties} if request.properties else None,
+    )
+
+
+class AckReceipt:
+    """Answers ACK_RESPONSE once the acknowledgement is durable."""
+
+    __slots__ = ("_consumer_id", "_request_id", "_session")
+
+    def __init__(self, session: Session, consumer_id: int, request_id: int) -> None:
+        self._session = session
+        self._consumer_id = consumer_id
+        self._request_id = request_id
+
+    def __call__(self, error: MagnetarError | None) -> None:
+        if self._session.closed:
+            return
+        if error is None:
+            self._session.write(commands.ack_response(self._consumer_id, self._request_id))
+        else:
+            response = commands.ack_response(self._consumer_id, self._request_id, code_of(error), text_of(error))
+            self._session.write(response)
+
+
+def redeliver(session: Session, command: BaseCommand, rest: bytes) -> None:
+    request = command.redeliverUnacknowledgedMessages
+    consumer = session.consumers.get(request.consumer_id)
+    if consumer is None or consumer.subscription is None:
+        return
+    positions = [(message_id.ledgerId, message_id.entryId) for message_id in request.message_ids]
+    epoch = request.consumer_epoch if request.HasField("consumer_epoch") else None
+    consumer.subscription.redeliver(consumer, positions or None, epoch)

@@ -1,0 +1,105 @@
+"""PRODUCER and CLOSE_PRODUCER."""
+
+from __future__ import annotations
+
+from magnetar.base import limits
+from magnetar.broker.connection.session import Session
+from magnetar.broker.errors import MetadataRefusedError, NotAllowedError, TopicTerminatedError
+from magnetar.broker.naming import TopicName
+from magnetar.broker.topics.producer import AccessMode, Producer
+from magnetar.broker.topics.registry import AnyTopic
+from magnetar.managed_ledger.position import LATEST
+from magnetar.wire.pulsar import commands
+from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand, CommandProducer
+
+
+def producer(session: Session, command: BaseCommand, rest: bytes) -> None:
+    request = command.producer
+    session.request(_producer(session, request), request.request_id, "producer")
+
+
+async def _producer(session: Session, request: CommandProducer) -> None:
+    producer_id = request.producer_id
+    key = ("producer", producer_id)
+    if key in session.opening:
+        raise NotAllowedError(f"producer {producer_id} is being created already")
+    if producer_id in session.producers:
+        session.write(_success(request.request_id, session.producers[producer_id], ready=True))
+        return
+    if len(session.producers) >= limits.PRODUCERS_PER_CONNECTION_MAX:
+        raise NotAllowedError(f"more than {limits.PRODUCERS_PER_CONNECTION_MAX} producers on one connection")
+    session.opening.add(key)
+    try:
+        await _open(session, request)
+    finally:
+        session.opening.discard(key)
+
+
+async def _open(session: Session, request: CommandProducer) -> None:
+    context = session.context
+    name = TopicName.parse(request.topic)
+    topic = await context.topics.get(name, create=True)
+    if topic.policies.encryption_required and not request.encrypted:
+        raise MetadataRefusedError(f"Encryption is required in {name}")
+    if topic.terminated:
+        raise TopicTerminatedError(f"Topic {name} has been already terminated")
+    if request.initial_subscription_name:
+        await topic.ensure_subscription(request.initial_subscription_name, LATEST)
+    newcomer = _newcomer(session, request, topic)
+    ready = await topic.publishers.register(newcomer)
+    if session.closed:
+        topic.publishers.remove(newcomer)
+        return
+    _remember(session, newcomer, topic)
+    session.write(_success(request.request_id, newcomer, ready))
+    if ready:
+        return
+    session.opening.discard(("producer", newcomer.producer_id))
+    if await topic.publishers.wait_for_promotion(newcomer) and not session.closed:
+        session.write(_success(request.request_id, newcomer, ready=True))
+
+
+def _newcomer(session: Session, request: CommandProducer, topic: AnyTopic) -> Producer:
+    generated = not request.producer_name or not request.user_provided_producer_name
+    return Producer(
+        producer_id=request.producer_id,
+        name=request.producer_name or session.context.producer_names.next(),
+        generated_name=generated,
+        epoch=request.epoch,
+        access_mode=AccessMode(request.producer_access_mode),
+        topic_epoch=request.topic_epoch if request.HasField("topic_epoch") else None,
+        channel=session,
+        topic=topic.publishers,
+        metadata={pair.key: pair.value for pair in request.metadata},
+        connected_since_ms=session.context.clock.now_ms(),
+    )
+
+
+def _remember(session: Session, newcomer: Producer, topic: AnyTopic) -> None:
+    session.producers[newcomer.producer_id] = newcomer
+    session.producer_topics[newcomer.producer_id] = topic
+    session.closed_producers.discard(newcomer.producer_id)
+
+
+def _success(request_id: int, producer: Producer, ready: bool) -> bytes:
+    answer = BaseCommand(type=BaseCommand.PRODUCER_SUCCESS)
+    response = answer.producer_success
+    response.request_id = request_id
+    response.producer_name = producer.name
+    response.last_sequence_id = producer.topic.last_sequence_id(producer.name)
+    response.schema_version = b""
+    response.producer_ready = ready
+    if producer.topic_epoch is not None:
+        response.topic_epoch = producer.topic_epoch
+    return commands.frame(answer)
+
+
+def close_producer(session: Session, command: BaseCommand, rest: bytes) -> None:
+    """What the producer still has under way keeps its receipts; the answer follows them."""
+    request = command.close_producer
+    leaving = session.producers.pop(request.producer_id, None)
+    if leaving is not None:
+        topic = session.producer_topics.pop(request.producer_id)
+        topic.publishers.remove(leaving)
+        session.closed_producers.add(request.producer_id)
+    session.write(commands.success(request.request_id))

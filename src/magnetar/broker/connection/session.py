@@ -1,0 +1,376 @@
+"""One client connection: bytes to frames, frames to handlers, answers to bytes, and back-pressure in both directions.
+
+Input: reading pauses while too many published entries wait for the disk, while frames are left over from a burst, or while too
+many control requests are under way. Output: a consumer is not sent more while the connection's unsent bytes are above the high
+mark; a client that never reads is cut off at the hard limit. Reading never pauses because of output: a client may be blocked
+writing its acknowledgements, and would never get to read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any, cast
+
+from google.protobuf.message import DecodeError
+
+from magnetar.base import limits
+from magnetar.base.errors import MagnetarError
+from magnetar.broker.connection.context import BrokerContext
+from magnetar.broker.connection.error_codes import code_of, text_of
+from magnetar.broker.subscriptions.consumer import Consumer
+from magnetar.broker.topics.producer import Producer
+from magnetar.broker.topics.publish import PublishOp
+from magnetar.broker.topics.registry import AnyTopic
+from magnetar.wire.pulsar import commands
+from magnetar.wire.pulsar.frames import Frame, FrameDecoder, FrameError
+from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand
+
+logger = logging.getLogger(__name__)
+
+Handler = Callable[["Session", BaseCommand, bytes], None]
+
+_PAUSED_BY_PUBLISHES = 1
+_PAUSED_BY_FRAMES = 2
+_PAUSED_BY_REQUESTS = 4
+_NO_POSITION = -1
+
+_parse = BaseCommand.FromString
+
+
+class Session(asyncio.Protocol):
+    """Implements `ProducerChannel` for its producers."""
+
+    def __init__(
+        self,
+        context: BrokerContext,
+        before_connect: dict[int, Handler],
+        routes: dict[int, Handler],
+        on_closed: Callable[[], object] = lambda: None,
+    ) -> None:
+        self.context = context
+        self._on_closed = on_closed
+        self._routes = before_connect
+        self._routes_connected = routes
+        self._decoder = FrameDecoder(
+            context.config.max_message_size_bytes + limits.FRAME_PADDING_BYTES, limits.COMMAND_BYTES_BEFORE_AUTH_MAX
+        )
+        self._publishes_max = context.config.max_pending_publishes_per_connection
+        self._frames: deque[Frame] = deque()
+        self._process_scheduled = False
+        self._paused_by = 0
+        self._output: list[bytes] = []
+        self._output_bytes = 0
+        self._flush_scheduled = False
+        self._write_paused = False
+        self._output_refused = False
+        self._requests = 0
+        self._heard = True
+        self._ping_sent = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._heard_waiters: list[asyncio.Future[bool]] = []
+        self.pending_publishes = 0
+        self.pending_publish_bytes = 0
+        self.connected = False
+        self.closed = False
+        self.address = ""
+        self.client_version = ""
+        self.protocol_version = 0
+        self.producers: dict[int, Producer] = {}
+        self.producer_topics: dict[int, AnyTopic] = {}
+        self.closed_producers: set[int] = set()
+        self.consumers: dict[int, Consumer] = {}
+        self.consumer_topics: dict[int, AnyTopic] = {}
+        self.opening: set[tuple[str, int]] = set()
+
+    # ---- Life
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transports do not derive from it
+        self._loop = asyncio.get_running_loop()
+        transport.set_write_buffer_limits(limits.CONNECTION_OUTPUT_HIGH_BYTES, limits.CONNECTION_OUTPUT_LOW_BYTES)
+        peer = transport.get_extra_info("peername") or ("unknown", 0)
+        self.address = f"/{peer[0]}:{peer[1]}"
+        self.context.counters.opened += 1
+        self.context.counters.active += 1
+        self._timer = self._loop.call_later(limits.HANDSHAKE_TIMEOUT_S, self._handshake_timed_out)
+
+    def handshake_done(self, client_version: str, protocol_version: int) -> None:
+        """CONNECT was accepted: every command is served, larger ones are allowed, keep-alive begins."""
+        self.connected = True
+        self._routes = self._routes_connected
+        self.client_version = client_version
+        self.protocol_version = protocol_version
+        self._decoder.command_bytes_max = limits.COMMAND_BYTES_MAX
+        self._restart_timer()
+        logger.info("client connected address=%s version=%s", self.address, client_version)
+
+    def _handshake_timed_out(self) -> None:
+        if not self.connected:
+            self.close(f"no CONNECT within {limits.HANDSHAKE_TIMEOUT_S:.0f} s")
+
+    def _restart_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(self.context.config.keep_alive_interval_s, self._keep_alive)
+
+    def _keep_alive(self) -> None:
+        if not self._heard and self._ping_sent:
+            self.close(f"silent for {2 * self.context.config.keep_alive_interval_s:.0f} s")
+            return
+        self._ping_sent = not self._heard
+        if self._ping_sent:
+            self.write(commands.ping())
+        self._heard = False
+        self._restart_timer()
+
+    async def probe(self) -> bool:
+        """Is the client there? PING and wait briefly for any byte."""
+        if self.closed:
+            return False
+        waiter: asyncio.Future[bool] = self._loop.create_future()
+        self._heard_waiters.append(waiter)
+        self.write(commands.ping())
+        try:
+            async with asyncio.timeout(limits.PROBE_TIMEOUT_S):
+                return await waiter
+        except TimeoutError:
+            self.close("did not answer a PING while a client with the same producer name wants in")
+            return False
+
+    def close(self, reason: str = "") -> None:
+        """Send what is buffered, then close. `reason` is logged once."""
+        if self.closed:
+            return
+        if reason:
+            logger.info("connection closed address=%s reason=%s", self.address, reason)
+        self._flush()
+        self._transport.close()
+        self._forget_everything()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._forget_everything()
+        self.context.counters.active -= 1
+        self._on_closed()
+
+    def _forget_everything(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for waiter in self._heard_waiters:
+            if not waiter.done():
+                waiter.set_result(False)
+        self._frames.clear()
+        for producer_id, producer in list(self.producers.items()):
+            producer.closed = True
+            self.producer_topics[producer_id].publishers.remove(producer)
+        self.producers.clear()
+        for consumer_id, consumer in list(self.consumers.items()):
+            self.spawn(self.consumer_topics[consumer_id].consumer_left(consumer), "consumer left")
+        self.consumers.clear()
+
+    # ---- Input
+
+    def data_received(self, data: bytes) -> None:
+        self._heard = True
+        if self._heard_waiters:
+            self._answer_probes()
+        try:
+            frames = self._decoder.feed(data)
+        except FrameError as error:
+            self.context.counters.refused_frames += 1
+            self._fail(error)
+            return
+        self._frames.extend(frames)
+        if not self._process_scheduled:
+            self._process()
+
+    def _answer_probes(self) -> None:
+        for waiter in self._heard_waiters:
+            if not waiter.done():
+                waiter.set_result(True)
+        self._heard_waiters.clear()
+
+    def _process(self) -> None:
+        self._process_scheduled = False
+        frames = self._frames
+        budget = limits.FRAMES_PER_CALLBACK_MAX
+        try:
+            while frames and self._paused_by & ~_PAUSED_BY_FRAMES == 0:
+                if budget == 0:
+                    self._process_scheduled = True
+                    self._pause(_PAUSED_BY_FRAMES)
+                    self._loop.call_soon(self._process)
+                    return
+                budget -= 1
+                command_bytes, rest = frames.popleft()
+                command = _parse(command_bytes)
+                self._routes[command.type](self, command, rest)
+        except (DecodeError, KeyError) as error:
+            self.context.counters.refused_frames += 1
+            self._fail(FrameError(f"not a command that a client may send ({type(error).__name__})"))
+            return
+        except Exception as error:
+            logger.exception("a handler failed address=%s", self.address)
+            self._fail(error)
+            return
+        if not frames:
+            self._resume(_PAUSED_BY_FRAMES)
+
+    def _fail(self, error: BaseException) -> None:
+        """A connection-level error: told with the request id of nobody, then the connection ends."""
+        if not self.closed:
+            self.write(commands.error(commands.NO_REQUEST_ID, code_of(error), text_of(error)))
+            self.close(text_of(error))
+
+    def _pause(self, reason: int) -> None:
+        if not self._paused_by and not self.closed:
+            self._transport.pause_reading()
+        self._paused_by |= reason
+
+    def _resume(self, reason: int) -> None:
+        if not self._paused_by & reason:
+            return
+        self._paused_by &= ~reason
+        if self._paused_by or self.closed:
+            return
+        self._transport.resume_reading()
+        if self._frames and not self._process_scheduled:
+            self._process_scheduled = True
+            self._loop.call_soon(self._process)
+
+    # ---- Control requests
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Run a control request as a task of the broker. Its errors are answered by itself or logged here."""
+        self._requests += 1
+        if self._requests >= limits.PENDING_REQUESTS_PER_CONNECTION_MAX:
+            self._pause(_PAUSED_BY_REQUESTS)
+        self.context.scope.spawn(self._guarded(work), name)
+
+    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except MagnetarError as error:
+            logger.warning("request failed address=%s error=%s", self.address, error)
+        except Exception:
+            logger.exception("request failed address=%s", self.address)
+        finally:
+            self._requests -= 1
+            if self._requests <= limits.PENDING_REQUESTS_PER_CONNECTION_MAX // 2:
+                self._resume(_PAUSED_BY_REQUESTS)
+
+    def request(self, work: Coroutine[Any, Any, None], request_id: int, name: str) -> None:
+        """Like `spawn`, for requests whose failure is answered with ERROR."""
+        self.spawn(self._answered(work, request_id), name)
+
+    async def _answered(self, work: Coroutine[Any, Any, None], request_id: int) -> None:
+        try:
+            await work
+        except Exception as error:
+            if not isinstance(error, MagnetarError):
+                logger.exception("request failed address=%s", self.address)
+            self.write(commands.error(request_id, code_of(error), text_of(error)))
+
+    # ---- Output
+
+    @property
+    def output_open(self) -> bool:
+        """May consumers be sent more?"""
+        if self._write_paused or self._output_bytes >= limits.CONNECTION_OUTPUT_HIGH_BYTES or self.closed:
+            self._output_refused = True
+            return False
+        return True
+
+    def write(self, data: bytes) -> None:
+        """Append to the output; one socket write per loop tick."""
+        self._output.append(data)
+        self._output_bytes += len(data)
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def write_message(self, header: bytes, data: bytes) -> None:
+        """A MESSAGE frame in two pieces."""
+        output = self._output
+        output.append(header)
+        output.append(data)
+        self._output_bytes += len(header) + len(data)
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        if self.closed or not self._output:
+            return
+        data = b"".join(self._output)
+        self._output.clear()
+        self._output_bytes = 0
+        self._transport.write(data)
+        if self._write_paused and self._transport.get_write_buffer_size() > limits.CONNECTION_OUTPUT_BYTES_MAX:
+            logger.warning("client does not read its answers, connection aborted address=%s", self.address)
+            self._transport.abort()
+            return
+        if self._output_refused and not self._write_paused:
+            self._announce_room()
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        self._announce_room()
+
+    def _announce_room(self) -> None:
+        self._output_refused = False
+        for consumer in list(self.consumers.values()):
+            if consumer.subscription is not None:
+                consumer.subscription.channel_writable(consumer)
+
+    # ---- ProducerChannel
+
+    def publish_started(self, size_bytes: int) -> None:
+        self.pending_publishes += 1
+        self.pending_publish_bytes += size_bytes
+        if (
+            self.pending_publishes >= self._publishes_max
+            or self.pending_publish_bytes >= limits.CONNECTION_PENDING_PUBLISH_BYTES_MAX
+        ):
+            self._pause(_PAUSED_BY_PUBLISHES)
+
+    def _publish_ended(self, size_bytes: int) -> None:
+        self.pending_publishes -= 1
+        self.pending_publish_bytes -= size_bytes
+        if (
+            self._paused_by & _PAUSED_BY_PUBLISHES
+            and self.pending_publishes <= self._publishes_max // 2
+            and self.pending_publish_bytes <= limits.CONNECTION_PENDING_PUBLISH_BYTES_MAX // 2
+        ):
+            self._resume(_PAUSED_BY_PUBLISHES)
+
+    def receipt(self, producer_id: int, op: PublishOp) -> None:
+        self._publish_ended(op.data_bytes)
+        if self.closed:
+            return
+        if op.ledger_id == _NO_POSITION:
+            ledger_id = entry_id = commands.NO_POSITION
+        else:
+            ledger_id, entry_id = op.ledger_id, op.entry_id
+        self.write(commands.send_receipt(producer_id, op.sequence_id, op.highest_sequence_id, ledger_id, entry_id))
+
+    def refuse(self, producer_id: int, op: PublishOp, error: MagnetarError) -> None:
+        self._publish_ended(op.data_bytes)
+        if not self.closed:
+            self.write(commands.send_error(producer_id, op.sequence_id, code_of(error), text_of(error)))
+
+    def close_producer(self, producer_id: int) -> None:
+        self.producers.pop(producer_id, None)
+        self.producer_topics.pop(producer_id, None)
+        self.closed_producers.add(producer_id)
+        if not self.closed:
+            self.write(commands.close_producer(producer_id))

@@ -1,0 +1,24 @@
+"""What the namespace layer refuses, finer than the wire can say: the admin REST has a status code for each."""
+
+from __future__ import annotations
+
+from magnetar.base.errors import BrokerError
+from magnetar.broker.errors import TopicNotFoundError
+
+
+class NamespaceNotFoundError(TopicNotFoundError):
+    """The tenant or namespace does not exist (HTTP 404; on the wire TopicNotFound, which ends a client's call at once)."""
+
+    slug = "namespace-not-found"
+
+
+class AlreadyExistsError(BrokerError):
+    """What should be created is there already (HTTP 409)."""
+
+    slug = "already-exists"
+
+
+class PreconditionFailedError(BrokerError):
+    """The request contradicts the present state or a limit (HTTP 412)."""
+
+    slug = "precondition-failed"

@@ -1,0 +1,220 @@
+"""Tenants, namespaces and partitioned topics in the metadata store: Pulsar's paths, Pulsar's JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from magnetar.base.errors import BadVersionError, NodeNotFoundError
+from magnetar.base.limits import PARTITIONS_MAX
+from magnetar.broker.config import BrokerConfig
+from magnetar.broker.namespaces import policies as policy_rules
+from magnetar.broker.namespaces.errors import AlreadyExistsError, NamespaceNotFoundError, PreconditionFailedError
+from magnetar.broker.namespaces.policies import Document, EffectivePolicies
+from magnetar.broker.naming import NamespaceName, TopicName
+from magnetar.metadata import paths
+from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore
+
+_POLICIES_ROOT = paths.POLICIES_PATH + "/"
+
+
+class NamespaceRegistry:
+    """Reads through a cache that the store's watch keeps true."""
+
+    def __init__(self, metadata: MetadataStore, config: BrokerConfig) -> None:
+        self._metadata = metadata
+        self._config = config
+        self._effective: dict[NamespaceName, EffectivePolicies] = {}
+        self._unwatch = metadata.watch(self._changed)
+
+    def close(self) -> None:
+        self._unwatch()
+
+    def _changed(self, path: str) -> None:
+        if path.startswith(_POLICIES_ROOT):
+            self._effective.clear()
+
+    # ---- First start
+
+    async def create_defaults(self) -> None:
+        """Cluster, tenant `public` and namespace `public/default`, unless they are there."""
+        cluster = {"serviceUrl": self._config.web_service_url, "brokerServiceUrl": self._config.service_url}
+        await self._metadata.put(paths.cluster_path(self._config.cluster), _encode(cluster))
+        for create in (
+            self.create_tenant("public", {"adminRoles": [], "allowedClusters": [self._config.cluster]}),
+            self.create_namespace(NamespaceName("public", "default"), None),
+        ):
+            try:
+                await create
+            except AlreadyExistsError:
+                continue
+
+    # ---- Tenants
+
+    async def tenants(self) -> list[str]:
+        return await self._metadata.children(paths.POLICIES_PATH)
+
+    async def tenant(self, tenant: str) -> Document:
+        node = await self._metadata.get(paths.tenant_path(tenant))
+        if node is None:
+            raise NamespaceNotFoundError("Tenant does not exist")
+        return _decode(node.value)
+
+    async def create_tenant(self, tenant: str, info: Document) -> None:
+        await self._create(paths.tenant_path(tenant), info, f"Tenant {tenant} already exists")
+
+    async def update_tenant(self, tenant: str, info: Document) -> None:
+        await self.tenant(tenant)
+        await self._metadata.put(paths.tenant_path(tenant), _encode(info))
+
+    async def delete_tenant(self, tenant: str) -> None:
+        await self.tenant(tenant)
+        if await self.namespaces(tenant):
+            raise AlreadyExistsError("The tenant still has active namespaces")
+        await self._metadata.delete(paths.tenant_path(tenant))
+
+    # ---- Namespaces
+
+    async def namespaces(self, tenant: str) -> list[str]:
+        """Complete names, sorted."""
+        return [f"{tenant}/{name}" for name in await self._metadata.children(paths.tenant_path(tenant))]
+
+    async def create_namespace(self, name: NamespaceName, document: Document | None, num_bundles: int = 0) -> None:
+        """Raises AlreadyExistsError, or NamespaceNotFoundError when the tenant is missing."""
+        await self.tenant(name.tenant)
+        bundles = num_bundles or int(((document or {}).get("bundles") or {}).get("numBundles") or 0)
+        complete = policy_rules.new_document(self._config.cluster, bundles or self._config.bundles_per_namespace)
+        complete.update(
+            {key: value for key, value in (document or {}).items() if value is not None and key != "bundles"}
+        )
+        path = paths.policies_path(name.tenant, name.namespace)
+        await self._create(path, complete, "Namespace already exists")
+        local = {"bundles": complete["bundles"], "bookieAffinityGroup": None, "namespaceAntiAffinityGroup": None}
+        await self._metadata.put(paths.local_policies_path(name.tenant, name.namespace), _encode(local))
+
+    async def delete_namespace(self, name: NamespaceName) -> None:
+        """The namespace must be empty; the caller has deleted its topics."""
+        await self.policies(name)
+        await self._metadata.delete(paths.policies_path(name.tenant, name.namespace))
+        try:
+            await self._metadata.delete(paths.local_policies_path(name.tenant, name.namespace))
+        except NodeNotFoundError:
+            return
+
+    async def policies(self, name: NamespaceName) -> Document:
+        """The stored document. Raises NamespaceNotFoundError."""
+        node = await self._metadata.get(paths.policies_path(name.tenant, name.namespace))
+        if node is None:
+            raise NamespaceNotFoundError("Namespace does not exist")
+        return _decode(node.value)
+
+    async def update_policies(self, name: NamespaceName, change: Callable[[Document], None]) -> None:
+        """Apply `change` to the document by compare-and-set, as often as another writer comes in between."""
+        path = paths.policies_path(name.tenant, name.namespace)
+        while True:
+            node = await self._metadata.get(path)
+            if node is None:
+                raise NamespaceNotFoundError("Namespace does not exist")
+            document = _decode(node.value)
+            change(document)
+            try:
+                await self._metadata.put(path, _encode(document), node.version)
+            except BadVersionError:
+                continue
+            return
+
+    async def effective(self, name: NamespaceName) -> EffectivePolicies:
+        """What holds for the namespace's topics now. Raises NamespaceNotFoundError."""
+        known = self._effective.get(name)
+        if known is None:
+            known = policy_rules.effective(self._config, await self.policies(name))
+            self._effective[name] = known
+        return known
+
+    async def boundaries(self, name: NamespaceName) -> list[str]:
+        """The live bundle list: the local copy, which splits update."""
+        node = await self._metadata.get(paths.local_policies_path(name.tenant, name.namespace))
+        document = _decode(node.value) if node else await self.policies(name)
+        return [str(boundary) for boundary in document["bundles"]["boundaries"]]
+
+    # ---- Partitioned topics
+
+    async def partitions(self, topic: TopicName) -> int:
+        """Number of partitions, 0 when the topic is not a partitioned one."""
+        node = await self._metadata.get(_partitioned_path(topic))
+        return int(_decode(node.value).get("partitions", 0)) if node else 0
+
+    async def partitioned_topics(self, name: NamespaceName, domain: str) -> list[str]:
+        """Complete names of the partitioned topics of a namespace, sorted."""
+        parent = paths.partitioned_topics_path(name.tenant, name.namespace, domain)
+        return [f"{domain}://{name}/{paths.decode(child)}" for child in await self._metadata.children(parent)]
+
+    async def partitioned_properties(self, topic: TopicName) -> dict[str, str]:
+        node = await self._metadata.get(_partitioned_path(topic))
+        if node is None:
+            raise NamespaceNotFoundError(f"Partitioned Topic not found: {topic} has zero partitions")
+        return dict(_decode(node.value).get("properties") or {})
+
+    async def create_partitioned(
+        self, topic: TopicName, partitions: int, properties: dict[str, str] | None = None
+    ) -> None:
+        """Raises AlreadyExistsError or PreconditionFailedError."""
+        check_partitions(partitions)
+        document = {"partitions": partitions, "deleted": False, "properties": properties or {}}
+        await self._create(_partitioned_path(topic), document, "This topic already exists")
+
+    async def grow_partitioned(self, topic: TopicName, partitions: int) -> None:
+        """More partitions for a topic; their number never shrinks (keys would move)."""
+        check_partitions(partitions)
+        path = _partitioned_path(topic)
+        node = await self._metadata.get(path)
+        if node is None:
+            raise NamespaceNotFoundError(f"Partitioned Topic not found: {topic} has zero partitions")
+        document = _decode(node.value)
+        if partitions <= int(document["partitions"]):
+            raise PreconditionFailedError(
+                f"Number of new partitions {partitions} must be greater than existing number {document['partitions']}"
+            )
+        document["partitions"] = partitions
+        await self._metadata.put(path, _encode(document), node.version)
+
+    async def delete_partitioned(self, topic: TopicName) -> None:
+        try:
+            await self._metadata.delete(_partitioned_path(topic))
+        except NodeNotFoundError:
+            raise NamespaceNotFoundError(f"Partitioned Topic not found: {topic} has zero partitions") from None
+
+    # ---- Topics
+
+    async def persistent_topics(self, name: NamespaceName) -> list[str]:
+        """Complete names of the stored topics of a namespace (partitions separately), sorted."""
+        parent = paths.managed_ledgers_path(name.tenant, name.namespace, "persistent")
+        return [f"persistent://{name}/{paths.decode(child)}" for child in await self._metadata.children(parent)]
+
+    async def _create(self, path: str, document: Document, problem: str) -> None:
+        try:
+            await self._metadata.put(path, _encode(document), MUST_NOT_EXIST)
+        except BadVersionError:
+            raise AlreadyExistsError(problem) from None
+
+
+def check_partitions(partitions: int) -> None:
+    """Raises PreconditionFailedError unless 1 <= partitions <= PARTITIONS_MAX."""
+    if not 1 <= partitions <= PARTITIONS_MAX:
+        raise PreconditionFailedError(
+            f"Number of partitions should be between 1 and {PARTITIONS_MAX}, not {partitions}"
+        )
+
+
+def _partitioned_path(topic: TopicName) -> str:
+    return paths.partitioned_topic_path(topic.tenant, topic.namespace, topic.domain, topic.local_name)
+
+
+def _encode(document: Document) -> bytes:
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def _decode(value: bytes) -> dict[str, Any]:
+    document = json.loads(value or b"{}")  # a parent made on the way has an empty value
+    return document if isinstance(document, dict) else {}

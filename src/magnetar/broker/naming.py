@@ -1,0 +1,124 @@
+"""Names of topics, namespaces and subscriptions: Pulsar's rules in one place.
+
+    topic                                -> persistent://public/default/topic
+    tenant/namespace/topic               -> persistent://tenant/namespace/topic
+    {persistent|non-persistent}://tenant/namespace/topic[-partition-N]
+
+Names are checked here, at the parser, once and for all: what comes out can be used in metadata paths and URLs without thought.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from magnetar.base.limits import SUBSCRIPTION_NAME_BYTES_MAX, TOPIC_NAME_BYTES_MAX
+from magnetar.broker.errors import InvalidTopicNameError
+
+PERSISTENT = "persistent"
+NON_PERSISTENT = "non-persistent"
+DOMAINS = (PERSISTENT, NON_PERSISTENT)
+DEFAULT_TENANT = "public"
+DEFAULT_NAMESPACE = "default"
+PARTITION_SUFFIX = "-partition-"
+
+_NAMED_ENTITY = re.compile(r"[-=:.\w]+\Z", re.ASCII)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_PARTITION = re.compile(r"(.+)-partition-(0|[1-9][0-9]{0,8})\Z", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class NamespaceName:
+    """`tenant/namespace`."""
+
+    tenant: str
+    namespace: str
+
+    @classmethod
+    def parse(cls, text: str) -> NamespaceName:
+        """Raises InvalidTopicNameError for anything but `tenant/namespace`."""
+        parts = text.split("/")
+        if len(parts) != 2:
+            raise InvalidTopicNameError(f"'{text}' is not a namespace; write it as tenant/namespace")
+        return cls(entity_name(parts[0], "tenant"), entity_name(parts[1], "namespace"))
+
+    def __str__(self) -> str:
+        return f"{self.tenant}/{self.namespace}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicName:
+    """A complete topic name. `local_name` keeps its partition suffix; `partition` is -1 without one."""
+
+    domain: str
+    tenant: str
+    namespace: str
+    local_name: str
+
+    @classmethod
+    def parse(cls, text: str) -> TopicName:
+        """A short or complete name. Raises InvalidTopicNameError, whose text says what is wrong."""
+        if len(text.encode("utf-8", "surrogatepass")) > TOPIC_NAME_BYTES_MAX:
+            raise InvalidTopicNameError(f"the topic name is longer than {TOPIC_NAME_BYTES_MAX} bytes")
+        domain, separator, rest = text.partition("://")
+        if not separator:
+            domain, rest = PERSISTENT, text
+            if "/" not in rest:
+                rest = f"{DEFAULT_TENANT}/{DEFAULT_NAMESPACE}/{rest}"
+        if domain not in DOMAINS:
+            raise InvalidTopicNameError(f"'{text}': the domain must be persistent or non-persistent, not '{domain}'")
+        parts = rest.split("/")
+        if len(parts) != 3:
+            raise InvalidTopicNameError(f"'{text}' is not a topic name; write it as {domain}://tenant/namespace/topic")
+        tenant, namespace, local_name = parts
+        return cls(
+            domain, entity_name(tenant, "tenant"), entity_name(namespace, "namespace"), local_topic_name(local_name)
+        )
+
+    @property
+    def persistent(self) -> bool:
+        return self.domain == PERSISTENT
+
+    @property
+    def namespace_name(self) -> NamespaceName:
+        return NamespaceName(self.tenant, self.namespace)
+
+    @property
+    def partition(self) -> int:
+        """The index behind `-partition-`, or -1."""
+        match = _PARTITION.match(self.local_name)
+        return int(match[2]) if match else -1
+
+    @property
+    def partitioned_name(self) -> TopicName:
+        """The name without its partition suffix: itself when there is none."""
+        match = _PARTITION.match(self.local_name)
+        return TopicName(self.domain, self.tenant, self.namespace, match[1]) if match else self
+
+    def partition_name(self, index: int) -> TopicName:
+        """The name of one partition of this topic."""
+        return TopicName(self.domain, self.tenant, self.namespace, f"{self.local_name}{PARTITION_SUFFIX}{index}")
+
+    def __str__(self) -> str:
+        return f"{self.domain}://{self.tenant}/{self.namespace}/{self.local_name}"
+
+
+def entity_name(text: str, kind: str) -> str:
+    """A tenant, namespace or cluster name: letters, digits and `-=:._`."""
+    if not _NAMED_ENTITY.match(text) or text in (".", ".."):
+        raise InvalidTopicNameError(f"'{text}' is not a {kind} name; use letters, digits and - = : . _")
+    return text
+
+
+def local_topic_name(text: str) -> str:
+    """A topic's own name: not empty, no slash, no control characters."""
+    if not text or _CONTROL.search(text) or "/" in text:
+        raise InvalidTopicNameError(f"{text!r} is not a topic name; it must not be empty or hold control characters")
+    return text
+
+
+def subscription_name(text: str) -> str:
+    """A subscription's name: not empty, no control characters, bounded."""
+    if not text or _CONTROL.search(text) or len(text.encode("utf-8", "surrogatepass")) > SUBSCRIPTION_NAME_BYTES_MAX:
+        raise InvalidTopicNameError(f"{text[:80]!r} is not a subscription name")
+    return text

@@ -1,0 +1,135 @@
+"""The composition root of one broker: what it is made of, started and stopped in order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from types import TracebackType
+
+from magnetar.base.clock import Clock
+from magnetar.base.network import Listener
+from magnetar.base.tasks import TaskScope
+from magnetar.bookkeeper.client.client import BookKeeperClient
+from magnetar.broker.config import BrokerConfig
+from magnetar.broker.connection.context import BrokerContext, ProducerNames
+from magnetar.broker.connection.listener import ConnectionListener
+from magnetar.broker.namespaces.lookup import Lookup
+from magnetar.broker.namespaces.ownership import Ownership
+from magnetar.broker.namespaces.policies import EffectivePolicies
+from magnetar.broker.namespaces.registry import NamespaceRegistry
+from magnetar.broker.naming import NamespaceName
+from magnetar.broker.subscriptions.config import SubscriptionConfig
+from magnetar.broker.topics.registry import TopicRegistry
+from magnetar.broker.topics.subscription_set import Surroundings
+from magnetar.broker.upkeep import Upkeep
+from magnetar.managed_ledger.entry_cache import EntryCache
+from magnetar.managed_ledger.factory import ManagedLedgerFactory
+from magnetar.metadata import paths
+from magnetar.metadata.store import MetadataStore
+
+logger = logging.getLogger(__name__)
+
+
+class Broker:
+    """`async with Broker(...) as broker: await broker.serve(listener)`. Its parts are public for the admin side."""
+
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        metadata: MetadataStore,
+        bookkeeper: BookKeeperClient,
+        clock: Clock,
+        rng: random.Random,
+    ) -> None:
+        """`config` names the ports that are really bound."""
+        self.config = config
+        self.metadata = metadata
+        self.clock = clock
+        self.started_ms = clock.now_ms()
+        self._bookkeeper = bookkeeper
+        self._rng = rng
+        self._scope = TaskScope("broker")
+        self.namespaces = NamespaceRegistry(metadata, config)
+        self.ownership = Ownership(metadata, self.namespaces, config)
+        self.lookup = Lookup(metadata, self.namespaces, self.ownership, config)
+
+    async def __aenter__(self) -> Broker:
+        await self._scope.__aenter__()
+        self.factory = ManagedLedgerFactory(
+            self.metadata,
+            self._bookkeeper,
+            self.clock,
+            self._scope,
+            self._rng,
+            EntryCache(self.config.entry_cache_bytes),
+        )
+        self.topics = TopicRegistry(
+            factory=self.factory,
+            namespaces=self.namespaces,
+            lookup=self.lookup,
+            config=self.config,
+            surroundings=Surroundings(
+                clock=self.clock,
+                scheduler=asyncio.get_running_loop(),
+                rng=self._rng,
+                config=self._subscription_config,
+            ),
+        )
+        await self.namespaces.create_defaults()
+        await self.ownership.register_broker()
+        self._unwatch = self.metadata.watch(self._metadata_changed)
+        self.context = BrokerContext(
+            config=self.config,
+            clock=self.clock,
+            scope=self._scope,
+            namespaces=self.namespaces,
+            lookup=self.lookup,
+            topics=self.topics,
+            producer_names=ProducerNames(self.config.cluster, await self._start_number()),
+        )
+        self.connections = ConnectionListener(self.context)
+        Upkeep(self.topics, self.config, self.clock).start(self._scope)
+        return self
+
+    async def serve(self, listener: Listener) -> None:
+        """Accept clients on a bound address."""
+        await self.connections.serve(listener)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self.connections.close()
+            self._unwatch()
+            await self.topics.close()
+            await self.factory.close()
+            self.namespaces.close()
+        finally:
+            await self._scope.__aexit__(kind, error, trace)
+
+    async def _start_number(self) -> int:
+        """How many brokers have started on this metadata store before: makes generated producer names unique."""
+        path, _ = await self.metadata.put(paths.PRODUCER_NAME_PREFIX + "start-", b"", sequential=True)
+        return paths.sequence_of(path)
+
+    def _metadata_changed(self, path: str) -> None:
+        """A namespace's policies take effect on its loaded topics at once."""
+        parts = path.removeprefix(paths.POLICIES_PATH + "/").split("/")
+        if path.startswith(paths.POLICIES_PATH + "/") and len(parts) == 2:
+            self._scope.spawn(self.topics.policies_changed(NamespaceName(parts[0], parts[1])), "policies changed")
+
+    def _subscription_config(self, policies: EffectivePolicies) -> SubscriptionConfig:
+        config = self.config
+        return SubscriptionConfig(
+            max_unacked_per_consumer=policies.max_unacked_messages_per_consumer,
+            max_unacked_per_subscription=policies.max_unacked_messages_per_subscription,
+            max_consumers=policies.max_consumers_per_subscription,
+            delayed_delivery_enabled=policies.delayed_delivery,
+            delayed_delivery_tick_ms=policies.delayed_delivery_tick_ms,
+            batch_index_ack_enabled=config.batch_index_acknowledgment_enabled,
+            key_shared_consistent_hashing=config.key_shared_consistent_hashing,
+            key_shared_points=config.key_shared_points,
+            failover_delay_ms=config.active_consumer_failover_delay_ms,
+        )

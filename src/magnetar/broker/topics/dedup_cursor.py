@@ -1,0 +1,68 @@
+"""The durable half of deduplication: snapshots in the cursor `pulsar.dedup`, replay of what came after the last one."""
+
+from __future__ import annotations
+
+import asyncio
+
+from magnetar.base.limits import BYTES_PER_READ_MAX, ENTRIES_PER_DISPATCH_MAX
+from magnetar.broker.topics.deduplication import CURSOR_NAME, Deduplicator
+from magnetar.broker.topics.publish import PublishOp
+from magnetar.managed_ledger.cursor import ManagedCursor
+from magnetar.managed_ledger.entry import Entry
+from magnetar.managed_ledger.ledger import ManagedLedger
+from magnetar.managed_ledger.position import LATEST, Position
+from magnetar.managed_ledger.reads import entries_future
+from magnetar.wire.pulsar.headers import parse_metadata
+
+
+class DedupCursor:
+    """Owns the cursor; `advanced` is called for each stored entry and takes a snapshot every `snapshot_entries`."""
+
+    def __init__(self, cursor: ManagedCursor, dedup: Deduplicator, snapshot_entries: int) -> None:
+        self._cursor = cursor
+        self._dedup = dedup
+        self._snapshot_entries = snapshot_entries
+        self._since_snapshot = 0
+        self._last: Position | None = None
+
+    @classmethod
+    async def recover(
+        cls, ledger: ManagedLedger, producers_max: int, snapshot_entries: int
+    ) -> tuple[DedupCursor, Deduplicator]:
+        """Open or create the cursor, restore its snapshot and replay the entries behind it."""
+        dedup = Deduplicator(producers_max)
+        cursor = await ledger.open_cursor(CURSOR_NAME, initial=LATEST)
+        dedup.restore(dict(cursor.properties))
+        recovered = cls(cursor, dedup, snapshot_entries)
+        cursor.rewind()
+        while entries := await _read(cursor):
+            for entry in entries:
+                recovered._replay(entry)
+        recovered.snapshot()
+        return recovered, dedup
+
+    def _replay(self, entry: Entry) -> None:
+        metadata = parse_metadata(entry.data)
+        self._last = entry.position
+        if metadata.num_chunks_from_msg > 1 and metadata.chunk_id < metadata.num_chunks_from_msg - 1:
+            return
+        self._dedup.persist(metadata.producer_name, max(metadata.sequence_id, metadata.highest_sequence_id))
+        self._since_snapshot += 1
+
+    def advanced(self, op: PublishOp) -> None:
+        self._last = Position(op.ledger_id, op.entry_id)
+        self._since_snapshot += 1
+        if self._since_snapshot >= self._snapshot_entries:
+            self.snapshot()
+
+    def snapshot(self) -> None:
+        """Move the cursor to the last stored entry, with the watermarks in its properties."""
+        if self._last is not None and self._since_snapshot:
+            self._since_snapshot = 0
+            self._cursor.acknowledge_cumulative(self._last, self._dedup.snapshot())
+
+
+async def _read(cursor: ManagedCursor) -> list[Entry]:
+    future: asyncio.Future[list[Entry]] = asyncio.get_running_loop().create_future()
+    cursor.read(ENTRIES_PER_DISPATCH_MAX, BYTES_PER_READ_MAX, entries_future(future))
+    return await future

@@ -1,0 +1,157 @@
+"""A non-persistent topic: what is published goes to the consumers that can take it now; nothing is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from magnetar.broker.config import BrokerConfig
+from magnetar.broker.dispatch.ports import ConsumerChannel
+from magnetar.broker.errors import ConsumerBusyError, NotAllowedError, SubscriptionNotFoundError
+from magnetar.broker.namespaces.errors import PreconditionFailedError
+from magnetar.broker.namespaces.policies import EffectivePolicies
+from magnetar.broker.naming import TopicName, subscription_name
+from magnetar.broker.subscriptions.consumer import Consumer
+from magnetar.broker.subscriptions.nonpersistent import NonPersistentSubscription
+from magnetar.broker.topics.publishers import AppendDone, Publishers
+from magnetar.broker.topics.stats import TopicRates, producer_stats
+from magnetar.broker.topics.subscribe import SubscribeRequest, new_consumer
+from magnetar.broker.topics.subscription_set import Surroundings
+from magnetar.managed_ledger.entry import Entry
+from magnetar.managed_ledger.position import EARLIEST, Position
+
+UNSTORED = Position(0, 0)
+"""What receipts and messages of a non-persistent topic carry as their position, as in Pulsar."""
+
+
+class NonPersistentTopic:
+    """Implements `Topic`."""
+
+    terminated = False
+
+    def __init__(
+        self, name: TopicName, config: BrokerConfig, policies: EffectivePolicies, surroundings: Surroundings
+    ) -> None:
+        self.name = name
+        self.policies = policies
+        self._around = surroundings
+        self._by_name: dict[str, NonPersistentSubscription] = {}
+        self._subscriptions: list[NonPersistentSubscription] = []
+        self.created_ms = surroundings.clock.now_ms()
+        self.last_publish_ms = 0
+        self.rates = TopicRates()
+        self.publishers = Publishers(topic_name=str(name), append=self._publish, clock=surroundings.clock)
+        self.apply_policies(policies)
+
+    def _publish(self, data: bytes, done: AppendDone) -> None:
+        self.last_publish_ms = self._around.clock.now_ms()
+        entry = Entry(UNSTORED.ledger_id, UNSTORED.entry_id, data)
+        for subscription in self._subscriptions:
+            subscription.publish(entry)
+        done(None, UNSTORED.ledger_id, UNSTORED.entry_id)
+
+    @property
+    def in_use(self) -> bool:
+        return bool(len(self.publishers.producers) or self._by_name)
+
+    @property
+    def subscription_names(self) -> list[str]:
+        return list(self._by_name)
+
+    async def subscribe(self, request: SubscribeRequest, channel: ConsumerChannel) -> Consumer:
+        subscription_name(request.subscription)
+        limit = self.policies.max_consumers_per_topic
+        if limit and sum(len(subscription.consumers) for subscription in self._subscriptions) >= limit:
+            raise ConsumerBusyError(f"Topic reached max consumers limit {limit}")
+        subscription = self._by_name.get(request.subscription) or NonPersistentSubscription(
+            str(self.name), request.subscription, self._around.config(self.policies)
+        )
+        consumer = new_consumer(request, channel, self._around.clock.now_ms())
+        subscription.add_consumer(consumer)
+        self._by_name[request.subscription] = subscription
+        self._subscriptions = list(self._by_name.values())
+        return consumer
+
+    async def consumer_left(self, consumer: Consumer) -> None:
+        """A subscription that keeps nothing goes with its last consumer."""
+        if consumer.subscription is None:
+            return
+        name = consumer.subscription.name
+        subscription = self._by_name.get(name)
+        consumer.subscription.remove_consumer(consumer)
+        if subscription is not None and not subscription.consumers:
+            self._remove(name)
+
+    def _remove(self, name: str) -> None:
+        self._by_name.pop(name, None)
+        self._subscriptions = list(self._by_name.values())
+
+    async def unsubscribe(self, subscription: str, force: bool = False) -> None:
+        known = self._by_name.get(subscription)
+        if known is None:
+            raise SubscriptionNotFoundError("Subscription not found")
+        if len(known.consumers) > 1 and not force:
+            raise PreconditionFailedError("Subscription has active connected consumers")
+        known.disconnect()
+        self._remove(subscription)
+
+    async def ensure_subscription(self, name: str, start: Position) -> None:
+        """An initial subscription would keep messages, which a non-persistent topic cannot."""
+        raise NotAllowedError(f"{self.name} is not persistent: it cannot keep messages for the subscription {name}")
+
+    async def seek(self, subscription: str, target: Position) -> None:
+        raise NotAllowedError("Seek is not supported on a non-persistent topic")
+
+    async def seek_to_time(self, subscription: str, publish_time_ms: int) -> None:
+        raise NotAllowedError("Seek is not supported on a non-persistent topic")
+
+    async def last_message(self) -> tuple[Position, int]:
+        return EARLIEST, 0
+
+    def mark_delete_position(self, subscription: str) -> Position | None:
+        return None
+
+    def backlog_of(self, subscription: str) -> int:
+        return 0
+
+    def apply_policies(self, policies: EffectivePolicies) -> None:
+        self.policies = policies
+        self.publishers.producers.producers_max = policies.max_producers_per_topic
+
+    async def update_deduplication(self) -> None:
+        """What is not stored is not deduplicated."""
+
+    def sample_rates(self, now_s: float) -> None:
+        counters = self.publishers.counters
+        self.rates.sample(counters.messages_in, counters.bytes_in, now_s)
+
+    def stats(self) -> Mapping[str, object]:
+        counters = self.publishers.counters
+        subscriptions = {subscription.name: subscription.stats() for subscription in self._subscriptions}
+        return {
+            "msgRateIn": self.rates.rate_in,
+            "msgThroughputIn": self.rates.throughput_in,
+            "msgRateOut": 0.0,
+            "msgThroughputOut": 0.0,
+            "bytesInCounter": counters.bytes_in,
+            "msgInCounter": counters.messages_in,
+            "bytesOutCounter": sum(stats["bytesOutCounter"] for stats in subscriptions.values()),
+            "msgOutCounter": sum(stats["msgOutCounter"] for stats in subscriptions.values()),
+            "averageMsgSize": counters.bytes_in / counters.messages_in if counters.messages_in else 0.0,
+            "storageSize": 0,
+            "backlogSize": 0,
+            "waitingPublishers": len(self.publishers.producers.waiting),
+            "publishers": [producer_stats(producer) for producer in self.publishers.producers.all],
+            "subscriptions": subscriptions,
+            "replication": {},
+            "deduplicationStatus": "Disabled",
+            "topicCreationTimeStamp": self.created_ms,
+            "lastPublishTimestamp": self.last_publish_ms,
+        }
+
+    async def close(self) -> None:
+        self.publishers.disconnect_all()
+        for subscription in self._subscriptions:
+            subscription.disconnect()
+
+    async def delete(self) -> None:
+        await self.close()

@@ -1,0 +1,243 @@
+"""A persistent topic: a managed ledger, its publishers and its subscriptions, held together and kept within their policies.
+
+What each part does is in its own file (`publishers`, `subscription_set`, `dedup_cursor`, `backlog`, `expiry`, `stats`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from magnetar.broker.config import BrokerConfig
+from magnetar.broker.dispatch.entry_metadata import metadata_of
+from magnetar.broker.dispatch.ports import ConsumerChannel
+from magnetar.broker.namespaces.errors import AlreadyExistsError
+from magnetar.broker.namespaces.policies import EffectivePolicies
+from magnetar.broker.naming import TopicName
+from magnetar.broker.subscriptions.consumer import Consumer
+from magnetar.broker.subscriptions.subscription import Subscription
+from magnetar.broker.topics import backlog
+from magnetar.broker.topics.dedup_cursor import DedupCursor
+from magnetar.broker.topics.deduplication import CURSOR_NAME
+from magnetar.broker.topics.expiry import position_older_than
+from magnetar.broker.topics.publishers import Publishers
+from magnetar.broker.topics.stats import TopicRates, persistent_stats
+from magnetar.broker.topics.subscribe import SubscribeRequest
+from magnetar.broker.topics.subscription_set import SubscriptionSet, Surroundings
+from magnetar.managed_ledger.config import ManagedLedgerConfig
+from magnetar.managed_ledger.ledger import ManagedLedger
+from magnetar.managed_ledger.position import EARLIEST, Position
+from magnetar.managed_ledger.sizes import position_after_bytes, size_after
+
+TOPIC_EPOCH_PROPERTY = "topicEpoch"
+
+
+def ledger_config(base: ManagedLedgerConfig, policies: EffectivePolicies) -> ManagedLedgerConfig:
+    """The managed ledger's settings under the namespace's policies."""
+    minutes, megabytes = policies.retention_time_minutes, policies.retention_size_mb
+    return replace(
+        base,
+        retention_time_ms=minutes * 60_000 if minutes >= 0 else -1,
+        retention_size_bytes=megabytes * 1024 * 1024 if megabytes >= 0 else -1,
+        ensemble_size=policies.ensemble_size,
+        write_quorum=policies.write_quorum,
+        ack_quorum=policies.ack_quorum,
+    )
+
+
+class PersistentTopic:
+    """Implements `Topic`."""
+
+    def __init__(
+        self,
+        name: TopicName,
+        ledger: ManagedLedger,
+        config: BrokerConfig,
+        policies: EffectivePolicies,
+        surroundings: Surroundings,
+    ) -> None:
+        self.name = name
+        self.ledger = ledger
+        self.policies = policies
+        self._config = config
+        self._around = surroundings
+        self._dedup: DedupCursor | None = None
+        self.created_ms = surroundings.clock.now_ms()
+        self.rates = TopicRates()
+        self.publishers = Publishers(
+            topic_name=str(name),
+            append=ledger.append,
+            clock=surroundings.clock,
+            topic_epoch=int(ledger.properties.get(TOPIC_EPOCH_PROPERTY, "0")),
+        )
+        self.publishers.store_epoch = self._store_epoch
+        self.publishers.append_failed = self._append_failed
+        self.subscriptions = SubscriptionSet(str(name), ledger, surroundings, policies)
+
+    async def load(self) -> None:
+        """Bring back what the cursors hold: subscriptions and, where it is enabled, deduplication."""
+        self.apply_policies(self.policies)
+        await self.subscriptions.load()
+        await self.update_deduplication()
+
+    async def _store_epoch(self, epoch: int) -> None:
+        await self.ledger.set_properties({**self.ledger.properties, TOPIC_EPOCH_PROPERTY: str(epoch)})
+
+    def _append_failed(self) -> None:
+        """Producers were told; their clients send again from the first unanswered entry on a new registration."""
+        self.publishers.disconnect_all()
+        self.ledger.resume_writes()
+
+    @property
+    def terminated(self) -> bool:
+        return self.ledger.terminated
+
+    @property
+    def in_use(self) -> bool:
+        """Somebody produces, or a subscription exists: deletion then takes force."""
+        return bool(len(self.publishers.producers) or self.subscriptions.all)
+
+    # ---- Subscriptions
+
+    async def subscribe(self, request: SubscribeRequest, channel: ConsumerChannel) -> Consumer:
+        return await self.subscriptions.subscribe(request, channel)
+
+    async def consumer_left(self, consumer: Consumer) -> None:
+        await self.subscriptions.consumer_left(consumer)
+
+    async def unsubscribe(self, subscription: str, force: bool = False) -> None:
+        await self.subscriptions.unsubscribe(subscription, force)
+
+    async def ensure_subscription(self, name: str, start: Position) -> None:
+        """A subscription that a producer wants to exist before its first message."""
+        try:
+            await self.subscriptions.create(name, start, {})
+        except AlreadyExistsError:
+            return
+
+    async def seek(self, subscription: str, target: Position) -> None:
+        await self.subscriptions.get(subscription).seek(target)
+
+    async def seek_to_time(self, subscription: str, publish_time_ms: int) -> None:
+        await self.subscriptions.get(subscription).seek_to_time(publish_time_ms)
+
+    async def last_message(self) -> tuple[Position, int]:
+        """Position of the last entry, and its number of messages when it is a batch, else 0. (-1, -1) without any."""
+        last = self.ledger.last_confirmed
+        if last.entry_id < 0:
+            return EARLIEST, 0
+        metadata = metadata_of(await self.ledger.read_entry(last))
+        return last, metadata.num_messages if metadata.batched else 0
+
+    def mark_delete_position(self, subscription: str) -> Position | None:
+        return self.subscriptions.get(subscription).cursor.mark_delete_position
+
+    def backlog_of(self, subscription: str) -> int:
+        return self.subscriptions.get(subscription).backlog_messages
+
+    # ---- Policies and upkeep
+
+    def apply_policies(self, policies: EffectivePolicies) -> None:
+        self.policies = policies
+        self.subscriptions.policies = policies
+        self.publishers.producers.producers_max = policies.max_producers_per_topic
+        self.ledger.set_config(ledger_config(self._config.managed_ledger, policies))
+        for subscription in self.subscriptions.all:
+            subscription.set_config(self._around.config(policies))
+
+    async def update_deduplication(self) -> None:
+        """Switch deduplication on or off, as the policies say."""
+        if self.policies.deduplication and self._dedup is None:
+            self._dedup, self.publishers.dedup = await DedupCursor.recover(
+                self.ledger, self._config.deduplication_producers_max, self._config.deduplication_snapshot_entries
+            )
+            self.publishers.dedup_advanced = self._dedup.advanced
+        elif not self.policies.deduplication and CURSOR_NAME in self.ledger.cursors:
+            self._dedup, self.publishers.dedup = None, None
+            self.publishers.dedup_advanced = lambda op: None
+            await self.ledger.delete_cursor(CURSOR_NAME)
+
+    async def expire_messages(self) -> None:
+        """Count backlog older than the TTL as consumed."""
+        ttl_s = self.policies.message_ttl_s
+        if ttl_s <= 0 or not any(subscription.cursor.backlog_entries for subscription in self.subscriptions.all):
+            return
+        position = await position_older_than(self.ledger, self._around.clock.now_ms() - ttl_s * 1000)
+        if position is not None:
+            for subscription in self.subscriptions.all:
+                await subscription.expire(position)
+
+    async def trim(self) -> None:
+        """Give back the storage of consumed ledgers that retention no longer keeps."""
+        if self._dedup is not None:
+            self._dedup.snapshot()
+        if self._consumed_and_unretained():
+            await self.ledger.rollover()
+        await self.ledger.trim()
+
+    def _consumed_and_unretained(self) -> bool:
+        """An idle topic whose last ledger is consumed would keep it until the next rollover: roll now."""
+        cursors = [cursor for cursor in self.ledger.cursors.values() if cursor.durable]
+        policies = self.policies
+        unretained = policies.retention_time_minutes == 0 or policies.retention_size_mb == 0
+        return unretained and bool(cursors) and not any(cursor.backlog_entries for cursor in cursors)
+
+    async def check_backlog_quota(self) -> None:
+        """Refuse producers or evict, as long as the quota is exceeded; take producers back once it is not."""
+        slowest = self.slowest_subscription()
+        exceeded = None
+        if slowest is not None:
+            size_quota, age_quota = self.policies.size_quota, self.policies.age_quota
+            backlog_bytes = size_after(self.ledger.index, slowest.cursor.mark_delete_position)
+            if backlog.size_exceeded(size_quota, backlog_bytes):
+                exceeded = backlog.refusal(size_quota, str(self.name))
+                if exceeded is None:
+                    surplus = backlog.bytes_to_evict(size_quota, backlog_bytes)
+                    await slowest.expire(
+                        position_after_bytes(self.ledger.index, slowest.cursor.mark_delete_position, surplus)
+                    )
+            elif age_quota.limit_time_s > 0:
+                oldest = await position_older_than(
+                    self.ledger, self._around.clock.now_ms() - age_quota.limit_time_s * 1000
+                )
+                if oldest is not None and oldest > slowest.cursor.mark_delete_position:
+                    exceeded = backlog.refusal(age_quota, str(self.name))
+                    if exceeded is None:
+                        for subscription in self.subscriptions.all:
+                            await subscription.expire(oldest)
+        self.publishers.refusal = exceeded
+        if exceeded is not None:
+            self.publishers.disconnect_all()
+
+    def slowest_subscription(self) -> Subscription | None:
+        """The durable subscription that lags furthest behind."""
+        durable = [subscription for subscription in self.subscriptions.all if subscription.durable]
+        return min(durable, key=lambda subscription: subscription.cursor.mark_delete_position, default=None)
+
+    def sample_rates(self, now_s: float) -> None:
+        counters = self.publishers.counters
+        self.rates.sample(counters.messages_in, counters.bytes_in, now_s)
+
+    def stats(self) -> Mapping[str, object]:
+        return persistent_stats(self)
+
+    # ---- The end
+
+    async def terminate(self) -> Position:
+        """No more entries, for good. Consumers learn of it when they have read everything."""
+        position = await self.ledger.terminate()
+        for subscription in self.subscriptions.all:
+            subscription.topic_terminated()
+        return position
+
+    async def close(self) -> None:
+        self.publishers.disconnect_all()
+        await self.subscriptions.close()
+        if self._dedup is not None:
+            self._dedup.snapshot()
+        await self.ledger.close()
+
+    async def delete(self) -> None:
+        self.publishers.disconnect_all()
+        await self.subscriptions.close()
+        await self.ledger.delete()

@@ -1,0 +1,31 @@
+"""What a topic needs from the connection of a producer; implemented in `connection/`."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from magnetar.base.errors import MagnetarError
+from magnetar.broker.topics.publish import PublishOp
+
+
+class ProducerChannel(Protocol):
+    """One per connection; the producer id says whom it concerns."""
+
+    address: str
+    client_version: str
+
+    def receipt(self, producer_id: int, op: PublishOp) -> None:
+        """The entry is stored (or was a duplicate, or dropped): answer SEND_RECEIPT."""
+        ...
+
+    def refuse(self, producer_id: int, op: PublishOp, error: MagnetarError) -> None:
+        """The entry could not be stored: answer SEND_ERROR. The client reconnects and sends it again."""
+        ...
+
+    def close_producer(self, producer_id: int) -> None:
+        """Tell the client that the server closed its producer; it comes back by itself."""
+        ...
+
+    async def probe(self) -> bool:
+        """Is the client at the other end alive?"""
+        ...

@@ -1,0 +1,120 @@
+"""A producer registered on a topic, and the order of its receipts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from enum import IntEnum
+from typing import TYPE_CHECKING, Protocol
+
+from magnetar.base.errors import MagnetarError
+from magnetar.broker.topics.publish import PublishOp
+
+if TYPE_CHECKING:
+    from magnetar.broker.topics.ports import ProducerChannel
+
+
+class AccessMode(IntEnum):
+    """PIP-68; numbers as on the wire."""
+
+    SHARED = 0
+    EXCLUSIVE = 1
+    WAIT_FOR_EXCLUSIVE = 2
+    EXCLUSIVE_WITH_FENCING = 3
+
+
+class PublishTarget(Protocol):
+    """What a producer needs of its topic."""
+
+    def publish(self, op: PublishOp, data: bytes, is_chunk: bool) -> None:
+        """Store the entry; `op.done` answers, possibly before this returns."""
+        ...
+
+    def published(self, op: PublishOp) -> None:
+        """Called for each settled entry in receipt order, before the receipt leaves."""
+        ...
+
+    def last_sequence_id(self, producer_name: str) -> int:
+        """The highest stored sequence id of a producer name under deduplication, else -1."""
+        ...
+
+
+class Producer:
+    """Counters are read at scrape time. Receipts leave in send order: the official client closes the connection otherwise."""
+
+    __slots__ = (
+        "access_mode",
+        "bytes_in",
+        "channel",
+        "closed",
+        "connected_since_ms",
+        "epoch",
+        "generated_name",
+        "messages_in",
+        "metadata",
+        "name",
+        "pending",
+        "producer_id",
+        "rates",
+        "settled_access",
+        "topic",
+        "topic_epoch",
+    )
+
+    def __init__(
+        self,
+        *,
+        producer_id: int,
+        name: str,
+        generated_name: bool,
+        epoch: int,
+        access_mode: AccessMode,
+        topic_epoch: int | None,
+        channel: ProducerChannel,
+        topic: PublishTarget,
+        metadata: dict[str, str],
+        connected_since_ms: int,
+    ) -> None:
+        self.producer_id = producer_id
+        self.name = name
+        self.generated_name = generated_name
+        self.epoch = epoch
+        self.access_mode = access_mode
+        self.topic_epoch = topic_epoch
+        self.channel = channel
+        self.topic = topic
+        self.metadata = metadata
+        self.connected_since_ms = connected_since_ms
+        self.pending: deque[PublishOp] = deque()
+        self.messages_in = 0
+        self.bytes_in = 0
+        self.rates = (0.0, 0.0)
+        self.closed = False
+        self.settled_access = asyncio.Event()  # set once it is known whether the producer gets the access it asked for
+
+    def publish(self, op: PublishOp, data: bytes, is_chunk: bool) -> None:
+        """Hand an entry to the topic; its receipt follows through the channel."""
+        self.pending.append(op)
+        self.topic.publish(op, data, is_chunk)
+
+    def settle(self) -> None:
+        """Answer every settled entry at the head of the queue."""
+        pending = self.pending
+        while pending and pending[0].settled:
+            op = pending.popleft()
+            self.topic.published(op)
+            if op.error is None:
+                self.messages_in += op.num_messages
+                self.bytes_in += op.data_bytes
+                self.channel.receipt(self.producer_id, op)
+            else:
+                self._refuse(op, op.error)
+
+    def _refuse(self, op: PublishOp, error: MagnetarError) -> None:
+        self.channel.refuse(self.producer_id, op, error)
+
+    def disconnect(self) -> None:
+        """Server-side close: the client registers anew and repeats what has no receipt."""
+        if not self.closed:
+            self.closed = True
+            self.channel.close_producer(self.producer_id)

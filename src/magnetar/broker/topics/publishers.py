@@ -1,0 +1,223 @@
+"""The publishing side of one topic: registered producers, deduplication, what refuses new entries, counters."""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left
+from collections.abc import Awaitable, Callable
+
+from magnetar.base.clock import Clock
+from magnetar.base.errors import BrokerError, MagnetarError
+from magnetar.broker.errors import PersistenceRefusedError, ProducerBusyError, TopicTerminatedError
+from magnetar.broker.topics.access_modes import Admission, Producers
+from magnetar.broker.topics.deduplication import Deduplicator, Verdict
+from magnetar.broker.topics.producer import AccessMode, Producer
+from magnetar.broker.topics.publish import NO_ID, PublishOp
+from magnetar.managed_ledger.errors import ManagedLedgerTerminatedError
+from magnetar.wire.pulsar.headers import parse_metadata
+
+AppendDone = Callable[[MagnetarError | None, int, int], None]
+
+WRITE_LATENCY_BOUNDS_MS = (0.5, 1.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 1000.0)
+"""Pulsar's buckets of `pulsar_storage_write_latency`; one more for what is slower."""
+
+ENTRY_SIZE_BOUNDS_BYTES = (128, 512, 1024, 2048, 4096, 16384, 102400, 1048576)
+"""Pulsar's buckets of `pulsar_entry_size`; one more for what is larger."""
+
+DRAIN_TIMEOUT_S = 30.0
+"""How long a producer that comes back waits for what its former connection left unanswered; then it is told to try again."""
+
+
+class PublishCounters:
+    """Plain ints, read at scrape time. Rates are computed from them by `stats`."""
+
+    __slots__ = ("bytes_in", "entries_in", "entry_size_buckets", "latency_buckets", "latency_total_ms", "messages_in")
+
+    def __init__(self) -> None:
+        self.messages_in = 0
+        self.bytes_in = 0
+        self.entries_in = 0
+        self.latency_total_ms = 0.0
+        self.latency_buckets = [0] * (len(WRITE_LATENCY_BOUNDS_MS) + 1)
+        self.entry_size_buckets = [0] * (len(ENTRY_SIZE_BOUNDS_BYTES) + 1)
+
+    def add(self, op: PublishOp, latency_ms: float) -> None:
+        self.messages_in += op.num_messages
+        self.bytes_in += op.data_bytes
+        self.entries_in += 1
+        self.latency_total_ms += latency_ms
+        self.latency_buckets[bisect_left(WRITE_LATENCY_BOUNDS_MS, latency_ms)] += 1
+        self.entry_size_buckets[bisect_left(ENTRY_SIZE_BOUNDS_BYTES, op.data_bytes)] += 1
+
+
+class Publishers:
+    """Implements `PublishTarget`. `append` stores an entry and answers through its callback, in append order."""
+
+    def __init__(
+        self, *, topic_name: str, append: Callable[[bytes, AppendDone], None], clock: Clock, topic_epoch: int = 0
+    ) -> None:
+        self._topic_name = topic_name
+        self._append = append
+        self._clock = clock
+        self._monotonic_s = clock.monotonic_s
+        self.producers = Producers()
+        self.counters = PublishCounters()
+        self.topic_epoch = topic_epoch
+        self.store_epoch: Callable[[int], Awaitable[None]] = _forget_epoch
+        self.append_failed: Callable[[], None] = lambda: None
+        self._failure_announced = False
+        self.dedup: Deduplicator | None = None
+        self.dedup_advanced: Callable[[PublishOp], None] = lambda op: None
+        self.refusal: BrokerError | None = None
+        self._draining: dict[str, Producer] = {}
+        self._drained = asyncio.Event()
+
+    # ---- The message path
+
+    def publish(self, op: PublishOp, data: bytes, is_chunk: bool) -> None:
+        dedup = self.dedup
+        if dedup is not None and not self._admit(dedup, op, data, is_chunk):
+            return
+        op.started_s = self._monotonic_s()
+        self._append(data, op.done)
+
+    def _admit(self, dedup: Deduplicator, op: PublishOp, data: bytes, is_chunk: bool) -> bool:
+        """False when the entry is not to be stored; its answer then waits for its turn in the producer's queue."""
+        name = op.producer.name
+        if is_chunk:
+            metadata = parse_metadata(data)
+            op.advances = metadata.chunk_id == metadata.num_chunks_from_msg - 1
+        if dedup.check(name, op.last_sequence_id) is Verdict.NEW:
+            if op.advances:
+                dedup.push(name, op.last_sequence_id)
+            return True
+        op.deduplicated = True
+        op.done(None, NO_ID, NO_ID)
+        return False
+
+    def published(self, op: PublishOp) -> None:
+        dedup = self.dedup
+        if dedup is not None:
+            self._watermark(dedup, op)
+        if op.error is None:
+            if not op.deduplicated:
+                self.counters.add(op, (self._monotonic_s() - op.started_s) * 1000)
+        elif isinstance(op.error, ManagedLedgerTerminatedError):
+            op.error = TopicTerminatedError(f"topic {self._topic_name} is terminated")
+        elif not isinstance(op.error, BrokerError):
+            op.error = PersistenceRefusedError(str(op.error))
+            self._announce_failure()
+        if self._draining and len(op.producer.pending) == 0:
+            self._forget_drained(op.producer)
+
+    def _watermark(self, dedup: Deduplicator, op: PublishOp) -> None:
+        name = op.producer.name
+        if op.deduplicated:
+            if op.error is None and not dedup.is_persisted(name, op.last_sequence_id):
+                op.error = PersistenceRefusedError("the entry that this one repeats was not stored; send it again")
+        elif op.error is not None:
+            dedup.failed(name)
+        elif op.advances:
+            dedup.persist(name, op.last_sequence_id)
+            self.dedup_advanced(op)
+
+    def _announce_failure(self) -> None:
+        """Once for a burst of failures, after all of them have been answered."""
+        if not self._failure_announced:
+            self._failure_announced = True
+            asyncio.get_running_loop().call_soon(self._failed)
+
+    def _failed(self) -> None:
+        self._failure_announced = False
+        self.append_failed()
+
+    def last_sequence_id(self, producer_name: str) -> int:
+        return self.dedup.last_sequence_id(producer_name) if self.dedup is not None else -1
+
+    # ---- Producers come and go
+
+    async def register(self, producer: Producer) -> bool:
+        """Add a producer; False when it has to wait for exclusive access (then `wait_for_promotion`).
+
+        Raises ProducerBusyError, ProducerFencedError, or whatever `refusal` holds at the moment.
+        """
+        if self.refusal is not None:
+            raise self.refusal
+        await self._settle_name_clash(producer)
+        await self._wait_drained(producer.name)
+        epoch = self.topic_epoch
+        admission = self.producers.add(producer, epoch)
+        self._apply(admission)
+        if self.topic_epoch != epoch:
+            await self.store_epoch(
+                self.topic_epoch
+            )  # before the client learns of it: a restart must not hand it out again
+        return producer in admission.ready
+
+    async def _settle_name_clash(self, producer: Producer) -> None:
+        """The same client coming back replaces itself; a stranger with a live namesake is refused."""
+        former = self.producers.named(producer.name)
+        if former is None:
+            return
+        same = former.channel is producer.channel and former.producer_id == producer.producer_id
+        newer = former.generated_name and producer.generated_name and former.epoch < producer.epoch
+        if not (same or newer) and await former.channel.probe():
+            raise ProducerBusyError(f"Producer with name '{producer.name}' is already connected to topic")
+        if self.producers.named(producer.name) is former:
+            former.closed = True
+            self.remove(former)
+
+    async def _wait_drained(self, name: str) -> None:
+        """Entries of the former connection must be answered by the storage first, or a resend could overtake them."""
+        if name not in self._draining:
+            return
+        try:
+            async with asyncio.timeout(DRAIN_TIMEOUT_S):
+                while name in self._draining:
+                    self._drained.clear()
+                    await self._drained.wait()
+        except TimeoutError:
+            raise ProducerBusyError(f"entries of the former producer '{name}' still wait for the storage") from None
+
+    def remove(self, producer: Producer) -> None:
+        """A producer left: what it has under way is finished by the storage all the same."""
+        if producer.pending:
+            self._draining[producer.name] = producer
+        self._apply(self.producers.remove(producer))
+        producer.settled_access.set()
+
+    async def wait_for_promotion(self, producer: Producer) -> bool:
+        """Until the producer has exclusive access: True; False when it was removed or fenced meanwhile."""
+        await producer.settled_access.wait()
+        return self.producers.named(producer.name) is producer
+
+    def disconnect_all(self) -> None:
+        """Close every producer from the server's side; the clients register anew."""
+        for producer in [*self.producers.all, *self.producers.waiting]:
+            self._disconnect(producer)
+
+    def _disconnect(self, producer: Producer) -> None:
+        producer.disconnect()
+        self.remove(producer)
+
+    def _apply(self, admission: Admission) -> None:
+        for fenced in admission.fenced:
+            fenced.disconnect()
+            if fenced.pending:
+                self._draining[fenced.name] = fenced
+            fenced.settled_access.set()
+        for producer in admission.ready:
+            if producer.access_mode is not AccessMode.SHARED:
+                if producer.topic_epoch is None:
+                    self.topic_epoch += 1
+                producer.topic_epoch = self.topic_epoch
+            producer.settled_access.set()
+
+    def _forget_drained(self, producer: Producer) -> None:
+        if self._draining.get(producer.name) is producer:
+            del self._draining[producer.name]
+            self._drained.set()
+
+
+async def _forget_epoch(epoch: int) -> None:
+    """Non-persistent topics have nowhere to keep it."""

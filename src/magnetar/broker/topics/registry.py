@@ -1,0 +1,161 @@
+"""Which topics are loaded. The first one to ask loads a topic; everybody else waits for the same load."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from magnetar.broker.config import BrokerConfig
+from magnetar.broker.errors import ServiceNotReadyError, TopicNotFoundError
+from magnetar.broker.namespaces.errors import AlreadyExistsError, NamespaceNotFoundError, PreconditionFailedError
+from magnetar.broker.namespaces.lookup import Lookup
+from magnetar.broker.namespaces.registry import NamespaceRegistry
+from magnetar.broker.naming import NamespaceName, TopicName
+from magnetar.broker.topics.nonpersistent import NonPersistentTopic
+from magnetar.broker.topics.persistent import PersistentTopic, ledger_config
+from magnetar.broker.topics.subscription_set import Surroundings
+from magnetar.managed_ledger.factory import ManagedLedgerFactory
+from magnetar.metadata import paths
+
+logger = logging.getLogger(__name__)
+
+AnyTopic = PersistentTopic | NonPersistentTopic
+
+
+class TopicRegistry:
+    """Topics by complete name, loaded on demand."""
+
+    def __init__(
+        self,
+        *,
+        factory: ManagedLedgerFactory,
+        namespaces: NamespaceRegistry,
+        lookup: Lookup,
+        config: BrokerConfig,
+        surroundings: Surroundings,
+    ) -> None:
+        self._factory = factory
+        self._namespaces = namespaces
+        self._lookup = lookup
+        self._config = config
+        self._around = surroundings
+        self._loaded: dict[TopicName, AnyTopic] = {}
+        self._busy: dict[TopicName, asyncio.Future[None]] = {}
+        self._closing = False
+
+    def loaded_non_persistent(self, namespace: NamespaceName) -> list[str]:
+        """Non-persistent topics exist only while they are loaded."""
+        return sorted(str(name) for name in self._loaded if not name.persistent and name.namespace_name == namespace)
+
+    @property
+    def loaded(self) -> list[AnyTopic]:
+        """In order of loading."""
+        return list(self._loaded.values())
+
+    def get_loaded(self, name: TopicName) -> AnyTopic | None:
+        return self._loaded.get(name)
+
+    async def get(self, name: TopicName, *, create: bool) -> AnyTopic:
+        """The topic, loaded now if it is not yet. `create` says whether it may be brought into being.
+
+        Raises TopicNotFoundError, ServiceNotReadyError, or the storage's error.
+        """
+        topic = self._loaded.get(name)
+        if topic is not None:
+            return topic
+        async with self._exclusive(name):
+            topic = self._loaded.get(name)
+            if topic is not None:
+                return topic
+            if self._closing:
+                raise ServiceNotReadyError("the broker is shutting down")
+            topic = await self._load(name, create)
+            self._loaded[name] = topic
+            return topic
+
+    @asynccontextmanager
+    async def _exclusive(self, name: TopicName) -> AsyncIterator[None]:
+        """One load, unload or deletion of a topic at a time."""
+        while name in self._busy:
+            await asyncio.wait([self._busy[name]])
+        mine = self._busy[name] = asyncio.get_running_loop().create_future()
+        try:
+            yield
+        finally:
+            del self._busy[name]
+            mine.set_result(None)
+
+    async def _load(self, name: TopicName, create: bool) -> AnyTopic:
+        if not await self._lookup.stored(name):
+            await self._namespaces.effective(name.namespace_name)
+            if not create:
+                raise TopicNotFoundError(f"Topic {name} does not exist")
+            await self._lookup.check_creatable(name)
+        return await self._open(name)
+
+    async def _open(self, name: TopicName) -> AnyTopic:
+        policies = await self._namespaces.effective(name.namespace_name)
+        await self._lookup.broker_of(name)
+        if not name.persistent:
+            return NonPersistentTopic(name, self._config, policies, self._around)
+        ledger_name = paths.managed_ledger_name(name.tenant, name.namespace, name.domain, name.local_name)
+        ledger = await self._factory.open(ledger_name, ledger_config(self._config.managed_ledger, policies))
+        topic = PersistentTopic(name, ledger, self._config, policies, self._around)
+        try:
+            await topic.load()
+        except BaseException:
+            await ledger.close()
+            raise
+        logger.info("topic loaded topic=%s", name)
+        return topic
+
+    async def create(self, name: TopicName) -> AnyTopic:
+        """An admin call creates the topic, whatever the auto-creation policy is. Raises AlreadyExistsError."""
+        if name in self._loaded or await self._lookup.stored(name):
+            raise AlreadyExistsError("This topic already exists")
+        async with self._exclusive(name):
+            topic = self._loaded.get(name)
+            if topic is None:
+                topic = self._loaded[name] = await self._open(name)
+            return topic
+
+    async def unload(self, name: TopicName) -> None:
+        """Close a topic here; the clients look it up and come back. Raises TopicNotFoundError."""
+        async with self._exclusive(name):
+            topic = self._loaded.pop(name, None)
+            if topic is not None:
+                await topic.close()
+                return
+        if not await self._lookup.stored(name):
+            raise TopicNotFoundError(f"Topic {name} does not exist")
+
+    async def delete(self, name: TopicName, *, force: bool = False) -> None:
+        """Remove a topic with all its data. Raises TopicNotFoundError, or PreconditionFailedError while it is in use."""
+        topic = await self.get(name, create=False)
+        if not force and topic.in_use:
+            raise PreconditionFailedError("Topic has active producers/subscriptions")
+        async with self._exclusive(name):
+            if self._loaded.pop(name, None) is not None:
+                await topic.delete()
+
+    async def policies_changed(self, namespace: NamespaceName) -> None:
+        """Apply a namespace's new policies to its loaded topics, at once."""
+        try:
+            policies = await self._namespaces.effective(namespace)
+        except NamespaceNotFoundError:
+            return
+        for topic in self.loaded:
+            if topic.name.namespace_name == namespace:
+                topic.apply_policies(policies)
+                await topic.update_deduplication()
+
+    async def close(self) -> None:
+        """Close every topic; no new ones are loaded afterwards."""
+        self._closing = True
+        for name in list(self._loaded):
+            async with self._exclusive(name):
+                topic = self._loaded.pop(name, None)
+                if topic is not None:
+                    await topic.close()

@@ -1,0 +1,186 @@
+"""The subscriptions of one persistent topic: found in its cursors when it is loaded, created by the first consumer."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from magnetar.base.clock import Clock
+from magnetar.broker.dispatch.ports import ConsumerChannel, Scheduler
+from magnetar.broker.errors import (
+    ConsumerBusyError,
+    NotAllowedError,
+    SubscriptionNotFoundError,
+)
+from magnetar.broker.namespaces.errors import AlreadyExistsError, PreconditionFailedError
+from magnetar.broker.namespaces.policies import EffectivePolicies
+from magnetar.broker.naming import subscription_name
+from magnetar.broker.subscriptions.config import SubscriptionConfig
+from magnetar.broker.subscriptions.consumer import Consumer
+from magnetar.broker.subscriptions.subscription import Subscription
+from magnetar.broker.topics.expiry import first_published_at
+from magnetar.broker.topics.subscribe import SubscribeRequest, new_consumer
+from magnetar.managed_ledger.cursor import ManagedCursor
+from magnetar.managed_ledger.ledger import ManagedLedger
+from magnetar.managed_ledger.position import EARLIEST, LATEST, Position
+
+SYSTEM_CURSOR_PREFIX = "pulsar."
+"""Cursors that are not subscriptions: `pulsar.dedup`, `pulsar.repl.<cluster>`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What subscriptions are built with; the same for all topics of a broker."""
+
+    clock: Clock
+    scheduler: Scheduler
+    rng: random.Random
+    config: Callable[[EffectivePolicies], SubscriptionConfig]
+
+
+class SubscriptionSet:
+    """By name. Creation and removal are serialized; everything on the message path goes to the subscriptions directly."""
+
+    def __init__(
+        self, topic_name: str, ledger: ManagedLedger, surroundings: Surroundings, policies: EffectivePolicies
+    ) -> None:
+        self._topic_name = topic_name
+        self._ledger = ledger
+        self._around = surroundings
+        self.policies = policies
+        self._by_name: dict[str, Subscription] = {}
+        self._lock = asyncio.Lock()
+
+    @property
+    def all(self) -> list[Subscription]:
+        return list(self._by_name.values())
+
+    @property
+    def consumers_count(self) -> int:
+        return sum(len(subscription.consumers) for subscription in self._by_name.values())
+
+    def get(self, name: str) -> Subscription:
+        """Raises SubscriptionNotFoundError."""
+        subscription = self._by_name.get(name)
+        if subscription is None:
+            raise SubscriptionNotFoundError("Subscription not found")
+        return subscription
+
+    async def load(self) -> None:
+        """One subscription for each durable cursor."""
+        for name, cursor in list(self._ledger.cursors.items()):
+            if cursor.durable and not name.startswith(SYSTEM_CURSOR_PREFIX):
+                self._add(name, cursor)
+
+    async def subscribe(self, request: SubscribeRequest, channel: ConsumerChannel) -> Consumer:
+        """Raises what `Subscription.add_consumer` raises, NotAllowedError, SubscriptionNotFoundError, ConsumerBusyError."""
+        subscription_name(request.subscription)
+        async with self._lock:
+            limit = self.policies.max_consumers_per_topic
+            if limit and self.consumers_count >= limit:
+                raise ConsumerBusyError(f"Topic reached max consumers limit {limit}")
+            subscription = self._by_name.get(request.subscription)
+            created = subscription is None
+            if subscription is None:
+                subscription = await self._create_for(request)
+            elif subscription.durable != request.durable:
+                raise NotAllowedError(
+                    f"subscription {request.subscription} is {'' if subscription.durable else 'not '}durable"
+                )
+            consumer = new_consumer(request, channel, self._around.clock.now_ms())
+            try:
+                subscription.add_consumer(consumer)
+            except Exception:
+                if created and not request.durable:
+                    await self._discard(subscription)
+                raise
+            return consumer
+
+    async def create(
+        self, name: str, start: Position, properties: dict[str, str], replicated: bool = False
+    ) -> Subscription:
+        """A durable subscription without a consumer (admin call, initial subscription). Raises AlreadyExistsError."""
+        subscription_name(name)
+        async with self._lock:
+            if name in self._by_name:
+                raise AlreadyExistsError("Subscription already exists for topic")
+            self._check_room()
+            return await self._create_durable(name, start, properties)
+
+    async def consumer_left(self, consumer: Consumer) -> None:
+        """A reader's subscription goes with its last consumer."""
+        host = consumer.subscription
+        if host is None:
+            return
+        host.remove_consumer(consumer)
+        subscription = self._by_name.get(host.name)
+        if subscription is None or subscription.durable or subscription.consumers:
+            return
+        async with self._lock:
+            if not subscription.consumers and self._by_name.get(subscription.name) is subscription:
+                await self._discard(subscription)
+
+    async def unsubscribe(self, name: str, force: bool) -> None:
+        """Raises SubscriptionNotFoundError, or PreconditionFailedError while (other) consumers are connected."""
+        async with self._lock:
+            subscription = self.get(name)
+            if len(subscription.consumers) > 1 and not force:
+                raise PreconditionFailedError("Subscription has active connected consumers")
+            await self._discard(subscription)
+
+    async def close(self) -> None:
+        """Disconnect all consumers; the cursors stay."""
+        async with self._lock:
+            for subscription in self.all:
+                await subscription.close()
+            self._by_name.clear()
+
+    async def _create_for(self, request: SubscribeRequest) -> Subscription:
+        if not request.durable:
+            return await self._create_reader(request)
+        if not self.policies.auto_subscription_creation:
+            raise SubscriptionNotFoundError(
+                "Subscription does not exist, and subscriptions are not created automatically"
+            )
+        self._check_room()
+        start = EARLIEST if request.earliest else LATEST
+        return await self._create_durable(request.subscription, start, request.subscription_properties)
+
+    async def _create_durable(self, name: str, start: Position, properties: dict[str, str]) -> Subscription:
+        cursor = await self._ledger.open_cursor(name, initial=start, cursor_properties=properties)
+        return self._add(name, cursor)
+
+    async def _create_reader(self, request: SubscribeRequest) -> Subscription:
+        start = request.start if request.start is not None else LATEST
+        if request.start_rollback_s:
+            since_ms = self._around.clock.now_ms() - request.start_rollback_s * 1000
+            start = await first_published_at(self._ledger, since_ms)
+        cursor = self._ledger.new_non_durable_cursor(request.subscription, start)
+        return self._add(request.subscription, cursor)
+
+    def _add(self, name: str, cursor: ManagedCursor) -> Subscription:
+        around = self._around
+        subscription = Subscription(
+            topic_name=self._topic_name,
+            name=name,
+            ledger=self._ledger,
+            cursor=cursor,
+            clock=around.clock,
+            scheduler=around.scheduler,
+            config=around.config(self.policies),
+            rng=around.rng,
+        )
+        self._by_name[name] = subscription
+        return subscription
+
+    async def _discard(self, subscription: Subscription) -> None:
+        self._by_name.pop(subscription.name, None)
+        await subscription.close()
+        await self._ledger.delete_cursor(subscription.name)
+
+    def _check_room(self) -> None:
+        limit = self.policies.max_subscriptions_per_topic
+        if limit and len(self._by_name) >= limit:
+            raise NotAllowedError(f"Exceed the maximum number of subscriptions of the topic: {limit}")

@@ -1,0 +1,54 @@
+"""What a broker does by the clock: expire messages, trim ledgers, check backlog quotas, sample rates."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from magnetar.base.clock import Clock
+from magnetar.base.errors import MagnetarError
+from magnetar.base.tasks import TaskScope
+from magnetar.broker.config import BrokerConfig
+from magnetar.broker.topics.persistent import PersistentTopic
+from magnetar.broker.topics.registry import TopicRegistry
+
+logger = logging.getLogger(__name__)
+
+
+class Upkeep:
+    """One loop per job. A job that fails for one topic is logged and goes on with the next."""
+
+    def __init__(self, topics: TopicRegistry, config: BrokerConfig, clock: Clock) -> None:
+        self._topics = topics
+        self._config = config
+        self._clock = clock
+
+    def start(self, scope: TaskScope) -> None:
+        config = self._config
+        scope.spawn(self._every(config.message_expiry_check_interval_s, PersistentTopic.expire_messages), "expiry")
+        scope.spawn(self._every(config.retention_check_interval_s, PersistentTopic.trim), "retention")
+        if config.backlog_quota_check_enabled:
+            quota_s = config.backlog_quota_check_interval_s
+            scope.spawn(self._every(quota_s, PersistentTopic.check_backlog_quota), "quota")
+        scope.spawn(self._sample_rates(), "rates")
+
+    async def _every(self, interval_s: float, job: Callable[[PersistentTopic], Awaitable[None]]) -> None:
+        while True:
+            await asyncio.sleep(interval_s)
+            for topic in self._topics.loaded:
+                if isinstance(topic, PersistentTopic):
+                    await self._run(topic, job)
+
+    async def _run(self, topic: PersistentTopic, job: Callable[[PersistentTopic], Awaitable[None]]) -> None:
+        try:
+            await job(topic)
+        except MagnetarError as error:
+            logger.warning("upkeep failed topic=%s job=%s error=%s", topic.name, job.__name__, error)
+
+    async def _sample_rates(self) -> None:
+        while True:
+            await asyncio.sleep(self._config.stats_interval_s)
+            now_s = self._clock.monotonic_s()
+            for topic in self._topics.loaded:
+                topic.sample_rates(now_s)
