@@ -47,6 +47,9 @@ LOCK_TIMEOUT_S = 2.0
 PAGE_CACHE_KIB = 8 * 1024
 """SQLite's own page cache; beyond it pages come from the operating system's."""
 
+WAL_BYTES_KEPT = 64 * 1024 * 1024
+"""A write-ahead log that a burst has made longer is cut back to this size at the next checkpoint."""
+
 APPLICATION_ID = 0x4D474E54
 """Marks the file as ours (`MGNT`) in SQLite's header."""
 
@@ -336,6 +339,7 @@ def _prepare(path: Path, connection: sqlite3.Connection) -> None:
         raise StorageError(f"the file system of {path} does not support SQLite's write-ahead log (mode {mode})")
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute(f"PRAGMA cache_size = -{PAGE_CACHE_KIB}")
+    connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES_KEPT}")
     connection.execute("BEGIN EXCLUSIVE")
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if version > SCHEMA_VERSION:

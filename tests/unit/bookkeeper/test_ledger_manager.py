@@ -88,6 +88,18 @@ async def test_delete_removes_directories_that_become_empty() -> None:
     assert not await manager.exists(1)
 
 
+async def test_listing_finds_ids_of_both_forms_and_nothing_else() -> None:
+    store = MemoryMetadataStore()
+    manager = LedgerManager(store)
+    assert await manager.list_ids() == []
+    ids = [0, 9_999, 10_000, 2**31 - 2, 2**31 - 1, 1 << 32, 2**63 - 1]
+    for ledger_id in ids:
+        await store.put(paths.ledger_path(ledger_id), METADATA.to_bytes())
+    await store.put(paths.available_bookie_path("b:3181"), b"", ephemeral=True)
+    await store.put(paths.LAYOUT_PATH, b"2\n")
+    assert sorted(await manager.list_ids()) == ids
+
+
 async def test_damaged_metadata_is_not_a_missing_ledger() -> None:
     store = MemoryMetadataStore()
     await store.put(paths.ledger_path(5), b"garbage")

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from magnetar.bookkeeper.client import recovery
+from magnetar.bookkeeper.client import client
 from magnetar.bookkeeper.client.writer import LedgerWriter
 from magnetar.bookkeeper.codes import FLAG_FENCE, FLAG_HIGH_PRIORITY, FLAG_RECOVERY_ADD, ReturnCode
 from magnetar.bookkeeper.errors import (
@@ -270,13 +270,14 @@ async def test_a_failing_copy_fails_the_recovery() -> None:
     assert (await other.read_metadata(writer.ledger_id)).state is LedgerState.IN_RECOVERY
 
 
-async def test_a_recovery_that_nobody_answers_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery, "RECOVERY_TIMEOUT_S", 0.05)
+@pytest.mark.parametrize("recover", [True, False])
+async def test_an_open_that_nobody_answers_ends(recover: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "OPEN_TIMEOUT_S", 0.05)
     cluster = Cluster(1)
     writer = await cluster.client.create_ledger()
     cluster.bookies[0].hung_reads = True
     with pytest.raises(LedgerRecoveryError, match="did not answer"):
-        await cluster.new_client(8).open_ledger(writer.ledger_id, recover=True)
+        await cluster.new_client(8).open_ledger(writer.ledger_id, recover=recover)
 
 
 async def test_a_wrong_key_fails_at_once() -> None:

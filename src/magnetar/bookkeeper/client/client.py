@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import random
 from collections.abc import Mapping
@@ -15,10 +16,13 @@ from magnetar.bookkeeper.client.reader import LedgerReader
 from magnetar.bookkeeper.client.recovery import recover as recover_ledger
 from magnetar.bookkeeper.client.writer import LedgerWriter
 from magnetar.bookkeeper.entry_format import DigestType
-from magnetar.bookkeeper.errors import LedgerUnauthorizedError
+from magnetar.bookkeeper.errors import LedgerRecoveryError, LedgerUnauthorizedError
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState, Segment
 from magnetar.bookkeeper.quorum import check_quorum
 from magnetar.metadata.store import MetadataStore
+
+OPEN_TIMEOUT_S = 30.0
+"""Opening a ledger whose bookies keep it waiting for longer fails with LedgerRecoveryError; opening it again continues a recovery."""
 
 _C_TOKEN_BITS = 63
 
@@ -64,16 +68,12 @@ class BookKeeperClient:
         Without it, a ledger that is not closed is readable up to what its bookies know to be confirmed. Raises NoSuchLedgerError,
         LedgerUnauthorizedError, LedgerRecoveryError.
         """
-        metadata, version = await self._manager.read(ledger_id)
-        if metadata.password is not None and not hmac.compare_digest(metadata.password, password):
-            raise LedgerUnauthorizedError(f"ledger {ledger_id} has another password")
-        source = LedgerSource(ledger_id, metadata, password, self._bookies)
-        if recover and metadata.state is not LedgerState.CLOSED:
-            metadata = source.metadata = await recover_ledger(source, version, self._manager)
-        if metadata.state is LedgerState.CLOSED:
-            return LedgerReader(source, metadata.last_entry_id, metadata.length)
-        lac = await LastConfirmedRead(source, fence=False).run()
-        return LedgerReader(source, lac, await length_up_to(source, lac))
+        try:
+            async with asyncio.timeout(OPEN_TIMEOUT_S):
+                return await self._open(ledger_id, recover, password)
+        except TimeoutError:
+            text = f"ledger {ledger_id}: its bookies did not answer within {OPEN_TIMEOUT_S:g} s; open it again"
+            raise LedgerRecoveryError(text) from None
 
     async def ledger_exists(self, ledger_id: int) -> bool:
         """Whether the metadata store has it; bookies collect the entries of ledgers it does not have."""
@@ -87,3 +87,15 @@ class BookKeeperClient:
     async def delete_ledger(self, ledger_id: int) -> None:
         """Delete the metadata; bookies drop the entries when they notice. Deleting a missing ledger is fine."""
         await self._manager.delete(ledger_id)
+
+    async def _open(self, ledger_id: int, recover: bool, password: bytes) -> LedgerReader:
+        metadata, version = await self._manager.read(ledger_id)
+        if metadata.password is not None and not hmac.compare_digest(metadata.password, password):
+            raise LedgerUnauthorizedError(f"ledger {ledger_id} has another password")
+        source = LedgerSource(ledger_id, metadata, password, self._bookies)
+        if recover and metadata.state is not LedgerState.CLOSED:
+            metadata = source.metadata = await recover_ledger(source, version, self._manager)
+        if metadata.state is LedgerState.CLOSED:
+            return LedgerReader(source, metadata.last_entry_id, metadata.length)
+        lac = await LastConfirmedRead(source, fence=False).run()
+        return LedgerReader(source, lac, await length_up_to(source, lac))

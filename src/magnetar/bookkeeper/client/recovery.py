@@ -22,9 +22,6 @@ from magnetar.bookkeeper.errors import DigestMismatchError, LedgerRecoveryError
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
 from magnetar.bookkeeper.quorum import EntryVote, Verdict
 
-RECOVERY_TIMEOUT_S = 30.0
-"""A recovery that bookies keep waiting for longer fails with LedgerRecoveryError; trying again continues it."""
-
 READDS_UNDER_WAY_MAX = 64
 """Entries being copied at a time; reading on waits for the oldest beyond it."""
 
@@ -37,17 +34,11 @@ async def recover(source: LedgerSource, version: int, manager: LedgerManager) ->
 
     Raises LedgerRecoveryError when too few bookies answered, NoSuchLedgerError when it was deleted meanwhile.
     """
-    try:
-        async with asyncio.timeout(RECOVERY_TIMEOUT_S):
-            version = await _mark(source, version, manager)
-            if source.metadata.state is LedgerState.CLOSED:
-                return source.metadata
-            last_entry_id, length = await _Recovery(source).run()
-            return await _close(source, version, manager, last_entry_id, length)
-    except TimeoutError:
-        raise LedgerRecoveryError(
-            f"ledger {source.ledger_id}: its bookies did not answer within {RECOVERY_TIMEOUT_S:.0f} s; open it again"
-        ) from None
+    version = await _mark(source, version, manager)
+    if source.metadata.state is LedgerState.CLOSED:
+        return source.metadata
+    last_entry_id, length = await _Recovery(source).run()
+    return await _close(source, version, manager, last_entry_id, length)
 
 
 async def _mark(source: LedgerSource, version: int, manager: LedgerManager) -> int:
