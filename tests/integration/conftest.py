@@ -1,0 +1,68 @@
+"""A real server per test module, a fresh client and fresh topic names per test."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pulsar
+import pytest
+
+from tests.support.server import ServerProcess
+
+_names = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """Shared by a module: tests use their own topics on it."""
+    process = ServerProcess(tmp_path_factory.mktemp("server") / "data").start()
+    yield process
+    process.close()
+
+
+@pytest.fixture
+def start_server(tmp_path: Path) -> Iterator[Callable[..., ServerProcess]]:
+    """`start_server(**settings)`: a server of the test's own, with Pulsar's setting names."""
+    started: list[ServerProcess] = []
+
+    def start(**settings: object) -> ServerProcess:
+        process = ServerProcess(tmp_path / f"data{len(started)}", settings)
+        started.append(process)
+        return process.start()
+
+    yield start
+    for process in started:
+        process.close()
+
+
+@pytest.fixture
+def connect() -> Iterator[Callable[..., pulsar.Client]]:
+    """`connect(url)`: official clients that are closed after the test."""
+    clients: list[pulsar.Client] = []
+
+    def open_client(url: str, **options: object) -> pulsar.Client:
+        options.setdefault("operation_timeout_seconds", 10)
+        options.setdefault("logger", pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+        client = pulsar.Client(url, **options)
+        clients.append(client)
+        return client
+
+    yield open_client
+    for client in clients:
+        try:
+            client.close()
+        except pulsar.PulsarException:
+            continue  # the server of a crash test may be gone for good
+
+
+@pytest.fixture
+def client(server: ServerProcess, connect: Callable[..., pulsar.Client]) -> pulsar.Client:
+    return connect(server.service_url)
+
+
+@pytest.fixture
+def topic() -> str:
+    """A name that no other test uses."""
+    return f"persistent://public/default/test-{next(_names)}"

@@ -1,0 +1,1 @@
+"""Helpers for tests: a real server process, raw frames, waiting for conditions. No pytest hooks live here."""
