@@ -71,6 +71,7 @@ class Standalone:
         metadata = await SqliteMetadataStore.open(config.data_dir / "metadata.sqlite", executor)
         stack.push_async_callback(metadata.close)
         manager = LedgerManager(metadata)
+        bookies = BookieDirectory()
         self.bookie = await stack.enter_async_context(
             Bookie(
                 bookie_config(config),
@@ -79,10 +80,10 @@ class Standalone:
                 list_ledgers=manager.list_ids,
                 ledger_exists=manager.exists,
                 on_fatal=self._bookie_failed,
+                on_read_only_change=lambda read_only: self._register(bookies, not read_only),
             )
         )
-        bookies = BookieDirectory()
-        bookies.register(BOOKIE_ID, self.bookie)
+        self._register(bookies, True)
         client = BookKeeperClient(metadata, bookies, clock, random.Random(rng.random()))
         self.broker = await stack.enter_async_context(
             Broker(
@@ -96,6 +97,9 @@ class Standalone:
         admin = await stack.enter_async_context(AdminServer(self.broker, self.bookie.statistics))
         await admin.serve(http.socket)
         await self.broker.serve(binary)
+
+    def _register(self, bookies: BookieDirectory, writable: bool) -> None:
+        bookies.register(BOOKIE_ID, self.bookie, writable=writable)
 
     def _bookie_failed(self, error: StorageError) -> None:
         self.failure = error
@@ -164,6 +168,7 @@ def broker_config(config: StandaloneConfig, port: int, http_port: int) -> Broker
         max_message_size_bytes=config.max_message_size,
         keep_alive_interval_s=config.keep_alive_interval_s,
         max_pending_publishes_per_connection=config.max_pending_publish_requests_per_connection,
+        publish_buffer_bytes=config.max_message_publish_buffer_size_mb * _MIB,
         allow_auto_topic_creation=config.allow_auto_topic_creation,
         auto_topic_creation_partitioned=config.allow_auto_topic_creation_type == "partitioned",
         default_num_partitions=config.default_num_partitions,

@@ -65,6 +65,14 @@ class StandaloneConfig:
         minimum=1,
     )
 
+    max_message_publish_buffer_size_mb: int = setting(
+        128,
+        "maxMessagePublishBufferSizeInMB",
+        "Published bytes of all connections that wait for the disk; above it reading from their sockets pauses.",
+        unit="MiB",
+        minimum=1,
+    )
+
     # ---- Topics
     allow_auto_topic_creation: bool = setting(
         True, "allowAutoTopicCreation", "Create a topic when a client first names it."

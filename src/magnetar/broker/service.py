@@ -12,7 +12,7 @@ from magnetar.base.network import Listener
 from magnetar.base.tasks import TaskScope
 from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.broker.config import BrokerConfig
-from magnetar.broker.connection.context import BrokerContext, ProducerNames
+from magnetar.broker.connection.context import BrokerContext, ProducerNames, PublishBudget
 from magnetar.broker.connection.listener import ConnectionListener
 from magnetar.broker.namespaces.lookup import Lookup
 from magnetar.broker.namespaces.ownership import Ownership
@@ -76,6 +76,7 @@ class Broker:
                 rng=self._rng,
                 config=self._subscription_config,
             ),
+            scope=self._scope,
         )
         await self.namespaces.create_defaults()
         await self.ownership.register_broker()
@@ -88,6 +89,7 @@ class Broker:
             lookup=self.lookup,
             topics=self.topics,
             producer_names=ProducerNames(self.config.cluster, await self._start_number()),
+            budget=PublishBudget(self.config.publish_buffer_bytes),
         )
         self.connections = ConnectionListener(self.context)
         Upkeep(self.topics, self.config, self.clock).start(self._scope)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from magnetar.base.clock import Clock
@@ -38,6 +39,31 @@ class ConnectionCounters:
     checksum_errors: int = 0
 
 
+class PublishBudget:
+    """Published bytes that wait for the disk over all connections: above the limit every publishing connection pauses.
+
+    It keeps the bookie's own bound (`limits.JOURNAL_PENDING_BYTES_MAX`) out of reach, at which entries would be refused.
+    """
+
+    __slots__ = ("_paused", "limit_bytes", "pending_bytes")
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.pending_bytes = 0
+        self._paused: list[Callable[[], None]] = []
+
+    def pause(self, resume: Callable[[], None]) -> None:
+        """Remember a connection that has stopped reading; `resume` runs once half of the limit is free."""
+        self._paused.append(resume)
+
+    def release(self, size_bytes: int) -> None:
+        self.pending_bytes -= size_bytes
+        if self._paused and self.pending_bytes <= self.limit_bytes // 2:
+            paused, self._paused = self._paused, []
+            for resume in paused:
+                resume()
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerContext:
     """Passed to every session."""
@@ -49,4 +75,5 @@ class BrokerContext:
     lookup: Lookup
     topics: TopicRegistry
     producer_names: ProducerNames
+    budget: PublishBudget
     counters: ConnectionCounters = field(default_factory=ConnectionCounters)

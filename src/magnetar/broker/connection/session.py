@@ -35,6 +35,7 @@ Handler = Callable[["Session", BaseCommand, bytes], None]
 _PAUSED_BY_PUBLISHES = 1
 _PAUSED_BY_FRAMES = 2
 _PAUSED_BY_REQUESTS = 4
+_PAUSED_BY_BUDGET = 8
 _NO_POSITION = -1
 
 _parse = BaseCommand.FromString
@@ -57,6 +58,7 @@ class Session(asyncio.Protocol):
         self._decoder = FrameDecoder(
             context.config.max_message_size_bytes + limits.FRAME_PADDING_BYTES, limits.COMMAND_BYTES_BEFORE_AUTH_MAX
         )
+        self._budget = context.budget
         self._publishes_max = context.config.max_pending_publishes_per_connection
         self._frames: deque[Frame] = deque()
         self._process_scheduled = False
@@ -88,9 +90,9 @@ class Session(asyncio.Protocol):
     # ---- Life
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's transports do not derive from it
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's transports do not derive from it
         self._loop = asyncio.get_running_loop()
-        transport.set_write_buffer_limits(limits.CONNECTION_OUTPUT_HIGH_BYTES, limits.CONNECTION_OUTPUT_LOW_BYTES)
+        self._transport.set_write_buffer_limits(limits.CONNECTION_OUTPUT_HIGH_BYTES, limits.CONNECTION_OUTPUT_LOW_BYTES)
         peer = transport.get_extra_info("peername") or ("unknown", 0)
         self.address = f"/{peer[0]}:{peer[1]}"
         self.context.counters.opened += 1
@@ -342,8 +344,17 @@ class Session(asyncio.Protocol):
             or self.pending_publish_bytes >= limits.CONNECTION_PENDING_PUBLISH_BYTES_MAX
         ):
             self._pause(_PAUSED_BY_PUBLISHES)
+        budget = self._budget
+        budget.pending_bytes += size_bytes
+        if budget.pending_bytes >= budget.limit_bytes and not self._paused_by & _PAUSED_BY_BUDGET:
+            self._pause(_PAUSED_BY_BUDGET)
+            budget.pause(self._budget_free)
+
+    def _budget_free(self) -> None:
+        self._resume(_PAUSED_BY_BUDGET)
 
     def _publish_ended(self, size_bytes: int) -> None:
+        self._budget.release(size_bytes)
         self.pending_publishes -= 1
         self.pending_publish_bytes -= size_bytes
         if (

@@ -15,7 +15,6 @@ from magnetar.broker.namespaces.errors import AlreadyExistsError
 from magnetar.broker.namespaces.policies import EffectivePolicies
 from magnetar.broker.naming import TopicName
 from magnetar.broker.subscriptions.consumer import Consumer
-from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics import backlog
 from magnetar.broker.topics.dedup_cursor import DedupCursor
 from magnetar.broker.topics.deduplication import CURSOR_NAME
@@ -184,7 +183,7 @@ class PersistentTopic:
 
     async def check_backlog_quota(self) -> None:
         """Refuse producers or evict, as long as the quota is exceeded; take producers back once it is not."""
-        slowest = self.slowest_subscription()
+        slowest = self.subscriptions.slowest
         exceeded = None
         if slowest is not None:
             size_quota, age_quota = self.policies.size_quota, self.policies.age_quota
@@ -209,17 +208,12 @@ class PersistentTopic:
         if exceeded is not None:
             self.publishers.disconnect_all()
 
-    def slowest_subscription(self) -> Subscription | None:
-        """The durable subscription that lags furthest behind."""
-        durable = [subscription for subscription in self.subscriptions.all if subscription.durable]
-        return min(durable, key=lambda subscription: subscription.cursor.mark_delete_position, default=None)
-
     def sample_rates(self, now_s: float) -> None:
         counters = self.publishers.counters
         self.rates.sample(counters.messages_in, counters.bytes_in, now_s)
 
     def stats(self) -> Mapping[str, object]:
-        return persistent_stats(self)
+        return persistent_stats(self.publishers, self.subscriptions, self.ledger, self.rates, self.created_ms)
 
     # ---- The end
 

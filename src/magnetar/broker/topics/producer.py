@@ -97,6 +97,10 @@ class Producer:
         self.pending.append(op)
         self.topic.publish(op, data, is_chunk)
 
+    @property
+    def has_pending(self) -> bool:
+        return bool(self.pending)
+
     def settle(self) -> None:
         """Answer every settled entry at the head of the queue."""
         pending = self.pending

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from magnetar.base.errors import MagnetarError
 
-if TYPE_CHECKING:
-    from magnetar.broker.topics.producer import Producer
-
 NO_ID = -1
 """Ledger and entry id of a message that was not stored: a duplicate, or one dropped by a non-persistent topic."""
+
+
+class PublishOwner(Protocol):
+    """The producer that waits for the receipt."""
+
+    name: str
+
+    def settle(self) -> None:
+        """Answer what is settled at the head of the queue."""
+        ...
+
+    @property
+    def has_pending(self) -> bool: ...
 
 
 class PublishOp:
@@ -38,7 +48,7 @@ class PublishOp:
 
     def __init__(
         self,
-        producer: Producer,
+        producer: PublishOwner,
         sequence_id: int,
         highest_sequence_id: int,
         num_messages: int,

@@ -12,7 +12,7 @@ from magnetar.broker.errors import PersistenceRefusedError, ProducerBusyError, T
 from magnetar.broker.topics.access_modes import Admission, Producers
 from magnetar.broker.topics.deduplication import Deduplicator, Verdict
 from magnetar.broker.topics.producer import AccessMode, Producer
-from magnetar.broker.topics.publish import NO_ID, PublishOp
+from magnetar.broker.topics.publish import NO_ID, PublishOp, PublishOwner
 from magnetar.managed_ledger.errors import ManagedLedgerTerminatedError
 from magnetar.wire.pulsar.headers import parse_metadata
 
@@ -107,7 +107,7 @@ class Publishers:
         elif not isinstance(op.error, BrokerError):
             op.error = PersistenceRefusedError(str(op.error))
             self._announce_failure()
-        if self._draining and len(op.producer.pending) == 0:
+        if self._draining and not op.producer.has_pending:
             self._forget_drained(op.producer)
 
     def _watermark(self, dedup: Deduplicator, op: PublishOp) -> None:
@@ -213,7 +213,7 @@ class Publishers:
                 producer.topic_epoch = self.topic_epoch
             producer.settled_access.set()
 
-    def _forget_drained(self, producer: Producer) -> None:
+    def _forget_drained(self, producer: PublishOwner) -> None:
         if self._draining.get(producer.name) is producer:
             del self._draining[producer.name]
             self._drained.set()

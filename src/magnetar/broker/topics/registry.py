@@ -7,6 +7,8 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from magnetar.base.errors import MagnetarError
+from magnetar.base.tasks import TaskScope
 from magnetar.broker.config import BrokerConfig
 from magnetar.broker.errors import ServiceNotReadyError, TopicNotFoundError
 from magnetar.broker.namespaces.errors import AlreadyExistsError, NamespaceNotFoundError, PreconditionFailedError
@@ -35,12 +37,14 @@ class TopicRegistry:
         lookup: Lookup,
         config: BrokerConfig,
         surroundings: Surroundings,
+        scope: TaskScope,
     ) -> None:
         self._factory = factory
         self._namespaces = namespaces
         self._lookup = lookup
         self._config = config
         self._around = surroundings
+        self._scope = scope
         self._loaded: dict[TopicName, AnyTopic] = {}
         self._busy: dict[TopicName, asyncio.Future[None]] = {}
         self._closing = False
@@ -103,6 +107,7 @@ class TopicRegistry:
         ledger_name = paths.managed_ledger_name(name.tenant, name.namespace, name.domain, name.local_name)
         ledger = await self._factory.open(ledger_name, ledger_config(self._config.managed_ledger, policies))
         topic = PersistentTopic(name, ledger, self._config, policies, self._around)
+        ledger.add_fence_listener(lambda error: self._fenced(name))
         try:
             await topic.load()
         except BaseException:
@@ -110,6 +115,17 @@ class TopicRegistry:
             raise
         logger.info("topic loaded topic=%s", name)
         return topic
+
+    def _fenced(self, name: TopicName) -> None:
+        """Another broker took the ledger over: serving the topic here would be serving the past."""
+        logger.warning("topic taken over by another broker topic=%s", name)
+        self._scope.spawn(self._unload_fenced(name), f"unload {name}")
+
+    async def _unload_fenced(self, name: TopicName) -> None:
+        try:
+            await self.unload(name)
+        except MagnetarError as error:
+            logger.warning("unload failed topic=%s error=%s", name, error)
 
     async def create(self, name: TopicName) -> AnyTopic:
         """An admin call creates the topic, whatever the auto-creation policy is. Raises AlreadyExistsError."""

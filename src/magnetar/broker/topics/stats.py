@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from magnetar.broker.topics.producer import Producer
+from magnetar.broker.topics.publishers import Publishers
+from magnetar.broker.topics.subscription_set import SubscriptionSet
+from magnetar.managed_ledger.ledger import ManagedLedger
 from magnetar.managed_ledger.sizes import size_after
-
-if TYPE_CHECKING:
-    from magnetar.broker.topics.persistent import PersistentTopic
 
 
 class TopicRates:
@@ -50,36 +50,38 @@ def producer_stats(producer: Producer) -> dict[str, Any]:
     }
 
 
-def persistent_stats(topic: PersistentTopic) -> Mapping[str, object]:
-    counters = topic.publishers.counters
-    subscriptions = {subscription.name: subscription.stats() for subscription in topic.subscriptions.all}
-    slowest = topic.slowest_subscription()
-    backlog_bytes = size_after(topic.ledger.index, slowest.cursor.mark_delete_position) if slowest else 0
+def persistent_stats(
+    publishers: Publishers, subscriptions: SubscriptionSet, ledger: ManagedLedger, rates: TopicRates, created_ms: int
+) -> Mapping[str, object]:
+    """One persistent topic."""
+    counters = publishers.counters
+    by_name = {subscription.name: subscription.stats() for subscription in subscriptions.all}
+    slowest = subscriptions.slowest
     return {
-        "msgRateIn": topic.rates.rate_in,
-        "msgThroughputIn": topic.rates.throughput_in,
-        "msgRateOut": sum(stats["msgRateOut"] for stats in subscriptions.values()),
-        "msgThroughputOut": sum(stats["msgThroughputOut"] for stats in subscriptions.values()),
+        "msgRateIn": rates.rate_in,
+        "msgThroughputIn": rates.throughput_in,
+        "msgRateOut": sum(stats["msgRateOut"] for stats in by_name.values()),
+        "msgThroughputOut": sum(stats["msgThroughputOut"] for stats in by_name.values()),
         "bytesInCounter": counters.bytes_in,
         "msgInCounter": counters.messages_in,
-        "bytesOutCounter": sum(stats["bytesOutCounter"] for stats in subscriptions.values()),
-        "msgOutCounter": sum(stats["msgOutCounter"] for stats in subscriptions.values()),
+        "bytesOutCounter": sum(stats["bytesOutCounter"] for stats in by_name.values()),
+        "msgOutCounter": sum(stats["msgOutCounter"] for stats in by_name.values()),
         "averageMsgSize": counters.bytes_in / counters.messages_in if counters.messages_in else 0.0,
         "msgChunkPublished": False,
-        "storageSize": topic.ledger.size_bytes,
-        "backlogSize": backlog_bytes,
+        "storageSize": ledger.size_bytes,
+        "backlogSize": size_after(ledger.index, slowest.cursor.mark_delete_position) if slowest else 0,
         "offloadedStorageSize": 0,
-        "waitingPublishers": len(topic.publishers.producers.waiting),
-        "publishers": [producer_stats(producer) for producer in topic.publishers.producers.all],
-        "subscriptions": subscriptions,
+        "waitingPublishers": len(publishers.producers.waiting),
+        "publishers": [producer_stats(producer) for producer in publishers.producers.all],
+        "subscriptions": by_name,
         "replication": {},
-        "deduplicationStatus": "Enabled" if topic.publishers.dedup is not None else "Disabled",
-        "topicEpoch": topic.publishers.topic_epoch or None,
+        "deduplicationStatus": "Enabled" if publishers.dedup is not None else "Disabled",
+        "topicEpoch": publishers.topic_epoch or None,
         "nonContiguousDeletedMessagesRanges": sum(
-            stats.get("nonContiguousDeletedMessagesRanges", 0) for stats in subscriptions.values()
+            stats["nonContiguousDeletedMessagesRanges"] for stats in by_name.values()
         ),
-        "topicCreationTimeStamp": topic.created_ms,
-        "lastPublishTimestamp": topic.ledger.last_add_time_ms,
+        "topicCreationTimeStamp": created_ms,
+        "lastPublishTimestamp": ledger.last_add_time_ms,
         "ownerBroker": "",
     }
 

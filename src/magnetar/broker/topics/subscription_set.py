@@ -61,6 +61,12 @@ class SubscriptionSet:
     def consumers_count(self) -> int:
         return sum(len(subscription.consumers) for subscription in self._by_name.values())
 
+    @property
+    def slowest(self) -> Subscription | None:
+        """The durable subscription that lags furthest behind."""
+        durable = [subscription for subscription in self._by_name.values() if subscription.durable]
+        return min(durable, key=lambda subscription: subscription.cursor.mark_delete_position, default=None)
+
     def get(self, name: str) -> Subscription:
         """Raises SubscriptionNotFoundError."""
         subscription = self._by_name.get(name)
