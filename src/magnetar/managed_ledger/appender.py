@@ -12,6 +12,9 @@ from magnetar.managed_ledger.entry_cache import LedgerCache
 from magnetar.managed_ledger.ledger_index import LedgerSummary
 from magnetar.managed_ledger.ports import AppendDone, WritableLedger
 
+DRAIN_TIMEOUT_S = 120.0
+"""Appends that get no answer for so long while their ledger is being ended are given up: they go to the next ledger, or fail."""
+
 PendingAppend = tuple[bytes, AppendDone]
 
 
@@ -28,7 +31,7 @@ class AppenderOwner(Protocol):
 
 class Appender:
     """`created_s` (monotonic) and `patience` (1.0 and a little) tell the ledger's age. `pushed` and `pushed_bytes` count what was
-    handed to the handle, `summary` what is confirmed.
+    handed to the handle, `summary` what is confirmed. `seen_*` is for whoever watches that completions arrive.
 
     After a failure or `retire` no completion of the handle has any effect: its entries belong to the next appender.
     """
@@ -44,6 +47,8 @@ class Appender:
         "pushed",
         "pushed_bytes",
         "retired",
+        "seen_entries",
+        "seen_s",
         "summary",
     )
 
@@ -62,6 +67,8 @@ class Appender:
         self.cache = cache
         self.created_s = created_s
         self.patience = patience
+        self.seen_entries = 0
+        self.seen_s = created_s
         self.pending: deque[PendingAppend] = deque()
         self.pushed = 0
         self.pushed_bytes = 0
@@ -109,10 +116,14 @@ class Appender:
             self._drained.set()
 
     async def drained(self) -> None:
-        """Until nothing is pending, or the appender was retired. Appending must have ended."""
+        """Until nothing is pending, the appender was retired, or no answer came in time. Appending must have ended."""
         if self.pending and not self.retired:
             self._drained = asyncio.Event()
-            await self._drained.wait()
+            try:
+                async with asyncio.timeout(DRAIN_TIMEOUT_S):
+                    await self._drained.wait()
+            except TimeoutError:
+                self.retire()
 
     def settle(self, last_add_confirmed: int) -> None:
         """Recovery found entries up to `last_add_confirmed`: the pending ones among them are stored after all."""

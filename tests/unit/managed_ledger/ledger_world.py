@@ -49,6 +49,8 @@ class World:
             yield ManagedLedgerFactory(
                 self.metadata, self.cluster.new_client(self._seed), self.clock, scope, random.Random(self._seed)
             )
+            for _ in range(20):  # what was planned for the same moment still starts
+                await asyncio.sleep(0)
 
 
 class Appends:

@@ -10,6 +10,7 @@ from tests.unit.managed_ledger.ledger_world import (
     NAME,
     Appends,
     World,
+    acknowledge,
     append_all,
     numbered,
     read,
@@ -102,7 +103,7 @@ async def test_replay_answers_in_the_order_asked_without_the_acknowledged() -> N
         ledger = await factory.open(NAME, SMALL)
         cursor = await ledger.open_cursor("sub", initial=EARLIEST)
         positions = await append_all(ledger, numbered(30))
-        cursor.acknowledge([positions[12]])
+        await acknowledge(cursor, [positions[12]])
         wanted = [positions[25], positions[3], positions[12], positions[4], Position(positions[0].ledger_id, 99)]
         assert [entry.data for entry in await replay(cursor, wanted)] == [b"25", b"3", b"4"]
     async with world.broker() as factory:

@@ -1,0 +1,304 @@
+"""Appends of one managed ledger: straight to the current ledger, or into a queue while one ledger follows the other.
+
+A full ledger, an old one and a failed one end the same way: the handle is drained or given up, `handover` closes its ledger and
+puts the next one on the list, and what was not stored goes there, in order, before anything newer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from enum import Enum, auto
+
+from magnetar.base.errors import MagnetarError
+from magnetar.managed_ledger.appender import Appender, PendingAppend
+from magnetar.managed_ledger.config import ManagedLedgerConfig
+from magnetar.managed_ledger.context import LedgerContext
+from magnetar.managed_ledger.errors import (
+    ManagedLedgerClosedError,
+    ManagedLedgerFencedError,
+    ManagedLedgerTerminatedError,
+    WriteFailedError,
+)
+from magnetar.managed_ledger.handover import replace_ledger
+from magnetar.managed_ledger.ledger_index import LedgerSummary
+from magnetar.managed_ledger.ports import AppendDone, WritableLedger
+from magnetar.managed_ledger.rollover import is_full, next_age_check_ms
+
+log = logging.getLogger(__name__)
+
+WRITE_FAILED_HOLD_S = 1.0
+"""After entries were refused, appends are refused for this long (or until `resume_writes`): entries that were sent behind the
+refused ones must not be stored before their producers have sent those again."""
+
+ADD_TIMEOUT_S = 120.0
+"""Without any completion for this long although appends are pending, the ledger is given up as if one of them had failed."""
+
+CHECK_INTERVAL_S = 30.0
+"""How often a current ledger is looked at for its age and for appends that get no answer."""
+
+ROLLOVER_JITTER = 0.05
+"""By how much the age limits of a ledger are stretched at most, so that ledgers created together do not all roll together."""
+
+
+class State(Enum):
+    OPEN = auto()
+    SWITCHING = auto()
+    """Between two ledgers: appends are queued."""
+    WRITE_FAILED = auto()
+    """No ledger to write; see `WRITE_FAILED_HOLD_S`."""
+    FENCED = auto()
+    TERMINATED = auto()
+    CLOSED = auto()
+
+
+class AppendPipeline:
+    """`pending_add_bytes`: data of appends that are not completed. `caching`: whether completed entries go into the cache.
+
+    `on_burst` runs once after each burst of completions, `on_switched` after each change of ledgers.
+    """
+
+    __slots__ = (
+        "_age_timer",
+        "_context",
+        "_hold_until_s",
+        "_max_bytes",
+        "_max_entries",
+        "_on_burst",
+        "_on_switched",
+        "_switch_task",
+        "_unfinished",
+        "_waiting",
+        "appender",
+        "caching",
+        "pending_add_bytes",
+        "state",
+        "wake_scheduled",
+    )
+
+    def __init__(self, context: LedgerContext, on_burst: Callable[[], None], on_switched: Callable[[], None]) -> None:
+        self.state = State.SWITCHING
+        self.appender: Appender | None = None
+        self.pending_add_bytes = 0
+        self.caching = False
+        self.wake_scheduled = False
+        self._context = context
+        self._on_burst = on_burst
+        self._on_switched = on_switched
+        self._unfinished: Appender | None = None
+        self._waiting: deque[PendingAppend] = deque()
+        self._switch_task: asyncio.Task[None] | None = None
+        self._age_timer: asyncio.TimerHandle | None = None
+        self._hold_until_s = 0.0
+        self.set_limits(context.config)
+
+    def set_limits(self, config: ManagedLedgerConfig) -> None:
+        """Take over changed settings; they hold from the next append on."""
+        self._max_entries = config.max_entries_per_ledger
+        self._max_bytes = config.max_size_per_ledger_bytes
+        if self.appender is not None:
+            self._arm_age_timer(self.appender)
+
+    def append(self, data: bytes, done: AppendDone) -> None:
+        appender = self.appender
+        if appender is None:
+            self._append_later(data, done)
+            return
+        self.pending_add_bytes += len(data)
+        appender.append(data, done)
+        if appender.pushed >= self._max_entries or appender.pushed_bytes >= self._max_bytes:
+            self._roll_if_full()
+
+    def resume_writes(self) -> None:
+        self._hold_until_s = 0.0
+
+    async def rollover(self) -> None:
+        """Change the ledger unless it is empty. Raises WriteFailedError when that fails."""
+        await self.switched()
+        if self.appender is not None and self.appender.pushed:
+            self._begin_switch(self.appender)
+            await self.switched()
+            if self.state is State.WRITE_FAILED:
+                raise WriteFailedError(f"{self._context.name}: the next ledger could not be created")
+
+    async def end(self, state: State) -> Appender | None:
+        """Accept no more appends; answers the appender that has still to be ended, with its pending entries."""
+        await self.switched()
+        if self.state is State.FENCED:
+            self.state = state
+            return None
+        appender, self.appender = self.appender or self._unfinished, None
+        self._unfinished = None
+        self.state = state
+        self._cancel_age_timer()
+        self._fail(self._waiting, self.refusal())
+        return appender
+
+    def undo_end(self, appender: Appender | None) -> None:
+        """Ending could not be stored: appends may be tried again, in a new ledger."""
+        self.state = State.WRITE_FAILED
+        self._unfinished = appender
+
+    def retire(self, appender: Appender) -> None:
+        """Fail what is pending and ignore the handle's answers."""
+        appender.retire()
+        self._fail(appender.pending, self.refusal())
+
+    def fence(self, error: ManagedLedgerFencedError) -> None:
+        """Another owner was seen: everything pending fails, nothing is accepted."""
+        appender, self.appender = self.appender or self._unfinished, None
+        self._unfinished = None
+        self.state = State.FENCED
+        self._cancel_age_timer()
+        if appender is not None:
+            self.retire(appender)
+        self._fail(self._waiting, error)
+
+    def refusal(self) -> MagnetarError:
+        """Why appends are not accepted in this state."""
+        name = self._context.name
+        if self.state is State.FENCED:
+            return self._context.fenced_by or ManagedLedgerFencedError(f"{name} has another owner")
+        if self.state is State.TERMINATED:
+            return ManagedLedgerTerminatedError(f"{name} is terminated")
+        if self.state is State.CLOSED:
+            return ManagedLedgerClosedError(f"{name} is closed here")
+        return WriteFailedError(f"{name}: an earlier entry could not be stored")
+
+    # ---- What the appender calls
+
+    def schedule_wake(self) -> None:
+        self.wake_scheduled = True
+        asyncio.get_running_loop().call_soon(self._wake)
+
+    def append_failed(self, appender: Appender, error: MagnetarError) -> None:
+        """The ledger takes no more. Whatever is pending goes to the next one, in order."""
+        log.warning(
+            "append failed, changing the ledger  managed_ledger=%s ledger=%d: %s",
+            self._context.name,
+            appender.handle.ledger_id,
+            error,
+        )
+        if self.appender is appender:
+            self._begin_switch(appender)
+
+    # ---- Changing ledgers
+
+    def activate(self, handle: WritableLedger, summary: LedgerSummary) -> None:
+        context = self._context
+        cache = context.caches[handle.ledger_id] = context.cache.attach(handle.ledger_id)
+        patience = 1.0 + ROLLOVER_JITTER * context.rng.random()
+        appender = Appender(self, handle, summary, cache, context.clock.monotonic_s(), patience)
+        context.reader.set_live(handle)
+        self.state = State.OPEN
+        self.appender = appender
+        self._unfinished = None
+        self._arm_age_timer(appender)
+        waiting = self._waiting
+        while waiting and self.appender is not None:
+            appender.append(*waiting.popleft())
+            self._roll_if_full()
+
+    def _roll_if_full(self) -> None:
+        appender = self.appender
+        if appender is None:
+            return
+        if is_full(appender.pushed, appender.pushed_bytes, self._age_ms(appender), self._context.config):
+            self._begin_switch(appender)
+
+    def _begin_switch(self, old: Appender | None) -> None:
+        self.appender = None
+        self._unfinished = old
+        self.state = State.SWITCHING
+        self._cancel_age_timer()
+        self._switch_task = self._context.scope.spawn(self._switch(old), f"switch ledger of {self._context.name}")
+
+    async def _switch(self, old: Appender | None) -> None:
+        context = self._context
+        try:
+            async with context.store.lock:
+                handle, summary = await replace_ledger(context, old)
+        except ManagedLedgerFencedError as error:
+            context.fence(error)
+        except MagnetarError as error:
+            self._writes_failed(old, error)
+        else:
+            if self.state is not State.SWITCHING:  # a cursor has seen another owner meanwhile
+                return
+            if old is not None:
+                self._waiting.extendleft(reversed(old.pending))
+                old.pending.clear()
+            self.activate(handle, summary)
+            self._on_switched()
+
+    async def switched(self) -> None:
+        """Until no switch is under way."""
+        while self._switch_task is not None and not self._switch_task.done():
+            await asyncio.wait({self._switch_task})
+
+    def _writes_failed(self, old: Appender | None, error: MagnetarError) -> None:
+        log.error("no ledger to write  managed_ledger=%s: %s", self._context.name, error)
+        self.state = State.WRITE_FAILED
+        self._hold_until_s = self._context.clock.monotonic_s() + WRITE_FAILED_HOLD_S
+        failure = WriteFailedError(f"{self._context.name}: the entry could not be stored: {error}")
+        failure.__cause__ = error
+        if old is not None:
+            self._fail(old.pending, failure)
+        self._fail(self._waiting, failure)
+
+    def _append_later(self, data: bytes, done: AppendDone) -> None:
+        if self.state is State.WRITE_FAILED and self._context.clock.monotonic_s() >= self._hold_until_s:
+            self._begin_switch(self._unfinished)
+        if self.state is State.SWITCHING:
+            self.pending_add_bytes += len(data)
+            self._waiting.append((data, done))
+        else:
+            done(self.refusal(), -1, -1)
+
+    def _fail(self, appends: deque[PendingAppend], error: MagnetarError) -> None:
+        """Answer all with the error, in order. What they append in turn is refused, or comes behind them."""
+        failed = list(appends)
+        appends.clear()
+        for data, done in failed:
+            self.pending_add_bytes -= len(data)
+            done(error, -1, -1)
+
+    # ---- Time
+
+    def _age_ms(self, appender: Appender) -> float:
+        return (self._context.clock.monotonic_s() - appender.created_s) * 1000 / appender.patience
+
+    def _arm_age_timer(self, appender: Appender) -> None:
+        self._cancel_age_timer()
+        wait_ms = next_age_check_ms(
+            appender.pushed, appender.pushed_bytes, self._age_ms(appender), self._context.config
+        )
+        wait_s = min(wait_ms * appender.patience / 1000, CHECK_INTERVAL_S)
+        self._age_timer = asyncio.get_running_loop().call_later(wait_s, self._on_age)
+
+    def _on_age(self) -> None:
+        self._age_timer = None
+        self._roll_if_full()
+        appender = self.appender
+        if appender is None:
+            return
+        now_s = self._context.clock.monotonic_s()
+        if not appender.pending or appender.summary.entries != appender.seen_entries:
+            appender.seen_entries, appender.seen_s = appender.summary.entries, now_s
+        elif now_s - appender.seen_s >= ADD_TIMEOUT_S:
+            appender.completed(
+                WriteFailedError(f"ledger {appender.handle.ledger_id}: no answer for {ADD_TIMEOUT_S:.0f} s")
+            )
+            return
+        self._arm_age_timer(appender)
+
+    def _cancel_age_timer(self) -> None:
+        if self._age_timer is not None:
+            self._age_timer.cancel()
+            self._age_timer = None
+
+    def _wake(self) -> None:
+        self.wake_scheduled = False
+        self._on_burst()

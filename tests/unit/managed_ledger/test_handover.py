@@ -1,0 +1,272 @@
+"""Failed adds, fencing by another owner, ends: no order is broken, nothing acknowledged is lost, nobody is left without an answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from magnetar.base.errors import MagnetarError
+from magnetar.bookkeeper.codes import ReturnCode
+from magnetar.managed_ledger.append_pipeline import State
+from magnetar.managed_ledger.config import ManagedLedgerConfig
+from magnetar.managed_ledger.errors import (
+    EntryNotFoundError,
+    ManagedLedgerClosedError,
+    ManagedLedgerFencedError,
+    ManagedLedgerNotFoundError,
+    ManagedLedgerTerminatedError,
+    WriteFailedError,
+)
+from magnetar.managed_ledger.position import EARLIEST, Position
+from tests.unit.managed_ledger.ledger_world import (
+    NAME,
+    Appends,
+    World,
+    acknowledge,
+    append_all,
+    numbered,
+    read_all,
+    until,
+)
+
+KEEP = ManagedLedgerConfig(retention_time_ms=-1, retention_size_bytes=-1)
+
+
+async def test_failed_adds_go_to_the_next_ledger_in_order() -> None:
+    world = World()
+    bookie = world.cluster.bookies[0]
+    async with world.broker() as factory:
+        ledger = await factory.open(NAME)
+        cursor = await ledger.open_cursor("sub", initial=EARLIEST)
+        first = await append_all(ledger, numbered(5))
+        bookie.add_code = ReturnCode.IO_ERROR
+        appends = Appends()
+        for payload in numbered(10, 5):
+            appends.append(ledger, payload)
+        await until(lambda: ledger.state is State.SWITCHING)
+        bookie.add_code = None
+        for payload in numbered(5, 15):
+            appends.append(ledger, payload)
+        assert ledger.pending_add_bytes == sum(map(len, numbered(15, 5)))
+        positions = await appends.wait(15)
+        assert appends.stored == numbered(15, 5)
+        assert positions[0] == Position(positions[0].ledger_id, 0)
+        assert positions[0].ledger_id > first[0].ledger_id
+        assert ledger.pending_add_bytes == 0
+        assert await read_all(cursor) == numbered(20)
+    async with world.broker() as factory:
+        ledger = await factory.open(NAME)
+        assert await read_all(ledger.cursors["sub"]) == numbered(20)
+
+
+async def test_no_bookie_fails_everything_in_order_and_holds_writes_until_resumed() -> None:
+    world = World()
+    bookie = world.cluster.bookies[0]
+    async with world.broker() as factory:
+        ledger = await factory.open(NAME, KEEP)
+        await append_all(ledger, numbered(2))
+        world.cluster.directory.register("b0", bookie, writable=False)
+        bookie.add_code = ReturnCode.READ_ONLY
+        appends = Appends()
+        for payload in numbered(3, 2):
+            appends.append(ledger, payload)
+        await appends.wait(3)
+        assert [data for data, _, _ in appends.answers] == numbered(3, 2)
+        assert all(isinstance(error, WriteFailedError) for error in appends.errors)
+        assert ledger.state is State.WRITE_FAILED
+        assert ledger.pending_add_bytes == 0
+        world.cluster.directory.register("b0", bookie, writable=True)
+        bookie.add_code = None
+        appends.append(ledger, b"behind the failed ones")
+        assert isinstance(appends.errors[-1], WriteFailedError), "held back, producers have not heard yet"
+        ledger.resume_writes()
+        await append_all(ledger, numbered(3, 2))
+        assert await read_all(ledger.new_non_durable_cursor("r", EARLIEST)) == numbered(5)
+
+
+async def test_second_owner_fences_the_first() -> None:
+    world = World()
+    async with world.broker() as one, world.broker() as two:
+        mine = await one.open(NAME)
+        cursor = await mine.open_cursor("sub", initial=EARLIEST)
+        positions = await append_all(mine, numbered(10))
+        await acknowledge(cursor, positions[:3])
+        told: list[MagnetarError] = []
+        mine.add_fence_listener(told.append)
+        theirs = await two.open(NAME)
+        assert await read_all(theirs.cursors["sub"]) == numbered(7, 3)
+        appends = Appends()
+        for payload in numbered(3, 10):
+            appends.append(mine, payload)
+        await appends.wait(3)
+        assert all(isinstance(error, ManagedLedgerFencedError) for error in appends.errors)
+        assert mine.state is State.FENCED
+        assert len(told) == 1
+        with pytest.raises(ManagedLedgerFencedError):
+            await mine.open_cursor("another")
+        with pytest.raises(ManagedLedgerFencedError):
+            await acknowledge(cursor, [positions[5]])
+        await append_all(theirs, numbered(2, 10))
+        await mine.close()
+        assert await read_all(theirs.cursors["sub"]) == numbered(2, 10)
+        assert (await one.open(NAME)) is not mine
+
+
+async def test_fenced_cursor_does_not_overwrite_its_new_owner() -> None:
+    world = World()
+    async with world.broker() as one, world.broker() as two:
+        mine = await one.open(NAME)
+        cursor = await mine.open_cursor("sub", initial=EARLIEST)
+        positions = await append_all(mine, numbered(10))
+        await acknowledge(cursor, positions[:3])
+        theirs = (await two.open(NAME)).cursors["sub"]
+        with pytest.raises(ManagedLedgerFencedError):
+            await acknowledge(cursor, positions[:9])
+        assert mine.state is State.FENCED
+        await acknowledge(theirs, [positions[3]])
+    async with world.broker() as three:
+        assert (await three.open(NAME)).cursors["sub"].mark_delete_position == positions[3]
+
+
+async def test_recovered_by_somebody_else_but_still_owned_goes_on() -> None:
+    """Auto-recovery may close the ledger under its owner: entries under way that it found stored count as appended."""
+    world = World()
+    bookie = world.cluster.bookies[0]
+    async with world.broker() as factory:
+        ledger = await factory.open(NAME)
+        cursor = await ledger.open_cursor("sub", initial=EARLIEST)
+        first = await append_all(ledger, numbered(3))
+        bookie.lost_add_answers = True
+        appends = Appends()
+        for payload in numbered(2, 3):
+            appends.append(ledger, payload)
+        bookie.lost_add_answers = False
+        await world.cluster.new_client(5).open_ledger(first[0].ledger_id, recover=True)
+        appends.append(ledger, b"5")
+        positions = await appends.wait(3)
+        assert appends.stored == numbered(3, 3)
+        assert [position.ledger_id == first[0].ledger_id for position in positions] == [True, True, False]
+        assert await read_all(cursor) == numbered(6)
+
+
+async def test_unanswered_add_was_stored_and_is_found_by_the_next_owner() -> None:
+    world = World()
+    async with world.broker() as factory:
+        ledger = await factory.open(NAME)
+        await ledger.open_cursor("sub", initial=EARLIEST)
+        await append_all(ledger, numbered(3))
+        world.cluster.bookies[0].lost_add_answers = True
+        Appends().append(ledger, b"3")
+    world.cluster.bookies[0].lost_add_answers = False
+    async with world.broker() as factory:
+        assert await read_all((await factory.open(NAME)).cursors["sub"]) == numbered(4)
+
+
+async def test_terminate_is_for_good() -> None:
+    world = World()
+    async with world.broker() as factory:
+        ledger = await factory.open(NAME)
+        positions = await append_all(ledger, numbered(4))
+        appends = Appends()
+        appends.append(ledger, b"4")
+        end = await ledger.terminate()
+        assert appends.stored == [b"4"], "what was under way is stored"
+        assert end == Position(positions[0].ledger_id, 4) == ledger.last_confirmed
+        assert ledger.terminated
+        appends.append(ledger, b"5")
+        assert isinstance(appends.errors[0], ManagedLedgerTerminatedError)
+        assert await ledger.terminate() == end
+    async with world.broker() as factory:
+        ledger = await factory.open(NAME)
+        assert ledger.terminated
+        assert ledger.last_confirmed == end
+        assert await read_all(ledger.new_non_durable_cursor("r", EARLIEST)) == numbered(5)
+        appends.append(ledger, b"6")
+        assert isinstance(appends.errors[1], ManagedLedgerTerminatedError)
+
+
+async def test_terminate_an_empty_one() -> None:
+    world = World()
+    async with world.broker() as factory:
+        ledger = await factory.open(NAME)
+        end = await ledger.terminate()
+        assert end.entry_id == -1
+    async with world.broker() as factory:
+        ledger = await factory.open(NAME)
+        assert ledger.last_confirmed == end
+        assert ledger.terminated
+
+
+async def test_close_completes_pending_appends_and_refuses_later_ones() -> None:
+    world = World()
+    async with world.broker() as factory:
+        ledger = await factory.open(NAME)
+        appends = Appends()
+        for payload in numbered(5):
+            appends.append(ledger, payload)
+        await ledger.close()
+        assert appends.stored == numbered(5)
+        appends.append(ledger, b"late")
+        assert isinstance(appends.errors[0], ManagedLedgerClosedError)
+        assert factory.cache.size_bytes == 0
+        again = await factory.open(NAME)
+        assert again is not ledger
+        assert again.entries_total == 5
+
+
+async def test_concurrent_opens_share_one_and_a_failed_one_can_be_repeated() -> None:
+    import asyncio
+
+    world = World()
+    async with world.broker() as factory:
+        strict = ManagedLedgerConfig(create_if_missing=False)
+        with pytest.raises(ManagedLedgerNotFoundError):
+            await factory.open(NAME, strict)
+        assert not await factory.exists(NAME)
+        opened = await asyncio.gather(*(factory.open(NAME) for _ in range(5)))
+        assert len({id(ledger) for ledger in opened}) == 1
+        assert await factory.exists(NAME)
+
+
+async def test_delete_leaves_nothing() -> None:
+    world = World()
+    config = ManagedLedgerConfig(max_entries_per_ledger=5)
+    async with world.broker() as factory:
+        ledger = await factory.open(NAME, config)
+        cursor = await ledger.open_cursor("sub", initial=EARLIEST)
+        positions = await append_all(ledger, numbered(12))
+        await acknowledge(cursor, positions[:2])
+        ids = [held.ledger_id for held in ledger.index]
+        assert cursor._store is not None
+        ids.append(cursor._store.ledger_id)
+        await factory.delete(NAME)
+        assert not await factory.exists(NAME)
+        for ledger_id in ids:
+            assert not await world.cluster.client.ledger_exists(ledger_id)
+        with pytest.raises(ManagedLedgerNotFoundError):
+            await factory.delete(NAME)
+        assert (await factory.open(NAME)).entries_total == 0
+
+
+async def test_empty_ledgers_do_not_pile_up_over_restarts() -> None:
+    world = World()
+    for _ in range(4):
+        async with world.broker() as factory:
+            await factory.open(NAME)
+    async with world.broker() as factory:
+        ledger = await factory.open(NAME)
+        assert len(ledger.index) == 1
+        with pytest.raises(EntryNotFoundError):
+            await ledger.read_entry(Position(ledger.current_ledger_id, 0))
+
+
+async def test_age_rolls_a_ledger_that_gets_no_appends() -> None:
+    world = World()
+    async with world.broker() as factory:
+        ledger = await factory.open(NAME, ManagedLedgerConfig(max_rollover_age_ms=20))
+        positions = await append_all(ledger, numbered(2))
+        world.clock.ms += 100
+        await until(lambda: ledger.current_ledger_id > positions[0].ledger_id)
+        empty = ledger.current_ledger_id
+        world.clock.ms += 100
+        await ledger.rollover()
+        assert ledger.current_ledger_id == empty, "an empty ledger is not rolled"
