@@ -26,9 +26,9 @@ from bisect import bisect_left
 from itertools import pairwise
 from typing import Final, Literal
 
-from .errors import DuplicateMemberError, HashingError, InvalidRangeError, UnknownMemberError
-from .murmur3 import murmur3_32
-from .ranges import Range
+from magnetar.hashing.errors import DuplicateMemberError, HashingError, InvalidRangeError, UnknownMemberError
+from magnetar.hashing.murmur3 import murmur3_32
+from magnetar.hashing.ranges import Range
 
 POINTS_PER_MEMBER: Final = 100
 """Pulsar's `subscriptionKeySharedConsistentHashingReplicaPoints`; balance improves with its square root."""

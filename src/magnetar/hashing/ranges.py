@@ -11,8 +11,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from itertools import pairwise
 
-from .errors import DuplicateMemberError, InvalidRangeError, RangesExhaustedError, UnknownMemberError
-from .murmur3 import KEY_SHARED_SLOTS
+from magnetar.hashing.errors import DuplicateMemberError, InvalidRangeError, RangesExhaustedError, UnknownMemberError
+from magnetar.hashing.murmur3 import KEY_SHARED_SLOTS
 
 Range = tuple[int, int, str]
 """First slot, last slot (inclusive), member."""

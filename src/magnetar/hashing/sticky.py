@@ -12,15 +12,15 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
 
-from .errors import (
+from magnetar.hashing.errors import (
     DuplicateMemberError,
     InvalidRangeError,
     RangeCoverageError,
     RangeOverlapError,
     UnknownMemberError,
 )
-from .murmur3 import KEY_SHARED_SLOTS
-from .ranges import Range
+from magnetar.hashing.murmur3 import KEY_SHARED_SLOTS
+from magnetar.hashing.ranges import Range
 
 MAX_RANGES_SHOWN = 10
 """Gaps listed in the text of a RangeCoverageError; further ones are counted only."""
