@@ -9,11 +9,13 @@ _SIGN = 1 << 63
 _WRAP = 1 << 64
 
 
+def signed(value: int) -> int:
+    """An unsigned 64-bit id as the signed one it stands for."""
+    return value - _WRAP if value >= _SIGN else value
+
+
 def position_of(message_id: MessageIdData) -> Position:
-    ledger_id, entry_id = message_id.ledgerId, message_id.entryId
-    return Position(
-        ledger_id - _WRAP if ledger_id >= _SIGN else ledger_id, entry_id - _WRAP if entry_id >= _SIGN else entry_id
-    )
+    return Position(signed(message_id.ledgerId), signed(message_id.entryId))
 
 
 def set_message_id(message_id: MessageIdData, position: Position, partition: int, batch_index: int = -1) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from magnetar.base.errors import MagnetarError
 from magnetar.broker.connection.error_codes import code_of, text_of
+from magnetar.broker.connection.positions import signed
 from magnetar.broker.connection.session import Session
 from magnetar.broker.subscriptions.types import AckType
 from magnetar.wire.pulsar import commands
@@ -26,7 +27,7 @@ def ack(session: Session, command: BaseCommand, rest: bytes) -> None:
     if consumer is None or consumer.subscription is None:
         return
     ids = [
-        (message_id.ledgerId, message_id.entryId, message_id.ack_set or None, message_id.batch_size)
+        (message_id.ledgerId, signed(message_id.entryId), message_id.ack_set or None, message_id.batch_size)
         for message_id in request.message_id
     ]
     consumer.subscription.acknowledge(
