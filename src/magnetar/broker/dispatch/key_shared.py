@@ -143,14 +143,12 @@ class KeySharedDispatcher(SharingDispatcher):
         """What waits is read again before delivery, and what is acknowledged then is left out."""
 
     def rewound(self) -> None:
-        """Everything unacknowledged will be read again."""
+        super().rewound()
         self.lanes.clear()
         self.waiting_total = 0
         self._in_flight = []
         self._scan = None
         self._skipping = False
-        if self.delayed is not None:
-            self.delayed.clear()
 
     # ---- New entries
 

@@ -88,12 +88,21 @@ class Pump:
         "_stopped",
         "_timer",
         "_turn_left",
+        "_turn_max",
         "read_errors",
     )
 
     def __init__(
-        self, *, source: EntrySource, dispatcher: Dispatcher, scheduler: Scheduler, clock: Clock, label: str
+        self,
+        *,
+        source: EntrySource,
+        dispatcher: Dispatcher,
+        scheduler: Scheduler,
+        clock: Clock,
+        label: str,
+        turn_max: int = ENTRIES_PER_DISPATCH_MAX,
     ) -> None:
+        """`label` names the subscription in logs; `turn_max`: entries before others get their turn."""
         self._source = source
         self._dispatcher = dispatcher
         self._scheduler = scheduler
@@ -106,6 +115,7 @@ class Pump:
         self._discard = False
         self._stopped = False
         self._turn_left = 0
+        self._turn_max = turn_max
         self._timer: Timer | None = None
         self._due_at_ms = 0
         self._retry: Timer | None = None
@@ -167,7 +177,7 @@ class Pump:
         if self._reading or self._stopped or self._running or self._retry is not None:
             return
         self._running = True
-        self._turn_left = ENTRIES_PER_DISPATCH_MAX
+        self._turn_left = self._turn_max
         try:
             while self._turn_left > 0:
                 if not self._step():

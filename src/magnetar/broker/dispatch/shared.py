@@ -137,11 +137,9 @@ class SharedDispatcher(SharingDispatcher):
         self._leftover = self._send(entries, now_ms)
 
     def rewound(self) -> None:
-        """Everything unacknowledged will be read again."""
+        super().rewound()
         self._leftover.clear()
         self.replay.clear()
-        if self.delayed is not None:
-            self.delayed.clear()
 
     def leftover_changed(self) -> None:
         """Entries were acknowledged without being delivered: do not deliver those."""

@@ -73,6 +73,12 @@ class SharingDispatcher:
         """Is there work for another turn although the last one read nothing?"""
         return False
 
+    def rewound(self) -> None:
+        """Everything unacknowledged will be read again: forget what was read, remembered and counted."""
+        self.counts.by_key.clear()
+        if self.delayed is not None:
+            self.delayed.clear()
+
     # ---- Consumers
 
     def remove(self, consumer: Receiver) -> None:

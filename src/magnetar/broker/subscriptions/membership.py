@@ -77,6 +77,7 @@ class Membership:
             scheduler=scheduler,
             clock=clock,
             label=f"{topic_name}/{name}",
+            turn_max=config.entries_per_dispatch,
         )
 
     @property
