@@ -201,12 +201,14 @@ class Bookie:
             stack.push_async_callback(self._executors.storage.run, index.close)
             started_s = self._clock.monotonic_s()
             self._storage, recovered = await self._executors.storage.run(self._recover, index)
-            stack.push_async_callback(self._executors.storage.run, self._storage.logs.abandon)
+            stack.push_async_callback(self._executors.storage.run, self._storage.logs.close)
             self._report_recovery(recovered, self._clock.monotonic_s() - started_s)
             self._build(recovered)
             stack.push_async_callback(self._journal.close)
             await self._monitor.check()
-            await stack.enter_async_context(self._tasks)
+            await self._tasks.__aenter__()
+            # Without the body's exception: a task group would wrap it, and callers could not catch it by its class.
+            stack.push_async_callback(self._tasks.__aexit__, None, None, None)
             self._spawn()
             self._resources = stack.pop_all()
         return self
@@ -218,11 +220,19 @@ class Bookie:
             if self.failed is None:
                 await self._journal.drain()
                 await self.checkpoint()
-                if self.failed is None and not self.read_only:
-                    async with self._storage_lock:
-                        await self._executors.storage.run(self._storage.logs.close)
+                await self._seal_current_log()
         finally:
             await self._resources.__aexit__(kind, error, trace)
+
+    async def _seal_current_log(self) -> None:
+        """Saves the next process a scan. Everything in the log is durable already, so a failure loses nothing."""
+        if self.failed is not None or self.read_only:
+            return
+        try:
+            async with self._storage_lock:
+                await self._executors.storage.run(self._storage.logs.seal)
+        except StorageError as error:
+            _logger.warning("the current entry log stays unsealed: %s", error)
 
     async def _claim_directories(self) -> None:
         run = self._executors.storage.run

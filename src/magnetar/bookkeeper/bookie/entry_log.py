@@ -200,11 +200,6 @@ class EntryLogs:
         self.metas.pop(log_id, None)
 
     def close(self) -> None:
-        """Seal the current log and close all files."""
-        self.seal()
-        self.abandon()
-
-    def abandon(self) -> None:
         """Close all files as they are."""
         if self._writer is not None:
             self._writer.close()

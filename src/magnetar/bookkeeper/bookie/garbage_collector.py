@@ -66,16 +66,20 @@ class GarbageCollector:
         self.failed_total = 0
 
     async def collect(self, major: bool = False) -> None:
-        """One round. `major`: compact every log below the major ratio now. Errors of the metadata or of one log are counted."""
+        """One round. `major`: compact every log below the major ratio now.
+
+        Errors are counted, not raised: every step leaves a state from which the next round goes on, and if the disk itself has
+        failed the next flush stops the bookie.
+        """
         try:
             if self._list_ledgers is not None:
                 await self._delete_ledgers(self._list_ledgers)
+            await self._expire_tombstones()
+            await self._delete_logs()
+            await self._compact(self._due_ratio(major))
         except MagnetarError as error:
             self.failed_total += 1
-            _logger.warning("nothing is deleted, the ledgers cannot be listed: error=%s", error)
-        await self._expire_tombstones()
-        await self._delete_logs()
-        await self._compact(self._due_ratio(major))
+            _logger.warning("garbage collection is broken off: error=%s", error)
 
     # ---- Ledgers
 

@@ -1,0 +1,207 @@
+"""What both indexes promise."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from magnetar.base.errors import ConfigError, StartupError, StorageError
+from magnetar.bookkeeper.bookie.entry_log_format import Location
+from magnetar.bookkeeper.bookie.index import Index
+from magnetar.bookkeeper.bookie.index_factory import open_index
+
+BACKENDS = ["rocksdb", "sqlite"]
+BIG = 2**63 - 1
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def index(tmp_path: Path, backend: str) -> Iterator[Index]:
+    index = open_index(str(tmp_path), backend)
+    yield index
+    index.close()
+
+
+def test_locations_are_consecutive_and_stop_at_the_first_gap(index: Index) -> None:
+    index.write([(1, number, (7, number * 10, 5)) for number in (0, 1, 2, 4, 5)] + [(2, 3, (8, 1, 1))], ())
+    assert index.locations(1, 0, 10) == [Location(7, 0, 5), Location(7, 10, 5), Location(7, 20, 5)]
+    assert index.locations(1, 1, 1) == [Location(7, 10, 5)]
+    assert index.locations(1, 3, 5) == []
+    assert index.locations(1, 4, 5) == [Location(7, 40, 5), Location(7, 50, 5)]
+    assert index.locations(3, 0, 5) == []
+
+
+def test_many_locations(index: Index) -> None:
+    index.write([(1, number, (1, number, 3)) for number in range(5000)], ())
+    assert index.locations(1, 0, 10_000) == [Location(1, number, 3) for number in range(5000)]
+    assert len(index.locations(1, 4990, 2**62)) == 10
+
+
+def test_a_later_write_replaces(index: Index) -> None:
+    index.write([(1, 0, (1, 1, 1))], [(1, b"a")])
+    index.write([(1, 0, (2, 2, 2))], [(1, b"b")])
+    assert index.locations(1, 0, 1) == [Location(2, 2, 2)]
+    assert index.states() == [(1, b"b")]
+
+
+def test_last_entry(index: Index) -> None:
+    assert index.last_entry_id(1) == -1
+    index.write([(1, number, (1, 0, 1)) for number in (5, 300, 70_000)] + [(3, 1, (1, 0, 1))], [(2, b"x")])
+    assert [index.last_entry_id(number) for number in range(5)] == [-1, 70_000, -1, 1, -1]
+
+
+def test_the_largest_ids(index: Index) -> None:
+    index.write([(BIG, BIG, (2**32 - 1, 2**32 - 1, 2**31))], [(BIG, b"x")])
+    assert index.locations(BIG, BIG, 3) == [Location(2**32 - 1, 2**32 - 1, 2**31)]
+    assert index.last_entry_id(BIG) == BIG
+    assert index.states() == [(BIG, b"x")]
+    index.delete_ledger(BIG, None)
+    assert index.last_entry_id(BIG) == -1
+
+
+def test_deleting_a_ledger_leaves_its_neighbours_and_a_tombstone(index: Index) -> None:
+    for ledger_id in (1, 2, 3):
+        index.write([(ledger_id, number, (1, 0, 1)) for number in range(300)], [(ledger_id, b"state")])
+    index.delete_ledger(2, b"tombstone")
+    index.sync()
+    assert index.locations(2, 0, 5) == []
+    assert index.last_entry_id(2) == -1
+    assert (index.last_entry_id(1), index.last_entry_id(3)) == (299, 299)
+    assert index.states() == [(1, b"state"), (2, b"tombstone"), (3, b"state")]
+    index.delete_ledger(2, None)
+    index.sync()
+    assert index.states() == [(1, b"state"), (3, b"state")]
+
+
+def test_log_ends(index: Index) -> None:
+    index.write((), (), [(1, 100), (2, 50)])
+    index.write((), (), [(1, 2**40)])
+    assert index.log_ends() == {1: 2**40, 2: 50}
+    index.forget_log(1)
+    index.forget_log(9)
+    index.sync()
+    assert index.log_ends() == {2: 50}
+    assert index.states() == []
+
+
+def test_everything_is_there_after_reopening(tmp_path: Path, backend: str) -> None:
+    for start in range(0, 30, 10):
+        index = open_index(str(tmp_path), "auto" if start else backend)
+        index.write([(1, number, (1, number, 1)) for number in range(start, start + 10)], [(start, b"s")], [(start, 1)])
+        index.close()
+    index = open_index(str(tmp_path), backend)
+    assert len(index.locations(1, 0, 100)) == 30
+    assert [ledger_id for ledger_id, _ in index.states()] == [0, 10, 20]
+    assert sorted(index.log_ends()) == [0, 10, 20]
+    index.close()
+
+
+def test_a_directory_keeps_its_index(tmp_path: Path, backend: str) -> None:
+    open_index(str(tmp_path), backend).close()
+    with pytest.raises(ConfigError, match="index = auto"):
+        open_index(str(tmp_path), next(other for other in BACKENDS if other != backend))
+
+
+def test_a_write_survives_the_death_of_the_process(tmp_path: Path, backend: str) -> None:
+    program = f"""
+        import os
+        from magnetar.bookkeeper.bookie.index_factory import open_index
+        index = open_index({str(tmp_path)!r}, {backend!r})
+        index.write([(1, n, (1, n, 1)) for n in range(5000)], [(1, b"x")], [(1, 5)])
+        index.delete_ledger(2, b"t"); index.sync()
+        os.kill(os.getpid(), 9)
+    """
+    assert subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=False).returncode == -9
+    index = open_index(str(tmp_path), backend)
+    assert len(index.locations(1, 0, 10_000)) == 5000
+    assert index.states() == [(1, b"x"), (2, b"t")]
+    index.close()
+
+
+def test_damage_is_an_error_never_an_absence(tmp_path: Path, backend: str) -> None:
+    index = open_index(str(tmp_path), backend)
+    index.write([(1, number, (1, number, 1)) for number in range(20_000)], [(1, b"x")])
+    index.close()
+    if backend == "sqlite":  # everything into the one file
+        database = sqlite3.connect(tmp_path / "index.sqlite")
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        database.close()
+        files = [tmp_path / "index.sqlite"]
+    else:
+        files = sorted((tmp_path / "index.rocksdb").glob("*.sst"))
+    assert files
+    for path in files:
+        size = path.stat().st_size
+        with path.open("r+b") as file:
+            for offset in range(size // 4, size * 3 // 4, 64):
+                file.seek(offset)
+                file.write(os.urandom(32))
+    failed = 0
+    try:
+        index = open_index(str(tmp_path), backend)
+    except (StorageError, StartupError):
+        failed = 20_000
+    else:
+        for number in range(0, 20_000, 100):
+            try:
+                found = index.locations(1, number, 1)
+            except StorageError:
+                failed += 1
+            else:
+                if (
+                    backend == "rocksdb"
+                ):  # SQLite has no checksums of its own; the entry log's reader checks ids and CRC
+                    assert found == [Location(1, number, 1)]
+        try:
+            index.close()
+        except StorageError:
+            failed += 1
+    assert failed > 0
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.sampled_from(["put", "delete", "reopen"]), st.integers(0, 3), st.integers(0, 12), st.integers(0, 99)
+        ),
+        max_size=30,
+    )
+)
+def test_like_a_dict(
+    tmp_path_factory: pytest.TempPathFactory, backend: str, steps: list[tuple[str, int, int, int]]
+) -> None:
+    path = str(tmp_path_factory.mktemp("index"))
+    index = open_index(path, backend)
+    model: dict[tuple[int, int], Location] = {}
+    for what, ledger_id, entry_id, value in steps:
+        if what == "put":
+            index.write([(ledger_id, entry_id, (1, value, 1))], ())
+            model[ledger_id, entry_id] = Location(1, value, 1)
+        elif what == "delete":
+            index.delete_ledger(ledger_id, None)
+            model = {key: found for key, found in model.items() if key[0] != ledger_id}
+        else:
+            index.close()
+            index = open_index(path, backend)
+    for ledger_id in range(4):
+        held = [entry_id for key, entry_id in model if key == ledger_id]
+        assert index.last_entry_id(ledger_id) == max(held, default=-1)
+        for entry_id in range(13):
+            found = index.locations(ledger_id, entry_id, 1)
+            assert found == ([model[ledger_id, entry_id]] if entry_id in held else [])
+    index.close()

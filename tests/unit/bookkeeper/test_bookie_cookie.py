@@ -1,0 +1,107 @@
+"""Cookies: a bookie starts on its own, complete directories only."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from magnetar.bookkeeper.bookie.bookie import Bookie
+from magnetar.bookkeeper.bookie.config import BookieConfig
+from magnetar.bookkeeper.codes import ReturnCode
+from magnetar.bookkeeper.errors import CookieError
+from tests.unit.bookkeeper.bookie_helpers import add, read, small_config
+
+
+class Store:
+    """Cookies in memory."""
+
+    def __init__(self) -> None:
+        self.cookies: dict[str, bytes] = {}
+
+    async def read(self, bookie_id: str) -> bytes | None:
+        return self.cookies.get(bookie_id)
+
+    async def write(self, bookie_id: str, cookie: bytes) -> None:
+        assert bookie_id not in self.cookies
+        self.cookies[bookie_id] = cookie
+
+
+async def start(config: BookieConfig, store: Store | None = None) -> None:
+    async with Bookie(config, cookie_store=store) as bookie:
+        assert await add(bookie, 1, 0) == ReturnCode.OK
+        assert (await read(bookie, 1, 0))[0] == ReturnCode.OK
+
+
+async def refused(config: BookieConfig, text: str, store: Store | None = None) -> None:
+    with pytest.raises(CookieError, match=text):
+        await start(config, store)
+
+
+async def test_the_cookie_has_the_reference_form(tmp_path: Path) -> None:
+    store = Store()
+    await start(small_config(tmp_path, bookie_id="h:1", instance_id="i-1"), store)
+    expected = (
+        f'5\nbookieHost: "h:1"\njournalDir: "{tmp_path}/journal/current"\n'
+        f'ledgerDirs: "1\\t{tmp_path}/ledgers/current"\ninstanceId: "i-1"\n'
+    )
+    assert store.cookies == {"h:1": expected.encode()}
+    for part in ("journal", "ledgers"):
+        assert (tmp_path / part / "current" / "VERSION").read_text() == expected
+
+
+async def test_a_restart_is_welcome(tmp_path: Path) -> None:
+    store = Store()
+    for _ in range(2):
+        await start(small_config(tmp_path), store)
+
+
+@pytest.mark.parametrize("part", ["journal", "ledgers"])
+async def test_a_missing_directory_is_refused(tmp_path: Path, part: str) -> None:
+    await start(small_config(tmp_path))
+    shutil.rmtree(tmp_path / part)
+    await refused(small_config(tmp_path), "incomplete")
+    await refused(small_config(tmp_path), "incomplete")
+
+
+@pytest.mark.parametrize("change", [{"bookie_id": "other:1"}, {"instance_id": "another"}])
+async def test_another_identity_is_refused(tmp_path: Path, change: dict[str, str]) -> None:
+    await start(small_config(tmp_path))
+    await refused(small_config(tmp_path, **change), "belongs to another bookie")
+
+
+async def test_a_moved_journal_is_refused(tmp_path: Path) -> None:
+    await start(small_config(tmp_path))
+    await refused(small_config(tmp_path, journal_dir=tmp_path / "elsewhere"), "belongs to another bookie")
+
+
+async def test_a_wiped_bookie_is_refused(tmp_path: Path) -> None:
+    store = Store()
+    await start(small_config(tmp_path), store)
+    shutil.rmtree(tmp_path)
+    await refused(small_config(tmp_path), "its entries are lost here", store)
+
+
+async def test_data_that_the_metadata_store_does_not_know_is_refused(tmp_path: Path) -> None:
+    await start(small_config(tmp_path), Store())
+    await refused(small_config(tmp_path), "does not know it", Store())
+
+
+async def test_data_without_a_cookie_is_refused(tmp_path: Path) -> None:
+    await start(small_config(tmp_path))
+    for part in ("journal", "ledgers"):
+        (tmp_path / part / "current" / "VERSION").unlink()
+    await refused(small_config(tmp_path), "no VERSION file")
+
+
+@pytest.mark.parametrize("stamped", [["journal"], ["journal", "ledgers"]])
+async def test_a_crash_while_stamping_is_survived(tmp_path: Path, stamped: list[str]) -> None:
+    await start(small_config(tmp_path), Store())
+    for part in ("journal", "ledgers"):
+        for path in (tmp_path / part / "current").iterdir():
+            if path.name != "VERSION" or part not in stamped:
+                path.unlink()
+    store = Store()
+    await start(small_config(tmp_path), store)
+    assert len(store.cookies) == 1
