@@ -37,6 +37,7 @@ class CursorPersister:
         "_state",
         "_store",
         "_under_way",
+        "_urgent",
         "_waiters",
         "stored_mark_delete",
         "writes",
@@ -50,6 +51,7 @@ class CursorPersister:
         self._ended = False
         self._under_way: list[DurableDone] | None = None
         self._planned: asyncio.Handle | None = None
+        self._urgent = False
         self._waiters: list[DurableDone] = []
         self._idle: asyncio.Event | None = None
         self._not_before_s = 0.0
@@ -120,9 +122,10 @@ class CursorPersister:
         if self._ended:
             return
         if self._planned is not None:
-            if not urgent or not isinstance(self._planned, asyncio.TimerHandle):
+            if not urgent or self._urgent:
                 return
             self._cancel_plan()
+        self._urgent = urgent
         loop = asyncio.get_running_loop()
         due_s = self._not_before_s
         if not urgent:
