@@ -15,7 +15,7 @@ def as_tables(outcome: Outcome) -> None:
     click.echo()
     emit(sums(outcome), as_json=False, title="sums")
     click.echo()
-    emit([{"verdict": name, "": value} for name, value in verdict(outcome).items()], as_json=False)
+    emit([{"verdict": name, "value": value} for name, value in verdict(outcome).items()], as_json=False)
 
 
 def as_document(outcome: Outcome) -> None:
