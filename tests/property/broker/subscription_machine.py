@@ -106,9 +106,10 @@ class SubscriptionMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.world.subscription.consumers) < 5)
     @rule(name=st.sampled_from(["a", "b", "c", "d"]), permits=st.integers(0, 15))
     def join(self, name: str, permits: int) -> None:
-        consumer = self.world.consumer(self.kind, 0, name)
+        consumer = self.world.make(self.kind, name)
         self.expected_permits[consumer.consumer_id] = permits
         channel(consumer).on_deliver = lambda entry: self.delivered(consumer, entry)
+        self.world.subscription.add_consumer(consumer)
         self.world.subscription.flow(consumer, permits)
 
     @precondition(has_consumers)

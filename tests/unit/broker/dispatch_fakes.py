@@ -357,8 +357,24 @@ class World:
         priority: int = 0,
         sticky: Sequence[tuple[int, int]] | None = None,
     ) -> Consumer:
+        """Subscribe, grant, and let everything run."""
+        consumer = self.make(kind, name, priority, sticky)
+        self.subscription.add_consumer(consumer)
+        if permits:
+            self.subscription.flow(consumer, permits)
+        self.loop.run()
+        return consumer
+
+    def make(
+        self,
+        kind: SubscriptionType,
+        name: str | None = None,
+        priority: int = 0,
+        sticky: Sequence[tuple[int, int]] | None = None,
+    ) -> Consumer:
+        """A consumer that is not subscribed yet."""
         number = next(self._ids)
-        consumer = Consumer(
+        return Consumer(
             consumer_id=number,
             name=name or f"c{number}",
             type=kind,
@@ -367,11 +383,6 @@ class World:
             key_shared_mode=KeySharedMode.AUTO_SPLIT if sticky is None else KeySharedMode.STICKY,
             sticky_ranges=sticky or (),
         )
-        self.subscription.add_consumer(consumer)
-        if permits:
-            self.subscription.flow(consumer, permits)
-        self.loop.run()
-        return consumer
 
     def flow(self, consumer: Consumer, permits: int) -> None:
         self.subscription.flow(consumer, permits)

@@ -170,7 +170,6 @@ class KeySharedDispatcher(SharingDispatcher):
 
     def dispatch(self, entries: list[Entry], now_ms: int) -> None:
         """Hand out new entries; those that cannot go wait."""
-        self.round += 1
         lanes = self.lanes
         version = -1
         starts: list[int] = []
@@ -191,7 +190,9 @@ class KeySharedDispatcher(SharingDispatcher):
             lane = owners[bisect_right(starts, slot) - 1]
             if lane is None or (lanes.draining and slot in lanes.draining):
                 self._park(lanes.parking(slot), key, slot)
-            elif lane.waiting or (lane.skipped and slot in lane.skipped) or not self._can_send(lane):
+            elif (
+                lane.waiting or (lane.skipped and slot in lane.skipped) or self.blocked_on_unacked or not lane.can_take
+            ):
                 self._park(lane, key, slot)
             else:
                 self._send(lane.consumer, entry, metadata, key, slot, now_ms)
@@ -213,16 +214,6 @@ class KeySharedDispatcher(SharingDispatcher):
         if slot not in self.lanes.parking(slot).skipped:
             self.delayed.add(due_ms, key, slot)
         return True
-
-    def _can_send(self, lane: Lane) -> bool:
-        consumer = lane.consumer
-        if consumer.stalled_round == self.round:
-            return False
-        if lane.can_take and not self.blocked_on_unacked:
-            return True
-        # Even if permits come in before this round ends, later entries may not overtake this one.
-        consumer.stalled_round = self.round
-        return False
 
     def _send(
         self, consumer: Receiver, entry: Entry, metadata: EntryMetadata, key: int, slot: int, now_ms: int
@@ -284,7 +275,6 @@ class KeySharedDispatcher(SharingDispatcher):
     def dispatch_replayed(self, entries: list[Entry], keys: Sequence[int], now_ms: int) -> None:
         scan, self._scan = self._scan, None
         self._in_flight = []
-        self.round += 1
         if scan is not None:
             self._dispatch_scanned(entries, scan, now_ms)
             return
@@ -297,7 +287,8 @@ class KeySharedDispatcher(SharingDispatcher):
             if (
                 lane is None
                 or slot in lanes.draining
-                or not self._can_send(lane)
+                or self.blocked_on_unacked
+                or not lane.can_take
                 or (lane.waiting and lane.waiting.first() >> SLOT_BITS < key)
             ):
                 self.requeue([(key, slot)])
@@ -371,7 +362,7 @@ class KeySharedDispatcher(SharingDispatcher):
             if metadata.deliver_at_ms > now_ms and self.delayed is not None:
                 lane.skipped[slot] = key + 1
                 self.delayed.add(metadata.deliver_at_ms, key, slot)
-            elif lane.waiting or not self._can_send(lane):
+            elif lane.waiting or self.blocked_on_unacked or not lane.can_take:
                 lane.scanning = False
                 lane.scan_key = key
             else:

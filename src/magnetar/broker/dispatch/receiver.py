@@ -30,7 +30,6 @@ class Receiver:
         "name",
         "permits",
         "priority_level",
-        "stalled_round",
         "unacked_messages",
     )
 
@@ -51,9 +50,6 @@ class Receiver:
         """False for the waiting consumers of a Failover subscription."""
         self.consumer_epoch: int | None = None
         """Of its last redelivery request; echoed so that the client can tell old deliveries from new ones."""
-        self.stalled_round = -1
-        """The dispatch round in which it could not take an entry: it gets nothing more in that round, so that nothing
-        overtakes."""
         self.messages_out = 0
         self.bytes_out = 0
         self.entries_out = 0

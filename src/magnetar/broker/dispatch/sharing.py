@@ -28,7 +28,6 @@ class SharingDispatcher:
         "counts",
         "delayed",
         "max_unacked",
-        "round",
         "source",
         "unacked_messages",
     )
@@ -45,8 +44,6 @@ class SharingDispatcher:
         self.unacked_messages = 0
         self.blocked_on_unacked = False
         self.average_messages = DEFAULT_AVERAGE
-        self.round = 0
-        """Counts dispatch rounds, see Receiver.stalled_round."""
 
     # ---- What subclasses decide
 

@@ -7,6 +7,8 @@ from typing import Any, Protocol
 
 from magnetar.broker.dispatch.ports import ConsumerChannel
 from magnetar.broker.dispatch.receiver import Receiver
+from magnetar.broker.iso_time import iso_time
+from magnetar.broker.rates import Rates
 from magnetar.broker.subscriptions.types import AckDone, AckId, AckType, KeySharedMode, SubscriptionType
 
 
@@ -57,6 +59,7 @@ class Consumer(Receiver):
         "messages_acked",
         "metadata",
         "notified_active",
+        "rates",
         "sticky_ranges",
         "subscription",
         "type",
@@ -93,6 +96,7 @@ class Consumer(Receiver):
         self.connected_since_ms = connected_since_ms
         self.subscription: ConsumerHost | None = None
         """Set while it is added to one."""
+        self.rates = Rates()
         self.messages_acked = 0
         """Messages acknowledged through it; entries for the types that do not hold entries one by one."""
         self.last_flow_ms = 0
@@ -101,10 +105,10 @@ class Consumer(Receiver):
         """What the client was last told about being the active consumer."""
 
     def stats(self) -> dict[str, Any]:
-        """In the names of Pulsar's ConsumerStats; rates are added by whoever samples the counters."""
+        """In the names of Pulsar's ConsumerStats; rates are of the last sampling interval."""
         return {
-            "msgRateOut": 0.0,
-            "msgThroughputOut": 0.0,
+            "msgRateOut": self.rates.messages_per_s,
+            "msgThroughputOut": self.rates.bytes_per_s,
             "bytesOutCounter": self.bytes_out,
             "msgOutCounter": self.messages_out,
             "msgRateRedeliver": 0.0,
@@ -116,7 +120,7 @@ class Consumer(Receiver):
             "avgMessagesPerEntry": round(self.messages_out / self.entries_out) if self.entries_out else 0,
             "blockedConsumerOnUnackedMsgs": self.blocked_on_unacked,
             "address": self.client_address,
-            "connectedSince": self.connected_since_ms,
+            "connectedSince": iso_time(self.connected_since_ms),
             "clientVersion": self.client_version,
             "lastAckedTimestamp": self.last_acked_ms,
             "lastConsumedTimestamp": self.last_consumed_ms,

@@ -9,6 +9,7 @@ from magnetar.broker.dispatch.entry_metadata import metadata_of
 from magnetar.broker.dispatch.shared import PriorityLevels
 from magnetar.broker.dispatch.single_active import choose_active, partition_index
 from magnetar.broker.errors import ConsumerAssignError
+from magnetar.broker.rates import Rates
 from magnetar.broker.subscriptions.acks import AckDone, AckId
 from magnetar.broker.subscriptions.config import SubscriptionConfig
 from magnetar.broker.subscriptions.consumer import Consumer
@@ -29,6 +30,7 @@ class NonPersistentSubscription:
         self.config = config
         self.consumers: list[Consumer] = []
         self.messages_dropped = 0
+        self.rates = Rates()
         self._partition = partition_index(topic_name)
         self._active: Consumer | None = None
         self._levels = PriorityLevels()
@@ -144,15 +146,21 @@ class NonPersistentSubscription:
             consumer.channel.close()
             self.remove_consumer(consumer)
 
+    @property
+    def messages_out(self) -> int:
+        return self._messages_out_before + sum(consumer.messages_out for consumer in self.consumers)
+
+    @property
+    def bytes_out(self) -> int:
+        return self._bytes_out_before + sum(consumer.bytes_out for consumer in self.consumers)
+
     def stats(self) -> dict[str, Any]:
-        messages_out = self._messages_out_before + sum(consumer.messages_out for consumer in self.consumers)
-        bytes_out = self._bytes_out_before + sum(consumer.bytes_out for consumer in self.consumers)
         return {
             "type": self.type.name if self.type is not None else "None",
-            "msgRateOut": 0.0,
-            "msgThroughputOut": 0.0,
-            "msgOutCounter": messages_out,
-            "bytesOutCounter": bytes_out,
+            "msgRateOut": self.rates.messages_per_s,
+            "msgThroughputOut": self.rates.bytes_per_s,
+            "msgOutCounter": self.messages_out,
+            "bytesOutCounter": self.bytes_out,
             "msgRateRedeliver": 0.0,
             "msgBacklog": 0,
             "unackedMessages": 0,

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def subscription_stats(subscription: Subscription) -> dict[str, Any]:
-    """SubscriptionStats. Rates are zero here: whoever samples the counters knows the interval and fills them in."""
+    """SubscriptionStats. Rates are of the last sampling interval."""
     consumers = subscription.consumers
     active = subscription.active_consumer
     backlog = subscription.backlog_entries
@@ -17,8 +17,8 @@ def subscription_stats(subscription: Subscription) -> dict[str, Any]:
     kind = subscription.type
     return {
         "type": kind.name if kind is not None else "None",
-        "msgRateOut": 0.0,
-        "msgThroughputOut": 0.0,
+        "msgRateOut": subscription.rates.messages_per_s,
+        "msgThroughputOut": subscription.rates.bytes_per_s,
         "bytesOutCounter": subscription.bytes_out,
         "msgOutCounter": subscription.messages_out,
         "msgRateRedeliver": 0.0,

@@ -13,6 +13,7 @@ from magnetar.base.limits import REDELIVER_IDS_MAX
 from magnetar.broker.dispatch.ports import Scheduler
 from magnetar.broker.dispatch.pump import Pump
 from magnetar.broker.errors import NotAllowedError
+from magnetar.broker.rates import Rates
 from magnetar.broker.subscriptions import maintenance
 from magnetar.broker.subscriptions.acks import AckDone, AckId, acknowledge_cumulative, acknowledge_individual
 from magnetar.broker.subscriptions.config import SubscriptionConfig
@@ -62,6 +63,7 @@ class Subscription:
         self.last_expire_ms = 0
         self.last_mark_delete_ms = 0
         self.expired_total = 0
+        self.rates = Rates()
         self._messages_out_before = 0
         self._bytes_out_before = 0
         self._clock = clock
@@ -243,7 +245,7 @@ class Subscription:
         return self.consumers[0].key_shared_mode.name
 
     def stats(self) -> dict[str, Any]:
-        """SubscriptionStats in Pulsar's JSON names, without rates."""
+        """SubscriptionStats in Pulsar's JSON names."""
         return subscription_stats(self)
 
     # ---- Control
