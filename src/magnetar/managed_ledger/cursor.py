@@ -38,6 +38,11 @@ class ManagedCursor:
     # ---- Where it is
 
     @property
+    def closed(self) -> bool:
+        """It answers no more reads and stores nothing; open it again."""
+        return self._closed
+
+    @property
     def durable(self) -> bool:
         return self._store is not None
 
@@ -165,6 +170,11 @@ class ManagedCursor:
         return list(self._acks.ranges())
 
     @property
+    def individual_range_count(self) -> int:
+        """`len(individual_ranges())` without building them."""
+        return self._acks.range_count()
+
+    @property
     def individually_acknowledged(self) -> int:
         """Entries acknowledged above the mark-delete."""
         return self._acks.acked_count
@@ -183,12 +193,16 @@ class ManagedCursor:
         if self._store is not None:
             await self._store.save_node(self._state)
 
+    def stop_reading(self) -> None:
+        """Close without storing anything."""
+        self._closed = True
+        self._reader.close()
+
     async def close(self) -> None:
         """Store the state for good and take no more reads. Acknowledgements still waiting are told."""
         if self._closed:
             return
-        self._closed = True
-        self._reader.close()
+        self.stop_reading()
         if self._persister is None or self._store is None:
             return
         changed = await self._persister.end()
@@ -201,8 +215,7 @@ class ManagedCursor:
 
     async def delete_stored(self) -> None:
         """Close without storing, and remove what is stored."""
-        self._closed = True
-        self._reader.close()
+        self.stop_reading()
         if self._persister is not None and self._store is not None:
             await self._persister.end()
             self._persister.release(CursorClosedError(f"cursor {self.name} was deleted"))

@@ -52,7 +52,7 @@ class CursorRegistry:
     ) -> ManagedCursor:
         async with self._lock:
             held = self.cursors.get(name)
-            if held is not None:
+            if held is not None and not held.closed:
                 if not held.durable:
                     raise InvalidArgumentError(f"{name!r} is in use by a reader; choose another cursor name")
                 return held
@@ -83,7 +83,7 @@ class CursorRegistry:
 
     def new_non_durable(self, name: str, start: Position) -> ManagedCursor:
         held = self.cursors.get(name)
-        if held is not None:
+        if held is not None and not (held.closed and not held.durable):
             if held.durable:
                 raise InvalidArgumentError(f"{name!r} is a durable cursor; choose another name for the reader")
             return held
@@ -99,6 +99,13 @@ class CursorRegistry:
             if cursor is None:
                 raise CursorNotFoundError(f"{self._context.name} has no cursor {name!r}")
             await cursor.delete_stored()
+            del self.cursors[name]
+
+    def discard_non_durable(self, name: str) -> None:
+        """Forget a reader's cursor; any other name is ignored."""
+        held = self.cursors.get(name)
+        if held is not None and not held.durable:
+            held.stop_reading()
             del self.cursors[name]
 
     async def close_all(self) -> None:

@@ -112,7 +112,7 @@ class ManagedLedger:
     @property
     def first_position(self) -> Position:
         """Where the oldest entry is, or will be."""
-        return self.index.first()
+        return self.index.first() if len(self.index) else self.index.next(self.last_confirmed)
 
     def next_position(self, position: Position) -> Position:
         return self.index.next(position)
@@ -214,6 +214,11 @@ class ManagedLedger:
         self._update_caching()
         return cursor
 
+    def discard_cursor(self, name: str) -> None:
+        """Forget a cursor that is not durable, when its reader has gone; any other name is ignored."""
+        self._registry.discard_non_durable(name)
+        self._update_caching()
+
     async def delete_cursor(self, name: str) -> None:
         """Delete it with everything stored. Raises CursorNotFoundError."""
         self._check_usable()
@@ -247,12 +252,14 @@ class ManagedLedger:
     # ---- Removing and ending
 
     async def trim(self) -> None:
-        """Delete ledgers that all durable cursors have consumed and retention does not keep. Never the current one."""
+        """Delete ledgers that all durable cursors have consumed and retention does not keep. Never the current one,
+        but all of a terminated one."""
         if self._trimming or self.state in (State.FENCED, State.CLOSED, State.SWITCHING):
             return
         self._trimming = True
         try:
-            await trim(self._context, self.current_ledger_id, self.cursors.values())
+            current = LATEST.ledger_id if self.terminated else self.current_ledger_id
+            await trim(self._context, current, self.cursors.values())
         except ManagedLedgerFencedError as error:
             self._context.fence(error)
             raise
@@ -348,9 +355,9 @@ class ManagedLedger:
 
     def _drop_consumed_caches(self) -> None:
         """Entries of closed ledgers that every cursor has read."""
-        slowest = min((cursor.read_position for cursor in self.cursors.values()), default=LATEST)
-        caches = self._context.caches
-        for ledger_id in [held for held in caches if held < slowest.ledger_id or not caches[held].entries]:
+        slowest = min((cursor.read_position.ledger_id for cursor in self.cursors.values()), default=LATEST.ledger_id)
+        caches, current = self._context.caches, self.current_ledger_id
+        for ledger_id in [held for held in caches if held != current and (held < slowest or not caches[held].entries)]:
             caches.pop(ledger_id).detach()
 
     def _update_caching(self) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Mapping
 
+from google.protobuf.message import DecodeError
+
 from magnetar.base.errors import BadVersionError, MetadataError
 from magnetar.managed_ledger.errors import ManagedLedgerFencedError
 from magnetar.managed_ledger.ledger_index import LedgerIndex, LedgerSummary
 from magnetar.managed_ledger.position import Position
-from magnetar.managed_ledger.stored_value import plain_value
+from magnetar.managed_ledger.stored_value import StoredValueError, plain_value
 from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore
 from magnetar.wire.pulsar.MLDataFormats_pb2 import ManagedLedgerInfo
 
@@ -35,7 +37,10 @@ class LedgerListStore:
         node = await self._metadata.get(self.path)
         if node is None:
             return False
-        info = ManagedLedgerInfo.FromString(plain_value(node.value, self.path))
+        try:
+            info = ManagedLedgerInfo.FromString(plain_value(node.value, self.path))
+        except DecodeError as error:
+            raise StoredValueError(f"{self.path} is no ManagedLedgerInfo: {error}") from error
         self._version = node.version
         for item in sorted(info.ledgerInfo, key=lambda held: held.ledgerId):
             self.index.add(_summary_of(item))

@@ -137,3 +137,43 @@ async def test_find_last_matching() -> None:
 
             assert await ledger.find_last_matching(matches) == (positions[wanted] if wanted >= 0 else None)
             assert len(looked_at) <= 7
+
+
+async def test_who_keeps_up_is_served_from_memory_across_ledgers_and_consumed_entries_leave_it() -> None:
+    async with World().broker() as factory:
+        ledger = await factory.open(NAME, ManagedLedgerConfig(max_entries_per_ledger=3000))
+        cursor = await ledger.open_cursor("sub", initial=EARLIEST)
+        for start in range(0, 10_000, 500):
+            await append_all(ledger, numbered(500, start))
+            assert await read_all(cursor) == numbered(500, start)
+        assert ledger._context.reader.reads == 0
+        assert len(ledger._context.caches) <= 2
+        held = sum(len(cache.entries) for cache in ledger._context.caches.values())
+        assert held <= 5000
+        factory.cache.validate()
+
+
+async def test_the_cache_keeps_its_budget_and_readers_get_the_rest_from_the_bookies() -> None:
+    async with World().broker() as factory:
+        factory.cache.max_bytes = 50_000
+        ledger = await factory.open(NAME, SMALL)
+        cursor = await ledger.open_cursor("sub", initial=EARLIEST)
+        payloads = [b"%04d" % number * 250 for number in range(200)]
+        await append_all(ledger, payloads)
+        factory.cache.validate()
+        assert factory.cache.evictions > 0
+        assert await read_all(cursor) == payloads
+        assert ledger._context.reader.reads > 0
+
+
+async def test_cursors_reading_the_same_old_entries_share_one_read() -> None:
+    world = World()
+    async with world.broker() as factory:
+        await append_all(await factory.open(NAME), numbered(50))
+    async with world.broker() as factory:
+        ledger = await factory.open(NAME)
+        cursors = [ledger.new_non_durable_cursor(f"r{number}", EARLIEST) for number in range(5)]
+        found = await asyncio.gather(*(read(cursor) for cursor in cursors))
+        assert [[entry.data for entry in entries] for entries in found] == [numbered(50)] * 5
+        assert ledger._context.reader.reads == 1
+        assert ledger._context.reader.merged_reads == 4
