@@ -10,10 +10,11 @@ from magnetar.broker.errors import ConsumerBusyError, NotAllowedError, Subscript
 from magnetar.broker.namespaces.errors import PreconditionFailedError
 from magnetar.broker.namespaces.policies import EffectivePolicies
 from magnetar.broker.naming import TopicName, subscription_name
+from magnetar.broker.rates import Rates
 from magnetar.broker.subscriptions.consumer import Consumer
 from magnetar.broker.subscriptions.nonpersistent import NonPersistentSubscription
 from magnetar.broker.topics.publishers import AppendDone, Publishers
-from magnetar.broker.topics.stats import TopicRates, producer_stats
+from magnetar.broker.topics.stats import producer_stats, sample_rates
 from magnetar.broker.topics.subscribe import SubscribeRequest, new_consumer
 from magnetar.broker.topics.subscription_set import Surroundings
 from magnetar.managed_ledger.entry import Entry
@@ -38,7 +39,7 @@ class NonPersistentTopic:
         self._subscriptions: list[NonPersistentSubscription] = []
         self.created_ms = surroundings.clock.now_ms()
         self.last_publish_ms = 0
-        self.rates = TopicRates()
+        self.rates = Rates()
         self.publishers = Publishers(topic_name=str(name), append=self._publish, clock=surroundings.clock)
         self.apply_policies(policies)
 
@@ -52,6 +53,10 @@ class NonPersistentTopic:
     @property
     def in_use(self) -> bool:
         return bool(len(self.publishers.producers) or self._by_name)
+
+    @property
+    def subscriptions(self) -> list[NonPersistentSubscription]:
+        return self._subscriptions
 
     @property
     def subscription_names(self) -> list[str]:
@@ -121,17 +126,16 @@ class NonPersistentTopic:
         """What is not stored is not deduplicated."""
 
     def sample_rates(self, now_s: float) -> None:
-        counters = self.publishers.counters
-        self.rates.sample(counters.messages_in, counters.bytes_in, now_s)
+        sample_rates(self.rates, self.publishers, self._subscriptions, now_s)
 
     def stats(self) -> Mapping[str, object]:
         counters = self.publishers.counters
         subscriptions = {subscription.name: subscription.stats() for subscription in self._subscriptions}
         return {
-            "msgRateIn": self.rates.rate_in,
-            "msgThroughputIn": self.rates.throughput_in,
-            "msgRateOut": 0.0,
-            "msgThroughputOut": 0.0,
+            "msgRateIn": self.rates.messages_per_s,
+            "msgThroughputIn": self.rates.bytes_per_s,
+            "msgRateOut": sum(stats["msgRateOut"] for stats in subscriptions.values()),
+            "msgThroughputOut": sum(stats["msgThroughputOut"] for stats in subscriptions.values()),
             "bytesInCounter": counters.bytes_in,
             "msgInCounter": counters.messages_in,
             "bytesOutCounter": sum(stats["bytesOutCounter"] for stats in subscriptions.values()),

@@ -5,7 +5,7 @@ What each part does is in its own file (`publishers`, `subscription_set`, `dedup
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from magnetar.broker.config import BrokerConfig
@@ -14,13 +14,15 @@ from magnetar.broker.dispatch.ports import ConsumerChannel
 from magnetar.broker.namespaces.errors import AlreadyExistsError
 from magnetar.broker.namespaces.policies import EffectivePolicies
 from magnetar.broker.naming import TopicName
+from magnetar.broker.rates import Rates
 from magnetar.broker.subscriptions.consumer import Consumer
+from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics import backlog
 from magnetar.broker.topics.dedup_cursor import DedupCursor
 from magnetar.broker.topics.deduplication import CURSOR_NAME
 from magnetar.broker.topics.expiry import position_older_than
 from magnetar.broker.topics.publishers import Publishers
-from magnetar.broker.topics.stats import TopicRates, persistent_stats
+from magnetar.broker.topics.stats import persistent_stats, sample_rates
 from magnetar.broker.topics.subscribe import SubscribeRequest
 from magnetar.broker.topics.subscription_set import SubscriptionSet, Surroundings
 from magnetar.managed_ledger.config import ManagedLedgerConfig
@@ -62,7 +64,7 @@ class PersistentTopic:
         self._around = surroundings
         self._dedup: DedupCursor | None = None
         self.created_ms = surroundings.clock.now_ms()
-        self.rates = TopicRates()
+        self.rates = Rates()
         self.publishers = Publishers(
             topic_name=str(name),
             append=ledger.append,
@@ -93,8 +95,18 @@ class PersistentTopic:
 
     @property
     def in_use(self) -> bool:
-        """Somebody produces, or a subscription exists: deletion then takes force."""
-        return bool(len(self.publishers.producers) or self.subscriptions.all)
+        """Somebody is connected: deletion then takes force. Subscriptions without consumers do not hold it up, as in Pulsar."""
+        return bool(len(self.publishers.producers) or self.subscriptions.consumers_count)
+
+    @property
+    def subscription_names(self) -> list[str]:
+        return [subscription.name for subscription in self.subscriptions.all]
+
+    @property
+    def backlog_bytes(self) -> int:
+        """What the slowest durable subscription has not consumed."""
+        slowest = self.subscriptions.slowest
+        return size_after(self.ledger.index, slowest.cursor.mark_delete_position) if slowest is not None else 0
 
     # ---- Subscriptions
 
@@ -161,9 +173,13 @@ class PersistentTopic:
         ttl_s = self.policies.message_ttl_s
         if ttl_s <= 0 or not any(subscription.cursor.backlog_entries for subscription in self.subscriptions.all):
             return
-        position = await position_older_than(self.ledger, self._around.clock.now_ms() - ttl_s * 1000)
+        await self.expire_older_than(ttl_s, self.subscriptions.all)
+
+    async def expire_older_than(self, age_s: int, subscriptions: Sequence[Subscription]) -> None:
+        """Count what was published longer ago as consumed."""
+        position = await position_older_than(self.ledger, self._around.clock.now_ms() - age_s * 1000)
         if position is not None:
-            for subscription in self.subscriptions.all:
+            for subscription in subscriptions:
                 await subscription.expire(position)
 
     async def trim(self) -> None:
@@ -209,8 +225,7 @@ class PersistentTopic:
             self.publishers.disconnect_all()
 
     def sample_rates(self, now_s: float) -> None:
-        counters = self.publishers.counters
-        self.rates.sample(counters.messages_in, counters.bytes_in, now_s)
+        sample_rates(self.rates, self.publishers, self.subscriptions.all, now_s)
 
     def stats(self) -> Mapping[str, object]:
         return persistent_stats(self.publishers, self.subscriptions, self.ledger, self.rates, self.created_ms)

@@ -8,6 +8,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Protocol
 
 from magnetar.base.errors import MagnetarError
+from magnetar.broker.rates import Rates
 from magnetar.broker.topics.publish import PublishOp
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class Producer:
         self.pending: deque[PublishOp] = deque()
         self.messages_in = 0
         self.bytes_in = 0
-        self.rates = (0.0, 0.0)
+        self.rates = Rates()
         self.closed = False
         self.settled_access = asyncio.Event()  # set once it is known whether the producer gets the access it asked for
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import UTC, datetime
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from magnetar.broker.iso_time import iso_time
+from magnetar.broker.rates import Rates
+from magnetar.broker.subscriptions.nonpersistent import NonPersistentSubscription
+from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.producer import Producer
 from magnetar.broker.topics.publishers import Publishers
 from magnetar.broker.topics.subscription_set import SubscriptionSet
@@ -13,31 +16,28 @@ from magnetar.managed_ledger.ledger import ManagedLedger
 from magnetar.managed_ledger.sizes import size_after
 
 
-class TopicRates:
-    """Rates of the last sampling interval, from counters that only grow. `sample` is called by the upkeep loop."""
-
-    __slots__ = ("_last", "rate_in", "throughput_in")
-
-    def __init__(self) -> None:
-        self._last = (0, 0, 0.0)
-        self.rate_in = 0.0
-        self.throughput_in = 0.0
-
-    def sample(self, messages: int, size_bytes: int, now_s: float) -> None:
-        last_messages, last_bytes, last_s = self._last
-        elapsed_s = now_s - last_s
-        if last_s and elapsed_s > 0:
-            self.rate_in = (messages - last_messages) / elapsed_s
-            self.throughput_in = (size_bytes - last_bytes) / elapsed_s
-        self._last = (messages, size_bytes, now_s)
+def sample_rates(
+    rates: Rates,
+    publishers: Publishers,
+    subscriptions: Sequence[Subscription | NonPersistentSubscription],
+    now_s: float,
+) -> None:
+    """Take the counters of a topic and of everybody who is connected to it."""
+    counters = publishers.counters
+    rates.sample(counters.messages_in, counters.bytes_in, now_s, counters.entries_in)
+    for producer in publishers.producers.all:
+        producer.rates.sample(producer.messages_in, producer.bytes_in, now_s)
+    for subscription in subscriptions:
+        subscription.rates.sample(subscription.messages_out, subscription.bytes_out, now_s)
+        for consumer in subscription.consumers:
+            consumer.rates.sample(consumer.messages_out, consumer.bytes_out, now_s)
 
 
 def producer_stats(producer: Producer) -> dict[str, Any]:
-    rate, throughput = producer.rates
     return {
         "accessMode": ("Shared", "Exclusive", "WaitForExclusive", "ExclusiveWithFencing")[producer.access_mode],
-        "msgRateIn": rate,
-        "msgThroughputIn": throughput,
+        "msgRateIn": producer.rates.messages_per_s,
+        "msgThroughputIn": producer.rates.bytes_per_s,
         "averageMsgSize": producer.bytes_in / producer.messages_in if producer.messages_in else 0.0,
         "chunkedMessageRate": 0.0,
         "producerId": producer.producer_id,
@@ -51,15 +51,15 @@ def producer_stats(producer: Producer) -> dict[str, Any]:
 
 
 def persistent_stats(
-    publishers: Publishers, subscriptions: SubscriptionSet, ledger: ManagedLedger, rates: TopicRates, created_ms: int
+    publishers: Publishers, subscriptions: SubscriptionSet, ledger: ManagedLedger, rates: Rates, created_ms: int
 ) -> Mapping[str, object]:
     """One persistent topic."""
     counters = publishers.counters
     by_name = {subscription.name: subscription.stats() for subscription in subscriptions.all}
     slowest = subscriptions.slowest
     return {
-        "msgRateIn": rates.rate_in,
-        "msgThroughputIn": rates.throughput_in,
+        "msgRateIn": rates.messages_per_s,
+        "msgThroughputIn": rates.bytes_per_s,
         "msgRateOut": sum(stats["msgRateOut"] for stats in by_name.values()),
         "msgThroughputOut": sum(stats["msgThroughputOut"] for stats in by_name.values()),
         "bytesInCounter": counters.bytes_in,
@@ -84,9 +84,3 @@ def persistent_stats(
         "lastPublishTimestamp": ledger.last_add_time_ms,
         "ownerBroker": "",
     }
-
-
-def iso_time(timestamp_ms: int) -> str:
-    """`2013-01-01T10:00:00.000Z`, as Pulsar prints times."""
-    moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{timestamp_ms % 1000:03}Z"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from magnetar.broker.connection.positions import position_of, set_message_id
 from magnetar.broker.connection.session import Session
 from magnetar.broker.errors import MetadataRefusedError
-from magnetar.broker.topics.stats import iso_time
+from magnetar.broker.iso_time import iso_time
 from magnetar.wire.pulsar import commands
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand, CommandSeek, ServerError
 

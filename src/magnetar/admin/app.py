@@ -1,0 +1,64 @@
+"""The ASGI application: find the route, run its handler, turn what it raises into a status and `{"reason": ...}`."""
+
+from __future__ import annotations
+
+import logging
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from magnetar.admin.answers import as_json
+from magnetar.admin.call import Call
+from magnetar.admin.context import AdminContext
+from magnetar.admin.errors import (
+    BodyTooLargeError,
+    MethodNotAllowedError,
+    SlowBodyError,
+    reason_of,
+    status_of,
+)
+from magnetar.admin.routes import all_routes
+from magnetar.admin.routing import RouteTable
+
+logger = logging.getLogger(__name__)
+
+
+class AdminApp:
+    """Callable by any ASGI server."""
+
+    def __init__(self, context: AdminContext) -> None:
+        self._context = context
+        self._table = RouteTable()
+        for route in all_routes():
+            self._table.add(route)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        request = Request(scope, receive)
+        response = await self._answer(request)
+        await response(scope, receive, send)
+
+    async def _answer(self, request: Request) -> Response:
+        path = request.scope["raw_path"].decode("ascii", "replace")
+        try:
+            handler, params = self._table.find(request.method, path)
+            return await handler(Call(self._context, request, params))
+        except Exception as error:
+            if isinstance(error, MethodNotAllowedError) and request.method == "OPTIONS":
+                return Response(status_code=204, headers={"Allow": error.allowed})
+            return failed(request.method, path, error)
+
+
+def failed(method: str, path: str, error: Exception) -> Response:
+    """The response to an exception; what is our fault is logged."""
+    status = status_of(error)
+    headers: dict[str, str] = {}
+    if status == 500:
+        logger.error("admin request failed method=%s path=%r", method, path[:200], exc_info=error)
+    if isinstance(error, MethodNotAllowedError):
+        headers["Allow"] = error.allowed
+    if isinstance(error, BodyTooLargeError | SlowBodyError):
+        headers["Connection"] = "close"  # the rest of the body would have to be read otherwise
+    return as_json({"reason": reason_of(error, status)}, status, headers)

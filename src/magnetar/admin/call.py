@@ -1,0 +1,159 @@
+"""One request as the handlers see it: names parsed, the body bounded, values checked."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from starlette.requests import ClientDisconnect, Request
+
+from magnetar.admin.context import AdminContext
+from magnetar.admin.errors import BadRequestError, BodyTooLargeError, SlowBodyError
+from magnetar.broker.naming import NamespaceName, TopicName, entity_name, subscription_name
+from magnetar.broker.service import Broker
+from magnetar.managed_ledger.position import Position
+
+BODY_BYTES_MAX = 1024 * 1024
+"""A larger body is refused with 413 before it is read."""
+
+BODY_TIMEOUT_S = 10.0
+"""A body that takes longer to arrive is refused with 408."""
+
+JSON_DEPTH_MAX = 32
+"""Deeper nested JSON is refused with 400: no document of Pulsar's needs it, and the store's encoder is recursive."""
+
+NUMBER_MAX = 2**63 - 1
+NUMBER_DIGITS_MAX = 19
+
+
+class Call:
+    """`params` are the path's, decoded."""
+
+    __slots__ = ("admin", "params", "request")
+
+    def __init__(self, admin: AdminContext, request: Request, params: dict[str, str]) -> None:
+        self.admin = admin
+        self.request = request
+        self.params = params
+
+    @property
+    def broker(self) -> Broker:
+        return self.admin.broker
+
+    # ---- Names in the path; all raise InvalidTopicNameError
+
+    @property
+    def tenant(self) -> str:
+        return entity_name(self.params["tenant"], "tenant")
+
+    @property
+    def namespace(self) -> NamespaceName:
+        return NamespaceName(self.tenant, entity_name(self.params["namespace"], "namespace"))
+
+    @property
+    def domain(self) -> str:
+        return self.params["domain"]
+
+    @property
+    def topic(self) -> TopicName:
+        return TopicName.parse(f"{self.domain}://{self.namespace}/{self.params['topic']}")
+
+    @property
+    def subscription(self) -> str:
+        return subscription_name(self.params["subscription"])
+
+    # ---- Values
+
+    def number(self, name: str) -> int:
+        """A path parameter that is a non-negative number. Raises BadRequestError."""
+        text = self.params[name]
+        if not (text.isascii() and text.isdigit() and len(text) <= NUMBER_DIGITS_MAX):
+            raise BadRequestError(f"{name} must be a number, not '{text[:40]}'")
+        return min(int(text), NUMBER_MAX)
+
+    def query(self, name: str, default: str = "") -> str:
+        return self.request.query_params.get(name, default)
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        """A query parameter that is `true` or not."""
+        text = self.request.query_params.get(name)
+        return default if text is None else text.strip().lower() == "true"
+
+    # ---- Body
+
+    async def body(self) -> bytes:
+        """Raises BodyTooLargeError, SlowBodyError, BadRequestError when the client leaves."""
+        announced = self.request.headers.get("content-length", "0")
+        if announced.isdigit() and int(announced[:NUMBER_DIGITS_MAX]) > BODY_BYTES_MAX:
+            raise BodyTooLargeError(f"the body is larger than {BODY_BYTES_MAX} bytes")
+        parts: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(BODY_TIMEOUT_S):
+                async for part in self.request.stream():
+                    size += len(part)
+                    if size > BODY_BYTES_MAX:
+                        raise BodyTooLargeError(f"the body is larger than {BODY_BYTES_MAX} bytes")
+                    parts.append(part)
+        except TimeoutError:
+            raise SlowBodyError(f"the body did not arrive within {BODY_TIMEOUT_S:g} s") from None
+        except ClientDisconnect:
+            raise BadRequestError("the client left before its body was complete") from None
+        return b"".join(parts)
+
+    async def json(self) -> Any:
+        """The body's JSON value, None without a body. Raises BadRequestError."""
+        body = await self.body()
+        return parse_json(body) if body.strip() else None
+
+    async def position(self) -> tuple[Position | None, dict[str, Any]]:
+        """A body that is a MessageId, and its other fields; None for an empty body or `null`. Raises BadRequestError."""
+        document = await self.json()
+        if document is None:
+            return None, {}
+        if not isinstance(document, dict):
+            raise BadRequestError('expected a message id: {"ledgerId": n, "entryId": n}')
+        ids = [document.get("ledgerId", -1), document.get("entryId", -1)]
+        if not all(type(value) is int and -1 <= value <= NUMBER_MAX for value in ids):
+            raise BadRequestError('expected a message id: {"ledgerId": n, "entryId": n}')
+        return Position(*ids), document
+
+
+def parse_json(body: bytes) -> Any:
+    """JSON without NaN, Infinity or deep nesting. Raises BadRequestError."""
+    if depth_exceeds(body, JSON_DEPTH_MAX):
+        raise BadRequestError(f"the JSON is nested deeper than {JSON_DEPTH_MAX} levels")
+    try:
+        return json.loads(body, parse_constant=_refuse_constant)
+    except ValueError as error:
+        raise BadRequestError(f"the body is no JSON: {error}") from None
+
+
+def _refuse_constant(name: str) -> object:
+    raise ValueError(f"{name} is not JSON")
+
+
+def depth_exceeds(body: bytes, limit: int) -> bool:
+    """Whether brackets nest deeper than `limit`; brackets inside texts do not count."""
+    if body.count(b"[") + body.count(b"{") <= limit:
+        return False
+    depth = 0
+    inside = escaped = False
+    for byte in body:
+        if inside:
+            if escaped:
+                escaped = False
+            elif byte == 0x5C:
+                escaped = True
+            elif byte == 0x22:
+                inside = False
+        elif byte == 0x22:
+            inside = True
+        elif byte in b"[{":
+            depth += 1
+            if depth > limit:
+                return True
+        elif byte in b"]}":
+            depth -= 1
+    return False

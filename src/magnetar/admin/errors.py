@@ -1,0 +1,113 @@
+"""The error tree as HTTP: each class to its status, once, and what the caller may read of a failure."""
+
+from __future__ import annotations
+
+import logging
+from typing import ClassVar
+
+from magnetar.base.errors import BadVersionError, InvalidArgumentError, MagnetarError
+from magnetar.broker import errors
+from magnetar.broker.namespaces.errors import AlreadyExistsError, PreconditionFailedError
+from magnetar.managed_ledger.errors import (
+    EntryNotFoundError,
+    ManagedLedgerClosedError,
+    ManagedLedgerFencedError,
+    ManagedLedgerNotFoundError,
+    ManagedLedgerTerminatedError,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class AdminError(MagnetarError):
+    """A request that the admin API itself refuses."""
+
+    slug = "admin"
+    status: ClassVar[int] = 400
+
+
+class BadRequestError(AdminError):
+    """The request is malformed: a body that is no JSON, a parameter that is no number."""
+
+    slug = "bad-request"
+
+
+class NotFoundError(AdminError):
+    """Nothing is there: no such route, cluster or message."""
+
+    slug = "not-found"
+    status = 404
+
+
+class MethodNotAllowedError(AdminError):
+    """The path exists, for other methods."""
+
+    slug = "method-not-allowed"
+    status = 405
+
+    def __init__(self, allowed: str) -> None:
+        super().__init__(f"HTTP 405 Method Not Allowed; allowed: {allowed}")
+        self.allowed = allowed
+
+
+class SlowBodyError(AdminError):
+    """The body did not arrive in time."""
+
+    slug = "slow-body"
+    status = 408
+
+
+class BodyTooLargeError(AdminError):
+    """The body is larger than any request needs."""
+
+    slug = "body-too-large"
+    status = 413
+
+
+class UnhealthyError(AdminError):
+    """A part of the server cannot do its work."""
+
+    slug = "unhealthy"
+    status = 503
+
+
+STATUS: dict[type[BaseException], int] = {
+    errors.AuthenticationError: 401,
+    errors.AuthorizationError: 403,
+    errors.TopicNotFoundError: 404,
+    errors.SubscriptionNotFoundError: 404,
+    EntryNotFoundError: 404,
+    ManagedLedgerNotFoundError: 404,
+    errors.NotAllowedError: 405,
+    errors.TopicTerminatedError: 405,
+    ManagedLedgerTerminatedError: 405,
+    AlreadyExistsError: 409,
+    BadVersionError: 409,
+    errors.IncompatibleSchemaError: 409,
+    PreconditionFailedError: 412,
+    errors.InvalidTopicNameError: 412,
+    errors.ConsumerBusyError: 412,
+    errors.ProducerBusyError: 412,
+    errors.TooManyRequestsError: 429,
+    errors.ServiceNotReadyError: 503,
+    ManagedLedgerFencedError: 503,
+    ManagedLedgerClosedError: 503,
+    InvalidArgumentError: 400,
+}
+"""A subclass without an entry of its own has its parent's; what has none at all is 500."""
+
+
+def status_of(error: BaseException) -> int:
+    """The status of the nearest class in the exception's ancestry."""
+    if isinstance(error, AdminError):
+        return error.status
+    return next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
+
+
+def reason_of(error: BaseException, status: int) -> str:
+    """Texts of refusals go to the caller; of a failure inside only its kind, the log has the rest."""
+    if status < 500 or isinstance(error, AdminError | errors.ServiceNotReadyError):
+        return str(error)
+    if isinstance(error, MagnetarError):
+        return f"{error.slug}; see the server's log"
+    return "internal error; see the server's log"

@@ -1,0 +1,80 @@
+"""A managed ledger in Pulsar's PersistentTopicInternalStats: its ledgers and cursors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from magnetar.broker.iso_time import iso_time
+from magnetar.managed_ledger.cursor import ManagedCursor
+from magnetar.managed_ledger.ledger import ManagedLedger, State
+from magnetar.managed_ledger.position import Position
+
+STATES = {
+    State.OPEN: "LedgerOpened",
+    State.SWITCHING: "CreatingLedger",
+    State.WRITE_FAILED: "WriteFailed",
+    State.FENCED: "Fenced",
+    State.TERMINATED: "Terminated",
+    State.CLOSED: "Closed",
+}
+NO_LEDGER = {"ledgerId": -1, "entries": -1, "size": -1, "offloaded": False, "underReplicated": False}
+
+
+def internal_stats(ledger: ManagedLedger) -> dict[str, Any]:
+    last = ledger.index.last
+    return {
+        "entriesAddedCounter": ledger.entries_total,
+        "numberOfEntries": ledger.entries_total,
+        "totalSize": ledger.size_bytes,
+        "currentLedgerEntries": last.entries if last is not None else 0,
+        "currentLedgerSize": last.size_bytes if last is not None else 0,
+        "waitingCursorsCount": 0,
+        "pendingAddEntriesCount": 0,
+        "lastConfirmedEntry": _text(ledger.last_confirmed),
+        "state": STATES[ledger.state],
+        "ledgers": [
+            {
+                "ledgerId": held.ledger_id,
+                "entries": held.entries,
+                "size": held.size_bytes,
+                "offloaded": False,
+                "underReplicated": False,
+            }
+            for held in ledger.index
+        ],
+        "cursors": {name: _cursor(ledger, cursor) for name, cursor in ledger.cursors.items()},
+        "schemaLedgers": [],
+        "compactedLedger": NO_LEDGER,
+        "properties": ledger.properties,
+    }
+
+
+def _cursor(ledger: ManagedLedger, cursor: ManagedCursor) -> dict[str, Any]:
+    ranges = cursor.individual_ranges()
+    return {
+        "markDeletePosition": _text(cursor.mark_delete_position),
+        "readPosition": _text(cursor.read_position),
+        "waitingReadOp": False,
+        "pendingReadOps": 0,
+        "messagesConsumedCounter": ledger.entries_total - cursor.backlog_entries,
+        "cursorLedger": -1,
+        "cursorLedgerLastEntry": -1,
+        "individuallyDeletedMessages": _ranges(ranges),
+        "lastLedgerSwitchTimestamp": iso_time(cursor.last_active_ms),
+        "state": "Open" if cursor.durable else "NonDurable",
+        "active": cursor.has_more,
+        "numberOfEntriesSinceFirstNotAckedMessage": ledger.entries_between(
+            cursor.mark_delete_position, cursor.read_position
+        ),
+        "totalNonContiguousDeletedMessagesRange": len(ranges),
+        "properties": dict(cursor.properties),
+    }
+
+
+def _ranges(ranges: list[tuple[Position, Position]]) -> str:
+    """`[(1:2..1:5],(1:7..1:8]]`, as Guava prints a range set."""
+    return "[" + ",".join(f"({_text(low)}..{_text(high)}]" for low, high in ranges) + "]"
+
+
+def _text(position: Position) -> str:
+    return f"{position.ledger_id}:{position.entry_id}"

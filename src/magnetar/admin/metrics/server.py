@@ -1,0 +1,74 @@
+"""Metrics of the broker as a whole and of its bookie, each a family of one line or a few (names of facts 3.7)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from magnetar.admin.metrics.families import families, heading, labels
+from magnetar.bookkeeper.bookie.statistics import BookieStatistics
+from magnetar.broker.service import Broker
+
+
+def broker_families(broker: Broker, cluster: str) -> Iterator[str]:
+    topics = broker.topics.loaded
+    counters = broker.context.counters
+    yield from families(
+        (
+            ("pulsar_broker_topics_count", len(topics)),
+            ("pulsar_active_connections", counters.active),
+            ("pulsar_connection_created_total_count", counters.opened),
+            ("pulsar_broker_refused_frames_total", counters.refused_frames),
+            ("pulsar_broker_checksum_errors_total", counters.checksum_errors),
+        ),
+        labels(cluster=cluster),
+    )
+
+
+def namespace_families(counts: dict[str, int], cluster: str) -> Iterator[str]:
+    """Topics by namespace."""
+    if counts:
+        yield heading("pulsar_topics_count")
+        for namespace, count in counts.items():
+            yield f"pulsar_topics_count{labels(cluster=cluster, namespace=namespace)} {count}\n"
+
+
+def bookie_families(bookie: BookieStatistics, cluster: str) -> Iterator[str]:
+    """SERVER_STATUS is 1 while it takes entries, 0 while it is read-only, -1 after it failed, as BookKeeper's."""
+    status = -1 if bookie.failed else 0 if bookie.read_only else 1
+    own = labels(cluster=cluster)
+    yield from families(
+        (
+            ("bookie_SERVER_STATUS", status),
+            ("bookie_ledgers_count", bookie.ledgers),
+            ("bookie_WRITE_BYTES", bookie.add_bytes_total),
+            ("bookie_journal_JOURNAL_SYNC_count", bookie.journal_fsyncs_total),
+            ("bookie_journal_JOURNAL_WRITE_BYTES", bookie.journal_bytes_total),
+            ("bookie_journal_JOURNAL_PENDING_BYTES", bookie.journal_pending_bytes),
+            ("bookie_write_cache_size", bookie.write_cache_bytes),
+            ("bookie_write_cache_count", bookie.write_cache_entries),
+            ("bookie_read_cache_size", bookie.read_cache_bytes),
+            ("bookie_read_cache_misses", bookie.reads_from_disk_total),
+            ("bookie_flush_count", bookie.flushes_total),
+            ("bookie_entry_log_count", bookie.entry_logs),
+            ("bookie_entry_log_bytes", bookie.entry_log_bytes),
+            ("bookie_damaged_entry_logs", bookie.damaged_entry_logs),
+            ("bookie_DELETED_LEDGER_COUNT", bookie.ledgers_deleted_total),
+            ("bookie_gc_reclaimed_entry_logs", bookie.entry_logs_deleted_total),
+            ("bookie_gc_failed", bookie.garbage_collections_failed_total),
+            ("bookie_ledger_writable_dirs", 0 if bookie.read_only or bookie.failed else len(bookie.directories)),
+        ),
+        own,
+    )
+    yield from _by_success("bookkeeper_server_ADD_ENTRY_count", bookie.adds_total, bookie.adds_refused_total, cluster)
+    yield from _by_success("bookkeeper_server_READ_ENTRY_count", bookie.reads_total, bookie.read_errors_total, cluster)
+    if bookie.directories:
+        yield heading("bookie_ledger_dir_usage")
+        for directory in bookie.directories:
+            used = 100.0 * (1 - directory.free_bytes / directory.total_bytes) if directory.total_bytes else 0.0
+            yield f"bookie_ledger_dir_usage{labels(cluster=cluster, path=directory.path)} {used!r}\n"
+
+
+def _by_success(name: str, succeeded: int, failed: int, cluster: str) -> Iterator[str]:
+    yield heading(name)
+    yield f"{name}{labels(cluster=cluster, success='true')} {succeeded}\n"
+    yield f"{name}{labels(cluster=cluster, success='false')} {failed}\n"

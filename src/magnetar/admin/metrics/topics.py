@@ -1,0 +1,116 @@
+"""Pulsar's metrics of topics and subscriptions (facts 3.7), read from plain counters at scrape time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from magnetar.broker.subscriptions.nonpersistent import NonPersistentSubscription
+from magnetar.broker.subscriptions.subscription import Subscription
+from magnetar.broker.topics.persistent import PersistentTopic
+from magnetar.broker.topics.registry import AnyTopic
+
+_LATENCY = ("le_0_5", "le_1", "le_5", "le_10", "le_20", "le_50", "le_100", "le_200", "le_1000", "overflow")
+_SIZES = ("le_128", "le_512", "le_1_kb", "le_2_kb", "le_4_kb", "le_16_kb", "le_100_kb", "le_1_mb", "overflow")
+
+TOPIC_COLUMNS = (
+    "pulsar_subscriptions_count",
+    "pulsar_producers_count",
+    "pulsar_consumers_count",
+    "pulsar_rate_in",
+    "pulsar_rate_out",
+    "pulsar_throughput_in",
+    "pulsar_throughput_out",
+    "pulsar_in_messages_total",
+    "pulsar_in_bytes_total",
+    "pulsar_out_messages_total",
+    "pulsar_out_bytes_total",
+    "pulsar_msg_backlog",
+    "pulsar_storage_size",
+    "pulsar_storage_logical_size",
+    "pulsar_storage_backlog_size",
+    "pulsar_storage_offloaded_size",
+    "pulsar_storage_backlog_quota_limit",
+    "pulsar_storage_backlog_quota_limit_time",
+    "pulsar_storage_write_rate",
+    *(f"pulsar_storage_write_latency_{bucket}" for bucket in _LATENCY),
+    "pulsar_storage_write_latency_count",
+    "pulsar_storage_write_latency_sum",
+    *(f"pulsar_entry_size_{bucket}" for bucket in _SIZES),
+    "pulsar_entry_size_count",
+    "pulsar_entry_size_sum",
+)
+
+SUBSCRIPTION_COLUMNS = (
+    "pulsar_subscription_back_log",
+    "pulsar_subscription_back_log_no_delayed",
+    "pulsar_subscription_delayed",
+    "pulsar_subscription_in_replay",
+    "pulsar_subscription_msg_rate_out",
+    "pulsar_subscription_msg_throughput_out",
+    "pulsar_subscription_unacked_messages",
+    "pulsar_subscription_blocked_on_unacked_messages",
+    "pulsar_subscription_consumers_count",
+    "pulsar_subscription_total_msg_expired",
+    "pulsar_subscription_last_acked_timestamp",
+    "pulsar_subscription_last_consumed_flow_timestamp",
+)
+
+
+def topic_values(topic: AnyTopic) -> Sequence[float]:
+    """In the order of TOPIC_COLUMNS."""
+    counters = topic.publishers.counters
+    subscriptions = subscriptions_of(topic)
+    quotas = topic.policies.size_quota.limit_bytes, topic.policies.age_quota.limit_time_s
+    stored = backlog_bytes = backlog = 0
+    if isinstance(topic, PersistentTopic):
+        stored, backlog_bytes = topic.ledger.size_bytes, topic.backlog_bytes
+        backlog = sum(subscription.backlog_entries for subscription in topic.subscriptions.all)
+    return (
+        len(subscriptions),
+        len(topic.publishers.producers),
+        sum(len(subscription.consumers) for subscription in subscriptions),
+        topic.rates.messages_per_s,
+        sum(subscription.rates.messages_per_s for subscription in subscriptions),
+        topic.rates.bytes_per_s,
+        sum(subscription.rates.bytes_per_s for subscription in subscriptions),
+        counters.messages_in,
+        counters.bytes_in,
+        sum(subscription.messages_out for subscription in subscriptions),
+        sum(subscription.bytes_out for subscription in subscriptions),
+        backlog,
+        stored,
+        stored,
+        backlog_bytes,
+        0,
+        *quotas,
+        topic.rates.entries_per_s,
+        *counters.latency_buckets,
+        counters.entries_in,
+        round(counters.latency_total_ms, 3),
+        *counters.entry_size_buckets,
+        counters.entries_in,
+        counters.bytes_in,
+    )
+
+
+def subscriptions_of(topic: AnyTopic) -> Sequence[Subscription | NonPersistentSubscription]:
+    return topic.subscriptions.all if isinstance(topic, PersistentTopic) else topic.subscriptions
+
+
+def subscription_values(subscription: Subscription) -> Sequence[float]:
+    """In the order of SUBSCRIPTION_COLUMNS."""
+    backlog, delayed = subscription.backlog_entries, subscription.delayed_messages
+    return (
+        backlog,
+        max(0, backlog - delayed),
+        delayed,
+        subscription.messages_in_replay,
+        subscription.rates.messages_per_s,
+        subscription.rates.bytes_per_s,
+        subscription.unacked_messages,
+        subscription.blocked_on_unacked,
+        len(subscription.consumers),
+        subscription.expired_total,
+        subscription.last_acked_ms,
+        subscription.last_flow_ms,
+    )

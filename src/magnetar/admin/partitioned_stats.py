@@ -1,0 +1,64 @@
+"""Stats documents of partitions, added up as Pulsar does. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Document = dict[str, Any]
+
+LATEST_OF = frozenset(
+    {
+        "lastPublishTimestamp",
+        "lastExpireTimestamp",
+        "lastConsumedFlowTimestamp",
+        "lastConsumedTimestamp",
+        "lastAckedTimestamp",
+        "lastMarkDeleteAdvancedTimestamp",
+    }
+)
+"""Moments: the latest one counts."""
+
+EARLIEST_OF = frozenset({"topicCreationTimeStamp", "earliestMsgPublishTimeInBacklog"})
+
+
+def merged(documents: list[Document]) -> Document:
+    """One document: numbers added, lists joined, subscriptions joined by name."""
+    total: Document = {"publishers": [], "subscriptions": {}, "replication": {}}
+    for document in documents:
+        _add(total, {key: value for key, value in document.items() if key != "subscriptions"})
+        for name, subscription in document.get("subscriptions", {}).items():
+            _add(total["subscriptions"].setdefault(name, {}), subscription)
+    messages = total.get("msgInCounter", 0)
+    total["averageMsgSize"] = total.get("bytesInCounter", 0) / messages if messages else 0.0
+    return total
+
+
+def _add(total: Document, part: Document) -> None:
+    for key, value in part.items():
+        known = total.get(key)
+        if known is None:
+            total[key] = list(value) if isinstance(value, list) else dict(value) if isinstance(value, dict) else value
+        elif isinstance(value, bool) and isinstance(known, bool):
+            total[key] = known or value
+        elif isinstance(value, list) and isinstance(known, list):
+            known.extend(value)
+        elif isinstance(value, int | float) and isinstance(known, int | float):
+            total[key] = _number(key, known, value)
+
+
+def _number(key: str, known: float, value: float) -> float:
+    if key in LATEST_OF:
+        return max(known, value)
+    if key in EARLIEST_OF:
+        return min(known, value)
+    return -1 if known == -1 or value == -1 else known + value  # -1: not computed
+
+
+def without(document: Document, *, publishers: bool, consumers: bool) -> Document:
+    """The document with the lists left empty that the caller does not want."""
+    if publishers:
+        document["publishers"] = []
+    if consumers:
+        subscriptions = document.get("subscriptions", {})
+        document["subscriptions"] = {name: {**stats, "consumers": []} for name, stats in subscriptions.items()}
+    return document

@@ -1,0 +1,117 @@
+"""Brokers: which there are, whether this one is healthy, how it is configured."""
+
+from __future__ import annotations
+
+from starlette.responses import Response
+
+from magnetar import __version__
+from magnetar.admin.answers import as_json, done, text
+from magnetar.admin.call import Call
+from magnetar.admin.errors import NotFoundError, UnhealthyError
+from magnetar.admin.routes.paths import ADMIN
+from magnetar.admin.routing import Route
+from magnetar.broker.topics.persistent import PersistentTopic
+from magnetar.metadata import paths
+
+BROKERS = f"{ADMIN}/brokers"
+
+
+async def health(call: Call) -> Response:
+    """Reads the metadata store and looks at the bookie. Raises UnhealthyError (503), or what the store raised."""
+    broker = call.broker
+    if await broker.metadata.get(paths.broker_path(broker.ownership.broker_id)) is None:
+        raise UnhealthyError("this broker's registration is gone from the metadata store")
+    bookie = call.admin.bookie_statistics()
+    if bookie.failed:
+        raise UnhealthyError("the bookie failed and stores nothing; see the server's log")
+    if bookie.read_only:
+        raise UnhealthyError("the bookie is read-only: make room on its disk")
+    return text("ok")
+
+
+async def ready(call: Call) -> Response:
+    return text("ok")
+
+
+async def status_page(call: Call) -> Response:
+    """What load balancers poll."""
+    return text("OK")
+
+
+async def active(call: Call) -> Response:
+    return as_json(await call.broker.metadata.children(paths.BROKERS_PATH))
+
+
+async def active_in_cluster(call: Call) -> Response:
+    if call.params["cluster"] != call.broker.config.cluster:
+        raise NotFoundError("Cluster does not exist")
+    return await active(call)
+
+
+async def leader(call: Call) -> Response:
+    broker = call.broker
+    return as_json({"brokerId": broker.ownership.broker_id, "serviceUrl": broker.config.web_service_url})
+
+
+async def version(call: Call) -> Response:
+    return text(__version__)
+
+
+async def configuration_names(call: Call) -> Response:
+    """Names of settings."""
+    return as_json(sorted(call.admin.settings))
+
+
+async def configuration_values(call: Call) -> Response:
+    """Settings changed while running: none can be."""
+    return as_json({})
+
+
+async def configuration(call: Call) -> Response:
+    return as_json(dict(call.admin.settings))
+
+
+async def internal_configuration(call: Call) -> Response:
+    return as_json(
+        {
+            "metadataStoreUrl": "",
+            "configurationMetadataStoreUrl": "",
+            "ledgersRootPath": paths.LEDGERS_ROOT,
+            "bookkeeperMetadataServiceUri": "",
+            "stateStorageServiceUrl": None,
+        }
+    )
+
+
+async def owned_namespaces(call: Call) -> Response:
+    """The bundles that a broker serves."""
+    await active_in_cluster(call)
+    if call.params["broker"] != call.broker.ownership.broker_id:
+        raise NotFoundError("the broker is not part of this cluster")
+    status = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
+    return as_json(dict.fromkeys(call.broker.ownership.owned_bundles, status))
+
+
+async def check_backlog_quotas(call: Call) -> Response:
+    """Measure all backlogs now rather than at the next interval."""
+    for topic in call.broker.topics.loaded:
+        if isinstance(topic, PersistentTopic):
+            await topic.check_backlog_quota()
+    return done()
+
+
+ROUTES = (
+    Route("GET", "/status.html", status_page),
+    Route("GET", BROKERS, active),
+    Route("GET", f"{BROKERS}/health", health),
+    Route("GET", f"{BROKERS}/ready", ready),
+    Route("GET", f"{BROKERS}/leaderBroker", leader),
+    Route("GET", f"{BROKERS}/version", version),
+    Route("GET", f"{BROKERS}/configuration", configuration_names),
+    Route("GET", f"{BROKERS}/configuration/values", configuration_values),
+    Route("GET", f"{BROKERS}/configuration/runtime", configuration),
+    Route("GET", f"{BROKERS}/internal-configuration", internal_configuration),
+    Route("GET", f"{BROKERS}/backlog-quota-check", check_backlog_quotas),
+    Route("GET", f"{BROKERS}/{{cluster}}", active_in_cluster),
+    Route("GET", f"{BROKERS}/{{cluster}}/{{broker}}/ownedNamespaces", owned_namespaces),
+)

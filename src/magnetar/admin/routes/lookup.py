@@ -1,0 +1,46 @@
+"""Lookup over HTTP: what clients with an http:// service URL ask before they connect."""
+
+from __future__ import annotations
+
+from starlette.responses import Response
+
+from magnetar.admin.answers import as_json, text
+from magnetar.admin.call import Call
+from magnetar.admin.routing import Route
+from magnetar.broker.errors import NotAllowedError
+from magnetar.broker.naming import DOMAINS
+
+LISTENER_HEADER = "x-pulsar-listenername"
+
+
+async def broker_of(call: Call) -> Response:
+    """All keys are always present: the C++ client dies of a missing `brokerUrlTls` (facts 0.4)."""
+    name, broker = call.topic, call.broker
+    listener = call.query("listenerName") or call.request.headers.get(LISTENER_HEADER)
+    if listener:
+        raise NotAllowedError(f"the broker do not have {listener} listener")
+    url = await broker.lookup.broker_of(name)
+    return as_json(
+        {
+            "brokerUrl": url,
+            "brokerUrlTls": "",
+            "brokerUrlSsl": "",
+            "httpUrl": broker.config.web_service_url,
+            "httpUrlTls": "",
+            "nativeUrl": url,
+        }
+    )
+
+
+async def bundle_of(call: Call) -> Response:
+    """The hash range that the topic falls into."""
+    name = call.topic
+    await call.broker.namespaces.policies(name.namespace_name)
+    return text(await call.broker.ownership.acquire(name))
+
+
+ROUTES = tuple(
+    Route("GET", f"/lookup/v2/topic/{domain}/{{tenant}}/{{namespace}}/{{topic}}{suffix}", handler, {"domain": domain})
+    for domain in DOMAINS
+    for suffix, handler in (("", broker_of), ("/bundle", bundle_of))
+)

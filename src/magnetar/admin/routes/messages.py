@@ -1,0 +1,93 @@
+"""Single messages: by place in a subscription's backlog, by ledger and entry, by time, the last one."""
+
+from __future__ import annotations
+
+import json
+
+from google.protobuf.message import DecodeError
+from starlette.responses import Response
+
+from magnetar.admin.answers import message_id
+from magnetar.admin.call import Call
+from magnetar.admin.errors import NotFoundError
+from magnetar.admin.routes.paths import both_domains
+from magnetar.admin.routes.subscriptions import SUBSCRIPTION
+from magnetar.admin.topic_access import single_persistent
+from magnetar.broker.iso_time import iso_time
+from magnetar.broker.topics.expiry import first_published_at
+from magnetar.managed_ledger.entry import Entry
+from magnetar.managed_ledger.position import Position
+from magnetar.wire.pulsar.headers import parse_metadata, payload_of
+from magnetar.wire.pulsar.PulsarApi_pb2 import CompressionType, MessageMetadata
+
+PEEK_MAX = 1_000_000
+"""Places behind this one are not looked for: 404."""
+
+
+async def peek(call: Call) -> Response:
+    """The unacknowledged entry at a place, 1 being the next one."""
+    number = call.number("number")
+    subscription = (await single_persistent(call)).subscriptions.get(call.subscription)
+    entry = await subscription.peek(max(1, number)) if number <= PEEK_MAX else None
+    if entry is None:
+        raise NotFoundError("Message not found")
+    return message(entry)
+
+
+async def by_id(call: Call) -> Response:
+    """The ledger must be one of the topic's own: anything else would read other tenants' messages (CVE-2021-41571)."""
+    topic = await single_persistent(call)
+    return message(await topic.ledger.read_entry(Position(call.number("ledger"), call.number("entry"))))
+
+
+async def last(call: Call) -> Response:
+    topic = await single_persistent(call)
+    position, batch_size = await topic.last_message()
+    return message_id(position, call.topic.partition, batch_size)
+
+
+async def by_time(call: Call) -> Response:
+    """Id of the first message published at or after a time."""
+    topic = await single_persistent(call)
+    position = await first_published_at(topic.ledger, call.number("timestamp"))
+    return message_id(position, call.topic.partition)
+
+
+def message(entry: Entry) -> Response:
+    """The stored payload as it is: a batch stays packed, compressed bytes stay compressed, headers say so."""
+    try:
+        metadata, payload = parse_metadata(entry.data), payload_of(entry.data)
+    except (ValueError, DecodeError):
+        raise NotFoundError(f"entry {entry.ledger_id}:{entry.entry_id} is no message") from None
+    headers = {"X-Pulsar-Message-ID": f"{entry.ledger_id}:{entry.entry_id}", **_headers(metadata)}
+    return Response(payload, headers=headers, media_type="application/octet-stream")
+
+
+def _headers(metadata: MessageMetadata) -> dict[str, str]:
+    """Texts of clients are percent-free ASCII JSON or left out when they could break a header."""
+    headers = {
+        "X-Pulsar-Publish-Time": iso_time(metadata.publish_time),
+        "X-Pulsar-Property": json.dumps({pair.key: pair.value for pair in metadata.properties}),
+        "X-Pulsar-Sequence-Id": str(metadata.sequence_id),
+    }
+    if metadata.HasField("num_messages_in_batch"):
+        headers["X-Pulsar-Num-Batch-Message"] = str(metadata.num_messages_in_batch)
+    if metadata.event_time:
+        headers["X-Pulsar-Event-Time"] = iso_time(metadata.event_time)
+    if metadata.deliver_at_time:
+        headers["X-Pulsar-Deliver-At-Time"] = iso_time(metadata.deliver_at_time)
+    if metadata.null_value:
+        headers["X-Pulsar-Null-Value"] = "true"
+    if metadata.compression:
+        headers["X-Pulsar-Compression"] = CompressionType.Name(metadata.compression)
+        headers["X-Pulsar-Uncompressed-Size"] = str(metadata.uncompressed_size)
+    texts = {"X-Pulsar-Producer-Name": metadata.producer_name, "X-Pulsar-Partition-Key": metadata.partition_key}
+    return headers | {name: text for name, text in texts.items() if text and text.isascii() and text.isprintable()}
+
+
+ROUTES = (
+    *both_domains("GET", f"{SUBSCRIPTION}/position/{{number}}", peek),
+    *both_domains("GET", "/{topic}/ledger/{ledger}/entry/{entry}", by_id),
+    *both_domains("GET", "/{topic}/lastMessageId", last),
+    *both_domains("GET", "/{topic}/messageid/{timestamp}", by_time),
+)

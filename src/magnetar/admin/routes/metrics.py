@@ -1,0 +1,16 @@
+"""`/metrics`, for Prometheus."""
+
+from __future__ import annotations
+
+from starlette.responses import Response, StreamingResponse
+
+from magnetar.admin.call import Call
+from magnetar.admin.metrics.exposition import CONTENT_TYPE, exposition
+from magnetar.admin.routing import Route
+
+
+async def metrics(call: Call) -> Response:
+    return StreamingResponse(exposition(call.admin), media_type=CONTENT_TYPE)
+
+
+ROUTES = (Route("GET", "/metrics", metrics),)

@@ -1,0 +1,97 @@
+"""Namespaces: create, list, show, delete; their topics and bundles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.responses import Response
+
+from magnetar.admin.answers import as_json, done
+from magnetar.admin.call import Call
+from magnetar.admin.errors import BadRequestError
+from magnetar.admin.policy_rows import check_document
+from magnetar.admin.routes.paths import ADMIN, NAMESPACE
+from magnetar.admin.routing import Route
+from magnetar.broker.namespaces.errors import PreconditionFailedError
+from magnetar.broker.naming import DOMAINS, NON_PERSISTENT, PERSISTENT
+
+BUNDLES_MAX = 4096
+"""More bundles for one namespace are refused with 412: every one is a node in the metadata store."""
+
+MODES = {"PERSISTENT": (PERSISTENT,), "NON_PERSISTENT": (NON_PERSISTENT,), "ALL": DOMAINS}
+
+SYSTEM_TOPIC_PREFIX = "__"
+"""Topics that belong to the server: left out of lists unless `includeSystemTopic` is given."""
+
+
+async def of_tenant(call: Call) -> Response:
+    tenant = call.tenant
+    await call.broker.namespaces.tenant(tenant)
+    return as_json(await call.broker.namespaces.namespaces(tenant))
+
+
+async def get(call: Call) -> Response:
+    """The complete policies document."""
+    return as_json(await call.broker.namespaces.policies(call.namespace))
+
+
+async def create(call: Call) -> Response:
+    """The body is a policies document, or a bare number of bundles, or nothing."""
+    name, body = call.namespace, await call.json()
+    bundles = _bundle_count(call.query("bundles", "0"))
+    if isinstance(body, int) and not isinstance(body, bool):
+        bundles, body = _bundle_count(str(body)), None
+    if body is not None and not isinstance(body, dict):
+        raise BadRequestError("expected a policies document")
+    if body is not None:
+        check_document(body)
+        bundles = bundles or _bundles_of(body)
+    await call.broker.namespaces.create_namespace(name, body, bundles)
+    return done()
+
+
+def _bundles_of(document: dict[str, Any]) -> int:
+    bundles = document.pop("bundles", None) or {}
+    count = bundles.get("numBundles", 0) if isinstance(bundles, dict) else None
+    if not isinstance(count, int) or isinstance(count, bool):
+        raise BadRequestError('expected "bundles": {"numBundles": n}')
+    return _bundle_count(str(count))
+
+
+def _bundle_count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 10 and int(text) <= BUNDLES_MAX):
+        raise PreconditionFailedError(f"Invalid number of bundles. Number of bundles has to be in (0, {BUNDLES_MAX}]")
+    return int(text)
+
+
+async def delete(call: Call) -> Response:
+    await call.admin.partitioned.delete_namespace(call.namespace, force=call.flag("force"))
+    return done()
+
+
+async def topics(call: Call) -> Response:
+    """`mode`: PERSISTENT (default), NON_PERSISTENT, ALL. Partitions are listed separately."""
+    name, mode = call.namespace, call.query("mode", "PERSISTENT").upper()
+    if mode not in MODES:
+        raise BadRequestError(f"mode must be one of {', '.join(MODES)}")
+    await call.broker.namespaces.policies(name)
+    found = await call.admin.partitioned.topics_of(name, MODES[mode])
+    hidden = not call.flag("includeSystemTopic")
+    return as_json([str(topic) for topic in found if not (hidden and topic.local_name.startswith(SYSTEM_TOPIC_PREFIX))])
+
+
+async def bundles(call: Call) -> Response:
+    name = call.namespace
+    await call.broker.namespaces.policies(name)
+    boundaries = await call.broker.namespaces.boundaries(name)
+    return as_json({"boundaries": boundaries, "numBundles": len(boundaries) - 1})
+
+
+ROUTES = (
+    Route("GET", f"{ADMIN}/namespaces/{{tenant}}", of_tenant),
+    Route("GET", NAMESPACE, get),
+    Route("PUT", NAMESPACE, create),
+    Route("DELETE", NAMESPACE, delete),
+    Route("GET", f"{NAMESPACE}/topics", topics),
+    Route("GET", f"{NAMESPACE}/bundles", bundles),
+)

@@ -1,0 +1,150 @@
+"""Subscriptions of a topic, or of all its partitions: list, create, delete, skip, expire, reset."""
+
+from __future__ import annotations
+
+from starlette.responses import Response
+
+from magnetar.admin.answers import as_json, done
+from magnetar.admin.call import Call
+from magnetar.admin.errors import BadRequestError
+from magnetar.admin.routes.paths import both_domains
+from magnetar.admin.routes.topics import properties_of
+from magnetar.admin.topic_access import as_persistent, every_persistent, every_subscription, single, single_persistent
+from magnetar.broker.errors import NotAllowedError, SubscriptionNotFoundError
+from magnetar.broker.namespaces.errors import AlreadyExistsError, PreconditionFailedError
+from magnetar.broker.topics.nonpersistent import NonPersistentTopic
+from magnetar.broker.topics.persistent import PersistentTopic
+from magnetar.managed_ledger.position import EARLIEST, LATEST, Position
+
+SUBSCRIPTION = "/{topic}/subscription/{subscription}"
+
+
+async def names(call: Call) -> Response:
+    return as_json(await call.admin.partitioned.subscriptions(call.topic))
+
+
+async def create(call: Call) -> Response:
+    """The body names the first message to be consumed; without one, only what comes from now on."""
+    topic, name = call.topic, call.subscription
+    position, document = await call.position()
+    properties = properties_of(document.get("properties"))
+    if not topic.persistent:
+        raise NotAllowedError(f"{topic} is not persistent: it cannot keep messages for a subscription")
+    parts = await call.admin.partitioned.parts(topic)
+    existed = 0
+    for part in parts:
+        loaded = as_persistent(await call.broker.topics.get(part, create=True))
+        try:
+            await loaded.subscriptions.create(name, mark_delete_for(loaded, position), properties)
+        except AlreadyExistsError:
+            existed += 1
+    if existed == len(parts):
+        raise AlreadyExistsError("Subscription already exists for topic")
+    return done()
+
+
+def mark_delete_for(topic: PersistentTopic, first: Position | None) -> Position:
+    """The mark-delete position with which `first` is consumed next."""
+    if first is None or first >= LATEST:
+        return LATEST
+    return EARLIEST if first <= EARLIEST else topic.ledger.previous_position(first)
+
+
+async def delete(call: Call) -> Response:
+    """Refused while consumers are connected, unless `force` is given. On a partitioned topic: wherever it exists."""
+    name, force = call.subscription, call.flag("force")
+    if name not in await call.admin.partitioned.subscriptions(call.topic):
+        raise SubscriptionNotFoundError("Subscription not found")
+    holders = [
+        loaded
+        for part in await call.admin.partitioned.parts(call.topic)
+        if (loaded := call.broker.topics.get_loaded(part)) is not None and name in loaded.subscription_names
+    ]
+    if not force and any(_connected(topic, name) for topic in holders):
+        raise PreconditionFailedError("Subscription has active connected consumers")
+    for topic in holders:
+        await topic.unsubscribe(name, force=True)
+    return done()
+
+
+def _connected(topic: PersistentTopic | NonPersistentTopic, name: str) -> bool:
+    if isinstance(topic, PersistentTopic):
+        return bool(topic.subscriptions.get(name).consumers)
+    return name in topic.subscription_names  # it exists only while somebody consumes
+
+
+async def skip_all(call: Call) -> Response:
+    """Clear the backlog."""
+    for subscription in await every_subscription(call):
+        await subscription.clear_backlog()
+    return done()
+
+
+async def skip(call: Call) -> Response:
+    """Pulsar refuses it for partitioned topics: which partition's messages would they be?"""
+    count = call.number("count")
+    if call.topic.partition < 0 and await call.broker.namespaces.partitions(call.topic):
+        raise NotAllowedError("Skip messages on a partitioned topic is not allowed")
+    subscription = (await single_persistent(call)).subscriptions.get(call.subscription)
+    await subscription.skip_messages(count)
+    return done()
+
+
+async def expire(call: Call) -> Response:
+    """What is older than so many seconds counts as consumed."""
+    name, age_s = call.subscription, call.number("seconds")
+    for topic in await every_persistent(call):
+        await topic.expire_older_than(age_s, [topic.subscriptions.get(name)])
+    return done()
+
+
+async def expire_all_subscriptions(call: Call) -> Response:
+    age_s = call.number("seconds")
+    for topic in await every_persistent(call):
+        await topic.expire_older_than(age_s, topic.subscriptions.all)
+    return done()
+
+
+async def expire_to_position(call: Call) -> Response:
+    """The body's message and everything before it count as consumed, or only what is before with `isExcluded`."""
+    position, document = await call.position()
+    if position is None:
+        raise BadRequestError('expected a message id: {"ledgerId": n, "entryId": n}')
+    topic = await single_persistent(call)
+    upto = topic.ledger.previous_position(position) if document.get("isExcluded") is True else position
+    await topic.subscriptions.get(call.subscription).expire(min(upto, topic.ledger.last_confirmed))
+    return done()
+
+
+async def reset_to_time(call: Call) -> Response:
+    """The first message published at or after the time is consumed next."""
+    timestamp_ms = call.number("timestamp")
+    for subscription in await every_subscription(call):
+        await subscription.seek_to_time(timestamp_ms)
+    return done()
+
+
+async def reset_to_position(call: Call) -> Response:
+    """The body's message is consumed next, or the one behind it with `isExcluded`."""
+    position, document = await call.position()
+    if position is None:
+        raise BadRequestError('expected a message id: {"ledgerId": n, "entryId": n}')
+    topic = await single(call)
+    if document.get("isExcluded") is True and EARLIEST < position < LATEST:
+        position = as_persistent(topic).ledger.next_position(position)
+    await topic.seek(call.subscription, position)
+    return done()
+
+
+ROUTES = (
+    *both_domains("GET", "/{topic}/subscriptions", names),
+    *both_domains("PUT", SUBSCRIPTION, create),
+    *both_domains("DELETE", SUBSCRIPTION, delete),
+    *both_domains("POST", f"{SUBSCRIPTION}/skip_all", skip_all),
+    *both_domains("POST", f"{SUBSCRIPTION}/skip/{{count}}", skip),
+    *both_domains("POST", f"{SUBSCRIPTION}/expireMessages/{{seconds}}", expire),
+    *both_domains("POST", f"{SUBSCRIPTION}/expireMessages", expire_to_position),
+    *both_domains("POST", "/{topic}/all_subscription/expireMessages/{seconds}", expire_all_subscriptions),
+    *both_domains("POST", f"{SUBSCRIPTION}/resetcursor/{{timestamp}}", reset_to_time),
+    *both_domains("POST", f"{SUBSCRIPTION}/resetcursor", reset_to_position),
+)

@@ -1,0 +1,68 @@
+"""What topics say about themselves: stats, the sum over partitions, and the ledgers and cursors below."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.responses import Response
+
+from magnetar.admin.answers import as_json
+from magnetar.admin.call import Call
+from magnetar.admin.internal_stats import internal_stats
+from magnetar.admin.partitioned_stats import merged, without
+from magnetar.admin.routes.paths import both_domains
+from magnetar.admin.topic_access import single, single_persistent
+from magnetar.broker.errors import TopicNotFoundError
+from magnetar.broker.naming import TopicName
+from magnetar.broker.topics.nonpersistent import NonPersistentTopic
+
+
+async def stats(call: Call) -> Response:
+    topic = await single(call)
+    return as_json(_shown(call, dict(topic.stats())))
+
+
+def _shown(call: Call, document: dict[str, Any]) -> dict[str, Any]:
+    document["ownerBroker"] = call.broker.ownership.broker_id
+    return without(document, publishers=call.flag("excludePublishers"), consumers=call.flag("excludeConsumers"))
+
+
+async def partitioned_stats(call: Call) -> Response:
+    """`perPartition` (default true) adds each partition's own document."""
+    name, broker = call.topic, call.broker
+    count = await broker.namespaces.partitions(name)
+    if not count:
+        raise TopicNotFoundError(f"Partitioned Topic not found: {name} has zero partitions")
+    parts = [name.partition_name(index) for index in range(count)]
+    documents = {str(part): _shown(call, await _stats_of(call, part)) for part in parts}
+    document = merged(list(documents.values()))
+    document["metadata"] = {
+        "partitions": count,
+        "deleted": False,
+        "properties": await broker.namespaces.partitioned_properties(name),
+    }
+    document["partitions"] = documents if call.flag("perPartition", default=True) else {}
+    return as_json(document)
+
+
+async def _stats_of(call: Call, part: TopicName) -> dict[str, Any]:
+    """A non-persistent partition that nobody uses has nothing to say."""
+    broker = call.broker
+    if not part.persistent and broker.topics.get_loaded(part) is None:
+        return {"publishers": [], "subscriptions": {}, "replication": {}}
+    topic = await broker.topics.get(part, create=True)
+    return dict(topic.stats())
+
+
+async def internal(call: Call) -> Response:
+    topic = await single(call)
+    if isinstance(topic, NonPersistentTopic):
+        return as_json({"entriesAddedCounter": topic.publishers.counters.entries_in, "ledgers": [], "cursors": {}})
+    return as_json(internal_stats((await single_persistent(call)).ledger))
+
+
+ROUTES = (
+    *both_domains("GET", "/{topic}/stats", stats),
+    *both_domains("GET", "/{topic}/partitioned-stats", partitioned_stats),
+    *both_domains("GET", "/{topic}/internalStats", internal),
+)

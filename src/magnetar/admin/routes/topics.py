@@ -1,0 +1,110 @@
+"""Topics as things: list, create, delete, unload, terminate, trim, truncate, properties."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.responses import Response
+
+from magnetar.admin.answers import as_json, done, message_id
+from magnetar.admin.call import Call
+from magnetar.admin.errors import BadRequestError
+from magnetar.admin.routes.paths import both_domains
+from magnetar.admin.topic_access import every_persistent, single_persistent
+from magnetar.broker.errors import NotAllowedError, TopicNotFoundError
+from magnetar.broker.namespaces.errors import AlreadyExistsError
+from magnetar.broker.topics.persistent import PersistentTopic
+
+
+def properties_of(value: Any) -> dict[str, str]:
+    """A body that maps texts to texts, or nothing. Raises BadRequestError."""
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
+        raise BadRequestError('expected properties: {"name": "text"}')
+    return dict(value)
+
+
+async def names(call: Call) -> Response:
+    """Topics that hold messages: partitions separately. Non-persistent ones exist while somebody uses them."""
+    name = call.namespace
+    await call.broker.namespaces.policies(name)
+    return as_json([str(topic) for topic in await call.admin.partitioned.topics_of(name, (call.domain,))])
+
+
+async def create(call: Call) -> Response:
+    name, properties = call.topic, properties_of(await call.json())
+    await call.broker.namespaces.policies(name.namespace_name)
+    if await call.broker.namespaces.partitions(name):
+        raise AlreadyExistsError("This topic already exists")
+    topic = await call.broker.topics.create(name)
+    if properties and isinstance(topic, PersistentTopic):
+        await topic.ledger.set_properties({**topic.ledger.properties, **properties})
+    return done()
+
+
+async def delete(call: Call) -> Response:
+    name = call.topic
+    if name.partition < 0 and await call.broker.namespaces.partitions(name):
+        raise NotAllowedError(f"{name} is a partitioned topic instead of a non-partitioned topic")
+    await call.broker.topics.delete(name, force=call.flag("force"))
+    return done()
+
+
+async def unload(call: Call) -> Response:
+    """Clients reconnect by themselves. Partitions that are not loaded stay so."""
+    name = call.topic
+    parts = await call.admin.partitioned.parts(name)
+    for part in parts:
+        try:
+            await call.broker.topics.unload(part)
+        except TopicNotFoundError:
+            if parts == [name]:
+                raise
+    return done()
+
+
+async def terminate(call: Call) -> Response:
+    """200 with the id of the last message."""
+    name = call.topic
+    if name.partition < 0 and await call.broker.namespaces.partitions(name):
+        raise NotAllowedError("Termination of a partitioned topic is not allowed")
+    topic = await single_persistent(call)
+    return message_id(await topic.terminate(), name.partition)
+
+
+async def trim(call: Call) -> Response:
+    """Give back storage that retention no longer keeps, now."""
+    for topic in await every_persistent(call):
+        await topic.trim()
+    return done()
+
+
+async def truncate(call: Call) -> Response:
+    """Everything counts as consumed, and what retention does not keep goes."""
+    for topic in await every_persistent(call):
+        for subscription in topic.subscriptions.all:
+            await subscription.clear_backlog()
+        await topic.ledger.rollover()
+        await topic.ledger.trim()
+    return done()
+
+
+async def get_properties(call: Call) -> Response:
+    name = call.topic
+    if name.partition < 0 and await call.broker.namespaces.partitions(name):
+        return as_json(await call.broker.namespaces.partitioned_properties(name))
+    topic = await single_persistent(call)
+    return as_json(topic.ledger.properties)
+
+
+ROUTES = (
+    *both_domains("GET", "", names),
+    *both_domains("PUT", "/{topic}", create),
+    *both_domains("DELETE", "/{topic}", delete),
+    *both_domains("PUT", "/{topic}/unload", unload),
+    *both_domains("POST", "/{topic}/terminate", terminate),
+    *both_domains("POST", "/{topic}/trim", trim),
+    *both_domains("DELETE", "/{topic}/truncate", truncate),
+    *both_domains("GET", "/{topic}/properties", get_properties),
+)

@@ -1,0 +1,131 @@
+"""Partitioned topics and whole namespaces as units: what concerns several topics at once. Control plane only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from magnetar.base.errors import BadVersionError, NodeNotFoundError
+from magnetar.broker.errors import TopicNotFoundError
+from magnetar.broker.namespaces.errors import AlreadyExistsError, NamespaceNotFoundError, PreconditionFailedError
+from magnetar.broker.namespaces.lookup import Lookup
+from magnetar.broker.namespaces.registry import NamespaceRegistry, check_partitions
+from magnetar.broker.naming import DOMAINS, NON_PERSISTENT, PARTITION_SUFFIX, PERSISTENT, NamespaceName, TopicName
+from magnetar.broker.topics.registry import TopicRegistry
+from magnetar.managed_ledger.position import EARLIEST
+from magnetar.metadata import paths
+from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore
+
+
+class PartitionedTopics:
+    """Creates and deletes partitioned topics with their partitions, and lists what a namespace holds."""
+
+    def __init__(
+        self, metadata: MetadataStore, namespaces: NamespaceRegistry, lookup: Lookup, topics: TopicRegistry
+    ) -> None:
+        self._metadata = metadata
+        self._namespaces = namespaces
+        self._lookup = lookup
+        self._topics = topics
+
+    # ---- One partitioned topic
+
+    async def create(self, topic: TopicName, partitions: int, properties: dict[str, str]) -> None:
+        """Raises AlreadyExistsError, PreconditionFailedError, NamespaceNotFoundError."""
+        if topic.partition >= 0:
+            raise PreconditionFailedError(f"Partitioned Topic Name should not contain '{PARTITION_SUFFIX}'")
+        check_partitions(partitions)
+        await self._namespaces.effective(topic.namespace_name)
+        if await self._lookup.stored(topic):
+            raise AlreadyExistsError("This topic already exists")
+        await self._namespaces.create_partitioned(topic, partitions, properties)
+        await self.create_missing(topic)
+
+    async def grow(self, topic: TopicName, partitions: int) -> None:
+        """More partitions, each with the subscriptions that the topic has: else their first messages would be missed."""
+        before = await self._namespaces.partitions(topic)
+        names = await self.subscriptions(topic) if before else []
+        await self._namespaces.grow_partitioned(topic, partitions)
+        await self.create_missing(topic)
+        for name in names if topic.persistent else []:
+            for index in range(before, partitions):
+                part = await self._topics.get(topic.partition_name(index), create=True)
+                await part.ensure_subscription(name, EARLIEST)
+
+    async def create_missing(self, topic: TopicName) -> None:
+        """Register the partitions that are not stored yet, without loading them."""
+        if not topic.persistent:
+            return
+        for index in range(await self._namespaces.partitions(topic)):
+            part = topic.partition_name(index)
+            path = paths.managed_ledger_path(part.tenant, part.namespace, part.domain, part.local_name)
+            try:
+                await self._metadata.put(path, b"", MUST_NOT_EXIST)
+            except BadVersionError:
+                continue
+
+    async def delete(self, topic: TopicName, *, force: bool) -> None:
+        """The partitions, then the topic. Raises TopicNotFoundError, or PreconditionFailedError before anything is deleted."""
+        count = await self._namespaces.partitions(topic)
+        if not count:
+            raise TopicNotFoundError(f"Partitioned Topic not found: {topic} has zero partitions")
+        parts = [topic.partition_name(index) for index in range(count)]
+        for part in parts:
+            loaded = self._topics.get_loaded(part)
+            if loaded is not None and loaded.in_use and not force:
+                raise PreconditionFailedError("Topic has active producers/subscriptions")
+        for part in parts:
+            await self._delete_if_there(part, force)
+        await self._namespaces.delete_partitioned(topic)
+
+    async def _delete_if_there(self, topic: TopicName, force: bool) -> None:
+        try:
+            await self._topics.delete(topic, force=force)
+        except TopicNotFoundError:
+            return
+
+    async def parts(self, topic: TopicName) -> list[TopicName]:
+        """The partitions of a partitioned topic, else the topic itself."""
+        count = await self._namespaces.partitions(topic) if topic.partition < 0 else 0
+        return [topic.partition_name(index) for index in range(count)] or [topic]
+
+    async def subscriptions(self, topic: TopicName) -> list[str]:
+        """Names over all partitions, in order of first sight. Raises TopicNotFoundError."""
+        names: dict[str, None] = {}
+        for part in await self.parts(topic):
+            if part != topic and not part.persistent and self._topics.get_loaded(part) is None:
+                continue  # a partition that nobody uses
+            loaded = await self._topics.get(part, create=False)
+            names.update(dict.fromkeys(loaded.subscription_names))
+        return list(names)
+
+    # ---- A namespace
+
+    async def topics_of(self, name: NamespaceName, domains: tuple[str, ...] = DOMAINS) -> list[TopicName]:
+        """Topics that hold or pass on messages, partitions separately."""
+        found: list[str] = []
+        if PERSISTENT in domains:
+            found += await self._namespaces.persistent_topics(name)
+        if NON_PERSISTENT in domains:
+            found += self._topics.loaded_non_persistent(name)
+        return list(_parsed(found))
+
+    async def delete_namespace(self, name: NamespaceName, *, force: bool) -> None:
+        """Raises AlreadyExistsError unless it is empty or `force` is given, NamespaceNotFoundError."""
+        await self._namespaces.policies(name)
+        partitioned = [
+            topic for domain in DOMAINS for topic in _parsed(await self._namespaces.partitioned_topics(name, domain))
+        ]
+        if not force and (partitioned or await self.topics_of(name)):
+            raise AlreadyExistsError("Cannot delete non empty namespace")
+        for topic in partitioned:
+            await self.delete(topic, force=True)
+        for topic in await self.topics_of(name):
+            await self._delete_if_there(topic, force=True)
+        try:
+            await self._namespaces.delete_namespace(name)
+        except NodeNotFoundError:
+            raise NamespaceNotFoundError("Namespace does not exist") from None
+
+
+def _parsed(names: list[str]) -> Iterator[TopicName]:
+    return (TopicName.parse(name) for name in names)
