@@ -69,7 +69,9 @@ def act(flights: Flights, consumers: Consumers, producer: Producer, screen: Scre
     """From the first message until every one has arrived, or nothing moves any more."""
     changed = False
     for _ in ticks(consumers, producer):
-        counts = {"produced": producer.stored, "consumed": min(consumers.count, len(flights))}
+        consumed = min(consumers.count, len(flights))
+        # a message may be consumed before its receipt was looked at
+        counts = {"produced": max(producer.stored, consumed), "consumed": consumed}
         screen.update(counts | {consumer.name: consumer.count for consumer in consumers.all})
         if producer.error is not None:
             raise producer.error

@@ -6,6 +6,7 @@ import click
 import numpy as np
 
 from magnetar.cli.demo.flights import Outcome
+from magnetar.cli.demo.verdict import CARRIER_SUM
 from magnetar.cli.output import emit, print_json
 
 
@@ -13,9 +14,10 @@ def as_tables(outcome: Outcome) -> None:
     """For people: who did what, the sums, the verdict."""
     emit(consumers(outcome), as_json=False, title="consumers")
     click.echo()
-    emit(sums(outcome), as_json=False, title="sums")
+    emit(short_sums(outcome), as_json=False, title="sums")
     click.echo()
-    emit([{"verdict": name, "value": value} for name, value in verdict(outcome).items()], as_json=False)
+    rows = [{"what": name.replace("_", " "), "value": value} for name, value in verdict(outcome).items()]
+    emit(rows, as_json=False, title="verdict")
 
 
 def as_document(outcome: Outcome) -> None:
@@ -64,3 +66,18 @@ def sums(outcome: Outcome) -> list[dict[str, object]]:
         {"sum": name, "file": wanted, "consumed": got, "equal": wanted == got}
         for name, (wanted, got) in outcome.verdict.sums.items()
     ]
+
+
+def short_sums(outcome: Outcome) -> list[dict[str, object]]:
+    """The sums with all carriers that are right in one row."""
+    rows = sums(outcome)
+    carriers = [row for row in rows if str(row["sum"]).startswith(CARRIER_SUM) and row["equal"]]
+    total = sum(wanted for name, (wanted, _) in outcome.verdict.sums.items() if name.startswith(CARRIER_SUM))
+    got = sum(got for name, (_, got) in outcome.verdict.sums.items() if name.startswith(CARRIER_SUM))
+    together = {
+        "sum": f"flights, each of {len(carriers)} carriers right",
+        "file": total,
+        "consumed": got,
+        "equal": total == got,
+    }
+    return [row for row in rows if row not in carriers] + [together]

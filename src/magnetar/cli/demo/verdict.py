@@ -17,6 +17,10 @@ from magnetar.cli.demo.records import FIELDS
 from magnetar.cli.demo.source import Flights
 
 
+CARRIER_SUM = "flights of "
+"""How the names of the sums over one carrier begin."""
+
+
 class Log(NamedTuple):
     """What one consumer wrote."""
 
@@ -111,7 +115,7 @@ def sums(flights: Flights, once: NDArray[np.void]) -> dict[str, tuple[int, int]]
         "minutes in the air": (int(flights.air_time.sum()), int(once["air_time"].astype(np.int64).sum())),
     }
     for carrier in np.unique(np.concatenate([flights.carrier, once["carrier"]])):
-        table[f"flights of {carrier.decode()}"] = (
+        table[f"{CARRIER_SUM}{carrier.decode()}"] = (
             int(np.sum(flights.carrier == carrier)),
             int(np.sum(once["carrier"] == carrier)),
         )
