@@ -28,11 +28,11 @@ class BookieConfig:
     unsafe_no_fsync: bool = False
     """Acknowledge after write() instead of fsync: a power cut loses acknowledged entries and fences. Never for data you need."""
 
-    journal_file_bytes: int = 64 * _MIB
+    journal_file_bytes: int = 32 * _MIB
     journal_batch_bytes: int = 4 * _MIB
     """A commit takes entries until it holds this much; the rest goes into the next one."""
-    journal_preallocate_bytes: int = 4 * _MIB
-    """A fresh journal file grows by zero-filled steps of this size: fdatasync then has no new block to record."""
+    journal_preallocate_bytes: int = 256 * 1024
+    """A fresh journal file grows by zero-filled steps of this size: fdatasync then has no new block to record. Reused ones are full."""
     journal_pending_bytes: int = JOURNAL_PENDING_BYTES_MAX
 
     write_cache_bytes: int = BOOKIE_WRITE_CACHE_BYTES_MAX

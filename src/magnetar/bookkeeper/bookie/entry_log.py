@@ -31,13 +31,18 @@ from magnetar.bookkeeper.bookie.entry_log_format import (
     unpack_trailer,
 )
 from magnetar.bookkeeper.bookie.index import IndexedEntry
+from magnetar.bookkeeper.bookie.interpreter import hand_over
 
 _logger = logging.getLogger(__name__)
 
 SUFFIX: Final = ".log"
 
-_WRITE_BYTES: Final = 1024 * 1024
-"""Joined and written at a time: a longer join would keep the event loop's thread waiting for the interpreter."""
+_WRITE_BYTES: Final = 256 * 1024
+_WRITE_ENTRIES: Final = 256
+"""Joined and written at a time, then the interpreter is handed over: longer steps would hold up the event loop."""
+
+_SYNC_BYTES: Final = 4 * 1024 * 1024
+"""Written between two fsyncs of a flush: a longer queue at the device would hold up the journal's fsync."""
 
 _SCAN_BYTES: Final = 4 * 1024 * 1024
 _OPEN_READERS_MAX: Final = 256
@@ -62,6 +67,7 @@ class EntryLogs:
         self._directory = directory
         self._log_bytes_max = log_bytes_max
         self._writer: DiskFile | None = None
+        self._unsynced_bytes = 0
         self._readers: dict[int, DiskFile] = {}
         self._readers_lock = threading.Lock()
         self.current: EntryLogMeta | None = None
@@ -90,9 +96,10 @@ class EntryLogs:
             indexed.append((ledger_id, entry_id, (log_id, offset, size)))
             offset += RECORD_HEADER_BYTES + size
             ledgers[ledger_id] = ledgers.get(ledger_id, 0) + RECORD_HEADER_BYTES + size
-            if offset - start >= _WRITE_BYTES:
+            if offset - start >= _WRITE_BYTES or len(parts) >= 2 * _WRITE_ENTRIES:
                 self._append(meta, parts, offset)
                 parts = []
+                hand_over()
                 if offset >= self._log_bytes_max:
                     self.seal()
                     meta = self._writable()
@@ -108,6 +115,7 @@ class EntryLogs:
         if self._writer is None or self.current is None:
             return []
         self._writer.fsync()
+        self._unsynced_bytes = 0
         return [(self.current.log_id, self.current.end)]
 
     def seal(self) -> None:
@@ -125,7 +133,11 @@ class EntryLogs:
     def _append(self, meta: EntryLogMeta, parts: list[bytes], end: int) -> None:
         assert self._writer is not None
         self._writer.write_at(meta.end, (b"".join(parts),))
+        self._unsynced_bytes += end - meta.end
         meta.end = end
+        if self._unsynced_bytes >= _SYNC_BYTES:
+            self._writer.fsync()
+            self._unsynced_bytes = 0
 
     def _writable(self) -> EntryLogMeta:
         if self.current is not None and self.current.end >= self._log_bytes_max:

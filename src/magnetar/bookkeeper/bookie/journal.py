@@ -17,10 +17,20 @@ from magnetar.base.executor import Executor
 from magnetar.bookkeeper.bookie.config import BookieConfig
 from magnetar.bookkeeper.bookie.disk import Disk, DiskFile
 from magnetar.bookkeeper.bookie.journal_format import FILE_HEADER_BYTES, pack_commit, pack_file_header
-from magnetar.bookkeeper.bookie.journal_replay import NEXT, SPARE, file_name, first_sequence_of, journal_files
+from magnetar.bookkeeper.bookie.journal_replay import (
+    NEXT,
+    SPARE_SUFFIX,
+    file_name,
+    first_sequence_of,
+    journal_files,
+    spare_files,
+)
 from magnetar.bookkeeper.codes import ReturnCode
 
 Done = Callable[[int], None]
+
+_SPARES_MAX = 4
+"""Trimmed files kept for reuse, whose blocks fdatasync need not record again; further ones are deleted."""
 
 _OK = int(ReturnCode.OK)
 
@@ -133,17 +143,19 @@ class Journal:
             self._file = None
 
     def trim(self, mark: int) -> int:
-        """Remove files that hold nothing above `mark` (one is kept as the spare); returns how many. Blocks."""
+        """Remove files that hold nothing above `mark`, or keep them for reuse; returns how many. Blocks."""
         names = journal_files(self._disk, self._directory)
+        spares = len(spare_files(self._disk, self._directory))
         removed = 0
         for name, following in itertools.pairwise(names):
             if first_sequence_of(following) > mark + 1:
                 break
             path = os.path.join(self._directory, name)
-            if SPARE in self._disk.list(self._directory):
-                self._disk.unlink(path)
+            if spares < _SPARES_MAX:
+                self._disk.rename(path, path + SPARE_SUFFIX)
+                spares += 1
             else:
-                self._disk.rename(path, os.path.join(self._directory, SPARE))
+                self._disk.unlink(path)
             removed += 1
         if removed:
             self._disk.fsync_dir(self._directory)
@@ -225,10 +237,9 @@ class Journal:
             self._file = None
         path = os.path.join(self._directory, file_name(self._sequence + 1))
         fresh = os.path.join(self._directory, NEXT)
-        if SPARE in self._disk.list(self._directory):
-            self._disk.rename(
-                os.path.join(self._directory, SPARE), fresh
-            )  # taken first: `trim` may put the next one there
+        spares = spare_files(self._disk, self._directory)
+        if spares:
+            self._disk.rename(os.path.join(self._directory, spares[0]), fresh)
         file = self._disk.open_append(fresh)
         salt = self._rng.getrandbits(64)
         file.write_at(0, (pack_file_header(self._sequence + 1, salt),))

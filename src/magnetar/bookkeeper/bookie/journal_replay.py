@@ -24,7 +24,7 @@ from magnetar.bookkeeper.bookie.journal_format import (
 )
 
 SUFFIX = ".journal"
-SPARE = "spare"
+SPARE_SUFFIX = ".spare"
 """A trimmed file kept for reuse; its content means nothing."""
 NEXT = "next"
 """A file on its way to become the newest one."""
@@ -38,6 +38,11 @@ def file_name(first_sequence: int) -> str:
 def journal_files(disk: Disk, directory: str) -> list[str]:
     """Names of the journal's files, oldest first."""
     return [name for name in disk.list(directory) if name.endswith(SUFFIX)]
+
+
+def spare_files(disk: Disk, directory: str) -> list[str]:
+    """Names of the files kept for reuse."""
+    return [name for name in disk.list(directory) if name.endswith(SPARE_SUFFIX)]
 
 
 def first_sequence_of(name: str) -> int:

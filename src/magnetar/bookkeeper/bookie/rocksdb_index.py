@@ -11,6 +11,7 @@ import rocksdict
 from magnetar.base.errors import CorruptionError, DiskFullError, DiskIOError, StartupError, StorageError
 from magnetar.bookkeeper.bookie.entry_log_format import Location
 from magnetar.bookkeeper.bookie.index import IndexedEntry
+from magnetar.bookkeeper.bookie.interpreter import hand_over
 
 _ENTRY_KEY = Struct(">cQQ")
 _STATE_KEY = Struct(">cQ")
@@ -21,8 +22,9 @@ _STATE: Final = b"l"
 _LOG_END: Final = b"o"
 _ENTRY_ID_MAX: Final = 2**64 - 1
 
-_PUTS_PER_WRITE: Final = 2048
-"""A write holds the interpreter's lock for about 0.2 us per put: this keeps the event loop's pauses below half a millisecond."""
+_PUTS_PER_WRITE: Final = 256
+_WRITES_PER_SYNC: Final = 16
+"""Writes and syncs hold the interpreter: in these steps, each a fraction of a millisecond, with the event loop served in between."""
 
 _GETS_PER_CALL: Final = 128
 
@@ -89,14 +91,16 @@ class RocksdbIndex:
     ) -> None:
         pack_key, pack_location = _ENTRY_KEY.pack, _LOCATION.pack
         batch = rocksdict.WriteBatch(raw_mode=True)
-        count = 0
+        count = writes = 0
         for ledger_id, entry_id, (log_id, offset, size) in entries:
             batch.put(pack_key(_ENTRY, ledger_id, entry_id), pack_location(log_id, offset, size))
             count += 1
             if count == _PUTS_PER_WRITE:
-                self._write(batch, None)
+                writes += 1
+                self._write(batch, self._synced if writes % _WRITES_PER_SYNC == 0 else None)
                 batch = rocksdict.WriteBatch(raw_mode=True)
                 count = 0
+                hand_over()
         for ledger_id, state in states:
             batch.put(_STATE_KEY.pack(_STATE, ledger_id), state)
         for log_id, offset in log_ends:

@@ -6,6 +6,12 @@ the half that is flushed, or was flushed before: that is what allows the checkpo
 
 from __future__ import annotations
 
+from typing import Final
+
+from magnetar.bookkeeper.bookie.interpreter import hand_over
+
+_FREED_AT_ONCE: Final = 2000
+
 
 class CacheHalf:
     """`ledgers[ledger id][entry id]` is the packed entry. Bytes count what was put; a repeated entry id counts twice."""
@@ -26,6 +32,15 @@ class CacheHalf:
             entries[entry_id] = entry
         self.size_bytes += len(entry)
         self.entries_count += 1
+
+    def discard(self) -> None:
+        """Free everything, on a side thread: tens of thousands of frees would hold up the event loop."""
+        while self.ledgers:
+            _, entries = self.ledgers.popitem()
+            while entries:
+                for _ in range(min(_FREED_AT_ONCE, len(entries))):
+                    entries.popitem()
+                hand_over()
 
     def drop(self, ledger_id: int) -> None:
         """Forget a ledger's entries; their bytes keep counting until the half is empty again."""
