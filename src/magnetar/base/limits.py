@@ -15,6 +15,9 @@ FRAME_PADDING_BYTES = 10 * 1024
 HANDSHAKE_TIMEOUT_S = 10.0
 """From accept to CONNECT: the connection is closed."""
 
+CLOSE_TIMEOUT_S = 5.0
+"""For a closed connection's last words to leave: what a peer does not read by then is dropped."""
+
 PROBE_TIMEOUT_S = 2.0
 """PING to a client whose producer name another one wants: without any byte by then its connection is closed."""
 

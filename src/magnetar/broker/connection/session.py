@@ -55,9 +55,8 @@ class Session(asyncio.Protocol):
         self._on_closed = on_closed
         self._routes = before_connect
         self._routes_connected = routes
-        self._decoder = FrameDecoder(
-            context.config.max_message_size_bytes + limits.FRAME_PADDING_BYTES, limits.COMMAND_BYTES_BEFORE_AUTH_MAX
-        )
+        # A stranger's frame has no payload: its total is bounded like its command, so nobody parks megabytes here unasked.
+        self._decoder = FrameDecoder(limits.COMMAND_BYTES_BEFORE_AUTH_MAX + 4, limits.COMMAND_BYTES_BEFORE_AUTH_MAX)
         self._budget = context.budget
         self._publishes_max = context.config.max_pending_publishes_per_connection
         self._frames: deque[Frame] = deque()
@@ -105,6 +104,7 @@ class Session(asyncio.Protocol):
         self._routes = self._routes_connected
         self.client_version = client_version
         self.protocol_version = protocol_version
+        self._decoder.frame_bytes_max = self.context.config.max_message_size_bytes + limits.FRAME_PADDING_BYTES
         self._decoder.command_bytes_max = limits.COMMAND_BYTES_MAX
         self._restart_timer()
         logger.info("client connected address=%s version=%s", self.address, client_version)
@@ -151,9 +151,13 @@ class Session(asyncio.Protocol):
         self._flush()
         self._transport.close()
         self._forget_everything()
+        # A peer that never reads would keep its unsent output, and the descriptor, for ever.
+        self._timer = self._loop.call_later(limits.CLOSE_TIMEOUT_S, self._transport.abort)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._forget_everything()
+        if self._timer is not None:
+            self._timer.cancel()
         self.context.counters.active -= 1
         self._on_closed()
 
@@ -215,6 +219,9 @@ class Session(asyncio.Protocol):
         except (DecodeError, KeyError) as error:
             self.context.counters.refused_frames += 1
             self._fail(FrameError(f"not a command that a client may send ({type(error).__name__})"))
+            return
+        except MagnetarError as error:
+            self._fail(error)
             return
         except Exception as error:
             logger.exception("a handler failed address=%s", self.address)

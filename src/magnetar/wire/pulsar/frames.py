@@ -15,6 +15,9 @@ from magnetar.base.errors import MagnetarError
 _HEADER = struct.Struct(">II")
 HEADER_BYTES = _HEADER.size
 
+_SMALL_BYTES = 4096
+"""Pieces of an unfinished frame below this are gathered in one buffer."""
+
 Frame = tuple[bytes, bytes]
 """Command bytes and the rest (empty for most commands)."""
 
@@ -37,7 +40,7 @@ class FrameDecoder:
     def __init__(self, frame_bytes_max: int, command_bytes_max: int) -> None:
         self.frame_bytes_max = frame_bytes_max
         self.command_bytes_max = command_bytes_max
-        self._chunks: list[bytes] = []
+        self._chunks: list[bytes | bytearray] = []
         self._have = 0
         self._need = HEADER_BYTES
 
@@ -46,10 +49,21 @@ class FrameDecoder:
         """Bytes of an unfinished frame held in memory."""
         return self._have
 
+    def _hold(self, data: bytes) -> None:
+        """Keep one more piece. Small ones share a buffer: a sender of single bytes costs what it sends, not an object each."""
+        if len(data) >= _SMALL_BYTES:
+            self._chunks.append(data)
+            return
+        last = self._chunks[-1]
+        if isinstance(last, bytearray):
+            last += data
+        else:
+            self._chunks.append(bytearray(data))
+
     def feed(self, data: bytes) -> list[Frame]:
         """The frames that `data` completes, in order. Raises FrameError; frames before the bad one are then lost with it."""
         if self._chunks:
-            self._chunks.append(data)
+            self._hold(data)
             self._have += len(data)
             if self._have < self._need:
                 return []

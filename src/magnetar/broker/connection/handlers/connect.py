@@ -13,6 +13,9 @@ PROTOCOL_VERSION = 21
 
 
 def connect(session: Session, command: BaseCommand, rest: bytes) -> None:
+    """A type that this version of the protocol does not know parses as the first one, which is CONNECT: the message tells."""
+    if not command.HasField("connect"):
+        raise NotAllowedError("not a command that this server knows")
     if session.connected:
         raise NotAllowedError("a second CONNECT on one connection")
     request = command.connect
