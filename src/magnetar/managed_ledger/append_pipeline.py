@@ -239,6 +239,8 @@ class AppendPipeline:
             await asyncio.wait({self._switch_task})
 
     def _writes_failed(self, old: Appender | None, error: MagnetarError) -> None:
+        if self.state is not State.SWITCHING:  # fenced meanwhile: everything has been answered
+            return
         log.error("no ledger to write  managed_ledger=%s: %s", self._context.name, error)
         self.state = State.WRITE_FAILED
         self._hold_until_s = self._context.clock.monotonic_s() + WRITE_FAILED_HOLD_S

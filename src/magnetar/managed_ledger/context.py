@@ -30,6 +30,7 @@ class LedgerContext:
         "caches",
         "client",
         "clock",
+        "closed",
         "config",
         "fenced_by",
         "index",
@@ -69,6 +70,8 @@ class LedgerContext:
         self.caches: dict[int, LedgerCache] = {}
         self.reader = StoredEntryReader(client, scope, name)
         self.fenced_by: ManagedLedgerFencedError | None = None
+        self.closed = False
+        """Given back: nothing here may change the list any more, another open in this process may be next."""
         self.on_fenced: Callable[[ManagedLedgerFencedError], None] = lambda _: None
         self.ledgers_skipped = 0
         """Ledgers that were in the list, did not exist, and were passed over."""

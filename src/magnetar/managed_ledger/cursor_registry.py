@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from urllib.parse import unquote_plus
 
 from magnetar.base.errors import InvalidArgumentError
 from magnetar.managed_ledger.ack_ranges import AckRanges
@@ -14,6 +13,7 @@ from magnetar.managed_ledger.cursor_recovery import existing_mark_delete, recove
 from magnetar.managed_ledger.cursor_store import CursorStore, StoredState
 from magnetar.managed_ledger.errors import CursorNotFoundError
 from magnetar.managed_ledger.position import EARLIEST, LATEST, Position
+from magnetar.metadata.paths import decode
 
 RECOVERIES_AT_ONCE = 32
 """Cursors of one managed ledger that are loaded at the same time while it is opened; the others wait."""
@@ -36,12 +36,12 @@ class CursorRegistry:
             async with slots:
                 return await self._recover(name)
 
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(load(unquote_plus(part))) for part in parts]
-        for task in tasks:
-            cursor = task.result()
-            if cursor is not None:
-                self.cursors[cursor.name] = cursor
+        answers = await asyncio.gather(*(load(decode(part)) for part in parts), return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+            if answer is not None:
+                self.cursors[answer.name] = answer
 
     async def open(
         self,

@@ -155,11 +155,13 @@ class ManagedLedger:
     async def set_properties(self, properties: Mapping[str, str]) -> None:
         """Replace them; durable on return."""
         self._check_usable()
-        async with self._context.store.lock:
+        context = self._context
+        async with context.store.lock:
+            self._check_usable()
             try:
-                await self._context.store.save(properties=properties)
+                await context.store.save(properties=properties)
             except ManagedLedgerFencedError as error:
-                self._context.fence(error)
+                context.fence(error)
                 raise
 
     # ---- Appending
@@ -312,8 +314,7 @@ class ManagedLedger:
         except MagnetarError as error:
             log.warning("cursor not stored at close  managed_ledger=%s: %s", self.name, error)
         finally:
-            self._drop_caches()
-            self._on_closed(self)
+            await self._give_back()
 
     async def delete(self) -> None:
         """Delete everything: cursors, then the list, then the ledgers (a crash in between leaks space at worst)."""
@@ -326,11 +327,11 @@ class ManagedLedger:
                 await self._registry.delete(name)
             async with self._context.store.lock:
                 ledger_ids = self.index.ledger_ids
+                self._context.closed = True
                 await self._context.store.delete()
             await self._context.delete_orphans(*ledger_ids)
         finally:
-            self._drop_caches()
-            self._on_closed(self)
+            await self._give_back()
 
     # ---- After a burst, after a change of ledgers
 
@@ -363,10 +364,14 @@ class ManagedLedger:
     def _update_caching(self) -> None:
         self._pipeline.caching = self._context.config.cache_entries and bool(self.cursors)
 
-    def _drop_caches(self) -> None:
-        for cache in self._context.caches.values():
-            cache.detach()
-        self._context.caches.clear()
+    async def _give_back(self) -> None:
+        context = self._context
+        context.closed = True
+        async with context.store.lock:  # a trim that is saving the list ends first
+            for cache in context.caches.values():
+                cache.detach()
+            context.caches.clear()
+        self._on_closed(self)
 
     async def _trim_quietly(self) -> None:
         try:

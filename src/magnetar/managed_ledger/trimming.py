@@ -34,6 +34,8 @@ async def trim(context: LedgerContext, current_ledger_id: int, cursors: Collecti
         ):
             await cursor.flush()
     async with context.store.lock:
+        if context.closed:
+            return 0
         durable = [cursor for cursor in cursors if cursor.durable]
         slowest = _slowest(min(c.stored_mark_delete, c.mark_delete_position) for c in durable)
         chosen = deletable(context.index, current_ledger_id, slowest, now_ms, context.config)

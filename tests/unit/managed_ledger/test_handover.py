@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from magnetar.base.errors import MagnetarError
 from magnetar.bookkeeper.codes import ReturnCode
+from magnetar.bookkeeper.errors import BookieUnavailableError
+from magnetar.managed_ledger import append_pipeline, appender
 from magnetar.managed_ledger.append_pipeline import State
 from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.errors import (
@@ -214,8 +218,6 @@ async def test_close_completes_pending_appends_and_refuses_later_ones() -> None:
 
 
 async def test_concurrent_opens_share_one_and_a_failed_one_can_be_repeated() -> None:
-    import asyncio
-
     world = World()
     async with world.broker() as factory:
         strict = ManagedLedgerConfig(create_if_missing=False)
@@ -270,3 +272,67 @@ async def test_age_rolls_a_ledger_that_gets_no_appends() -> None:
         world.clock.ms += 100
         await ledger.rollover()
         assert ledger.current_ledger_id == empty, "an empty ledger is not rolled"
+
+
+async def test_a_cursor_that_cannot_be_loaded_now_fails_the_open_and_the_next_one_works() -> None:
+    world = World()
+    async with world.broker() as factory:
+        ledger = await factory.open(NAME)
+        cursors = [await ledger.open_cursor(f"sub{number}", initial=EARLIEST) for number in range(3)]
+        positions = await append_all(ledger, numbered(4))
+        for cursor in cursors:
+            await acknowledge(cursor, positions[:2])
+        first_id = positions[0].ledger_id
+    async with world.broker() as factory:
+        client = factory._client
+        opening = client.open_ledger
+
+        async def failing(ledger_id: int, *, recover: bool) -> object:
+            if ledger_id != first_id:
+                raise BookieUnavailableError("not now")
+            return await opening(ledger_id, recover=recover)
+
+        client.open_ledger = failing  # type: ignore[assignment,method-assign]  # the fault
+        with pytest.raises(BookieUnavailableError):
+            await factory.open(NAME)
+        client.open_ledger = opening  # type: ignore[method-assign]  # back again
+        ledger = await factory.open(NAME)
+        assert [cursor.mark_delete_position for cursor in ledger.cursors.values()] == [positions[1]] * 3
+
+
+async def test_closed_and_opened_again_while_it_was_being_trimmed() -> None:
+    world = World()
+    async with world.broker() as factory:
+        for round_ in range(5):
+            ledger = await factory.open(NAME, ManagedLedgerConfig(max_entries_per_ledger=3))
+            cursor = await ledger.open_cursor("sub", initial=EARLIEST)
+            positions = await append_all(ledger, numbered(10))
+            cursor.acknowledge(positions)
+            world.clock.ms += 1
+            trim = asyncio.get_running_loop().create_task(ledger.trim())
+            for _ in range(round_):
+                await asyncio.sleep(0)
+            await ledger.close()
+            await factory.open(NAME)
+            await trim
+            await (await factory.open(NAME)).close()
+
+
+async def test_hung_appends_move_to_a_new_ledger_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(append_pipeline, "CHECK_INTERVAL_S", 0.005)
+    monkeypatch.setattr(appender, "DRAIN_TIMEOUT_S", 0.01)
+    world = World()
+    bookie = world.cluster.bookies[0]
+    async with world.broker() as factory:
+        ledger = await factory.open(NAME)
+        await append_all(ledger, numbered(2))
+        bookie.hung_adds = True
+        appends = Appends()
+        for payload in numbered(3, 2):
+            appends.append(ledger, payload)
+        await asyncio.sleep(0.02)
+        assert not appends.answers
+        bookie.hung_adds = False
+        world.clock.ms += 121_000
+        await appends.wait(3)
+        assert appends.stored == numbered(3, 2)
