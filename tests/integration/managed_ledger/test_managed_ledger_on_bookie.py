@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+from magnetar.base.errors import MagnetarError
 from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.position import EARLIEST, Position
 from tests.integration.managed_ledger.site import NAME, Site
@@ -47,11 +49,19 @@ async def test_every_second_of_a_million_acknowledged_survives_a_restart(tmp_pat
         ledger = await site.factory.open(NAME, config)
         cursor = await ledger.open_cursor("sub", initial=EARLIEST)
         positions: list[Position] = []
+        arrived = asyncio.Event()
+
+        def done(error: MagnetarError | None, ledger_id: int, entry_id: int) -> None:
+            assert error is None, error
+            positions.append(Position(ledger_id, entry_id))
+            if len(positions) % step == 0:
+                arrived.set()
+
         for _ in range(0, count, step):
-            appends = Appends()
+            arrived.clear()
             for _ in range(step):
-                appends.append(ledger, b"x")
-            positions += await appends.wait(step)
+                ledger.append(b"x", done)
+            await arrived.wait()
             cursor.acknowledge(positions[-step + 1 :: 2])
         await cursor.flush()
         assert cursor.backlog_entries == count // 2

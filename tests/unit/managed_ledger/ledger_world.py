@@ -76,10 +76,12 @@ class Appends:
 
 
 async def until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
-    """Let the loop run until the condition holds."""
+    """Let the loop run until the condition holds; after some turns without it, leave the processor to other threads."""
+    turns = 0
     async with asyncio.timeout(timeout_s):
         while not condition():
-            await asyncio.sleep(0)
+            turns += 1
+            await asyncio.sleep(0 if turns < 200 else 0.0005)
 
 
 def numbered(count: int, start: int = 0) -> list[bytes]:
