@@ -56,7 +56,7 @@ def ours(folder: Path) -> Server:
     """`magnetar standalone` with its data in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     options = ["--data-dir", str(folder / "data"), "--port", "0", "--http-port", "0", "--log-level", "warning"]
-    return Server([sys.executable, "-m", "magnetar.cli", "standalone", *options], folder / "server.log")
+    return Server([sys.executable, "-m", "magnetar", "standalone", *options], folder / "server.log")
 
 
 def ceiling(folder: Path) -> Server:

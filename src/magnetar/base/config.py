@@ -112,13 +112,6 @@ class StandaloneConfig:
     broker_deduplication_max_number_of_producers: int = setting(
         10_000, "brokerDeduplicationMaxNumberOfProducers", "Producer names remembered in a snapshot.", minimum=1
     )
-    broker_deduplication_producer_inactivity_timeout_minutes: int = setting(
-        360,
-        "brokerDeduplicationProducerInactivityTimeoutMinutes",
-        "A producer that was away longer is forgotten.",
-        unit="min",
-        minimum=1,
-    )
 
     # ---- Acknowledgements and dispatch
     acknowledgment_at_batch_index_level_enabled: bool = setting(
@@ -137,9 +130,6 @@ class StandaloneConfig:
         "maxUnackedMessagesPerSubscription",
         "A shared subscription that holds more stops dispatching until half are acknowledged; 0: no limit.",
         minimum=0,
-    )
-    dispatcher_max_read_batch_size: int = setting(
-        100, "dispatcherMaxReadBatchSize", "Entries a subscription reads at a time.", minimum=1
     )
     active_consumer_failover_delay_ms: int = setting(
         1000,
@@ -240,18 +230,6 @@ class StandaloneConfig:
         "Entries kept in memory for readers at the tail, over all topics.",
         unit="MiB",
         minimum=0,
-    )
-    managed_ledger_max_unacked_ranges_to_persist: int = setting(
-        10_000,
-        "managedLedgerMaxUnackedRangesToPersist",
-        "Acknowledged ranges of a cursor that survive a restart; beyond it messages may come again.",
-        minimum=1,
-    )
-    managed_ledger_max_batch_deleted_index_to_persist: int = setting(
-        10_000,
-        "managedLedgerMaxBatchDeletedIndexToPersist",
-        "Partly acknowledged batches of a cursor that survive a restart; beyond it whole batches may come again.",
-        minimum=1,
     )
     managed_ledger_cursor_max_entries_per_ledger: int = setting(
         50_000, "managedLedgerCursorMaxEntriesPerLedger", "Updates after which a cursor starts a new ledger.", minimum=1

@@ -33,7 +33,7 @@ def running(data_dir: Path, *settings: str) -> Iterator[Server]:
     command = [
         sys.executable,
         "-m",
-        "magnetar.cli",
+        "magnetar",
         "standalone",
         "--data-dir",
         str(data_dir),

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from magnetar.cli.demo.records import FIELDS
 from magnetar.cli.demo.source import Flights
 
-
 CARRIER_SUM = "flights of "
 """How the names of the sums over one carrier begin."""
 
