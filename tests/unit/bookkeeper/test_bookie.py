@@ -277,6 +277,32 @@ async def test_a_second_process_is_told_who_holds_the_directory(tmp_path: Path) 
         assert bookie.ledger_ids() == []
 
 
+async def test_a_journal_directory_of_another_bookie_is_in_use(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    async with open_bookie(tmp_path / "1", journal_dir=shared):
+        with pytest.raises(StartupError, match=r"shared is in use by process PID \d+"):
+            async with open_bookie(tmp_path / "2", journal_dir=shared):
+                pass
+
+
+async def test_a_callback_that_raises_does_not_cost_the_others_their_answer(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*answer: object) -> None:
+        raise RuntimeError("a caller's mistake")
+
+    async with open_bookie(tmp_path) as bookie:
+        await add(bookie, 1, 0)
+        await bookie.checkpoint()
+        bookie.add_entry(1, 1, entry(1, 1), KEY, 0, broken)
+        assert await add(bookie, 1, 2) == ReturnCode.OK
+        bookie.read_entry(1, 0, 0, b"", broken)
+        bookie.read_entry(1, 0, 0, b"", broken)
+        assert (await read(bookie, 1, 0))[0] == ReturnCode.OK
+    assert "callback of an add failed" in caplog.text
+    assert "callback of a read failed" in caplog.text
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

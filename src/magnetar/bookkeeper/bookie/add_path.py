@@ -269,7 +269,9 @@ class AddPath:
         """The ledger is deleted: forget its entries, refuse late writes. No flush may be under way."""
         state.bury(now_ms)
         self._cache.drop(state.ledger_id)
-        self._dirty.pop(state.ledger_id, None)
+        self._dirty[state.ledger_id] = (
+            state  # should the deletion from the index fail, the next checkpoint keeps the tombstone
+        )
 
     # ---- Conditions
 

@@ -195,7 +195,9 @@ class Bookie:
     async def __aenter__(self) -> Bookie:
         async with AsyncExitStack() as stack:
             stack.callback(self._executors.close)
-            stack.enter_context(self._lock_directory(str(self.config.data_dir)))
+            for directory in (self.config.data_dir, self.config.journal_dir, self.config.ledger_dir):
+                if directory is not None:
+                    stack.enter_context(self._lock_directory(str(directory)))
             await self._claim_directories()
             index = await self._executors.storage.run(self._index_factory, self.config.ledger_path, self.config.index)
             stack.push_async_callback(self._executors.storage.run, index.close)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import os
 import random
 from collections.abc import Callable
@@ -28,6 +29,8 @@ from magnetar.bookkeeper.bookie.journal_replay import (
 from magnetar.bookkeeper.codes import ReturnCode
 
 Done = Callable[[int], None]
+
+_logger = logging.getLogger(__name__)
 
 _SPARES_MAX = 4
 """Trimmed files kept for reuse, whose blocks fdatasync need not record again; further ones are deleted."""
@@ -187,7 +190,10 @@ class Journal:
                 self.size_bytes_total += size
         self.pending_bytes -= size
         for done in dones:
-            done(code)
+            try:
+                done(code)
+            except Exception:  # the entries behind it belong to others
+                _logger.exception("the callback of an add failed")
 
     def _take(self) -> tuple[list[bytes], list[Done], int]:
         records, dones = self._records, self._dones

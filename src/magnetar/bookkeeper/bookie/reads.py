@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
@@ -10,6 +11,8 @@ from typing import Final, NamedTuple
 from magnetar.base.errors import StorageError
 from magnetar.base.executor import Executor
 from magnetar.bookkeeper.bookie.storage import LedgerStorage
+
+_logger = logging.getLogger(__name__)
 
 ReadResult = Callable[[StorageError | None, list[bytes]], None]
 """`done(error, packed entries)`: no error and no entries means that the first one is positively missing."""
@@ -59,7 +62,10 @@ class ReadQueue:
                 requests = self._take()
                 results = await self._executor.run(self._serve, requests)
                 for request, (error, entries) in zip(requests, results, strict=True):
-                    request.done(error, entries)
+                    try:
+                        request.done(error, entries)
+                    except Exception:  # the reads behind it belong to others
+                        _logger.exception("the callback of a read failed")
 
     def _take(self) -> list[_Request]:
         taken: list[_Request] = []
