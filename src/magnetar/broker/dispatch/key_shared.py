@@ -36,7 +36,7 @@ from magnetar.broker.dispatch.waiting import SLOT_BITS, SLOT_MASK
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.position import Position
 
-SCAN_WALK_MAX: Final = 2000
+SCAN_WALK_MAX: Final = 1000
 """Positions a scan looks at in one turn; then the other subscriptions have theirs."""
 
 
