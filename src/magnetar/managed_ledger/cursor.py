@@ -7,6 +7,7 @@ Durable cursors store their acknowledgements; the others live as long as their r
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 
 from magnetar.base.errors import MagnetarError
 from magnetar.managed_ledger.ack_ranges import AckRanges
@@ -165,9 +166,12 @@ class ManagedCursor:
         """The words of the indexes still to be acknowledged, None unless the batch is partly acknowledged."""
         return self._acks.remaining_of_batch(position[0], position[1])
 
-    def individual_ranges(self) -> list[tuple[Position, Position]]:
-        """Acknowledged runs above the mark-delete: (exclusive lower, inclusive upper), ascending, none across ledgers."""
-        return list(self._acks.ranges())
+    def individual_ranges(self, limit: int | None = None) -> list[tuple[Position, Position]]:
+        """Acknowledged runs above the mark-delete: (exclusive lower, inclusive upper), ascending, none across ledgers.
+
+        There may be hundreds of thousands (about 3 us each): pass a `limit` unless all are needed, or ask for the count.
+        """
+        return list(islice(self._acks.ranges(), limit))
 
     @property
     def individual_range_count(self) -> int:

@@ -180,11 +180,16 @@ class CursorStore:
             done(None)
 
     async def save_node(self, state: StoredState) -> None:
-        """Store properties of the cursor (and create its znode): the state's place stays as it is."""
+        """Store properties of the cursor (and create its znode). The state's place stays as it is unless it has outgrown the znode."""
         async with self._lock:
             self._check_open()
-            in_node = self.ledger_id == IN_NODE
-            await self._save(self.ledger_id, state, complete=in_node)
+            if self.ledger_id != IN_NODE:
+                await self._save(self.ledger_id, state, complete=False)
+                return
+            if self._fits_node(state):
+                await self._save(IN_NODE, state, complete=True)
+                return
+        await self._switch(state)
 
     # ---- Ending
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from magnetar.base.errors import InvalidArgumentError, MagnetarError
+from magnetar.base.errors import InvalidArgumentError, MagnetarError, MetadataError
+from magnetar.bookkeeper.codes import ReturnCode
 from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.cursor_codec import parse_node
 from magnetar.managed_ledger.errors import CursorClosedError, CursorNotFoundError
@@ -283,3 +284,114 @@ async def test_dones_are_called_when_the_cursor_closes() -> None:
         cursor.acknowledge(positions, answers.append)
         await cursor.close()
         assert answers == [None]
+
+
+async def test_without_a_writable_bookie_the_znode_takes_the_state() -> None:
+    world = World()
+    bookie = world.cluster.bookies[0]
+    async with world.broker() as factory:
+        ledger = await factory.open(NAME)
+        cursor = await ledger.open_cursor("sub", initial=EARLIEST)
+        positions = await append_all(ledger, numbered(10))
+        await acknowledge(cursor, positions[:2])
+        bookie.add_code = ReturnCode.READ_ONLY
+        world.cluster.directory.register("b0", bookie, writable=False)
+        await acknowledge(cursor, positions[2:5])
+        assert cursor._store is not None
+        assert cursor._store.ledger_id == -1
+    async with world.broker() as factory:
+        bookie.add_code = None
+        world.cluster.directory.register("b0", bookie)
+        cursor = (await factory.open(NAME)).cursors["sub"]
+        assert cursor.mark_delete_position == positions[4]
+        await acknowledge(cursor, [positions[5]])
+        assert cursor._store is not None
+        assert cursor._store.ledger_id >= 0
+
+
+async def test_failing_to_store_is_told_and_tried_again() -> None:
+    world = World()
+    async with world.broker() as factory:
+        ledger = await factory.open(NAME)
+        cursor = await ledger.open_cursor("sub", initial=EARLIEST)
+        positions = await append_all(ledger, numbered(10))
+        put = world.metadata.put
+
+        async def failing(*args: object, **kwargs: object) -> tuple[str, int]:
+            raise MetadataError("no quorum")
+
+        world.metadata.put = failing  # type: ignore[method-assign]  # the fault
+        with pytest.raises(MetadataError):
+            await acknowledge(cursor, positions[:4])
+        assert cursor.stored_mark_delete < positions[0]
+        world.metadata.put = put  # type: ignore[method-assign]  # back again
+        world.clock.ms += 2000
+        await acknowledge(cursor, [positions[4]])
+        assert cursor.stored_mark_delete == positions[4]
+
+
+async def test_properties_of_a_cursor_with_more_holes_than_the_znode_takes() -> None:
+    world = World()
+    config = ManagedLedgerConfig(max_ranges_in_metadata_store=3, cursor_persist_interval_ms=60_000)
+    async with world.broker() as factory:
+        ledger = await factory.open(NAME, config)
+        cursor = await ledger.open_cursor("sub", initial=EARLIEST)
+        positions = await append_all(ledger, numbered(20))
+        cursor.acknowledge(positions[1::2])
+        await cursor.set_cursor_properties({"k": "v"})
+        assert cursor._store is not None
+        assert cursor._store.ledger_id >= 0
+        await factory.close()
+        assert cursor._store.ledger_id >= 0, "too many holes for the znode at close as well"
+    async with world.broker() as factory:
+        cursor = (await factory.open(NAME)).cursors["sub"]
+        assert cursor.cursor_properties == {"k": "v"}
+        assert cursor.individual_range_count == 10
+        assert cursor.individual_ranges(2) == [(positions[0], positions[1]), (positions[2], positions[3])]
+
+
+async def test_readers_cursors_are_not_stored_and_can_be_discarded() -> None:
+    world = World()
+    async with world.broker() as factory:
+        ledger = await factory.open(NAME)
+        await ledger.open_cursor("sub")
+        reader = ledger.new_non_durable_cursor("reader", EARLIEST)
+        assert ledger.new_non_durable_cursor("reader", LATEST) is reader
+        with pytest.raises(InvalidArgumentError):
+            ledger.new_non_durable_cursor("sub", EARLIEST)
+        with pytest.raises(InvalidArgumentError):
+            await ledger.open_cursor("reader")
+        positions = await append_all(ledger, numbered(3))
+        await acknowledge(reader, positions[:2])
+        assert reader.backlog_entries == 1
+        ledger.discard_cursor("reader")
+        ledger.discard_cursor("sub")
+        assert list(ledger.cursors) == ["sub"]
+        with pytest.raises(CursorClosedError):
+            await read(reader)
+    async with world.broker() as factory:
+        assert list((await factory.open(NAME)).cursors) == ["sub"]
+
+
+@pytest.mark.parametrize(("ensemble", "write", "ack"), [(3, 2, 2), (3, 3, 2), (4, 2, 1)])
+async def test_over_several_bookies(ensemble: int, write: int, ack: int) -> None:
+    world = World(4)
+    config = ManagedLedgerConfig(
+        ensemble_size=ensemble,
+        write_quorum=write,
+        ack_quorum=ack,
+        max_entries_per_ledger=10,
+        retention_time_ms=-1,
+        retention_size_bytes=-1,
+    )
+    async with world.broker() as factory:
+        ledger = await factory.open(NAME, config)
+        cursor = await ledger.open_cursor("sub", initial=EARLIEST)
+        positions = await append_all(ledger, numbered(35))
+        await acknowledge(cursor, positions[5:8])
+    async with world.broker() as factory:
+        ledger = await factory.open(NAME, config)
+        wanted = numbered(5) + numbered(27, 8)
+        assert await read_all(ledger.cursors["sub"], 6) == wanted
+        await append_all(ledger, numbered(3, 35))
+        assert await read_all(ledger.cursors["sub"]) == numbered(3, 35)
