@@ -1,0 +1,93 @@
+"""Short forms for sending and receiving with the official client."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pulsar
+
+from tests.support.waiting import wait_until
+
+RECEIVE_TIMEOUT_MS = 5000
+QUIET_MS = 150
+"""How long nothing may arrive before a test believes that nothing will."""
+
+NEGATIVE_CASE_S = 2.0
+"""A refused call ends within this time; a wrong error code would let the client retry until its operation timeout."""
+
+
+def send_all(producer: pulsar.Producer, payloads: Iterable[bytes], **options: Any) -> list[pulsar.MessageId]:
+    """Send without waiting for each receipt; the ids in order of sending once all are stored."""
+    ids: list[pulsar.MessageId | None] = []
+    results: list[pulsar.Result] = []
+
+    def sent(slot: int) -> Callable[[pulsar.Result, pulsar.MessageId], None]:
+        def done(result: pulsar.Result, message_id: pulsar.MessageId) -> None:
+            ids[slot] = message_id
+            results.append(result)
+
+        return done
+
+    for slot, payload in enumerate(payloads):
+        ids.append(None)
+        producer.send_async(payload, sent(slot), **options)
+    producer.flush()
+    wait_until(lambda: len(results) == len(ids), what="every receipt")
+    assert set(results) <= {pulsar.Result.Ok}
+    return [message_id for message_id in ids if message_id is not None]
+
+
+def receive_all(consumer: Any, count: int, *, ack: bool = True, timeout_ms: int = RECEIVE_TIMEOUT_MS) -> list[bytes]:
+    """Payloads of the next `count` messages."""
+    return [message.data() for message in take(consumer, count, ack=ack, timeout_ms=timeout_ms)]
+
+
+def take(
+    consumer: Any, count: int, *, ack: bool = True, timeout_ms: int = RECEIVE_TIMEOUT_MS
+) -> list[pulsar.Message]:
+    """The next `count` messages, acknowledged one by one."""
+    messages = []
+    for _ in range(count):
+        message = consumer.receive(timeout_ms)
+        if ack:
+            consumer.acknowledge(message)
+        messages.append(message)
+    return messages
+
+
+def drain(consumer: Any, *, quiet_ms: int = QUIET_MS, ack: bool = True) -> list[pulsar.Message]:
+    """Everything that arrives until nothing came for `quiet_ms`."""
+    messages = []
+    while True:
+        try:
+            message = consumer.receive(quiet_ms)
+        except pulsar.Timeout:
+            return messages
+        if ack:
+            consumer.acknowledge(message)
+        messages.append(message)
+
+
+def nothing_arrives(consumer: Any, for_ms: int = QUIET_MS) -> bool:
+    return not drain(consumer, quiet_ms=for_ms, ack=False)
+
+
+def position(message_id: pulsar.MessageId) -> tuple[int, int, int]:
+    """Ledger id, entry id, batch index."""
+    return (message_id.ledger_id(), message_id.entry_id(), message_id.batch_index())
+
+
+@contextmanager
+def ends_at_once(*errors: type[pulsar.PulsarException]) -> Iterator[None]:
+    """The call fails with one of `errors` (any Pulsar error without), and it does not hang."""
+    started_s = time.monotonic()
+    try:
+        yield
+    except errors or (pulsar.PulsarException,) as error:
+        elapsed_s = time.monotonic() - started_s
+        assert elapsed_s < NEGATIVE_CASE_S, f"{type(error).__name__} came only after {elapsed_s:.1f} s"
+    else:
+        raise AssertionError("the call succeeded")

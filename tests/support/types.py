@@ -1,0 +1,12 @@
+"""Types of the fixtures in `tests/integration/conftest.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pulsar
+
+from tests.support.server import ServerProcess
+
+StartServer = Callable[..., ServerProcess]
+Connect = Callable[..., pulsar.Client]
