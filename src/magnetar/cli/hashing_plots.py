@@ -24,7 +24,7 @@ Arc = tuple[int, int, str]
 def plot_rings(path: Path, panels: Sequence[tuple[str, Sequence[Arc], int]]) -> None:
     """Circles side by side: (title, arcs, size of the circle). MissingExtraError without matplotlib."""
     plt = _pyplot()
-    members = _in_order(owner for _, arcs, _ in panels for _, _, owner in arcs)
+    members = sorted({owner for _, arcs, _ in panels for _, _, owner in arcs})
     colours = _colours(plt, members)
     figure = plt.figure(figsize=(5 * len(panels), 5.6))
     for number, (title, arcs, size) in enumerate(panels, 1):
