@@ -25,6 +25,8 @@ from magnetar.wire.pulsar.PulsarApi_pb2 import (
 
 Kind = BaseCommand.Type
 NO_REQUEST_ID = 2**64 - 1
+NO_POSITION = 2**64 - 1
+"""Ledger and entry id of a receipt for what was not stored."""
 
 
 class ConnectionEnded(AssertionError):
