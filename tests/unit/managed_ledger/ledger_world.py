@@ -42,14 +42,14 @@ class World:
         self._seed = 100
 
     @asynccontextmanager
-    async def broker(self) -> AsyncIterator[ManagedLedgerFactory]:
-        """Left without closing anything, like a process that is killed."""
+    async def broker(self, *, last_turns: int = 20) -> AsyncIterator[ManagedLedgerFactory]:
+        """Left without closing anything, like a process that is killed; what was planned has `last_turns` of the loop to start."""
         self._seed += 1
         async with TaskScope("broker") as scope:
             yield ManagedLedgerFactory(
                 self.metadata, self.cluster.new_client(self._seed), self.clock, scope, random.Random(self._seed)
             )
-            for _ in range(20):  # what was planned for the same moment still starts
+            for _ in range(last_turns):
                 await asyncio.sleep(0)
 
 
