@@ -94,7 +94,7 @@ class Standalone:
                 rng=random.Random(rng.random()),
             )
         )
-        admin = await stack.enter_async_context(AdminServer(self.broker, self.bookie.statistics))
+        admin = await stack.enter_async_context(AdminServer(self.broker, self.bookie.statistics, config))
         await admin.serve(http.socket)
         await self.broker.serve(binary)
 

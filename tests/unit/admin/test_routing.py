@@ -1,0 +1,78 @@
+"""The route table: precedence, decoding, refusals."""
+
+from __future__ import annotations
+
+import pytest
+
+from magnetar.admin.errors import BadRequestError, MethodNotAllowedError, NotFoundError
+from magnetar.admin.routes import all_routes
+from magnetar.admin.routing import Handler, Route, RouteTable
+
+
+def handler(name: str) -> Handler:
+    async def handle(call: object) -> None: ...
+
+    handle.__name__ = name
+    return handle  # type: ignore[return-value]  # only its name is looked at
+
+
+@pytest.fixture
+def table() -> RouteTable:
+    table = RouteTable()
+    for method, path in (
+        ("GET", "/a/{x}/{y}"),
+        ("GET", "/a/{x}/fixed"),
+        ("PUT", "/a/{x}/{y}"),
+        ("GET", "/a/b/c/{z}"),
+        ("GET", "/a/{x}/{y}/{w}"),
+    ):
+        table.add(Route(method, path, handler(f"{method} {path}"), {"implied": "1"}))
+    return table
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "params"),
+    [
+        ("/a/1/2", "GET /a/{x}/{y}", {"x": "1", "y": "2"}),
+        ("/a/1/fixed", "GET /a/{x}/fixed", {"x": "1"}),
+        ("//a///1/2/", "GET /a/{x}/{y}", {"x": "1", "y": "2"}),
+        ("/a/b/2", "GET /a/{x}/{y}", {"x": "b", "y": "2"}),
+        ("/a/b/c/d", "GET /a/b/c/{z}", {"z": "d"}),
+        ("/a/b/x/d", "GET /a/{x}/{y}/{w}", {"x": "b", "y": "x", "w": "d"}),
+        ("/a/x%2Fy/%C3%BC+%2B", "GET /a/{x}/{y}", {"x": "x/y", "y": "ü +"}),
+        ("/a/%2e%2e/%252F", "GET /a/{x}/{y}", {"x": "..", "y": "%2F"}),
+    ],
+)
+def test_found(table: RouteTable, path: str, name: str, params: dict[str, str]) -> None:
+    found, values = table.find("GET", path)
+    assert found.__name__ == name
+    assert values == {"implied": "1", **params}
+
+
+def test_head_is_get(table: RouteTable) -> None:
+    assert table.find("HEAD", "/a/1/2") == table.find("GET", "/a/1/2")
+
+
+@pytest.mark.parametrize("path", ["/", "/a", "/a/1", "/b/1/2", "/a/" + "x/" * 10_000])
+def test_unknown_paths(table: RouteTable, path: str) -> None:
+    with pytest.raises(NotFoundError):
+        table.find("GET", path)
+
+
+def test_methods_of_the_path_are_named(table: RouteTable) -> None:
+    with pytest.raises(MethodNotAllowedError) as caught:
+        table.find("DELETE", "/a/1/2")
+    assert caught.value.allowed == "GET, HEAD, OPTIONS, PUT"
+
+
+def test_bytes_that_are_no_text(table: RouteTable) -> None:
+    with pytest.raises(BadRequestError):
+        table.find("GET", "/a/%ff/x")
+
+
+def test_a_route_is_registered_once() -> None:
+    table = RouteTable()
+    for route in all_routes():
+        table.add(route)
+    with pytest.raises(AssertionError, match="twice"):
+        table.add(next(all_routes()))
