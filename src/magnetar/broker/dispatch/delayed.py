@@ -1,23 +1,33 @@
-"""Delayed messages of one subscription: which are due when."""
+"""Delayed messages of one subscription: which are due when. In memory; `subscriptions/delayed_buckets` adds storage."""
 
 from __future__ import annotations
 
 from heapq import heappop, heappush
+from typing import Final
+
+from magnetar.broker.dispatch.waiting import SLOT_BITS, SLOT_MASK
+
+HEAP_ITEM_BYTES: Final = 140
+"""Memory of one message in the heap, for statistics."""
 
 
 class DelayedIndex:
     """Positions ordered by due time, then by position."""
 
-    __slots__ = ("_heap",)
-
     def __init__(self) -> None:
         self._heap: list[tuple[int, int]] = []
+        """(due time in ms, position key << 16 | slot)."""
 
     def __len__(self) -> int:
         return len(self._heap)
 
     def add(self, due_ms: int, key: int, slot: int) -> None:
-        heappush(self._heap, (due_ms, key << 16 | slot))
+        """Hold a message back. Its position must not be in already."""
+        heappush(self._heap, (due_ms, key << SLOT_BITS | slot))
+
+    def owns(self, key: int) -> bool:
+        """Is this position of an index that was stored before a restart? Then it comes from there, however it is read."""
+        return False
 
     def take_due(self, now_ms: int, limit: int) -> list[tuple[int, int]]:
         """Remove and return up to `limit` positions that are due, with their slots."""
@@ -25,16 +35,18 @@ class DelayedIndex:
         taken: list[tuple[int, int]] = []
         while heap and heap[0][0] <= now_ms and len(taken) < limit:
             packed = heappop(heap)[1]
-            taken.append((packed >> 16, packed & 0xFFFF))
+            taken.append((packed >> SLOT_BITS, packed & SLOT_MASK))
         return taken
+
+    def next_due_ms(self) -> int | None:
+        """When to look again, None without any message."""
+        return self._heap[0][0] if self._heap else None
+
+    def clear(self) -> None:
+        """Everything unacknowledged will be read again."""
+        self._heap.clear()
 
     @property
     def size_bytes(self) -> int:
         """Memory, roughly."""
-        return len(self._heap) * 140
-
-    def next_due_ms(self) -> int | None:
-        return self._heap[0][0] if self._heap else None
-
-    def clear(self) -> None:
-        self._heap.clear()
+        return len(self._heap) * HEAP_ITEM_BYTES

@@ -181,7 +181,7 @@ class KeySharedDispatcher(SharingDispatcher):
                 continue
             slot = metadata.slot
             key = entry.ledger_id << ENTRY_BITS | entry.entry_id
-            if metadata.deliver_at_ms > now_ms and self._delay(metadata.deliver_at_ms, key, slot):
+            if metadata.deliver_at_ms and self._hold_back_unless_skipped(metadata, key, now_ms):
                 continue
             if version != lanes.version:
                 # A delivery can end in the removal of a consumer, which lays the table out anew.
@@ -207,13 +207,10 @@ class KeySharedDispatcher(SharingDispatcher):
         parking.waiting.append(key, slot)
         self.waiting_total += 1
 
-    def _delay(self, due_ms: int, key: int, slot: int) -> bool:
-        """Put an entry off; False when it must be handled like others. A skipped slot's is found by the scan later."""
-        if self.delayed is None:
-            return False
-        if slot not in self.lanes.parking(slot).skipped:
-            self.delayed.add(due_ms, key, slot)
-        return True
+    def _hold_back_unless_skipped(self, metadata: EntryMetadata, key: int, now_ms: int) -> bool:
+        """As `hold_back`, but the scan will find what belongs to a skipped slot, and it must not come twice."""
+        slot = metadata.slot
+        return slot not in self.lanes.parking(slot).skipped and self.hold_back(metadata, key, now_ms)
 
     def _send(
         self, consumer: Receiver, entry: Entry, metadata: EntryMetadata, key: int, slot: int, now_ms: int
@@ -283,6 +280,8 @@ class KeySharedDispatcher(SharingDispatcher):
             metadata = metadata_of(entry)
             slot = metadata.slot
             key = entry.ledger_id << ENTRY_BITS | entry.entry_id
+            if self.came_due_twice(metadata, key):
+                continue
             lane = lanes.owner(slot)
             if (
                 lane is None
@@ -359,9 +358,8 @@ class KeySharedDispatcher(SharingDispatcher):
             from_key = lane.skipped.get(slot)
             if from_key is None or key < from_key:
                 continue
-            if metadata.deliver_at_ms > now_ms and self.delayed is not None:
+            if metadata.deliver_at_ms and self.hold_back(metadata, key, now_ms):
                 lane.skipped[slot] = key + 1
-                self.delayed.add(metadata.deliver_at_ms, key, slot)
             elif lane.waiting or self.blocked_on_unacked or not lane.can_take:
                 lane.scanning = False
                 lane.scan_key = key

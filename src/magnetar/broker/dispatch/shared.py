@@ -118,7 +118,7 @@ class SharedDispatcher(SharingDispatcher):
         self.replay.update(keys)
 
     def dispatch_replayed(self, entries: list[Entry], keys: Sequence[int], now_ms: int) -> None:
-        left = self._send(entries, now_ms)
+        left = self._send(entries, now_ms, fresh=False)
         if left:
             self.replay.update([entry.ledger_id << 32 | entry.entry_id for entry in left])
 
@@ -128,13 +128,13 @@ class SharedDispatcher(SharingDispatcher):
         if self._leftover:
             entries = self._leftover
             self._leftover = []
-            self._leftover = self._send(entries, now_ms)
+            self._leftover = self._send(entries, now_ms, fresh=True)
             if self._leftover:
                 return 0
         return min(limit, self._takers(limit))
 
     def dispatch(self, entries: list[Entry], now_ms: int) -> None:
-        self._leftover = self._send(entries, now_ms)
+        self._leftover = self._send(entries, now_ms, fresh=True)
 
     def rewound(self) -> None:
         super().rewound()
@@ -161,11 +161,10 @@ class SharedDispatcher(SharingDispatcher):
         permits = self._levels.permits(int(limit * average) + 1)
         return (int(permits / average) or 1) if permits > 0 else 0
 
-    def _send(self, entries: list[Entry], now_ms: int) -> list[Entry]:
-        """Send in order; returns those for whom there was no taker."""
+    def _send(self, entries: list[Entry], now_ms: int, *, fresh: bool) -> list[Entry]:
+        """Send in order; returns those for whom there was no taker. `fresh`: read for the first time."""
         source = self.source
         counts = self.counts.by_key
-        delayed = self.delayed
         choose = self._levels.next
         filtered: list[Position] = []
         left: list[Entry] = []
@@ -177,8 +176,9 @@ class SharedDispatcher(SharingDispatcher):
                 filtered.append(entry.position)
                 continue
             key = entry.ledger_id << 32 | entry.entry_id
-            if metadata.deliver_at_ms > now_ms and delayed is not None:
-                delayed.add(metadata.deliver_at_ms, key, 0)
+            if metadata.deliver_at_ms and (
+                self.hold_back(metadata, key, now_ms) if fresh else self.came_due_twice(metadata, key)
+            ):
                 continue
             consumer = None if self.blocked_on_unacked else choose()
             if consumer is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from magnetar.broker.dispatch.delayed import DelayedIndex
+from magnetar.broker.dispatch.entry_metadata import EntryMetadata
 from magnetar.broker.dispatch.ports import EntrySource
 from magnetar.broker.dispatch.position_key import position_of
 from magnetar.broker.dispatch.receiver import Receiver
@@ -159,6 +160,22 @@ class SharingDispatcher:
         self.blocked_on_unacked = self.unacked_messages >= self.max_unacked > 0
 
     # ---- Delayed messages
+
+    def hold_back(self, metadata: EntryMetadata, key: int, now_ms: int) -> bool:
+        """Is this new entry of a delayed message no matter of now? Then the index has it."""
+        delayed = self.delayed
+        if delayed is None:
+            return False
+        if delayed.owns(key):
+            return True
+        if metadata.deliver_at_ms <= now_ms:
+            return False
+        delayed.add(metadata.deliver_at_ms, key, metadata.slot)
+        return True
+
+    def came_due_twice(self, metadata: EntryMetadata, key: int) -> bool:
+        """Stored indexes may name a message twice after a restart; somebody who holds it already has it."""
+        return metadata.deliver_at_ms > 0 and self.holder_of(key) is not None
 
     def next_due_ms(self) -> int | None:
         return self.delayed.next_due_ms() if self.delayed is not None and self.consumers else None

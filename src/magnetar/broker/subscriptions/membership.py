@@ -15,6 +15,7 @@ from magnetar.broker.dispatch.single_active import SingleActiveDispatcher
 from magnetar.broker.errors import ConsumerAssignError, ConsumerBusyError
 from magnetar.broker.subscriptions.config import SubscriptionConfig
 from magnetar.broker.subscriptions.consumer import Consumer
+from magnetar.broker.subscriptions.delayed_buckets import BucketedDelayedIndex, DelayedStorage
 from magnetar.broker.subscriptions.failover import ActiveConsumer
 from magnetar.broker.subscriptions.key_ranges import ranges_for
 from magnetar.broker.subscriptions.types import KeySharedMode, SubscriptionType
@@ -59,7 +60,11 @@ class Membership:
         scheduler: Scheduler,
         clock: Clock,
         config: SubscriptionConfig,
+        delayed_storage: DelayedStorage | None,
     ) -> None:
+        self._clock = clock
+        self._delayed_storage = delayed_storage
+        self._closed = False
         self._topic_name = topic_name
         self._name = name
         self._cursor = cursor
@@ -132,7 +137,7 @@ class Membership:
         self._single = None
         self.sharing = None
         config = self._config
-        delayed = DelayedIndex() if config.delayed_delivery_enabled else None
+        delayed = self._delayed_index() if kind.sharing else None
         if kind is SubscriptionType.Shared:
             self.sharing = SharedDispatcher(self._cursor, delayed, config.max_unacked_per_subscription)
             self.pump.use(self.sharing)
@@ -154,6 +159,28 @@ class Membership:
             self.pump.use(self._single)
         if not first:
             self.pump.rewind()
+        if isinstance(delayed, BucketedDelayedIndex) and delayed.stored_in(self._cursor):
+            assert self._delayed_storage is not None
+            self.pump.stop()
+            self._delayed_storage.spawn(self._recover(delayed), "delayed-recover")
+
+    def _delayed_index(self) -> DelayedIndex | None:
+        if not self._config.delayed_delivery_enabled:
+            return None
+        if self._delayed_storage is None:
+            return DelayedIndex()
+        return BucketedDelayedIndex(
+            self._delayed_storage, self._cursor, self._clock, self._wake, f"{self._topic_name}/{self._name}"
+        )
+
+    def _wake(self) -> None:
+        self.pump.wake()
+
+    async def _recover(self, delayed: BucketedDelayedIndex) -> None:
+        """Nothing is read before the stored index is known: what it has must not be indexed again."""
+        await delayed.recover()
+        if not self._closed:
+            self.pump.start()
 
     def _failover_delay_ms(self, kind: SubscriptionType) -> int:
         return self._config.failover_delay_ms if kind is SubscriptionType.Failover else 0
@@ -184,6 +211,11 @@ class Membership:
         if self.sharing is not None:
             self.sharing.acknowledged_elsewhere()
 
-    async def close(self) -> None:
+    async def close(self, deleting: bool) -> None:
+        """`deleting`: the subscription goes for good, and what it stored with it."""
+        self._closed = True
         if self._active is not None:
             self._active.close()
+        delayed = self.sharing.delayed if self.sharing is not None else None
+        if isinstance(delayed, BucketedDelayedIndex):
+            await (delayed.delete() if deleting else delayed.close())

@@ -18,6 +18,7 @@ from magnetar.broker.subscriptions import maintenance
 from magnetar.broker.subscriptions.acks import AckDone, AckId, acknowledge_cumulative, acknowledge_individual
 from magnetar.broker.subscriptions.config import SubscriptionConfig
 from magnetar.broker.subscriptions.consumer import Consumer
+from magnetar.broker.subscriptions.delayed_buckets import BUCKET_PROPERTY, DelayedStorage
 from magnetar.broker.subscriptions.membership import Membership
 from magnetar.broker.subscriptions.stats import subscription_stats
 from magnetar.broker.subscriptions.types import AckType, SubscriptionType
@@ -47,15 +48,18 @@ class Subscription:
         config: SubscriptionConfig,
         rng: random.Random,
         properties: Mapping[str, str] | None = None,
+        delayed_storage: DelayedStorage | None = None,
     ) -> None:
-        """`scheduler`: the event loop. Takes the ledger's append listener; `close` gives it back."""
+        """`scheduler`: the event loop. `delayed_storage`: where an index of many delayed messages is kept; without it they stay
+        in memory and are indexed again after a restart. Takes the ledger's append listener; `close` gives it back."""
         self.topic_name = topic_name
         self.name = name
         self.ledger = ledger
         self.cursor = cursor
         self.config = config
         self.durable: bool = cursor.durable
-        self.properties: dict[str, str] = dict(properties if properties is not None else cursor.cursor_properties)
+        given = properties if properties is not None else cursor.cursor_properties
+        self.properties = {name: value for name, value in given.items() if not name.startswith(BUCKET_PROPERTY)}
         self.consumers: list[Consumer] = []
         self.last_flow_ms = 0
         self.last_consumed_ms = 0
@@ -68,7 +72,7 @@ class Subscription:
         self._bytes_out_before = 0
         self._clock = clock
         self._rng = rng
-        self._members = Membership(topic_name, name, cursor, ledger, scheduler, clock, config)
+        self._members = Membership(topic_name, name, cursor, ledger, scheduler, clock, config, delayed_storage)
         self._pump: Pump = self._members.pump
         self._resetting = asyncio.Lock()
         self._closed = False
@@ -303,8 +307,8 @@ class Subscription:
         self._terminated = True
         self._tell_end_of_topic()
 
-    async def close(self) -> None:
-        """Disconnect the consumers, stop reading, make what is acknowledged durable."""
+    async def close(self, *, deleting: bool = False) -> None:
+        """Disconnect the consumers, stop reading, make what is acknowledged durable. `deleting`: the cursor is deleted next."""
         if self._closed:
             return
         self._closed = True
@@ -312,7 +316,7 @@ class Subscription:
         self._disconnect()
         self._pump.stop()
         await self._idle()
-        await self._members.close()
+        await self._members.close(deleting)
         await self.cursor.close()
 
     def _disconnect(self) -> None:
