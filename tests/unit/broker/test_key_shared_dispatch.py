@@ -286,3 +286,12 @@ def test_type_of_waiting_entries_acknowledged_meanwhile_are_dropped() -> None:
     world.flow(other, 1000)
     assert len(got(consumer)) + len(got(other)) == 2
     assert core(world).waiting_count == 0
+
+
+def test_stats_show_who_owns_which_slots() -> None:
+    world = World(key_shared_consistent_hashing=False)
+    world.consumer(KEY_SHARED, 1)
+    world.consumer(KEY_SHARED, 1)
+    stats = world.subscription.stats()
+    assert sorted(consumer["keyHashRanges"] for consumer in stats["consumers"]) == [["[0, 32767]"], ["[32768, 65535]"]]
+    assert stats["keySharedMode"] == "AUTO_SPLIT"

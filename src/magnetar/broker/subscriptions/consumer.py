@@ -126,6 +126,6 @@ class Consumer(Receiver):
             "lastConsumedTimestamp": self.last_consumed_ms,
             "lastConsumedFlowTimestamp": self.last_flow_ms,
             "metadata": dict(self.metadata),
-            "keyHashRanges": [f"[{start}, {end}]" for start, end in self.sticky_ranges],
+            "keyHashRanges": [],
             "priorityLevel": self.priority_level,
         }

@@ -105,6 +105,11 @@ class Membership:
             return 0
         return self.sharing.delayed.size_bytes
 
+    def key_ranges_of(self, consumer: Consumer) -> list[tuple[int, int]]:
+        if not isinstance(self.sharing, KeySharedDispatcher):
+            return []
+        return self.sharing.lanes.ranges_of(consumer)
+
     def add(self, consumers: list[Consumer], consumer: Consumer) -> None:
         """Admit `consumer` and give it its part."""
         check_admission(self._name, consumers, consumer, self._config)

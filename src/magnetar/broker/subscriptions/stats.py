@@ -2,13 +2,76 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from magnetar.broker.subscriptions.subscription import Subscription
+from magnetar.broker.rates import Rates
+from magnetar.broker.subscriptions.consumer import Consumer
+from magnetar.broker.subscriptions.types import SubscriptionType
+from magnetar.managed_ledger.position import Position
 
 
-def subscription_stats(subscription: Subscription) -> dict[str, Any]:
+class HoleyCursor(Protocol):
+    """What statistics need of a cursor."""
+
+    def individual_ranges(self) -> list[tuple[Position, Position]]: ...
+
+
+class Described(Protocol):
+    """What statistics need of a subscription."""
+
+    @property
+    def type(self) -> SubscriptionType | None: ...
+    @property
+    def rates(self) -> Rates: ...
+    @property
+    def active_consumer(self) -> Consumer | None: ...
+    @property
+    def consumers(self) -> Sequence[Consumer]: ...
+    @property
+    def cursor(self) -> HoleyCursor: ...
+    @property
+    def durable(self) -> bool: ...
+    @property
+    def properties(self) -> Mapping[str, str]: ...
+    @property
+    def backlog_entries(self) -> int: ...
+    @property
+    def delayed_messages(self) -> int: ...
+    @property
+    def delayed_index_bytes(self) -> int: ...
+    @property
+    def messages_in_replay(self) -> int: ...
+    @property
+    def unacked_messages(self) -> int: ...
+    @property
+    def blocked_on_unacked(self) -> bool: ...
+    @property
+    def messages_out(self) -> int: ...
+    @property
+    def bytes_out(self) -> int: ...
+    @property
+    def key_shared_mode_name(self) -> str: ...
+    @property
+    def expired_total(self) -> int: ...
+    @property
+    def last_expire_ms(self) -> int: ...
+    @property
+    def last_flow_ms(self) -> int: ...
+    @property
+    def last_consumed_ms(self) -> int: ...
+    @property
+    def last_acked_ms(self) -> int: ...
+    def key_ranges_of(self, consumer: Consumer, /) -> list[tuple[int, int]]: ...
+
+
+def _consumer_stats(subscription: Described, consumer: Consumer) -> dict[str, Any]:
+    stats = consumer.stats()
+    stats["keyHashRanges"] = [f"[{start}, {end}]" for start, end in subscription.key_ranges_of(consumer)]
+    return stats
+
+
+def subscription_stats(subscription: Described) -> dict[str, Any]:
     """SubscriptionStats. Rates are of the last sampling interval."""
     consumers = subscription.consumers
     active = subscription.active_consumer
@@ -41,8 +104,8 @@ def subscription_stats(subscription: Subscription) -> dict[str, Any]:
             (consumer.last_consumed_ms for consumer in consumers), default=subscription.last_consumed_ms
         ),
         "lastAckedTimestamp": subscription.last_acked_ms,
-        "lastMarkDeleteAdvancedTimestamp": subscription.last_mark_delete_ms,
-        "consumers": [consumer.stats() for consumer in consumers],
+        "lastMarkDeleteAdvancedTimestamp": subscription.last_acked_ms,
+        "consumers": [_consumer_stats(subscription, consumer) for consumer in consumers],
         "isDurable": subscription.durable,
         "isReplicated": False,
         "allowOutOfOrderDelivery": any(consumer.allow_out_of_order for consumer in consumers),

@@ -65,7 +65,6 @@ class Subscription:
         self.last_consumed_ms = 0
         self.last_acked_ms = 0
         self.last_expire_ms = 0
-        self.last_mark_delete_ms = 0
         self.expired_total = 0
         self.rates = Rates()
         self._messages_out_before = 0
@@ -247,6 +246,10 @@ class Subscription:
         if self.type is not SubscriptionType.Key_Shared or not self.consumers:
             return ""
         return self.consumers[0].key_shared_mode.name
+
+    def key_ranges_of(self, consumer: Consumer) -> list[tuple[int, int]]:
+        """The slots of a Key_Shared consumer, as inclusive pairs; none for other types."""
+        return self._members.key_ranges_of(consumer)
 
     def stats(self) -> dict[str, Any]:
         """SubscriptionStats in Pulsar's JSON names."""
