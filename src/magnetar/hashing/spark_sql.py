@@ -210,7 +210,9 @@ def _decimal(value: str) -> str:
         f"cast((p.c - {bounds[2]}) / {1 << 96}BD AS bigint)",
     ]
     low, middle, high, top = (_little_endian(word, 4) for word in words)
-    flags = _little_endian(f"(shiftleft(cast(p.s AS bigint), 16) | IF({value} < 0, {1 << 31}L, 0L))", 4)
+    # Not by comparing with 0, for which Spark takes digits off a decimal(38,38).
+    sign = f"startswith(cast({value} AS string), '-')"
+    flags = _little_endian(f"(shiftleft(cast(p.s AS bigint), 16) | IF({sign}, {1 << 31}L, 0L))", 4)
     wide = f"IF(p.s > 28 OR p.c >= {1 << 96}BD, {top}, X'')"
     body = f"concat(X'0100000000000000', {low}, {middle}, {high}, {wide}, {flags})"
     return _bind(_bind(text, "t", parts), "p", body)
