@@ -13,6 +13,7 @@ from magnetar.admin.call import Call
 from magnetar.admin.context import AdminContext
 from magnetar.admin.errors import (
     BodyTooLargeError,
+    CrossSiteError,
     MethodNotAllowedError,
     SlowBodyError,
     reason_of,
@@ -22,6 +23,8 @@ from magnetar.admin.routes import all_routes
 from magnetar.admin.routing import RouteTable
 
 logger = logging.getLogger(__name__)
+
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
 
 class AdminApp:
@@ -44,11 +47,22 @@ class AdminApp:
         path = request.scope["raw_path"].decode("ascii", "replace")
         try:
             handler, params = self._table.find(request.method, path)
+            refuse_cross_site(request)
             return await handler(Call(self._context, request, params))
         except Exception as error:
             if isinstance(error, MethodNotAllowedError) and request.method == "OPTIONS":
                 return Response(status_code=204, headers={"Allow": error.allowed})
             return failed(request.method, path, error)
+
+
+def refuse_cross_site(request: Request) -> None:
+    """Browsers send such requests to local servers for any page that asks, and nobody here asks who sends. Raises CrossSiteError."""
+    if request.method in SAFE_METHODS:
+        return
+    origin = request.headers.get("origin")
+    if origin is None or origin.partition("://")[2] == request.headers.get("host"):
+        return
+    raise CrossSiteError("requests that change something are not taken from pages of other sites")
 
 
 def failed(method: str, path: str, error: Exception) -> Response:

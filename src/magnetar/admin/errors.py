@@ -32,6 +32,13 @@ class BadRequestError(AdminError):
     slug = "bad-request"
 
 
+class CrossSiteError(AdminError):
+    """A page of another site in somebody's browser wants to change something."""
+
+    slug = "cross-site"
+    status = 403
+
+
 class NotFoundError(AdminError):
     """Nothing is there: no such route, cluster or message."""
 

@@ -101,6 +101,15 @@ def test_a_body_in_single_bytes_is_read(server: ServerProcess, api: Api, namespa
     assert api.get(f"namespaces/{namespace}/messageTTL") == 123
 
 
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:1"])
+def test_pages_of_other_sites_change_nothing(api: Api, namespace: str, origin: str) -> None:
+    url = f"persistent/{namespace}/t"
+    assert "other sites" in api.call("PUT", url, status=403, headers={"Origin": origin}).json()["reason"]
+    assert api.get(f"persistent/{namespace}") == []
+    api.call("GET", f"persistent/{namespace}", headers={"Origin": origin})
+    api.call("PUT", url, status=204, headers={"Origin": api.base})
+
+
 def test_nothing_of_a_failure_inside_is_told(api: Api) -> None:
     reason = api.reason("GET", "persistent/public/default/" + "a" * 5000 + "/stats", status=412)
     assert "Traceback" not in reason

@@ -27,6 +27,20 @@ def test_create_list_and_delete(api: Api, namespace: str) -> None:
     api.put("persistent/public/nowhere/topic", status=404)
 
 
+def test_properties_are_added_and_removed(api: Api, client: pulsar.Client, namespace: str) -> None:
+    url = f"persistent/{namespace}/described/properties"
+    client.create_producer(f"persistent://{namespace}/described", access_mode=pulsar.ProducerAccessMode.Exclusive)
+    assert api.get(url) == {}
+    api.put(url, {"a": "1", "b": "2"})
+    api.put(url, {"b": "3"})
+    api.delete(f"{url}?key=a")
+    api.put(f"persistent/{namespace}/described/unload")
+    assert api.get(url) == {"b": "3"}
+    api.put(url, {"topicEpoch": "nonsense"}, status=412)
+    api.put(f"persistent/{namespace}/other", {"topicEpoch": "nonsense"}, status=412)
+    assert api.get(f"persistent/{namespace}/described/stats")["topicEpoch"] == 1
+
+
 def test_names_are_decoded_once_and_checked(api: Api, client: pulsar.Client, namespace: str) -> None:
     producer = client.create_producer(f"persistent://{namespace}/with space+plus?q#ü%2F")
     producer.send(b"x")
@@ -162,7 +176,10 @@ def test_partitioned_stats_add_up(api: Api, client: pulsar.Client, namespace: st
     parts = api.get(f"{path}/partitioned-stats")["partitions"]
     assert sorted(part["msgInCounter"] for part in parts.values()) == [0, 10]
     assert api.reason("GET", f"{path}/stats", status=404).endswith("name one of its partitions")
-    api.get(f"persistent/{namespace}/none/partitioned-stats", status=404)
+    inside = api.get(f"{path}/partitioned-internalStats")["partitions"]
+    assert sorted(part["numberOfEntries"] for part in inside.values())[0] == 0
+    for kind in ("stats", "internalStats"):
+        api.get(f"persistent/{namespace}/none/partitioned-{kind}", status=404)
     consumer.close()
     producer.close()
 
@@ -187,6 +204,11 @@ def test_internal_stats_show_ledgers_and_cursors(api: Api, client: pulsar.Client
     assert stats["lastConfirmedEntry"] == f"{ledger}:3"
     assert stats["state"] == "LedgerOpened"
     assert [held["ledgerId"] for held in stats["ledgers"]] == [ledger]
+    behind = {"ledgerId": ledger, "entryId": 1}
+    half = api.call("PUT", f"{path}/backlogSize", behind).json()
+    assert half * 2 == api.call("PUT", f"{path}/backlogSize").json() == stats["totalSize"]
+    by_bundle = api.get("broker-stats/topics")[namespace]
+    assert any(name in domains.get("persistent", {}) for domains in by_bundle.values())
     consumer.close()
 
 
@@ -223,8 +245,8 @@ def test_truncate_and_trim(api: Api, client: pulsar.Client, namespace: str) -> N
     api.post(f"{path}/trim")
     assert api.get(f"{path}/internalStats")["numberOfEntries"] == 20
     api.delete(f"{path}/truncate")
-    assert api.get(f"{path}/internalStats")["numberOfEntries"] == 0
     assert api.get(f"{path}/stats")["subscriptions"]["s"]["msgBacklog"] == 0
+    wait_until(lambda: api.get(f"{path}/internalStats")["numberOfEntries"] == 0, what="the trim after the rollover")
 
 
 def test_non_persistent_topics(api: Api, client: pulsar.Client, namespace: str) -> None:

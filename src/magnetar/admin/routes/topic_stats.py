@@ -10,11 +10,14 @@ from magnetar.admin.answers import as_json
 from magnetar.admin.call import Call
 from magnetar.admin.internal_stats import internal_stats
 from magnetar.admin.partitioned_stats import merged, without
-from magnetar.admin.routes.paths import both_domains
-from magnetar.admin.topic_access import single, single_persistent
+from magnetar.admin.routes.paths import ADMIN, both_domains
+from magnetar.admin.routing import Route
+from magnetar.admin.topic_access import every_persistent, single, single_persistent
 from magnetar.broker.errors import TopicNotFoundError
 from magnetar.broker.naming import TopicName
 from magnetar.broker.topics.nonpersistent import NonPersistentTopic
+from magnetar.managed_ledger.position import EARLIEST
+from magnetar.managed_ledger.sizes import size_after
 
 
 async def stats(call: Call) -> Response:
@@ -61,7 +64,43 @@ async def internal(call: Call) -> Response:
     return as_json(internal_stats((await single_persistent(call)).ledger))
 
 
+async def partitioned_internal(call: Call) -> Response:
+    """`internalStats` of every partition."""
+    name, broker = call.topic, call.broker
+    count = await broker.namespaces.partitions(name)
+    if not count:
+        raise TopicNotFoundError(f"Partitioned Topic not found: {name} has zero partitions")
+    topics = await every_persistent(call)
+    return as_json(
+        {
+            "metadata": {"partitions": count, "deleted": False},
+            "partitions": {str(topic.name): internal_stats(topic.ledger) for topic in topics},
+        }
+    )
+
+
+async def backlog_size(call: Call) -> Response:
+    """Bytes behind the body's message."""
+    position, _ = await call.position()
+    topic = await single_persistent(call)
+    return as_json(size_after(topic.ledger.index, EARLIEST if position is None else position))
+
+
+async def of_broker(call: Call) -> Response:
+    """Stats of all loaded topics by namespace, bundle and domain, as tools poll them."""
+    found: dict[str, dict[str, dict[str, dict[str, Any]]]] = {}
+    for topic in call.broker.topics.loaded:
+        name = topic.name
+        bundle = await call.broker.ownership.acquire(name)
+        bundles = found.setdefault(str(name.namespace_name), {}).setdefault(bundle, {})
+        bundles.setdefault(name.domain, {})[str(name)] = dict(topic.stats())
+    return as_json(found)
+
+
 ROUTES = (
+    Route("GET", f"{ADMIN}/broker-stats/topics", of_broker),
+    *both_domains("GET", "/{topic}/partitioned-internalStats", partitioned_internal),
+    *both_domains("PUT", "/{topic}/backlogSize", backlog_size),
     *both_domains("GET", "/{topic}/stats", stats),
     *both_domains("GET", "/{topic}/partitioned-stats", partitioned_stats),
     *both_domains("GET", "/{topic}/internalStats", internal),

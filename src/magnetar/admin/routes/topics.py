@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from starlette.responses import Response
@@ -12,8 +13,8 @@ from magnetar.admin.errors import BadRequestError
 from magnetar.admin.routes.paths import both_domains
 from magnetar.admin.topic_access import every_persistent, single_persistent
 from magnetar.broker.errors import NotAllowedError, TopicNotFoundError
-from magnetar.broker.namespaces.errors import AlreadyExistsError
-from magnetar.broker.topics.persistent import PersistentTopic
+from magnetar.broker.namespaces.errors import AlreadyExistsError, PreconditionFailedError
+from magnetar.broker.topics.persistent import TOPIC_EPOCH_PROPERTY, PersistentTopic
 
 
 def properties_of(value: Any) -> dict[str, str]:
@@ -37,10 +38,16 @@ async def create(call: Call) -> Response:
     await call.broker.namespaces.policies(name.namespace_name)
     if await call.broker.namespaces.partitions(name):
         raise AlreadyExistsError("This topic already exists")
+    _check_reserved(properties)
     topic = await call.broker.topics.create(name)
     if properties and isinstance(topic, PersistentTopic):
         await topic.ledger.set_properties({**topic.ledger.properties, **properties})
     return done()
+
+
+def _check_reserved(properties: Iterable[str]) -> None:
+    if TOPIC_EPOCH_PROPERTY in properties:
+        raise PreconditionFailedError(f"the property {TOPIC_EPOCH_PROPERTY} belongs to the server")
 
 
 async def delete(call: Call) -> Response:
@@ -81,7 +88,7 @@ async def trim(call: Call) -> Response:
 
 
 async def truncate(call: Call) -> Response:
-    """Everything counts as consumed, and what retention does not keep goes."""
+    """Everything counts as consumed, and what retention does not keep goes: at the latest when a trim under way has ended."""
     for topic in await every_persistent(call):
         for subscription in topic.subscriptions.all:
             await subscription.clear_backlog()
@@ -95,7 +102,23 @@ async def get_properties(call: Call) -> Response:
     if name.partition < 0 and await call.broker.namespaces.partitions(name):
         return as_json(await call.broker.namespaces.partitioned_properties(name))
     topic = await single_persistent(call)
-    return as_json(topic.ledger.properties)
+    return as_json({key: text for key, text in topic.ledger.properties.items() if key != TOPIC_EPOCH_PROPERTY})
+
+
+async def put_properties(call: Call) -> Response:
+    """Add or change properties of a topic that is not partitioned."""
+    topic, properties = await single_persistent(call), properties_of(await call.json())
+    _check_reserved(properties)
+    await topic.ledger.set_properties({**topic.ledger.properties, **properties})
+    return done()
+
+
+async def delete_property(call: Call) -> Response:
+    """The one that `key` names; without it nothing happens."""
+    topic, key = await single_persistent(call), call.query("key")
+    _check_reserved((key,))
+    await topic.ledger.set_properties({name: text for name, text in topic.ledger.properties.items() if name != key})
+    return done()
 
 
 ROUTES = (
@@ -107,4 +130,6 @@ ROUTES = (
     *both_domains("POST", "/{topic}/trim", trim),
     *both_domains("DELETE", "/{topic}/truncate", truncate),
     *both_domains("GET", "/{topic}/properties", get_properties),
+    *both_domains("PUT", "/{topic}/properties", put_properties),
+    *both_domains("DELETE", "/{topic}/properties", delete_property),
 )
