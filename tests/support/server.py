@@ -15,9 +15,12 @@ STOP_TIMEOUT_S = 10.0
 class ServerProcess:
     """`settings` are `--set KEY=VALUE` words (Pulsar's key names). Ports are free ones, and stay the same after a restart."""
 
-    def __init__(self, data_dir: Path, settings: dict[str, object] | None = None) -> None:
+    def __init__(
+        self, data_dir: Path, settings: dict[str, object] | None = None, environment: dict[str, str] | None = None
+    ) -> None:
         self.data_dir = data_dir
         self.settings = settings or {}
+        self.environment = environment or {}
         self.log_path = data_dir.parent / f"{data_dir.name}.log"
         self.service_url = ""
         self.http_url = ""
@@ -26,12 +29,22 @@ class ServerProcess:
 
     def start(self) -> ServerProcess:
         """Returns once the server has said that it is ready."""
+        return self.spawn().wait_ready()
+
+    def spawn(self) -> ServerProcess:
+        """Start the process and do not wait; `kill` it or `wait_ready`."""
         command = [sys.executable, "-m", "magnetar", "standalone", "--data-dir", str(self.data_dir)]
         command += ["--port", str(self._ports[0]), "--http-port", str(self._ports[1])]
         for key, value in self.settings.items():
             command += ["--set", f"{key}={value}"]
         with self.log_path.open("a") as log:
-            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=_environment())
+            self._process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=log, text=True, env=_environment() | self.environment
+            )
+        return self
+
+    def wait_ready(self) -> ServerProcess:
+        assert self._process is not None
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line.startswith("magnetar ready "):
