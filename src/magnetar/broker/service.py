@@ -19,7 +19,9 @@ from magnetar.broker.namespaces.ownership import Ownership
 from magnetar.broker.namespaces.policies import EffectivePolicies
 from magnetar.broker.namespaces.registry import NamespaceRegistry
 from magnetar.broker.naming import NamespaceName
+from magnetar.broker.subscriptions.bucket_store import LedgerBucketStore
 from magnetar.broker.subscriptions.config import SubscriptionConfig
+from magnetar.broker.subscriptions.delayed_buckets import DelayedStorage
 from magnetar.broker.topics.registry import TopicRegistry
 from magnetar.broker.topics.subscription_set import Surroundings
 from magnetar.broker.upkeep import Upkeep
@@ -75,6 +77,7 @@ class Broker:
                 scheduler=asyncio.get_running_loop(),
                 rng=self._rng,
                 config=self._subscription_config,
+                delayed_storage=DelayedStorage(LedgerBucketStore(self._bookkeeper), self._scope.spawn),
             ),
             scope=self._scope,
         )

@@ -19,6 +19,7 @@ from magnetar.broker.namespaces.policies import EffectivePolicies
 from magnetar.broker.naming import subscription_name
 from magnetar.broker.subscriptions.config import SubscriptionConfig
 from magnetar.broker.subscriptions.consumer import Consumer
+from magnetar.broker.subscriptions.delayed_buckets import DelayedStorage
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.expiry import first_published_at
 from magnetar.broker.topics.subscribe import SubscribeRequest, new_consumer
@@ -38,6 +39,7 @@ class Surroundings:
     scheduler: Scheduler
     rng: random.Random
     config: Callable[[EffectivePolicies], SubscriptionConfig]
+    delayed_storage: DelayedStorage | None = None
 
 
 class SubscriptionSet:
@@ -177,13 +179,14 @@ class SubscriptionSet:
             scheduler=around.scheduler,
             config=around.config(self.policies),
             rng=around.rng,
+            delayed_storage=around.delayed_storage,
         )
         self._by_name[name] = subscription
         return subscription
 
     async def _discard(self, subscription: Subscription) -> None:
         self._by_name.pop(subscription.name, None)
-        await subscription.close()
+        await subscription.close(deleting=True)
         await self._ledger.delete_cursor(subscription.name)
 
     def _check_room(self) -> None:
