@@ -20,16 +20,26 @@ class TaskScope:
         self._group = asyncio.TaskGroup()
         self._tasks: dict[int, asyncio.Task[Any]] = {}
         self._count = 0
+        self._ending = False
 
     async def __aenter__(self) -> TaskScope:
         await self._group.__aenter__()
         return self
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
-        """Run `work` until it ends or the scope does. An exception in it cancels the scope's owner."""
+        """Run `work` until it ends or the scope does. An exception in it cancels the scope's owner.
+
+        While the scope ends, new work is cancelled before it starts; afterwards this raises RuntimeError.
+        """
         self._count += 1
         number = self._count
-        task = self._group.create_task(work, name=f"{self.name}/{name}")
+        try:
+            task = self._group.create_task(work, name=f"{self.name}/{name}")
+        except RuntimeError:
+            work.close()
+            raise
+        if self._ending:
+            task.cancel()
         self._tasks[number] = task
         task.add_done_callback(lambda _: self._tasks.pop(number, None))
         return task
@@ -37,6 +47,7 @@ class TaskScope:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._ending = True
         for number in sorted(self._tasks, reverse=True):
             self._tasks[number].cancel()
         await self._group.__aexit__(kind, error, trace)

@@ -224,6 +224,9 @@ class AppendPipeline:
             context.fence(error)
         except MagnetarError as error:
             self._writes_failed(old, error)
+        except asyncio.CancelledError:
+            self._stopped(old)
+            raise
         else:
             if self.state is not State.SWITCHING:  # a cursor has seen another owner meanwhile
                 return
@@ -249,6 +252,13 @@ class AppendPipeline:
         if old is not None:
             self._fail(old.pending, failure)
         self._fail(self._waiting, failure)
+
+    def _stopped(self, old: Appender | None) -> None:
+        """The process ends in the middle of a change of ledgers: nobody waits for an answer that cannot come."""
+        self.state = State.CLOSED
+        if old is not None:
+            self.retire(old)
+        self._fail(self._waiting, self.refusal())
 
     def _append_later(self, data: bytes, done: AppendDone) -> None:
         if self.state is State.WRITE_FAILED and self._context.clock.monotonic_s() >= self._hold_until_s:

@@ -98,7 +98,9 @@ class LedgerContext:
             cached = self.caches.pop(ledger_id, None)
             if cached is not None:
                 cached.detach()
-            if await _deleted(self.client, ledger_id) and ledger_id in self.orphans:  # another call may have been faster
+            if (
+                await _deleted(self.client, ledger_id) and ledger_id in self.orphans
+            ):  # another call may have been faster
                 self.orphans.remove(ledger_id)
 
 

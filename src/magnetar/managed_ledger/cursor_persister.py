@@ -12,7 +12,7 @@ import asyncio
 from magnetar.base.errors import MagnetarError
 from magnetar.managed_ledger.context import LedgerContext
 from magnetar.managed_ledger.cursor_store import CursorStore, StoredState
-from magnetar.managed_ledger.errors import ManagedLedgerFencedError
+from magnetar.managed_ledger.errors import CursorClosedError, ManagedLedgerFencedError
 from magnetar.managed_ledger.ports import DurableDone
 from magnetar.managed_ledger.position import Position
 
@@ -158,7 +158,7 @@ class CursorPersister:
         else:
             self._dirty = True
             self._not_before_s = self._context.clock.monotonic_s() + RETRY_S
-        if isinstance(error, ManagedLedgerFencedError):
+        if isinstance(error, ManagedLedgerFencedError | CursorClosedError):
             self._ended = True
             self.release(error)
         elif self._dirty:

@@ -130,6 +130,10 @@ class CursorStore:
             done(error)
         except MagnetarError as error:
             await self._fall_back(state, error, done)
+        except asyncio.CancelledError:
+            self._closed = True
+            done(CursorClosedError(f"cursor {self.name}: the broker stops"))
+            raise
         else:
             done(None)
 

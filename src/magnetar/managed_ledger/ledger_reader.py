@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 
@@ -9,7 +10,7 @@ from magnetar.base.errors import MagnetarError
 from magnetar.base.tasks import TaskScope
 from magnetar.bookkeeper.errors import NoSuchLedgerError
 from magnetar.managed_ledger.entry import Entry
-from magnetar.managed_ledger.errors import LostLedgerError
+from magnetar.managed_ledger.errors import LostLedgerError, ManagedLedgerClosedError
 from magnetar.managed_ledger.ports import LedgerClient, PayloadsDone, ReadableLedger, ReadEntriesDone
 
 OPEN_READERS_MAX = 16
@@ -94,8 +95,14 @@ class StoredEntryReader:
             reader = await self._client.open_ledger(ledger_id, recover=False)
         except MagnetarError as raised:
             error = raised
+        except asyncio.CancelledError:
+            self._answer(ledger_id, ManagedLedgerClosedError(f"{self._name}: the broker stops"), None)
+            raise
         else:
             self.keep(reader)
+        self._answer(ledger_id, error, reader)
+
+    def _answer(self, ledger_id: int, error: MagnetarError | None, reader: ReadableLedger | None) -> None:
         for waiter in self._opening.pop(ledger_id):
             waiter(error, reader)
 

@@ -96,7 +96,6 @@ class Client:
             pass
 
 
-@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")  # work of the killed broker
 @pytest.mark.parametrize("seed", range(SEEDS))
 async def test_what_was_answered_holds(seed: int) -> None:
     rng = random.Random(seed)
