@@ -192,14 +192,16 @@ async def test_minor_and_major_compaction_have_their_own_time_and_ratio(tmp_path
 
 async def test_compaction_does_not_resurrect_what_was_written_again(tmp_path: Path) -> None:
     metadata = Metadata(1, 2)
-    async with open_bookie(tmp_path, list_ledgers=metadata.list) as bookie:
+    async with open_bookie(tmp_path, list_ledgers=metadata.list, entry_log_bytes=20_000) as bookie:
         await add_many(bookie, 1, range(5), b"old" * 100)
         await add_many(bookie, 2, range(20), b"2" * 1000)
         await bookie.checkpoint()
         await add_many(bookie, 1, range(3), b"new" * 100)
         await bookie.checkpoint()
+        assert bookie.statistics().entry_logs == 2
         metadata.ledgers.discard(2)
         await bookie.collect_garbage()
+        assert bookie.statistics().compacted_bytes_total > 0
         expected = [entry(1, number, (b"new" if number < 3 else b"old") * 100) for number in range(5)]
         assert await everything(bookie, 1, 5) == expected
     async with open_bookie(tmp_path) as bookie:

@@ -6,6 +6,7 @@ moment may let go of the journal up to the commit that was durable at that momen
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from struct import Struct
@@ -19,6 +20,8 @@ from magnetar.bookkeeper.bookie.ledger_state import LedgerState
 from magnetar.bookkeeper.bookie.write_cache import CacheHalf, WriteCache
 from magnetar.bookkeeper.codes import FLAG_HIGH_PRIORITY, FLAG_RECOVERY_ADD, ReturnCode
 from magnetar.bookkeeper.ports import AddDone
+
+_logger = logging.getLogger(__name__)
 
 _unpack_ids = Struct(">qqq").unpack_from
 
@@ -308,10 +311,13 @@ class AddPath:
         while waiting and (self._failed or self._read_only or not self._is_full()):
             add = waiting.popleft()
             self._waiting_bytes -= len(add.entry)
-            if self._failed:
-                self._refuse(add.done, ReturnCode.IO_ERROR)
-            elif self._read_only and not (add.flags & FLAG_HIGH_PRIORITY and self._reserve and not self._is_full()):
-                self._refuse(add.done, ReturnCode.READ_ONLY)
-            else:
-                self._admit(*add)
+            try:
+                if self._failed:
+                    self._refuse(add.done, ReturnCode.IO_ERROR)
+                elif self._read_only and not (add.flags & FLAG_HIGH_PRIORITY and self._reserve and not self._is_full()):
+                    self._refuse(add.done, ReturnCode.READ_ONLY)
+                else:
+                    self._admit(*add)
+            except Exception:  # a refused caller's callback; the adds behind it belong to others
+                _logger.exception("the callback of an add failed")
         self._guarded = self._failed or self._read_only or bool(waiting) or self._is_full()

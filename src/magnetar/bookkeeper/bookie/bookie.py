@@ -334,7 +334,7 @@ class Bookie:
         self.failed = error
         _logger.critical("bookie stops, nothing is acknowledged any more: %s", error)
         self._journal.failed = error
-        self._adds.fail()
         self._reads.fail()
         if self._on_fatal is not None:
             self._on_fatal(error)
+        self._adds.fail()
