@@ -47,6 +47,9 @@ PRODUCERS_PER_CONNECTION_MAX = 10_000
 CONSUMERS_PER_CONNECTION_MAX = 10_000
 """More are answered with NotAllowedError."""
 
+BATCH_MESSAGES_MAX = 100_000
+"""Messages that one batch may hold: an entry that claims more is refused."""
+
 PENDING_REQUESTS_PER_CONNECTION_MAX = 50_000
 """Control requests of one connection under way: reading pauses."""
 

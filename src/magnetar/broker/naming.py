@@ -111,14 +111,15 @@ def entity_name(text: str, kind: str) -> str:
 
 
 def local_topic_name(text: str) -> str:
-    """A topic's own name: not empty, no slash, no control characters."""
-    if not text or _CONTROL.search(text) or "/" in text:
+    """A topic's own name: not empty, no slash, no control characters, no step in a path."""
+    if not text or _CONTROL.search(text) or "/" in text or text in (".", ".."):
         raise InvalidTopicNameError(f"{text!r} is not a topic name; it must not be empty or hold control characters")
     return text
 
 
 def subscription_name(text: str) -> str:
-    """A subscription's name: not empty, no control characters, bounded."""
-    if not text or _CONTROL.search(text) or len(text.encode("utf-8", "surrogatepass")) > SUBSCRIPTION_NAME_BYTES_MAX:
+    """A subscription's name: not empty, no control characters, no step in a path, bounded."""
+    too_long = len(text.encode("utf-8", "surrogatepass")) > SUBSCRIPTION_NAME_BYTES_MAX
+    if not text or _CONTROL.search(text) or text in (".", "..") or too_long:
         raise InvalidTopicNameError(f"{text[:80]!r} is not a subscription name")
     return text

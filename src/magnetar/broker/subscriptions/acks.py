@@ -112,8 +112,9 @@ def acknowledge_cumulative(
     """Everything up to the id. Inside a batch: everything before its entry, and the indexes up to it."""
     ledger_id, entry_id, ack_set, batch_size = ack_id
     position = Position(ledger_id, entry_id)
-    if entry_id < 0 or position > ledger.last_confirmed:
-        # Nothing before the first entry of a ledger (a client without batch indexes says entry - 1), nothing not yet written.
+    if not 0 <= entry_id < ledger.index.entries_in(ledger_id):
+        # Nothing before the first entry of a ledger (a client without batch indexes says entry - 1), nothing not written, nothing
+        # of a ledger that is not this topic's: by its order alone a foreign id would acknowledge everything below it.
         if done is not None:
             done(None)
         return

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from google.protobuf.message import DecodeError
 
+from magnetar.base.limits import BATCH_MESSAGES_MAX
 from magnetar.broker.connection.session import Session
 from magnetar.broker.errors import NotAllowedError
 from magnetar.broker.topics.publish import PublishOp
 from magnetar.wire.pulsar import commands
 from magnetar.wire.pulsar.headers import MAGIC_BROKER_ENTRY_METADATA, checksum_matches, parse_metadata
-from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand, ServerError
+from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand, MessageMetadata, ServerError
+
+BATCHED_MESSAGE_BYTES_MIN = 6
+"""A message in a batch: u32 size and its one required field."""
 
 
 def send(session: Session, command: BaseCommand, rest: bytes) -> None:
@@ -21,9 +25,7 @@ def send(session: Session, command: BaseCommand, rest: bytes) -> None:
     problem = problem_of(rest)
     if problem:
         session.context.counters.checksum_errors += 1
-        session.write(
-            commands.send_error(request.producer_id, request.sequence_id, ServerError.ChecksumError, problem)
-        )
+        session.write(commands.send_error(request.producer_id, request.sequence_id, ServerError.ChecksumError, problem))
         return
     size_bytes = len(rest)
     num_messages = request.num_messages
@@ -52,9 +54,18 @@ def problem_of(headers_and_payload: bytes) -> str:
         metadata = parse_metadata(headers_and_payload)
     except (ValueError, DecodeError):
         return "the message has no valid metadata"
-    if metadata.num_messages_in_batch < 1:  # 1 by default
+    count = metadata.num_messages_in_batch  # 1 by default
+    if count < 1:
         return "a batch holds at least one message"
+    if count > 1 and count > batch_messages_max(metadata, len(headers_and_payload)):
+        return "a batch cannot hold that many messages"
     return ""
+
+
+def batch_messages_max(metadata: MessageMetadata, size_bytes: int) -> int:
+    """How many messages a batch may claim: each costs its consumer a permit, so a forged count would starve it."""
+    plain_bytes = metadata.uncompressed_size if metadata.compression else size_bytes
+    return min(plain_bytes // BATCHED_MESSAGE_BYTES_MIN, BATCH_MESSAGES_MAX)
 
 
 def _without_producer(session: Session, producer_id: int) -> None:
