@@ -46,6 +46,8 @@ class SubscriptionMachine(RuleBasedStateMachine):
         self.expected_permits: dict[int, int] = {}
         self.delivered_ever: set[int] = set()
         self.sequence = 0
+        self.due: dict[int, int] = {}
+        """Delayed messages: number -> when they are due. They take no part in the order of their key."""
 
     # ---- The model
 
@@ -61,6 +63,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
         assert consumer in self.world.subscription.consumers, "delivered to a consumer that has left"
         assert number not in self.holder, "delivered while another delivery is unacknowledged"
         assert not self.world.cursor.is_acknowledged(entry.position), "delivered after it was acknowledged"
+        assert self.due.get(number, 0) <= self.world.loop.now_ms(), "delivered before it is due"
         self.check_order(consumer, number)
         self.holder[number] = consumer
         self.delivered_ever.add(number)
@@ -102,6 +105,13 @@ class SubscriptionMachine(RuleBasedStateMachine):
             self.keys[len(self.world.ledger.entries)] = key
             self.sequence += 1
             self.world.publish(1, key, batch=batch, sequence=self.sequence)
+
+    @rule(key=st.sampled_from(KEYS), delay_ms=st.sampled_from([-100, 500, 30_000]))
+    def publish_delayed(self, key: str, delay_ms: int) -> None:
+        number = len(self.world.ledger.entries)
+        self.keys[number] = key
+        self.due[number] = self.world.loop.now_ms() + delay_ms
+        self.world.publish(1, key, deliver_at_time=self.due[number])
 
     @precondition(lambda self: len(self.world.subscription.consumers) < 5)
     @rule(name=st.sampled_from(["a", "b", "c", "d"]), permits=st.integers(0, 15))
@@ -224,9 +234,12 @@ class SubscriptionMachine(RuleBasedStateMachine):
     def can_take(self, consumer: Consumer) -> bool:
         return consumer.permits > 0 and not consumer.blocked_on_unacked and channel(consumer).writable
 
+    def is_early(self, number: int) -> bool:
+        return self.due.get(number, 0) > self.world.loop.now_ms()
+
     def check_progress(self) -> None:
         if self.has_consumers() and not self.dispatcher.blocked_on_unacked:
-            waiting = [number for number in self.unacknowledged() if number not in self.holder]
+            waiting = [n for n in self.unacknowledged() if n not in self.holder and not self.is_early(n)]
             takers = [consumer for consumer in self.world.subscription.consumers if self.can_take(consumer)]
             assert not waiting or not takers, "somebody could take what waits"
 
@@ -266,7 +279,7 @@ class KeySharedMachine(SubscriptionMachine):
                 continue
             holder = self.holder.get(earlier)
             assert holder is None or holder is consumer, f"{key} is at two consumers"
-            if earlier < number:
+            if earlier < number and earlier not in self.due and number not in self.due:
                 assert holder is consumer, f"{key}: {number} overtakes {earlier}"
 
     def check_progress(self) -> None:
@@ -277,6 +290,6 @@ class KeySharedMachine(SubscriptionMachine):
         for number in self.unacknowledged():
             slot = metadata_of(self.world.ledger.entries[number]).slot
             lane = dispatcher.lanes.owner(slot)
-            if number in self.holder or lane is None or slot in dispatcher.lanes.draining:
+            if number in self.holder or self.is_early(number) or lane is None or slot in dispatcher.lanes.draining:
                 continue
             assert not lane.can_take, f"{lane.consumer.name} could take {number}, which waits"
