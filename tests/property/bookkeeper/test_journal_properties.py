@@ -151,6 +151,21 @@ def test_the_mark_must_be_in_the_journal(tmp_path: Path) -> None:
         read(config, mark=0)
 
 
+@pytest.mark.parametrize("file_bytes", [40, 70, 130])
+def test_trimming_leaves_everything_above_the_mark(tmp_path: Path, file_bytes: int) -> None:
+    commits = [[record(number)] for number in range(1, 9)]
+    for mark in range(9):
+        config = config_for(tmp_path / str(mark), file_bytes)
+        write(config, commits)
+        journal = Journal(config, DISK, InlineExecutor(), random.Random(1), 8, _raise, _raise)
+        removed = journal.trim(mark)
+        assert read(config, mark)[0] == commits[mark:]
+        if file_bytes == 40:
+            assert removed == min(mark, 7), (
+                "one commit in each file: as many files as marked commits, but for the newest"
+            )
+
+
 def test_old_bytes_of_a_recycled_file_are_not_commits(tmp_path: Path) -> None:
     config = config_for(tmp_path)
     write(config, COMMITS)
