@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+
+import pytest
 
 MAGNETAR = Path(sys.executable).parent / "magnetar"
 
@@ -31,3 +35,33 @@ def test_a_used_directory_is_refused(tmp_path: Path) -> None:
     assert result.returncode == 1
     assert "is not empty" in result.stderr
     assert (tmp_path / "mine").read_text() == "precious"
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_an_interrupted_demo_leaves_no_process_behind(tmp_path: Path, end: signal.Signals) -> None:
+    data = tmp_path / "data"
+    process = subprocess.Popen([MAGNETAR, "demo", "flights", "--data-dir", data], stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    while "subscribed" not in (line := process.stderr.readline()):
+        assert line, "the demo ended by itself"
+    process.send_signal(end)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}[end], errors
+    assert "Traceback" not in errors
+    deadline = time.monotonic() + 15
+    while left := processes_naming(data):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
+
+
+def processes_naming(path: Path) -> list[str]:
+    """Command lines of all processes that work in `path`."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = file.read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue  # it ended meanwhile
+        if any(word.startswith(str(path)) for word in words):
+            found.append(" ".join(words))
+    return found

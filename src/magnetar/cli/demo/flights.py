@@ -55,10 +55,9 @@ def run(flights: Flights, folder: Path, screen: Screen) -> Outcome:
             screen.say(
                 f"{CONSUMERS} Key_Shared consumers subscribed to {PARTITIONS} partitions, each a process of its own"
             )
-            producer = Producer(serving.url, TOPIC, flights)
-            producer.start()
             started = time.monotonic()
-            act(flights, consumers, producer, screen)
+            with Producer(serving.url, TOPIC, flights) as producer:
+                act(flights, consumers, producer, screen)
             consume_s = time.monotonic() - started
             consumers.stop()
             logs = consumers.logs()

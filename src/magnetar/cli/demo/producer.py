@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from types import TracebackType
 from typing import Any
 
 from magnetar.cli.demo.source import Flights
@@ -27,10 +28,18 @@ class Producer:
         self.seconds = 0.0
         self.error: Exception | None = None
         self._url, self._topic, self._flights = url, topic, flights
-        self._thread = threading.Thread(target=self._run, name="producer", daemon=True)
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="producer")
 
-    def start(self) -> None:
+    def __enter__(self) -> Producer:
         self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopping = True
+        self._thread.join()
 
     @property
     def done(self) -> bool:
@@ -60,6 +69,8 @@ class Producer:
             block_if_queue_full=True,
         )
         for payload, key in zip(self._flights.payloads, self._flights.keys, strict=True):
+            if self._stopping:
+                return
             producer.send_async(payload, self._answered, partition_key=key)
         producer.flush()
         if self.error is None and self.stored < len(self._flights):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 from magnetar.cli.errors import CommandError
 
 STOP_TIMEOUT_S = 10.0
+PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,7 @@ def running(data_dir: Path, *settings: str) -> Iterator[Server]:
             text=True,
             env=environment,
             start_new_session=True,  # Ctrl-C reaches the demo alone, which then stops the server
+            preexec_fn=die_with_parent if sys.platform == "linux" else None,
         )
     try:
         assert process.stdout is not None
@@ -67,6 +70,11 @@ def running(data_dir: Path, *settings: str) -> Iterator[Server]:
         yield Server(words[2], words[3], process.pid, time.monotonic() - started)
     finally:
         stop(process)
+
+
+def die_with_parent() -> None:
+    """Ask the kernel for SIGTERM when the demo is gone, even after a kill -9. Runs in the child before it becomes the server."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def stop(process: subprocess.Popen[str]) -> None:
