@@ -52,7 +52,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
     # ---- The model
 
     def number(self, entry: Entry) -> int:
-        return self.world.ledger.index(entry.position)
+        return self.world.ledger.place(entry.position)
 
     def unacknowledged(self) -> list[int]:
         cursor = self.world.cursor

@@ -114,7 +114,17 @@ class FakeLedger:
     def last_confirmed(self) -> Position:
         return self.entries[-1].position if self.entries else EARLIEST
 
-    def index(self, position: Position) -> int:
+    @property
+    def index(self) -> FakeLedger:
+        """The real one keeps its ledgers there."""
+        return self
+
+    def entries_in(self, ledger_id: int) -> int:
+        return (
+            min(max(len(self.entries) - (ledger_id - 1) * self.per_ledger, 0), self.per_ledger) if ledger_id > 0 else 0
+        )
+
+    def place(self, position: Position) -> int:
         """Place in `entries` of a position (entry id -1 and one past the end are allowed)."""
         return (position[0] - 1) * self.per_ledger + position[1]
 
@@ -122,17 +132,17 @@ class FakeLedger:
         return Position(index // self.per_ledger + 1, index % self.per_ledger)
 
     def next_position(self, position: Position) -> Position:
-        return self.at(self.index(position) + 1) if position[0] > 0 else self.at(0)
+        return self.at(self.place(position) + 1) if position[0] > 0 else self.at(0)
 
     def previous_position(self, position: Position) -> Position:
-        return self.at(self.index(position) - 1) if self.index(position) > 0 else Position(1, -1)
+        return self.at(self.place(position) - 1) if self.place(position) > 0 else Position(1, -1)
 
     async def find_last_matching(self, predicate: Callable[[Entry], bool]) -> Position | None:
         found = [entry for entry in self.entries if predicate(entry)]
         return found[-1].position if found else None
 
     async def read_entry(self, position: Position) -> Entry:
-        return self.entries[self.index(position)]
+        return self.entries[self.place(position)]
 
 
 class FakeCursor:
@@ -207,7 +217,7 @@ class FakeCursor:
             if error is not None:
                 done(error, [])
                 return
-            done(None, [self.ledger.entries[self.ledger.index(p)] for p in positions if not self.is_acknowledged(p)])
+            done(None, [self.ledger.entries[self.ledger.place(p)] for p in positions if not self.is_acknowledged(p)])
 
         self._finish(finish)
 
@@ -227,25 +237,25 @@ class FakeCursor:
         self.next_index = self.mark_delete + 1
 
     async def reset(self, position: Position) -> None:
-        index = 0 if position <= EARLIEST else self.ledger.index(position)
+        index = 0 if position <= EARLIEST else self.ledger.place(position)
         self.mark_delete = (len(self.ledger.entries) if position == LATEST else index) - 1
         self.acked.clear()
         self.batches.clear()
         self.rewind()
 
     def is_acknowledged(self, position: Position) -> bool:
-        index = self.ledger.index(position)
+        index = self.ledger.place(position)
         return index <= self.mark_delete or index in self.acked
 
     def ack_set_of(self, position: Position) -> list[int] | None:
-        left = self.batches.get(self.ledger.index(position))
+        left = self.batches.get(self.ledger.place(position))
         return None if left is None else [left & (1 << 64) - 1, *([left >> 64] if left >> 64 else [])]
 
     def acknowledge(
         self, positions: Sequence[Position], done: Callable[[MagnetarError | None], None] | None = None
     ) -> None:
         for position in positions:
-            index = self.ledger.index(position)
+            index = self.ledger.place(position)
             if self.mark_delete < index < len(self.ledger.entries):
                 self.acked.add(index)
                 self.batches.pop(index, None)
@@ -259,7 +269,7 @@ class FakeCursor:
         properties: Mapping[str, int] | None = None,
         done: Callable[[MagnetarError | None], None] | None = None,
     ) -> None:
-        index = min(self.ledger.index(position), len(self.ledger.entries) - 1)
+        index = min(self.ledger.place(position), len(self.ledger.entries) - 1)
         if index > self.mark_delete:
             self.mark_delete = index
             self.acked = {acked for acked in self.acked if acked > index}
@@ -274,7 +284,7 @@ class FakeCursor:
         batch_size: int,
         done: Callable[[MagnetarError | None], None] | None = None,
     ) -> bool:
-        index = self.ledger.index(position)
+        index = self.ledger.place(position)
         words = sum((word & (1 << 64) - 1) << (64 * place) for place, word in enumerate(ack_set))
         left = self.batches.get(index, (1 << batch_size) - 1) & words
         if left:

@@ -24,7 +24,7 @@ def core(world: World) -> KeySharedDispatcher:
 
 
 def numbers(world: World, consumer: Consumer) -> list[int]:
-    return [world.ledger.index(entry.position) for entry in got(consumer)]
+    return [world.ledger.place(entry.position) for entry in got(consumer)]
 
 
 def publish_all(world: World, rounds: int = 1) -> None:
@@ -233,7 +233,7 @@ def test_a_frozen_consumer_stalls_its_own_keys_alone_at_any_backlog(waiting_max:
         assert len(got(frozen)) > before
     world.ack(frozen, *got(frozen))
     world.flow(frozen, 2000)
-    mine = [world.ledger.index(e.position) for e in world.ledger.entries if metadata_of(e).slot in stuck]
+    mine = [world.ledger.place(e.position) for e in world.ledger.entries if metadata_of(e).slot in stuck]
     assert numbers(world, frozen) == mine
     assert world.subscription.backlog_entries == 0
     assert core(world).waiting_count == 0
@@ -254,7 +254,7 @@ def test_skipped_keys_follow_a_consumer_that_leaves() -> None:
     last_of: dict[int, int] = {}
     for entry in got(other):
         slot = metadata_of(entry).slot
-        number = world.ledger.index(entry.position)
+        number = world.ledger.place(entry.position)
         assert last_of.get(slot, -1) < number
         last_of[slot] = number
 

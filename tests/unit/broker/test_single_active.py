@@ -264,3 +264,14 @@ def test_end_of_a_terminated_topic_is_told_when_all_is_acknowledged() -> None:
     assert channel(consumer).ended == 0
     world.ack(consumer, *got(consumer))
     assert channel(consumer).ended == 1
+
+
+def test_cumulative_ids_of_foreign_ledgers_acknowledge_nothing() -> None:
+    world = World()
+    world.publish(3)
+    consumer = world.consumer(EXCLUSIVE, 10)
+    done: list[object] = []
+    for ledger, entry in ((99, 0), (1, 3), (1, -1), (0, 0)):
+        world.subscription.acknowledge(consumer, 1, [(ledger, entry, None, 0)], done.append)
+    assert done == [None] * 4
+    assert world.subscription.backlog_entries == 3
