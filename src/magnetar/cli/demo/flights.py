@@ -48,7 +48,7 @@ def run(flights: Flights, folder: Path, screen: Screen) -> Outcome:
     settings = ("allowAutoTopicCreationType=partitioned", f"defaultNumPartitions={PARTITIONS}")
     with server.running(folder, *settings) as serving:
         screen.say(
-            f"server ready at {serving.url} after {serving.start_s:.2f} s (process {serving.pid}, data in {folder})"
+            f"server ready at {serving.url} after {serving.start_s:.2f} s (process {serving.process.pid}, data in {folder})"
         )
         with Consumers(serving.url, TOPIC, folder) as consumers:
             consumers.add(CONSUMERS)
@@ -57,14 +57,14 @@ def run(flights: Flights, folder: Path, screen: Screen) -> Outcome:
             )
             started = time.monotonic()
             with Producer(serving.url, TOPIC, flights) as producer:
-                act(flights, consumers, producer, screen)
+                act(flights, serving, consumers, producer, screen)
             consume_s = time.monotonic() - started
             consumers.stop()
             logs = consumers.logs()
     return Outcome(judge(flights, logs), logs, flights.key_ids, serving.start_s, producer.seconds, consume_s)
 
 
-def act(flights: Flights, consumers: Consumers, producer: Producer, screen: Screen) -> None:
+def act(flights: Flights, serving: server.Server, consumers: Consumers, producer: Producer, screen: Screen) -> None:
     """From the first message until every one has arrived, or nothing moves any more."""
     changed = False
     for _ in ticks(consumers, producer):
@@ -72,6 +72,7 @@ def act(flights: Flights, consumers: Consumers, producer: Producer, screen: Scre
         # a message may be consumed before its receipt was looked at
         counts = {"produced": max(producer.stored, consumed), "consumed": consumed}
         screen.update(counts | {consumer.name: consumer.count for consumer in consumers.all})
+        serving.check()
         if producer.error is not None:
             raise producer.error
         if died := consumers.died():

@@ -21,12 +21,20 @@ PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Where it listens, and how long it took to get there."""
+    """Where it listens, how long it took to get there, and whether it still lives."""
 
     url: str
     admin_url: str
-    pid: int
     start_s: float
+    log: Path
+    process: subprocess.Popen[str]
+
+    def check(self) -> None:
+        """Raises CommandError when the process has ended."""
+        if self.process.poll() is not None:
+            raise CommandError(
+                f"the server ended unexpectedly (exit code {self.process.returncode}): {last_line(self.log)}"
+            )
 
 
 @contextmanager
@@ -67,7 +75,7 @@ def running(data_dir: Path, *settings: str) -> Iterator[Server]:
         words = process.stdout.readline().split()
         if words[:2] != ["magnetar", "ready"]:
             raise CommandError(f"the server did not start: {last_line(log_path)}")
-        yield Server(words[2], words[3], process.pid, time.monotonic() - started)
+        yield Server(words[2], words[3], time.monotonic() - started, log_path, process)
     finally:
         stop(process)
 
