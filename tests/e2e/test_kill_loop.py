@@ -27,6 +27,7 @@ from tests.support.traffic import (
     key_of,
     read_log,
     undone_without_excuse,
+    with_deliveries,
 )
 from tests.support.waiting import wait_until
 
@@ -142,7 +143,12 @@ class World:
         for consumer in self.consumers:
             consumer.finish()
         self.receipts.finish()
-        return logs
+        return {
+            topic: with_deliveries(
+                log, [consumer for consumer in self.consumers if self.topic_of(consumer.subscription) == topic]
+            )
+            for topic, log in logs.items()
+        }
 
     def topic_of(self, subscription: str) -> str:
         return self.plain if subscription in ("individual", "cumulative", "receipts") else self.keyed
@@ -157,8 +163,8 @@ class World:
         received = sum(len(consumer.received_s) for consumer in self.consumers)
         again = received - sum(len(consumer.seen) for consumer in self.consumers)
         return (
-            f"{len(self.deaths_s)} kills, {sent} messages, {again} of {received} deliveries again, restart max {max(self.restarts_s):.2f} s, "
-            f"traffic back after max {max(self.resumes_s):.2f} s"
+            f"{len(self.deaths_s)} kills, {sent} messages, {again} of {received} deliveries again, "
+            f"restart max {max(self.restarts_s):.2f} s, traffic back after max {max(self.resumes_s):.2f} s"
         )
 
 

@@ -256,6 +256,21 @@ def read_log(client: pulsar.Client, topic: str) -> Log:
     return log
 
 
+def with_deliveries(log: Log, consumers: Iterable[Consuming]) -> Log:
+    """The log with what was consumed and trimmed before it was read: every message, as far as anybody ever saw it."""
+    content = dict(zip(log.keys, log.payloads, strict=True))
+    for consumer in consumers:
+        for key, payload in consumer.payloads.items():
+            assert content.setdefault(key, payload) == payload, (
+                f"{key} was delivered with other bytes than it is stored with"
+            )
+    keys = sorted(content)
+    if log.keys:
+        kept = [key for key in keys if key >= log.keys[0]]
+        assert kept == log.keys, "messages were delivered that are not in the log, or the log is not in order"
+    return Log(keys, [content[key] for key in keys])
+
+
 def first_occurrences(numbers: Iterable[int]) -> list[int]:
     return list(dict.fromkeys(numbers))
 
