@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from magnetar.hashing.vectorized.ring import PointTable
+
 KETAMA_REPLICAS: Final = 40
 """Digests a node of mean weight has on a ketama ring."""
 
@@ -87,6 +89,7 @@ class HashRing:
         self._digests: dict[str, list[int]] = {}
         self._points: list[int] = []
         self._owners: list[int] = []
+        self._table: PointTable | None = None
         weighted = nodes.items() if isinstance(nodes, Mapping) else ((node, 1) for node in nodes)
         for node, weight in weighted:
             self._admit(node, weight)
@@ -190,15 +193,13 @@ class HashRing:
         """
         from magnetar.hashing.vectorized.ring import owners
 
-        self._nonempty()
-        return owners(self._algorithm, self._points, self._owners, keys)
+        return owners(self._algorithm, self._point_table(), keys)
 
     def owners_of_hashes(self, hashes: npt.NDArray[np.uint32]) -> npt.NDArray[np.int32]:
         """Like `owners` for places that are hashed already (uint32)."""
         from magnetar.hashing.vectorized.ring import owners_of_hashes
 
-        self._nonempty()
-        return owners_of_hashes(self._points, self._owners, hashes)
+        return owners_of_hashes(self._point_table(), hashes)
 
     def shares(self) -> dict[str, float]:
         """The part of the circle every node owns; sums to 1. EmptyRingError."""
@@ -221,6 +222,15 @@ class HashRing:
         self._nonempty()
         position = bisect_right(self._points, key_hash)
         return 0 if position == len(self._points) else position
+
+    def _point_table(self) -> PointTable:
+        """The points prepared for numpy; a millisecond of work, kept until the points change."""
+        from magnetar.hashing.vectorized.ring import PointTable
+
+        self._nonempty()
+        if self._table is None:
+            self._table = PointTable(self._points, self._owners)
+        return self._table
 
     def _admit(self, node: str, weight: float) -> None:
         if node in self._weights:
@@ -249,6 +259,7 @@ class HashRing:
         index = {node: position for position, node in enumerate(self._weights)}
         self._points = sorted(ordered)
         self._owners = [index[ordered[point]] for point in self._points]
+        self._table = None
 
     def _count(self, weight: float) -> int:
         if self._algorithm == "crc32":

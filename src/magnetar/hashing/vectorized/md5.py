@@ -70,30 +70,47 @@ def _initial(rows: int) -> _State:
 
 def _single_block(batch: KeyBatch) -> _Message:
     """The padded message of rows that fit one block. A word that is the same in all rows is a plain number and costs nothing."""
+    if batch.uniform is not None:
+        return _uniform_block(batch.matrix, batch.uniform)
     used = int(batch.lengths.max(initial=0)) // 4 + 1
     padded = batch.padded(used * 4)
-    message: _Message = [0] * _WORDS
-    if batch.uniform is None:
-        padded[np.arange(len(batch)), batch.lengths] = 0x80
-        message[_LENGTH_WORD] = (batch.lengths * 8).astype(np.uint32)
-    else:
-        padded[:, batch.uniform] = 0x80
-        message[_LENGTH_WORD] = batch.uniform * 8
+    padded[np.arange(len(batch)), batch.lengths] = 0x80
     words = padded.view("<u4")
+    message: _Message = [0] * _WORDS
     for index in range(used):
-        column = np.ascontiguousarray(words[:, index])
-        first = int(column[0])
-        message[index] = first if first == int(column[-1]) and bool((column == first).all()) else column
+        message[index] = _word(np.ascontiguousarray(words[:, index]))
+    message[_LENGTH_WORD] = (batch.lengths * 8).astype(np.uint32)
     return message
+
+
+def _uniform_block(matrix: npt.NDArray[np.uint8], length: int) -> _Message:
+    """The block of rows of one length: whole words are read right out of the matrix, the last one is put together from bytes."""
+    message: _Message = [0] * _WORDS
+    rows, width = matrix.shape
+    for index in range(length // 4):
+        view = np.ndarray((rows,), "<u4", matrix, 4 * index, (width,))
+        message[index] = _word(view.copy())
+    last = np.full(rows, 0x80 << 8 * (length % 4), np.uint32)
+    for place in range(length % 4):
+        last |= matrix[:, length - length % 4 + place].astype(np.uint32) << np.uint32(8 * place)
+    message[length // 4] = _word(last)
+    message[_LENGTH_WORD] = length * 8
+    return message
+
+
+def _word(column: _Column) -> int | _Column:
+    first = int(column[0])
+    return first if first == int(column[-1]) and bool((column == first).all()) else column
 
 
 def _compress(state: _State, message: _Message, *, full: bool) -> _State:
     """One block. Without `full` only the first word of the new state is right."""
-    a, b, c, d = (word.copy() for word in state)
-    scratch = np.empty_like(a)
+    begun, columns = _common_prefix(state, message)
+    a, b, c, d = columns
+    scratch, pair = np.empty_like(a), np.empty_like(a)
     # Outputs are given by position: with some 600 calls a batch, the parsing of `out=` shows.
-    for step in range(64 if full else _STEPS_FOR_FIRST_WORD):
-        _mix(step // 16, b, c, d, scratch)
+    for step in range(begun, 64 if full else _STEPS_FOR_FIRST_WORD):
+        _mix(step, b, c, d, scratch, pair)
         word = message[_WORD_OF_STEP[step]]
         if isinstance(word, int):
             np.add(a, np.uint32((_SINES[step] + word) & 0xFFFFFFFF), a)
@@ -112,8 +129,29 @@ def _compress(state: _State, message: _Message, *, full: bool) -> _State:
     return [value + before for value, before in zip((a, b, c, d), state, strict=True)]
 
 
-def _mix(turn: int, b: _Column, c: _Column, d: _Column, out: _Column) -> None:
+def _common_prefix(state: _State, message: _Message) -> tuple[int, _State]:
+    """How many first steps are the same for all rows, and the columns after them: keys often begin alike.
+
+    Words 0 to 15 enter steps 0 to 15, so that steps before the first word that differs take plain numbers.
+    """
+    first = [int(column[0]) for column in state]
+    steps = next((index for index, word in enumerate(message) if not isinstance(word, int)), _WORDS)
+    if steps == 0 or any(bool((column != value).any()) for column, value in zip(state, first, strict=True)):
+        return 0, [column.copy() for column in state]
+    a, b, c, d = first
+    for step in range(steps):
+        word = message[step]
+        assert isinstance(word, int)
+        total = (a + (d ^ (b & (c ^ d))) + word + _SINES[step]) & 0xFFFFFFFF
+        shift = _SHIFTS[step]
+        turned = ((total << shift) | (total >> (32 - shift))) + b & 0xFFFFFFFF
+        a, b, c, d = d, turned, b, c
+    return steps, [np.full_like(state[0], value) for value in (a, b, c, d)]
+
+
+def _mix(step: int, b: _Column, c: _Column, d: _Column, out: _Column, pair: _Column) -> None:
     """The round function of RFC 1321 (F, G, H or I) in the forms with the fewest passes."""
+    turn = step // 16
     if turn == 0:
         np.bitwise_xor(c, d, out)
         np.bitwise_and(out, b, out)
@@ -122,9 +160,12 @@ def _mix(turn: int, b: _Column, c: _Column, d: _Column, out: _Column) -> None:
         np.bitwise_xor(b, c, out)
         np.bitwise_and(out, d, out)
         np.bitwise_xor(out, c, out)
+    elif turn == 2 and step % 2 == 0:
+        # b ^ c is c ^ d of the next step, which needs one pass then.
+        np.bitwise_xor(b, c, pair)
+        np.bitwise_xor(pair, d, out)
     elif turn == 2:
-        np.bitwise_xor(b, c, out)
-        np.bitwise_xor(out, d, out)
+        np.bitwise_xor(pair, b, out)
     else:
         np.invert(d, out)
         np.bitwise_or(out, b, out)

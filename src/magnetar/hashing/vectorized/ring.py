@@ -12,6 +12,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from magnetar.hashing.crc import crc32
+from magnetar.hashing.ketama import ketama_hash
 from magnetar.hashing.vectorized.batch import ROWS_PER_BATCH, Hashes, batches, key_count
 from magnetar.hashing.vectorized.crc import crc32_batch
 from magnetar.hashing.vectorized.md5 import first_word
@@ -27,35 +29,31 @@ class PointTable:
     __slots__ = ("_first", "_owners", "_points", "_steps")
 
     def __init__(self, points: Sequence[int], owners: Sequence[int]) -> None:
-        sorted_points = np.asarray(points, np.uint64)
-        begins = np.arange(1 << _ARC_BITS, dtype=np.uint64) << np.uint64(32 - _ARC_BITS)
+        sorted_points = np.asarray(points, np.uint32)
+        begins = np.arange(1 << _ARC_BITS, dtype=np.uint32) << np.uint32(32 - _ARC_BITS)
         first = np.searchsorted(sorted_points, begins, side="right")
-        ends = np.append(first[1:], len(sorted_points))
-        self._steps = int((ends - first).max())
-        self._first = first.astype(np.int32)
-        # One entry more than there are points: beyond the last one the first one owns.
-        self._points = np.append(sorted_points, np.uint64(1 << 32))
-        self._owners = np.append(np.asarray(owners, np.int32), np.int32(owners[0]))
+        self._steps = int((np.append(first[1:], len(sorted_points)) - first).max())
+        self._first = first.astype(np.intp)
+        # Beyond the last point the first one owns; the greatest hash may step on through all of this padding.
+        padding = self._steps + 1
+        self._points = np.append(sorted_points, np.full(padding, 0xFFFFFFFF, np.uint32))
+        self._owners = np.append(np.asarray(owners, np.int32), np.full(padding, owners[0], np.int32))
 
     def owners(self, hashes: Hashes) -> Owners:
         """Owner of every place."""
-        positions = self._first[hashes >> np.uint32(32 - _ARC_BITS)]
+        # Places are below 65,536 and positions inside the padding; `clip` only spares numpy the check.
+        positions = np.take(self._first, (hashes >> np.uint32(32 - _ARC_BITS)).astype(np.intp), mode="clip")
         for _ in range(self._steps):
-            beyond = self._points[positions] <= hashes
+            beyond = np.take(self._points, positions, mode="clip") <= hashes
             if not beyond.any():
                 break
             positions += beyond
-        owners: Owners = self._owners[positions]
-        return owners
+        return np.take(self._owners, positions, mode="clip")
 
 
-def owners(algorithm: str, points: Sequence[int], point_owners: Sequence[int], keys: object) -> Owners:
+def owners(algorithm: str, table: PointTable, keys: object) -> Owners:
     """Owner of every key on a `ketama` or `crc32` ring."""
-    from magnetar.hashing.crc import crc32
-    from magnetar.hashing.ketama import ketama_hash
-
     twin, scalar = (first_word, ketama_hash) if algorithm == "ketama" else (crc32_batch, crc32)
-    table = PointTable(points, point_owners)
     out = np.empty(key_count(keys), np.int32)
     for start, batch, long_rows in batches(keys):
         hashes = twin(batch)
@@ -65,9 +63,8 @@ def owners(algorithm: str, points: Sequence[int], point_owners: Sequence[int], k
     return out
 
 
-def owners_of_hashes(points: Sequence[int], point_owners: Sequence[int], hashes: Hashes) -> Owners:
+def owners_of_hashes(table: PointTable, hashes: Hashes) -> Owners:
     """Owner of every place on a ring."""
-    table = PointTable(points, point_owners)
     out = np.empty(len(hashes), np.int32)
     for start in range(0, len(hashes), ROWS_PER_BATCH):
         part = np.asarray(hashes[start : start + ROWS_PER_BATCH], np.uint32)
