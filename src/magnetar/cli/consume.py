@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import re
+import signal
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -82,21 +84,37 @@ def consume_command(
             initial_position=getattr(pulsar.InitialPosition, subscription_position),
             receiver_queue_size=queue_size,
         )
-        for count, message in enumerate(received(consumer, wait_s), 1):
+        stop = stop_on_ctrl_c()
+        for count, message in enumerate(received(consumer, wait_s, stop), 1):
             show(message, as_json=as_json, as_hex=as_hex, hide=hide_content)
             consumer.acknowledge(message)
             if count == num_messages:
                 break
             if rate:
-                time.sleep(1 / rate)
+                stop.wait(1 / rate)
+        if stop.is_set():
+            raise KeyboardInterrupt
 
 
-def received(consumer: Any, wait_s: float | None) -> Iterator[Any]:
-    """Messages as they come; ends after `wait_s` without one (None: never)."""
+def stop_on_ctrl_c() -> threading.Event:
+    """Set by the first Ctrl-C, so that it never comes between printing and acknowledging; the second one interrupts at once."""
+    stop = threading.Event()
+
+    def interrupted(*_: object) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    signal.signal(signal.SIGINT, interrupted)
+    return stop
+
+
+def received(consumer: Any, wait_s: float | None, stop: threading.Event) -> Iterator[Any]:
+    """Messages as they come; ends when told to stop, and after `wait_s` without one (None: never)."""
     import pulsar
 
     last = time.monotonic()
-    while wait_s is None or time.monotonic() - last < wait_s:
+    while not stop.is_set() and (wait_s is None or time.monotonic() - last < wait_s):
         try:
             message = consumer.receive(POLL_MS)
         except pulsar.Timeout:
