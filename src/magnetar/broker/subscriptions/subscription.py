@@ -71,7 +71,9 @@ class Subscription:
         self._bytes_out_before = 0
         self._clock = clock
         self._rng = rng
-        self._members = Membership(topic_name, name, cursor, ledger, scheduler, clock, config, delayed_storage if cursor.durable else None)
+        self._members = Membership(
+            topic_name, name, cursor, ledger, scheduler, clock, config, delayed_storage if cursor.durable else None
+        )
         self._pump: Pump = self._members.pump
         self._resetting = asyncio.Lock()
         self._closed = False
