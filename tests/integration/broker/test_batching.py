@@ -63,7 +63,9 @@ def test_a_batch_is_one_entry_with_an_index_for_each_message(client: pulsar.Clie
         topic, batching_enabled=True, batching_max_messages=5, batching_max_publish_delay_ms=10_000
     )
     ids = send_all(producer, [b"%d" % index for index in range(10)])
-    assert [position(message_id)[1:] for message_id in ids] == [(entry, index) for entry in (0, 1) for index in range(5)]
+    assert [position(message_id)[1:] for message_id in ids] == [
+        (entry, index) for entry in (0, 1) for index in range(5)
+    ]
     received = take(consumer, 10)
     assert [entry.data() for entry in received] == [b"%d" % index for index in range(10)]
     assert [position(entry.message_id()) for entry in received] == [position(message_id) for message_id in ids]
@@ -73,7 +75,11 @@ def test_a_batch_of_one_is_still_a_batch(client: pulsar.Client, topic: str) -> N
     consumer = client.subscribe(topic, "sub")
     client.create_producer(topic, batching_enabled=True).send(b"alone", properties={"k": "v"})
     received = consumer.receive(5000)
-    assert (received.data(), received.properties(), position(received.message_id())[1:]) == (b"alone", {"k": "v"}, (0, 0))
+    assert (received.data(), received.properties(), position(received.message_id())[1:]) == (
+        b"alone",
+        {"k": "v"},
+        (0, 0),
+    )
 
 
 def test_key_based_batches_carry_their_key_on_the_entry(
