@@ -68,7 +68,9 @@ def test_failover_hands_over_what_is_not_acknowledged_in_order(client: pulsar.Cl
     assert receive_all(second, 6) == [b"3", b"4", b"6", b"7", b"8", b"9"]
 
 
-def test_failover_survives_the_crash_of_the_active_client(server: ServerProcess, client: pulsar.Client, topic: str) -> None:
+def test_failover_survives_the_crash_of_the_active_client(
+    server: ServerProcess, client: pulsar.Client, topic: str
+) -> None:
     with RawConnection(server.port) as raw:
         raw.subscribe(topic, "sub", FAILOVER, consumer_name="a")
         standby = client.subscribe(topic, "sub", Type.Failover, consumer_name="b")
