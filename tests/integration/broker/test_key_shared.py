@@ -82,7 +82,9 @@ def collect(ledger: Ledger, consumers: dict[str, pulsar.Consumer], quiet_ms: int
 
 
 def test_each_key_has_one_consumer_and_its_order(client: pulsar.Client, topic: str) -> None:
-    consumers = {f"c{index}": client.subscribe(topic, "sub", KeyShared, consumer_name=f"c{index}") for index in range(4)}
+    consumers = {
+        f"c{index}": client.subscribe(topic, "sub", KeyShared, consumer_name=f"c{index}") for index in range(4)
+    }
     publish(client, topic, range(2000))
     ledger = Ledger()
     assert collect(ledger, consumers) == 2000
@@ -93,7 +95,9 @@ def test_each_key_has_one_consumer_and_its_order(client: pulsar.Client, topic: s
 
 
 def test_the_ordering_key_wins_over_the_partition_key(client: pulsar.Client, topic: str) -> None:
-    consumers = {f"c{index}": client.subscribe(topic, "sub", KeyShared, consumer_name=f"c{index}") for index in range(3)}
+    consumers = {
+        f"c{index}": client.subscribe(topic, "sub", KeyShared, consumer_name=f"c{index}") for index in range(3)
+    }
     producer = client.create_producer(topic)
     for number in range(120):
         producer.send_async(b"%d" % number, None, partition_key=str(number), ordering_key=f"order-{number % 6}")
@@ -331,7 +335,9 @@ def test_order_over_crashes_of_the_server(start_server: StartServer, connect: Co
     """The clients reconnect by themselves; what was acknowledged before a receipt may come again, but never out of order."""
     server = start_server()
     client = connect(server.service_url, operation_timeout_seconds=30)
-    consumers = {f"c{index}": client.subscribe(topic, "sub", KeyShared, consumer_name=f"c{index}") for index in range(3)}
+    consumers = {
+        f"c{index}": client.subscribe(topic, "sub", KeyShared, consumer_name=f"c{index}") for index in range(3)
+    }
     publish(client, topic, range(2000))
     ledger = Ledger()
     for name, consumer in consumers.items():
