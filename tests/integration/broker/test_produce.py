@@ -74,7 +74,9 @@ def test_a_message_above_the_limit_is_refused_by_the_client_that_was_told(client
 
 def test_stored_bytes_are_those_that_were_sent(server: ServerProcess, topic: str) -> None:
     """Whatever the metadata claims about compression, encryption or batches: the server looks at none of it."""
-    odd = message(b"\x00not zstd at all", compression=3, uncompressed_size=123456, encryption_algo="none", sequence_id=3)
+    odd = message(
+        b"\x00not zstd at all", compression=3, uncompressed_size=123456, encryption_algo="none", sequence_id=3
+    )
     with RawConnection(server.port) as connection:
         connection.subscribe(topic, "sub")
         connection.producer(topic)
@@ -165,9 +167,7 @@ def test_generated_producer_names_are_unique_and_survive_in_messages(client: pul
     assert [received.producer_name() for received in take(consumer, 3)] == names
 
 
-def test_what_was_acknowledged_is_there_after_a_crash(
-    start_server: StartServer, connect: Connect, topic: str
-) -> None:
+def test_what_was_acknowledged_is_there_after_a_crash(start_server: StartServer, connect: Connect, topic: str) -> None:
     server = start_server()
     client = connect(server.service_url)
     client.subscribe(topic, "sub").close()
