@@ -87,9 +87,7 @@ def test_absurd_permits_saturate(server: ServerProcess, topic: str, permits: int
 
 
 @pytest.mark.parametrize("kind", [Shared, pulsar.ConsumerType.Exclusive, pulsar.ConsumerType.KeyShared])
-def test_zero_queue_consumers_hold_nothing_back(
-    client: pulsar.Client, topic: str, kind: pulsar.ConsumerType
-) -> None:
+def test_zero_queue_consumers_hold_nothing_back(client: pulsar.Client, topic: str, kind: pulsar.ConsumerType) -> None:
     """With a queue of 0 the client asks for one message per receive: what it has not asked for stays with the others."""
     consumer = client.subscribe(topic, "sub", kind, receiver_queue_size=0)
     producer = client.create_producer(topic)
