@@ -45,9 +45,7 @@ def receive_all(consumer: Any, count: int, *, ack: bool = True, timeout_ms: int 
     return [message.data() for message in take(consumer, count, ack=ack, timeout_ms=timeout_ms)]
 
 
-def take(
-    consumer: Any, count: int, *, ack: bool = True, timeout_ms: int = RECEIVE_TIMEOUT_MS
-) -> list[pulsar.Message]:
+def take(consumer: Any, count: int, *, ack: bool = True, timeout_ms: int = RECEIVE_TIMEOUT_MS) -> list[pulsar.Message]:
     """The next `count` messages, acknowledged one by one."""
     messages = []
     for _ in range(count):
