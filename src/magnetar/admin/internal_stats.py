@@ -49,8 +49,11 @@ def internal_stats(ledger: ManagedLedger) -> dict[str, Any]:
     }
 
 
+RANGES_SHOWN_MAX = 1000
+"""Acknowledged ranges of a cursor that are printed; the count covers all of them."""
+
+
 def _cursor(ledger: ManagedLedger, cursor: ManagedCursor) -> dict[str, Any]:
-    ranges = cursor.individual_ranges()
     return {
         "markDeletePosition": _text(cursor.mark_delete_position),
         "readPosition": _text(cursor.read_position),
@@ -59,14 +62,14 @@ def _cursor(ledger: ManagedLedger, cursor: ManagedCursor) -> dict[str, Any]:
         "messagesConsumedCounter": ledger.entries_total - cursor.backlog_entries,
         "cursorLedger": -1,
         "cursorLedgerLastEntry": -1,
-        "individuallyDeletedMessages": _ranges(ranges),
+        "individuallyDeletedMessages": _ranges(cursor.individual_ranges(RANGES_SHOWN_MAX)),
         "lastLedgerSwitchTimestamp": iso_time(cursor.last_active_ms),
         "state": "Open" if cursor.durable else "NonDurable",
         "active": cursor.has_more,
         "numberOfEntriesSinceFirstNotAckedMessage": ledger.entries_between(
             cursor.mark_delete_position, cursor.read_position
         ),
-        "totalNonContiguousDeletedMessagesRange": len(ranges),
+        "totalNonContiguousDeletedMessagesRange": cursor.individual_range_count,
         "properties": dict(cursor.properties),
     }
 

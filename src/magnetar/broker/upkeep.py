@@ -45,6 +45,8 @@ class Upkeep:
             await job(topic)
         except MagnetarError as error:
             logger.warning("upkeep failed topic=%s job=%s error=%s", topic.name, job.__name__, error)
+        except Exception:  # our bug, in one topic: the other topics and their clients have not deserved it
+            logger.exception("upkeep failed topic=%s job=%s", topic.name, job.__name__)
 
     async def _sample_rates(self) -> None:
         while True:

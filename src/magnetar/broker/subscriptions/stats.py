@@ -8,13 +8,13 @@ from typing import Any, Protocol
 from magnetar.broker.rates import Rates
 from magnetar.broker.subscriptions.consumer import Consumer
 from magnetar.broker.subscriptions.types import SubscriptionType
-from magnetar.managed_ledger.position import Position
 
 
 class HoleyCursor(Protocol):
     """What statistics need of a cursor."""
 
-    def individual_ranges(self) -> list[tuple[Position, Position]]: ...
+    @property
+    def individual_range_count(self) -> int: ...
 
 
 class Described(Protocol):
@@ -111,7 +111,7 @@ def subscription_stats(subscription: Described) -> dict[str, Any]:
         "allowOutOfOrderDelivery": any(consumer.allow_out_of_order for consumer in consumers),
         "keySharedMode": subscription.key_shared_mode_name,
         "consumersAfterMarkDeletePosition": {},
-        "nonContiguousDeletedMessagesRanges": len(subscription.cursor.individual_ranges()),
+        "nonContiguousDeletedMessagesRanges": subscription.cursor.individual_range_count,
         "nonContiguousDeletedMessagesRangesSerializedSize": 0,
         "delayedMessageIndexSizeInBytes": subscription.delayed_index_bytes,
         "subscriptionProperties": dict(subscription.properties),
