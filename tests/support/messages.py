@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pulsar
+import pytest
 
 from tests.support.waiting import wait_until
 
@@ -82,10 +83,7 @@ def position(message_id: pulsar.MessageId) -> tuple[int, int, int]:
 def ends_at_once(*errors: type[pulsar.PulsarException]) -> Iterator[None]:
     """The call fails with one of `errors` (any Pulsar error without), and it does not hang."""
     started_s = time.monotonic()
-    try:
+    with pytest.raises(errors or (pulsar.PulsarException,)) as raised:
         yield
-    except errors or (pulsar.PulsarException,) as error:
-        elapsed_s = time.monotonic() - started_s
-        assert elapsed_s < NEGATIVE_CASE_S, f"{type(error).__name__} came only after {elapsed_s:.1f} s"
-    else:
-        raise AssertionError("the call succeeded")
+    elapsed_s = time.monotonic() - started_s
+    assert elapsed_s < NEGATIVE_CASE_S, f"{raised.type.__name__} came only after {elapsed_s:.1f} s"
