@@ -300,8 +300,9 @@ class FakeCursor:
             self.mark_delete += 1
             self.acked.remove(self.mark_delete)
 
-    def individual_ranges(self) -> list[tuple[Position, Position]]:
-        return []
+    @property
+    def individual_range_count(self) -> int:
+        return len(self.acked)
 
     async def close(self) -> None:
         self.closed = True
