@@ -86,6 +86,7 @@ class HashRing:
             raise HashingError(f"{points_per_digest} points of a digest: an MD5 has 1 to {MAX_POINTS_PER_DIGEST}")
         self._points_per_digest = points_per_digest
         self._weights: dict[str, float] = {}
+        self._names: tuple[str, ...] = ()
         self._digests: dict[str, list[int]] = {}
         self._points: list[int] = []
         self._owners: list[int] = []
@@ -103,7 +104,7 @@ class HashRing:
     @property
     def nodes(self) -> tuple[str, ...]:
         """The names in the order they were given or added; `owners` answers with indices into this."""
-        return tuple(self._weights)
+        return self._names
 
     @property
     def weights(self) -> dict[str, float]:
@@ -256,7 +257,8 @@ class HashRing:
         for node, count in counts.items():
             for point in self._node_points(node, count):
                 ordered[point] = min(ordered.get(point, node), node)
-        index = {node: position for position, node in enumerate(self._weights)}
+        self._names = tuple(self._weights)
+        index = {node: position for position, node in enumerate(self._names)}
         self._points = sorted(ordered)
         self._owners = [index[ordered[point]] for point in self._points]
         self._table = None
