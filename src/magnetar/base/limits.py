@@ -41,6 +41,9 @@ The number of entries is bounded by the setting maxPendingPublishRequestsPerConn
 FRAMES_PER_CALLBACK_MAX = 512
 """Frames handled before other connections and timers get their turn; the rest follows by `call_soon`."""
 
+FRAMES_PER_REQUEST = 16
+"""What a control request counts for in the limit above: it is a task, and takes as long as so many messages."""
+
 PRODUCERS_PER_CONNECTION_MAX = 10_000
 """More are answered with NotAllowedError."""
 
@@ -50,8 +53,8 @@ CONSUMERS_PER_CONNECTION_MAX = 10_000
 BATCH_MESSAGES_MAX = 100_000
 """Messages that one batch may hold: an entry that claims more is refused."""
 
-PENDING_REQUESTS_PER_CONNECTION_MAX = 50_000
-"""Control requests of one connection under way: reading pauses."""
+PENDING_REQUESTS_PER_CONNECTION_MAX = 1_000
+"""Control requests of one connection under way: reading pauses until half have ended. Each is a task of some kilobytes."""
 
 # ---- Consumers
 PERMITS_MAX = 2**31 - 1

@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 from google.protobuf.message import DecodeError
@@ -61,6 +62,7 @@ class Session(asyncio.Protocol):
         self._publishes_max = context.config.max_pending_publishes_per_connection
         self._frames: deque[Frame] = deque()
         self._process_scheduled = False
+        self._turn_charged = 0
         self._paused_by = 0
         self._output: list[bytes] = []
         self._output_bytes = 0
@@ -203,11 +205,12 @@ class Session(asyncio.Protocol):
 
     def _process(self) -> None:
         self._process_scheduled = False
+        self._turn_charged = 0
         frames = self._frames
         budget = limits.FRAMES_PER_CALLBACK_MAX
         try:
             while frames and self._paused_by & ~_PAUSED_BY_FRAMES == 0:
-                if budget == 0:
+                if budget <= self._turn_charged:
                     self._process_scheduled = True
                     self._pause(_PAUSED_BY_FRAMES)
                     self._loop.call_soon(self._process)
@@ -245,10 +248,12 @@ class Session(asyncio.Protocol):
         if not self._paused_by & reason:
             return
         self._paused_by &= ~reason
-        if self._paused_by or self.closed:
+        if self.closed:
             return
-        self._transport.resume_reading()
-        if self._frames and not self._process_scheduled:
+        if not self._paused_by:
+            self._transport.resume_reading()
+        # Frames left over are handled although they are themselves a reason not to read more: only their end clears it.
+        if self._frames and not self._process_scheduled and self._paused_by & ~_PAUSED_BY_FRAMES == 0:
             self._process_scheduled = True
             self._loop.call_soon(self._process)
 
@@ -257,6 +262,7 @@ class Session(asyncio.Protocol):
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         """Run a control request as a task of the broker. Its errors are answered by itself or logged here."""
         self._requests += 1
+        self._turn_charged += limits.FRAMES_PER_REQUEST
         if self._requests >= limits.PENDING_REQUESTS_PER_CONNECTION_MAX:
             self._pause(_PAUSED_BY_REQUESTS)
         self.context.scope.spawn(self._guarded(work), name)
@@ -269,9 +275,21 @@ class Session(asyncio.Protocol):
         except Exception:
             logger.exception("request failed address=%s", self.address)
         finally:
-            self._requests -= 1
-            if self._requests <= limits.PENDING_REQUESTS_PER_CONNECTION_MAX // 2:
-                self._resume(_PAUSED_BY_REQUESTS)
+            self._request_ended()
+
+    @contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """Around a wait that only the client can end: its further requests are read however many of these there are."""
+        self._request_ended()
+        try:
+            yield
+        finally:
+            self._requests += 1
+
+    def _request_ended(self) -> None:
+        self._requests -= 1
+        if self._requests <= limits.PENDING_REQUESTS_PER_CONNECTION_MAX // 2:
+            self._resume(_PAUSED_BY_REQUESTS)
 
     def request(self, work: Coroutine[Any, Any, None], request_id: int, name: str) -> None:
         """Like `spawn`, for requests whose failure is answered with ERROR."""

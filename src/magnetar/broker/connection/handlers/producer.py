@@ -55,7 +55,9 @@ async def _open(session: Session, request: CommandProducer) -> None:
     if ready:
         return
     session.opening.discard(("producer", newcomer.producer_id))
-    if await topic.publishers.wait_for_promotion(newcomer) and not session.closed:
+    with session.uncounted():
+        promoted = await topic.publishers.wait_for_promotion(newcomer)
+    if promoted and not session.closed:
         session.write(_success(request.request_id, newcomer, ready=True))
 
 
