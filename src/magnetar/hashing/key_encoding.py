@@ -31,11 +31,12 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
+from functools import lru_cache
 from struct import Struct, error
 from typing import Any, Final, NamedTuple
 
 from magnetar.hashing.errors import KeyEncodingError
-from magnetar.hashing.key_types import KeyType
+from magnetar.hashing.key_types import MAX_CACHED_TYPES, KeyType
 
 NULL_BYTES: Final = (0xFFFF_FFF0).to_bytes(4, "little")
 MICROS_PER_DAY: Final = 86_400_000_000
@@ -65,6 +66,7 @@ class Interval(NamedTuple):
     micros: int
 
 
+@lru_cache(maxsize=MAX_CACHED_TYPES)
 def encoder(key_type: KeyType) -> Encoder:
     """The encoding of one column, NULL (`None`) included. KeyEncodingError at the value that does not fit."""
     inner = _encoder(key_type)

@@ -8,12 +8,16 @@ and `from_arrow` translate.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 from magnetar.hashing.errors import KeyEncodingError
 
 MAX_TYPE_DEPTH: Final = 32
 """Deeper nesting of arrays, structs and maps is refused: no real key has it, and parsing is recursive."""
+
+MAX_CACHED_TYPES: Final = 1024
+"""Spellings of types that are remembered; the one used longest ago is read anew."""
 
 _ALIASES: Final = {
     "boolean": "boolean", "bool": "boolean",
@@ -77,7 +81,12 @@ class KeyType:
 
 def as_key_type(given: str | KeyType) -> KeyType:
     """A KeyType from its text or itself."""
-    return given if isinstance(given, KeyType) else KeyType.parse(given)
+    return given if isinstance(given, KeyType) else _parse_cached(given)
+
+
+@lru_cache(maxsize=MAX_CACHED_TYPES)
+def _parse_cached(text: str) -> KeyType:
+    return KeyType.parse(text)
 
 
 def _parse(text: str, overrides: dict[str, str], depth: int) -> KeyType:
