@@ -304,3 +304,12 @@ def split(data: bytes) -> tuple[MessageMetadata, bytes]:
 
 def now_ms() -> int:
     return int(time.time() * 1000)
+
+
+def send_command(sequence_id: int, producer_id: int = 1) -> BaseCommand:
+    """SEND of one message."""
+    command = BaseCommand(type=BaseCommand.SEND)
+    command.send.producer_id = producer_id
+    command.send.sequence_id = sequence_id
+    command.send.num_messages = 1
+    return command
