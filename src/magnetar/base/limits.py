@@ -53,8 +53,10 @@ CONSUMERS_PER_CONNECTION_MAX = 10_000
 BATCH_MESSAGES_MAX = 100_000
 """Messages that one batch may hold: an entry that claims more is refused."""
 
-PENDING_REQUESTS_PER_CONNECTION_MAX = 1_000
-"""Control requests of one connection under way: reading pauses until half have ended. Each is a task of some kilobytes."""
+PENDING_REQUESTS_PER_CONNECTION_MAX = 100
+"""Control requests of one connection under way: reading pauses until half have ended.
+
+Each is a task of some kilobytes that waits for the one metadata thread: this bounds how long others queue behind it."""
 
 # ---- Consumers
 PERMITS_MAX = 2**31 - 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -48,6 +48,9 @@ def bounded(server: ServerProcess, growth_bytes: int, what: str) -> Iterator[Non
     before = resident_bytes(server.pid)
     latencies.clear()
     yield
+    enough = time.monotonic() + 10
+    while len(latencies) < 12 and time.monotonic() < enough:
+        time.sleep(0.01)
     grown = peak_resident_bytes(server.pid) - before
     over.set()
     worker.join(10)
@@ -197,7 +200,7 @@ def test_a_client_that_asks_and_never_reads(frugal: ServerProcess, what: str) ->
     }[what]
     burst = encode_frame(question.SerializeToString()) * 2000
     with silent_client(frugal.port) as client, bounded(frugal, 150 * MIB, f"{what} without reading"):
-        deadline = time.monotonic() + 6
+        deadline = time.monotonic() + 4
         try:
             while time.monotonic() < deadline and client.send_some(burst, 0.5) == len(burst):
                 pass
@@ -205,14 +208,12 @@ def test_a_client_that_asks_and_never_reads(frugal: ServerProcess, what: str) ->
             pass
 
 
-def test_answers_to_a_vanished_client_go_nowhere(
-    frugal: ServerProcess, start_server: Callable[..., ServerProcess]
-) -> None:
+def test_answers_to_a_vanished_client_go_nowhere(frugal: ServerProcess) -> None:
     """Asked, and gone before the answer: nothing is left of it."""
     question = BaseCommand(type=BaseCommand.LOOKUP, lookupTopic={"topic": "asked", "request_id": 1})
     burst = encode_frame(question.SerializeToString()) * 500
-    with bounded(frugal, 60 * MIB, "vanishing clients"):
-        for number in range(200):
+    with bounded(frugal, 80 * MIB, "vanishing clients"):
+        for number in range(50):
             with RawClient(frugal.port) as client:
                 client.connect()
                 client.send_bytes(burst)

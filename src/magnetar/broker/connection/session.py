@@ -314,7 +314,9 @@ class Session(asyncio.Protocol):
         return True
 
     def write(self, data: bytes) -> None:
-        """Append to the output; one socket write per loop tick."""
+        """Append to the output; one socket write per loop tick. Nothing is kept for a client that is gone."""
+        if self.closed:
+            return
         self._output.append(data)
         self._output_bytes += len(data)
         if not self._flush_scheduled:
