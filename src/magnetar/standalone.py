@@ -23,6 +23,7 @@ from magnetar.base.network import AsyncioNetwork, SocketListener
 from magnetar.bookkeeper.bookie.bookie import Bookie
 from magnetar.bookkeeper.bookie.config import BookieConfig
 from magnetar.bookkeeper.bookie.directory_lock import DirectoryLock
+from magnetar.bookkeeper.bookie.disk import Disk
 from magnetar.bookkeeper.client.bookies import BookieDirectory
 from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.client.ledger_manager import LedgerManager
@@ -43,8 +44,11 @@ _MINUTE_MS = 60_000
 class Standalone:
     """`async with Standalone(config) as server:` serves until it is left. `failure` is set when a part had to stop itself."""
 
-    def __init__(self, config: StandaloneConfig) -> None:
+    def __init__(self, config: StandaloneConfig, disk: Disk | None = None) -> None:
+        """`disk`: the bookie's, the operating system's files by default."""
         self.config = config
+        self._disk = disk
+        self._bookies = BookieDirectory()
         self.failed = asyncio.Event()
         self.failure: BaseException | None = None
         self._stack = AsyncExitStack()
@@ -71,11 +75,12 @@ class Standalone:
         metadata = await SqliteMetadataStore.open(config.data_dir / "metadata.sqlite", executor)
         stack.push_async_callback(metadata.close)
         manager = LedgerManager(metadata)
-        bookies = BookieDirectory()
+        bookies = self._bookies
         self.bookie = await stack.enter_async_context(
             Bookie(
                 bookie_config(config),
                 clock=clock,
+                disk=self._disk,
                 rng=random.Random(rng.random()),
                 list_ledgers=manager.list_ids,
                 ledger_exists=manager.exists,
@@ -102,6 +107,8 @@ class Standalone:
         bookies.register(BOOKIE_ID, self.bookie, writable=writable)
 
     def _bookie_failed(self, error: StorageError) -> None:
+        """Without a bookie to write to, what is under way fails now instead of going from ledger to ledger."""
+        self._register(self._bookies, False)
         self.failure = error
         self.failed.set()
 

@@ -73,6 +73,19 @@ class ServerProcess:
         self._process.send_signal(signal.SIGKILL)
         self._reap()
 
+    def signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        if self._process.poll() is None:
+            self._process.send_signal(number)
+
+    def wait(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
+        """Until it has ended by itself; the exit code."""
+        assert self._process is not None
+        code = self._process.wait(timeout_s)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        return code
+
     def stop(self) -> int:
         """SIGTERM and wait; the exit code."""
         assert self._process is not None
