@@ -60,6 +60,11 @@ class ServerProcess:
         return self._ports[0]
 
     @property
+    def http_port(self) -> int:
+        """Of the admin API."""
+        return self._ports[1]
+
+    @property
     def pid(self) -> int:
         assert self._process is not None
         return self._process.pid

@@ -1,0 +1,44 @@
+"""Start to ready < 1 s, idle memory < 80 MiB, idle CPU < 1 %, with a second look for noise of the machine."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.support.process import MIB, cpu_seconds, resident_bytes
+from tests.support.server import ServerProcess
+
+READY_MAX_S = 1.0
+IDLE_MAX_BYTES = 80 * MIB
+IDLE_CPU_MAX = 0.01
+IDLE_S = 4.0
+
+
+def test_start_to_ready(tmp_path: Path) -> None:
+    """The median of five: empty directory, then the same one again."""
+    times_s = []
+    for _ in range(5):
+        server = ServerProcess(tmp_path / "data")
+        started = time.monotonic()
+        server.start()
+        times_s.append(time.monotonic() - started)
+        assert server.stop() == 0
+    print(
+        f"\nstart to ready: median {statistics.median(times_s):.3f} s of {', '.join(f'{each:.3f}' for each in times_s)}"
+    )
+    assert statistics.median(times_s) < READY_MAX_S
+
+
+def test_idle_costs_next_to_nothing(start_server: Callable[..., ServerProcess]) -> None:
+    """CPU time of the process itself, so that neighbours do not count; settled for a second first."""
+    server = start_server()
+    time.sleep(1)
+    before_s = cpu_seconds(server.pid)
+    time.sleep(IDLE_S)
+    share = (cpu_seconds(server.pid) - before_s) / IDLE_S
+    resident = resident_bytes(server.pid)
+    print(f"\nidle: {resident / MIB:.1f} MiB resident, {share * 100:.2f} % of a core")
+    assert resident < IDLE_MAX_BYTES
+    assert share < IDLE_CPU_MAX
