@@ -50,6 +50,12 @@ def emit_record(record: Mapping[str, object], *, as_json: bool, title: str = "")
             click.echo(f"{name}\t{cell(value)}")
 
 
+def emit_done(as_json: bool, **record: object) -> None:
+    """What a command changed: a JSON object when asked; else nothing, as a command that worked says."""
+    if as_json:
+        print_json(record)
+
+
 def cell(value: object) -> str:
     """A value as a person reads it."""
     if isinstance(value, bool):

@@ -9,7 +9,7 @@ import click
 
 from magnetar.broker.naming import NamespaceName
 from magnetar.cli.admin_http import admin_url_option, request, topic_path
-from magnetar.cli.output import emit, emit_record, json_option, print_json
+from magnetar.cli.output import emit, emit_done, emit_record, json_option, print_json
 from magnetar.cli.peek import peek_command
 
 SUBSCRIPTION_COLUMNS = {
@@ -49,18 +49,22 @@ def list_command(namespace: str, partitioned: bool, admin_url: str, as_json: boo
 @topics_group.command("create")
 @click.argument("topic")
 @admin_url_option
-def create_command(topic: str, admin_url: str) -> None:
+@json_option
+def create_command(topic: str, admin_url: str, as_json: bool) -> None:
     """Create TOPIC without partitions."""
     request("PUT", admin_url, topic_path(topic), {})
+    emit_done(as_json, created=topic)
 
 
 @topics_group.command("create-partitioned-topic")
 @click.argument("topic")
 @click.option("-p", "--partitions", type=click.IntRange(1), required=True, help="How many.")
 @admin_url_option
-def create_partitioned_command(topic: str, partitions: int, admin_url: str) -> None:
+@json_option
+def create_partitioned_command(topic: str, partitions: int, admin_url: str, as_json: bool) -> None:
     """Create TOPIC with partitions."""
     request("PUT", admin_url, f"{topic_path(topic)}/partitions", partitions)
+    emit_done(as_json, created=topic, partitions=partitions)
 
 
 @topics_group.command("delete")
@@ -68,10 +72,12 @@ def create_partitioned_command(topic: str, partitions: int, admin_url: str) -> N
 @click.option("--partitioned", is_flag=True, help="TOPIC is partitioned: delete all its partitions.")
 @click.option("-f", "--force", is_flag=True, help="Even while clients are connected.")
 @admin_url_option
-def delete_command(topic: str, partitioned: bool, force: bool, admin_url: str) -> None:
+@json_option
+def delete_command(topic: str, partitioned: bool, force: bool, admin_url: str, as_json: bool) -> None:
     """Delete TOPIC with all its messages and subscriptions."""
     path = topic_path(topic) + ("/partitions" if partitioned else "")
     request("DELETE", admin_url, f"{path}?force={str(force).lower()}")
+    emit_done(as_json, deleted=topic)
 
 
 @topics_group.command("subscriptions")
@@ -92,20 +98,24 @@ def subscriptions_command(topic: str, admin_url: str, as_json: bool) -> None:
 @click.option("-s", "--subscription", required=True)
 @click.option("-f", "--force", is_flag=True, help="Even while consumers are connected.")
 @admin_url_option
-def unsubscribe_command(topic: str, subscription: str, force: bool, admin_url: str) -> None:
+@json_option
+def unsubscribe_command(topic: str, subscription: str, force: bool, admin_url: str, as_json: bool) -> None:
     """Delete a subscription of TOPIC."""
     path = f"{topic_path(topic)}/subscription/{quote(subscription, safe='')}"
     request("DELETE", admin_url, f"{path}?force={str(force).lower()}")
+    emit_done(as_json, topic=topic, unsubscribed=subscription)
 
 
 @topics_group.command("stats")
 @click.argument("topic")
-@click.option("--partitioned", is_flag=True, help="TOPIC is partitioned: the sum over its partitions.")
+@click.option("--partitioned", is_flag=True, help="The sum over the partitions; without it found out by itself.")
 @admin_url_option
 @json_option
 def stats_command(topic: str, partitioned: bool, admin_url: str, as_json: bool) -> None:
     """Rates, sizes, producers and subscriptions of TOPIC; --json prints Pulsar's whole document."""
-    document = request("GET", admin_url, topic_path(topic) + ("/partitioned-stats" if partitioned else "/stats")).json()
+    path = topic_path(topic)
+    partitioned = partitioned or request("GET", admin_url, f"{path}/partitions").json()["partitions"] > 0
+    document = request("GET", admin_url, path + ("/partitioned-stats" if partitioned else "/stats")).json()
     if as_json:
         print_json(document)
         return
