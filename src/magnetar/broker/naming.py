@@ -24,6 +24,7 @@ PARTITION_SUFFIX = "-partition-"
 
 _NAMED_ENTITY = re.compile(r"[-=:.\w]+\Z", re.ASCII)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_RELATIVE = (".", "..")  # no metadata path may hold them: ZooKeeper refuses them, and they are never escaped
 _PARTITION = re.compile(r"(.+)-partition-(0|[1-9][0-9]{0,8})\Z", re.DOTALL)
 
 
@@ -105,7 +106,7 @@ class TopicName:
 
 def entity_name(text: str, kind: str) -> str:
     """A tenant, namespace or cluster name: letters, digits and `-=:._`."""
-    if not _NAMED_ENTITY.match(text) or text in (".", ".."):
+    if not _NAMED_ENTITY.match(text) or text in _RELATIVE:
         raise InvalidTopicNameError(f"'{text}' is not a {kind} name; use letters, digits and - = : . _")
     return text
 

@@ -106,9 +106,7 @@ def test_eviction_drops_the_oldest_backlog_and_keeps_producers(
 @pytest.mark.parametrize("policy", ["producer_exception", "consumer_backlog_eviction"])
 def test_quota_by_age(start_server: StartServer, connect: Connect, topic: str, policy: str) -> None:
     client = connect(
-        start_server(
-            backlogQuotaDefaultRetentionPolicy=policy, backlogQuotaDefaultLimitSecond=1, **QUICK
-        ).service_url
+        start_server(backlogQuotaDefaultRetentionPolicy=policy, backlogQuotaDefaultLimitSecond=1, **QUICK).service_url
     )
     client.subscribe(topic, "sub").close()
     send_all(client.create_producer(topic), [b"old"] * 10)

@@ -62,9 +62,7 @@ def test_waiting_messages_neither_cost_permits_nor_hold_others_up(server: Server
         raw.producer(topic)
         raw.subscribe(topic, "sub", permits=5)
         for index in range(1000):
-            raw.publish(
-                message(b"late", sequence_id=index, deliver_at_time=now_ms() + 3_600_000), sequence_id=index
-            )
+            raw.publish(message(b"late", sequence_id=index, deliver_at_time=now_ms() + 3_600_000), sequence_id=index)
         for index in range(5):
             raw.publish(message(b"%d" % index, sequence_id=1000 + index), sequence_id=1000 + index)
         assert [split(raw.message()[1])[1] for _ in range(5)] == [b"%d" % index for index in range(5)]

@@ -47,7 +47,9 @@ def fill(port: int, topic: str, count: int) -> None:
             numbers = range(first, min(first + IN_FLIGHT, count))
             raw.send_bytes(
                 b"".join(
-                    frame(send_command(number), message(b"x" * 100, sequence_id=number, partition_key=str(number % KEYS)))
+                    frame(
+                        send_command(number), message(b"x" * 100, sequence_id=number, partition_key=str(number % KEYS))
+                    )
                     for number in numbers
                 )
             )

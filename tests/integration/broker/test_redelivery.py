@@ -17,9 +17,7 @@ SHARED, FAILOVER = 1, 2
 
 
 @pytest.mark.parametrize("kind", [Shared, KeyShared], ids=lambda kind: kind.name)
-def test_nacked_messages_come_again_with_a_count(
-    client: pulsar.Client, topic: str, kind: pulsar.ConsumerType
-) -> None:
+def test_nacked_messages_come_again_with_a_count(client: pulsar.Client, topic: str, kind: pulsar.ConsumerType) -> None:
     consumer = client.subscribe(topic, "sub", kind, negative_ack_redelivery_delay_ms=50)
     send_all(client.create_producer(topic), [b"bad", b"good"], partition_key="k")
     bad, good = take(consumer, 2, ack=False)
@@ -47,9 +45,7 @@ def test_nacks_on_an_exclusive_subscription_repeat_everything_unacknowledged_onc
 
 
 def test_a_nacked_part_of_a_batch_comes_without_the_acknowledged_part(client: pulsar.Client, topic: str) -> None:
-    consumer = client.subscribe(
-        topic, "sub", Shared, negative_ack_redelivery_delay_ms=50, batch_index_ack_enabled=True
-    )
+    consumer = client.subscribe(topic, "sub", Shared, negative_ack_redelivery_delay_ms=50, batch_index_ack_enabled=True)
     producer = client.create_producer(
         topic, batching_enabled=True, batching_max_messages=5, batching_max_publish_delay_ms=10_000
     )
@@ -138,9 +134,7 @@ def test_dead_letters(client: pulsar.Client, topic: str, kind: pulsar.ConsumerTy
     """After two redeliveries a message goes to the dead letter topic, where the initial subscription keeps it."""
     letters = f"{topic}-letters"
     policy = pulsar.ConsumerDeadLetterPolicy(2, letters, "keeper")
-    consumer = client.subscribe(
-        topic, "sub", kind, negative_ack_redelivery_delay_ms=20, dead_letter_policy=policy
-    )
+    consumer = client.subscribe(topic, "sub", kind, negative_ack_redelivery_delay_ms=20, dead_letter_policy=policy)
     send_all(client.create_producer(topic), [b"good", b"poison", b"fine"], partition_key="k")
     seen: dict[bytes, int] = {}
     while True:

@@ -45,9 +45,7 @@ def discover_every_second(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_pulsar, "ConsumerConfiguration", with_period)
 
 
-def test_topics_that_match_now_and_later(
-    client: pulsar.Client, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_topics_that_match_now_and_later(client: pulsar.Client, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Messages of a topic that is found later are not missed: its subscription begins at its first message."""
     early = [client.create_producer(f"{topic}-a{index}") for index in range(3)]
     other = client.create_producer(f"{topic}-b")
@@ -79,9 +77,7 @@ def test_topics_that_match_now_and_later(
     ],
     ids=["persistent", "non-persistent", "all"],
 )
-def test_modes(
-    client: pulsar.Client, topic: str, mode: pulsar.RegexSubscriptionMode, expected: set[bytes]
-) -> None:
+def test_modes(client: pulsar.Client, topic: str, mode: pulsar.RegexSubscriptionMode, expected: set[bytes]) -> None:
     base = base_of(topic)
     stored = client.create_producer(f"persistent://public/default/{base}-p")
     passing = client.create_producer(f"non-persistent://public/default/{base}-n")
@@ -106,9 +102,7 @@ def test_partitions_are_listed_one_by_one(start_server: StartServer, connect: Co
     with RawConnection(server.port) as raw:
         listed = topics_of(raw, "public/default").getTopicsOfNamespaceResponse.topics
         assert sorted(listed) == [f"{topic}-partition-{index}" for index in range(3)]
-    consumer = client.subscribe(
-        re.compile(f"{topic}.*"), "sub", initial_position=pulsar.InitialPosition.Earliest
-    )
+    consumer = client.subscribe(re.compile(f"{topic}.*"), "sub", initial_position=pulsar.InitialPosition.Earliest)
     assert [entry.data() for entry in drain(consumer, quiet_ms=1000)] == [b"x"]
 
 

@@ -84,9 +84,7 @@ def test_retention_keeps_what_is_acknowledged(start_server: StartServer, connect
 
 
 def test_retention_by_size_keeps_about_that_much(start_server: StartServer, connect: Connect, topic: str) -> None:
-    client = connect(
-        start_server(**QUICK, defaultRetentionTimeInMinutes=-1, defaultRetentionSizeInMB=1).service_url
-    )
+    client = connect(start_server(**QUICK, defaultRetentionTimeInMinutes=-1, defaultRetentionSizeInMB=1).service_url)
     consumer = client.subscribe(topic, "sub")
     body = random.Random(1).randbytes(5000)
     send_all(client.create_producer(topic), [body] * 1000)  # ledgers of 100 entries: 0.5 MiB each
@@ -126,9 +124,7 @@ def test_disk_space_is_freed(start_server: StartServer, connect: Connect, topic:
 
 def test_unconsumed_messages_expire(start_server: StartServer, connect: Connect, topic: str) -> None:
     """TTL: older than a second counts as consumed; what is newer stays."""
-    client = connect(
-        start_server(ttlDurationDefaultInSeconds=1, messageExpiryCheckIntervalInMinutes=0.005).service_url
-    )
+    client = connect(start_server(ttlDurationDefaultInSeconds=1, messageExpiryCheckIntervalInMinutes=0.005).service_url)
     client.subscribe(topic, "sub").close()
     producer = client.create_producer(topic)
     send_all(producer, payloads(50))

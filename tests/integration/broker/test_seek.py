@@ -80,9 +80,7 @@ def test_by_time_the_first_message_published_then_or_later(server: ServerProcess
 
 
 @pytest.mark.parametrize(("moment", "expected"), [(0, [b"0", b"1"]), (2**62, [])], ids=["before all", "after all"])
-def test_by_time_beyond_the_ends(
-    client: pulsar.Client, topic: str, moment: int, expected: list[bytes]
-) -> None:
+def test_by_time_beyond_the_ends(client: pulsar.Client, topic: str, moment: int, expected: list[bytes]) -> None:
     consumer = client.subscribe(topic, "sub")
     producer = client.create_producer(topic)
     send_all(producer, payloads(2))
@@ -137,9 +135,7 @@ def test_consumers_are_closed_before_the_answer(server: ServerProcess, topic: st
         assert other.expect(BaseCommand.CLOSE_CONSUMER)[0].close_consumer.consumer_id == 7
 
 
-@pytest.mark.parametrize(
-    "position", [(10**9, 0), (2**63 - 1, 2**63 - 1), (2**64 - 1, 2**64 - 1), (0, 10**6)], ids=str
-)
+@pytest.mark.parametrize("position", [(10**9, 0), (2**63 - 1, 2**63 - 1), (2**64 - 1, 2**64 - 1), (0, 10**6)], ids=str)
 def test_foreign_ids_are_answered_at_once_and_lose_nothing_new(
     server: ServerProcess, topic: str, position: tuple[int, int]
 ) -> None:

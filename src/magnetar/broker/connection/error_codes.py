@@ -55,6 +55,19 @@ def code_of(error: BaseException) -> int:
     return ServerError.PersistenceError if isinstance(error, MagnetarError) else ServerError.UnknownError
 
 
+_RETRIED_BY_CPP = {
+    ServerError.InvalidTopicName: ServerError.TopicNotFound,
+    ServerError.SubscriptionNotFound: ServerError.NotAllowedError,
+}
+"""Final errors whose code the C++ client retries until its operation times out, and what ends its call at once."""
+
+
+def answer_code_of(error: BaseException, client_version: str) -> int:
+    """The code for an ERROR to a request. The C++, Python and Node clients (one library) get final errors as such."""
+    code = code_of(error)
+    return _RETRIED_BY_CPP.get(code, code) if client_version.startswith("Pulsar-CPP") else code
+
+
 def text_of(error: BaseException) -> str:
     """Magnetar's own texts go to the client; of anything else only the kind (the log has the rest)."""
     return (

@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError
 from magnetar.base import limits
 from magnetar.base.errors import MagnetarError
 from magnetar.broker.connection.context import BrokerContext
-from magnetar.broker.connection.error_codes import code_of, text_of
+from magnetar.broker.connection.error_codes import answer_code_of, code_of, text_of
 from magnetar.broker.subscriptions.consumer import Consumer
 from magnetar.broker.topics.producer import Producer
 from magnetar.broker.topics.publish import PublishOp
@@ -301,7 +301,7 @@ class Session(asyncio.Protocol):
         except Exception as error:
             if not isinstance(error, MagnetarError):
                 logger.exception("request failed address=%s", self.address)
-            self.write(commands.error(request_id, code_of(error), text_of(error)))
+            self.write(commands.error(request_id, answer_code_of(error, self.client_version), text_of(error)))
 
     # ---- Output
 
