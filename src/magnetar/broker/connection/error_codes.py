@@ -26,6 +26,7 @@ CODES: dict[type[MagnetarError], int] = {
     errors.UnsupportedVersionError: ServerError.UnsupportedVersionError,
     errors.TopicNotFoundError: ServerError.TopicNotFound,
     errors.SubscriptionNotFoundError: ServerError.SubscriptionNotFound,
+    errors.ConsumerNotFoundError: ServerError.ConsumerNotFound,
     errors.TooManyRequestsError: ServerError.TooManyRequests,
     errors.TopicTerminatedError: ServerError.TopicTerminatedError,
     errors.ProducerBusyError: ServerError.ProducerBusy,
@@ -34,6 +35,10 @@ CODES: dict[type[MagnetarError], int] = {
     errors.ConsumerAssignError: ServerError.ConsumerAssignError,
     errors.NotAllowedError: ServerError.NotAllowedError,
     errors.ProducerFencedError: ServerError.ProducerFenced,
+    errors.TransactionCoordinatorNotFoundError: ServerError.TransactionCoordinatorNotFound,
+    errors.InvalidTxnStatusError: ServerError.InvalidTxnStatus,
+    errors.TransactionConflictError: ServerError.TransactionConflict,
+    errors.TransactionNotFoundError: ServerError.TransactionNotFound,
 }
 """One code per class; a subclass without an entry of its own has its parent's."""
 
@@ -55,7 +60,7 @@ def code_of(error: BaseException) -> int:
     return ServerError.PersistenceError if isinstance(error, MagnetarError) else ServerError.UnknownError
 
 
-_RETRIED_BY_CPP = {
+_RETRIED_BY_CPP: dict[int, int] = {
     ServerError.InvalidTopicName: ServerError.TopicNotFound,
     ServerError.SubscriptionNotFound: ServerError.NotAllowedError,
 }
