@@ -19,9 +19,22 @@ LEAVES = [
     if issubclass(kind, BrokerError) and kind.__module__ == errors.__name__
 ]
 CPP_ENDS_CALL = set(
-    "AuthenticationError AuthorizationError ConsumerBusy ProducerBlockedQuotaExceededError ChecksumError TopicNotFound "
-    "ProducerBlockedQuotaExceededException TooManyRequests TopicTerminatedError ProducerBusy IncompatibleSchema "
-    "ConsumerAssignError NotAllowedError ProducerFenced".split()
+    [
+        "AuthenticationError",
+        "AuthorizationError",
+        "ConsumerBusy",
+        "ProducerBlockedQuotaExceededError",
+        "ChecksumError",
+        "TopicNotFound",
+        "ProducerBlockedQuotaExceededException",
+        "TooManyRequests",
+        "TopicTerminatedError",
+        "ProducerBusy",
+        "IncompatibleSchema",
+        "ConsumerAssignError",
+        "NotAllowedError",
+        "ProducerFenced",
+    ]
 )
 NEVER_FOR_PRODUCER_OR_SUBSCRIBE = {
     "unsupported-version",
