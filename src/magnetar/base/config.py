@@ -249,7 +249,7 @@ class StandaloneConfig:
         "Acknowledge a message only when the disk has it. false LOSES acknowledged messages when the machine stops.",
     )
     journal_max_size_mb: int = setting(
-        256, "journalMaxSizeMB", "Size at which the journal starts a new file. BookKeeper: 2048.", unit="MiB", minimum=1
+        32, "journalMaxSizeMB", "Size at which the journal starts a new file. BookKeeper: 2048.", unit="MiB", minimum=1
     )
     flush_interval_ms: int = setting(
         60_000, "flushInterval", "Longest time between checkpoints, which bound recovery.", unit="ms", minimum=10

@@ -33,6 +33,10 @@ WRITE_FAILED_HOLD_S = 1.0
 """After entries were refused, appends are refused for this long (or until `resume_writes`): entries that were sent behind the
 refused ones must not be stored before their producers have sent those again."""
 
+BARREN_LEDGERS_MAX = 2
+"""Ledgers in a row that failed without storing one entry; then appends are refused for a while instead of going to a third, because
+bookies that refuse everything would otherwise be answered with thousands of ledgers."""
+
 ADD_TIMEOUT_S = 120.0
 """Without any completion for this long although appends are pending, the ledger is given up as if one of them had failed."""
 
@@ -62,6 +66,7 @@ class AppendPipeline:
 
     __slots__ = (
         "_age_timer",
+        "_barren",
         "_context",
         "_hold_until_s",
         "_max_bytes",
@@ -92,6 +97,7 @@ class AppendPipeline:
         self._switch_task: asyncio.Task[None] | None = None
         self._age_timer: asyncio.TimerHandle | None = None
         self._hold_until_s = 0.0
+        self._barren = 0
         self.set_limits(context.config)
 
     def set_limits(self, config: ManagedLedgerConfig) -> None:
@@ -181,8 +187,18 @@ class AppendPipeline:
             appender.handle.ledger_id,
             error,
         )
-        if self.appender is appender:
+        if self.appender is not appender:
+            return
+        self._barren = 0 if appender.summary.entries else self._barren + 1
+        if self._barren < BARREN_LEDGERS_MAX:
             self._begin_switch(appender)
+            return
+        self._barren = 0
+        self.appender = None
+        self._unfinished = appender
+        self.state = State.SWITCHING
+        self._cancel_age_timer()
+        self._writes_failed(appender, error)
 
     # ---- Changing ledgers
 

@@ -336,3 +336,23 @@ async def test_hung_appends_move_to_a_new_ledger_in_time(monkeypatch: pytest.Mon
         world.clock.ms += 121_000
         await appends.wait(3)
         assert appends.stored == numbered(3, 2)
+
+
+async def test_bookies_that_refuse_everything_are_not_answered_with_ledger_after_ledger() -> None:
+    world = World()
+    bookie = world.cluster.bookies[0]
+    async with world.broker() as factory:
+        ledger = await factory.open(NAME, KEEP)
+        first = ledger.current_ledger_id
+        bookie.add_code = ReturnCode.IO_ERROR
+        appends = Appends()
+        for payload in numbered(5):
+            appends.append(ledger, payload)
+        await appends.wait(5)
+        assert [data for data, _, _ in appends.answers] == numbered(5)
+        assert all(isinstance(error, WriteFailedError) for error in appends.errors)
+        assert ledger.state is State.WRITE_FAILED
+        assert ledger.current_ledger_id - first < append_pipeline.BARREN_LEDGERS_MAX
+        bookie.add_code = None
+        ledger.resume_writes()
+        assert len(await append_all(ledger, numbered(5))) == 5

@@ -32,7 +32,7 @@ Done = Callable[[int], None]
 
 _logger = logging.getLogger(__name__)
 
-_SPARES_MAX = 4
+_SPARES_MAX = 2
 """Trimmed files kept for reuse, whose blocks fdatasync need not record again; further ones are deleted."""
 
 _OK = int(ReturnCode.OK)
