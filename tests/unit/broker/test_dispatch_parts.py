@@ -9,13 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.base.limits import PERMITS_MAX
-from magnetar.broker.dispatch.entry_metadata import NO_MARKER, metadata_bounds, metadata_of
+from magnetar.broker.dispatch.entry_metadata import NO_MARKER, metadata_of
 from magnetar.broker.dispatch.permits import add_permits, messages_left
 from magnetar.broker.dispatch.position_key import key_of, position_of
 from magnetar.broker.dispatch.redelivery import RedeliveryCounts, RedeliveryQueue
 from magnetar.broker.dispatch.waiting import Waiting
 from magnetar.hashing.murmur3 import key_slot
 from magnetar.managed_ledger.entry import Entry
+from magnetar.wire.pulsar.headers import metadata_bounds
 
 from .dispatch_fakes import payload
 

@@ -13,7 +13,7 @@ from magnetar.admin.routes.paths import NAMESPACE
 from magnetar.admin.routing import Route
 from magnetar.admin.topic_access import as_persistent
 from magnetar.broker.errors import TopicNotFoundError
-from magnetar.broker.namespaces.bundles import bundle_of, topic_hash
+from magnetar.broker.namespaces.bundles import bundle_of
 from magnetar.broker.namespaces.errors import PreconditionFailedError
 from magnetar.broker.naming import PERSISTENT, TopicName
 from magnetar.broker.topics.persistent import PersistentTopic
@@ -27,7 +27,7 @@ async def _in_bundle(call: Call, topics: list[TopicName]) -> list[TopicName]:
     boundaries = await call.broker.namespaces.boundaries(call.namespace)
     if bundle not in {f"{low}_{high}" for low, high in pairwise(boundaries)}:
         raise PreconditionFailedError(f"{bundle} is no bundle of {call.namespace}")
-    return [topic for topic in topics if bundle_of(topic_hash(topic), boundaries) == bundle]
+    return [topic for topic in topics if bundle_of(topic, boundaries) == bundle]
 
 
 async def _persistent_topics(call: Call) -> AsyncIterator[PersistentTopic]:

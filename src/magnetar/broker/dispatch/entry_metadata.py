@@ -1,28 +1,20 @@
-"""What dispatch must know of a stored entry, parsed once and kept on `entry.parsed` for all subscriptions.
-
-Layout of an entry (protocol facts 5.1): optionally `0x0e02 u32 size BrokerEntryMetadata`, then optionally `0x0e01 u32 crc32c`, then
-`u32 metadataSize, MessageMetadata, payload`, all big-endian.
-"""
+"""What dispatch must know of a stored entry, parsed once and kept on `entry.parsed` for all subscriptions."""
 
 from __future__ import annotations
 
 import base64
 import binascii
-from struct import Struct
 from typing import Final
 
 from google.protobuf.message import DecodeError
 
 from magnetar.hashing.murmur3 import key_slot
 from magnetar.managed_ledger.entry import Entry
+from magnetar.wire.pulsar.headers import metadata_bounds
 from magnetar.wire.pulsar.PulsarApi_pb2 import MessageMetadata
 
-MAGIC_CHECKSUM: Final = 0x0E01
-MAGIC_BROKER_ENTRY: Final = 0x0E02
 NO_MARKER: Final = -1
 
-_MAGIC_AND_SIZE: Final = Struct(">HI")
-_SIZE: Final = Struct(">I")
 _parse = MessageMetadata.FromString
 
 
@@ -61,26 +53,6 @@ class EntryMetadata:
             slot = self._slot = key_slot(key.encode() if isinstance(key, str) else key)
             self._key = b""
         return slot
-
-
-def metadata_bounds(data: bytes) -> tuple[int, int]:
-    """Where MessageMetadata begins and ends in an entry. ValueError when the entry is too short for what it announces."""
-    offset = 0
-    size = len(data)
-    if size >= 6:
-        magic, broker_size = _MAGIC_AND_SIZE.unpack_from(data)
-        if magic == MAGIC_BROKER_ENTRY:
-            offset = 6 + broker_size
-            magic = int.from_bytes(data[offset : offset + 2], "big")
-        if magic == MAGIC_CHECKSUM:
-            offset += 6
-    start = offset + 4
-    if start > size:
-        raise ValueError(f"an entry of {size} bytes has no message metadata")
-    end = start + _SIZE.unpack_from(data, offset)[0]
-    if end > size:
-        raise ValueError(f"message metadata ends at byte {end} of an entry of {size}")
-    return start, end
 
 
 def metadata_of(entry: Entry) -> EntryMetadata:

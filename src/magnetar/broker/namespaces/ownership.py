@@ -10,7 +10,7 @@ import json
 
 from magnetar.base.errors import BadVersionError
 from magnetar.broker.config import BrokerConfig
-from magnetar.broker.namespaces.bundles import bundle_of, topic_hash
+from magnetar.broker.namespaces.bundles import bundle_of
 from magnetar.broker.namespaces.registry import NamespaceRegistry
 from magnetar.broker.naming import TopicName
 from magnetar.metadata import paths
@@ -50,7 +50,7 @@ class Ownership:
     async def acquire(self, topic: TopicName) -> str:
         """Take the bundle of `topic` unless it is ours already; answers the bundle."""
         boundaries = await self._registry.boundaries(topic.namespace_name)
-        bundle = bundle_of(topic_hash(topic), boundaries)
+        bundle = bundle_of(topic, boundaries)
         name = f"{topic.namespace_name}/{bundle}"
         if name not in self._owned:
             record: dict[str, object] = {

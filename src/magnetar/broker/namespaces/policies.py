@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from magnetar.broker.config import BrokerConfig
+from magnetar.broker.namespaces.bundles import boundaries_text
 
 Document = dict[str, Any]
 
@@ -63,7 +64,7 @@ def new_document(cluster: str, num_bundles: int) -> Document:
     return {
         "auth_policies": {"namespace_auth": {}, "destination_auth": {}, "subscription_auth_roles": {}},
         "replication_clusters": [cluster],
-        "bundles": {"boundaries": bundle_boundaries(num_bundles), "numBundles": num_bundles},
+        "bundles": {"boundaries": boundaries_text(num_bundles), "numBundles": num_bundles},
         "backlog_quota_map": {},
         "deleted": False,
         "encryption_required": False,
@@ -73,13 +74,6 @@ def new_document(cluster: str, num_bundles: int) -> Document:
         "subscription_types_enabled": [],
         "properties": {},
     }
-
-
-def bundle_boundaries(num_bundles: int) -> list[str]:
-    """Equal parts of the 32-bit hash space, as Pulsar writes them: `0x00000000` up to `0xffffffff`."""
-    step = (1 << 32) / num_bundles
-    inner = [int(index * step) for index in range(num_bundles)]
-    return [f"0x{boundary:08x}" for boundary in [*inner, 0xFFFFFFFF]]
 
 
 def effective(config: BrokerConfig, document: Mapping[str, Any]) -> EffectivePolicies:

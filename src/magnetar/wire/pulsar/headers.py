@@ -8,13 +8,17 @@ neither magic nor checksum.
 
 from __future__ import annotations
 
+from struct import Struct
+
 from magnetar.base.checksum import crc32c
 from magnetar.wire.pulsar.PulsarApi_pb2 import MessageMetadata
 
 MAGIC_CRC32C = b"\x0e\x01"
 MAGIC_BROKER_ENTRY_METADATA = b"\x0e\x02"
-METADATA_BYTES_MAX = 1024 * 1024
-"""A longer MessageMetadata is refused: it could never be delivered inside a command-sized budget."""
+_MAGIC_CRC32C = 0x0E01
+_MAGIC_BROKER_ENTRY_METADATA = 0x0E02
+_MAGIC_AND_SIZE = Struct(">HI")
+_SIZE = Struct(">I")
 
 
 def checksum_matches(headers_and_payload: bytes) -> bool:
@@ -27,17 +31,23 @@ def checksum_matches(headers_and_payload: bytes) -> bool:
 def metadata_bounds(data: bytes) -> tuple[int, int]:
     """Start and end offset of the MessageMetadata inside an entry; the payload begins at the end.
 
-    Raises ValueError when the data is shorter than its own sizes say.
+    Raises ValueError when the data is shorter than its own sizes say. Called for every entry that is dispatched.
     """
-    position = 0
-    if data[:2] == MAGIC_BROKER_ENTRY_METADATA:
-        position = 6 + int.from_bytes(data[2:6], "big")
-    if data[position : position + 2] == MAGIC_CRC32C:
-        position += 6
-    start = position + 4
-    end = start + int.from_bytes(data[position:start], "big")
-    if end > len(data):
-        raise ValueError(f"message metadata ends at {end}, behind the {len(data)} bytes of its entry")
+    offset = 0
+    size = len(data)
+    if size >= 6:
+        magic, broker_size = _MAGIC_AND_SIZE.unpack_from(data)
+        if magic == _MAGIC_BROKER_ENTRY_METADATA:
+            offset = 6 + broker_size
+            magic = int.from_bytes(data[offset : offset + 2], "big")
+        if magic == _MAGIC_CRC32C:
+            offset += 6
+    start = offset + 4
+    if start > size:
+        raise ValueError(f"an entry of {size} bytes has no message metadata")
+    end = start + _SIZE.unpack_from(data, offset)[0]
+    if end > size:
+        raise ValueError(f"message metadata ends at byte {end} of an entry of {size}")
     return start, end
 
 
