@@ -105,7 +105,7 @@ def test_subscriptions_created_while_ledgers_are_trimmed_miss_nothing(
 # ---- 14: holes dropped beyond a limit
 
 
-def test_ten_thousand_holes_survive_crashes_while_they_grow(start_server: StartServer, connect: Connect) -> None:
+def test_ten_thousand_holes_survive_a_crash(start_server: StartServer, connect: Connect) -> None:
     server = start_server()
     client = connect(server.service_url)
     producer = client.create_producer("holes", block_if_queue_full=True, batching_enabled=False)
@@ -114,14 +114,10 @@ def test_ten_thousand_holes_survive_crashes_while_they_grow(start_server: StartS
     for number in range(count):
         producer.send_async(b"%d" % number, lambda result, message_id: None)
     producer.flush()
-    last_acked = 0
-    for turn in range(count):
+    for _ in range(count):
         message = consumer.receive(10_000)
-        number = int(message.data())
-        if number % 2:
+        if int(message.data()) % 2:
             consumer.acknowledge(message)
-            last_acked = turn
-    assert last_acked
     time.sleep(1.2)
     server.restart()
     consumer.close()

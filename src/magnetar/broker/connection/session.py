@@ -11,8 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
 from google.protobuf.message import DecodeError
@@ -21,6 +20,7 @@ from magnetar.base import limits
 from magnetar.base.errors import MagnetarError
 from magnetar.broker.connection.context import BrokerContext
 from magnetar.broker.connection.error_codes import answer_code_of, code_of, text_of
+from magnetar.broker.connection.requests import ControlRequests
 from magnetar.broker.subscriptions.consumer import Consumer
 from magnetar.broker.topics.producer import Producer
 from magnetar.broker.topics.publish import PublishOp
@@ -69,7 +69,9 @@ class Session(asyncio.Protocol):
         self._flush_scheduled = False
         self._write_paused = False
         self._output_refused = False
-        self._requests = 0
+        self.requests = ControlRequests(
+            context.scope, lambda: self._pause(_PAUSED_BY_REQUESTS), lambda: self._resume(_PAUSED_BY_REQUESTS)
+        )
         self._heard = True
         self._ping_sent = False
         self._timer: asyncio.TimerHandle | None = None
@@ -260,36 +262,9 @@ class Session(asyncio.Protocol):
     # ---- Control requests
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        """Run a control request as a task of the broker. Its errors are answered by itself or logged here."""
-        self._requests += 1
+        """Run a control request as a task of the broker. Its errors are answered by itself or logged."""
         self._turn_charged += limits.FRAMES_PER_REQUEST
-        if self._requests >= limits.PENDING_REQUESTS_PER_CONNECTION_MAX:
-            self._pause(_PAUSED_BY_REQUESTS)
-        self.context.scope.spawn(self._guarded(work), name)
-
-    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
-        try:
-            await work
-        except MagnetarError as error:
-            logger.warning("request failed address=%s error=%s", self.address, error)
-        except Exception:
-            logger.exception("request failed address=%s", self.address)
-        finally:
-            self._request_ended()
-
-    @contextmanager
-    def uncounted(self) -> Iterator[None]:
-        """Around a wait that only the client can end: its further requests are read however many of these there are."""
-        self._request_ended()
-        try:
-            yield
-        finally:
-            self._requests += 1
-
-    def _request_ended(self) -> None:
-        self._requests -= 1
-        if self._requests <= limits.PENDING_REQUESTS_PER_CONNECTION_MAX // 2:
-            self._resume(_PAUSED_BY_REQUESTS)
+        self.requests.spawn(work, name, self.address)
 
     def request(self, work: Coroutine[Any, Any, None], request_id: int, name: str) -> None:
         """Like `spawn`, for requests whose failure is answered with ERROR."""

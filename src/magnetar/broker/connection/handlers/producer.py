@@ -55,7 +55,7 @@ async def _open(session: Session, request: CommandProducer) -> None:
     if ready:
         return
     session.opening.discard(("producer", newcomer.producer_id))
-    with session.uncounted():
+    with session.requests.uncounted():
         promoted = await topic.publishers.wait_for_promotion(newcomer)
     if promoted and not session.closed:
         session.write(_success(request.request_id, newcomer, ready=True))
