@@ -18,24 +18,22 @@ LEAVES = [
     for _, kind in inspect.getmembers(errors, inspect.isclass)
     if issubclass(kind, BrokerError) and kind.__module__ == errors.__name__
 ]
-CPP_ENDS_CALL = set(
-    [
-        "AuthenticationError",
-        "AuthorizationError",
-        "ConsumerBusy",
-        "ProducerBlockedQuotaExceededError",
-        "ChecksumError",
-        "TopicNotFound",
-        "ProducerBlockedQuotaExceededException",
-        "TooManyRequests",
-        "TopicTerminatedError",
-        "ProducerBusy",
-        "IncompatibleSchema",
-        "ConsumerAssignError",
-        "NotAllowedError",
-        "ProducerFenced",
-    ]
-)
+CPP_ENDS_CALL = {
+    "AuthenticationError",
+    "AuthorizationError",
+    "ConsumerBusy",
+    "ProducerBlockedQuotaExceededError",
+    "ChecksumError",
+    "TopicNotFound",
+    "ProducerBlockedQuotaExceededException",
+    "TooManyRequests",
+    "TopicTerminatedError",
+    "ProducerBusy",
+    "IncompatibleSchema",
+    "ConsumerAssignError",
+    "NotAllowedError",
+    "ProducerFenced",
+}
 NEVER_FOR_PRODUCER_OR_SUBSCRIBE = {
     "unsupported-version",
     "consumer-not-found",
