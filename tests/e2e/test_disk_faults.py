@@ -146,6 +146,7 @@ def test_a_full_disk_refuses_and_recovers_without_a_restart(tmp_path: Path) -> N
         received = [consumer.receive(2000) for _ in range(5)]  # reads go on
         assert not server.failed.is_set()
         disk.full = False
+        server.check_disk()
         wait_until(lambda: answers == [pulsar.Result.Ok], 30, "the message is stored once there is room")
         producer.send(b"after")
         assert [consumer.receive(5000).data() for _ in range(2)] == [b"while full", b"after"]

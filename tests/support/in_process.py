@@ -43,6 +43,10 @@ class InProcessServer:
             raise self._problem
         return self
 
+    def check_disk(self) -> None:
+        """The bookie looks at its free space now, which it does by itself every ten seconds."""
+        asyncio.run_coroutine_threadsafe(self._standalone.bookie.check_disk(), self._loop).result(START_TIMEOUT_S)
+
     def __exit__(self, *exc: object) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(START_TIMEOUT_S)
@@ -59,6 +63,7 @@ class InProcessServer:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         async with Standalone(self._config, self._disk) as server:
+            self._standalone = server
             self.service_url = server.service_url
             self._ready.set()
             stop = asyncio.create_task(self._stop.wait())
