@@ -11,10 +11,10 @@ import pulsar
 import pytest
 
 from magnetar.base.errors import DiskIOError
+from magnetar.testing.server import ServerProcess
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand
 from tests.support.in_process import FaultyDisk, InProcessServer
 from tests.support.raw import ClosedByServer, RawClient, send_frame
-from tests.support.server import ServerProcess
 from tests.support.traffic import read_log
 from tests.support.waiting import wait_until
 

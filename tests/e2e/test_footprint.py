@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from magnetar.testing.server import ServerProcess
 from tests.support.process import MIB, cpu_seconds, resident_bytes
-from tests.support.server import ServerProcess
 
 READY_MAX_S = 1.0
 IDLE_MAX_BYTES = 80 * MIB

@@ -10,9 +10,9 @@ from pathlib import Path
 import pulsar
 import pytest
 
+from magnetar.testing.server import ServerProcess
 from tests.support.in_process import FaultyDisk, InProcessServer
 from tests.support.proxy import CuttingProxy
-from tests.support.server import ServerProcess
 from tests.support.traffic import key_of, read_log
 from tests.support.waiting import wait_until
 

@@ -15,7 +15,7 @@ from typing import Any
 import pulsar
 import pytest
 
-from tests.support.server import ServerProcess
+from magnetar.testing.server import ServerProcess
 from tests.support.traffic import (
     WINDOW,
     Consuming,

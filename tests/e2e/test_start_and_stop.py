@@ -15,10 +15,10 @@ from pathlib import Path
 import pulsar
 import pytest
 
+from magnetar.testing.server import ServerProcess
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand
 from tests.support.process import MIB
 from tests.support.raw import RawClient
-from tests.support.server import ServerProcess
 from tests.support.traffic import key_of, read_log
 from tests.support.waiting import wait_until
 

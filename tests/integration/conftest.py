@@ -9,7 +9,7 @@ from pathlib import Path
 import pulsar
 import pytest
 
-from tests.support.server import ServerProcess
+from magnetar.testing.server import ServerProcess
 
 _names = itertools.count()
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pulsar
 
-from tests.support.server import ServerProcess
+from magnetar.testing.server import ServerProcess
 
 StartServer = Callable[..., ServerProcess]
 Connect = Callable[..., pulsar.Client]

@@ -76,6 +76,11 @@ class ServerProcess:
         return self._ports[0]
 
     @property
+    def http_port(self) -> int:
+        """Of the admin API."""
+        return self._ports[1]
+
+    @property
     def pid(self) -> int:
         return self._running().pid
 
@@ -88,11 +93,15 @@ class ServerProcess:
         self._running().send_signal(signal.SIGKILL)
         self.wait()
 
-    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Ask it to stop and wait; the exit code."""
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal, unless it has ended by itself."""
         process = self._running()
         if process.poll() is None:
             process.send_signal(number)
+
+    def stop(self) -> int:
+        """SIGTERM and wait; the exit code."""
+        self.signal(signal.SIGTERM)
         return self.wait()
 
     def wait(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
@@ -125,4 +134,5 @@ def _port(url: str) -> int:
 
 def _environment() -> dict[str, str]:
     """Settings of the developer's own shell must not leak into a test."""
-    return {key: value for key, value in os.environ.items() if not key.startswith(("MAGNETAR_", "PULSAR_PREFIX_"))}
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("MAGNETAR_", "PULSAR_PREFIX_"))}
+    return kept | {"PYTHONUNBUFFERED": "1"}

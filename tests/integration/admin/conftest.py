@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import requests
 
-from tests.support.server import ServerProcess
+from magnetar.testing.server import ServerProcess
 
 _names = itertools.count()
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from magnetar import __version__
+from magnetar.testing.server import ServerProcess
 from tests.integration.admin.conftest import Api
-from tests.support.server import ServerProcess
 
 
 def test_health_and_status_are_plain_texts(api: Api, server: ServerProcess) -> None:

@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
+from magnetar.testing.server import ServerProcess
 from tests.integration.admin.conftest import Api
 from tests.support.process import resident_bytes
-from tests.support.server import ServerProcess
 from tests.support.types import StartServer
 
 

@@ -7,9 +7,9 @@ import requests
 from prometheus_client.parser import text_string_to_metric_families
 
 from magnetar.admin.metrics.topics import SUBSCRIPTION_COLUMNS, TOPIC_COLUMNS
+from magnetar.testing.server import ServerProcess
 from tests.integration.admin.conftest import Api
 from tests.support.messages import receive_all
-from tests.support.server import ServerProcess
 from tests.support.waiting import wait_until
 
 DASHBOARD_NAMES = (

@@ -6,9 +6,9 @@ import threading
 
 import pulsar
 
+from magnetar.testing.server import ServerProcess
 from tests.support.messages import ends_at_once, receive_all
 from tests.support.raw_client import BaseCommand, RawConnection, message
-from tests.support.server import ServerProcess
 from tests.support.types import Connect, StartServer
 from tests.support.waiting import wait_until
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pulsar
 import pytest
 
+from magnetar.testing.server import ServerProcess
+from tests.support.durable import acknowledge_durably
 from tests.support.messages import nothing_arrives, position, receive_all, send_all, take
 from tests.support.raw_client import BaseCommand, MessageIdData, RawConnection, batch, message, split
-from tests.support.server import ServerProcess
 from tests.support.types import Connect, StartServer
 
 EXCLUSIVE, SHARED, KEY_SHARED = 0, 1, 3
@@ -202,10 +203,8 @@ def test_ten_thousand_holes_survive_a_crash(start_server: StartServer, connect: 
     for entry in received[1::2]:
         consumer.acknowledge(entry)
     consumer.close()  # flushes the client's acknowledgements
-    with RawConnection(server.port) as raw:  # a receipt behind them: they are durable
-        raw.subscribe(topic, "sub", SHARED, permits=1)
-        raw.ack(raw.message()[0].message.message_id)
-        server.restart()
+    acknowledge_durably(server, topic, "sub", SHARED)
+    server.restart()
     consumer = connect(server.service_url).subscribe(topic, "sub", pulsar.ConsumerType.Shared)
     assert receive_all(consumer, 11_999) == [b"%d" % index for index in range(2, 24_000, 2)]
     assert nothing_arrives(consumer)

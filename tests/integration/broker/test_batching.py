@@ -8,9 +8,9 @@ import random
 import pulsar
 import pytest
 
+from magnetar.testing.server import ServerProcess
 from tests.support.messages import position, receive_all, send_all, take
 from tests.support.raw_client import RawConnection, batch, message, split
-from tests.support.server import ServerProcess
 from tests.support.types import Connect, StartServer
 
 CODECS = [

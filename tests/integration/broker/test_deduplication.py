@@ -7,9 +7,9 @@ import random
 import pulsar
 import pytest
 
+from magnetar.testing.server import ServerProcess
 from tests.support.messages import nothing_arrives, receive_all
 from tests.support.raw_client import NO_POSITION, BaseCommand, RawConnection, batch, message, split
-from tests.support.server import ServerProcess
 from tests.support.types import Connect, StartServer
 
 

@@ -8,9 +8,9 @@ from datetime import timedelta
 import pulsar
 import pytest
 
+from magnetar.testing.server import ServerProcess
 from tests.support.messages import drain, nothing_arrives, receive_all, send_all, take
 from tests.support.raw_client import MessageIdData, RawConnection, message, now_ms, split
-from tests.support.server import ServerProcess
 from tests.support.types import Connect, StartServer
 from tests.support.waiting import wait_until
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pulsar
 import pytest
 
+from magnetar.testing.server import ServerProcess
 from tests.support.messages import drain, ends_at_once, nothing_arrives, receive_all, send_all, take
 from tests.support.raw_client import BaseCommand, RawConnection, message, split
-from tests.support.server import ServerProcess
 from tests.support.types import Connect, StartServer
 
 Type = pulsar.ConsumerType

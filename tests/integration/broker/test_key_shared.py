@@ -10,9 +10,9 @@ import pulsar
 import pytest
 
 from magnetar.hashing.murmur3 import key_slot
+from magnetar.testing.server import ServerProcess
 from tests.support.messages import ends_at_once, nothing_arrives, receive_all, send_all, take
 from tests.support.raw_client import BaseCommand, RawConnection, message, split
-from tests.support.server import ServerProcess
 from tests.support.types import Connect, StartServer
 from tests.support.waiting import wait_until
 

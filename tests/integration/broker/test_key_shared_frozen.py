@@ -8,8 +8,8 @@ import time
 import pulsar
 import pytest
 
+from magnetar.testing.server import ServerProcess
 from tests.support.raw_client import RawConnection, frame, message, send_command
-from tests.support.server import ServerProcess
 from tests.support.types import Connect
 
 KEYS = 1000

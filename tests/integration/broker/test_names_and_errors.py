@@ -5,9 +5,9 @@ from __future__ import annotations
 import pulsar
 import pytest
 
+from magnetar.testing.server import ServerProcess
 from tests.support.messages import NEGATIVE_CASE_S, ends_at_once, receive_all
 from tests.support.raw_client import BaseCommand, RawConnection
-from tests.support.server import ServerProcess
 from tests.support.types import Connect, StartServer
 
 GOOD_NAMES = [

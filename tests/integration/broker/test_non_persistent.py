@@ -7,9 +7,9 @@ from pathlib import Path
 import pulsar
 import pytest
 
+from magnetar.testing.server import ServerProcess
 from tests.support.messages import drain, ends_at_once, nothing_arrives, receive_all, send_all
 from tests.support.raw_client import BaseCommand, RawConnection, message
-from tests.support.server import ServerProcess
 
 TYPES = [
     pulsar.ConsumerType.Exclusive,

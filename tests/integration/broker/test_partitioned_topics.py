@@ -8,9 +8,9 @@ import pulsar
 import pytest
 import requests
 
+from magnetar.testing.server import ServerProcess
 from tests.support.messages import ends_at_once, receive_all, send_all
 from tests.support.raw_client import BaseCommand, RawConnection
-from tests.support.server import ServerProcess
 from tests.support.types import Connect, StartServer
 from tests.support.waiting import wait_until
 

@@ -7,9 +7,9 @@ from datetime import timedelta
 import pulsar
 import pytest
 
+from magnetar.testing.server import ServerProcess
 from tests.support.messages import position, receive_all, send_all, take
 from tests.support.raw_client import BaseCommand, RawConnection, message, split
-from tests.support.server import ServerProcess
 from tests.support.types import Connect, StartServer
 
 

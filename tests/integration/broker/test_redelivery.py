@@ -7,9 +7,9 @@ from datetime import timedelta
 import pulsar
 import pytest
 
+from magnetar.testing.server import ServerProcess
 from tests.support.messages import drain, nothing_arrives, receive_all, send_all, take
 from tests.support.raw_client import BaseCommand, RawConnection, batch, message, split
-from tests.support.server import ServerProcess
 
 Shared = pulsar.ConsumerType.Shared
 KeyShared = pulsar.ConsumerType.KeyShared

@@ -8,9 +8,9 @@ import _pulsar
 import pulsar
 import pytest
 
+from magnetar.testing.server import ServerProcess
 from tests.support.messages import drain
 from tests.support.raw_client import BaseCommand, RawConnection
-from tests.support.server import ServerProcess
 from tests.support.types import Connect, StartServer
 from tests.support.waiting import wait_until
 

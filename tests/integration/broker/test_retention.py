@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pulsar
 
+from magnetar.testing.server import ServerProcess
+from tests.support.durable import acknowledge_durably
 from tests.support.messages import drain, nothing_arrives, receive_all, send_all, take
-from tests.support.server import ServerProcess
 from tests.support.types import Connect, StartServer
 from tests.support.waiting import wait_until
 
@@ -155,7 +156,9 @@ def test_a_subscription_created_during_trimming_reads_from_what_is_left(
     client = connect(server.service_url)
     consumer = client.subscribe(topic, "sub")
     send_all(client.create_producer(topic), payloads(300))
-    take(consumer, 250)
+    take(consumer, 249)
+    consumer.close()
+    acknowledge_durably(server, topic, "sub")
     wait_until(lambda: read_from_earliest(client, topic)[0] == b"200", 10)
     late = client.subscribe(topic, "late", initial_position=pulsar.InitialPosition.Earliest)
     assert receive_all(late, 100) == payloads(300)[200:]

@@ -7,9 +7,9 @@ import time
 import pulsar
 import pytest
 
+from magnetar.testing.server import ServerProcess
 from tests.support.messages import nothing_arrives, receive_all, send_all, take
 from tests.support.raw_client import BaseCommand, MessageIdData, RawConnection, message, now_ms, split
-from tests.support.server import ServerProcess
 from tests.support.types import Connect, StartServer
 
 TYPES = [

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pulsar
 import pytest
 
+from magnetar.testing.server import ServerProcess
 from tests.support.messages import drain, nothing_arrives, receive_all, send_all
 from tests.support.raw_client import BaseCommand, RawConnection, message, split
-from tests.support.server import ServerProcess
 from tests.support.waiting import wait_until
 
 Shared = pulsar.ConsumerType.Shared

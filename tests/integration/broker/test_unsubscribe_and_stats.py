@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pulsar
 
+from magnetar.testing.server import ServerProcess
 from tests.support.messages import nothing_arrives, receive_all, send_all, take
 from tests.support.raw_client import BaseCommand, RawConnection, message
-from tests.support.server import ServerProcess
 from tests.support.types import Connect, StartServer
 
 EXCLUSIVE, SHARED = 0, 1

@@ -10,11 +10,11 @@ from typing import Any
 import pulsar
 import pytest
 
+from magnetar.testing.server import ServerProcess
 from magnetar.wire.pulsar.headers import payload_of
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand
 from tests.support.process import MIB, open_files, resident_bytes
 from tests.support.raw import RawClient
-from tests.support.server import ServerProcess
 from tests.support.waiting import wait_until
 
 GROWTH_MAX_BYTES = 20 * MIB

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 
 import pytest
 
+from magnetar.testing.server import ServerProcess
 from magnetar.wire.pulsar.frames import encode_frame
 from magnetar.wire.pulsar.headers import payload_of
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand
 from tests.support.process import MIB, peak_resident_bytes, reset_peak, resident_bytes
 from tests.support.raw import ClosedByServer, RawClient, send_frame
-from tests.support.server import ServerProcess
 
 SMALL_BUFFER_BYTES = 4096
 LATENCY_MAX_S = 1.0

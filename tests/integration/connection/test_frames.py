@@ -8,13 +8,13 @@ import struct
 
 import pytest
 
+from magnetar.testing.server import ServerProcess
 from magnetar.wire.pulsar.frames import encode_frame
 from magnetar.wire.pulsar.headers import payload_of
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand, KeyValue, ServerError
 from tests.integration.connection.conftest import Raw
 from tests.support.process import MIB, peak_resident_bytes, reset_peak, resident_bytes
 from tests.support.raw import ClosedByServer, RawClient, connect_command, headers_and_payload, send_command, send_frame
-from tests.support.server import ServerProcess
 
 BEFORE_CONNECT_BYTES_MAX = 64 * 1024
 COMMAND_BYTES_MAX = 1024 * 1024

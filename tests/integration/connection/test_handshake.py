@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
+from magnetar.testing.server import ServerProcess
 from magnetar.wire.pulsar.frames import encode_frame
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand, ServerError
 from tests.integration.connection.conftest import Raw
 from tests.support.raw import ClosedByServer, RawClient, connect_command, send_command
-from tests.support.server import ServerProcess
 from tests.support.waiting import wait_until
 
 HANDSHAKE_TIMEOUT_S = 10.0

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from magnetar.base.checksum import crc32c
+from magnetar.testing.server import ServerProcess
 from magnetar.wire.pulsar.frames import encode_frame
 from magnetar.wire.pulsar.headers import MAGIC_CRC32C, payload_of
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand, CommandAck, KeyValue, ServerError
 from tests.integration.connection.conftest import Raw
 from tests.support.process import MIB, peak_resident_bytes, reset_peak, resident_bytes
 from tests.support.raw import RawClient, send_command, send_frame
-from tests.support.server import ServerProcess
 
 U32_MAX = 2**32 - 1
 I64_MAX = 2**63 - 1

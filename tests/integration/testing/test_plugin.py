@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.server import ServerProcess
+from magnetar.testing.server import ServerProcess
 
 PROJECT = """
 def roundtrip(client, namespace):
