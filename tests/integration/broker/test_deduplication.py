@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 
 import pulsar
 import pytest
@@ -13,9 +14,13 @@ from tests.support.raw_client import NO_POSITION, BaseCommand, RawConnection, ba
 from tests.support.types import Connect, StartServer
 
 
-@pytest.fixture
-def server(start_server: StartServer) -> ServerProcess:
-    return start_server(brokerDeduplicationEnabled="true", brokerDeduplicationEntriesInterval=5, maxMessageSize=10240)
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """With a snapshot of the watermarks every five entries."""
+    settings = {"brokerDeduplicationEnabled": "true", "brokerDeduplicationEntriesInterval": 5, "maxMessageSize": 10240}
+    process = ServerProcess(tmp_path_factory.mktemp("dedup") / "data", settings).start()
+    yield process
+    process.close()
 
 
 def test_a_repeated_sequence_id_is_receipted_and_not_stored(client: pulsar.Client, topic: str) -> None:

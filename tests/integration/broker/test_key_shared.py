@@ -345,6 +345,11 @@ def test_order_over_crashes_of_the_server(start_server: StartServer, connect: Co
             ledger.add(name, received)
             consumer.acknowledge(received)
     server.restart()
-    collect(ledger, consumers, quiet_ms=1500)
+
+    def all_there() -> bool:
+        collect(ledger, consumers, quiet_ms=50)
+        return sum(len(ledger.first_deliveries(key)) for key in KEYS) == 2000
+
+    wait_until(all_there, 20)
     for index, key in enumerate(KEYS):
         assert ledger.first_deliveries(key) == list(range(index, 2000, len(KEYS))), key

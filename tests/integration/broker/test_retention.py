@@ -79,7 +79,7 @@ def test_retention_keeps_what_is_acknowledged(start_server: StartServer, connect
     take(consumer, 500)
     consumer.close()
     other = client.subscribe(f"{topic}-probe", "sub")  # a topic without a backlog goes through the same check
-    assert nothing_arrives(other, for_ms=2500)
+    assert nothing_arrives(other, for_ms=1500)
     server.restart()
     assert read_from_earliest(connect(server.service_url), topic) == payloads(500)
 
