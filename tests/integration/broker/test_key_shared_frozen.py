@@ -16,6 +16,7 @@ KEYS = 1000
 CONSUMERS = 4
 RATE_KEPT_MIN = 0.9
 IN_FLIGHT = 1000
+TURNS = 2
 
 
 class Counter:
@@ -87,6 +88,9 @@ def rate_of_three(server: ServerProcess, connect: Connect, topic: str, count: in
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("count", [20_000, pytest.param(240_000, marks=pytest.mark.long)])
 def test_three_of_four_keep_their_rate(server: ServerProcess, connect: Connect, topic: str, count: int) -> None:
-    normal = rate_of_three(server, connect, f"{topic}-normal", count, frozen=False)
-    with_frozen = rate_of_three(server, connect, f"{topic}-frozen", count, frozen=True)
-    assert with_frozen >= RATE_KEPT_MIN * normal, f"{with_frozen:.0f}/s with a frozen consumer, {normal:.0f}/s without"
+    """In turns, the best of each: what else the machine does in the meantime only ever takes away."""
+    rates: dict[bool, list[float]] = {False: [], True: []}
+    for turn in range(TURNS):
+        for frozen in (False, True):
+            rates[frozen].append(rate_of_three(server, connect, f"{topic}-{turn}-{frozen}", count, frozen=frozen))
+    assert max(rates[True]) >= RATE_KEPT_MIN * max(rates[False]), f"frozen and normal, messages/s: {rates}"
