@@ -204,6 +204,9 @@ def broker_config(config: StandaloneConfig, port: int, http_port: int) -> Broker
         backlog_quota_limit_time_s=config.backlog_quota_default_limit_s,
         backlog_quota_policy=config.backlog_quota_default_policy,
         backlog_quota_check_interval_s=config.backlog_quota_check_interval_s,
+        schema_compatibility_strategy=config.schema_compatibility_strategy,
+        schema_validation_enforced=config.is_schema_validation_enforced,
+        allow_auto_update_schema=config.is_allow_auto_update_schema_enabled,
         entry_cache_bytes=config.managed_ledger_cache_size_mb * _MIB,
         managed_ledger=ManagedLedgerConfig(
             ensemble_size=config.managed_ledger_ensemble_size,

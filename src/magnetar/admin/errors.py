@@ -8,6 +8,7 @@ from typing import ClassVar
 from magnetar.base.errors import BadVersionError, InvalidArgumentError, MagnetarError
 from magnetar.broker import errors
 from magnetar.broker.namespaces.errors import AlreadyExistsError, PreconditionFailedError
+from magnetar.broker.schemas.errors import InvalidSchemaError
 from magnetar.managed_ledger.errors import (
     EntryNotFoundError,
     ManagedLedgerClosedError,
@@ -91,6 +92,7 @@ STATUS: dict[type[BaseException], int] = {
     AlreadyExistsError: 409,
     BadVersionError: 409,
     errors.IncompatibleSchemaError: 409,
+    InvalidSchemaError: 422,
     PreconditionFailedError: 412,
     errors.InvalidTopicNameError: 412,
     errors.ConsumerBusyError: 412,

@@ -12,8 +12,10 @@ from typing import Any
 
 from magnetar.admin.errors import BadRequestError
 from magnetar.base.limits import PARTITIONS_MAX
+from magnetar.broker.config import BrokerConfig
 from magnetar.broker.namespaces.errors import PreconditionFailedError
 from magnetar.broker.namespaces.policies import BACKLOG_POLICIES, DESTINATION_STORAGE, MESSAGE_AGE, Document
+from magnetar.broker.schemas.compatibility import Strategy
 
 Check = Callable[[str, Any], Any]
 """(name, value from outside) -> value to store. Raises BadRequestError or PreconditionFailedError."""
@@ -23,22 +25,14 @@ QUORUM_MAX = 64
 
 _INT_MAX = 2**31 - 1
 _LONG_MAX = 2**63 - 1
-STRATEGIES = (
-    "UNDEFINED",
-    "ALWAYS_INCOMPATIBLE",
-    "ALWAYS_COMPATIBLE",
-    "BACKWARD",
-    "FORWARD",
-    "FULL",
-    "BACKWARD_TRANSITIVE",
-    "FORWARD_TRANSITIVE",
-    "FULL_TRANSITIVE",
-)
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyRow:
-    """`path` is the last part of the URL, `key` the document's. `setter` is the method that sets it."""
+    """`path` is the last part of the URL, `key` the document's. `setter` is the method that sets it.
+
+    `unset` is what a GET shows while nothing is set, or a function of the broker's configuration that says it.
+    """
 
     path: str
     key: str
@@ -146,6 +140,10 @@ def _clusters(name: str, value: Any) -> Any:
     return sorted(set(value))
 
 
+def _auto_update(config: BrokerConfig) -> bool:
+    return config.allow_auto_update_schema
+
+
 POLICY_ROWS = (
     PolicyRow("messageTTL", "message_ttl_in_seconds", whole()),
     PolicyRow("retention", "retention_policies", _retention),
@@ -162,11 +160,13 @@ POLICY_ROWS = (
     PolicyRow("delayedDelivery", "delayed_delivery_policies", _delayed),
     PolicyRow("encryptionRequired", "encryption_required", truth, unset=False),
     PolicyRow(
-        "schemaCompatibilityStrategy", "schema_compatibility_strategy", one_of(*STRATEGIES), "PUT", unset="UNDEFINED"
+        "schemaCompatibilityStrategy", "schema_compatibility_strategy", one_of(*Strategy), "PUT", unset="UNDEFINED"
     ),
+    PolicyRow("schemaValidationEnforced", "schema_validation_enforced", truth, unset=False),
+    PolicyRow("isAllowAutoUpdateSchema", "is_allow_auto_update_schema", truth, unset=_auto_update),
     PolicyRow("replication", "replication_clusters", _clusters, unset=[]),
 )
-"""All but the last two and `encryptionRequired` (stored for the schema and encryption checks) take effect on loaded topics at once."""
+"""All but `replication` take effect on loaded topics at once; `encryptionRequired` and what concerns schemas when a client comes."""
 
 
 def backlog_quota(value: Any, kind: str) -> dict[str, Any]:

@@ -15,6 +15,17 @@ from magnetar.base.errors import ConfigError
 from magnetar.base.settings import load_settings, setting
 
 QUOTA_POLICIES = ("producer_request_hold", "producer_exception", "consumer_backlog_eviction")
+SCHEMA_STRATEGIES = (
+    "UNDEFINED",
+    "ALWAYS_INCOMPATIBLE",
+    "ALWAYS_COMPATIBLE",
+    "BACKWARD",
+    "FORWARD",
+    "FULL",
+    "BACKWARD_TRANSITIVE",
+    "FORWARD_TRANSITIVE",
+    "FULL_TRANSITIVE",
+)
 DEFAULT_DATA_DIR = Path("magnetar-data")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -153,6 +164,24 @@ class StandaloneConfig:
     )
     delayed_delivery_tick_ms: int = setting(
         1000, "delayedDeliveryTickTimeMillis", "How late a delayed message may come.", unit="ms", minimum=1
+    )
+
+    # ---- Schemas
+    schema_compatibility_strategy: str = setting(
+        "FULL",
+        "schemaCompatibilityStrategy",
+        "Which schema may follow which, where the namespace does not say; docs/schemas.md has the table.",
+        choices=SCHEMA_STRATEGIES,
+    )
+    is_schema_validation_enforced: bool = setting(
+        False,
+        "isSchemaValidationEnforced",
+        "Refuse producers without a schema on topics that have one, whatever the namespace says.",
+    )
+    is_allow_auto_update_schema_enabled: bool = setting(
+        True,
+        "isAllowAutoUpdateSchemaEnabled",
+        "Producers and consumers may add schemas; otherwise only the admin API does.",
     )
 
     # ---- Retention, expiry, backlog

@@ -58,6 +58,10 @@ class BrokerConfig:
     backlog_quota_check_interval_s: float = 60.0
     stats_interval_s: float = 5.0
 
+    schema_compatibility_strategy: str = "FULL"
+    schema_validation_enforced: bool = False
+    allow_auto_update_schema: bool = True
+
     entry_cache_bytes: int = 64 * 1024 * 1024
     managed_ledger: ManagedLedgerConfig = field(default_factory=ManagedLedgerConfig)
 

@@ -19,6 +19,9 @@ from magnetar.broker.namespaces.ownership import Ownership
 from magnetar.broker.namespaces.policies import EffectivePolicies
 from magnetar.broker.namespaces.registry import NamespaceRegistry
 from magnetar.broker.naming import NamespaceName
+from magnetar.broker.schemas.admission import SchemaAdmission
+from magnetar.broker.schemas.registry import SchemaRegistry
+from magnetar.broker.schemas.storage import Quorum, SchemaStorage
 from magnetar.broker.subscriptions.bucket_store import LedgerBucketStore
 from magnetar.broker.subscriptions.config import SubscriptionConfig
 from magnetar.broker.subscriptions.delayed_buckets import DelayedStorage
@@ -67,7 +70,9 @@ class Broker:
             self._rng,
             EntryCache(self.config.entry_cache_bytes),
         )
+        self.schemas = SchemaAdmission(self._schema_registry(), self.namespaces)
         self.topics = TopicRegistry(
+            schemas=self.schemas.registry,
             factory=self.factory,
             namespaces=self.namespaces,
             lookup=self.lookup,
@@ -91,6 +96,7 @@ class Broker:
             namespaces=self.namespaces,
             lookup=self.lookup,
             topics=self.topics,
+            schemas=self.schemas,
             producer_names=ProducerNames(self.config.cluster, await self._start_number()),
             budget=PublishBudget(self.config.publish_buffer_bytes),
         )
@@ -124,6 +130,11 @@ class Broker:
         parts = path.removeprefix(paths.POLICIES_PATH + "/").split("/")
         if path.startswith(paths.POLICIES_PATH + "/") and len(parts) == 2:
             self._scope.spawn(self.topics.policies_changed(NamespaceName(parts[0], parts[1])), "policies changed")
+
+    def _schema_registry(self) -> SchemaRegistry:
+        ledgers = self.config.managed_ledger
+        quorum = Quorum(ledgers.ensemble_size, ledgers.write_quorum, ledgers.ack_quorum)
+        return SchemaRegistry(SchemaStorage(self.metadata, self._bookkeeper, self.clock, quorum), self.metadata)
 
     def _subscription_config(self, policies: EffectivePolicies) -> SubscriptionConfig:
         config = self.config

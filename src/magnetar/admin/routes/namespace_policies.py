@@ -17,7 +17,9 @@ from magnetar.broker.namespaces.policies import DESTINATION_STORAGE, Document
 def _getter(row: PolicyRow) -> Handler:
     async def get(call: Call) -> Response:
         value = (await call.broker.namespaces.policies(call.namespace)).get(row.key)
-        return as_json_or_nothing(row.unset if value is None else value)
+        if value is None:
+            value = row.unset(call.broker.config) if callable(row.unset) else row.unset
+        return as_json_or_nothing(value)
 
     return get
 

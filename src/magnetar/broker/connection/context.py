@@ -10,6 +10,7 @@ from magnetar.base.tasks import TaskScope
 from magnetar.broker.config import BrokerConfig
 from magnetar.broker.namespaces.lookup import Lookup
 from magnetar.broker.namespaces.registry import NamespaceRegistry
+from magnetar.broker.schemas.admission import SchemaAdmission
 from magnetar.broker.topics.registry import TopicRegistry
 
 
@@ -74,6 +75,7 @@ class BrokerContext:
     namespaces: NamespaceRegistry
     lookup: Lookup
     topics: TopicRegistry
+    schemas: SchemaAdmission
     producer_names: ProducerNames
     budget: PublishBudget
     counters: ConnectionCounters = field(default_factory=ConnectionCounters)

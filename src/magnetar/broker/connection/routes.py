@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from magnetar.broker.connection.handlers import connect, consume, lookup, producer, refused, seek, send, subscribe
+from magnetar.broker.connection.handlers import (
+    connect,
+    consume,
+    lookup,
+    producer,
+    refused,
+    schema,
+    seek,
+    send,
+    subscribe,
+)
 from magnetar.broker.connection.session import Handler
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand
 
@@ -32,8 +42,8 @@ ROUTES: dict[int, Handler] = {
     BaseCommand.SEEK: seek.seek,
     BaseCommand.GET_LAST_MESSAGE_ID: seek.last_message_id,
     BaseCommand.CONSUMER_STATS: seek.consumer_stats,
-    BaseCommand.GET_SCHEMA: refused.get_schema,
-    BaseCommand.GET_OR_CREATE_SCHEMA: refused.get_or_create_schema,
+    BaseCommand.GET_SCHEMA: schema.get_schema,
+    BaseCommand.GET_OR_CREATE_SCHEMA: schema.get_or_create_schema,
     BaseCommand.TC_CLIENT_CONNECT_REQUEST: refused.connect_transaction_coordinator,
     BaseCommand.NEW_TXN: refused.new_transaction,
 }

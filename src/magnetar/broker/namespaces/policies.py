@@ -19,6 +19,7 @@ MESSAGE_AGE = "message_age"
 PRODUCER_REQUEST_HOLD = "producer_request_hold"
 PRODUCER_EXCEPTION = "producer_exception"
 CONSUMER_BACKLOG_EVICTION = "consumer_backlog_eviction"
+UNDEFINED = "UNDEFINED"
 BACKLOG_POLICIES = (PRODUCER_REQUEST_HOLD, PRODUCER_EXCEPTION, CONSUMER_BACKLOG_EVICTION)
 
 
@@ -57,6 +58,9 @@ class EffectivePolicies:
     ensemble_size: int
     write_quorum: int
     ack_quorum: int
+    schema_compatibility_strategy: str
+    schema_validation_enforced: bool
+    allow_auto_update_schema: bool
 
 
 def new_document(cluster: str, num_bundles: int) -> Document:
@@ -118,12 +122,23 @@ def effective(config: BrokerConfig, document: Mapping[str, Any]) -> EffectivePol
         ensemble_size=_value(persistence, "bookkeeperEnsemble", config.managed_ledger.ensemble_size),
         write_quorum=_value(persistence, "bookkeeperWriteQuorum", config.managed_ledger.write_quorum),
         ack_quorum=_value(persistence, "bookkeeperAckQuorum", config.managed_ledger.ack_quorum),
+        schema_compatibility_strategy=_strategy(config, document),
+        schema_validation_enforced=(
+            config.schema_validation_enforced or bool(document.get("schema_validation_enforced"))
+        ),
+        allow_auto_update_schema=_value(document, "is_allow_auto_update_schema", config.allow_auto_update_schema),
     )
 
 
 def _value(document: Mapping[str, Any], key: str, default: Any) -> Any:
     value = document.get(key)
     return default if value is None else value
+
+
+def _strategy(config: BrokerConfig, document: Mapping[str, Any]) -> str:
+    """UNDEFINED is Pulsar's word for "not set"."""
+    strategy = str(_value(document, "schema_compatibility_strategy", UNDEFINED))
+    return config.schema_compatibility_strategy if strategy == UNDEFINED else strategy
 
 
 def _quota(config: BrokerConfig, document: Mapping[str, Any], kind: str) -> BacklogQuota:

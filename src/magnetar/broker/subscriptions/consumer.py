@@ -48,6 +48,7 @@ class Consumer(Receiver):
 
     __slots__ = (
         "allow_out_of_order",
+        "auto_consume",
         "client_address",
         "client_version",
         "connected_since_ms",
@@ -78,11 +79,12 @@ class Consumer(Receiver):
         key_shared_mode: KeySharedMode = KeySharedMode.AUTO_SPLIT,
         sticky_ranges: Sequence[tuple[int, int]] = (),
         allow_out_of_order: bool = False,
+        auto_consume: bool = False,
         client_address: str = "",
         client_version: str = "",
         connected_since_ms: int = 0,
     ) -> None:
-        """`sticky_ranges`: inclusive pairs of slots, for KeySharedMode.STICKY."""
+        """`sticky_ranges`: inclusive pairs of slots, for KeySharedMode.STICKY. `auto_consume`: it takes whatever schema there is."""
         super().__init__(name=name, channel=channel, priority_level=priority_level)
         self.consumer_id = consumer_id
         self.type = type
@@ -91,6 +93,7 @@ class Consumer(Receiver):
         self.key_shared_mode = key_shared_mode
         self.sticky_ranges = [(int(start), int(end)) for start, end in sticky_ranges]
         self.allow_out_of_order = allow_out_of_order
+        self.auto_consume = auto_consume
         self.client_address = client_address
         self.client_version = client_version
         self.connected_since_ms = connected_since_ms

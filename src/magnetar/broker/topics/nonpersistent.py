@@ -55,6 +55,12 @@ class NonPersistentTopic:
         return bool(len(self.publishers.producers) or self._by_name)
 
     @property
+    def used_without_schema(self) -> bool:
+        """As for persistent topics; there are no stored messages."""
+        consumers = (consumer for subscription in self._subscriptions for consumer in subscription.consumers)
+        return bool(len(self.publishers.producers)) or any(not consumer.auto_consume for consumer in consumers)
+
+    @property
     def subscriptions(self) -> list[NonPersistentSubscription]:
         return self._subscriptions
 

@@ -10,6 +10,7 @@ from magnetar.broker.namespaces.errors import AlreadyExistsError, NamespaceNotFo
 from magnetar.broker.namespaces.lookup import Lookup
 from magnetar.broker.namespaces.registry import NamespaceRegistry, check_partitions
 from magnetar.broker.naming import DOMAINS, NON_PERSISTENT, PARTITION_SUFFIX, PERSISTENT, NamespaceName, TopicName
+from magnetar.broker.schemas.types import SchemaId
 from magnetar.broker.topics.registry import TopicRegistry
 from magnetar.managed_ledger.position import EARLIEST
 from magnetar.metadata import paths
@@ -76,6 +77,8 @@ class PartitionedTopics:
         for part in parts:
             await self._delete_if_there(part, force)
         await self._namespaces.delete_partitioned(topic)
+        if topic.persistent:
+            await self._topics.schemas.delete(SchemaId.of(topic), force=True)
 
     async def _delete_if_there(self, topic: TopicName, force: bool) -> None:
         try:
@@ -121,6 +124,7 @@ class PartitionedTopics:
             await self.delete(topic, force=True)
         for topic in await self.topics_of(name):
             await self._delete_if_there(topic, force=True)
+        await self._topics.schemas.delete_namespace(name)
         try:
             await self._namespaces.delete_namespace(name)
         except NodeNotFoundError:

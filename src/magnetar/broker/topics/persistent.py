@@ -99,6 +99,13 @@ class PersistentTopic:
         return bool(len(self.publishers.producers) or self.subscriptions.consumers_count)
 
     @property
+    def used_without_schema(self) -> bool:
+        """Messages, producers or consumers are there already: a consumer's schema does not become the topic's any more."""
+        consumers = (consumer for subscription in self.subscriptions.all for consumer in subscription.consumers)
+        expecting = any(not consumer.auto_consume for consumer in consumers)
+        return bool(len(self.publishers.producers) or expecting or self.ledger.size_bytes)
+
+    @property
     def subscription_names(self) -> list[str]:
         return [subscription.name for subscription in self.subscriptions.all]
 

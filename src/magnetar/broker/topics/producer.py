@@ -57,6 +57,7 @@ class Producer:
         "pending",
         "producer_id",
         "rates",
+        "schema_version",
         "settled_access",
         "topic",
         "topic_epoch",
@@ -86,6 +87,7 @@ class Producer:
         self.topic = topic
         self.metadata = metadata
         self.connected_since_ms = connected_since_ms
+        self.schema_version = b""
         self.pending: deque[PublishOp] = deque()
         self.messages_in = 0
         self.bytes_in = 0

@@ -15,6 +15,8 @@ from magnetar.broker.namespaces.errors import AlreadyExistsError, NamespaceNotFo
 from magnetar.broker.namespaces.lookup import Lookup
 from magnetar.broker.namespaces.registry import NamespaceRegistry
 from magnetar.broker.naming import NamespaceName, TopicName
+from magnetar.broker.schemas.registry import SchemaRegistry
+from magnetar.broker.schemas.types import SchemaId
 from magnetar.broker.topics.nonpersistent import NonPersistentTopic
 from magnetar.broker.topics.persistent import PersistentTopic, ledger_config
 from magnetar.broker.topics.subscription_set import Surroundings
@@ -33,6 +35,7 @@ class TopicRegistry:
         self,
         *,
         factory: ManagedLedgerFactory,
+        schemas: SchemaRegistry,
         namespaces: NamespaceRegistry,
         lookup: Lookup,
         config: BrokerConfig,
@@ -40,6 +43,7 @@ class TopicRegistry:
         scope: TaskScope,
     ) -> None:
         self._factory = factory
+        self.schemas = schemas
         self._namespaces = namespaces
         self._lookup = lookup
         self._config = config
@@ -155,6 +159,8 @@ class TopicRegistry:
         async with self._exclusive(name):
             if self._loaded.pop(name, None) is not None:
                 await topic.delete()
+                if name.persistent and name.partition < 0:  # partitions share one, which goes with the whole topic
+                    await self.schemas.delete(SchemaId.of(name), force=True)
 
     async def policies_changed(self, namespace: NamespaceName) -> None:
         """Apply a namespace's new policies to its loaded topics, at once."""

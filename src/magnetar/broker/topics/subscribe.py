@@ -31,6 +31,7 @@ class SubscribeRequest:
     replicated: bool = False
     subscription_properties: dict[str, str] = field(default_factory=dict)
     force_topic_creation: bool = True
+    auto_consume: bool = False
     client_address: str = ""
     client_version: str = ""
 
@@ -48,6 +49,7 @@ def new_consumer(request: SubscribeRequest, channel: ConsumerChannel, now_ms: in
         key_shared_mode=KeySharedMode.STICKY if request.sticky else KeySharedMode.AUTO_SPLIT,
         sticky_ranges=request.sticky_ranges,
         allow_out_of_order=request.allow_out_of_order,
+        auto_consume=request.auto_consume,
         client_address=request.client_address,
         client_version=request.client_version,
         connected_since_ms=now_ms,

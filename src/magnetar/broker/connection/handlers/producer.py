@@ -6,6 +6,7 @@ from magnetar.base import limits
 from magnetar.broker.connection.session import Session
 from magnetar.broker.errors import MetadataRefusedError, NotAllowedError, TopicTerminatedError
 from magnetar.broker.naming import TopicName
+from magnetar.broker.schemas.protocol import from_message
 from magnetar.broker.topics.producer import AccessMode, Producer
 from magnetar.broker.topics.registry import AnyTopic
 from magnetar.managed_ledger.position import LATEST
@@ -45,7 +46,10 @@ async def _open(session: Session, request: CommandProducer) -> None:
         raise TopicTerminatedError(f"Topic {name} has been already terminated")
     if request.initial_subscription_name:
         await topic.ensure_subscription(request.initial_subscription_name, LATEST)
+    schema = from_message(request.schema) if request.HasField("schema") else None
+    schema_version = await context.schemas.producer(name, schema)
     newcomer = _newcomer(session, request, topic)
+    newcomer.schema_version = schema_version
     ready = await topic.publishers.register(newcomer)
     if session.closed:
         topic.publishers.remove(newcomer)
@@ -89,7 +93,7 @@ def _success(request_id: int, producer: Producer, ready: bool) -> bytes:
     response.request_id = request_id
     response.producer_name = producer.name
     response.last_sequence_id = producer.topic.last_sequence_id(producer.name)
-    response.schema_version = b""
+    response.schema_version = producer.schema_version
     response.producer_ready = ready
     if producer.topic_epoch is not None:
         response.topic_epoch = producer.topic_epoch

@@ -6,24 +6,7 @@ from magnetar.broker.connection.session import Session
 from magnetar.wire.pulsar import commands
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand, ServerError
 
-NO_SCHEMAS = "this server has no schema registry yet"
 NO_TRANSACTIONS = "this server has no transactions yet"
-
-
-def get_schema(session: Session, command: BaseCommand, rest: bytes) -> None:
-    answer = BaseCommand(type=BaseCommand.GET_SCHEMA_RESPONSE)
-    answer.getSchemaResponse.request_id = command.getSchema.request_id
-    answer.getSchemaResponse.error_code = ServerError.TopicNotFound
-    answer.getSchemaResponse.error_message = NO_SCHEMAS
-    session.write(commands.frame(answer))
-
-
-def get_or_create_schema(session: Session, command: BaseCommand, rest: bytes) -> None:
-    answer = BaseCommand(type=BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE)
-    answer.getOrCreateSchemaResponse.request_id = command.getOrCreateSchema.request_id
-    answer.getOrCreateSchemaResponse.error_code = ServerError.NotAllowedError
-    answer.getOrCreateSchemaResponse.error_message = NO_SCHEMAS
-    session.write(commands.frame(answer))
 
 
 def connect_transaction_coordinator(session: Session, command: BaseCommand, rest: bytes) -> None:

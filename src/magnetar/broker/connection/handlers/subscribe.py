@@ -11,6 +11,8 @@ from magnetar.broker.connection.positions import position_of
 from magnetar.broker.connection.session import Session
 from magnetar.broker.errors import MetadataRefusedError, NotAllowedError
 from magnetar.broker.naming import TopicName
+from magnetar.broker.schemas.protocol import from_message
+from magnetar.broker.schemas.types import Schema, SchemaType
 from magnetar.broker.subscriptions.types import SubscriptionType
 from magnetar.broker.topics.subscribe import SubscribeRequest
 from magnetar.wire.pulsar import commands
@@ -42,8 +44,10 @@ async def _subscribe(session: Session, request: CommandSubscribe) -> None:
 async def _open(session: Session, request: CommandSubscribe) -> None:
     name = TopicName.parse(request.topic)
     topic = await session.context.topics.get(name, create=request.force_topic_creation)
+    schema = from_message(request.schema) if request.HasField("schema") else None
+    await session.context.schemas.consumer(name, schema, lambda: not topic.used_without_schema)
     channel = SessionConsumerChannel(session, request.consumer_id, name.partition)
-    consumer = await topic.subscribe(_request(session, request), channel)
+    consumer = await topic.subscribe(_request(session, request, schema), channel)
     if session.closed:
         await topic.consumer_left(consumer)
         return
@@ -52,7 +56,7 @@ async def _open(session: Session, request: CommandSubscribe) -> None:
     session.write(commands.success(request.request_id))
 
 
-def _request(session: Session, request: CommandSubscribe) -> SubscribeRequest:
+def _request(session: Session, request: CommandSubscribe, schema: Schema | None) -> SubscribeRequest:
     meta = request.keySharedMeta
     return SubscribeRequest(
         subscription=request.subscription,
@@ -71,6 +75,7 @@ def _request(session: Session, request: CommandSubscribe) -> SubscribeRequest:
         read_compacted=request.read_compacted,
         replicated=request.replicate_subscription_state,
         subscription_properties={pair.key: pair.value for pair in request.subscription_properties},
+        auto_consume=schema is not None and schema.type is SchemaType.AUTO_CONSUME,
         client_address=session.address,
         client_version=session.client_version,
     )

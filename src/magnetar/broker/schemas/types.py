@@ -1,0 +1,104 @@
+"""A schema as clients bring it, as it is stored, and its version on the wire. Pure."""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from magnetar.broker.naming import TopicName
+from magnetar.metadata import paths
+
+_VERSION = struct.Struct(">q")
+
+
+class SchemaType(enum.IntEnum):
+    """Names are those of the admin API, numbers those of the binary protocol; negative ones never travel."""
+
+    AUTO_CONSUME = -3
+    BYTES = -1
+    NONE = 0
+    STRING = 1
+    JSON = 2
+    PROTOBUF = 3
+    AVRO = 4
+    BOOLEAN = 5
+    INT8 = 6
+    INT16 = 7
+    INT32 = 8
+    INT64 = 9
+    FLOAT = 10
+    DOUBLE = 11
+    DATE = 12
+    TIME = 13
+    TIMESTAMP = 14
+    KEY_VALUE = 15
+    INSTANT = 16
+    LOCAL_DATE = 17
+    LOCAL_TIME = 18
+    LOCAL_DATE_TIME = 19
+    PROTOBUF_NATIVE = 20
+    EXTERNAL = 22
+
+
+AVRO_BASED = frozenset({SchemaType.AVRO, SchemaType.JSON, SchemaType.PROTOBUF})
+"""Their definition is an Avro schema: compared by Avro's rules of resolution."""
+
+STRUCTURED = AVRO_BASED | {SchemaType.KEY_VALUE, SchemaType.PROTOBUF_NATIVE, SchemaType.EXTERNAL}
+"""All others are primitive: the type says everything."""
+
+SCHEMALESS = frozenset({SchemaType.NONE, SchemaType.BYTES, SchemaType.AUTO_CONSUME})
+"""Types that stand for "whatever bytes come": never stored, never compared."""
+
+
+class SchemaId(NamedTuple):
+    """Whose schema it is: a topic with all its partitions, in both domains, as in Pulsar."""
+
+    tenant: str
+    namespace: str
+    topic: str
+
+    @classmethod
+    def of(cls, name: TopicName) -> SchemaId:
+        return cls(name.tenant, name.namespace, name.partitioned_name.local_name)
+
+    @property
+    def path(self) -> str:
+        """Of the locator in the metadata store."""
+        return paths.schema_path(self.tenant, self.namespace, self.topic)
+
+    @property
+    def text(self) -> str:
+        """`tenant/namespace/encoded-topic`."""
+        return self.path.removeprefix(paths.SCHEMAS_PATH + "/")
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """`data` is the definition: JSON for Avro-based types, both parts for KEY_VALUE, nothing that matters for primitive ones."""
+
+    type: SchemaType
+    data: bytes = b""
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSchema:
+    """One version. A deletion is a version too: its `schema` is of type NONE."""
+
+    version: int
+    schema: Schema
+    timestamp_ms: int
+    deleted: bool = False
+
+
+def pack_version(version: int) -> bytes:
+    """Eight bytes, big-endian: what messages and PRODUCER_SUCCESS carry."""
+    return _VERSION.pack(version)
+
+
+def unpack_version(data: bytes) -> int | None:
+    """None unless there are exactly eight bytes."""
+    return int(_VERSION.unpack(data)[0]) if len(data) == _VERSION.size else None
