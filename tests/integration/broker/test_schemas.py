@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,7 +12,16 @@ import pulsar
 import pytest
 import requests
 from google.protobuf import struct_pb2, wrappers_pb2
-from pulsar.schema import AvroSchema, BytesSchema, Integer, JsonSchema, ProtobufNativeSchema, Record, String, StringSchema
+from pulsar.schema import (
+    AvroSchema,
+    BytesSchema,
+    Integer,
+    JsonSchema,
+    ProtobufNativeSchema,
+    Record,
+    String,
+    StringSchema,
+)
 
 from tests.support.messages import ends_at_once, receive_all
 from tests.support.server import ServerProcess
@@ -186,7 +195,9 @@ def test_schemas_survive_kill_9(start_server: StartServer, connect: Connect, top
     consumer = client.subscribe(
         topic, "s", schema=AvroSchema(UserWithAge), initial_position=pulsar.InitialPosition.Earliest
     )
-    assert [(message.value().name, message.value().age) for message in (consumer.receive(5000), consumer.receive(5000))] == [
+    assert [
+        (message.value().name, message.value().age) for message in (consumer.receive(5000), consumer.receive(5000))
+    ] == [
         ("before", 7),
         ("after", 1),
     ]
@@ -212,13 +223,11 @@ def test_a_deleted_topic_takes_its_schema_along(server: ServerProcess, client: p
 
 
 @pytest.fixture
-def crowd(connect: Callable[..., pulsar.Client], server: ServerProcess) -> Iterator[list[pulsar.Client]]:
-    yield [connect(server.service_url) for _ in range(4)]
+def crowd(connect: Callable[..., pulsar.Client], server: ServerProcess) -> list[pulsar.Client]:
+    return [connect(server.service_url) for _ in range(4)]
 
 
-def test_producers_that_start_at_once_agree_on_one_version(
-    crowd: list[pulsar.Client], topic: str
-) -> None:
+def test_producers_that_start_at_once_agree_on_one_version(crowd: list[pulsar.Client], topic: str) -> None:
     with ThreadPoolExecutor(len(crowd)) as pool:
         producers = list(pool.map(lambda client: client.create_producer(topic, schema=AvroSchema(User)), crowd))
     consumer = crowd[0].subscribe(topic, "s", schema=AvroSchema(User))

@@ -81,7 +81,10 @@ def packed(version: int) -> bytes:
 
 
 def test_versions_by_number_and_latest(raw: RawConnection, topic: str) -> None:
-    first, second = schema(Schema.Avro, record(("a", "string"))), schema(Schema.Avro, record(("a", "string"), ("b", "int")))
+    first, second = (
+        schema(Schema.Avro, record(("a", "string"))),
+        schema(Schema.Avro, record(("a", "string"), ("b", "int"))),
+    )
     assert produce(raw, topic, first).producer_success.schema_version == packed(0)
     assert produce(raw, topic, first).producer_success.schema_version == packed(0), "asked again by the same producer"
     assert produce(raw, topic, second, producer_id=2).producer_success.schema_version == packed(1)
@@ -124,9 +127,7 @@ def test_get_or_create(raw: RawConnection, topic: str) -> None:
 
 def key_value(key: bytes, value: bytes, kind: str = "AVRO") -> Schema:
     data = struct.pack(">i", len(key)) + key + struct.pack(">i", len(value)) + value
-    return schema(
-        Schema.KeyValue, data, key_schema_type="STRING", value_schema_type=kind, kv_encoding_type="SEPARATED"
-    )
+    return schema(Schema.KeyValue, data, key_schema_type="STRING", value_schema_type=kind, kv_encoding_type="SEPARATED")
 
 
 def test_key_value(raw: RawConnection, topic: str) -> None:
