@@ -38,7 +38,7 @@ def schemas(path: str = "", depth: int = 2) -> st.SearchStrategy[Schema]:
     plain = st.one_of(st.sampled_from(PRIMITIVES), _enums(path), _fixed(path))
     if depth == 0:
         return plain
-    return st.one_of(plain, _containers(path, depth), records(path, depth), unions(path, depth))
+    return st.one_of(plain, _containers(path, depth), records(path, depth), unions(path, depth), unions(path, 0))
 
 
 def records(path: str = "", depth: int = 3) -> st.SearchStrategy[Schema]:
@@ -78,9 +78,9 @@ def _containers(path: str, depth: int) -> st.SearchStrategy[Schema]:
 
 
 def unions(path: str, depth: int) -> st.SearchStrategy[Schema]:
-    branch = st.one_of(
-        st.sampled_from(PRIMITIVES), _enums(path), _fixed(path), _containers(path, depth), records(path, depth)
-    )
+    branch = st.one_of(st.sampled_from(PRIMITIVES), _enums(path), _fixed(path))
+    if depth > 0:
+        branch = st.one_of(branch, _containers(path, depth), records(path, depth))
     return st.lists(branch, min_size=1, max_size=3, unique_by=kind_of)
 
 
@@ -100,6 +100,10 @@ def evolved(draw: st.DrawFn, schema: Schema, path: str = "", depth: int = 3) -> 
         return draw(st.permutations([schema, "null"]))
     kind = kind_of(schema)
     if kind == "union":
+        if change in (2, 3) and len(schema) > 1:
+            return draw(st.permutations(schema))[1:]
+        if change in (4, 5):
+            schema = [*schema, draw(st.sampled_from(PRIMITIVES))]
         return _unique([draw(evolved(branch, path, depth)) for branch in schema])
     if kind == "record":
         return draw(_evolved_record(schema, path, depth))
@@ -143,7 +147,7 @@ def _unique(branches: list[Schema]) -> Schema:
 @st.composite
 def pairs(draw: st.DrawFn) -> tuple[Schema, Schema]:
     """Writer and reader, the reader mostly a descendant of the writer."""
-    writer = draw(st.one_of(records(), records(), schemas(depth=2)))
+    writer = draw(st.one_of(records(depth=2), records(depth=1), unions("", 1), schemas(depth=2)))
     return writer, draw(st.one_of(evolved(writer), evolved(writer), evolved(writer), schemas(depth=2)))
 
 

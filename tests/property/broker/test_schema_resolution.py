@@ -13,9 +13,9 @@ from magnetar.broker.schemas.avro_resolution import why_unreadable
 from magnetar.broker.schemas.avro_schema import canonical_json, parse_avro
 from magnetar.broker.schemas.compatibility import fingerprint, validate
 from magnetar.broker.schemas.types import Schema, SchemaType
-from tests.property.broker.avro_oracle import fastavro_reads, pairs, schemas
+from tests.property.broker.avro_oracle import fastavro_reads, pairs, schemas, unions
 
-slow = settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+slow = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def problem(writer: Any, reader: Any) -> str | None:
@@ -29,8 +29,15 @@ def test_compatible_is_what_fastavro_reads(pair: tuple[Any, Any]) -> None:
     assert (problem(writer, reader) is None) == fastavro_reads(writer, reader)
 
 
+@settings(max_examples=400, deadline=None)
+@given(unions("", 0), st.one_of(unions("", 0), schemas(depth=0)), st.booleans())
+def test_unions_are_readable_when_fastavro_reads_each_branch(union: Any, other: Any, swapped: bool) -> None:
+    writer, reader = (other, union) if swapped else (union, other)
+    assert (problem(writer, reader) is None) == fastavro_reads(writer, reader)
+
+
 @settings(max_examples=100, deadline=None)
-@given(schemas(depth=3))
+@given(schemas(depth=2))
 def test_every_schema_reads_itself_and_survives_a_new_layout(schema: Any) -> None:
     assert problem(schema, schema) is None
     compact, wide = json.dumps(schema).encode(), json.dumps(schema, indent=2, sort_keys=True).encode()

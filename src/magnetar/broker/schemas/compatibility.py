@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import enum
 import hashlib
+from collections.abc import Callable
+from typing import TypeVar
 
 from magnetar.broker.errors import IncompatibleSchemaError
 from magnetar.broker.schemas import avro_resolution, key_value, protobuf_native
 from magnetar.broker.schemas.avro_schema import canonical_json, parse_avro
 from magnetar.broker.schemas.errors import InvalidSchemaError
 from magnetar.broker.schemas.protobuf_native import parse_protobuf
-from magnetar.broker.schemas.types import AVRO_BASED, SCHEMALESS, Schema, SchemaType
+from magnetar.broker.schemas.types import AVRO_BASED, Schema, SchemaType
+
+T = TypeVar("T")
 
 SCHEMA_BYTES_MAX = 1024 * 1024
 """A larger definition is refused; the command it comes in is bounded to as much."""
@@ -89,31 +93,34 @@ def check_pair(new: Schema, old: Schema, strategy: Strategy) -> None:
         raise IncompatibleSchemaError(
             f"Incompatible schema: exists schema type {old.type.name}, new schema type {new.type.name}"
         )
-    problem = (_why_unreadable(reader=new, writer=old) if strategy.new_reads_old else None) or (
-        _why_unreadable(reader=old, writer=new) if strategy.old_reads_new else None
-    )
+    problem = _problem(new, old, strategy)
     if problem is not None:
         raise IncompatibleSchemaError(f"Incompatible schema under {strategy}: {problem}")
 
 
-def _why_unreadable(*, reader: Schema, writer: Schema) -> str | None:
-    """Both have the same type."""
-    if reader.type in SCHEMALESS:
-        return None
-    if reader.type in AVRO_BASED:
-        return avro_resolution.why_unreadable(parse_avro(reader.data), parse_avro(writer.data))
-    if reader.type is SchemaType.PROTOBUF_NATIVE:
-        return protobuf_native.why_unreadable(parse_protobuf(reader.data), parse_protobuf(writer.data))
-    if reader.type is SchemaType.KEY_VALUE:
-        return _why_pair_unreadable(key_value.split(reader), key_value.split(writer))
+def _problem(new: Schema, old: Schema, strategy: Strategy) -> str | None:
+    """Why two schemas of one type do not go together, if they do not."""
+    if new.type in AVRO_BASED:
+        return _both_ways(avro_resolution.why_unreadable, parse_avro(new.data), parse_avro(old.data), strategy)
+    if new.type is SchemaType.PROTOBUF_NATIVE:
+        return _both_ways(protobuf_native.why_unreadable, parse_protobuf(new.data), parse_protobuf(old.data), strategy)
+    if new.type is SchemaType.KEY_VALUE:
+        return _problem_of_parts(key_value.split(new), key_value.split(old), strategy)
     return None
 
 
-def _why_pair_unreadable(reader: tuple[Schema, Schema], writer: tuple[Schema, Schema]) -> str | None:
-    for which, mine, theirs in zip(("key", "value"), reader, writer, strict=True):
+def _both_ways(why_unreadable: Callable[[T, T], str | None], new: T, old: T, strategy: Strategy) -> str | None:
+    """`why_unreadable` takes the reader and the writer."""
+    return (why_unreadable(new, old) if strategy.new_reads_old else None) or (
+        why_unreadable(old, new) if strategy.old_reads_new else None
+    )
+
+
+def _problem_of_parts(new: tuple[Schema, Schema], old: tuple[Schema, Schema], strategy: Strategy) -> str | None:
+    for which, mine, theirs in zip(("key", "value"), new, old, strict=True):
         if mine.type is not theirs.type:
             return f"the {which}'s type changed from {theirs.type.name} to {mine.type.name}"
-        problem = _why_unreadable(reader=mine, writer=theirs)
+        problem = _problem(mine, theirs, strategy)
         if problem is not None:
             return f"{which}: {problem}"
     return None
