@@ -23,8 +23,8 @@ from pulsar.schema import (
     StringSchema,
 )
 
+from magnetar.testing.server import ServerProcess
 from tests.support.messages import ends_at_once, receive_all
-from tests.support.server import ServerProcess
 from tests.support.types import Connect, StartServer
 
 _names = itertools.count()

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from magnetar.testing.server import ServerProcess
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand, CommandSubscribe, Schema, ServerError
 from tests.support.raw_client import RawConnection
-from tests.support.server import ServerProcess
 
 REFUSAL_S_MAX = 3.0
 
