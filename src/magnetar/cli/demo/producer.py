@@ -16,6 +16,9 @@ BATCH_MESSAGES = 10_000
 
 BATCH_BYTES = 4 * 1024 * 1024
 BATCH_DELAY_MS = 200
+STOP_TIMEOUT_S = 10.0
+"""A producer that is blocked in the client library for longer is left behind."""
+
 PENDING_MESSAGES = 50_000
 """Unanswered messages at which sending waits."""
 
@@ -29,7 +32,9 @@ class Producer:
         self.error: Exception | None = None
         self._url, self._topic, self._flights = url, topic, flights
         self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="producer")
+        # A daemon: an interrupt may come between the thread's start and the `with` that would end it, and a client that waits for a
+        # server which is gone must not keep the process.
+        self._thread = threading.Thread(target=self._run, name="producer", daemon=True)
 
     def __enter__(self) -> Producer:
         self._thread.start()
@@ -39,7 +44,7 @@ class Producer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stopping = True
-        self._thread.join()
+        self._thread.join(STOP_TIMEOUT_S)
 
     @property
     def done(self) -> bool:
