@@ -20,6 +20,7 @@ from magnetar.base.config import StandaloneConfig
 from magnetar.base.errors import StartupError, StorageError
 from magnetar.base.executor import ThreadExecutor
 from magnetar.base.network import AsyncioNetwork, SocketListener
+from magnetar.base.security_settings import names_of
 from magnetar.bookkeeper.bookie.bookie import Bookie
 from magnetar.bookkeeper.bookie.config import BookieConfig
 from magnetar.bookkeeper.bookie.directory_lock import DirectoryLock
@@ -27,7 +28,7 @@ from magnetar.bookkeeper.bookie.disk import Disk
 from magnetar.bookkeeper.client.bookies import BookieDirectory
 from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.client.ledger_manager import LedgerManager
-from magnetar.broker.config import BrokerConfig
+from magnetar.broker.config import BrokerConfig, SecurityConfig, TlsConfig
 from magnetar.broker.service import Broker
 from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.metadata.sqlite import SqliteMetadataStore
@@ -65,9 +66,8 @@ class Standalone:
     async def _start(self) -> None:
         config, stack = self.config, self._stack
         clock, rng = SystemClock(), random.Random(os.urandom(16))
-        binary, http = _bind(config)
-        stack.push_async_callback(binary.close)
-        stack.push_async_callback(http.close)
+        listeners = Listeners(config)
+        stack.push_async_callback(listeners.close)
         prepare_directory(config)
         stack.enter_context(DirectoryLock(str(config.data_dir)))
         executor = ThreadExecutor("metadata")
@@ -92,7 +92,7 @@ class Standalone:
         client = BookKeeperClient(metadata, bookies, clock, random.Random(rng.random()))
         self.broker = await stack.enter_async_context(
             Broker(
-                config=broker_config(config, binary.port, http.port),
+                config=broker_config(config, listeners),
                 metadata=metadata,
                 bookkeeper=client,
                 clock=clock,
@@ -100,8 +100,19 @@ class Standalone:
             )
         )
         admin = await stack.enter_async_context(AdminServer(self.broker, self.bookie.statistics, config))
-        await admin.serve(http.socket)
-        await self.broker.serve(binary)
+        await self._serve(listeners, admin)
+
+    async def _serve(self, listeners: Listeners, admin: AdminServer) -> None:
+        tls = self.broker.security.tls
+        if tls is not None and listeners.http_tls is not None:
+            await admin.serve(listeners.http_tls.socket, tls.context)
+        await admin.serve(listeners.http.socket)
+        if tls is not None and listeners.binary_tls is not None:
+            await self.broker.serve(listeners.binary_tls, tls.context)
+        await self.broker.serve(listeners.binary)
+        for url in (self.broker.config.service_url_tls, self.broker.config.web_service_url_tls):
+            if url:
+                logger.info("serving TLS url=%s", url)
 
     def _register(self, bookies: BookieDirectory, writable: bool) -> None:
         bookies.register(BOOKIE_ID, self.bookie, writable=writable)
@@ -126,14 +137,31 @@ class Standalone:
         await self._stack.__aexit__(kind, error, trace)
 
 
-def _bind(config: StandaloneConfig) -> tuple[SocketListener, SocketListener]:
-    network = AsyncioNetwork()
-    binary = network.bind(config.bind_address, config.port)
-    try:
-        return binary, network.bind(config.bind_address, config.http_port)
-    except StartupError:
-        binary.socket.close()
-        raise
+class Listeners:
+    """The bound addresses; the TLS ones are None unless configured. Raises StartupError, leaving nothing bound."""
+
+    def __init__(self, config: StandaloneConfig) -> None:
+        self._network = AsyncioNetwork()
+        self._address = config.bind_address
+        self._bound: list[SocketListener] = []
+        try:
+            self.binary = self._bind(config.port)
+            self.http = self._bind(config.http_port)
+            self.binary_tls = self._bind(config.port_tls) if config.port_tls >= 0 else None
+            self.http_tls = self._bind(config.http_port_tls) if config.http_port_tls >= 0 else None
+        except StartupError:
+            for listener in self._bound:
+                listener.socket.close()
+            raise
+
+    def _bind(self, port: int) -> SocketListener:
+        listener = self._network.bind(self._address, port)
+        self._bound.append(listener)
+        return listener
+
+    async def close(self) -> None:
+        for listener in self._bound:
+            await listener.close()
 
 
 def prepare_directory(config: StandaloneConfig) -> None:
@@ -164,14 +192,60 @@ def bookie_config(config: StandaloneConfig) -> BookieConfig:
     )
 
 
-def broker_config(config: StandaloneConfig, port: int, http_port: int) -> BrokerConfig:
+PROVIDERS = {
+    "org.apache.pulsar.broker.authentication.AuthenticationProviderToken": "token",
+    "org.apache.pulsar.broker.authentication.AuthenticationProviderBasic": "basic",
+    "org.apache.pulsar.broker.authentication.AuthenticationProviderTls": "tls",
+}
+"""Pulsar's class names."""
+
+
+def tls_config(config: StandaloneConfig) -> TlsConfig | None:
+    """None without a TLS port."""
+    if max(config.port_tls, config.http_port_tls) < 0:
+        return None
+    return TlsConfig(
+        certificate_file=config.tls_certificate_file_path,
+        key_file=config.tls_key_file_path,
+        trust_certs_file="" if config.tls_allow_insecure_connection else config.tls_trust_certs_file_path,
+        require_client_cert=config.tls_require_trusted_client_cert_on_connect,
+        refresh_check_s=config.tls_cert_refresh_check_s,
+    )
+
+
+def security_config(config: StandaloneConfig) -> SecurityConfig:
+    return SecurityConfig(
+        authentication=config.authentication_enabled,
+        providers=tuple(PROVIDERS.get(name, name.lower()) for name in names_of(config.authentication_providers)),
+        authorization=config.authorization_enabled,
+        super_user_roles=names_of(config.super_user_roles),
+        proxy_roles=names_of(config.proxy_roles),
+        anonymous_role=config.anonymous_user_role,
+        metrics_need_superuser=config.authenticate_metrics_endpoint,
+        token_secret_key=config.token_secret_key,
+        token_public_key=config.token_public_key,
+        token_public_alg=config.token_public_alg,
+        token_jwks_file=config.token_jwks_file,
+        token_auth_claim=config.token_auth_claim,
+        token_audience_claim=config.token_audience_claim,
+        token_audience=config.token_audience,
+        token_clock_skew_s=config.token_allowed_clock_skew_s,
+        basic_auth_conf=config.basic_auth_conf,
+    )
+
+
+def broker_config(config: StandaloneConfig, listeners: Listeners) -> BrokerConfig:
     """The broker's view of the configuration, with the ports that are really bound."""
     return BrokerConfig(
         cluster=config.cluster_name,
         advertised_address=config.advertised_host,
         bind_address=config.bind_address,
-        port=port,
-        http_port=http_port,
+        port=listeners.binary.port,
+        http_port=listeners.http.port,
+        port_tls=listeners.binary_tls.port if listeners.binary_tls is not None else 0,
+        http_port_tls=listeners.http_tls.port if listeners.http_tls is not None else 0,
+        tls=tls_config(config),
+        security=security_config(config),
         max_message_size_bytes=config.max_message_size,
         keep_alive_interval_s=config.keep_alive_interval_s,
         max_pending_publishes_per_connection=config.max_pending_publish_requests_per_connection,

@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from magnetar.admin.access import authorize
 from magnetar.admin.answers import as_json
 from magnetar.admin.call import Call
 from magnetar.admin.context import AdminContext
@@ -21,6 +22,7 @@ from magnetar.admin.errors import (
 )
 from magnetar.admin.routes import all_routes
 from magnetar.admin.routing import RouteTable
+from magnetar.broker.errors import AuthenticationError
 
 logger = logging.getLogger(__name__)
 
@@ -46,9 +48,11 @@ class AdminApp:
     async def _answer(self, request: Request) -> Response:
         path = request.scope["raw_path"].decode("ascii", "replace")
         try:
-            handler, params = self._table.find(request.method, path)
+            route, params = self._table.match(request.method, path)
             refuse_cross_site(request)
-            return await handler(Call(self._context, request, params))
+            call = Call(self._context, request, params)
+            await authorize(call, route)
+            return await route.handler(call)
         except Exception as error:
             if isinstance(error, MethodNotAllowedError) and request.method == "OPTIONS":
                 return Response(status_code=204, headers={"Allow": error.allowed})
@@ -73,6 +77,8 @@ def failed(method: str, path: str, error: Exception) -> Response:
         logger.error("admin request failed method=%s path=%r", method, path[:200], exc_info=error)
     if isinstance(error, MethodNotAllowedError):
         headers["Allow"] = error.allowed
+    if isinstance(error, AuthenticationError):
+        headers["WWW-Authenticate"] = 'Bearer realm="magnetar"'
     if isinstance(error, BodyTooLargeError | SlowBodyError):
         headers["Connection"] = "close"  # the rest of the body would have to be read otherwise
     return as_json({"reason": reason_of(error, status)}, status, headers)

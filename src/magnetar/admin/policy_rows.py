@@ -147,6 +147,7 @@ def _auto_update(config: BrokerConfig) -> bool:
 POLICY_ROWS = (
     PolicyRow("messageTTL", "message_ttl_in_seconds", whole()),
     PolicyRow("retention", "retention_policies", _retention),
+    PolicyRow("subscriptionAuthMode", "subscription_auth_mode", one_of("None", "Prefix"), unset="None"),
     PolicyRow("persistence", "persistence", _persistence),
     PolicyRow("deduplication", "deduplicationEnabled", truth),
     PolicyRow("maxProducersPerTopic", "max_producers_per_topic", whole()),

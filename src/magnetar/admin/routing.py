@@ -61,6 +61,11 @@ class RouteTable:
 
     def find(self, method: str, raw_path: str) -> tuple[Handler, dict[str, str]]:
         """The handler and its decoded parameters. Raises NotFoundError, MethodNotAllowedError, BadRequestError."""
+        route, params = self.match(method, raw_path)
+        return route.handler, params
+
+    def match(self, method: str, raw_path: str) -> tuple[Route, dict[str, str]]:
+        """As `find`, with the whole route."""
         segments = segments_of(raw_path)
         values: list[str] = []
         node = _walk(self._root, segments, 0, values) if len(segments) <= SEGMENTS_MAX else None
@@ -70,7 +75,7 @@ class RouteTable:
         if found is None:
             raise MethodNotAllowedError(allowed(node.methods))
         route, names = found
-        return route.handler, {**route.fixed, **dict(zip(names, map(_decode, values), strict=True))}
+        return route, {**route.fixed, **dict(zip(names, map(_decode, values), strict=True))}
 
 
 def allowed(methods: Mapping[str, object]) -> str:

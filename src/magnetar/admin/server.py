@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Callable
 from types import TracebackType
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from magnetar.admin.access import CERTIFICATE
 from magnetar.admin.app import AdminApp
 from magnetar.admin.context import AdminContext
 from magnetar.admin.settings import runtime_settings
 from magnetar.base.config import StandaloneConfig
 from magnetar.base.network import ACCEPT_BACKLOG
 from magnetar.bookkeeper.bookie.statistics import BookieStatistics
+from magnetar.broker.auth.tls import peer_certificate
 from magnetar.broker.service import Broker
 
 CONNECTIONS_MAX = 1000
@@ -31,7 +35,7 @@ CLOSE_GRACE_S = 0.5
 
 
 class AdminServer:
-    """`async with AdminServer(...) as admin: await admin.serve(bound_socket)`."""
+    """`async with AdminServer(...) as admin: await admin.serve(bound_socket)`; once per socket."""
 
     def __init__(
         self,
@@ -41,11 +45,14 @@ class AdminServer:
     ) -> None:
         """`config` is what `brokers/configuration/runtime` shows; without one, what the broker itself was given."""
         settings = runtime_settings(config if config is not None else broker.config)
-        app = AdminApp(AdminContext(broker, bookie_statistics, settings))
-        self._server = uvicorn.Server(
+        self._app = AdminApp(AdminContext(broker, bookie_statistics, settings))
+        self._servers: list[uvicorn.Server] = []
+
+    def _server(self) -> uvicorn.Server:
+        return uvicorn.Server(
             uvicorn.Config(
-                app,
-                http="h11",
+                self._app,
+                http=AdminProtocol,
                 ws="none",
                 lifespan="off",
                 interface="asgi3",
@@ -60,34 +67,46 @@ class AdminServer:
                 h11_max_incomplete_event_size=HEADER_BYTES_MAX,
             )
         )
-        self._serving = False
 
     async def __aenter__(self) -> AdminServer:
         return self
 
-    async def serve(self, bound: socket.socket) -> None:
-        """Accept requests on a bound socket from now on. uvicorn's own loop, which owns signals and polls, is not run."""
-        server = self._server
+    async def serve(self, bound: socket.socket, tls: ssl.SSLContext | None = None) -> None:
+        """Accept requests on a bound socket from now on, behind TLS if given; may be called for several sockets.
+
+        uvicorn's own loop, which owns signals and polls, is not run.
+        """
+        server = self._server()
         server.config.load()
+        server.config.ssl = tls
         server.lifespan = server.config.lifespan_class(server.config)
         await server.startup(sockets=[bound])
-        self._serving = True
+        self._servers.append(server)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self._serving:
-            return
-        self._serving = False
-        server, state = self._server, self._server.server_state
-        for listener in server.servers:
-            listener.close()
-        for connection in list(state.connections):
-            connection.shutdown()  # idle ones close now, the others after their response
-        if state.tasks:
-            await asyncio.wait(list(state.tasks), timeout=CLOSE_GRACE_S)
-        for task in list(state.tasks):
+        servers, self._servers = self._servers, []
+        states = [server.server_state for server in servers]
+        for server in servers:
+            for listener in server.servers:
+                listener.close()
+            for connection in list(server.server_state.connections):
+                connection.shutdown()  # idle ones close now, the others after their response
+        tasks = [task for state in states for task in state.tasks]
+        if tasks:
+            await asyncio.wait(tasks, timeout=CLOSE_GRACE_S)
+        for task in tasks:
             task.cancel()
-        for connection in list(state.connections):
+        for connection in [connection for state in states for connection in state.connections]:
             if connection.transport is not None:
                 connection.transport.close()
+
+
+class AdminProtocol(H11Protocol):
+    """Keeps the client's verified certificate where the requests of the connection find it."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in the base class
+        super().connection_made(transport)
+        certificate = peer_certificate(transport.get_extra_info("ssl_object"))
+        self.app_state = {**self.app_state, CERTIFICATE: certificate}

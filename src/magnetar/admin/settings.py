@@ -5,16 +5,18 @@ from __future__ import annotations
 import dataclasses
 
 from magnetar.base.config import StandaloneConfig
+from magnetar.base.settings import HIDDEN
 from magnetar.broker.config import BrokerConfig
 
 
 def runtime_settings(config: StandaloneConfig | BrokerConfig) -> dict[str, str]:
-    """Every setting by its key in Pulsar's files, or by its own name where it has none."""
+    """Every setting by its key in Pulsar's files, or by its own name where it has none. Secrets are hidden."""
     found: dict[str, str] = {}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if not dataclasses.is_dataclass(value):
-            found[str(field.metadata.get("key", field.name))] = as_text(value)
+            hidden = value and field.metadata.get("secret", False)
+            found[str(field.metadata.get("key", field.name))] = HIDDEN if hidden else as_text(value)
     return found
 
 

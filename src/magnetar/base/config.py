@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from magnetar.base.errors import ConfigError
+from magnetar.base.security_settings import SecuritySettings
 from magnetar.base.settings import load_settings, setting
 
 QUOTA_POLICIES = ("producer_request_hold", "producer_exception", "consumer_backlog_eviction")
@@ -31,7 +32,7 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StandaloneConfig:
+class StandaloneConfig(SecuritySettings):
     """Everything the one-process server can be told. Build it with `load_config`; in tests `StandaloneConfig(port=0, ...)`."""
 
     # ---- Where it lives and listens
@@ -45,7 +46,7 @@ class StandaloneConfig:
     bind_address: str = setting(
         "127.0.0.1",
         "bindAddress",
-        "Address to listen on. Pulsar: 0.0.0.0. Other machines are refused by default because nothing asks who they are.",
+        "Address to listen on. Pulsar: 0.0.0.0. Other machines are let in only with authentication, or with insecureListen.",
     )
     advertised_address: str = setting(
         "", "advertisedAddress", "Host name that clients are told; empty: the bind address."
@@ -303,11 +304,12 @@ class StandaloneConfig:
 
     def __post_init__(self) -> None:
         """Rules that tie several settings together. Raises ConfigError."""
-        if not self.insecure_listen and not is_loopback(self.bind_address):
+        if not self.insecure_listen and not is_loopback(self.bind_address) and not self.asks_everybody:
             raise ConfigError(
-                f"bindAddress {self.bind_address} lets other machines in and nothing asks who they are; "
-                "say --insecure-listen (insecureListen=true) if that is wanted"
+                f"bindAddress {self.bind_address} lets other machines in and nothing asks who they are; switch on "
+                "authenticationEnabled, or say --insecure-listen (insecureListen=true) if that is wanted"
             )
+        self.check_security()
         if not self.managed_ledger_ack_quorum <= self.managed_ledger_write_quorum <= self.managed_ledger_ensemble_size:
             raise ConfigError(
                 "managedLedgerDefaultAckQuorum <= managedLedgerDefaultWriteQuorum <= managedLedgerDefaultEnsembleSize must hold"
@@ -327,7 +329,7 @@ class StandaloneConfig:
             lines.append(
                 "journalSyncData=false: ACKNOWLEDGED MESSAGES ARE LOST when the machine stops; never for data that matters"
             )
-        if not is_loopback(self.bind_address):
+        if not is_loopback(self.bind_address) and not self.asks_everybody:
             lines.append(
                 f"insecureListen: anybody who reaches {self.bind_address} may read, write and delete everything"
             )

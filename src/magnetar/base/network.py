@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from magnetar.base.errors import StartupError
+from magnetar.base.limits import HANDSHAKE_TIMEOUT_S
 
 ACCEPT_BACKLOG = 1024
 """Connections that wait to be accepted; the kernel refuses further ones."""
@@ -61,7 +62,10 @@ class SocketListener:
 
     async def serve(self, factory: Callable[[], asyncio.Protocol], tls: ssl.SSLContext | None = None) -> None:
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(factory, sock=self.socket, ssl=tls, backlog=ACCEPT_BACKLOG)
+        handshake_s = HANDSHAKE_TIMEOUT_S if tls is not None else None
+        self._server = await loop.create_server(
+            factory, sock=self.socket, ssl=tls, backlog=ACCEPT_BACKLOG, ssl_handshake_timeout=handshake_s
+        )
 
     async def close(self) -> None:
         if self._server is not None:

@@ -26,8 +26,21 @@ PULSAR_ENV_PREFIX = "PULSAR_PREFIX_"
 ENV_PREFIX = "MAGNETAR_"
 """`MAGNETAR_<FIELD_NAME>` or `MAGNETAR_<key>`; wins over Pulsar's prefix."""
 
-ENV_RESERVED = frozenset({"MAGNETAR_CONFIG", "MAGNETAR_URL", "MAGNETAR_ADMIN_URL"})
+ENV_RESERVED = frozenset(
+    {
+        "MAGNETAR_CONFIG",
+        "MAGNETAR_URL",
+        "MAGNETAR_ADMIN_URL",
+        "MAGNETAR_TOKEN",
+        "MAGNETAR_AUTH_PLUGIN",
+        "MAGNETAR_AUTH_PARAMS",
+        "MAGNETAR_TLS_TRUST_CERTS",
+    }
+)
 """Names behind our prefix that are no settings of the server: they stand for flags of the command line."""
+
+HIDDEN = "*****"
+"""Stands where a secret is set."""
 
 _WORDS_OF_TRUTH = {
     "true": True,
@@ -50,10 +63,14 @@ def setting(
     minimum: float | None = None,
     maximum: float | None = None,
     choices: Sequence[str] = (),
+    secret: bool = False,
 ) -> Any:
-    """A dataclass field with all that is known about it. `key` is the name in files; bounds are inclusive."""
+    """A dataclass field with all that is known about it. `key` is the name in files; bounds are inclusive.
+
+    The value of a `secret` is never shown: not by `repr`, not by `magnetar config`, not over HTTP.
+    """
     about = {"key": key, "doc": doc, "unit": unit, "minimum": minimum, "maximum": maximum, "choices": tuple(choices)}
-    return field(default=default, metadata=about)
+    return field(default=default, metadata=about | {"secret": secret}, repr=not secret)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +86,11 @@ class Setting:
     minimum: float | None
     maximum: float | None
     choices: tuple[str, ...]
+    secret: bool
+
+    def shown(self, value: object) -> object:
+        """The value as people may see it."""
+        return HIDDEN if self.secret and value else value
 
     @property
     def env(self) -> str:
@@ -165,7 +187,7 @@ def _read_properties(path: Path, text: str) -> dict[str, tuple[str, str]]:
             continue
         key, separator, value = line.partition("=")
         if not separator:
-            raise ConfigError(f"{path}:{number}: expected key=value, not {line!r}")
+            raise ConfigError(f"{path}:{number}: expected key=value, not {line.split()[0][:40]!r}")
         found[key.strip()] = (value, f"{path}:{number}")
     return found
 

@@ -8,6 +8,39 @@ from magnetar.managed_ledger.config import ManagedLedgerConfig
 
 
 @dataclass(frozen=True, slots=True)
+class SecurityConfig:
+    """Who is let in and what the roles may do. Keys are named as in Pulsar: `data:;base64,...`, `file:///path`, a path."""
+
+    authentication: bool = False
+    providers: tuple[str, ...] = ()
+    authorization: bool = False
+    super_user_roles: tuple[str, ...] = ()
+    proxy_roles: tuple[str, ...] = ()
+    anonymous_role: str = ""
+    metrics_need_superuser: bool = True
+    token_secret_key: str = field(default="", repr=False)
+    token_public_key: str = ""
+    token_public_alg: str = "RS256"
+    token_jwks_file: str = ""
+    token_auth_claim: str = ""
+    token_audience_claim: str = ""
+    token_audience: str = ""
+    token_clock_skew_s: int = 0
+    basic_auth_conf: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class TlsConfig:
+    """Files of the TLS listeners. Without `trust_certs_file` clients are not asked for a certificate."""
+
+    certificate_file: str
+    key_file: str
+    trust_certs_file: str = ""
+    require_client_cert: bool = False
+    refresh_check_s: float = 300.0
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerConfig:
     """Defaults are Pulsar standalone's, where it has the setting."""
 
@@ -16,6 +49,10 @@ class BrokerConfig:
     bind_address: str = "127.0.0.1"
     port: int = 6650
     http_port: int = 8080
+    port_tls: int = 0
+    http_port_tls: int = 0
+    tls: TlsConfig | None = None
+    security: SecurityConfig = field(default_factory=SecurityConfig)
     max_message_size_bytes: int = 5 * 1024 * 1024
     keep_alive_interval_s: float = 30.0
     max_pending_publishes_per_connection: int = 10_000
@@ -72,3 +109,13 @@ class BrokerConfig:
     @property
     def web_service_url(self) -> str:
         return f"http://{self.advertised_address}:{self.http_port}"
+
+    @property
+    def service_url_tls(self) -> str:
+        """Empty without a TLS listener."""
+        return f"pulsar+ssl://{self.advertised_address}:{self.port_tls}" if self.port_tls else ""
+
+    @property
+    def web_service_url_tls(self) -> str:
+        """Empty without a TLS listener."""
+        return f"https://{self.advertised_address}:{self.http_port_tls}" if self.http_port_tls else ""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import ssl
 from types import TracebackType
 
 from magnetar.base.clock import Clock
 from magnetar.base.network import Listener
 from magnetar.base.tasks import TaskScope
 from magnetar.bookkeeper.client.client import BookKeeperClient
+from magnetar.broker.auth.authorize import Security
 from magnetar.broker.config import BrokerConfig
 from magnetar.broker.connection.context import BrokerContext, ProducerNames, PublishBudget
 from magnetar.broker.connection.listener import ConnectionListener
@@ -57,6 +59,7 @@ class Broker:
         self._rng = rng
         self._scope = TaskScope("broker")
         self.namespaces = NamespaceRegistry(metadata, config)
+        self.security = Security(config, self.namespaces, clock.now_ms, clock.monotonic_s)
         self.ownership = Ownership(metadata, self.namespaces, config)
         self.lookup = Lookup(metadata, self.namespaces, self.ownership, config)
 
@@ -99,14 +102,15 @@ class Broker:
             schemas=self.schemas,
             producer_names=ProducerNames(self.config.cluster, await self._start_number()),
             budget=PublishBudget(self.config.publish_buffer_bytes),
+            security=self.security,
         )
         self.connections = ConnectionListener(self.context)
         Upkeep(self.topics, self.config, self.clock).start(self._scope)
         return self
 
-    async def serve(self, listener: Listener) -> None:
-        """Accept clients on a bound address."""
-        await self.connections.serve(listener)
+    async def serve(self, listener: Listener, tls: ssl.SSLContext | None = None) -> None:
+        """Accept clients on a bound address, behind TLS if given."""
+        await self.connections.serve(listener, tls)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

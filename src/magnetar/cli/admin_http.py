@@ -13,6 +13,7 @@ from urllib.parse import quote
 import click
 
 from magnetar.broker.naming import TopicName
+from magnetar.cli.credentials import Credentials, credential_options
 from magnetar.cli.errors import CommandError, ServerRefusedError, ServerUnreachableError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -36,7 +37,7 @@ class Answer(NamedTuple):
 
 
 def admin_url_option(function: F) -> F:
-    """`--admin-url`, given to the command as `admin_url`."""
+    """`--admin-url`, given to the command as `admin_url`, and the options that say who the command is."""
     return click.option(
         "--admin-url",
         default=DEFAULT_URL,
@@ -44,16 +45,18 @@ def admin_url_option(function: F) -> F:
         show_default=True,
         show_envvar=True,
         help="Admin API.",
-    )(function)
+    )(credential_options(function))
 
 
 def request(method: str, url: str, path: str, body: object = None) -> Answer:
     """Send `body` as JSON to `path` below /admin/v2. Raises ServerRefusedError with the server's reason, ServerUnreachableError."""
     data = None if body is None else json.dumps(body).encode()
-    headers = {"Content-Type": "application/json"} if data is not None else {}
+    credentials = Credentials.current()
+    headers = credentials.headers() | ({"Content-Type": "application/json"} if data is not None else {})
+    tls = credentials.tls() if url.startswith("https:") else None
     try:
         message = urllib.request.Request(f"{url.rstrip('/')}/admin/v2/{path}", data, headers, method=method)
-        with urllib.request.urlopen(message, timeout=TIMEOUT_S) as response:
+        with urllib.request.urlopen(message, timeout=TIMEOUT_S, context=tls) as response:
             return Answer(response.headers, response.read())
     except urllib.error.HTTPError as error:
         raise ServerRefusedError(f"{reason_of(error)} (HTTP {error.code})") from error

@@ -20,6 +20,7 @@ COMMANDS = {
     "consume": LazyCommand("magnetar.cli.consume:consume_command", "Receive and acknowledge messages."),
     "topics": LazyCommand("magnetar.cli.topics:topics_group", "List, create, inspect and delete topics."),
     "schemas": LazyCommand("magnetar.cli.schemas:schemas_group", "Show, upload, delete and compare schemas of topics."),
+    "tokens": LazyCommand("magnetar.cli.tokens:tokens_group", "Make keys and tokens, and check them."),
     "config": LazyCommand("magnetar.cli.settings:config_group", "List and explain the server's settings."),
     "hash": LazyCommand("magnetar.cli.hash:hash_command", "Hash keys as Pulsar does."),
     "ring": LazyCommand("magnetar.cli.ring:ring_group", "Build and compare consistent hashing rings."),

@@ -10,19 +10,21 @@ from urllib.parse import urlsplit
 
 import click
 
+from magnetar.cli.credentials import Credentials, credential_options
 from magnetar.cli.errors import CommandError, ServerUnreachableError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_URL = "pulsar://127.0.0.1:6650"
+PORTS = {"pulsar": 6650, "pulsar+ssl": 6651}
 PROBE_TIMEOUT_S = 5.0
 
 
 def url_option(function: F) -> F:
-    """`--url`, given to the command as `url`."""
+    """`--url`, given to the command as `url`, and the options that say who the command is."""
     return click.option(
         "--url", default=DEFAULT_URL, envvar="MAGNETAR_URL", show_default=True, show_envvar=True, help="Server."
-    )(function)
+    )(credential_options(function))
 
 
 def verbose_option(function: F) -> F:
@@ -40,8 +42,16 @@ def connected(url: str, *, verbose: bool = False, io_threads: int = 1) -> Iterat
     logger = pulsar.FileLogger(
         *((pulsar.LoggerLevel.Info, "/dev/stderr") if verbose else (pulsar.LoggerLevel.Error, "/dev/null"))
     )
+    credentials = Credentials.current()
     try:
-        client = pulsar.Client(url, logger=logger, io_threads=io_threads)
+        client = pulsar.Client(
+            url,
+            authentication=credentials.authentication(),
+            tls_trust_certs_file_path=credentials.trust_certs or None,
+            tls_validate_hostname=True,
+            logger=logger,
+            io_threads=io_threads,
+        )
     except (pulsar.PulsarException, ValueError) as error:
         raise CommandError(f"{url}: {plain(error)}") from error
     try:
@@ -62,10 +72,10 @@ def connected(url: str, *, verbose: bool = False, io_threads: int = 1) -> Iterat
 def probe(url: str) -> None:
     """Fail at once where nobody listens: the client library keeps trying for its whole operation timeout."""
     parts = urlsplit(url)
-    if parts.scheme != "pulsar" or "," in parts.netloc:
+    if parts.scheme not in PORTS or "," in parts.netloc:
         return
     try:
-        socket.create_connection((parts.hostname or "", parts.port or 6650), PROBE_TIMEOUT_S).close()
+        socket.create_connection((parts.hostname or "", parts.port or PORTS[parts.scheme]), PROBE_TIMEOUT_S).close()
     except (OSError, ValueError) as error:
         raise ServerUnreachableError(f"{url} does not answer ({error}); is a server running there?") from error
 

@@ -37,7 +37,7 @@ def list_command(config_file: Path | None, changed: bool, as_json: bool) -> None
     """Every setting with its value and where the value comes from."""
     values = resolve(StandaloneConfig, config_file, os.environ, {})
     rows = [
-        {"key": row.key, "value": values[name].value, "unit": row.unit, "source": values[name].source}
+        {"key": row.key, "value": row.shown(values[name].value), "unit": row.unit, "source": values[name].source}
         for name, row in table_of(StandaloneConfig).items()
         if not changed or values[name].value != row.default
     ]
@@ -60,7 +60,7 @@ def explain_command(key: str, config_file: Path | None, as_json: bool) -> None:
             "unit": row.unit or None,
             "allowed": allowed(row),
             "default": row.default,
-            "value": value.value,
+            "value": row.shown(value.value),
             "source": value.source,
             "environment": f"{row.env} or {PULSAR_ENV_PREFIX}{row.key}",
         },

@@ -23,10 +23,10 @@ async def broker_of(call: Call) -> Response:
     return as_json(
         {
             "brokerUrl": url,
-            "brokerUrlTls": "",
-            "brokerUrlSsl": "",
+            "brokerUrlTls": broker.config.service_url_tls,
+            "brokerUrlSsl": broker.config.service_url_tls,
             "httpUrl": broker.config.web_service_url,
-            "httpUrlTls": "",
+            "httpUrlTls": broker.config.web_service_url_tls,
             "nativeUrl": url,
         }
     )

@@ -1,13 +1,15 @@
-"""Who may do what in a namespace: stored in its policies document."""
+"""Who may do what in a namespace, on a topic and through a subscription: stored in the namespace's policies document."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from starlette.responses import Response
 
 from magnetar.admin.answers import as_json, done
 from magnetar.admin.call import Call
 from magnetar.admin.errors import BadRequestError
-from magnetar.admin.routes.paths import NAMESPACE
+from magnetar.admin.routes.paths import NAMESPACE, both_domains
 from magnetar.admin.routing import Route
 from magnetar.broker.namespaces.policies import Document
 
@@ -15,27 +17,52 @@ ACTIONS = ("produce", "consume", "functions", "sources", "sinks", "packages")
 ROLE_CHARS_MAX = 1024
 """A longer role name is refused with 400."""
 
+NAMESPACE_AUTH, TOPIC_AUTH, SUBSCRIPTION_AUTH = "namespace_auth", "destination_auth", "subscription_auth_roles"
+
 
 def _role(call: Call) -> str:
-    role = call.params["role"]
-    if len(role) > ROLE_CHARS_MAX:
-        raise BadRequestError(f"a role has at most {ROLE_CHARS_MAX} characters")
+    return _checked(call.params["role"])
+
+
+def _checked(role: object) -> str:
+    if not isinstance(role, str) or not 0 < len(role) <= ROLE_CHARS_MAX:
+        raise BadRequestError(f"a role is a text of at most {ROLE_CHARS_MAX} characters")
     return role
 
 
+async def _actions(call: Call) -> list[str]:
+    actions = await call.json()
+    if not isinstance(actions, list) or not all(action in ACTIONS for action in actions):
+        raise BadRequestError(f"expected a list of actions: {', '.join(ACTIONS)}")
+    return sorted(set(actions))
+
+
+async def _stored(call: Call, kind: str) -> dict[str, Any]:
+    return _part(await call.broker.namespaces.policies(call.namespace), kind)
+
+
+def _part(document: Document, kind: str) -> dict[str, Any]:
+    """One mapping of `auth_policies`, put into the document where it is missing."""
+    auth = document.get("auth_policies") or {}
+    document["auth_policies"] = auth
+    part: dict[str, Any] = auth.get(kind) or {}
+    auth[kind] = part
+    return part
+
+
+# ---- Namespaces
+
+
 async def get(call: Call) -> Response:
-    document = await call.broker.namespaces.policies(call.namespace)
-    return as_json((document.get("auth_policies") or {}).get("namespace_auth") or {})
+    return as_json(await _stored(call, NAMESPACE_AUTH))
 
 
 async def grant(call: Call) -> Response:
     """The body lists actions; it replaces what the role had."""
-    name, role, actions = call.namespace, _role(call), await call.json()
-    if not isinstance(actions, list) or not all(action in ACTIONS for action in actions):
-        raise BadRequestError(f"expected a list of actions: {', '.join(ACTIONS)}")
+    name, role, actions = call.namespace, _role(call), await _actions(call)
 
     def change(document: Document) -> None:
-        _namespace_auth(document)[role] = sorted(set(actions))
+        _part(document, NAMESPACE_AUTH)[role] = actions
 
     await call.broker.namespaces.update_policies(name, change)
     return done()
@@ -45,22 +72,90 @@ async def revoke(call: Call) -> Response:
     role = _role(call)
 
     def change(document: Document) -> None:
-        _namespace_auth(document).pop(role, None)
+        _part(document, NAMESPACE_AUTH).pop(role, None)
 
     await call.broker.namespaces.update_policies(call.namespace, change)
     return done()
 
 
-def _namespace_auth(document: Document) -> dict[str, list[str]]:
-    auth = document.get("auth_policies") or {}
-    document["auth_policies"] = auth
-    roles: dict[str, list[str]] = auth.get("namespace_auth") or {}
-    auth["namespace_auth"] = roles
-    return roles
+# ---- Topics; a partitioned topic's permissions hold for its partitions
+
+
+async def get_of_topic(call: Call) -> Response:
+    """What holds for the topic: the namespace's roles, and its own."""
+    name = call.topic
+    document = await call.broker.namespaces.policies(name.namespace_name)
+    found = {role: set(actions) for role, actions in _part(document, NAMESPACE_AUTH).items()}
+    for topic in dict.fromkeys((str(name), str(name.partitioned_name))):
+        for role, actions in (_part(document, TOPIC_AUTH).get(topic) or {}).items():
+            found[role] = found.get(role, set()) | set(actions)
+    return as_json({role: sorted(actions) for role, actions in found.items()})
+
+
+async def grant_on_topic(call: Call) -> Response:
+    """The topic need not exist yet."""
+    topic, role, actions = call.topic, _role(call), await _actions(call)
+
+    def change(document: Document) -> None:
+        _part(document, TOPIC_AUTH).setdefault(str(topic), {})[role] = actions
+
+    await call.broker.namespaces.update_policies(topic.namespace_name, change)
+    return done()
+
+
+async def revoke_on_topic(call: Call) -> Response:
+    topic, role = call.topic, _role(call)
+
+    def change(document: Document) -> None:
+        roles = _part(document, TOPIC_AUTH).get(str(topic)) or {}
+        roles.pop(role, None)
+        if not roles:
+            _part(document, TOPIC_AUTH).pop(str(topic), None)
+
+    await call.broker.namespaces.update_policies(topic.namespace_name, change)
+    return done()
+
+
+# ---- Subscriptions: once a name has roles, consuming through it takes one of them
+
+
+async def get_of_subscriptions(call: Call) -> Response:
+    return as_json(await _stored(call, SUBSCRIPTION_AUTH))
+
+
+async def grant_on_subscription(call: Call) -> Response:
+    """The body lists roles; it replaces those the subscription had."""
+    name, subscription, body = call.namespace, call.subscription, await call.json()
+    if not isinstance(body, list):
+        raise BadRequestError("expected a list of roles")
+    roles = sorted({_checked(role) for role in body})
+
+    def change(document: Document) -> None:
+        _part(document, SUBSCRIPTION_AUTH)[subscription] = roles
+
+    await call.broker.namespaces.update_policies(name, change)
+    return done()
+
+
+async def revoke_on_subscription(call: Call) -> Response:
+    subscription, role = call.subscription, _role(call)
+
+    def change(document: Document) -> None:
+        left = [other for other in _part(document, SUBSCRIPTION_AUTH).get(subscription) or () if other != role]
+        _part(document, SUBSCRIPTION_AUTH)[subscription] = left
+
+    await call.broker.namespaces.update_policies(call.namespace, change)
+    return done()
 
 
 ROUTES = (
     Route("GET", f"{NAMESPACE}/permissions", get),
     Route("POST", f"{NAMESPACE}/permissions/{{role}}", grant),
     Route("DELETE", f"{NAMESPACE}/permissions/{{role}}", revoke),
+    Route("GET", f"{NAMESPACE}/permissions/subscription", get_of_subscriptions),
+    Route("POST", f"{NAMESPACE}/permissions/subscription/{{subscription}}", grant_on_subscription),
+    Route("DELETE", f"{NAMESPACE}/permissions/{{subscription}}/{{role}}", revoke_on_subscription),
+    *both_domains("GET", "/{topic}/permissions", get_of_topic),
+    *both_domains("POST", "/{topic}/permissions/{role}", grant_on_topic),
+    *both_domains("DELETE", "/{topic}/permissions/{role}", revoke_on_topic),
 )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from magnetar.base.clock import Clock
 from magnetar.base.tasks import TaskScope
+from magnetar.broker.auth.authorize import Security
 from magnetar.broker.config import BrokerConfig
 from magnetar.broker.namespaces.lookup import Lookup
 from magnetar.broker.namespaces.registry import NamespaceRegistry
@@ -78,4 +79,5 @@ class BrokerContext:
     schemas: SchemaAdmission
     producer_names: ProducerNames
     budget: PublishBudget
+    security: Security
     counters: ConnectionCounters = field(default_factory=ConnectionCounters)

@@ -3,42 +3,47 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 
 from magnetar.base.network import Listener
 from magnetar.broker.connection.context import BrokerContext
+from magnetar.broker.connection.guard import guarded
 from magnetar.broker.connection.routes import BEFORE_CONNECT, ROUTES
 from magnetar.broker.connection.session import Session
 
 
 class ConnectionListener:
-    """One bound address of the binary protocol."""
+    """The bound addresses of the binary protocol."""
 
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
         self._sessions: dict[int, Session] = {}
         self._count = 0
-        self._listener: Listener | None = None
+        self._listeners: list[Listener] = []
+        self._routes = ROUTES if context.security.authentication is None else guarded(ROUTES)
 
     @property
     def sessions(self) -> list[Session]:
         """The live ones, oldest first."""
         return list(self._sessions.values())
 
-    async def serve(self, listener: Listener) -> None:
-        """Accept connections on a bound address."""
-        self._listener = listener
-        await listener.serve(self._accept)
+    async def serve(self, listener: Listener, tls: ssl.SSLContext | None = None) -> None:
+        """Accept connections on a bound address, behind TLS if given."""
+        self._listeners.append(listener)
+        await listener.serve(self._accept, tls)
 
     def _accept(self) -> asyncio.Protocol:
         self._count += 1
         number = self._count
-        session = Session(self._context, BEFORE_CONNECT, ROUTES, on_closed=lambda: self._sessions.pop(number, None))
+        session = Session(
+            self._context, BEFORE_CONNECT, self._routes, on_closed=lambda: self._sessions.pop(number, None)
+        )
         self._sessions[number] = session
         return session
 
     async def close(self) -> None:
         """Stop accepting, then close every connection after what it has to say."""
-        if self._listener is not None:
-            await self._listener.close()
+        for listener in self._listeners:
+            await listener.close()
         for session in self.sessions:
             session.close()

@@ -25,6 +25,7 @@ BEFORE_CONNECT: dict[int, Handler] = {
 
 ROUTES: dict[int, Handler] = {
     BaseCommand.CONNECT: connect.connect,
+    BaseCommand.AUTH_RESPONSE: connect.auth_response,
     BaseCommand.PING: connect.ping,
     BaseCommand.PONG: connect.pong,
     BaseCommand.PARTITIONED_METADATA: lookup.partitioned_metadata,

@@ -18,6 +18,8 @@ from google.protobuf.message import DecodeError
 
 from magnetar.base import limits
 from magnetar.base.errors import MagnetarError
+from magnetar.broker.auth.principal import Principal
+from magnetar.broker.auth.refresh import CredentialWatch
 from magnetar.broker.connection.context import BrokerContext
 from magnetar.broker.connection.error_codes import answer_code_of, code_of, text_of
 from magnetar.broker.connection.requests import ControlRequests
@@ -79,7 +81,10 @@ class Session(asyncio.Protocol):
         self.pending_publishes = 0
         self.pending_publish_bytes = 0
         self.connected = False
+        self.greeted = False
         self.closed = False
+        self.principal: Principal | None = None
+        self.credential_watch: CredentialWatch | None = None
         self.address = ""
         self.client_version = ""
         self.protocol_version = 0
@@ -102,20 +107,30 @@ class Session(asyncio.Protocol):
         self.context.counters.active += 1
         self._timer = self._loop.call_later(limits.HANDSHAKE_TIMEOUT_S, self._handshake_timed_out)
 
-    def handshake_done(self, client_version: str, protocol_version: int) -> None:
-        """CONNECT was accepted: every command is served, larger ones are allowed, keep-alive begins."""
-        self.connected = True
+    def handshake_done(self, client_version: str, protocol_version: int, *, known: bool = True) -> None:
+        """CONNECT was answered: every command is looked at, larger ones are allowed, keep-alive begins.
+
+        Not `known`: who the client is was not proved. Every request will be refused, and the limits of strangers stay.
+        """
+        self.greeted = True
         self._routes = self._routes_connected
         self.client_version = client_version
         self.protocol_version = protocol_version
+        if not known:
+            return
+        self.connected = True
         self._decoder.frame_bytes_max = self.context.config.max_message_size_bytes + limits.FRAME_PADDING_BYTES
         self._decoder.command_bytes_max = limits.COMMAND_BYTES_MAX
         self._restart_timer()
         logger.info("client connected address=%s version=%s", self.address, client_version)
 
+    def call_later(self, delay_s: float, call: Callable[[], None]) -> asyncio.TimerHandle:
+        """A timer on this connection's loop."""
+        return self._loop.call_later(delay_s, call)
+
     def _handshake_timed_out(self) -> None:
         if not self.connected:
-            self.close(f"no CONNECT within {limits.HANDSHAKE_TIMEOUT_S:.0f} s")
+            self.close(f"no accepted CONNECT within {limits.HANDSHAKE_TIMEOUT_S:.0f} s")
 
     def _restart_timer(self) -> None:
         if self._timer is not None:
@@ -171,6 +186,8 @@ class Session(asyncio.Protocol):
         self.closed = True
         if self._timer is not None:
             self._timer.cancel()
+        if self.credential_watch is not None:
+            self.credential_watch.cancel()
         for waiter in self._heard_waiters:
             if not waiter.done():
                 waiter.set_result(False)
@@ -193,7 +210,7 @@ class Session(asyncio.Protocol):
             frames = self._decoder.feed(data)
         except FrameError as error:
             self.context.counters.refused_frames += 1
-            self._fail(error)
+            self.fail(error)
             return
         self._frames.extend(frames)
         if not self._process_scheduled:
@@ -223,19 +240,19 @@ class Session(asyncio.Protocol):
                 self._routes[command.type](self, command, rest)
         except (DecodeError, KeyError) as error:
             self.context.counters.refused_frames += 1
-            self._fail(FrameError(f"not a command that a client may send ({type(error).__name__})"))
+            self.fail(FrameError(f"not a command that a client may send ({type(error).__name__})"))
             return
         except MagnetarError as error:
-            self._fail(error)
+            self.fail(error)
             return
         except Exception as error:
             logger.exception("a handler failed address=%s", self.address)
-            self._fail(error)
+            self.fail(error)
             return
         if not frames:
             self._resume(_PAUSED_BY_FRAMES)
 
-    def _fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
         """A connection-level error: told with the request id of nobody, then the connection ends."""
         if not self.closed:
             self.write(commands.error(commands.NO_REQUEST_ID, code_of(error), text_of(error)))
@@ -279,6 +296,11 @@ class Session(asyncio.Protocol):
             self.write(commands.error(request_id, answer_code_of(error, self.client_version), text_of(error)))
 
     # ---- Output
+
+    @property
+    def ssl_object(self) -> Any:
+        """The TLS session of the connection; None on a plain one."""
+        return self._transport.get_extra_info("ssl_object")
 
     @property
     def output_open(self) -> bool:

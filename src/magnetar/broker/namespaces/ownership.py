@@ -55,9 +55,9 @@ class Ownership:
         if name not in self._owned:
             record: dict[str, object] = {
                 "nativeUrl": self._config.service_url,
-                "nativeUrlTls": None,
+                "nativeUrlTls": self._config.service_url_tls or None,
                 "httpUrl": self._config.web_service_url,
-                "httpUrlTls": None,
+                "httpUrlTls": self._config.web_service_url_tls or None,
                 "disabled": False,
                 "advertisedListeners": {},
             }

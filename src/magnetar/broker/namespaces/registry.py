@@ -40,6 +40,10 @@ class NamespaceRegistry:
     async def create_defaults(self) -> None:
         """Cluster, tenant `public` and namespace `public/default`, unless they are there."""
         cluster = {"serviceUrl": self._config.web_service_url, "brokerServiceUrl": self._config.service_url}
+        if self._config.web_service_url_tls:
+            cluster["serviceUrlTls"] = self._config.web_service_url_tls
+        if self._config.service_url_tls:
+            cluster["brokerServiceUrlTls"] = self._config.service_url_tls
         await self._metadata.put(paths.cluster_path(self._config.cluster), _encode(cluster))
         for create in (
             self.create_tenant("public", {"adminRoles": [], "allowedClusters": [self._config.cluster]}),

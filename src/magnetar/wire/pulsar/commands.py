@@ -95,6 +95,15 @@ def send_error(producer_id: int, sequence_id: int, code: int, message: str) -> b
     return frame(command)
 
 
+def auth_challenge(method: str, server_version: str) -> bytes:
+    """Asks for a new credential; the C++ and Java clients answer any challenge with their current one."""
+    command = BaseCommand(type=BaseCommand.AUTH_CHALLENGE)
+    command.authChallenge.server_version = server_version
+    command.authChallenge.challenge.auth_method_name = method
+    command.authChallenge.challenge.auth_data = b"PulsarAuthRefresh"
+    return frame(command)
+
+
 def ping() -> bytes:
     return frame(BaseCommand(type=BaseCommand.PING, ping=CommandPing()))
 

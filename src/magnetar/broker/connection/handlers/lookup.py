@@ -64,7 +64,7 @@ async def _lookup(session: Session, topic: str, request_id: int, listener_name: 
             # Exactly this code and text end the call of the C++ client at once (facts 5.8).
             raise ServiceNotReadyError(f"the broker do not have {listener_name} listener")
         response.brokerServiceUrl = await session.context.lookup.broker_of(_topic_name(topic))
-        response.brokerServiceUrlTls = ""
+        response.brokerServiceUrlTls = session.context.config.service_url_tls
         response.authoritative = True
         response.response = CommandLookupTopicResponse.Connect
     except Exception as error:

@@ -1,0 +1,53 @@
+"""Authentication and authorization of a request: before its body is read and before anything is looked up for it."""
+
+from __future__ import annotations
+
+from magnetar.admin.call import Call
+from magnetar.admin.routing import Route
+from magnetar.broker.auth.decide import Access, Resource
+from magnetar.broker.auth.principal import Principal
+from magnetar.broker.auth.table import ROUTES
+from magnetar.broker.errors import AuthorizationError
+
+CERTIFICATE = "magnetar.client_certificate"
+"""Where the server keeps a connection's verified client certificate in the ASGI state."""
+
+ORIGINAL_PRINCIPAL_HEADER = "x-original-principal"
+
+
+def row_of(route: Route) -> Access | None:
+    """What the table asks of a route; None for one that nobody may use."""
+    domain = route.fixed.get("domain")
+    path = route.path.replace(f"/{domain}/", "/{domain}/", 1) if domain else route.path
+    return ROUTES.get((route.method, path))
+
+
+async def authorize(call: Call, route: Route) -> None:
+    """Raises AuthenticationError (401), AuthorizationError (403), InvalidTopicNameError (412)."""
+    security = call.broker.security
+    if security.authentication is None:
+        return
+    access = row_of(route)
+    principal: Principal | None = None
+    if access is None or security.authorizer.needs_credential(access):
+        headers = call.request.headers
+        principal = security.authentication.of_http(
+            headers.get("authorization", ""),
+            call.request.scope.get("state", {}).get(CERTIFICATE),
+            headers.get(ORIGINAL_PRINCIPAL_HEADER, ""),
+        )
+    if access is None:
+        raise AuthorizationError("nobody may use this route")
+    await security.authorizer.check(principal, access, resource_of(call))
+
+
+def resource_of(call: Call) -> Resource:
+    """What the path names, parsed by the rules that the handlers use."""
+    params = call.params
+    if "tenant" not in params:
+        return Resource()
+    if "namespace" not in params:
+        return Resource(call.tenant)
+    if "topic" not in params:
+        return Resource.of_namespace(call.namespace)
+    return Resource.of_topic(call.topic, call.subscription if "subscription" in params else "")

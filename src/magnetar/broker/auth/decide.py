@@ -1,0 +1,128 @@
+"""May a role do this? One pure function of role, kind of access, resource and what is stored; everything else is denied.
+
+Superusers may do everything, a tenant's administrators everything inside it. What the others may do is granted in the
+namespace's policies document (`auth_policies`), for a namespace or for one topic. The document is data from outside: whatever in
+it does not have the right form grants nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from magnetar.broker.naming import NamespaceName, TopicName
+
+PRODUCE, CONSUME = "produce", "consume"
+AUTH_MODE_PREFIX = "Prefix"
+
+
+class Access(Enum):
+    """What a row of the table asks for. The value says it in words."""
+
+    OPEN = "nothing, not even a credential"
+    AUTHENTICATED = "any role"
+    OWN = "what this connection has opened itself, checked when it was"
+    METRICS = "a superuser, or nothing when authenticateMetricsEndpoint is false"
+    SUPERUSER = "a superuser"
+    TENANT = "an administrator of the tenant"
+    NAMESPACE = "produce or consume in the namespace"
+    LOOKUP = "produce or consume on the topic"
+    PRODUCE = "produce on the topic"
+    CONSUME = "consume on the topic, through this subscription if one is named"
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """What is touched. A topic implies its namespace, a namespace its tenant."""
+
+    tenant: str = ""
+    namespace: NamespaceName | None = None
+    topic: TopicName | None = None
+    subscription: str = ""
+
+    @classmethod
+    def of_topic(cls, topic: TopicName, subscription: str = "") -> Resource:
+        return cls(topic.tenant, topic.namespace_name, topic, subscription)
+
+    @classmethod
+    def of_namespace(cls, namespace: NamespaceName) -> Resource:
+        return cls(namespace.tenant, namespace)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is stored about the resource; empty where nothing is."""
+
+    superusers: tuple[str, ...]
+    tenant_admins: tuple[str, ...] = ()
+    policies: Mapping[str, Any] | None = None
+
+
+def allowed(role: str, access: Access, resource: Resource, facts: Facts) -> bool:
+    """For a role that has proved itself. `OPEN` and `METRICS` are decided before there is a role."""
+    if not role:
+        return False
+    if role in facts.superusers:
+        return True
+    if access is Access.AUTHENTICATED or access is Access.OPEN:
+        return True
+    if access not in _BELOW_TENANT:
+        return False
+    if resource.tenant and role in facts.tenant_admins:
+        return True
+    if facts.policies is None:
+        return False
+    if access is Access.NAMESPACE:
+        return any(_granted(role, action, None, facts.policies) for action in (PRODUCE, CONSUME))
+    if resource.topic is None:
+        return False
+    if access is Access.PRODUCE:
+        return _granted(role, PRODUCE, resource.topic, facts.policies)
+    if access is Access.CONSUME:
+        return _may_consume(role, resource.topic, resource.subscription, facts.policies)
+    if access is Access.LOOKUP:
+        return any(_granted(role, action, resource.topic, facts.policies) for action in (PRODUCE, CONSUME))
+    return False
+
+
+_BELOW_TENANT = (Access.TENANT, Access.NAMESPACE, Access.LOOKUP, Access.PRODUCE, Access.CONSUME)
+
+
+def _may_consume(role: str, topic: TopicName, subscription: str, policies: Mapping[str, Any]) -> bool:
+    if not _granted(role, CONSUME, topic, policies):
+        return False
+    if not subscription:
+        return True
+    roles = _mapping(_auth(policies).get("subscription_auth_roles")).get(subscription)
+    if roles and not (isinstance(roles, list) and role in roles):
+        return False
+    if policies.get("subscription_auth_mode") != AUTH_MODE_PREFIX:
+        return True
+    # Pulsar takes any name that begins with the role, so that role `app` may use what belongs to role `app2`.
+    return subscription == role or subscription.startswith(f"{role}-")
+
+
+def _granted(role: str, action: str, topic: TopicName | None, policies: Mapping[str, Any]) -> bool:
+    """In the namespace, on the topic, or on the partitioned topic that it is a part of."""
+    auth = _auth(policies)
+    if _has(auth.get("namespace_auth"), role, action):
+        return True
+    if topic is None:
+        return False
+    by_topic = _mapping(auth.get("destination_auth"))
+    return any(_has(by_topic.get(str(name)), role, action) for name in (topic, topic.partitioned_name))
+
+
+def _auth(policies: Mapping[str, Any]) -> Mapping[str, Any]:
+    return _mapping(policies.get("auth_policies"))
+
+
+def _has(roles: object, role: str, action: str) -> bool:
+    actions = _mapping(roles).get(role)
+    return isinstance(actions, list) and action in actions
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}

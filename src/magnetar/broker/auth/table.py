@@ -1,0 +1,168 @@
+"""The one table: what every command of the binary protocol and every route of the admin API asks for.
+
+A command or route without a row is denied to everybody; a test holds the rows against the live lists in both directions. In paths
+`{domain}` stands for `persistent` and `non-persistent`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from magnetar.broker.auth.decide import Access
+
+COMMANDS: Mapping[str, Access] = {
+    # ---- The connection itself; refused in other ways before CONNECT
+    "CONNECT": Access.OPEN,
+    "AUTH_RESPONSE": Access.OPEN,
+    "PING": Access.OPEN,
+    "PONG": Access.OPEN,
+    # ---- Names
+    "PARTITIONED_METADATA": Access.LOOKUP,
+    "LOOKUP": Access.LOOKUP,
+    "GET_TOPICS_OF_NAMESPACE": Access.NAMESPACE,
+    # ---- Producing
+    "PRODUCER": Access.PRODUCE,
+    "SEND": Access.OWN,
+    "CLOSE_PRODUCER": Access.OWN,
+    # ---- Consuming
+    "SUBSCRIBE": Access.CONSUME,
+    "FLOW": Access.OWN,
+    "ACK": Access.OWN,
+    "REDELIVER_UNACKNOWLEDGED_MESSAGES": Access.OWN,
+    "CLOSE_CONSUMER": Access.OWN,
+    "UNSUBSCRIBE": Access.CONSUME,
+    "SEEK": Access.CONSUME,
+    "GET_LAST_MESSAGE_ID": Access.CONSUME,
+    "CONSUMER_STATS": Access.CONSUME,
+    # ---- Schemas
+    "GET_SCHEMA": Access.LOOKUP,
+    "GET_OR_CREATE_SCHEMA": Access.PRODUCE,
+    # ---- Transactions
+    "TC_CLIENT_CONNECT_REQUEST": Access.AUTHENTICATED,
+    "NEW_TXN": Access.AUTHENTICATED,
+}
+"""By the name of the type in BaseCommand."""
+
+_ADMIN = "/admin/v2"
+_NAMESPACE = f"{_ADMIN}/namespaces/{{tenant}}/{{namespace}}"
+_IN_NAMESPACE = f"{_ADMIN}/{{domain}}/{{tenant}}/{{namespace}}"
+_TOPIC = f"{_IN_NAMESPACE}/{{topic}}"
+_SUBSCRIPTION = f"{_TOPIC}/subscription/{{subscription}}"
+_LOOKUP = "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}"
+
+NAMESPACE_POLICIES = (
+    "autoSubscriptionCreation",
+    "autoTopicCreation",
+    "deduplication",
+    "delayedDelivery",
+    "encryptionRequired",
+    "maxConsumersPerSubscription",
+    "maxConsumersPerTopic",
+    "maxProducersPerTopic",
+    "maxSubscriptionsPerTopic",
+    "maxUnackedMessagesPerConsumer",
+    "maxUnackedMessagesPerSubscription",
+    "messageTTL",
+    "persistence",
+    "replication",
+    "retention",
+    "subscriptionAuthMode",
+)
+"""Read and written by the tenant's administrators; a role that produces or consumes may do neither (CVE-2024-28098)."""
+
+_ROWS: tuple[tuple[Access, str, tuple[str, ...]], ...] = (
+    (Access.OPEN, "/status.html", ("GET",)),
+    (Access.OPEN, f"{_ADMIN}/brokers/ready", ("GET",)),
+    (Access.METRICS, "/metrics", ("GET",)),
+    # ---- The server
+    (Access.AUTHENTICATED, f"{_ADMIN}/brokers/version", ("GET",)),
+    (Access.SUPERUSER, f"{_ADMIN}/brokers", ("GET",)),
+    (Access.SUPERUSER, f"{_ADMIN}/brokers/backlog-quota-check", ("GET",)),
+    (Access.SUPERUSER, f"{_ADMIN}/brokers/configuration", ("GET",)),
+    (Access.SUPERUSER, f"{_ADMIN}/brokers/configuration/runtime", ("GET",)),
+    (Access.SUPERUSER, f"{_ADMIN}/brokers/configuration/values", ("GET",)),
+    (Access.SUPERUSER, f"{_ADMIN}/brokers/health", ("GET",)),
+    (Access.SUPERUSER, f"{_ADMIN}/brokers/internal-configuration", ("GET",)),
+    (Access.SUPERUSER, f"{_ADMIN}/brokers/leaderBroker", ("GET",)),
+    (Access.SUPERUSER, f"{_ADMIN}/brokers/{{cluster}}", ("GET",)),
+    (Access.SUPERUSER, f"{_ADMIN}/brokers/{{cluster}}/{{broker}}/ownedNamespaces", ("GET",)),
+    (Access.SUPERUSER, f"{_ADMIN}/broker-stats/topics", ("GET",)),
+    # ---- Clusters and tenants
+    (Access.AUTHENTICATED, f"{_ADMIN}/clusters", ("GET",)),
+    (Access.SUPERUSER, f"{_ADMIN}/clusters/{{cluster}}", ("GET", "PUT", "POST", "DELETE")),
+    (Access.SUPERUSER, f"{_ADMIN}/tenants", ("GET",)),
+    (Access.TENANT, f"{_ADMIN}/tenants/{{tenant}}", ("GET",)),
+    (Access.SUPERUSER, f"{_ADMIN}/tenants/{{tenant}}", ("PUT", "POST", "DELETE")),
+    # ---- Namespaces
+    (Access.TENANT, f"{_ADMIN}/namespaces/{{tenant}}", ("GET",)),
+    (Access.TENANT, _NAMESPACE, ("GET", "PUT", "DELETE")),
+    (Access.NAMESPACE, f"{_NAMESPACE}/topics", ("GET",)),
+    (Access.NAMESPACE, f"{_NAMESPACE}/bundles", ("GET",)),
+    (Access.TENANT, f"{_NAMESPACE}/permissions", ("GET",)),
+    (Access.TENANT, f"{_NAMESPACE}/permissions/{{role}}", ("POST", "DELETE")),
+    (Access.TENANT, f"{_NAMESPACE}/permissions/subscription", ("GET",)),
+    (Access.TENANT, f"{_NAMESPACE}/permissions/subscription/{{subscription}}", ("POST",)),
+    (Access.TENANT, f"{_NAMESPACE}/permissions/{{subscription}}/{{role}}", ("DELETE",)),
+    (Access.TENANT, f"{_NAMESPACE}/schemaCompatibilityStrategy", ("GET", "PUT", "DELETE")),
+    (Access.TENANT, f"{_NAMESPACE}/backlogQuotaMap", ("GET",)),
+    (Access.TENANT, f"{_NAMESPACE}/backlogQuota", ("POST", "DELETE")),
+    *((Access.TENANT, f"{_NAMESPACE}/{policy}", ("GET", "POST", "DELETE")) for policy in NAMESPACE_POLICIES),
+    # Over all topics at once: more than a role that may consume one subscription is trusted with (CVE-2026-105938)
+    (Access.TENANT, f"{_NAMESPACE}/clearBacklog", ("POST",)),
+    (Access.TENANT, f"{_NAMESPACE}/clearBacklog/{{subscription}}", ("POST",)),
+    (Access.TENANT, f"{_NAMESPACE}/unsubscribe/{{subscription}}", ("POST",)),
+    (Access.TENANT, f"{_NAMESPACE}/{{bundle}}/clearBacklog", ("POST",)),
+    (Access.TENANT, f"{_NAMESPACE}/{{bundle}}/clearBacklog/{{subscription}}", ("POST",)),
+    (Access.TENANT, f"{_NAMESPACE}/{{bundle}}/unsubscribe/{{subscription}}", ("POST",)),
+    (Access.SUPERUSER, f"{_NAMESPACE}/unload", ("PUT",)),
+    (Access.SUPERUSER, f"{_NAMESPACE}/{{bundle}}/unload", ("PUT",)),
+    # ---- Topics: to make, change and empty them is administration; to look at one takes a reason to use it
+    (Access.NAMESPACE, _IN_NAMESPACE, ("GET",)),
+    (Access.NAMESPACE, f"{_IN_NAMESPACE}/partitioned", ("GET",)),
+    (Access.TENANT, _TOPIC, ("PUT", "DELETE")),
+    (Access.LOOKUP, f"{_TOPIC}/partitions", ("GET",)),
+    (Access.TENANT, f"{_TOPIC}/partitions", ("PUT", "POST", "DELETE")),
+    (Access.TENANT, f"{_TOPIC}/createMissedPartitions", ("POST",)),
+    (Access.LOOKUP, f"{_TOPIC}/properties", ("GET",)),
+    (Access.TENANT, f"{_TOPIC}/properties", ("PUT", "DELETE")),
+    (Access.TENANT, f"{_TOPIC}/permissions", ("GET",)),
+    (Access.TENANT, f"{_TOPIC}/permissions/{{role}}", ("POST", "DELETE")),
+    (Access.TENANT, f"{_TOPIC}/terminate", ("POST",)),
+    (Access.TENANT, f"{_TOPIC}/trim", ("POST",)),
+    (Access.TENANT, f"{_TOPIC}/truncate", ("DELETE",)),
+    (Access.TENANT, f"{_TOPIC}/unload", ("PUT",)),
+    (Access.LOOKUP, f"{_TOPIC}/stats", ("GET",)),
+    (Access.LOOKUP, f"{_TOPIC}/partitioned-stats", ("GET",)),
+    (Access.LOOKUP, f"{_TOPIC}/internalStats", ("GET",)),
+    (Access.LOOKUP, f"{_TOPIC}/partitioned-internalStats", ("GET",)),
+    (Access.LOOKUP, f"{_TOPIC}/subscriptions", ("GET",)),
+    (Access.CONSUME, f"{_TOPIC}/lastMessageId", ("GET",)),
+    (Access.CONSUME, f"{_TOPIC}/messageid/{{timestamp}}", ("GET",)),
+    (Access.CONSUME, f"{_TOPIC}/backlogSize", ("PUT",)),
+    (Access.CONSUME, f"{_TOPIC}/ledger/{{ledger}}/entry/{{entry}}", ("GET",)),
+    (Access.TENANT, f"{_TOPIC}/all_subscription/expireMessages/{{seconds}}", ("POST",)),
+    # ---- Subscriptions
+    (Access.CONSUME, _SUBSCRIPTION, ("PUT", "DELETE")),
+    (Access.CONSUME, f"{_SUBSCRIPTION}/expireMessages", ("POST",)),
+    (Access.CONSUME, f"{_SUBSCRIPTION}/expireMessages/{{seconds}}", ("POST",)),
+    (Access.CONSUME, f"{_SUBSCRIPTION}/position/{{number}}", ("GET",)),
+    (Access.CONSUME, f"{_SUBSCRIPTION}/resetcursor", ("POST",)),
+    (Access.CONSUME, f"{_SUBSCRIPTION}/resetcursor/{{timestamp}}", ("POST",)),
+    (Access.CONSUME, f"{_SUBSCRIPTION}/skip/{{count}}", ("POST",)),
+    (Access.CONSUME, f"{_SUBSCRIPTION}/skip_all", ("POST",)),
+    # ---- Lookup
+    (Access.LOOKUP, _LOOKUP, ("GET",)),
+    (Access.LOOKUP, f"{_LOOKUP}/bundle", ("GET",)),
+)
+
+
+def _routes() -> Iterator[tuple[tuple[str, str], Access]]:
+    for access, path, methods in _ROWS:
+        for method in methods:
+            yield (method, path), access
+
+
+ROUTES: Mapping[tuple[str, str], Access] = dict(_routes())
+"""By method and path."""
+
+assert len(ROUTES) == sum(len(methods) for _, _, methods in _ROWS), "a route has two rows"

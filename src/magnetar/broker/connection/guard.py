@@ -1,0 +1,119 @@
+"""Authorization of commands: each handler behind what its row of `auth.table` asks for.
+
+Checked when something is opened, named or moved. SEND, FLOW, ACK and their like act on what this connection has opened itself;
+their handlers stay as they are, so a message costs nothing here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from magnetar.base.errors import MagnetarError
+from magnetar.broker.auth.authenticate import NEED_TO_AUTHENTICATE
+from magnetar.broker.auth.decide import Access, Resource
+from magnetar.broker.auth.table import COMMANDS
+from magnetar.broker.connection.refusals import refusal
+from magnetar.broker.connection.session import Handler, Session
+from magnetar.broker.errors import AuthenticationError, AuthorizationError, TopicNotFoundError
+from magnetar.broker.naming import NamespaceName, TopicName
+from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand
+
+Demand = tuple[Access, Resource]
+
+
+def guarded(routes: Mapping[int, Handler]) -> dict[int, Handler]:
+    """The same commands, each behind its row. A command without a row ends the connection like an unknown one."""
+    found: dict[int, Handler] = {}
+    for kind, handler in routes.items():
+        access = COMMANDS.get(BaseCommand.Type.Name(kind))  # type: ignore[arg-type]  # the stubs want the enum's own type
+        if access in (Access.OPEN, Access.OWN):
+            found[kind] = handler
+        elif access is not None:
+            found[kind] = partial(_guard, access, handler)
+    return found
+
+
+def _guard(access: Access, handler: Handler, session: Session, command: BaseCommand, rest: bytes) -> None:
+    session.spawn(_checked(access, handler, session, command, rest), "authorize")
+
+
+async def _checked(access: Access, handler: Handler, session: Session, command: BaseCommand, rest: bytes) -> None:
+    try:
+        if session.principal is None:
+            raise AuthenticationError(NEED_TO_AUTHENTICATE)
+        for wanted, resource in demands(access, session, command):
+            await _demand(session, wanted, resource)
+    except MagnetarError as error:
+        session.write(refusal(command, error))
+        return
+    if session.closed:
+        return
+    try:
+        handler(session, command, rest)
+    except MagnetarError as error:
+        session.fail(error)
+
+
+async def _demand(session: Session, access: Access, resource: Resource) -> None:
+    """A tenant that does not exist is told as such, as Pulsar does: clients end their call with TopicNotFound."""
+    authorizer = session.context.security.authorizer
+    try:
+        await authorizer.check(session.principal, access, resource)
+    except AuthorizationError:
+        if resource.topic is not None and not await authorizer.tenant_exists(resource.tenant):
+            raise TopicNotFoundError(f"Tenant {resource.tenant} does not exist") from None
+        raise
+
+
+def demands(access: Access, session: Session, command: BaseCommand) -> list[Demand]:
+    """What a command touches, and what that takes. Raises InvalidTopicNameError."""
+    if access is Access.AUTHENTICATED:
+        return [(access, Resource())]
+    return [
+        (access if wanted is None else wanted, resource)
+        for wanted, resource in _TOUCHES[command.type](session, command)
+    ]
+
+
+Touched = list[tuple[Access | None, Resource]]
+
+
+def _topic(text: str, subscription: str = "") -> Touched:
+    return [(None, Resource.of_topic(TopicName.parse(text), subscription))]
+
+
+def _producer(session: Session, command: BaseCommand) -> Touched:
+    """With an initial subscription (a dead letter topic's) the producer makes one: that takes what subscribing takes."""
+    request = command.producer
+    touched = _topic(request.topic)
+    if request.initial_subscription_name:
+        name = TopicName.parse(request.topic)
+        touched.append((Access.CONSUME, Resource.of_topic(name, request.initial_subscription_name)))
+    return touched
+
+
+def _consumer(session: Session, consumer_id: int) -> Touched:
+    """Asked again, on what the consumer reads: a right may have gone since it subscribed. One that is not there touches nothing."""
+    consumer = session.consumers.get(consumer_id)
+    if consumer is None or consumer.subscription is None:
+        return []
+    return [(None, Resource.of_topic(session.consumer_topics[consumer_id].name, consumer.subscription.name))]
+
+
+_TOUCHES: dict[int, Callable[[Session, BaseCommand], Touched]] = {
+    BaseCommand.PARTITIONED_METADATA: lambda session, command: _topic(command.partitionMetadata.topic),
+    BaseCommand.LOOKUP: lambda session, command: _topic(command.lookupTopic.topic),
+    BaseCommand.GET_TOPICS_OF_NAMESPACE: lambda session, command: [
+        (None, Resource.of_namespace(NamespaceName.parse(command.getTopicsOfNamespace.namespace)))
+    ],
+    BaseCommand.PRODUCER: _producer,
+    BaseCommand.SUBSCRIBE: lambda session, command: _topic(command.subscribe.topic, command.subscribe.subscription),
+    BaseCommand.UNSUBSCRIBE: lambda session, command: _consumer(session, command.unsubscribe.consumer_id),
+    BaseCommand.SEEK: lambda session, command: _consumer(session, command.seek.consumer_id),
+    BaseCommand.GET_LAST_MESSAGE_ID: lambda session, command: _consumer(session, command.getLastMessageId.consumer_id),
+    BaseCommand.CONSUMER_STATS: lambda session, command: _consumer(session, command.consumerStats.consumer_id),
+    BaseCommand.GET_SCHEMA: lambda session, command: _topic(command.getSchema.topic),
+    BaseCommand.GET_OR_CREATE_SCHEMA: lambda session, command: _topic(command.getOrCreateSchema.topic),
+}
+"""By command: the topics, namespaces and subscriptions in it. None as access means the row's own."""
