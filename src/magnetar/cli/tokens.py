@@ -204,10 +204,12 @@ def token_text(token: str | None, stdin: bool, file: Path | None) -> str:
     """From the argument, stdin, or a file; `token:` and `file:` before it are understood. Raises CommandError."""
     if sum((token is not None, stdin, file is not None)) != 1:
         raise click.UsageError("give TOKEN, --stdin or --token-file")
-    if token is not None and token.startswith("file:"):
-        token, file = None, Path(token.removeprefix("file://").removeprefix("file:"))
+    if token is not None and not token.startswith("file:"):
+        return token.strip().removeprefix("token:")
+    if token is not None:
+        file = Path(token.removeprefix("file://").removeprefix("file:"))
     try:
-        text = token if token is not None else sys.stdin.read() if file is None else file.read_text(encoding="utf-8")
+        text = sys.stdin.read() if file is None else file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise CommandError(f"cannot read the token: {error}") from None
     return text.strip().removeprefix("token:")

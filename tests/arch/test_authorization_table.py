@@ -1,0 +1,48 @@
+"""The authorization table and the live lists of commands and routes are the same set: nothing new is served without a row."""
+
+from __future__ import annotations
+
+from magnetar.admin.access import row_of
+from magnetar.admin.routes import all_routes
+from magnetar.broker.auth.decide import Access
+from magnetar.broker.auth.table import COMMANDS, ROUTES
+from magnetar.broker.connection import routes
+from magnetar.broker.connection.guard import guarded
+from magnetar.broker.connection.session import Handler
+from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand
+
+GRANTED_BY_DESIGN = {"/status.html", "/admin/v2/brokers/ready"}
+ON_THE_MESSAGE_PATH = ("SEND", "FLOW", "ACK", "REDELIVER_UNACKNOWLEDGED_MESSAGES")
+
+
+def test_every_command_has_a_row_and_every_row_a_command() -> None:
+    live = {BaseCommand.Type.Name(kind) for kind in routes.ROUTES}  # type: ignore[arg-type]  # keys are plain ints
+    assert live == set(COMMANDS)
+
+
+def test_every_route_has_a_row_and_every_row_a_route() -> None:
+    without = [f"{route.method} {route.path}" for route in all_routes() if row_of(route) is None]
+    assert without == [], "add a row to magnetar/broker/auth/table.py: until then nobody may use these"
+    live = {
+        (route.method, route.path.replace(f"/{route.fixed.get('domain')}/", "/{domain}/", 1)) for route in all_routes()
+    }
+    assert set(ROUTES) - live == set()
+
+
+def test_what_is_open_to_strangers_can_be_counted() -> None:
+    assert {path for (_, path), access in ROUTES.items() if access is Access.OPEN} == GRANTED_BY_DESIGN
+    assert Access.OWN not in ROUTES.values()
+
+
+def test_an_unknown_command_is_not_served() -> None:
+    live: dict[int, Handler] = {BaseCommand.WATCH_TOPIC_LIST: next(iter(routes.ROUTES.values()))}
+    assert "WATCH_TOPIC_LIST" not in COMMANDS
+    assert guarded(live) == {}
+
+
+def test_messages_pay_nothing() -> None:
+    """The handlers of the message path are the very same objects with and without authorization."""
+    behind = guarded(routes.ROUTES)
+    for name in ON_THE_MESSAGE_PATH:
+        kind = BaseCommand.Type.Value(name)
+        assert behind[kind] is routes.ROUTES[kind]
