@@ -101,6 +101,7 @@ class Session(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)  # uvloop's transports do not derive from it
         self._loop = asyncio.get_running_loop()
         self._transport.set_write_buffer_limits(limits.CONNECTION_OUTPUT_HIGH_BYTES, limits.CONNECTION_OUTPUT_LOW_BYTES)
+        self.ssl_object: Any = transport.get_extra_info("ssl_object")
         peer = transport.get_extra_info("peername") or ("unknown", 0)
         self.address = f"/{peer[0]}:{peer[1]}"
         self.context.counters.opened += 1
@@ -108,10 +109,7 @@ class Session(asyncio.Protocol):
         self._timer = self._loop.call_later(limits.HANDSHAKE_TIMEOUT_S, self._handshake_timed_out)
 
     def handshake_done(self, client_version: str, protocol_version: int, *, known: bool = True) -> None:
-        """CONNECT was answered: every command is looked at, larger ones are allowed, keep-alive begins.
-
-        Not `known`: who the client is was not proved. Every request will be refused, and the limits of strangers stay.
-        """
+        """CONNECT was answered. Commands are looked at; unless the client is `known` each is refused and strangers' limits stay."""
         self.greeted = True
         self._routes = self._routes_connected
         self.client_version = client_version
@@ -123,10 +121,6 @@ class Session(asyncio.Protocol):
         self._decoder.command_bytes_max = limits.COMMAND_BYTES_MAX
         self._restart_timer()
         logger.info("client connected address=%s version=%s", self.address, client_version)
-
-    def call_later(self, delay_s: float, call: Callable[[], None]) -> asyncio.TimerHandle:
-        """A timer on this connection's loop."""
-        return self._loop.call_later(delay_s, call)
 
     def _handshake_timed_out(self) -> None:
         if not self.connected:
@@ -296,11 +290,6 @@ class Session(asyncio.Protocol):
             self.write(commands.error(request_id, answer_code_of(error, self.client_version), text_of(error)))
 
     # ---- Output
-
-    @property
-    def ssl_object(self) -> Any:
-        """The TLS session of the connection; None on a plain one."""
-        return self._transport.get_extra_info("ssl_object")
 
     @property
     def output_open(self) -> bool:

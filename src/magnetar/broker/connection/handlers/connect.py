@@ -8,6 +8,7 @@ the small frames of a stranger and ends with a stranger's deadline.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 from magnetar import __version__
@@ -71,7 +72,7 @@ def _authenticated(session: Session, authentication: Authentication, request: Co
 def _watch(session: Session, principal: Principal, can_refresh: bool) -> None:
     session.credential_watch = CredentialWatch(
         session.context.clock.now_ms,
-        session.call_later,
+        asyncio.get_running_loop().call_later,
         (lambda: session.write(commands.auth_challenge(principal.method, SERVER_VERSION))) if can_refresh else None,
         lambda: session.fail(AuthenticationError("the credential of this connection has expired")),
     )
