@@ -333,6 +333,11 @@ class StandaloneConfig(SecuritySettings):
             lines.append(
                 f"insecureListen: anybody who reaches {self.bind_address} may read, write and delete everything"
             )
+        elif not is_loopback(self.bind_address):
+            lines.append(
+                f"brokerServicePort and webServicePort on {self.bind_address} do not encrypt: credentials shown there can be "
+                "read on the network; let clients use the TLS ports"
+            )
         return lines
 
 

@@ -129,7 +129,9 @@ class SecuritySettings:
     @property
     def asks_everybody(self) -> bool:
         """Whether a stranger gets nowhere: credentials are asked for, or those who show none may only what was granted."""
-        return self.authentication_enabled and (self.authorization_enabled or not self.anonymous_user_role)
+        if not self.authentication_enabled or self.anonymous_user_role in names_of(self.super_user_roles):
+            return False
+        return self.authorization_enabled or not self.anonymous_user_role
 
 
 def names_of(text: str) -> tuple[str, ...]:
