@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -160,3 +161,27 @@ def test_the_table_is_complete_and_unambiguous() -> None:
         assert row.doc.endswith("."), row.key
         assert row.kind in (bool, int, float, str, Path), row.key
         assert type(row.default) is row.kind or isinstance(row.default, Path), row.key
+
+
+ASKED = {"authentication_enabled": True, "authentication_providers": "token"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "enough"),
+    [
+        ({}, False),
+        (ASKED, True),
+        (ASKED | {"anonymous_user_role": "guest"}, False),
+        (ASKED | {"anonymous_user_role": "guest", "authorization_enabled": True}, True),
+        (
+            ASKED | {"anonymous_user_role": "guest", "authorization_enabled": True, "super_user_roles": "root,guest"},
+            False,
+        ),
+    ],
+)
+def test_other_machines_are_let_in_when_everybody_is_asked(settings: dict[str, Any], enough: bool) -> None:
+    if enough:
+        assert "do not encrypt" in StandaloneConfig(bind_address="0.0.0.0", **settings).warnings()[0]
+    else:
+        with pytest.raises(ConfigError, match="authenticationEnabled"):
+            StandaloneConfig(bind_address="0.0.0.0", **settings)

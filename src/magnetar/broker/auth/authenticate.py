@@ -52,7 +52,7 @@ class Authentication:
         self._certificates = False
         for name in config.providers:
             if name == TOKEN:
-                # imported here: its libraries cost a start without tokens 60 ms and 10 MiB
+                # imported here: its libraries would cost a server without tokens 40 ms at start and 8 MiB
                 from magnetar.broker.auth.token import configured_tokens
 
                 self._methods[TOKEN] = configured_tokens(config, now_ms)
