@@ -160,3 +160,24 @@ def test_a_connection_ends_with_its_certificate(secured: Secured) -> None:
         while secure.recv(4096):
             pass
     assert time.monotonic() - started < 5
+
+
+def test_a_stop_with_handshakes_under_way(tmp_path: Path) -> None:
+    """Half a handshake, a whole one without CONNECT, a failed one: none of them keeps the server from a clean end."""
+    server = start(tmp_path)
+    context = ssl.create_default_context(cafile=str(server.authority.file))
+    connections: list[socket.socket] = []
+    try:
+        for port in (server.port_tls, server.http_port_tls):
+            connections.append(socket.create_connection(("localhost", port)))
+            whole = socket.create_connection(("localhost", port))
+            connections.append(context.wrap_socket(whole, server_hostname="localhost"))
+            failed = socket.create_connection(("localhost", port))
+            failed.sendall(b"\0" * 100)
+            connections.append(failed)
+        assert server.process.stop() == 0
+        assert "Traceback" not in server.process.log()
+    finally:
+        for connection in connections:
+            connection.close()
+        server.process.close()

@@ -17,15 +17,14 @@ class ConnectionListener:
 
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
-        self._sessions: dict[int, Session] = {}
-        self._count = 0
+        self._sessions: dict[Session, None] = {}
         self._listeners: list[Listener] = []
         self._routes = ROUTES if context.security.authentication is None else guarded(ROUTES)
 
     @property
     def sessions(self) -> list[Session]:
         """The live ones, oldest first."""
-        return list(self._sessions.values())
+        return list(self._sessions)
 
     async def serve(self, listener: Listener, tls: ssl.SSLContext | None = None) -> None:
         """Accept connections on a bound address, behind TLS if given."""
@@ -33,13 +32,14 @@ class ConnectionListener:
         await listener.serve(self._accept, tls)
 
     def _accept(self) -> asyncio.Protocol:
-        self._count += 1
-        number = self._count
-        session = Session(
-            self._context, BEFORE_CONNECT, self._routes, on_closed=lambda: self._sessions.pop(number, None)
-        )
-        self._sessions[number] = session
-        return session
+        return Session(self._context, BEFORE_CONNECT, self._routes, self._changed)
+
+    def _changed(self, session: Session, is_open: bool) -> None:
+        """Open from the end of the TLS handshake on: one that fails never was."""
+        if is_open:
+            self._sessions[session] = None
+        else:
+            self._sessions.pop(session, None)
 
     async def close(self) -> None:
         """Stop accepting, then close every connection after what it has to say."""

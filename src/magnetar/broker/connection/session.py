@@ -52,10 +52,10 @@ class Session(asyncio.Protocol):
         context: BrokerContext,
         before_connect: dict[int, Handler],
         routes: dict[int, Handler],
-        on_closed: Callable[[], object] = lambda: None,
+        on_change: Callable[[Session, bool], object] = lambda session, is_open: None,
     ) -> None:
         self.context = context
-        self._on_closed = on_closed
+        self._on_change = on_change
         self._routes = before_connect
         self._routes_connected = routes
         # A stranger's frame has no payload: its total is bounded like its command, so nobody parks megabytes here unasked.
@@ -106,17 +106,17 @@ class Session(asyncio.Protocol):
         self.address = f"/{peer[0]}:{peer[1]}"
         self.context.counters.opened += 1
         self.context.counters.active += 1
+        self._on_change(self, True)
         self._timer = self._loop.call_later(limits.HANDSHAKE_TIMEOUT_S, self._handshake_timed_out)
 
     def handshake_done(self, client_version: str, protocol_version: int, *, known: bool = True) -> None:
         """CONNECT was answered. Commands are looked at; unless the client is `known` each is refused and strangers' limits stay."""
-        self.greeted = True
+        self.greeted, self.connected = True, known
         self._routes = self._routes_connected
         self.client_version = client_version
         self.protocol_version = protocol_version
         if not known:
             return
-        self.connected = True
         self._decoder.frame_bytes_max = self.context.config.max_message_size_bytes + limits.FRAME_PADDING_BYTES
         self._decoder.command_bytes_max = limits.COMMAND_BYTES_MAX
         self._restart_timer()
@@ -172,7 +172,7 @@ class Session(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         self.context.counters.active -= 1
-        self._on_closed()
+        self._on_change(self, False)
 
     def _forget_everything(self) -> None:
         if self.closed:
