@@ -14,10 +14,10 @@ import pytest
 import requests
 
 from magnetar.broker.auth.basic import apr1
+from magnetar.testing.server import ServerProcess
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand
 from tests.support.certificates import Authority
 from tests.support.raw import RawClient
-from tests.support.server import ServerProcess
 from tests.support.tokens import AUDIENCE, SECRET, token
 
 PASSWORD = "correct horse battery"

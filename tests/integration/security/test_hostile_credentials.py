@@ -15,10 +15,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
+from magnetar.testing.server import ServerProcess
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand, ServerError
 from tests.integration.security.conftest import PASSWORD, Secured, check_log
 from tests.support.raw import RawClient, connect_command
-from tests.support.server import ServerProcess
 from tests.support.tokens import AUDIENCE, SECRET, part, token
 from tests.support.types import StartServer
 
