@@ -48,6 +48,7 @@ _NAMESPACE = f"{_ADMIN}/namespaces/{{tenant}}/{{namespace}}"
 _IN_NAMESPACE = f"{_ADMIN}/{{domain}}/{{tenant}}/{{namespace}}"
 _TOPIC = f"{_IN_NAMESPACE}/{{topic}}"
 _SUBSCRIPTION = f"{_TOPIC}/subscription/{{subscription}}"
+_SCHEMAS = f"{_ADMIN}/schemas/{{tenant}}/{{namespace}}/{{topic}}"
 _LOOKUP = "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}"
 
 NAMESPACE_POLICIES = (
@@ -65,6 +66,8 @@ NAMESPACE_POLICIES = (
     "messageTTL",
     "persistence",
     "replication",
+    "isAllowAutoUpdateSchema",
+    "schemaValidationEnforced",
     "retention",
     "subscriptionAuthMode",
 )
@@ -150,6 +153,15 @@ _ROWS: tuple[tuple[Access, str, tuple[str, ...]], ...] = (
     (Access.CONSUME, f"{_SUBSCRIPTION}/resetcursor/{{timestamp}}", ("POST",)),
     (Access.CONSUME, f"{_SUBSCRIPTION}/skip/{{count}}", ("POST",)),
     (Access.CONSUME, f"{_SUBSCRIPTION}/skip_all", ("POST",)),
+    # ---- Schemas; asking what a schema would do to a topic is for those who produce there
+    (Access.LOOKUP, f"{_SCHEMAS}/schema", ("GET",)),
+    (Access.PRODUCE, f"{_SCHEMAS}/schema", ("POST",)),
+    (Access.TENANT, f"{_SCHEMAS}/schema", ("DELETE",)),
+    (Access.LOOKUP, f"{_SCHEMAS}/schema/{{version}}", ("GET",)),
+    (Access.LOOKUP, f"{_SCHEMAS}/schemas", ("GET",)),
+    (Access.LOOKUP, f"{_SCHEMAS}/metadata", ("GET",)),
+    (Access.PRODUCE, f"{_SCHEMAS}/version", ("POST",)),
+    (Access.PRODUCE, f"{_SCHEMAS}/compatibility", ("POST",)),
     # ---- Lookup
     (Access.LOOKUP, _LOOKUP, ("GET",)),
     (Access.LOOKUP, f"{_LOOKUP}/bundle", ("GET",)),
