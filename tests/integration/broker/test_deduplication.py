@@ -65,6 +65,7 @@ def test_watermarks_survive_a_crash(server: ServerProcess, connect: Connect, top
     producer = client.create_producer(topic, producer_name="p")
     for sequence_id in range(count):
         producer.send(b"%d" % sequence_id, sequence_id=sequence_id)
+    producer.close()  # it would come back to the restarted server by itself, and its name would be taken
     for _ in range(2):  # the second crash comes after a recovery that stored nothing new
         server.restart()
         client = connect(server.service_url)
