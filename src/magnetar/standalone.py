@@ -281,6 +281,9 @@ def broker_config(config: StandaloneConfig, listeners: Listeners) -> BrokerConfi
         schema_compatibility_strategy=config.schema_compatibility_strategy,
         schema_validation_enforced=config.is_schema_validation_enforced,
         allow_auto_update_schema=config.is_allow_auto_update_schema_enabled,
+        compaction_threshold_bytes=config.compaction_threshold_bytes,
+        compaction_monitor_interval_s=config.compaction_monitor_interval_s,
+        compaction_retain_null_key=config.compaction_retain_null_key,
         entry_cache_bytes=config.managed_ledger_cache_size_mb * _MIB,
         managed_ledger=ManagedLedgerConfig(
             ensemble_size=config.managed_ledger_ensemble_size,

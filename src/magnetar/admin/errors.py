@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from magnetar.base.errors import BadVersionError, InvalidArgumentError, MagnetarError
 from magnetar.broker import errors
+from magnetar.broker.compaction.errors import CompactionRunningError
 from magnetar.broker.namespaces.errors import AlreadyExistsError, PreconditionFailedError
 from magnetar.broker.schemas.errors import InvalidSchemaError
 from magnetar.managed_ledger.errors import (
@@ -90,6 +91,7 @@ STATUS: dict[type[BaseException], int] = {
     errors.TopicTerminatedError: 405,
     ManagedLedgerTerminatedError: 405,
     AlreadyExistsError: 409,
+    CompactionRunningError: 409,
     BadVersionError: 409,
     errors.IncompatibleSchemaError: 409,
     InvalidSchemaError: 422,

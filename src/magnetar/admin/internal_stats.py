@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from magnetar.broker.compaction.compacted_ledger import CompactedLedger
 from magnetar.broker.iso_time import iso_time
+from magnetar.broker.topics.persistent import PersistentTopic
 from magnetar.managed_ledger.cursor import ManagedCursor
 from magnetar.managed_ledger.ledger import ManagedLedger, State
 from magnetar.managed_ledger.position import Position
@@ -20,7 +22,8 @@ STATES = {
 NO_LEDGER = {"ledgerId": -1, "entries": -1, "size": -1, "offloaded": False, "underReplicated": False}
 
 
-def internal_stats(ledger: ManagedLedger) -> dict[str, Any]:
+def internal_stats(topic: PersistentTopic) -> dict[str, Any]:
+    ledger = topic.ledger
     last = ledger.index.last
     return {
         "entriesAddedCounter": ledger.entries_total,
@@ -44,13 +47,20 @@ def internal_stats(ledger: ManagedLedger) -> dict[str, Any]:
         ],
         "cursors": {name: _cursor(ledger, cursor) for name, cursor in ledger.cursors.items()},
         "schemaLedgers": [],
-        "compactedLedger": NO_LEDGER,
+        "compactedLedger": _compacted(topic.compaction.current),
         "properties": ledger.properties,
     }
 
 
 RANGES_SHOWN_MAX = 1000
 """Acknowledged ranges of a cursor that are printed; the count covers all of them."""
+
+
+def _compacted(current: CompactedLedger | None) -> dict[str, Any]:
+    if current is None:
+        return NO_LEDGER
+    numbers = {"ledgerId": current.ledger_id, "entries": current.entries, "size": current.size_bytes}
+    return {**numbers, "offloaded": False, "underReplicated": False}
 
 
 def _cursor(ledger: ManagedLedger, cursor: ManagedCursor) -> dict[str, Any]:

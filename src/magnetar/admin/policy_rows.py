@@ -156,6 +156,7 @@ POLICY_ROWS = (
     PolicyRow("maxSubscriptionsPerTopic", "max_subscriptions_per_topic", whole()),
     PolicyRow("maxUnackedMessagesPerConsumer", "max_unacked_messages_per_consumer", whole()),
     PolicyRow("maxUnackedMessagesPerSubscription", "max_unacked_messages_per_subscription", whole()),
+    PolicyRow("compactionThreshold", "compaction_threshold", whole(0, _LONG_MAX), "PUT"),
     PolicyRow("autoTopicCreation", "autoTopicCreationOverride", _auto_topic),
     PolicyRow("autoSubscriptionCreation", "autoSubscriptionCreationOverride", _auto_subscription),
     PolicyRow("delayedDelivery", "delayed_delivery_policies", _delayed),

@@ -226,6 +226,25 @@ class StandaloneConfig(SecuritySettings):
         choices=QUOTA_POLICIES,
     )
 
+    # ---- Compaction
+    compaction_threshold_bytes: int = setting(
+        0,
+        "brokerServiceCompactionThresholdInBytes",
+        "Bytes published since a topic's last compaction that start the next one; 0: only on demand.",
+        unit="bytes",
+        minimum=0,
+    )
+    compaction_monitor_interval_s: float = setting(
+        60.0,
+        "brokerServiceCompactionMonitorIntervalInSeconds",
+        "How often topics are held against their compaction threshold.",
+        unit="s",
+        minimum=0.1,
+    )
+    compaction_retain_null_key: bool = setting(
+        False, "topicCompactionRetainNullKey", "Compaction keeps messages without a key."
+    )
+
     # ---- Managed ledgers
     managed_ledger_ensemble_size: int = setting(
         1, "managedLedgerDefaultEnsembleSize", "Bookies a ledger is spread over.", minimum=1

@@ -90,3 +90,10 @@ BOOKIE_WRITE_CACHE_BYTES_MAX = 64 * 1024 * 1024
 
 JOURNAL_PENDING_BYTES_MAX = 256 * 1024 * 1024
 """Bytes that wait for the journal: further adds are refused with ETOOMANYREQUESTS."""
+
+# ---- Compaction
+COMPACTION_KEY_MEMORY_BYTES_MAX = 256 * 1024 * 1024
+"""For the keys of the one topic that is being compacted (others wait): above it the compaction fails and the topic stays as it was."""
+
+COMPACTION_UNPACKED_BYTES_MAX = 64 * 1024 * 1024
+"""A batch that unpacks to more is not looked into: compaction keeps it as it is."""

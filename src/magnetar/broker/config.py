@@ -93,6 +93,9 @@ class BrokerConfig:
     backlog_quota_limit_time_s: int = -1
     backlog_quota_policy: str = "producer_request_hold"
     backlog_quota_check_interval_s: float = 60.0
+    compaction_threshold_bytes: int = 0
+    compaction_monitor_interval_s: float = 60.0
+    compaction_retain_null_key: bool = False
     stats_interval_s: float = 5.0
 
     schema_compatibility_strategy: str = "FULL"

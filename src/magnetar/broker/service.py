@@ -13,6 +13,7 @@ from magnetar.base.network import Listener
 from magnetar.base.tasks import TaskScope
 from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.broker.auth.authorize import Security
+from magnetar.broker.compaction.topic_compaction import CompactionService
 from magnetar.broker.config import BrokerConfig
 from magnetar.broker.connection.context import BrokerContext, ProducerNames, PublishBudget
 from magnetar.broker.connection.listener import ConnectionListener
@@ -85,6 +86,12 @@ class Broker:
                 scheduler=asyncio.get_running_loop(),
                 rng=self._rng,
                 config=self._subscription_config,
+                compaction=CompactionService(
+                    client=self._bookkeeper,
+                    spawn=self._scope.spawn,
+                    clock=self.clock,
+                    retain_null_key=self.config.compaction_retain_null_key,
+                ),
                 delayed_storage=DelayedStorage(LedgerBucketStore(self._bookkeeper), self._scope.spawn),
             ),
             scope=self._scope,

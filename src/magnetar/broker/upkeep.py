@@ -1,4 +1,4 @@
-"""What a broker does by the clock: expire messages, trim ledgers, check backlog quotas, sample rates."""
+"""What a broker does by the clock: expire messages, trim ledgers, check backlog quotas, start compactions, sample rates."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ class Upkeep:
         if config.backlog_quota_check_enabled:
             quota_s = config.backlog_quota_check_interval_s
             scope.spawn(self._every(quota_s, PersistentTopic.check_backlog_quota), "quota")
+        compaction_s = config.compaction_monitor_interval_s
+        scope.spawn(self._every(compaction_s, PersistentTopic.compact_if_due), "compaction")
         scope.spawn(self._sample_rates(), "rates")
 
     async def _every(self, interval_s: float, job: Callable[[PersistentTopic], Awaitable[None]]) -> None:

@@ -12,7 +12,12 @@ import click
 from magnetar.cli.admin_http import Answer, admin_url_option, request, topic_path
 from magnetar.cli.errors import CommandError, ServerRefusedError
 from magnetar.cli.output import emit, json_option, print_json
-from magnetar.wire.pulsar.PulsarApi_pb2 import SingleMessageMetadata
+from magnetar.wire.pulsar.batches import split
+from magnetar.wire.pulsar.compression import PayloadError, decompress
+from magnetar.wire.pulsar.PulsarApi_pb2 import CompressionType
+
+UNPACKED_BYTES_MAX = 256 * 1024 * 1024
+"""A payload that unpacks to more is not shown."""
 
 PROPERTY_PREFIX = "x-pulsar-property-"
 
@@ -42,23 +47,31 @@ def peek_command(topic: str, subscription: str, count: int, admin_url: str, as_j
 
 
 def messages_of(answer: Answer) -> Iterator[dict[str, object]]:
-    """The messages of one peeked entry. Raises CommandError when a batch is cut short."""
+    """The messages of one peeked entry. Raises CommandError when its payload is damaged."""
     headers = {name.lower(): value for name, value in answer.headers.items()}
     identifier = headers.get("x-pulsar-message-id", "")
     batch = int(headers.get("x-pulsar-num-batch-message", 0))
-    if batch == 0:
-        yield row(identifier, headers.get("x-pulsar-partition-key", ""), properties_of(headers), answer.body)
-        return
-    rest = answer.body
-    for index in range(batch):
-        size = int.from_bytes(rest[:4], "big")
-        metadata = SingleMessageMetadata.FromString(rest[4 : 4 + size])
-        end = 4 + size + metadata.payload_size
-        if len(rest) < end:
-            raise CommandError(f"the batch {identifier} ends after {index} of {batch} messages")
+    try:
+        body = unpacked(headers, answer.body)
+        messages = split(body, batch) if batch else []
+    except PayloadError as error:
+        raise CommandError(f"{identifier}: {error}") from error
+    if not batch:
+        yield row(identifier, headers.get("x-pulsar-partition-key", ""), properties_of(headers), body)
+    for index, (metadata, data) in enumerate(messages):
         properties = {pair.key: pair.value for pair in metadata.properties}
-        yield row(f"{identifier}:{index}", metadata.partition_key, properties, rest[4 + size : end])
-        rest = rest[end:]
+        yield row(f"{identifier}:{index}", metadata.partition_key, properties, data)
+
+
+def unpacked(headers: Mapping[str, str], body: bytes) -> bytes:
+    """The payload as it was before its producer compressed it. Raises PayloadError."""
+    name = headers.get("x-pulsar-compression", "NONE")
+    try:
+        codec = CompressionType.Value(name)
+    except ValueError:
+        raise PayloadError(f"compression {name} is unknown here") from None
+    size = int(headers.get("x-pulsar-uncompressed-size", len(body)))
+    return decompress(codec, body, size, UNPACKED_BYTES_MAX)
 
 
 def properties_of(headers: Mapping[str, str]) -> dict[str, str]:

@@ -9,6 +9,7 @@ import click
 
 from magnetar.broker.naming import NamespaceName
 from magnetar.cli.admin_http import admin_url_option, request, topic_path
+from magnetar.cli.compaction import compact_command, status_command, terminate_command
 from magnetar.cli.output import emit, emit_done, emit_record, json_option, print_json
 from magnetar.cli.peek import peek_command
 
@@ -28,7 +29,8 @@ def topics_group() -> None:
     """
 
 
-topics_group.add_command(peek_command)
+for command in (peek_command, compact_command, status_command, terminate_command):
+    topics_group.add_command(command)
 
 
 @topics_group.command("list")

@@ -108,6 +108,10 @@ class ManagedCursor:
         """Read again everything that is not acknowledged."""
         self._reader.seek(self._context.index.next(self._acks.mark_delete))
 
+    def read_from(self, position: Position) -> None:
+        """Make `position` the next to be read; acknowledgements stay as they are."""
+        self._reader.seek(position)
+
     async def reset(self, position: Position) -> None:
         """Make `position` (or EARLIEST, LATEST) the next to be read, acknowledged up to there and not beyond; durable on return.
 
@@ -158,6 +162,19 @@ class ManagedCursor:
         if changed or done is not None:
             self._after_ack(changed, done)
         return whole
+
+    def pass_over(self, first: Position, upto: Position) -> None:
+        """Acknowledge the entries from `first` on and before `upto`, as far as they exist."""
+        changed = False
+        for ledger_id in self._context.index.ledger_ids:
+            if first.ledger_id <= ledger_id <= upto.ledger_id:
+                low = first.entry_id if ledger_id == first.ledger_id else 0
+                high = (
+                    upto.entry_id - 1 if ledger_id == upto.ledger_id else self._context.index.entries_in(ledger_id) - 1
+                )
+                changed |= self._acks.add_range(ledger_id, low, high)
+        if changed:
+            self._after_ack(True, None)
 
     def is_acknowledged(self, position: Position) -> bool:
         return self._acks.contains(position[0], position[1])

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 
+import pulsar
+
+from magnetar.cli.demo.server import Server
 from tests.integration.cli.conftest import Shell
 
 
@@ -46,3 +49,37 @@ def test_refusals_are_one_line(shell: Shell) -> None:
         assert error.startswith("magnetar: ")
         assert "HTTP 404" in error
         assert error.count("\n") == 1
+
+
+def test_peek_unpacks_every_codec(shell: Shell, server: Server) -> None:
+    client = pulsar.Client(server.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    client.subscribe("packed", "s").close()
+    codecs = ["LZ4", "ZLib", "ZSTD", "SNAPPY"]
+    for codec in codecs:
+        for batching in (True, False):
+            options = {"compression_type": getattr(pulsar.CompressionType, codec), "batching_enabled": batching}
+            producer = client.create_producer("packed", **options)
+            producer.send(f"{codec} {batching} ".encode() * 50, partition_key=codec)
+            producer.close()
+    client.close()
+    rows = json.loads(shell.run("topics", "peek", "packed", "-s", "s", "-n", "20", "--json"))
+    expected = [f"{codec} {batching} " * 50 for codec in codecs for batching in (True, False)]
+    assert [row["data"] for row in rows] == expected
+    assert [row["key"] for row in rows] == [codec for codec in codecs for _ in range(2)]
+
+
+def test_compact_and_its_status(shell: Shell) -> None:
+    shell.run("consume", "kept", "-s", "s", "-n", "0", "-w", "0.1")
+    for value in ("old", "new"):
+        shell.run("produce", "kept", "-m", value, "-k", "key")
+    assert json.loads(shell.run("topics", "compaction-status", "kept", "--json"))["status"] == "NOT_RUN"
+    assert json.loads(shell.run("topics", "compact", "kept", "--json")) == {"compacting": "kept"}
+    assert "status\tSUCCESS" in shell.run("topics", "compaction-status", "kept", "--wait")
+    assert "HTTP 404" in shell.run("topics", "compact", "nowhere", code=1)
+
+
+def test_terminate(shell: Shell) -> None:
+    shell.run("produce", "ended", "-m", "last")
+    last = json.loads(shell.run("topics", "terminate", "ended", "--json"))["last message"]
+    assert shell.run("topics", "terminate", "ended").strip() == f"last message\t{last}"
+    assert "terminated" in shell.run("produce", "ended", "-m", "more", code=1).lower()

@@ -61,7 +61,7 @@ async def internal(call: Call) -> Response:
     topic = await single(call)
     if isinstance(topic, NonPersistentTopic):
         return as_json({"entriesAddedCounter": topic.publishers.counters.entries_in, "ledgers": [], "cursors": {}})
-    return as_json(internal_stats((await single_persistent(call)).ledger))
+    return as_json(internal_stats(await single_persistent(call)))
 
 
 async def partitioned_internal(call: Call) -> Response:
@@ -74,7 +74,7 @@ async def partitioned_internal(call: Call) -> Response:
     return as_json(
         {
             "metadata": {"partitions": count, "deleted": False},
-            "partitions": {str(topic.name): internal_stats(topic.ledger) for topic in topics},
+            "partitions": {str(topic.name): internal_stats(topic) for topic in topics},
         }
     )
 

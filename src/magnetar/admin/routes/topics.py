@@ -1,4 +1,4 @@
-"""Topics as things: list, create, delete, unload, terminate, trim, truncate, properties."""
+"""Topics as things: list, create, delete, unload, terminate, compact, trim, truncate, properties."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from magnetar.admin.call import Call
 from magnetar.admin.errors import BadRequestError
 from magnetar.admin.routes.paths import both_domains
 from magnetar.admin.topic_access import every_persistent, single_persistent
+from magnetar.broker.compaction.errors import CompactionRunningError
+from magnetar.broker.compaction.topic_compaction import Status
 from magnetar.broker.errors import NotAllowedError, TopicNotFoundError
 from magnetar.broker.namespaces.errors import AlreadyExistsError, PreconditionFailedError
 from magnetar.broker.topics.persistent import TOPIC_EPOCH_PROPERTY, PersistentTopic
@@ -80,6 +82,39 @@ async def terminate(call: Call) -> Response:
     return message_id(await topic.terminate(), name.partition)
 
 
+async def compact(call: Call) -> Response:
+    """Begin to compact, all partitions of a partitioned topic; 409 while one of them is being compacted."""
+    topics = await every_persistent(call)
+    if any(topic.compaction.status is Status.RUNNING for topic in topics):
+        raise CompactionRunningError("Compaction already in progress")
+    for topic in topics:
+        topic.compaction.start()
+    return done()
+
+
+async def compaction_status(call: Call) -> Response:
+    """Of a partitioned topic: RUNNING or ERROR if one partition says so, SUCCESS if one does and the others have not run."""
+    compactions = [topic.compaction for topic in await every_persistent(call)]
+    found = next(
+        (
+            compaction
+            for status in (Status.RUNNING, Status.ERROR, Status.SUCCESS)
+            for compaction in compactions
+            if compaction.status is status
+        ),
+        compactions[0],
+    )
+    return as_json({"status": found.status.value, "lastError": found.last_error})
+
+
+async def stop_compacting(call: Call) -> Response:
+    """Delete what was compacted, and hold nothing back any more for the next compaction (Pulsar has no such route: there it is to
+    delete the subscription `__compaction`, which here would let whoever may consume delete data)."""
+    for topic in await every_persistent(call):
+        await topic.compaction.forget()
+    return done()
+
+
 async def trim(call: Call) -> Response:
     """Give back storage that retention no longer keeps, now."""
     for topic in await every_persistent(call):
@@ -92,8 +127,10 @@ async def truncate(call: Call) -> Response:
     for topic in await every_persistent(call):
         for subscription in topic.subscriptions.all:
             await subscription.clear_backlog()
+        await topic.compaction.forget()
         await topic.ledger.rollover()
         await topic.ledger.trim()
+        await topic.policies_applied()
     return done()
 
 
@@ -127,6 +164,9 @@ ROUTES = (
     *both_domains("DELETE", "/{topic}", delete),
     *both_domains("PUT", "/{topic}/unload", unload),
     *both_domains("POST", "/{topic}/terminate", terminate),
+    *both_domains("PUT", "/{topic}/compaction", compact),
+    *both_domains("GET", "/{topic}/compaction", compaction_status),
+    *both_domains("DELETE", "/{topic}/compaction", stop_compacting),
     *both_domains("POST", "/{topic}/trim", trim),
     *both_domains("DELETE", "/{topic}/truncate", truncate),
     *both_domains("GET", "/{topic}/properties", get_properties),

@@ -130,9 +130,10 @@ class Pump:
         self._scheduled = True
         self._scheduler.call_soon(self._run)
 
-    def use(self, dispatcher: Dispatcher) -> None:
+    def use(self, dispatcher: Dispatcher, source: EntrySource) -> None:
         """Another subscription type took over: entries of a read under way are not for it."""
         self._dispatcher = dispatcher
+        self._source = source
         if self._reading:
             self._discard = True
 

@@ -45,10 +45,13 @@ def choose_active(consumers: Sequence[R], partition: int) -> R | None:
 class SingleActiveDispatcher:
     """Hands entries to the active consumer while it has permits."""
 
-    __slots__ = ("_average_messages", "_leftover", "_rewinds", "_source", "active")
+    __slots__ = ("_average_messages", "_charges_hidden", "_leftover", "_rewinds", "_source", "active")
 
-    def __init__(self, source: EntrySource) -> None:
+    def __init__(self, source: EntrySource, *, charges_hidden: bool = False) -> None:
+        """`charges_hidden`: messages that an ack set hides cost permits, too. Clients give those back when they skip them; without
+        the charge a consumer that reads nearly empty batches could be sent any number of them."""
         self._source = source
+        self._charges_hidden = charges_hidden
         self.active: Receiver | None = None
         self._leftover: list[Entry] = []
         """Read, but the permits ran out: sent first, before anything else is read."""
@@ -109,7 +112,7 @@ class SingleActiveDispatcher:
                 ack_set = source.ack_set_of(entry.position)
                 if ack_set is not None:
                     messages = messages_left(ack_set)
-            consumer.permits -= messages
+            consumer.permits -= metadata.num_messages if self._charges_hidden else messages
             consumer.messages_out += messages
             consumer.entries_out += 1
             consumer.bytes_out += len(entry.data)

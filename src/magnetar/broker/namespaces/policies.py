@@ -61,6 +61,8 @@ class EffectivePolicies:
     schema_compatibility_strategy: str
     schema_validation_enforced: bool
     allow_auto_update_schema: bool
+    compaction_threshold_bytes: int
+    """Bytes since the last compaction that start the next one; 0 for never."""
 
 
 def new_document(cluster: str, num_bundles: int) -> Document:
@@ -127,6 +129,7 @@ def effective(config: BrokerConfig, document: Mapping[str, Any]) -> EffectivePol
             config.schema_validation_enforced or bool(document.get("schema_validation_enforced"))
         ),
         allow_auto_update_schema=_value(document, "is_allow_auto_update_schema", config.allow_auto_update_schema),
+        compaction_threshold_bytes=_value(document, "compaction_threshold", config.compaction_threshold_bytes),
     )
 
 

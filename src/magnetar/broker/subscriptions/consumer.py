@@ -54,6 +54,7 @@ class Consumer(Receiver):
         "connected_since_ms",
         "consumer_id",
         "durable",
+        "from_earliest",
         "key_shared_mode",
         "last_acked_ms",
         "last_flow_ms",
@@ -61,6 +62,7 @@ class Consumer(Receiver):
         "metadata",
         "notified_active",
         "rates",
+        "read_compacted",
         "sticky_ranges",
         "subscription",
         "type",
@@ -83,6 +85,8 @@ class Consumer(Receiver):
         client_address: str = "",
         client_version: str = "",
         connected_since_ms: int = 0,
+        read_compacted: bool = False,
+        from_earliest: bool = False,
     ) -> None:
         """`sticky_ranges`: inclusive pairs of slots, for KeySharedMode.STICKY. `auto_consume`: it takes whatever schema there is."""
         super().__init__(name=name, channel=channel, priority_level=priority_level)
@@ -97,6 +101,10 @@ class Consumer(Receiver):
         self.client_address = client_address
         self.client_version = client_version
         self.connected_since_ms = connected_since_ms
+        self.read_compacted = read_compacted
+        """It wants what compaction left, and behind that the topic."""
+        self.from_earliest = from_earliest
+        """A new subscription was to begin with the oldest message there is."""
         self.subscription: ConsumerHost | None = None
         """Set while it is added to one."""
         self.rates = Rates()

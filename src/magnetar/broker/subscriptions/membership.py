@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from magnetar.base.clock import Clock
+from magnetar.broker.compaction.compacted_source import CompactedSource, CompactedTopic
 from magnetar.broker.dispatch.delayed import DelayedIndex
 from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
 from magnetar.broker.dispatch.ports import Scheduler
 from magnetar.broker.dispatch.pump import Pump
 from magnetar.broker.dispatch.shared import SharedDispatcher
 from magnetar.broker.dispatch.single_active import SingleActiveDispatcher
-from magnetar.broker.errors import ConsumerAssignError, ConsumerBusyError
+from magnetar.broker.errors import ConsumerAssignError, ConsumerBusyError, NotAllowedError
 from magnetar.broker.subscriptions.config import SubscriptionConfig
 from magnetar.broker.subscriptions.consumer import Consumer
 from magnetar.broker.subscriptions.delayed_buckets import BucketedDelayedIndex, DelayedStorage
@@ -20,6 +21,7 @@ from magnetar.broker.subscriptions.failover import ActiveConsumer
 from magnetar.broker.subscriptions.key_ranges import ranges_for
 from magnetar.broker.subscriptions.types import KeySharedMode, SubscriptionType
 from magnetar.hashing.errors import HashingError
+from magnetar.managed_ledger.position import EARLIEST, Position
 
 if TYPE_CHECKING:
     from magnetar.managed_ledger.cursor import ManagedCursor
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 def check_admission(
     subscription: str, consumers: Sequence[Consumer], consumer: Consumer, config: SubscriptionConfig
 ) -> None:
-    """ConsumerBusyError when `consumer` may not join `consumers`."""
+    """ConsumerBusyError or NotAllowedError when `consumer` may not join `consumers`."""
     if not consumers:
         return
     first = consumers[0]
@@ -40,6 +42,11 @@ def check_admission(
         )
     if consumer.type is SubscriptionType.Exclusive:
         raise ConsumerBusyError(f"Exclusive consumer is already connected to {subscription}")
+    if consumer.read_compacted != first.read_compacted:
+        raise NotAllowedError(
+            f"the consumers of {subscription} read {'' if first.read_compacted else 'un'}compacted; "
+            "close them before one that does otherwise subscribes"
+        )
     if consumer.type is SubscriptionType.Key_Shared and consumer.key_shared_mode != first.key_shared_mode:
         raise ConsumerBusyError(
             f"Subscription {subscription} is of different type: its consumers use Key_Shared mode {first.key_shared_mode.name}"
@@ -61,6 +68,7 @@ class Membership:
         clock: Clock,
         config: SubscriptionConfig,
         delayed_storage: DelayedStorage | None,
+        compacted: CompactedTopic | None,
     ) -> None:
         self._clock = clock
         self._delayed_storage = delayed_storage
@@ -71,6 +79,9 @@ class Membership:
         self._ledger = ledger
         self._scheduler = scheduler
         self._config = config
+        self._compacted = compacted
+        self._compacted_source: CompactedSource | None = None
+        self._begin: Position | None = None
         self.type: SubscriptionType | None = None
         self._mode = KeySharedMode.AUTO_SPLIT
         self.sharing: SharedDispatcher | KeySharedDispatcher | None = None
@@ -113,8 +124,8 @@ class Membership:
     def add(self, consumers: list[Consumer], consumer: Consumer) -> None:
         """Admit `consumer` and give it its part."""
         check_admission(self._name, consumers, consumer, self._config)
-        if not consumers and (consumer.type is not self.type or consumer.key_shared_mode is not self._mode):
-            self._change_type(consumer.type, consumer.key_shared_mode)
+        if not consumers:
+            self._prepare(consumer)
         if self.sharing is not None:
             consumer.max_unacked = self._config.max_unacked_per_consumer
             try:
@@ -125,6 +136,20 @@ class Membership:
         if self._active is not None:
             self._active.consumers_changed(consumers)
 
+    def _prepare(self, consumer: Consumer) -> None:
+        """The first consumer says what the subscription is from now on."""
+        compacted = consumer.read_compacted and self._compacted is not None
+        if (
+            consumer.type is not self.type
+            or consumer.key_shared_mode is not self._mode
+            or compacted is not (self._compacted_source is not None)
+        ):
+            self._change_type(consumer.type, consumer.key_shared_mode, compacted)
+        source, cursor = self._compacted_source, self._cursor
+        consumed = cursor.mark_delete_position.entry_id >= 0
+        if source is not None and cursor.durable and consumer.from_earliest and not consumed:
+            source.begin_at(EARLIEST)
+
     def remove(self, consumers: list[Consumer], consumer: Consumer) -> None:
         consumers.remove(consumer)
         if self.sharing is not None:
@@ -132,7 +157,7 @@ class Membership:
         elif self._active is not None:
             self._active.consumers_changed(consumers)
 
-    def _change_type(self, kind: SubscriptionType, mode: KeySharedMode) -> None:
+    def _change_type(self, kind: SubscriptionType, mode: KeySharedMode, compacted: bool) -> None:
         first = self.type is None
         self.type = kind
         self._mode = mode
@@ -141,11 +166,12 @@ class Membership:
             self._active = None
         self._single = None
         self.sharing = None
+        self._compacted_source = self._new_compacted_source() if compacted else None
         config = self._config
         delayed = self._delayed_index() if kind.sharing else None
         if kind is SubscriptionType.Shared:
             self.sharing = SharedDispatcher(self._cursor, delayed, config.max_unacked_per_subscription)
-            self.pump.use(self.sharing)
+            self.pump.use(self.sharing, self._cursor)
         elif kind is SubscriptionType.Key_Shared:
             self.sharing = KeySharedDispatcher(
                 self._cursor,
@@ -155,19 +181,27 @@ class Membership:
                 ranges_for(mode, config),
                 config.key_shared_waiting_max,
             )
-            self.pump.use(self.sharing)
+            self.pump.use(self.sharing, self._cursor)
         else:
-            self._single = SingleActiveDispatcher(self._cursor)
+            source = self._compacted_source or self._cursor
+            self._single = SingleActiveDispatcher(source, charges_hidden=compacted)
             self._active = ActiveConsumer(
                 self._single, self.pump, self._scheduler, self._topic_name, self._failover_delay_ms(kind)
             )
-            self.pump.use(self._single)
+            self.pump.use(self._single, source)
         if not first:
             self.pump.rewind()
         if isinstance(delayed, BucketedDelayedIndex) and delayed.stored_in(self._cursor):
             assert self._delayed_storage is not None
             self.pump.stop()
             self._delayed_storage.spawn(self._recover(delayed), "delayed-recover")
+
+    def _new_compacted_source(self) -> CompactedSource:
+        assert self._compacted is not None
+        source = CompactedSource(self._cursor, self._ledger, self._compacted, self._scheduler)
+        if self._begin is not None:
+            source.begin_at(self._begin)
+        return source
 
     def _delayed_index(self) -> DelayedIndex | None:
         if not self._config.delayed_delivery_enabled:
@@ -204,6 +238,17 @@ class Membership:
         dispatcher = self.sharing or self._single
         if dispatcher is not None:
             dispatcher.rewound()
+
+    def begin_at(self, position: Position) -> None:
+        """A reader begins there, or the cursor was reset to there: its ledger may be gone, its compacted messages are not."""
+        if not self._cursor.durable:
+            self._begin = position
+        if self._compacted_source is not None:
+            self._compacted_source.begin_at(position)
+
+    @property
+    def reads_compacted(self) -> bool:
+        return self._compacted_source is not None
 
     def leftover_changed(self) -> None:
         dispatcher = self.sharing or self._single

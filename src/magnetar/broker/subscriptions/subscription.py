@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from magnetar.base.clock import Clock
 from magnetar.base.errors import MagnetarError
 from magnetar.base.limits import REDELIVER_IDS_MAX
+from magnetar.broker.compaction.compacted_source import CompactedTopic
 from magnetar.broker.dispatch.ports import Scheduler
 from magnetar.broker.dispatch.pump import Pump
 from magnetar.broker.errors import NotAllowedError
@@ -49,8 +50,11 @@ class Subscription:
         rng: random.Random,
         properties: Mapping[str, str] | None = None,
         delayed_storage: DelayedStorage | None = None,
+        compacted: CompactedTopic | None = None,
+        begin: Position | None = None,
     ) -> None:
-        """`scheduler`: the event loop. `delayed_storage`: where an index of many delayed messages is kept; without it they stay
+        """`scheduler`: the event loop. `compacted`: what consumers that read compacted read, from `begin` on if it is a reader's.
+        `delayed_storage`: where an index of many delayed messages is kept; without it they stay
         in memory and are indexed again after a restart. Takes the ledger's append listener; `close` gives it back."""
         self.topic_name = topic_name
         self.name = name
@@ -71,9 +75,13 @@ class Subscription:
         self._bytes_out_before = 0
         self._clock = clock
         self._rng = rng
+        if not cursor.durable:
+            delayed_storage = None
         self._members = Membership(
-            topic_name, name, cursor, ledger, scheduler, clock, config, delayed_storage if cursor.durable else None
+            topic_name, name, cursor, ledger, scheduler, clock, config, delayed_storage, compacted
         )
+        if begin is not None:
+            self._members.begin_at(begin)
         self._pump: Pump = self._members.pump
         self._resetting = asyncio.Lock()
         self._closed = False
@@ -268,6 +276,7 @@ class Subscription:
                 await self._idle()
                 self._members.forget()
                 await self.cursor.reset(target)
+                self._members.begin_at(target)
                 # Consumers that came back meanwhile got nothing yet; whatever was read is of before the reset.
                 self._members.forget()
             finally:
@@ -277,6 +286,11 @@ class Subscription:
     async def seek_to_time(self, publish_time_ms: int) -> None:
         """The next entry read is the first one published at or after `publish_time_ms`."""
         await self.seek(await maintenance.first_at_or_after(self.ledger, publish_time_ms) or LATEST)
+
+    @property
+    def reads_compacted(self) -> bool:
+        """Do its consumers read what compaction left?"""
+        return self._members.reads_compacted
 
     async def skip_messages(self, count: int) -> int:
         """Acknowledge the first `count` unacknowledged entries; returns how many there were."""

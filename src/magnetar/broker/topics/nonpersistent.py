@@ -115,7 +115,7 @@ class NonPersistentTopic:
     async def seek_to_time(self, subscription: str, publish_time_ms: int) -> None:
         raise NotAllowedError("Seek is not supported on a non-persistent topic")
 
-    async def last_message(self) -> tuple[Position, int]:
+    async def last_message(self, read_compacted: bool = False) -> tuple[Position, int]:
         return EARLIEST, 0
 
     def mark_delete_position(self, subscription: str) -> Position | None:
@@ -128,7 +128,7 @@ class NonPersistentTopic:
         self.policies = policies
         self.publishers.producers.producers_max = policies.max_producers_per_topic
 
-    async def update_deduplication(self) -> None:
+    async def policies_applied(self) -> None:
         """What is not stored is not deduplicated."""
 
     def sample_rates(self, now_s: float) -> None:

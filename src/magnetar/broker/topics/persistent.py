@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from magnetar.broker.compaction.topic_compaction import TopicCompaction
 from magnetar.broker.config import BrokerConfig
 from magnetar.broker.dispatch.entry_metadata import metadata_of
 from magnetar.broker.dispatch.ports import ConsumerChannel
@@ -73,13 +74,15 @@ class PersistentTopic:
         )
         self.publishers.store_epoch = self._store_epoch
         self.publishers.append_failed = self._append_failed
-        self.subscriptions = SubscriptionSet(str(name), ledger, surroundings, policies)
+        self.compaction = TopicCompaction(str(name), name.partition, ledger, surroundings.compaction)
+        self.subscriptions = SubscriptionSet(str(name), ledger, surroundings, policies, self.compaction)
 
     async def load(self) -> None:
         """Bring back what the cursors hold: subscriptions and, where it is enabled, deduplication."""
         self.apply_policies(self.policies)
+        await self.compaction.load()
         await self.subscriptions.load()
-        await self.update_deduplication()
+        await self.policies_applied()
 
     async def _store_epoch(self, epoch: int) -> None:
         await self.ledger.set_properties({**self.ledger.properties, TOPIC_EPOCH_PROPERTY: str(epoch)})
@@ -137,11 +140,21 @@ class PersistentTopic:
         await self.subscriptions.get(subscription).seek(target)
 
     async def seek_to_time(self, subscription: str, publish_time_ms: int) -> None:
-        await self.subscriptions.get(subscription).seek_to_time(publish_time_ms)
+        sought = self.subscriptions.get(subscription)
+        compacted = await self.compaction.first_published_at(publish_time_ms) if sought.reads_compacted else None
+        if compacted is not None:
+            await sought.seek(compacted)
+        else:
+            await sought.seek_to_time(publish_time_ms)
 
-    async def last_message(self) -> tuple[Position, int]:
-        """Position of the last entry, and its number of messages when it is a batch, else 0. (-1, -1) without any."""
+    async def last_message(self, read_compacted: bool = False) -> tuple[Position, int]:
+        """Position of the last entry, and its number of messages when it is a batch, else 0. (-1, -1) without any.
+
+        `read_compacted`: of what compaction left, when nothing came since."""
         last = self.ledger.last_confirmed
+        compacted = self.compaction.current
+        if read_compacted and compacted is not None and (last.entry_id < 0 or last <= compacted.horizon):
+            return await self.compaction.last_message()
         if last.entry_id < 0:
             return EARLIEST, 0
         metadata = metadata_of(await self.ledger.read_entry(last))
@@ -162,6 +175,16 @@ class PersistentTopic:
         self.ledger.set_config(ledger_config(self._config.managed_ledger, policies))
         for subscription in self.subscriptions.all:
             subscription.set_config(self._around.config(policies))
+
+    async def policies_applied(self) -> None:
+        """What policies switch on or off and takes a while."""
+        await self.update_deduplication()
+        if self.policies.compaction_threshold_bytes > 0:
+            await self.compaction.hold()
+
+    async def compact_if_due(self) -> None:
+        """By the policies' threshold."""
+        self.compaction.start_if_due(self.policies.compaction_threshold_bytes)
 
     async def update_deduplication(self) -> None:
         """Switch deduplication on or off, as the policies say."""
@@ -235,19 +258,22 @@ class PersistentTopic:
         sample_rates(self.rates, self.publishers, self.subscriptions.all, now_s)
 
     def stats(self) -> Mapping[str, object]:
-        return persistent_stats(self.publishers, self.subscriptions, self.ledger, self.rates, self.created_ms)
+        stats = persistent_stats(self.publishers, self.subscriptions, self.ledger, self.rates, self.created_ms)
+        return {**stats, "compaction": self.compaction.counters.as_stats()}
 
     # ---- The end
 
     async def terminate(self) -> Position:
         """No more entries, for good. Consumers learn of it when they have read everything."""
         position = await self.ledger.terminate()
+        self.publishers.disconnect_all()  # they learn it when they come back, at once
         for subscription in self.subscriptions.all:
             subscription.topic_terminated()
         return position
 
     async def close(self) -> None:
         self.publishers.disconnect_all()
+        await self.compaction.close()
         await self.subscriptions.close()
         if self._dedup is not None:
             self._dedup.snapshot()
@@ -255,5 +281,8 @@ class PersistentTopic:
 
     async def delete(self) -> None:
         self.publishers.disconnect_all()
+        await self.compaction.close()
         await self.subscriptions.close()
+        compacted = self.compaction.stored_ledgers()
         await self.ledger.delete()
+        await self.compaction.delete_ledgers(compacted)

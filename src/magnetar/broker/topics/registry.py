@@ -171,7 +171,7 @@ class TopicRegistry:
         for topic in self.loaded:
             if topic.name.namespace_name == namespace:
                 topic.apply_policies(policies)
-                await topic.update_deduplication()
+                await topic.policies_applied()
 
     async def close(self) -> None:
         """Close every topic; no new ones are loaded afterwards."""

@@ -53,4 +53,6 @@ def new_consumer(request: SubscribeRequest, channel: ConsumerChannel, now_ms: in
         client_address=request.client_address,
         client_version=request.client_version,
         connected_since_ms=now_ms,
+        read_compacted=request.read_compacted,
+        from_earliest=request.durable and request.earliest,
     )

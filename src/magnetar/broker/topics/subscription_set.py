@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from magnetar.base.clock import Clock
+from magnetar.broker.compaction.compacted_source import CompactedTopic
+from magnetar.broker.compaction.topic_compaction import CURSOR_NAME, CompactionService
 from magnetar.broker.dispatch.ports import ConsumerChannel, Scheduler
 from magnetar.broker.errors import (
     ConsumerBusyError,
@@ -39,6 +41,7 @@ class Surroundings:
     scheduler: Scheduler
     rng: random.Random
     config: Callable[[EffectivePolicies], SubscriptionConfig]
+    compaction: CompactionService
     delayed_storage: DelayedStorage | None = None
 
 
@@ -46,12 +49,18 @@ class SubscriptionSet:
     """By name. Creation and removal are serialized; everything on the message path goes to the subscriptions directly."""
 
     def __init__(
-        self, topic_name: str, ledger: ManagedLedger, surroundings: Surroundings, policies: EffectivePolicies
+        self,
+        topic_name: str,
+        ledger: ManagedLedger,
+        surroundings: Surroundings,
+        policies: EffectivePolicies,
+        compacted: CompactedTopic,
     ) -> None:
         self._topic_name = topic_name
         self._ledger = ledger
         self._around = surroundings
         self.policies = policies
+        self._compacted = compacted
         self._by_name: dict[str, Subscription] = {}
         self._lock = asyncio.Lock()
 
@@ -79,12 +88,14 @@ class SubscriptionSet:
     async def load(self) -> None:
         """One subscription for each durable cursor."""
         for name, cursor in list(self._ledger.cursors.items()):
-            if cursor.durable and not name.startswith(SYSTEM_CURSOR_PREFIX):
+            if cursor.durable and name != CURSOR_NAME and not name.startswith(SYSTEM_CURSOR_PREFIX):
                 self._add(name, cursor)
 
     async def subscribe(self, request: SubscribeRequest, channel: ConsumerChannel) -> Consumer:
         """Raises what `Subscription.add_consumer` raises, NotAllowedError, SubscriptionNotFoundError, ConsumerBusyError."""
-        subscription_name(request.subscription)
+        _check_name(request.subscription)
+        if request.read_compacted and request.type.sharing:
+            raise NotAllowedError("readCompacted only allowed on failover or exclusive subscriptions")
         async with self._lock:
             limit = self.policies.max_consumers_per_topic
             if limit and self.consumers_count >= limit:
@@ -110,7 +121,7 @@ class SubscriptionSet:
         self, name: str, start: Position, properties: dict[str, str], replicated: bool = False
     ) -> Subscription:
         """A durable subscription without a consumer (admin call, initial subscription). Raises AlreadyExistsError."""
-        subscription_name(name)
+        _check_name(name)
         async with self._lock:
             if name in self._by_name:
                 raise AlreadyExistsError("Subscription already exists for topic")
@@ -166,9 +177,9 @@ class SubscriptionSet:
             since_ms = self._around.clock.now_ms() - request.start_rollback_s * 1000
             start = await first_published_at(self._ledger, since_ms)
         cursor = self._ledger.new_non_durable_cursor(request.subscription, start)
-        return self._add(request.subscription, cursor)
+        return self._add(request.subscription, cursor, start)
 
-    def _add(self, name: str, cursor: ManagedCursor) -> Subscription:
+    def _add(self, name: str, cursor: ManagedCursor, begin: Position | None = None) -> Subscription:
         around = self._around
         subscription = Subscription(
             topic_name=self._topic_name,
@@ -180,7 +191,11 @@ class SubscriptionSet:
             config=around.config(self.policies),
             rng=around.rng,
             delayed_storage=around.delayed_storage,
+            compacted=self._compacted,
+            begin=begin,
         )
+        if self._ledger.terminated:
+            subscription.topic_terminated()
         self._by_name[name] = subscription
         return subscription
 
@@ -193,3 +208,12 @@ class SubscriptionSet:
         limit = self.policies.max_subscriptions_per_topic
         if limit and len(self._by_name) >= limit:
             raise NotAllowedError(f"Exceed the maximum number of subscriptions of the topic: {limit}")
+
+
+def _check_name(name: str) -> None:
+    """Raises InvalidTopicNameError, or NotAllowedError for the name of a cursor that is the server's own."""
+    subscription_name(name)
+    if name == CURSOR_NAME:
+        raise NotAllowedError(
+            f"{CURSOR_NAME} is not a subscription: it is the place up to which the topic was compacted"
+        )

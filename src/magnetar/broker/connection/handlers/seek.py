@@ -40,7 +40,7 @@ async def _last_message_id(session: Session, consumer_id: int, request_id: int) 
     if consumer is None or consumer.subscription is None:
         raise MetadataRefusedError("Consumer not found")
     topic = session.consumer_topics[consumer_id]
-    position, batch_size = await topic.last_message()
+    position, batch_size = await topic.last_message(consumer.read_compacted)
     answer = BaseCommand(type=BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE)
     response = answer.getLastMessageIdResponse
     response.request_id = request_id
