@@ -12,6 +12,7 @@ import random
 import signal
 import sys
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from types import TracebackType
 
 from magnetar.admin.server import AdminServer
@@ -236,7 +237,7 @@ def security_config(config: StandaloneConfig) -> SecurityConfig:
 
 def broker_config(config: StandaloneConfig, listeners: Listeners) -> BrokerConfig:
     """The broker's view of the configuration, with the ports that are really bound."""
-    return BrokerConfig(
+    broker = BrokerConfig(
         cluster=config.cluster_name,
         advertised_address=config.advertised_host,
         bind_address=config.bind_address,
@@ -296,6 +297,32 @@ def broker_config(config: StandaloneConfig, listeners: Listeners) -> BrokerConfi
             cursor_ledger_max_entries=config.managed_ledger_cursor_max_entries_per_ledger,
             cursor_ledger_max_age_ms=config.managed_ledger_cursor_rollover_s * 1000,
         ),
+    )
+    return with_policy_defaults(broker, config)
+
+
+def with_policy_defaults(broker: BrokerConfig, config: StandaloneConfig) -> BrokerConfig:
+    """What holds for namespaces and topics that say nothing themselves, beyond the plain limits."""
+    return replace(
+        broker,
+        deduplication_snapshot_interval_s=config.broker_deduplication_snapshot_interval_s,
+        deduplication_snapshot_check_s=config.broker_deduplication_snapshot_frequency_s,
+        max_subscriptions_per_topic=config.max_subscriptions_per_topic,
+        max_topics_per_namespace=config.max_topics_per_namespace,
+        publish_rate_per_topic_messages=config.max_publish_rate_per_topic_messages,
+        publish_rate_per_topic_bytes=config.max_publish_rate_per_topic_bytes,
+        dispatch_rate_per_topic_messages=config.dispatch_throttling_rate_per_topic_messages,
+        dispatch_rate_per_topic_bytes=config.dispatch_throttling_rate_per_topic_bytes,
+        dispatch_rate_per_subscription_messages=config.dispatch_throttling_rate_per_subscription_messages,
+        dispatch_rate_per_subscription_bytes=config.dispatch_throttling_rate_per_subscription_bytes,
+        subscribe_rate_per_consumer=config.subscribe_throttling_rate_per_consumer,
+        subscribe_rate_period_s=config.subscribe_rate_period_per_consumer_s,
+        delete_inactive_topics=config.broker_delete_inactive_topics_enabled,
+        inactive_topic_mode=config.broker_delete_inactive_topics_mode,
+        inactive_topic_max_s=config.broker_delete_inactive_topics_max_inactive_duration_s,
+        inactive_topic_check_s=config.broker_delete_inactive_topics_frequency_s,
+        subscription_expiration_minutes=config.subscription_expiration_minutes,
+        subscription_expiry_check_interval_s=config.subscription_expiry_check_interval_minutes * 60,
     )
 
 

@@ -1,143 +1,54 @@
-"""Namespace policies that are one value in the document: a row each (facts 3.2 and 3.6).
+"""Policies that are one value in a document: a row each, for the namespace's level, the topic's, or both (facts 3.2, 3.3).
 
-A row says where the value lies in the policies document, how it is checked, and what a GET shows while it is not set (None: 204
-without a body, as Pulsar).
+A row says how the value is checked and under which paths it is served; where it is stored and what wins is in `broker.namespaces.
+policy_layers`. Routes, the check of whole documents, the commands and the table in docs/policies.md come from here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from magnetar.admin import policy_checks as checks
 from magnetar.admin.errors import BadRequestError
-from magnetar.base.limits import PARTITIONS_MAX
+from magnetar.admin.policy_checks import Check, backlog_quota, truth, whole
 from magnetar.broker.config import BrokerConfig
 from magnetar.broker.namespaces.errors import PreconditionFailedError
-from magnetar.broker.namespaces.policies import BACKLOG_POLICIES, DESTINATION_STORAGE, MESSAGE_AGE, Document
+from magnetar.broker.namespaces.policies import Document
+from magnetar.broker.namespaces.policy_layers import LAYERS, Layer
 from magnetar.broker.schemas.compatibility import Strategy
 
-Check = Callable[[str, Any], Any]
-"""(name, value from outside) -> value to store. Raises BadRequestError or PreconditionFailedError."""
-
-QUORUM_MAX = 64
-"""Larger ensembles are refused: no cluster has them, and a topic could never write."""
-
-_INT_MAX = 2**31 - 1
-_LONG_MAX = 2**63 - 1
+LONG_MAX = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyRow:
-    """`path` is the last part of the URL, `key` the document's. `setter` is the method that sets it.
+    """`name` is the layer's. `namespace` and `topic` are the last parts of the URLs, empty where the policy does not exist."""
 
-    `unset` is what a GET shows while nothing is set, or a function of the broker's configuration that says it.
-    """
-
-    path: str
-    key: str
+    name: str
     check: Check
-    setter: str = "POST"
+    namespace: str = ""
+    topic: str = ""
+    namespace_setter: str = "POST"
+    topic_setter: str = "POST"
     unset: Any = None
+    """What a GET shows of a namespace that has not set it, or a function of the broker's configuration that says it.
+
+    None: 204 without a body, as Pulsar."""
+    query: bool = False
+    """At the topic's level the value is a query parameter of the path's name, not the body."""
+    broker_max: Callable[[BrokerConfig], int] | None = None
+    effect: str = "at once"
+    """When a change takes hold of loaded topics, for the documentation."""
+
+    @property
+    def layer(self) -> Layer:
+        return LAYERS[self.name]
 
 
-def whole(minimum: int = 0, maximum: int = _INT_MAX) -> Check:
-    def check(name: str, value: Any) -> Any:
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise BadRequestError(f"{name} must be a whole number")
-        if not minimum <= value <= maximum:
-            limit = f"{minimum} or more" if value < minimum else f"{maximum} or less"
-            raise PreconditionFailedError(f"{name} must be {limit}")
-        return value
-
-    return check
-
-
-def truth(name: str, value: Any) -> Any:
-    if not isinstance(value, bool):
-        raise BadRequestError(f"{name} must be true or false")
-    return value
-
-
-def one_of(*choices: str) -> Check:
-    def check(name: str, value: Any) -> Any:
-        if value not in choices:
-            raise BadRequestError(f"{name} must be one of {', '.join(choices)}")
-        return value
-
-    return check
-
-
-def record(name: str, value: Any, fields: Mapping[str, Check], required: tuple[str, ...] = ()) -> dict[str, Any]:
-    """A JSON object; known fields are checked, unknown ones kept."""
-    if not isinstance(value, dict) or any(key not in value for key in required):
-        raise BadRequestError(f"{name} must be an object with {', '.join(required or fields)}")
-    return {
-        key: fields[key](f"{name}.{key}", item) if key in fields and item is not None else item
-        for key, item in value.items()
-    }
-
-
-def _retention(name: str, value: Any) -> Any:
-    """Pulsar: -1 is for ever, and a 0 beside anything but a 0 would mean two things at once."""
-    found = record(
-        name,
-        value,
-        {"retentionTimeInMinutes": whole(-1), "retentionSizeInMB": whole(-1, _LONG_MAX)},
-        ("retentionTimeInMinutes", "retentionSizeInMB"),
-    )
-    minutes, megabytes = found["retentionTimeInMinutes"], found["retentionSizeInMB"]
-    if minutes is None or megabytes is None or (minutes == 0) != (megabytes == 0):
-        raise PreconditionFailedError(
-            "Invalid retention policy: both size and time must be 0, or neither may be (-1 stands for no limit)"
-        )
-    return found
-
-
-def _persistence(name: str, value: Any) -> Any:
-    fields = ("bookkeeperEnsemble", "bookkeeperWriteQuorum", "bookkeeperAckQuorum")
-    found = record(name, value, dict.fromkeys(fields, whole(1, QUORUM_MAX)), fields)
-    ensemble, write, ack = (found[field] for field in fields)
-    if None in (ensemble, write, ack) or not ensemble >= write >= ack:
-        raise PreconditionFailedError("Bookkeeper Ensemble >= WriteQuorum >= AckQuorum must hold")
-    return found
-
-
-def _delayed(name: str, value: Any) -> Any:
-    fields = {"active": truth, "tickTime": whole(1, _LONG_MAX), "maxDelayInMillis": whole(0, _LONG_MAX)}
-    return record(name, value, fields, ("active",))
-
-
-def _auto_topic(name: str, value: Any) -> Any:
-    fields = {
-        "allowAutoTopicCreation": truth,
-        "topicType": one_of("partitioned", "non-partitioned"),
-        "defaultNumPartitions": whole(1, PARTITIONS_MAX),
-    }
-    found = record(name, value, fields, ("allowAutoTopicCreation",))
-    if found.get("topicType") == "non-partitioned" and found.get("defaultNumPartitions") is not None:
-        raise PreconditionFailedError(
-            "Invalid configuration for autoTopicCreationOverride. "
-            "numPartitions is not allowed to be set when the type is non-partitioned."
-        )
-    if found.get("topicType") == "partitioned" and found.get("defaultNumPartitions") is None:
-        raise PreconditionFailedError(
-            "Invalid configuration for autoTopicCreationOverride. "
-            "defaultNumPartitions is required when the type is partitioned."
-        )
-    return found
-
-
-def _auto_subscription(name: str, value: Any) -> Any:
-    return record(name, value, {"allowAutoSubscriptionCreation": truth}, ("allowAutoSubscriptionCreation",))
-
-
-def _clusters(name: str, value: Any) -> Any:
-    if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
-        raise BadRequestError(f"{name} must be a list of cluster names")
-    if not value:
-        raise PreconditionFailedError("ClusterIds should not be null or empty")
-    return sorted(set(value))
+STORED = "stored only"
+WITH_CLIENTS = "when a client comes"
 
 
 def _auto_update(config: BrokerConfig) -> bool:
@@ -145,55 +56,169 @@ def _auto_update(config: BrokerConfig) -> bool:
 
 
 POLICY_ROWS = (
-    PolicyRow("messageTTL", "message_ttl_in_seconds", whole()),
-    PolicyRow("retention", "retention_policies", _retention),
-    PolicyRow("subscriptionAuthMode", "subscription_auth_mode", one_of("None", "Prefix"), unset="None"),
-    PolicyRow("persistence", "persistence", _persistence),
-    PolicyRow("deduplication", "deduplicationEnabled", truth),
-    PolicyRow("maxProducersPerTopic", "max_producers_per_topic", whole()),
-    PolicyRow("maxConsumersPerTopic", "max_consumers_per_topic", whole()),
-    PolicyRow("maxConsumersPerSubscription", "max_consumers_per_subscription", whole()),
-    PolicyRow("maxSubscriptionsPerTopic", "max_subscriptions_per_topic", whole()),
-    PolicyRow("maxUnackedMessagesPerConsumer", "max_unacked_messages_per_consumer", whole()),
-    PolicyRow("maxUnackedMessagesPerSubscription", "max_unacked_messages_per_subscription", whole()),
-    PolicyRow("compactionThreshold", "compaction_threshold", whole(0, _LONG_MAX), "PUT"),
-    PolicyRow("autoTopicCreation", "autoTopicCreationOverride", _auto_topic),
-    PolicyRow("autoSubscriptionCreation", "autoSubscriptionCreationOverride", _auto_subscription),
-    PolicyRow("delayedDelivery", "delayed_delivery_policies", _delayed),
-    PolicyRow("encryptionRequired", "encryption_required", truth, unset=False),
     PolicyRow(
-        "schemaCompatibilityStrategy", "schema_compatibility_strategy", one_of(*Strategy), "PUT", unset="UNDEFINED"
+        "message_ttl",
+        whole(text="Invalid value for message TTL"),
+        namespace="messageTTL",
+        topic="messageTTL",
+        query=True,
     ),
-    PolicyRow("schemaValidationEnforced", "schema_validation_enforced", truth, unset=False),
-    PolicyRow("isAllowAutoUpdateSchema", "is_allow_auto_update_schema", truth, unset=_auto_update),
-    PolicyRow("replication", "replication_clusters", _clusters, unset=[]),
+    PolicyRow(
+        "subscription_auth_mode",
+        checks.one_of("None", "Prefix"),
+        namespace="subscriptionAuthMode",
+        unset="None",
+        effect=WITH_CLIENTS,
+    ),
+    PolicyRow("retention", checks.retention, namespace="retention", topic="retention"),
+    PolicyRow(
+        "persistence", checks.persistence, namespace="persistence", topic="persistence", effect="with the next ledger"
+    ),
+    PolicyRow("deduplication", truth, namespace="deduplication", topic="deduplicationEnabled"),
+    PolicyRow(
+        "deduplication_snapshot_interval",
+        whole(),
+        namespace="deduplicationSnapshotInterval",
+        topic="deduplicationSnapshotInterval",
+    ),
+    PolicyRow("max_producers", whole(), namespace="maxProducersPerTopic", topic="maxProducers"),
+    PolicyRow("max_consumers", whole(), namespace="maxConsumersPerTopic", topic="maxConsumers"),
+    PolicyRow(
+        "max_consumers_per_subscription",
+        whole(),
+        namespace="maxConsumersPerSubscription",
+        topic="maxConsumersPerSubscription",
+    ),
+    PolicyRow("max_subscriptions", whole(), namespace="maxSubscriptionsPerTopic", topic="maxSubscriptionsPerTopic"),
+    PolicyRow("max_topics", whole(), namespace="maxTopicsPerNamespace"),
+    PolicyRow(
+        "max_message_size",
+        whole(
+            text="topic-level maxMessageSize must be greater than or equal to 0 and must be smaller than that in the broker-level"
+        ),
+        topic="maxMessageSize",
+        broker_max=lambda config: config.max_message_size_bytes,
+    ),
+    PolicyRow(
+        "max_unacked_per_consumer",
+        whole(),
+        namespace="maxUnackedMessagesPerConsumer",
+        topic="maxUnackedMessagesOnConsumer",
+    ),
+    PolicyRow(
+        "max_unacked_per_subscription",
+        whole(),
+        namespace="maxUnackedMessagesPerSubscription",
+        topic="maxUnackedMessagesOnSubscription",
+    ),
+    PolicyRow("dispatch_rate", checks.dispatch_rate, namespace="dispatchRate", topic="dispatchRate"),
+    PolicyRow(
+        "subscription_dispatch_rate",
+        checks.dispatch_rate,
+        namespace="subscriptionDispatchRate",
+        topic="subscriptionDispatchRate",
+    ),
+    PolicyRow(
+        "replicator_dispatch_rate",
+        checks.dispatch_rate,
+        namespace="replicatorDispatchRate",
+        topic="replicatorDispatchRate",
+        effect=STORED,
+    ),
+    PolicyRow("publish_rate", checks.publish_rate, namespace="publishRate", topic="publishRate"),
+    PolicyRow("subscribe_rate", checks.subscribe_rate, namespace="subscribeRate", topic="subscribeRate"),
+    PolicyRow("delayed_delivery", checks.delayed, namespace="delayedDelivery", topic="delayedDelivery"),
+    PolicyRow(
+        "compaction_threshold",
+        whole(0, LONG_MAX),
+        namespace="compactionThreshold",
+        topic="compactionThreshold",
+        namespace_setter="PUT",
+    ),
+    PolicyRow(
+        "inactive_topic", checks.inactive_topic, namespace="inactiveTopicPolicies", topic="inactiveTopicPolicies"
+    ),
+    PolicyRow("auto_topic_creation", checks.auto_topic, namespace="autoTopicCreation"),
+    PolicyRow(
+        "auto_subscription_creation",
+        checks.auto_subscription,
+        namespace="autoSubscriptionCreation",
+        topic="autoSubscriptionCreation",
+    ),
+    PolicyRow(
+        "subscription_expiration",
+        whole(text="Invalid value for subscription expiration time"),
+        namespace="subscriptionExpirationTime",
+    ),
+    PolicyRow("encryption_required", truth, namespace="encryptionRequired", unset=False),
+    PolicyRow(
+        "schema_compatibility",
+        checks.one_of(*Strategy),
+        namespace="schemaCompatibilityStrategy",
+        topic="schemaCompatibilityStrategy",
+        namespace_setter="PUT",
+        topic_setter="PUT",
+        unset="UNDEFINED",
+        effect=WITH_CLIENTS,
+    ),
+    PolicyRow(
+        "schema_validation",
+        truth,
+        namespace="schemaValidationEnforced",
+        topic="schemaValidationEnforced",
+        unset=False,
+        effect=WITH_CLIENTS,
+    ),
+    PolicyRow(
+        "auto_update_schema", truth, namespace="isAllowAutoUpdateSchema", unset=_auto_update, effect=WITH_CLIENTS
+    ),
+    PolicyRow("replication", checks.clusters, namespace="replication", topic="replication", unset=[], effect=STORED),
+    PolicyRow("offload", checks.any_object, namespace="offloadPolicies", topic="offloadPolicies", effect=STORED),
+    PolicyRow(
+        "offload_threshold",
+        whole(-1, LONG_MAX),
+        namespace="offloadThreshold",
+        namespace_setter="PUT",
+        unset=-1,
+        effect=STORED,
+    ),
+    PolicyRow(
+        "offload_threshold_seconds",
+        whole(-1, LONG_MAX, "Invalid value for offloadThresholdInSecond"),
+        namespace="offloadThresholdInSeconds",
+        namespace_setter="PUT",
+        unset=-1,
+        effect=STORED,
+    ),
+    PolicyRow(
+        "offload_deletion_lag",
+        whole(-1, LONG_MAX),
+        namespace="offloadDeletionLagMs",
+        namespace_setter="PUT",
+        effect=STORED,
+    ),
 )
-"""All but `replication` take effect on loaded topics at once; `encryptionRequired` and what concerns schemas when a client comes."""
+"""Backlog quotas are not here: they are a map with a type for each entry (`routes/namespace_policies`, `routes/topic_policies`)."""
 
 
-def backlog_quota(value: Any, kind: str) -> dict[str, Any]:
-    """A quota as it is stored. `limit`, also as a text, is the size limit's name before Pulsar 2.8."""
-    if kind not in (DESTINATION_STORAGE, MESSAGE_AGE):
-        raise BadRequestError(f"backlogQuotaType must be {DESTINATION_STORAGE} or {MESSAGE_AGE}")
-    if not isinstance(value, dict):
-        raise BadRequestError('expected {"policy": "...", "limitSize": n, "limitTime": n}')
-    size = _limit("limitSize", value.get("limitSize", value.get("limit")))
-    time = _limit("limitTime", value.get("limitTime"))
-    policy = one_of(*BACKLOG_POLICIES)("policy", value.get("policy"))
-    return {"limit": size, "limitSize": size, "limitTime": time, "policy": policy}
-
-
-def _limit(name: str, value: Any) -> int:
-    if isinstance(value, str) and value.strip().lstrip("-").isdecimal() and len(value) <= 20:
-        value = int(value)
-    return int(whole(-1, _LONG_MAX)(name, -1 if value is None else value))
+def checked(row: PolicyRow, path: str, value: Any, config: BrokerConfig) -> Any:
+    """A value from outside as it is stored, None for null. Raises BadRequestError, PreconditionFailedError."""
+    if value is None:
+        return None
+    value = row.check(path, value)
+    if row.broker_max is not None and value > row.broker_max(config):
+        raise PreconditionFailedError(
+            f"topic-level {path} must be greater than or equal to 0 and must be smaller than that in the broker-level"
+        )
+    return value
 
 
 def check_document(document: Document) -> None:
     """A whole policies document from outside: what the broker reads must be well-formed. Values are normalised in place."""
     for row in POLICY_ROWS:
-        if document.get(row.key) is not None:
-            document[row.key] = row.check(row.path, document[row.key])
+        key = row.layer.namespace
+        if row.namespace and document.get(key) is not None:
+            document[key] = _by_cluster(row, document[key]) if row.layer.by_cluster else row.check(key, document[key])
     quotas = document.get("backlog_quota_map")
     if quotas is not None:
         if not isinstance(quotas, dict):
@@ -201,13 +226,12 @@ def check_document(document: Document) -> None:
         document["backlog_quota_map"] = {kind: backlog_quota(quota, kind) for kind, quota in quotas.items()}
     auth = document.get("auth_policies")
     if auth is not None:
-        document["auth_policies"] = record("auth_policies", auth, dict.fromkeys(_AUTH_MAPS, _object))
+        document["auth_policies"] = checks.record("auth_policies", auth, dict.fromkeys(_AUTH_MAPS, checks.any_object))
 
 
 _AUTH_MAPS = ("namespace_auth", "destination_auth", "subscription_auth_roles")
 
 
-def _object(name: str, value: Any) -> Any:
-    if not isinstance(value, dict):
-        raise BadRequestError(f"{name} must be an object")
-    return value
+def _by_cluster(row: PolicyRow, value: Any) -> Any:
+    found = checks.any_object(row.layer.namespace, value)
+    return {cluster: row.check(row.namespace, item) for cluster, item in found.items() if item is not None}

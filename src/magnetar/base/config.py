@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from magnetar.base.errors import ConfigError
+from magnetar.base.policy_config import PolicySettings
 from magnetar.base.security_settings import SecuritySettings
 from magnetar.base.settings import load_settings, setting
 
@@ -32,7 +33,7 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StandaloneConfig(SecuritySettings):
+class StandaloneConfig(PolicySettings, SecuritySettings):
     """Everything the one-process server can be told. Build it with `load_config`; in tests `StandaloneConfig(port=0, ...)`."""
 
     # ---- Where it lives and listens
@@ -110,7 +111,6 @@ class StandaloneConfig(SecuritySettings):
     max_consumers_per_subscription: int = setting(
         0, "maxConsumersPerSubscription", "Consumers a subscription takes; 0: any number.", minimum=0
     )
-
     # ---- Deduplication
     broker_deduplication_enabled: bool = setting(
         False, "brokerDeduplicationEnabled", "Drop messages whose producer name and sequence id were stored before."
@@ -124,7 +124,6 @@ class StandaloneConfig(SecuritySettings):
     broker_deduplication_max_number_of_producers: int = setting(
         10_000, "brokerDeduplicationMaxNumberOfProducers", "Producer names remembered in a snapshot.", minimum=1
     )
-
     # ---- Acknowledgements and dispatch
     acknowledgment_at_batch_index_level_enabled: bool = setting(
         True,

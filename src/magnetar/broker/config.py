@@ -67,6 +67,8 @@ class BrokerConfig:
     deduplication_enabled: bool = False
     deduplication_snapshot_entries: int = 1000
     deduplication_producers_max: int = 10_000
+    deduplication_snapshot_interval_s: int = 120
+    deduplication_snapshot_check_s: float = 120.0
 
     max_unacked_messages_per_consumer: int = 50_000
     max_unacked_messages_per_subscription: int = 200_000
@@ -75,6 +77,22 @@ class BrokerConfig:
     max_consumers_per_subscription: int = 0
     max_subscriptions_per_topic: int = 0
     max_topics_per_namespace: int = 0
+
+    publish_rate_per_topic_messages: int = 0
+    publish_rate_per_topic_bytes: int = 0
+    dispatch_rate_per_topic_messages: int = 0
+    dispatch_rate_per_topic_bytes: int = 0
+    dispatch_rate_per_subscription_messages: int = 0
+    dispatch_rate_per_subscription_bytes: int = 0
+    subscribe_rate_per_consumer: int = 0
+    subscribe_rate_period_s: int = 30
+
+    delete_inactive_topics: bool = False
+    inactive_topic_mode: str = "delete_when_no_subscriptions"
+    inactive_topic_max_s: int = 60
+    inactive_topic_check_s: float = 60.0
+    subscription_expiration_minutes: float = 0.0
+    subscription_expiry_check_interval_s: float = 300.0
 
     key_shared_consistent_hashing: bool = True
     key_shared_points: int = 100

@@ -21,6 +21,7 @@ from magnetar.broker.namespaces.lookup import Lookup
 from magnetar.broker.namespaces.ownership import Ownership
 from magnetar.broker.namespaces.policies import EffectivePolicies
 from magnetar.broker.namespaces.registry import NamespaceRegistry
+from magnetar.broker.namespaces.topic_policies import topic_of_path
 from magnetar.broker.naming import NamespaceName
 from magnetar.broker.schemas.admission import SchemaAdmission
 from magnetar.broker.schemas.registry import SchemaRegistry
@@ -137,10 +138,13 @@ class Broker:
         return paths.sequence_of(path)
 
     def _metadata_changed(self, path: str) -> None:
-        """A namespace's policies take effect on its loaded topics at once."""
+        """Policies of a namespace or a topic take effect on loaded topics at once, whichever broker they were set at."""
         parts = path.removeprefix(paths.POLICIES_PATH + "/").split("/")
         if path.startswith(paths.POLICIES_PATH + "/") and len(parts) == 2:
             self._scope.spawn(self.topics.policies_changed(NamespaceName(parts[0], parts[1])), "policies changed")
+        topic = topic_of_path(path)
+        if topic is not None:
+            self._scope.spawn(self.topics.policies_changed(topic.namespace_name, topic), "topic policies changed")
 
     def _schema_registry(self) -> SchemaRegistry:
         ledgers = self.config.managed_ledger

@@ -1,4 +1,4 @@
-"""What a broker does by the clock: expire messages, trim ledgers, check backlog quotas, start compactions, sample rates."""
+"""What a broker does by the clock: expiry, trimming, quotas, compactions, deletion of what nobody uses, sampled rates."""
 
 from __future__ import annotations
 
@@ -33,6 +33,11 @@ class Upkeep:
             scope.spawn(self._every(quota_s, PersistentTopic.check_backlog_quota), "quota")
         compaction_s = config.compaction_monitor_interval_s
         scope.spawn(self._every(compaction_s, PersistentTopic.compact_if_due), "compaction")
+        expiry_s = config.subscription_expiry_check_interval_s
+        scope.spawn(self._every(expiry_s, PersistentTopic.expire_subscriptions), "subscription expiry")
+        snapshot_s = config.deduplication_snapshot_check_s
+        scope.spawn(self._every(snapshot_s, PersistentTopic.snapshot_deduplication), "deduplication snapshots")
+        scope.spawn(self._delete_abandoned(), "inactive topics")
         scope.spawn(self._sample_rates(), "rates")
 
     async def _every(self, interval_s: float, job: Callable[[PersistentTopic], Awaitable[None]]) -> None:
@@ -49,6 +54,11 @@ class Upkeep:
             logger.warning("upkeep failed topic=%s job=%s error=%s", topic.name, job.__name__, error)
         except Exception:  # our bug, in one topic: the other topics and their clients have not deserved it
             logger.exception("upkeep failed topic=%s job=%s", topic.name, job.__name__)
+
+    async def _delete_abandoned(self) -> None:
+        while True:
+            await asyncio.sleep(self._config.inactive_topic_check_s)
+            await self._topics.delete_abandoned(self._clock.monotonic_s())
 
     async def _sample_rates(self) -> None:
         while True:

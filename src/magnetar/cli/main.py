@@ -21,6 +21,12 @@ COMMANDS = {
     "topics": LazyCommand("magnetar.cli.topics:topics_group", "List, create, inspect and delete topics."),
     "schemas": LazyCommand("magnetar.cli.schemas:schemas_group", "Show, upload, delete and compare schemas of topics."),
     "tokens": LazyCommand("magnetar.cli.tokens:tokens_group", "Make keys and tokens, and check them."),
+    "topicPolicies": LazyCommand(
+        "magnetar.cli.policy_commands:topic_policies_group", "Set, show and remove policies of topics."
+    ),
+    "namespaces": LazyCommand(
+        "magnetar.cli.policy_commands:namespaces_group", "Set, show and remove policies of namespaces."
+    ),
     "config": LazyCommand("magnetar.cli.settings:config_group", "List and explain the server's settings."),
     "hash": LazyCommand("magnetar.cli.hash:hash_command", "Hash keys as Pulsar does."),
     "ring": LazyCommand("magnetar.cli.ring:ring_group", "Build and compare consistent hashing rings."),

@@ -36,6 +36,9 @@ LEDGER_ID_MAX: Final = 2**63 - 1
 CLUSTERS_PATH: Final = "/admin/clusters"
 POLICIES_PATH: Final = "/admin/policies"
 LOCAL_POLICIES_PATH: Final = "/admin/local-policies"
+TOPIC_POLICIES_PATH: Final = "/admin/topic-policies"
+"""Ours: Pulsar keeps the policies of single topics in a system topic (docs/policies.md says why we do not)."""
+
 PARTITIONED_TOPICS_PATH: Final = "/admin/partitioned-topics"
 POLICIES_READ_ONLY_PATH: Final = "/admin/flags/policies-readonly"
 DYNAMIC_CONFIGURATION_PATH: Final = "/admin/configuration"
@@ -147,6 +150,16 @@ def policies_path(tenant: str, namespace: str) -> str:
 
 def local_policies_path(tenant: str, namespace: str) -> str:
     return _join(LOCAL_POLICIES_PATH, tenant, namespace)
+
+
+def topics_policies_path(tenant: str, namespace: str) -> str:
+    """The parent of the domains below which a namespace's topic policies lie."""
+    return _join(TOPIC_POLICIES_PATH, tenant, namespace)
+
+
+def topic_policies_path(tenant: str, namespace: str, domain: str, topic: str) -> str:
+    """`topic` is the name without a partition: all partitions share its policies."""
+    return _join(TOPIC_POLICIES_PATH, tenant, namespace, domain, encode(topic))
 
 
 def partitioned_topics_path(tenant: str, namespace: str, domain: str = "persistent") -> str:

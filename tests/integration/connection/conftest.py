@@ -17,7 +17,8 @@ from tests.support.process import MIB, open_files, resident_bytes
 from tests.support.raw import RawClient
 from tests.support.waiting import wait_until
 
-GROWTH_MAX_BYTES = 20 * MIB
+GROWTH_MAX_BYTES = 30 * MIB
+"""Six messages of the largest size: the allocator keeps four or five of their buffers, by chance."""
 NEWCOMER_TIMEOUT_S = 1.0
 DESCRIPTORS_LEFT_MAX = 5
 

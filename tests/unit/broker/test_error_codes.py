@@ -8,9 +8,14 @@ import pytest
 
 from magnetar.base.errors import BrokerError, MagnetarError
 from magnetar.broker import errors
-from magnetar.broker.connection.error_codes import CODES, answer_code_of, code_of, text_of
+from magnetar.broker.connection.error_codes import CODES, answer_code_of, code_of, send_code_of, text_of
 from magnetar.broker.connection.handlers.lookup import topics_hash
-from magnetar.broker.namespaces.errors import AlreadyExistsError, NamespaceNotFoundError, PreconditionFailedError
+from magnetar.broker.namespaces.errors import (
+    AlreadyExistsError,
+    MessageTooLargeError,
+    NamespaceNotFoundError,
+    PreconditionFailedError,
+)
 from magnetar.wire.pulsar.PulsarApi_pb2 import ServerError
 
 LEAVES = [
@@ -96,3 +101,11 @@ def test_the_hash_of_a_topic_list_does_not_depend_on_its_order() -> None:
     assert topics_hash(["b", "a"]) == topics_hash(["a", "b"]) != topics_hash(["a", "c"])
     assert topics_hash([]) == ""
     assert topics_hash(["123456789"]) == (0xE3069283).to_bytes(4, "little").hex()
+
+
+def test_a_message_that_is_too_large_fails_alone() -> None:
+    """Facts 0.3: after any code but ChecksumError the C++ client sends it again for ever."""
+    error = MessageTooLargeError("larger than 10 bytes")
+    assert send_code_of(error, "Pulsar-CPP-v4.2.0") == ServerError.ChecksumError
+    assert send_code_of(error, "Pulsar-Java-v4.0.0") == ServerError.NotAllowedError
+    assert send_code_of(errors.PersistenceRefusedError("x"), "Pulsar-CPP-v4.2.0") == ServerError.PersistenceError

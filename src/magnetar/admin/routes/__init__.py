@@ -18,6 +18,7 @@ from magnetar.admin.routes import (
     schemas,
     subscriptions,
     tenants,
+    topic_policies,
     topic_stats,
     topics,
 )
@@ -40,6 +41,7 @@ def all_routes() -> Iterator[Route]:
         schemas,
         subscriptions,
         tenants,
+        topic_policies,
         topic_stats,
         topics,
     ):

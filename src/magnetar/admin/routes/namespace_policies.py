@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from starlette.responses import Response
 
 from magnetar.admin.answers import as_json, as_json_or_nothing, done
 from magnetar.admin.call import Call
-from magnetar.admin.policy_rows import POLICY_ROWS, PolicyRow, backlog_quota
+from magnetar.admin.policy_checks import backlog_quota
+from magnetar.admin.policy_rows import POLICY_ROWS, PolicyRow, checked
 from magnetar.admin.routes.paths import NAMESPACE
 from magnetar.admin.routing import Handler, Route
 from magnetar.broker.namespaces.policies import DESTINATION_STORAGE, Document
+from magnetar.broker.namespaces.policy_layers import namespace_value
 
 
 def _getter(row: PolicyRow) -> Handler:
     async def get(call: Call) -> Response:
-        value = (await call.broker.namespaces.policies(call.namespace)).get(row.key)
+        document = await call.broker.namespaces.policies(call.namespace)
+        value = namespace_value(row.layer, document, call.broker.config.cluster)
         if value is None:
             value = row.unset(call.broker.config) if callable(row.unset) else row.unset
         return as_json_or_nothing(value)
@@ -26,8 +29,8 @@ def _getter(row: PolicyRow) -> Handler:
 
 def _setter(row: PolicyRow) -> Handler:
     async def put(call: Call) -> Response:
-        value = await call.json()
-        await _set(call, row.key, None if value is None else row.check(row.path, value))
+        value = checked(row, row.namespace, await call.json(), call.broker.config)
+        await _set(call, row, value)
         return done()
 
     return put
@@ -35,19 +38,27 @@ def _setter(row: PolicyRow) -> Handler:
 
 def _remover(row: PolicyRow) -> Handler:
     async def delete(call: Call) -> Response:
-        await _set(call, row.key, None)
+        await _set(call, row, None)
         return done()
 
     return delete
 
 
-async def _set(call: Call, key: str, value: object) -> None:
+async def _set(call: Call, row: PolicyRow, value: object) -> None:
     """None goes back to the broker's default."""
+    key, cluster = row.layer.namespace, call.broker.config.cluster
 
     def change(document: Document) -> None:
-        document[key] = value
+        document[key] = {**(document.get(key) or {}), cluster: value} if row.layer.by_cluster else value
 
-    await call.broker.namespaces.update_policies(call.namespace, change)
+    await _change(call, change)
+
+
+async def _change(call: Call, change: Callable[[Document], None]) -> None:
+    """In effect here when the answer leaves; other brokers learn of it through the store's watch."""
+    name = call.namespace
+    await call.broker.namespaces.update_policies(name, change)
+    await call.broker.topics.policies_changed(name)
 
 
 async def get_quotas(call: Call) -> Response:
@@ -57,12 +68,12 @@ async def get_quotas(call: Call) -> Response:
 
 async def set_quota(call: Call) -> Response:
     kind = call.query("backlogQuotaType", DESTINATION_STORAGE)
-    name, quota = call.namespace, backlog_quota(await call.json(), kind)
+    quota = backlog_quota(await call.json(), kind)
 
     def change(document: Document) -> None:
         document["backlog_quota_map"] = {**(document.get("backlog_quota_map") or {}), kind: quota}
 
-    await call.broker.namespaces.update_policies(name, change)
+    await _change(call, change)
     return done()
 
 
@@ -73,20 +84,24 @@ async def remove_quota(call: Call) -> Response:
         quotas = document.get("backlog_quota_map") or {}
         document["backlog_quota_map"] = {key: value for key, value in quotas.items() if key != kind}
 
-    await call.broker.namespaces.update_policies(call.namespace, change)
+    await _change(call, change)
     return done()
 
 
 def _rows() -> Iterator[Route]:
     for row in POLICY_ROWS:
-        path = f"{NAMESPACE}/{row.path}"
-        yield Route("GET", path, _getter(row))
-        yield Route(row.setter, path, _setter(row))
-        yield Route("DELETE", path, _remover(row))
+        if row.namespace:
+            path = f"{NAMESPACE}/{row.namespace}"
+            yield Route("GET", path, _getter(row))
+            yield Route(row.namespace_setter, path, _setter(row))
+            yield Route("DELETE", path, _remover(row))
 
 
 ROUTES = (
     *_rows(),
+    Route(
+        "DELETE", f"{NAMESPACE}/removeOffloadPolicies", _remover(next(r for r in POLICY_ROWS if r.name == "offload"))
+    ),
     Route("GET", f"{NAMESPACE}/backlogQuotaMap", get_quotas),
     Route("POST", f"{NAMESPACE}/backlogQuota", set_quota),
     Route("DELETE", f"{NAMESPACE}/backlogQuota", remove_quota),

@@ -86,7 +86,7 @@ async def _schema_id(call: Call) -> SchemaId:
 
 
 async def _strategy(call: Call) -> Strategy:
-    return strategy_of(await call.broker.namespaces.effective(call.namespace))
+    return strategy_of(await call.broker.namespaces.effective_of(call.topic))
 
 
 async def _payload(call: Call) -> Schema:

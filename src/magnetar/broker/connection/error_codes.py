@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from magnetar.base.errors import MagnetarError
 from magnetar.broker import errors
-from magnetar.broker.namespaces.errors import AlreadyExistsError, PreconditionFailedError
+from magnetar.broker.namespaces.errors import AlreadyExistsError, MessageTooLargeError, PreconditionFailedError
 from magnetar.managed_ledger.errors import ManagedLedgerFencedError, ManagedLedgerTerminatedError
 from magnetar.wire.pulsar.PulsarApi_pb2 import ServerError
 
@@ -71,6 +71,14 @@ def answer_code_of(error: BaseException, client_version: str) -> int:
     """The code for an ERROR to a request. The C++, Python and Node clients (one library) get final errors as such."""
     code = code_of(error)
     return _RETRIED_BY_CPP.get(code, code) if client_version.startswith("Pulsar-CPP") else code
+
+
+def send_code_of(error: BaseException, client_version: str) -> int:
+    """The code of a SEND_ERROR. ChecksumError is the only one after which the C++ client fails the one message and goes on; with any
+    other it would send a message that is too large again and again (facts 0.3)."""
+    if isinstance(error, MessageTooLargeError) and client_version.startswith("Pulsar-CPP"):
+        return ServerError.ChecksumError
+    return code_of(error)
 
 
 def text_of(error: BaseException) -> str:

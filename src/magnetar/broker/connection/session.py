@@ -21,7 +21,8 @@ from magnetar.base.errors import MagnetarError
 from magnetar.broker.auth.principal import Principal
 from magnetar.broker.auth.refresh import CredentialWatch
 from magnetar.broker.connection.context import BrokerContext
-from magnetar.broker.connection.error_codes import answer_code_of, code_of, text_of
+from magnetar.broker.connection.error_codes import answer_code_of, code_of, send_code_of, text_of
+from magnetar.broker.connection.probes import Probes
 from magnetar.broker.connection.requests import ControlRequests
 from magnetar.broker.subscriptions.consumer import Consumer
 from magnetar.broker.topics.producer import Producer
@@ -39,6 +40,7 @@ _PAUSED_BY_PUBLISHES = 1
 _PAUSED_BY_FRAMES = 2
 _PAUSED_BY_REQUESTS = 4
 _PAUSED_BY_BUDGET = 8
+_PAUSED_BY_RATE = 16
 _NO_POSITION = -1
 
 _parse = BaseCommand.FromString
@@ -77,7 +79,8 @@ class Session(asyncio.Protocol):
         self._heard = True
         self._ping_sent = False
         self._timer: asyncio.TimerHandle | None = None
-        self._heard_waiters: list[asyncio.Future[bool]] = []
+        self._probes = Probes()
+        self._rate_pauses = 0
         self.pending_publishes = 0
         self.pending_publish_bytes = 0
         self.connected = False
@@ -126,34 +129,31 @@ class Session(asyncio.Protocol):
         if not self.connected:
             self.close(f"no accepted CONNECT within {limits.HANDSHAKE_TIMEOUT_S:.0f} s")
 
-    def _restart_timer(self) -> None:
+    def _restart_timer(self, part: float = 1.0) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_later(self.context.config.keep_alive_interval_s, self._keep_alive)
+        self._timer = self._loop.call_later(self.context.config.keep_alive_interval_s * part, self._keep_alive)
 
     def _keep_alive(self) -> None:
-        if not self._heard and self._ping_sent:
+        held = bool(self._paused_by & _PAUSED_BY_RATE)  # then nothing is read: its silence means nothing, ours would
+        if not self._heard and self._ping_sent and not held:
             self.close(f"silent for {2 * self.context.config.keep_alive_interval_s:.0f} s")
             return
         self._ping_sent = not self._heard
-        if self._ping_sent:
+        if self._ping_sent or held:
             self.write(commands.ping())
-        self._heard = False
-        self._restart_timer()
+        self._heard = held
+        self._restart_timer(0.5 if held else 1.0)
 
     async def probe(self) -> bool:
         """Is the client there? PING and wait briefly for any byte."""
-        if self.closed:
-            return False
-        waiter: asyncio.Future[bool] = self._loop.create_future()
-        self._heard_waiters.append(waiter)
+        if self.closed or self._paused_by & _PAUSED_BY_RATE:
+            return not self.closed
         self.write(commands.ping())
-        try:
-            async with asyncio.timeout(limits.PROBE_TIMEOUT_S):
-                return await waiter
-        except TimeoutError:
+        alive = await self._probes.sign_of_life()
+        if not alive:
             self.close("did not answer a PING while a client with the same producer name wants in")
-            return False
+        return alive
 
     def close(self, reason: str = "") -> None:
         """Send what is buffered, then close. `reason` is logged once."""
@@ -182,9 +182,7 @@ class Session(asyncio.Protocol):
             self._timer.cancel()
         if self.credential_watch is not None:
             self.credential_watch.cancel()
-        for waiter in self._heard_waiters:
-            if not waiter.done():
-                waiter.set_result(False)
+        self._probes.settle(False)
         self._frames.clear()
         for producer_id, producer in list(self.producers.items()):
             producer.closed = True
@@ -198,8 +196,8 @@ class Session(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._heard = True
-        if self._heard_waiters:
-            self._answer_probes()
+        if self._probes:
+            self._probes.settle(True)
         try:
             frames = self._decoder.feed(data)
         except FrameError as error:
@@ -209,12 +207,6 @@ class Session(asyncio.Protocol):
         self._frames.extend(frames)
         if not self._process_scheduled:
             self._process()
-
-    def _answer_probes(self) -> None:
-        for waiter in self._heard_waiters:
-            if not waiter.done():
-                waiter.set_result(True)
-        self._heard_waiters.clear()
 
     def _process(self) -> None:
         self._process_scheduled = False
@@ -390,7 +382,12 @@ class Session(asyncio.Protocol):
     def refuse(self, producer_id: int, op: PublishOp, error: MagnetarError) -> None:
         self._publish_ended(op.data_bytes)
         if not self.closed:
-            self.write(commands.send_error(producer_id, op.sequence_id, code_of(error), text_of(error)))
+            code = send_code_of(error, self.client_version)
+            self.write(commands.send_error(producer_id, op.sequence_id, code, text_of(error)))
+
+    def hold_publishing(self, change: int) -> None:
+        self._rate_pauses += change
+        (self._pause if self._rate_pauses else self._resume)(_PAUSED_BY_RATE)
 
     def close_producer(self, producer_id: int) -> None:
         self.producers.pop(producer_id, None)

@@ -235,7 +235,7 @@ class KeySharedDispatcher(SharingDispatcher):
             self.lanes.release_drained()
             self._skipping = True
         if self.delayed is not None:
-            self.requeue(self.delayed.take_due(now_ms, limit))
+            self.requeue(self.take_due(self.delayed, now_ms, limit))
         if self.blocked_on_unacked or not self.lanes.all:
             return []
         if self.waiting_total:

@@ -2,7 +2,8 @@
 
 Plain calls only. Each turn: what must be delivered again first (redelivered, delayed and due, waiting), then new entries from
 the cursor. After ENTRIES_PER_DISPATCH_MAX entries the others get their turn and the rest follows by `call_soon`. At most one
-read is under way, so entries of two reads never overtake each other; a wake during a read costs two comparisons.
+read is under way, so entries of two reads never overtake each other; a wake during a read costs two comparisons. While a dispatch
+rate is set, a turn takes what the rate grants, and a timer wakes the pump when it grants more.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from magnetar.base.errors import MagnetarError
 from magnetar.base.limits import BYTES_PER_READ_MAX, ENTRIES_PER_DISPATCH_MAX
 from magnetar.broker.dispatch.ports import EntrySource, Scheduler, Timer
 from magnetar.broker.dispatch.position_key import position_of
+from magnetar.broker.dispatch.throttle import DispatchThrottle
 from magnetar.managed_ledger.entry import Entry
 
 log = logging.getLogger(__name__)
@@ -27,7 +29,7 @@ READ_RETRY_MAX_S = 15.0
 """Longest pause between two tries to read."""
 
 TIMER_STEP_MIN_MS = 10
-"""Delayed messages that fall due within this time are delivered by one wake-up."""
+"""Delayed messages that fall due within this time are delivered by one wake-up; so is what a dispatch rate grants within it."""
 
 
 class Dispatcher(Protocol):
@@ -86,6 +88,8 @@ class Pump:
         "_scheduler",
         "_source",
         "_stopped",
+        "_throttle",
+        "_throttled",
         "_timer",
         "_turn_left",
         "_turn_max",
@@ -120,6 +124,9 @@ class Pump:
         self._due_at_ms = 0
         self._retry: Timer | None = None
         self._retry_delay_s = READ_RETRY_FIRST_S
+        self._throttle: DispatchThrottle | None = None
+        self._throttled: Timer | None = None
+        """Set while the rate grants nothing."""
         self._idle_waiters: list[Callable[[], None]] = []
         self.read_errors = 0
 
@@ -137,6 +144,14 @@ class Pump:
         if self._reading:
             self._discard = True
 
+    def limit(self, throttle: DispatchThrottle | None) -> None:
+        """Other dispatch rates from now on, None for none."""
+        self._throttle = throttle
+        if self._throttled is not None:
+            self._throttled.cancel()
+            self._throttled = None
+        self.wake()
+
     def rewind(self) -> None:
         """Go back to the first unacknowledged entry. A read under way is thrown away first."""
         self._dispatcher.rewound()
@@ -151,10 +166,10 @@ class Pump:
         self._stopped = True
         if self._reading:
             self._discard = True
-        for timer in (self._timer, self._retry):
+        for timer in (self._timer, self._retry, self._throttled):
             if timer is not None:
                 timer.cancel()
-        self._timer = self._retry = None
+        self._timer = self._retry = self._throttled = None
 
     def start(self) -> None:
         """Undo `stop`."""
@@ -188,7 +203,7 @@ class Pump:
         finally:
             self._running = False
         if not self._reading:
-            if self._dispatcher.more:
+            if self._dispatcher.more and self._throttled is None:
                 self.wake()
             self._arm_timer()
 
@@ -196,7 +211,13 @@ class Pump:
         """One replay, of half the turn so that new entries have theirs, and one read. False when nothing is to do now."""
         progressed = False
         now_ms = self._clock.now_ms()
-        keys = self._dispatcher.take_replay((self._turn_left + 1) // 2, now_ms)
+        limit, size_bytes = self._turn_left, BYTES_PER_READ_MAX
+        if self._throttle is not None:
+            limit, size_bytes = self._throttle.grant(limit, size_bytes, self._clock.monotonic_s())
+            if limit == 0:
+                self._wait_for_grant(self._throttle)
+                return False
+        keys = self._dispatcher.take_replay((limit + 1) // 2, now_ms)
         if keys:
             self._replaying = keys
             self._reading = True
@@ -204,12 +225,13 @@ class Pump:
             if self._reading or self._retry is not None:
                 return False
             progressed = True
-        wanted = self._dispatcher.wanted(self._turn_left, now_ms) if self._turn_left > 0 else 0
+            limit = min(limit - len(keys), self._turn_left)
+        wanted = self._dispatcher.wanted(limit, now_ms) if limit > 0 else 0
         if wanted <= 0 or not self._source.has_more:
             return progressed
         before = self._turn_left
         self._reading = True
-        self._source.read(wanted, BYTES_PER_READ_MAX, self._read)
+        self._source.read(wanted, size_bytes, self._read)
         if self._reading or self._retry is not None:
             return False
         return progressed or self._turn_left < before
@@ -251,6 +273,8 @@ class Pump:
             self._source.rewind()
 
     def _after_read(self) -> None:
+        if self._throttle is not None:
+            self._throttle.settle(self._clock.monotonic_s())
         if self._idle_waiters:
             waiters, self._idle_waiters = self._idle_waiters, []
             for waiter in waiters:
@@ -269,6 +293,15 @@ class Pump:
 
     def _retry_now(self) -> None:
         self._retry = None
+        self.wake()
+
+    def _wait_for_grant(self, throttle: DispatchThrottle) -> None:
+        if self._throttled is None:
+            delay_s = max(throttle.delay_s(self._clock.monotonic_s()), TIMER_STEP_MIN_MS / 1000)
+            self._throttled = self._scheduler.call_later(delay_s, self._granted)
+
+    def _granted(self) -> None:
+        self._throttled = None
         self.wake()
 
     def _arm_timer(self) -> None:

@@ -107,7 +107,7 @@ class SharedDispatcher(SharingDispatcher):
 
     def take_replay(self, limit: int, now_ms: int) -> list[int]:
         if self.delayed is not None:
-            self.requeue(self.delayed.take_due(now_ms, limit))
+            self.requeue(self.take_due(self.delayed, now_ms, limit))
         if self.blocked_on_unacked or not self.consumers:
             return []
         if not len(self.replay):

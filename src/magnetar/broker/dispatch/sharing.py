@@ -12,6 +12,9 @@ from magnetar.broker.dispatch.receiver import Receiver
 from magnetar.broker.dispatch.redelivery import RedeliveryCounts
 
 DEFAULT_AVERAGE = 1.0
+FAR_FUTURE_MS = 2**62
+"""Every delayed message is due by then."""
+
 AVERAGE_WEIGHT = 0.1
 """Share of the newest batch in the smoothed number of messages an entry."""
 
@@ -28,6 +31,7 @@ class SharingDispatcher:
         "consumers",
         "counts",
         "delayed",
+        "delaying",
         "max_unacked",
         "source",
         "unacked_messages",
@@ -36,7 +40,9 @@ class SharingDispatcher:
     def __init__(self, source: EntrySource, delayed: DelayedIndex | None, max_unacked: int) -> None:
         self.source = source
         self.delayed = delayed
-        """None when delayed delivery is off: delayed messages are then delivered at once."""
+        """None where nothing is ever held back."""
+        self.delaying = True
+        """False when delayed delivery is off: what the index holds is due at once, and nothing new gets in."""
         self.consumers: list[Receiver] = []
         """In the order of their joins."""
         self.counts = RedeliveryCounts()
@@ -168,7 +174,7 @@ class SharingDispatcher:
             return False
         if delayed.owns(key):
             return True
-        if metadata.deliver_at_ms <= now_ms:
+        if metadata.deliver_at_ms <= now_ms or not self.delaying:
             return False
         delayed.add(metadata.deliver_at_ms, key, metadata.slot)
         return True
@@ -177,8 +183,15 @@ class SharingDispatcher:
         """Stored indexes may name a message twice after a restart; somebody who holds it already has it."""
         return metadata.deliver_at_ms > 0 and self.holder_of(key) is not None
 
+    def take_due(self, delayed: DelayedIndex, now_ms: int, limit: int) -> list[tuple[int, int]]:
+        """What the index holds and is due."""
+        return delayed.take_due(now_ms if self.delaying else FAR_FUTURE_MS, limit)
+
     def next_due_ms(self) -> int | None:
-        return self.delayed.next_due_ms() if self.delayed is not None and self.consumers else None
+        if self.delayed is None or not self.consumers:
+            return None
+        due_ms = self.delayed.next_due_ms()
+        return due_ms if self.delaying or due_ms is None else 0
 
     def validate(self) -> None:
         """Assert that the sums fit."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from magnetar.base.errors import BrokerError
-from magnetar.broker.errors import TopicNotFoundError
+from magnetar.broker.errors import NotAllowedError, TopicNotFoundError
 
 
 class NamespaceNotFoundError(TopicNotFoundError):
@@ -22,3 +22,9 @@ class PreconditionFailedError(BrokerError):
     """The request contradicts the present state or a limit (HTTP 412)."""
 
     slug = "precondition-failed"
+
+
+class MessageTooLargeError(NotAllowedError):
+    """The message is larger than its topic's policy allows."""
+
+    slug = "message-too-large"

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from magnetar.broker.config import BrokerConfig
 from magnetar.broker.errors import TopicNotFoundError
-from magnetar.broker.namespaces.errors import AlreadyExistsError
+from magnetar.broker.namespaces.errors import AlreadyExistsError, PreconditionFailedError
 from magnetar.broker.namespaces.ownership import Ownership
 from magnetar.broker.namespaces.registry import NamespaceRegistry
 from magnetar.broker.naming import TopicName
 from magnetar.metadata import paths
 from magnetar.metadata.store import MetadataStore
+
+SYSTEM_TOPIC_PREFIX = "__"
+"""Topics that belong to the server: no limit counts them."""
 
 
 class Lookup:
@@ -38,6 +41,7 @@ class Lookup:
             return 0
         if await self.stored(topic):
             return 0
+        await self.check_room(topic, policies.default_num_partitions)
         try:
             await self._registry.create_partitioned(topic, policies.default_num_partitions)
         except AlreadyExistsError:
@@ -57,6 +61,20 @@ class Lookup:
         return await self._metadata.exists(
             paths.managed_ledger_path(topic.tenant, topic.namespace, topic.domain, topic.local_name)
         )
+
+    async def check_room(self, topic: TopicName, added: int = 1) -> None:
+        """May the namespace have so many more topics? Raises PreconditionFailedError. Partitions count, topics of the server do not."""
+        namespace = topic.namespace_name
+        limit = (await self._registry.effective(namespace)).max_topics_per_namespace
+        if not limit or not topic.persistent:
+            return
+        names = {TopicName.parse(name).local_name for name in await self._registry.persistent_topics(namespace)}
+        for name in await self._registry.partitioned_topics(namespace, topic.domain):
+            known = TopicName.parse(name)
+            names |= {known.partition_name(index).local_name for index in range(await self._registry.partitions(known))}
+        names.discard(topic.local_name)
+        if sum(not name.startswith(SYSTEM_TOPIC_PREFIX) for name in names) + added > limit:
+            raise PreconditionFailedError("Exceed maximum number of topics in namespace.")
 
     async def check_creatable(self, topic: TopicName) -> None:
         """May a client bring this topic into being by using it? Raises TopicNotFoundError when not."""

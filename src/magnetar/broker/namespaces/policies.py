@@ -1,6 +1,6 @@
-"""Namespace policies: Pulsar's JSON document, and the values that result from it for a topic.
+"""Policies: Pulsar's JSON documents of a namespace and of a topic, and the values that result from them.
 
-The document is kept as it came, unknown fields included; a missing field means the broker's default.
+Documents are kept as they came, unknown fields included; a missing field means the level below (`policy_layers`).
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from typing import Any
 
 from magnetar.broker.config import BrokerConfig
 from magnetar.broker.namespaces.bundles import boundaries_text
+from magnetar.broker.namespaces.policy_layers import Documents, merged
+from magnetar.broker.rate_limits import RateLimit, SubscribeRate
 
 Document = dict[str, Any]
 
@@ -19,7 +21,9 @@ MESSAGE_AGE = "message_age"
 PRODUCER_REQUEST_HOLD = "producer_request_hold"
 PRODUCER_EXCEPTION = "producer_exception"
 CONSUMER_BACKLOG_EVICTION = "consumer_backlog_eviction"
-UNDEFINED = "UNDEFINED"
+DELETE_WHEN_NO_SUBSCRIPTIONS = "delete_when_no_subscriptions"
+DELETE_WHEN_SUBSCRIPTIONS_CAUGHT_UP = "delete_when_subscriptions_caught_up"
+DELETE_MODES = (DELETE_WHEN_NO_SUBSCRIPTIONS, DELETE_WHEN_SUBSCRIPTIONS_CAUGHT_UP)
 BACKLOG_POLICIES = (PRODUCER_REQUEST_HOLD, PRODUCER_EXCEPTION, CONSUMER_BACKLOG_EVICTION)
 
 
@@ -33,8 +37,17 @@ class BacklogQuota:
 
 
 @dataclass(frozen=True, slots=True)
+class InactivePolicy:
+    """Deletion of topics that nobody uses. `mode` says which subscriptions keep one: any, or those with a backlog."""
+
+    delete: bool = False
+    mode: str = DELETE_WHEN_NO_SUBSCRIPTIONS
+    max_inactive_s: int = 60
+
+
+@dataclass(frozen=True, slots=True)
 class EffectivePolicies:
-    """What holds for the topics of one namespace. 0 means unlimited for every `max_*`."""
+    """What holds for one topic, or for the topics of a namespace without policies of their own. 0: unlimited, for every `max_*`."""
 
     retention_time_minutes: int
     retention_size_mb: int
@@ -42,15 +55,25 @@ class EffectivePolicies:
     size_quota: BacklogQuota
     age_quota: BacklogQuota
     deduplication: bool
+    deduplication_snapshot_interval_s: int
     max_producers_per_topic: int
     max_consumers_per_topic: int
     max_consumers_per_subscription: int
     max_subscriptions_per_topic: int
+    max_topics_per_namespace: int
+    max_message_size_bytes: int
     max_unacked_messages_per_consumer: int
     max_unacked_messages_per_subscription: int
+    publish_rate: RateLimit
+    dispatch_rate: RateLimit
+    subscription_dispatch_rate: RateLimit
+    subscribe_rate: SubscribeRate
     encryption_required: bool
     delayed_delivery: bool
     delayed_delivery_tick_ms: int
+    compaction_threshold_bytes: int
+    inactive: InactivePolicy
+    subscription_expiration_s: float
     auto_topic_creation: bool
     auto_topic_creation_partitioned: bool
     default_num_partitions: int
@@ -61,8 +84,8 @@ class EffectivePolicies:
     schema_compatibility_strategy: str
     schema_validation_enforced: bool
     allow_auto_update_schema: bool
-    compaction_threshold_bytes: int
-    """Bytes since the last compaction that start the next one; 0 for never."""
+    mark_delete_rate: float
+    """Times a second that a subscription's progress may be written; 0: the managed ledger's own interval."""
 
 
 def new_document(cluster: str, num_bundles: int) -> Document:
@@ -82,77 +105,129 @@ def new_document(cluster: str, num_bundles: int) -> Document:
     }
 
 
-def effective(config: BrokerConfig, document: Mapping[str, Any]) -> EffectivePolicies:
-    """Broker defaults, overridden by the namespace's document."""
-    retention = document.get("retention_policies") or {}
-    persistence = document.get("persistence") or {}
-    delayed = document.get("delayed_delivery_policies") or {}
-    auto_topic = document.get("autoTopicCreationOverride") or {}
-    auto_subscription = document.get("autoSubscriptionCreationOverride") or {}
+def effective(
+    config: BrokerConfig, namespace: Mapping[str, Any], topic: Mapping[str, Any] | None = None
+) -> EffectivePolicies:
+    """Broker defaults, overridden by the namespace's document, overridden by the topic's."""
+    documents = Documents(config, namespace, topic or {})
+
+    def value(name: str) -> Any:
+        return merged(name, documents)
+
+    retention, persistence, delayed = value("retention"), value("persistence"), value("delayed_delivery")
+    auto_topic, expiration = value("auto_topic_creation") or {}, value("subscription_expiration")
+    ledger = config.managed_ledger
     return EffectivePolicies(
-        retention_time_minutes=_value(retention, "retentionTimeInMinutes", config.retention_time_minutes),
-        retention_size_mb=_value(retention, "retentionSizeInMB", config.retention_size_mb),
-        message_ttl_s=_value(document, "message_ttl_in_seconds", config.message_ttl_s),
-        size_quota=_quota(config, document, DESTINATION_STORAGE),
-        age_quota=_quota(config, document, MESSAGE_AGE),
-        deduplication=_value(document, "deduplicationEnabled", config.deduplication_enabled),
-        max_producers_per_topic=_value(document, "max_producers_per_topic", config.max_producers_per_topic),
-        max_consumers_per_topic=_value(document, "max_consumers_per_topic", config.max_consumers_per_topic),
-        max_consumers_per_subscription=_value(
-            document, "max_consumers_per_subscription", config.max_consumers_per_subscription
-        ),
-        max_subscriptions_per_topic=_value(document, "max_subscriptions_per_topic", config.max_subscriptions_per_topic),
-        max_unacked_messages_per_consumer=_value(
-            document, "max_unacked_messages_per_consumer", config.max_unacked_messages_per_consumer
-        ),
-        max_unacked_messages_per_subscription=_value(
-            document, "max_unacked_messages_per_subscription", config.max_unacked_messages_per_subscription
-        ),
-        encryption_required=bool(document.get("encryption_required")),
-        delayed_delivery=_value(delayed, "active", config.delayed_delivery_enabled),
-        delayed_delivery_tick_ms=_value(delayed, "tickTime", config.delayed_delivery_tick_ms),
-        auto_topic_creation=_value(auto_topic, "allowAutoTopicCreation", config.allow_auto_topic_creation),
+        retention_time_minutes=_field(retention, "retentionTimeInMinutes", config.retention_time_minutes),
+        retention_size_mb=_field(retention, "retentionSizeInMB", config.retention_size_mb),
+        message_ttl_s=value("message_ttl"),
+        size_quota=_quota(documents, DESTINATION_STORAGE),
+        age_quota=_quota(documents, MESSAGE_AGE),
+        deduplication=value("deduplication"),
+        deduplication_snapshot_interval_s=value("deduplication_snapshot_interval"),
+        max_producers_per_topic=value("max_producers"),
+        max_consumers_per_topic=value("max_consumers"),
+        max_consumers_per_subscription=value("max_consumers_per_subscription"),
+        max_subscriptions_per_topic=value("max_subscriptions"),
+        max_topics_per_namespace=value("max_topics"),
+        max_message_size_bytes=value("max_message_size"),
+        max_unacked_messages_per_consumer=value("max_unacked_per_consumer"),
+        max_unacked_messages_per_subscription=value("max_unacked_per_subscription"),
+        publish_rate=_publish_rate(value("publish_rate")),
+        dispatch_rate=_dispatch_rate(value("dispatch_rate")),
+        subscription_dispatch_rate=_dispatch_rate(value("subscription_dispatch_rate")),
+        subscribe_rate=_subscribe_rate(value("subscribe_rate"), config),
+        encryption_required=bool(value("encryption_required")),
+        delayed_delivery=_field(delayed, "active", config.delayed_delivery_enabled),
+        delayed_delivery_tick_ms=_field(delayed, "tickTime", config.delayed_delivery_tick_ms),
+        compaction_threshold_bytes=value("compaction_threshold"),
+        inactive=_inactive(value("inactive_topic"), config),
+        subscription_expiration_s=60 * (config.subscription_expiration_minutes if expiration is None else expiration),
+        auto_topic_creation=_field(auto_topic, "allowAutoTopicCreation", config.allow_auto_topic_creation),
         auto_topic_creation_partitioned=(
             auto_topic["topicType"] == "partitioned"
             if auto_topic.get("topicType")
             else config.auto_topic_creation_partitioned
         ),
-        default_num_partitions=_value(auto_topic, "defaultNumPartitions", config.default_num_partitions),
-        auto_subscription_creation=_value(
-            auto_subscription, "allowAutoSubscriptionCreation", config.allow_auto_subscription_creation
+        default_num_partitions=_field(auto_topic, "defaultNumPartitions", config.default_num_partitions),
+        auto_subscription_creation=_field(
+            value("auto_subscription_creation"),
+            "allowAutoSubscriptionCreation",
+            config.allow_auto_subscription_creation,
         ),
-        ensemble_size=_value(persistence, "bookkeeperEnsemble", config.managed_ledger.ensemble_size),
-        write_quorum=_value(persistence, "bookkeeperWriteQuorum", config.managed_ledger.write_quorum),
-        ack_quorum=_value(persistence, "bookkeeperAckQuorum", config.managed_ledger.ack_quorum),
-        schema_compatibility_strategy=_strategy(config, document),
-        schema_validation_enforced=(
-            config.schema_validation_enforced or bool(document.get("schema_validation_enforced"))
-        ),
-        allow_auto_update_schema=_value(document, "is_allow_auto_update_schema", config.allow_auto_update_schema),
-        compaction_threshold_bytes=_value(document, "compaction_threshold", config.compaction_threshold_bytes),
+        ensemble_size=_field(persistence, "bookkeeperEnsemble", ledger.ensemble_size),
+        write_quorum=_field(persistence, "bookkeeperWriteQuorum", ledger.write_quorum),
+        ack_quorum=_field(persistence, "bookkeeperAckQuorum", ledger.ack_quorum),
+        mark_delete_rate=_field(persistence, "managedLedgerMaxMarkDeleteRate", 0.0),
+        schema_compatibility_strategy=value("schema_compatibility"),
+        schema_validation_enforced=config.schema_validation_enforced or value("schema_validation"),
+        allow_auto_update_schema=value("auto_update_schema"),
     )
 
 
-def _value(document: Mapping[str, Any], key: str, default: Any) -> Any:
-    value = document.get(key)
+def _field(body: Mapping[str, Any], key: str, default: Any) -> Any:
+    value = body.get(key)
     return default if value is None else value
 
 
-def _strategy(config: BrokerConfig, document: Mapping[str, Any]) -> str:
-    """UNDEFINED is Pulsar's word for "not set"."""
-    strategy = str(_value(document, "schema_compatibility_strategy", UNDEFINED))
-    return config.schema_compatibility_strategy if strategy == UNDEFINED else strategy
+def _publish_rate(body: Mapping[str, Any]) -> RateLimit:
+    return RateLimit(
+        _field(body, "publishThrottlingRateInMsg", 0), _field(body, "publishThrottlingRateInByte", 0), period_s=1
+    )
 
 
-def _quota(config: BrokerConfig, document: Mapping[str, Any], kind: str) -> BacklogQuota:
-    stored = (document.get("backlog_quota_map") or {}).get(kind)
+def _dispatch_rate(body: Mapping[str, Any]) -> RateLimit:
+    return RateLimit(
+        messages=_field(body, "dispatchThrottlingRateInMsg", 0),
+        size_bytes=_field(body, "dispatchThrottlingRateInByte", 0),
+        period_s=max(1, _field(body, "ratePeriodInSecond", 1)),
+        relative_to_publish_rate=_field(body, "relativeToPublishRate", False),
+    )
+
+
+def _subscribe_rate(body: Mapping[str, Any], config: BrokerConfig) -> SubscribeRate:
+    return SubscribeRate(
+        _field(body, "subscribeThrottlingRatePerConsumer", config.subscribe_rate_per_consumer),
+        max(1, _field(body, "ratePeriodInSecond", config.subscribe_rate_period_s)),
+    )
+
+
+def _inactive(body: Mapping[str, Any], config: BrokerConfig) -> InactivePolicy:
+    return InactivePolicy(
+        _field(body, "deleteWhileInactive", config.delete_inactive_topics),
+        _field(body, "inactiveTopicDeleteMode", config.inactive_topic_mode),
+        _field(body, "maxInactiveDurationSeconds", config.inactive_topic_max_s),
+    )
+
+
+def merged_quotas(documents: Documents) -> dict[str, Any]:
+    """Quotas by type: each type is the topic's, else the namespace's, else the broker's. Types that nobody limits are left out."""
+    config = documents.config
+    quotas: dict[str, Any] = {}
+    if config.backlog_quota_limit_bytes >= 0:
+        quotas[DESTINATION_STORAGE] = {
+            "limitSize": config.backlog_quota_limit_bytes,
+            "limitTime": -1,
+            "policy": config.backlog_quota_policy,
+        }
+    if config.backlog_quota_limit_time_s > 0:
+        quotas[MESSAGE_AGE] = {
+            "limitSize": -1,
+            "limitTime": config.backlog_quota_limit_time_s,
+            "policy": config.backlog_quota_policy,
+        }
+    for document, key in ((documents.namespace, "backlog_quota_map"), (documents.topic, "backLogQuotaMap")):
+        quotas |= {kind: quota for kind, quota in (document.get(key) or {}).items() if quota is not None}
+    return quotas
+
+
+def _quota(documents: Documents, kind: str) -> BacklogQuota:
+    stored = merged_quotas(documents).get(kind)
     if stored is None:
-        if kind == DESTINATION_STORAGE:
-            return BacklogQuota(limit_bytes=config.backlog_quota_limit_bytes, policy=config.backlog_quota_policy)
-        return BacklogQuota(limit_time_s=config.backlog_quota_limit_time_s, policy=config.backlog_quota_policy)
+        return BacklogQuota(policy=documents.config.backlog_quota_policy)
     limit_bytes = stored.get("limitSize", stored.get("limit", -1))  # `limit` is the field's name before Pulsar 2.8
     return BacklogQuota(
         limit_bytes=int(limit_bytes),
         limit_time_s=int(stored.get("limitTime", -1)),
-        policy=str(stored.get("policy") or config.backlog_quota_policy),
+        policy=str(stored.get("policy") or documents.config.backlog_quota_policy),
     )

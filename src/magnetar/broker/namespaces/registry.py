@@ -12,11 +12,12 @@ from magnetar.broker.config import BrokerConfig
 from magnetar.broker.namespaces import policies as policy_rules
 from magnetar.broker.namespaces.errors import AlreadyExistsError, NamespaceNotFoundError, PreconditionFailedError
 from magnetar.broker.namespaces.policies import Document, EffectivePolicies
+from magnetar.broker.namespaces.topic_policies import TopicPolicyStore
 from magnetar.broker.naming import NamespaceName, TopicName
 from magnetar.metadata import paths
 from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore
 
-_POLICIES_ROOT = paths.POLICIES_PATH + "/"
+_POLICIES_ROOTS = (paths.POLICIES_PATH + "/", paths.TOPIC_POLICIES_PATH + "/")
 
 
 class NamespaceRegistry:
@@ -25,14 +26,17 @@ class NamespaceRegistry:
     def __init__(self, metadata: MetadataStore, config: BrokerConfig) -> None:
         self._metadata = metadata
         self._config = config
-        self._effective: dict[NamespaceName, EffectivePolicies] = {}
+        self.topic_policies = TopicPolicyStore(metadata)
+        self._effective: dict[NamespaceName | TopicName, EffectivePolicies] = {}
+        self._changes = 0
         self._unwatch = metadata.watch(self._changed)
 
     def close(self) -> None:
         self._unwatch()
 
     def _changed(self, path: str) -> None:
-        if path.startswith(_POLICIES_ROOT):
+        if path.startswith(_POLICIES_ROOTS):
+            self._changes += 1
             self._effective.clear()
 
     # ---- First start
@@ -100,6 +104,7 @@ class NamespaceRegistry:
     async def delete_namespace(self, name: NamespaceName) -> None:
         """The namespace must be empty; the caller has deleted its topics."""
         await self.policies(name)
+        await self.topic_policies.delete_all(name)
         await self._metadata.delete(paths.policies_path(name.tenant, name.namespace))
         try:
             await self._metadata.delete(paths.local_policies_path(name.tenant, name.namespace))
@@ -129,12 +134,32 @@ class NamespaceRegistry:
             return
 
     async def effective(self, name: NamespaceName) -> EffectivePolicies:
-        """What holds for the namespace's topics now. Raises NamespaceNotFoundError."""
-        known = self._effective.get(name)
-        if known is None:
-            known = policy_rules.effective(self._config, await self.policies(name))
-            self._effective[name] = known
-        return known
+        """What holds now for topics without policies of their own. Raises NamespaceNotFoundError."""
+        while True:
+            known, changes = self._effective.get(name), self._changes
+            if known is None:
+                known = policy_rules.effective(self._config, await self.policies(name))
+                if changes != self._changes:
+                    continue  # what was read may be of before the change
+                self._effective[name] = known
+            return known
+
+    async def effective_of(self, topic: TopicName) -> EffectivePolicies:
+        """What holds now for one topic; partitions share their topic's. Raises NamespaceNotFoundError."""
+        name = topic.partitioned_name
+        while True:
+            known, changes = self._effective.get(name), self._changes
+            if known is None:
+                own = await self.topic_policies.merged(name)
+                namespace = topic.namespace_name
+                if own:
+                    known = policy_rules.effective(self._config, await self.policies(namespace), own)
+                else:
+                    known = await self.effective(namespace)
+                if changes != self._changes:
+                    continue
+                self._effective[name] = known
+            return known
 
     async def boundaries(self, name: NamespaceName) -> list[str]:
         """The live bundle list: the local copy, which splits update."""

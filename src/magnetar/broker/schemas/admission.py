@@ -31,7 +31,7 @@ class SchemaAdmission:
 
     async def producer(self, name: TopicName, schema: Schema | None) -> bytes:
         """The version its messages will carry. Raises IncompatibleSchemaError."""
-        policies = await self._namespaces.effective(name.namespace_name)
+        policies = await self._namespaces.effective_of(name)
         if schema is not None:
             return await self._add(name, schema, policies)
         if policies.schema_validation_enforced and await self.registry.exists(SchemaId.of(name)):
@@ -45,7 +45,7 @@ class SchemaAdmission:
         """A schema is checked; on a topic that nobody has used yet it becomes the topic's. Raises IncompatibleSchemaError."""
         if schema is None or schema.type is SchemaType.AUTO_CONSUME:
             return
-        policies = await self._namespaces.effective(name.namespace_name)
+        policies = await self._namespaces.effective_of(name)
         if unused() and not await self.registry.exists(SchemaId.of(name)):
             await self._add(name, schema, policies)
         else:

@@ -165,7 +165,7 @@ class BucketedDelayedIndex(DelayedIndex):
     def take_due(self, now_ms: int, limit: int) -> list[tuple[int, int]]:
         for bucket in self._buckets:
             wanted_ms = bucket.wanted_ms
-            if wanted_ms is not None and wanted_ms <= now_ms:
+            if wanted_ms is not None and wanted_ms <= now_ms and bucket.retry_ms <= self._clock.now_ms():
                 bucket.loading = True
                 self._spawn(self._load(bucket, self._generation), "delayed-load")
         due = super().take_due(now_ms, limit)

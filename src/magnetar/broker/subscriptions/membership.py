@@ -189,6 +189,8 @@ class Membership:
                 self._single, self.pump, self._scheduler, self._topic_name, self._failover_delay_ms(kind)
             )
             self.pump.use(self._single, source)
+        if self.sharing is not None:
+            self.sharing.delaying = config.delayed_delivery_enabled
         if not first:
             self.pump.rewind()
         if isinstance(delayed, BucketedDelayedIndex) and delayed.stored_in(self._cursor):
@@ -203,9 +205,7 @@ class Membership:
             source.begin_at(self._begin)
         return source
 
-    def _delayed_index(self) -> DelayedIndex | None:
-        if not self._config.delayed_delivery_enabled:
-            return None
+    def _delayed_index(self) -> DelayedIndex:
         if self._delayed_storage is None:
             return DelayedIndex()
         return BucketedDelayedIndex(
@@ -227,6 +227,7 @@ class Membership:
     def set_config(self, consumers: Sequence[Consumer], config: SubscriptionConfig) -> None:
         self._config = config
         if self.sharing is not None:
+            self.sharing.delaying = config.delayed_delivery_enabled
             self.sharing.max_unacked = config.max_unacked_per_subscription
             self.sharing.recheck_blocked()
             for consumer in consumers:

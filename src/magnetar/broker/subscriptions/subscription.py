@@ -13,6 +13,7 @@ from magnetar.base.limits import REDELIVER_IDS_MAX
 from magnetar.broker.compaction.compacted_source import CompactedTopic
 from magnetar.broker.dispatch.ports import Scheduler
 from magnetar.broker.dispatch.pump import Pump
+from magnetar.broker.dispatch.throttle import Sent
 from magnetar.broker.errors import NotAllowedError
 from magnetar.broker.rates import Rates
 from magnetar.broker.subscriptions import maintenance
@@ -20,6 +21,7 @@ from magnetar.broker.subscriptions.acks import AckDone, AckId, acknowledge_cumul
 from magnetar.broker.subscriptions.config import SubscriptionConfig
 from magnetar.broker.subscriptions.consumer import Consumer
 from magnetar.broker.subscriptions.delayed_buckets import BUCKET_PROPERTY, DelayedStorage
+from magnetar.broker.subscriptions.dispatch_limits import DispatchLimits
 from magnetar.broker.subscriptions.membership import Membership
 from magnetar.broker.subscriptions.stats import subscription_stats
 from magnetar.broker.subscriptions.types import AckType, SubscriptionType
@@ -65,14 +67,15 @@ class Subscription:
         given = properties if properties is not None else cursor.cursor_properties
         self.properties = {name: value for name, value in given.items() if not name.startswith(BUCKET_PROPERTY)}
         self.consumers: list[Consumer] = []
+        self.last_used_s = clock.monotonic_s()
+        """When a consumer last came or went here, at first when the subscription was loaded."""
         self.last_flow_ms = 0
         self.last_consumed_ms = 0
         self.last_acked_ms = 0
         self.last_expire_ms = 0
         self.expired_total = 0
         self.rates = Rates()
-        self._messages_out_before = 0
-        self._bytes_out_before = 0
+        self._out_before = Sent(0, 0, 0)
         self._clock = clock
         self._rng = rng
         if not cursor.durable:
@@ -83,6 +86,7 @@ class Subscription:
         if begin is not None:
             self._members.begin_at(begin)
         self._pump: Pump = self._members.pump
+        self.dispatch_limits = DispatchLimits(self._pump, clock, self.sent)
         self._resetting = asyncio.Lock()
         self._closed = False
         self._terminated = False
@@ -104,7 +108,7 @@ class Subscription:
         """ConsumerBusyError, ConsumerAssignError (sticky ranges that overlap or are missing)."""
         self._members.add(self.consumers, consumer)
         consumer.subscription = self
-        self.cursor.touch()
+        self._touch()
         self._pump.wake()
         if self._terminated:
             self._tell_end_of_topic()
@@ -114,12 +118,20 @@ class Subscription:
         if consumer.subscription is not self or consumer not in self.consumers:
             return
         consumer.subscription = None
-        self._messages_out_before += consumer.messages_out
-        self._bytes_out_before += consumer.bytes_out
+        before = self._out_before
+        self._out_before = Sent(
+            before.entries + consumer.entries_out,
+            before.messages + consumer.messages_out,
+            before.size_bytes + consumer.bytes_out,
+        )
         self.last_consumed_ms = max(self.last_consumed_ms, consumer.last_consumed_ms)
         self._members.remove(self.consumers, consumer)
-        self.cursor.touch()
+        self._touch()
         self._pump.wake()
+
+    def _touch(self) -> None:
+        self.last_used_s = self._clock.monotonic_s()
+        self.cursor.touch()
 
     def set_config(self, config: SubscriptionConfig) -> None:
         """New limits, for consumers that are connected too."""
@@ -244,11 +256,16 @@ class Subscription:
 
     @property
     def messages_out(self) -> int:
-        return self._messages_out_before + sum(consumer.messages_out for consumer in self.consumers)
+        return self._out_before.messages + sum(consumer.messages_out for consumer in self.consumers)
 
     @property
     def bytes_out(self) -> int:
-        return self._bytes_out_before + sum(consumer.bytes_out for consumer in self.consumers)
+        return self._out_before.size_bytes + sum(consumer.bytes_out for consumer in self.consumers)
+
+    def sent(self) -> Sent:
+        """Everything that went out, for the dispatch rate."""
+        entries = self._out_before.entries + sum(consumer.entries_out for consumer in self.consumers)
+        return Sent(entries, self.messages_out, self.bytes_out)
 
     @property
     def key_shared_mode_name(self) -> str:

@@ -23,6 +23,7 @@ class DedupCursor:
         self._dedup = dedup
         self._snapshot_entries = snapshot_entries
         self._since_snapshot = 0
+        self._snapshot_s: float | None = None
         self._last: Position | None = None
 
     @classmethod
@@ -53,6 +54,12 @@ class DedupCursor:
         self._last = Position(op.ledger_id, op.entry_id)
         self._since_snapshot += 1
         if self._since_snapshot >= self._snapshot_entries:
+            self.snapshot()
+
+    def snapshot_if_older(self, interval_s: float, now_s: float) -> None:
+        """A snapshot for what came since the one before, when that is `interval_s` old (asked for the first time: begins now)."""
+        if self._snapshot_s is None or now_s - self._snapshot_s >= interval_s:
+            self._snapshot_s = now_s
             self.snapshot()
 
     def snapshot(self) -> None:

@@ -13,6 +13,8 @@ from magnetar.broker.naming import TopicName, subscription_name
 from magnetar.broker.rates import Rates
 from magnetar.broker.subscriptions.consumer import Consumer
 from magnetar.broker.subscriptions.nonpersistent import NonPersistentSubscription
+from magnetar.broker.topics.inactivity import Inactivity, TopicState
+from magnetar.broker.topics.publish_gate import PublishGate
 from magnetar.broker.topics.publishers import AppendDone, Publishers
 from magnetar.broker.topics.stats import producer_stats, sample_rates
 from magnetar.broker.topics.subscribe import SubscribeRequest, new_consumer
@@ -41,6 +43,8 @@ class NonPersistentTopic:
         self.last_publish_ms = 0
         self.rates = Rates()
         self.publishers = Publishers(topic_name=str(name), append=self._publish, clock=surroundings.clock)
+        self._gate = PublishGate(surroundings.scheduler, surroundings.clock)
+        self._inactivity = Inactivity(surroundings.clock.monotonic_s())
         self.apply_policies(policies)
 
     def _publish(self, data: bytes, done: AppendDone) -> None:
@@ -127,9 +131,21 @@ class NonPersistentTopic:
     def apply_policies(self, policies: EffectivePolicies) -> None:
         self.policies = policies
         self.publishers.producers.producers_max = policies.max_producers_per_topic
+        self._gate.update(policies)
+        self.publishers.gate = None if self._gate.open else self._gate
+        if policies.encryption_required:
+            self.publishers.disconnect_unencrypted()
+        for subscription in self._subscriptions:
+            subscription.config = self._around.config(policies)
 
-    async def policies_applied(self) -> None:
-        """What is not stored is not deduplicated."""
+    async def policies_changed(self, policies: EffectivePolicies) -> None:
+        self.apply_policies(policies)
+
+    def abandoned(self, now_s: float) -> bool:
+        """Should the topic be forgotten, because nobody has used it for as long as its policies say?"""
+        waiting = bool(self.publishers.producers.waiting)
+        state = TopicState(self.in_use or waiting, len(self._by_name), backlog=False, retention_s=0)
+        return self._inactivity.abandoned(self.policies.inactive, state, now_s)
 
     def sample_rates(self, now_s: float) -> None:
         sample_rates(self.rates, self.publishers, self._subscriptions, now_s)
@@ -159,6 +175,7 @@ class NonPersistentTopic:
         }
 
     async def close(self) -> None:
+        self._gate.release()
         self.publishers.disconnect_all()
         for subscription in self._subscriptions:
             subscription.disconnect()

@@ -38,6 +38,7 @@ class PartitionedTopics:
         await self._namespaces.effective(topic.namespace_name)
         if await self._lookup.stored(topic):
             raise AlreadyExistsError("This topic already exists")
+        await self._lookup.check_room(topic, partitions)
         await self._namespaces.create_partitioned(topic, partitions, properties)
         await self.create_missing(topic)
 
@@ -45,6 +46,7 @@ class PartitionedTopics:
         """More partitions, each with the subscriptions that the topic has: else their first messages would be missed."""
         before = await self._namespaces.partitions(topic)
         names = await self.subscriptions(topic) if before else []
+        await self._lookup.check_room(topic, partitions - before)
         await self._namespaces.grow_partitioned(topic, partitions)
         await self.create_missing(topic)
         for name in names if topic.persistent else []:
@@ -79,6 +81,7 @@ class PartitionedTopics:
         await self._namespaces.delete_partitioned(topic)
         if topic.persistent:
             await self._topics.schemas.delete(SchemaId.of(topic), force=True)
+        await self._namespaces.topic_policies.delete(topic)
 
     async def _delete_if_there(self, topic: TopicName, force: bool) -> None:
         try:

@@ -5,6 +5,8 @@ What each part does is in its own file (`publishers`, `subscription_set`, `dedup
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -12,6 +14,7 @@ from magnetar.broker.compaction.topic_compaction import TopicCompaction
 from magnetar.broker.config import BrokerConfig
 from magnetar.broker.dispatch.entry_metadata import metadata_of
 from magnetar.broker.dispatch.ports import ConsumerChannel
+from magnetar.broker.errors import NotAllowedError
 from magnetar.broker.namespaces.errors import AlreadyExistsError
 from magnetar.broker.namespaces.policies import EffectivePolicies
 from magnetar.broker.naming import TopicName
@@ -22,23 +25,30 @@ from magnetar.broker.topics import backlog
 from magnetar.broker.topics.dedup_cursor import DedupCursor
 from magnetar.broker.topics.deduplication import CURSOR_NAME
 from magnetar.broker.topics.expiry import position_older_than
+from magnetar.broker.topics.inactivity import Inactivity, TopicState
+from magnetar.broker.topics.publish_gate import PublishGate
 from magnetar.broker.topics.publishers import Publishers
 from magnetar.broker.topics.stats import persistent_stats, sample_rates
 from magnetar.broker.topics.subscribe import SubscribeRequest
+from magnetar.broker.topics.subscribe_rate import SubscribeLimiter
 from magnetar.broker.topics.subscription_set import SubscriptionSet, Surroundings
 from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.ledger import ManagedLedger
 from magnetar.managed_ledger.position import EARLIEST, Position
 from magnetar.managed_ledger.sizes import position_after_bytes, size_after
 
+logger = logging.getLogger(__name__)
+
 TOPIC_EPOCH_PROPERTY = "topicEpoch"
 
 
 def ledger_config(base: ManagedLedgerConfig, policies: EffectivePolicies) -> ManagedLedgerConfig:
-    """The managed ledger's settings under the namespace's policies."""
+    """The managed ledger's settings under the topic's policies."""
     minutes, megabytes = policies.retention_time_minutes, policies.retention_size_mb
+    rate = policies.mark_delete_rate
     return replace(
         base,
+        cursor_persist_interval_ms=max(1, round(1000 / rate)) if rate > 0 else base.cursor_persist_interval_ms,
         retention_time_ms=minutes * 60_000 if minutes >= 0 else -1,
         retention_size_bytes=megabytes * 1024 * 1024 if megabytes >= 0 else -1,
         ensemble_size=policies.ensemble_size,
@@ -76,6 +86,10 @@ class PersistentTopic:
         self.publishers.append_failed = self._append_failed
         self.compaction = TopicCompaction(str(name), name.partition, ledger, surroundings.compaction)
         self.subscriptions = SubscriptionSet(str(name), ledger, surroundings, policies, self.compaction)
+        self._gate = PublishGate(surroundings.scheduler, surroundings.clock)
+        self._subscribe_limiter = SubscribeLimiter()
+        self._inactivity = Inactivity(surroundings.clock.monotonic_s())
+        self._switching_dedup = asyncio.Lock()
 
     async def load(self) -> None:
         """Bring back what the cursors hold: subscriptions and, where it is enabled, deduplication."""
@@ -121,6 +135,11 @@ class PersistentTopic:
     # ---- Subscriptions
 
     async def subscribe(self, request: SubscribeRequest, channel: ConsumerChannel) -> Consumer:
+        """Raises NotAllowedError above the subscribe rate, and what `SubscriptionSet.subscribe` raises."""
+        host = request.client_address.rpartition(":")[0]
+        who = f"{host}\0{request.consumer_name}\0{request.consumer_id}"
+        if not self._subscribe_limiter.admit(who, self._around.clock.monotonic_s()):
+            raise NotAllowedError(f"Subscribe limited by subscribe rate limit per consumer on topic {self.name}")
         return await self.subscriptions.subscribe(request, channel)
 
     async def consumer_left(self, consumer: Consumer) -> None:
@@ -169,12 +188,27 @@ class PersistentTopic:
     # ---- Policies and upkeep
 
     def apply_policies(self, policies: EffectivePolicies) -> None:
+        """Limits, rates and ledger settings at once; what has to read or write follows in `policies_changed`."""
         self.policies = policies
-        self.subscriptions.policies = policies
         self.publishers.producers.producers_max = policies.max_producers_per_topic
+        self._gate.update(policies)
+        self.publishers.gate = None if self._gate.open else self._gate
+        if policies.encryption_required:
+            self.publishers.disconnect_unencrypted()
+        self._subscribe_limiter.set_rate(policies.subscribe_rate)
         self.ledger.set_config(ledger_config(self._config.managed_ledger, policies))
-        for subscription in self.subscriptions.all:
-            subscription.set_config(self._around.config(policies))
+        self.subscriptions.apply_policies(policies)
+
+    async def policies_changed(self, policies: EffectivePolicies) -> None:
+        """Everything that follows from new policies, without waiting for the next round of upkeep."""
+        former = self.policies
+        self.apply_policies(policies)
+        await self.policies_applied()
+        if policies.message_ttl_s != former.message_ttl_s:
+            await self.expire_messages()
+        quotas = (policies.size_quota, policies.age_quota)
+        if quotas != (former.size_quota, former.age_quota) and self._config.backlog_quota_check_enabled:
+            await self.check_backlog_quota()
 
     async def policies_applied(self) -> None:
         """What policies switch on or off and takes a while."""
@@ -188,15 +222,39 @@ class PersistentTopic:
 
     async def update_deduplication(self) -> None:
         """Switch deduplication on or off, as the policies say."""
-        if self.policies.deduplication and self._dedup is None:
-            self._dedup, self.publishers.dedup = await DedupCursor.recover(
-                self.ledger, self._config.deduplication_producers_max, self._config.deduplication_snapshot_entries
-            )
-            self.publishers.dedup_advanced = self._dedup.advanced
-        elif not self.policies.deduplication and CURSOR_NAME in self.ledger.cursors:
-            self._dedup, self.publishers.dedup = None, None
-            self.publishers.dedup_advanced = lambda op: None
-            await self.ledger.delete_cursor(CURSOR_NAME)
+        async with self._switching_dedup:
+            if self.policies.deduplication and self._dedup is None:
+                self._dedup, self.publishers.dedup = await DedupCursor.recover(
+                    self.ledger, self._config.deduplication_producers_max, self._config.deduplication_snapshot_entries
+                )
+                self.publishers.dedup_advanced = self._dedup.advanced
+            elif not self.policies.deduplication and CURSOR_NAME in self.ledger.cursors:
+                self._dedup, self.publishers.dedup = None, None
+                self.publishers.dedup_advanced = lambda op: None
+                await self.ledger.delete_cursor(CURSOR_NAME)
+
+    async def snapshot_deduplication(self) -> None:
+        """Store the sequence ids once the last snapshot is older than its interval."""
+        interval_s = self.policies.deduplication_snapshot_interval_s
+        if self._dedup is not None and interval_s > 0:
+            self._dedup.snapshot_if_older(interval_s, self._around.clock.monotonic_s())
+
+    def abandoned(self, now_s: float) -> bool:
+        """Should the topic be deleted, because nobody has used it for as long as its policies say?"""
+        minutes = self.policies.retention_time_minutes
+        state = TopicState(
+            connected=self.in_use or self.subscriptions.changing or bool(self.publishers.producers.waiting),
+            subscriptions=len(self.subscriptions.all),
+            backlog=any(subscription.backlog_entries for subscription in self.subscriptions.all),
+            retention_s=minutes * 60 if minutes >= 0 else -1,
+        )
+        return self._inactivity.abandoned(self.policies.inactive, state, now_s)
+
+    async def expire_subscriptions(self) -> None:
+        """Delete durable subscriptions that nobody has used for as long as the policies say."""
+        if self.policies.subscription_expiration_s > 0:
+            for name in await self.subscriptions.expire_unused(self.policies.subscription_expiration_s):
+                logger.info("unused subscription deleted topic=%s subscription=%s", self.name, name)
 
     async def expire_messages(self) -> None:
         """Count backlog older than the TTL as consumed."""
@@ -256,6 +314,7 @@ class PersistentTopic:
 
     def sample_rates(self, now_s: float) -> None:
         sample_rates(self.rates, self.publishers, self.subscriptions.all, now_s)
+        self.subscriptions.publish_rate_is(self.rates.messages_per_s, self.rates.bytes_per_s, now_s)
 
     def stats(self) -> Mapping[str, object]:
         stats = persistent_stats(self.publishers, self.subscriptions, self.ledger, self.rates, self.created_ms)
@@ -272,6 +331,7 @@ class PersistentTopic:
         return position
 
     async def close(self) -> None:
+        self._gate.release()
         self.publishers.disconnect_all()
         await self.compaction.close()
         await self.subscriptions.close()
@@ -280,6 +340,7 @@ class PersistentTopic:
         await self.ledger.close()
 
     async def delete(self) -> None:
+        self._gate.release()
         self.publishers.disconnect_all()
         await self.compaction.close()
         await self.subscriptions.close()

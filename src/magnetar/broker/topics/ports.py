@@ -26,6 +26,10 @@ class ProducerChannel(Protocol):
         """Tell the client that the server closed its producer; it comes back by itself."""
         ...
 
+    def hold_publishing(self, change: int) -> None:
+        """One topic more (1) or less (-1) whose publish rate is reached: nothing is read while there is any."""
+        ...
+
     async def probe(self) -> bool:
         """Is the client at the other end alive?"""
         ...

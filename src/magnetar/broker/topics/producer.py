@@ -49,6 +49,7 @@ class Producer:
         "channel",
         "closed",
         "connected_since_ms",
+        "encrypted",
         "epoch",
         "generated_name",
         "messages_in",
@@ -76,6 +77,7 @@ class Producer:
         topic: PublishTarget,
         metadata: dict[str, str],
         connected_since_ms: int,
+        encrypted: bool = False,
     ) -> None:
         self.producer_id = producer_id
         self.name = name
@@ -88,6 +90,7 @@ class Producer:
         self.metadata = metadata
         self.connected_since_ms = connected_since_ms
         self.schema_version = b""
+        self.encrypted = encrypted
         self.pending: deque[PublishOp] = deque()
         self.messages_in = 0
         self.bytes_in = 0
@@ -119,6 +122,12 @@ class Producer:
 
     def _refuse(self, op: PublishOp, error: MagnetarError) -> None:
         self.channel.refuse(self.producer_id, op, error)
+
+    def pause(self) -> None:
+        self.channel.hold_publishing(1)
+
+    def resume(self) -> None:
+        self.channel.hold_publishing(-1)
 
     def disconnect(self) -> None:
         """Server-side close: the client registers anew and repeats what has no receipt."""

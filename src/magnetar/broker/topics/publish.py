@@ -22,6 +22,12 @@ class PublishOwner(Protocol):
     @property
     def has_pending(self) -> bool: ...
 
+    def pause(self) -> None:
+        """Read no more from its connection until `resume` was called as often."""
+        ...
+
+    def resume(self) -> None: ...
+
 
 class PublishOp:
     """An entry that waits for its place in the ledger.

@@ -13,6 +13,7 @@ from magnetar.broker.topics.access_modes import Admission, Producers
 from magnetar.broker.topics.deduplication import Deduplicator, Verdict
 from magnetar.broker.topics.producer import AccessMode, Producer
 from magnetar.broker.topics.publish import NO_ID, PublishOp, PublishOwner
+from magnetar.broker.topics.publish_gate import PublishGate
 from magnetar.managed_ledger.errors import ManagedLedgerTerminatedError
 from magnetar.wire.pulsar.headers import parse_metadata
 
@@ -69,12 +70,16 @@ class Publishers:
         self.dedup: Deduplicator | None = None
         self.dedup_advanced: Callable[[PublishOp], None] = lambda op: None
         self.refusal: BrokerError | None = None
+        self.gate: PublishGate | None = None
         self._draining: dict[str, Producer] = {}
         self._drained = asyncio.Event()
 
     # ---- The message path
 
     def publish(self, op: PublishOp, data: bytes, is_chunk: bool) -> None:
+        gate = self.gate
+        if gate is not None and not gate.admit(op, data, is_chunk):
+            return
         dedup = self.dedup
         if dedup is not None and not self._admit(dedup, op, data, is_chunk):
             return
@@ -195,6 +200,12 @@ class Publishers:
         """Close every producer from the server's side; the clients register anew."""
         for producer in [*self.producers.all, *self.producers.waiting]:
             self._disconnect(producer)
+
+    def disconnect_unencrypted(self) -> None:
+        """Encryption is required from now on: those that do not encrypt are refused when they come back."""
+        for producer in [*self.producers.all, *self.producers.waiting]:
+            if not producer.encrypted:
+                self._disconnect(producer)
 
     def _disconnect(self, producer: Producer) -> None:
         producer.disconnect()

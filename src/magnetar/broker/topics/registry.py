@@ -51,6 +51,7 @@ class TopicRegistry:
         self._scope = scope
         self._loaded: dict[TopicName, AnyTopic] = {}
         self._busy: dict[TopicName, asyncio.Future[None]] = {}
+        self._creation = asyncio.Lock()
         self._closing = False
 
     def loaded_non_persistent(self, namespace: NamespaceName) -> list[str]:
@@ -81,6 +82,7 @@ class TopicRegistry:
                 raise ServiceNotReadyError("the broker is shutting down")
             topic = await self._load(name, create)
             self._loaded[name] = topic
+            await self._apply(topic)  # policies may have changed while it was being loaded
             return topic
 
     @asynccontextmanager
@@ -101,10 +103,20 @@ class TopicRegistry:
             if not create:
                 raise TopicNotFoundError(f"Topic {name} does not exist")
             await self._lookup.check_creatable(name)
+            return await self._create(name)
         return await self._open(name)
 
-    async def _open(self, name: TopicName) -> AnyTopic:
+    async def _create(self, name: TopicName) -> AnyTopic:
+        """Where the number of topics is limited, one creation at a time: or several would see the last free place."""
         policies = await self._namespaces.effective(name.namespace_name)
+        if not policies.max_topics_per_namespace or not name.persistent:
+            return await self._open(name)
+        async with self._creation:
+            await self._lookup.check_room(name)
+            return await self._open(name)
+
+    async def _open(self, name: TopicName) -> AnyTopic:
+        policies = await self._namespaces.effective_of(name)
         await self._lookup.broker_of(name)
         if not name.persistent:
             return NonPersistentTopic(name, self._config, policies, self._around)
@@ -138,7 +150,8 @@ class TopicRegistry:
         async with self._exclusive(name):
             topic = self._loaded.get(name)
             if topic is None:
-                topic = self._loaded[name] = await self._open(name)
+                topic = self._loaded[name] = await self._create(name)
+                await self._apply(topic)
             return topic
 
     async def unload(self, name: TopicName) -> None:
@@ -161,17 +174,35 @@ class TopicRegistry:
                 await topic.delete()
                 if name.persistent and name.partition < 0:  # partitions share one, which goes with the whole topic
                     await self.schemas.delete(SchemaId.of(name), force=True)
+                if name.partition < 0:
+                    await self._namespaces.topic_policies.delete(name)
 
-    async def policies_changed(self, namespace: NamespaceName) -> None:
-        """Apply a namespace's new policies to its loaded topics, at once."""
+    async def policies_changed(self, namespace: NamespaceName, of: TopicName | None = None) -> None:
+        """Apply new policies to the loaded topics of a namespace, or to one topic and its partitions, at once."""
+        for topic in self.loaded:
+            if topic.name.namespace_name == namespace and (of is None or topic.name.partitioned_name == of):
+                await self._apply(topic)
+
+    async def _apply(self, topic: AnyTopic) -> None:
+        """What holds now; a topic that fails does not keep the others from theirs."""
         try:
-            policies = await self._namespaces.effective(namespace)
+            policies = await self._namespaces.effective_of(topic.name)
+            if policies != topic.policies:
+                await topic.policies_changed(policies)
         except NamespaceNotFoundError:
             return
+        except MagnetarError as error:
+            logger.warning("policies not applied topic=%s error=%s", topic.name, error)
+
+    async def delete_abandoned(self, now_s: float) -> None:
+        """Delete the loaded topics that nobody has used for as long as their policies say."""
         for topic in self.loaded:
-            if topic.name.namespace_name == namespace:
-                topic.apply_policies(policies)
-                await topic.policies_applied()
+            if topic.name not in self._busy and topic.abandoned(now_s):
+                logger.info("unused topic deleted topic=%s", topic.name)
+                try:
+                    await self.delete(topic.name)
+                except MagnetarError as error:
+                    logger.warning("unused topic not deleted topic=%s error=%s", topic.name, error)
 
     async def close(self) -> None:
         """Close every topic; no new ones are loaded afterwards."""

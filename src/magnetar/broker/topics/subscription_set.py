@@ -19,6 +19,7 @@ from magnetar.broker.errors import (
 from magnetar.broker.namespaces.errors import AlreadyExistsError, PreconditionFailedError
 from magnetar.broker.namespaces.policies import EffectivePolicies
 from magnetar.broker.naming import subscription_name
+from magnetar.broker.rate_limits import RateMeter, meter_for
 from magnetar.broker.subscriptions.config import SubscriptionConfig
 from magnetar.broker.subscriptions.consumer import Consumer
 from magnetar.broker.subscriptions.delayed_buckets import DelayedStorage
@@ -61,6 +62,7 @@ class SubscriptionSet:
         self._around = surroundings
         self.policies = policies
         self._compacted = compacted
+        self.dispatch_meter: RateMeter | None = None
         self._by_name: dict[str, Subscription] = {}
         self._lock = asyncio.Lock()
 
@@ -71,6 +73,42 @@ class SubscriptionSet:
     @property
     def consumers_count(self) -> int:
         return sum(len(subscription.consumers) for subscription in self._by_name.values())
+
+    @property
+    def changing(self) -> bool:
+        """Is one being created or removed?"""
+        return self._lock.locked()
+
+    def apply_policies(self, policies: EffectivePolicies) -> None:
+        """New limits and rates, for all subscriptions at once."""
+        self.policies = policies
+        around = self._around
+        self.dispatch_meter = meter_for(policies.dispatch_rate, self.dispatch_meter, around.clock.monotonic_s())
+        for subscription in self._by_name.values():
+            subscription.set_config(around.config(policies))
+            subscription.dispatch_limits.apply(self.dispatch_meter, policies.subscription_dispatch_rate)
+
+    def publish_rate_is(self, messages_per_s: float, bytes_per_s: float, now_s: float) -> None:
+        """For dispatch rates that are relative to it."""
+        if self.dispatch_meter is not None:
+            self.dispatch_meter.publish_rate_is(messages_per_s, bytes_per_s, now_s)
+        for subscription in self._by_name.values():
+            subscription.dispatch_limits.publish_rate_is(messages_per_s, bytes_per_s, now_s)
+
+    async def expire_unused(self, unused_s: float) -> list[str]:
+        """Delete durable subscriptions that have had no consumer for so long, counted from when they were loaded; their names.
+
+        The time that the cursor stores does not serve: after a crash it may be older than the last consumer's departure.
+        """
+        cutoff_s = self._around.clock.monotonic_s() - unused_s
+        expired: list[str] = []
+        for subscription in self.all:
+            async with self._lock:
+                unused = not subscription.consumers and self._by_name.get(subscription.name) is subscription
+                if unused and subscription.durable and subscription.last_used_s < cutoff_s:
+                    await self._discard(subscription)
+                    expired.append(subscription.name)
+        return expired
 
     @property
     def slowest(self) -> Subscription | None:
@@ -196,6 +234,7 @@ class SubscriptionSet:
         )
         if self._ledger.terminated:
             subscription.topic_terminated()
+        subscription.dispatch_limits.apply(self.dispatch_meter, self.policies.subscription_dispatch_rate)
         self._by_name[name] = subscription
         return subscription
 

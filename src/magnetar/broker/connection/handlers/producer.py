@@ -78,6 +78,7 @@ def _newcomer(session: Session, request: CommandProducer, topic: AnyTopic) -> Pr
         topic=topic.publishers,
         metadata={pair.key: pair.value for pair in request.metadata},
         connected_since_ms=session.context.clock.now_ms(),
+        encrypted=request.encrypted,
     )
 
 

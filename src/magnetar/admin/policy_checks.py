@@ -1,0 +1,201 @@
+"""What a policy's body must look like (facts 3.6), and how it is stored: a check for each kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from magnetar.admin.errors import BadRequestError
+from magnetar.base.limits import PARTITIONS_MAX
+from magnetar.broker.namespaces.errors import PreconditionFailedError
+from magnetar.broker.namespaces.policies import BACKLOG_POLICIES, DELETE_MODES, DESTINATION_STORAGE, MESSAGE_AGE
+
+Check = Callable[[str, Any], Any]
+"""(name, value from outside) -> value to store. Raises BadRequestError or PreconditionFailedError."""
+
+QUORUM_MAX = 64
+"""Larger ensembles are refused: no cluster has them, and a topic could never write."""
+
+PERSIST_INTERVAL_S_MAX = 3600
+"""Longest time between two writes of a subscription's progress that managedLedgerMaxMarkDeleteRate may ask for."""
+
+PERSIST_RATE_MAX = 1_000_000
+"""Larger values of managedLedgerMaxMarkDeleteRate are refused."""
+
+_INT_MAX = 2**31 - 1
+_LONG_MAX = 2**63 - 1
+
+
+def whole(minimum: int = 0, maximum: int = _INT_MAX, text: str = "") -> Check:
+    """`text`: what Pulsar says about a number that is out of bounds, where it is not the usual."""
+
+    def check(name: str, value: Any) -> Any:
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise BadRequestError(f"{name} must be a whole number")
+        if not minimum <= value <= maximum:
+            limit = f"{minimum} or more" if value < minimum else f"{maximum} or less"
+            raise PreconditionFailedError(text or f"{name} must be {limit}")
+        return value
+
+    return check
+
+
+def truth(name: str, value: Any) -> Any:
+    if not isinstance(value, bool):
+        raise BadRequestError(f"{name} must be true or false")
+    return value
+
+
+def one_of(*choices: str) -> Check:
+    def check(name: str, value: Any) -> Any:
+        if value not in choices:
+            raise BadRequestError(f"{name} must be one of {', '.join(choices)}")
+        return value
+
+    return check
+
+
+def record(name: str, value: Any, fields: Mapping[str, Check], required: tuple[str, ...] = ()) -> dict[str, Any]:
+    """A JSON object; known fields are checked, unknown ones kept."""
+    if not isinstance(value, dict) or any(key not in value for key in required):
+        raise BadRequestError(f"{name} must be an object with {', '.join(required or fields)}")
+    return {
+        key: fields[key](f"{name}.{key}", item) if key in fields and item is not None else item
+        for key, item in value.items()
+    }
+
+
+def retention(name: str, value: Any) -> Any:
+    """Pulsar: -1 is for ever, and a 0 beside anything but a 0 would mean two things at once."""
+    found = record(
+        name,
+        value,
+        {"retentionTimeInMinutes": whole(-1), "retentionSizeInMB": whole(-1, _LONG_MAX)},
+        ("retentionTimeInMinutes", "retentionSizeInMB"),
+    )
+    minutes, megabytes = found["retentionTimeInMinutes"], found["retentionSizeInMB"]
+    if minutes is None or megabytes is None or (minutes == 0) != (megabytes == 0):
+        raise PreconditionFailedError(
+            "Invalid retention policy: both size and time must be 0, or neither may be (-1 stands for no limit)"
+        )
+    return found
+
+
+def persistence(name: str, value: Any) -> Any:
+    fields = ("bookkeeperEnsemble", "bookkeeperWriteQuorum", "bookkeeperAckQuorum")
+    checks: dict[str, Check] = dict.fromkeys(fields, whole(1, QUORUM_MAX))
+    found = record(name, value, {**checks, "managedLedgerMaxMarkDeleteRate": _rate}, fields)
+    ensemble, write, ack = (found[field] for field in fields)
+    if None in (ensemble, write, ack) or not ensemble >= write >= ack:
+        raise PreconditionFailedError("Bookkeeper Ensemble >= WriteQuorum >= AckQuorum must hold")
+    return found
+
+
+def _rate(name: str, value: Any) -> Any:
+    """Times a second; at most one in PERSIST_INTERVAL_S_MAX, so that acknowledgements are not forgotten for hours."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise BadRequestError(f"{name} must be a number")
+    if value != 0 and not 1 / PERSIST_INTERVAL_S_MAX <= value <= PERSIST_RATE_MAX:
+        raise PreconditionFailedError(
+            f"{name} must be 0, or between {1 / PERSIST_INTERVAL_S_MAX:.4f} and {PERSIST_RATE_MAX}"
+        )
+    return value
+
+
+def delayed(name: str, value: Any) -> Any:
+    fields = {"active": truth, "tickTime": whole(1, _LONG_MAX), "maxDelayInMillis": whole(0, _LONG_MAX)}
+    return record(name, value, fields, ("active",))
+
+
+def auto_topic(name: str, value: Any) -> Any:
+    fields = {
+        "allowAutoTopicCreation": truth,
+        "topicType": one_of("partitioned", "non-partitioned"),
+        "defaultNumPartitions": whole(1, PARTITIONS_MAX),
+    }
+    found = record(name, value, fields, ("allowAutoTopicCreation",))
+    if found.get("topicType") == "non-partitioned" and found.get("defaultNumPartitions") is not None:
+        raise PreconditionFailedError(
+            "Invalid configuration for autoTopicCreationOverride. "
+            "numPartitions is not allowed to be set when the type is non-partitioned."
+        )
+    if found.get("topicType") == "partitioned" and found.get("defaultNumPartitions") is None:
+        raise PreconditionFailedError(
+            "Invalid configuration for autoTopicCreationOverride. "
+            "defaultNumPartitions is required when the type is partitioned."
+        )
+    return found
+
+
+def auto_subscription(name: str, value: Any) -> Any:
+    return record(name, value, {"allowAutoSubscriptionCreation": truth}, ("allowAutoSubscriptionCreation",))
+
+
+def dispatch_rate(name: str, value: Any) -> Any:
+    fields = {
+        "dispatchThrottlingRateInMsg": whole(-1),
+        "dispatchThrottlingRateInByte": whole(-1, _LONG_MAX),
+        "relativeToPublishRate": truth,
+        "ratePeriodInSecond": whole(1),
+    }
+    return _with_defaults(record(name, value, fields), dict(zip(fields, (-1, -1, False, 1), strict=True)))
+
+
+def publish_rate(name: str, value: Any) -> Any:
+    fields = {"publishThrottlingRateInMsg": whole(-1), "publishThrottlingRateInByte": whole(-1, _LONG_MAX)}
+    return _with_defaults(record(name, value, fields), dict.fromkeys(fields, -1))
+
+
+def subscribe_rate(name: str, value: Any) -> Any:
+    fields = {"subscribeThrottlingRatePerConsumer": whole(-1), "ratePeriodInSecond": whole(1)}
+    return _with_defaults(record(name, value, fields), dict(zip(fields, (-1, 30), strict=True)))
+
+
+def _with_defaults(found: dict[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Pulsar's objects have a value in every field."""
+    return {**defaults, **{key: value for key, value in found.items() if value is not None}}
+
+
+def inactive_topic(name: str, value: Any) -> Any:
+    fields = {
+        "inactiveTopicDeleteMode": one_of(*DELETE_MODES),
+        "maxInactiveDurationSeconds": whole(1),
+        "deleteWhileInactive": truth,
+    }
+    found = record(name, value, fields, tuple(fields))
+    if None in (found[field] for field in fields):
+        raise BadRequestError(f"{name} needs a value for each of {', '.join(fields)}")
+    return found
+
+
+def any_object(name: str, value: Any) -> Any:
+    """Kept as it came."""
+    if not isinstance(value, dict):
+        raise BadRequestError(f"{name} must be an object")
+    return value
+
+
+def clusters(name: str, value: Any) -> Any:
+    if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
+        raise BadRequestError(f"{name} must be a list of cluster names")
+    if not value:
+        raise PreconditionFailedError("ClusterIds should not be null or empty")
+    return sorted(set(value))
+
+
+def backlog_quota(value: Any, kind: str) -> dict[str, Any]:
+    """A quota as it is stored. `limit`, also as a text, is the size limit's name before Pulsar 2.8."""
+    if kind not in (DESTINATION_STORAGE, MESSAGE_AGE):
+        raise BadRequestError(f"backlogQuotaType must be {DESTINATION_STORAGE} or {MESSAGE_AGE}")
+    if not isinstance(value, dict):
+        raise BadRequestError('expected {"policy": "...", "limitSize": n, "limitTime": n}')
+    size = _limit("limitSize", value.get("limitSize", value.get("limit")))
+    time = _limit("limitTime", value.get("limitTime"))
+    policy = one_of(*BACKLOG_POLICIES)("policy", value.get("policy"))
+    return {"limit": size, "limitSize": size, "limitTime": time, "policy": policy}
+
+
+def _limit(name: str, value: Any) -> int:
+    if isinstance(value, str) and value.strip().lstrip("-").isdecimal() and len(value) <= 20:
+        value = int(value)
+    return int(whole(-1, _LONG_MAX)(name, -1 if value is None else value))

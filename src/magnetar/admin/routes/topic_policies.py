@@ -1,0 +1,143 @@
+"""Policies of a topic: the simple ones from their table, backlog quotas. A partitioned topic has one set for all its partitions.
+
+`?applied=true` shows what holds: the topic's value, else the namespace's, else the broker's. `?isGlobal=true` reads and writes the
+values for all clusters, which the cluster's own override.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from starlette.responses import Response
+
+from magnetar.admin.answers import as_json, as_json_or_nothing, done
+from magnetar.admin.call import Call
+from magnetar.admin.errors import BadRequestError
+from magnetar.admin.policy_checks import backlog_quota
+from magnetar.admin.policy_rows import POLICY_ROWS, PolicyRow, checked
+from magnetar.admin.routes.paths import both_domains
+from magnetar.admin.routing import Handler, Route
+from magnetar.broker.errors import NotAllowedError, TopicNotFoundError
+from magnetar.broker.namespaces.policies import DESTINATION_STORAGE, Document, merged_quotas
+from magnetar.broker.namespaces.policy_layers import Documents, merged
+from magnetar.broker.naming import TopicName
+
+QUOTAS = "backLogQuotaMap"
+
+
+async def _topic(call: Call) -> TopicName:
+    """Raises TopicNotFoundError, or NotAllowedError for a single partition."""
+    name = call.topic
+    if name.partition >= 0:
+        raise NotAllowedError("Not allowed to set/get topic policy for a partition")
+    broker = call.broker
+    await broker.namespaces.policies(name.namespace_name)
+    known = broker.topics.get_loaded(name) is not None or await broker.lookup.stored(name)
+    if not known and not await broker.namespaces.partitions(name):
+        raise TopicNotFoundError(f"Topic {name} not found")
+    return name
+
+
+async def _documents(call: Call, name: TopicName) -> Documents:
+    namespaces = call.broker.namespaces
+    own = await namespaces.topic_policies.merged(name)
+    return Documents(call.broker.config, await namespaces.policies(name.namespace_name), own)
+
+
+async def _change(call: Call, name: TopicName, change: Callable[[Document], None]) -> None:
+    """In effect here when the answer leaves; other brokers learn of it through the store's watch."""
+    await call.broker.namespaces.topic_policies.update(name, change, call.flag("isGlobal"))
+    await call.broker.topics.policies_changed(name.namespace_name, name)
+
+
+def _getter(row: PolicyRow) -> Handler:
+    async def get(call: Call) -> Response:
+        name = await _topic(call)
+        if call.flag("applied"):
+            return as_json_or_nothing(merged(row.name, await _documents(call, name)))
+        own = await call.broker.namespaces.topic_policies.get(name, call.flag("isGlobal"))
+        return as_json_or_nothing(own.get(row.layer.topic))
+
+    return get
+
+
+def _setter(row: PolicyRow) -> Handler:
+    async def put(call: Call) -> Response:
+        name = await _topic(call)
+        given = _number(call, row.topic) if row.query else await call.json()
+        await _set(call, name, row, checked(row, row.topic, given, call.broker.config))
+        return done()
+
+    return put
+
+
+def _number(call: Call, name: str) -> Any:
+    text = call.query(name)
+    if not (text.isascii() and text.removeprefix("-").isdigit() and len(text) <= 20):
+        raise BadRequestError(f"expected ?{name}=<number>")
+    return int(text)
+
+
+def _remover(row: PolicyRow) -> Handler:
+    async def delete(call: Call) -> Response:
+        await _set(call, await _topic(call), row, None)
+        return done()
+
+    return delete
+
+
+async def _set(call: Call, name: TopicName, row: PolicyRow, value: object) -> None:
+    def change(document: Document) -> None:
+        if value is None:
+            document.pop(row.layer.topic, None)
+        else:
+            document[row.layer.topic] = value
+
+    await _change(call, name, change)
+
+
+async def get_quotas(call: Call) -> Response:
+    name = await _topic(call)
+    if call.flag("applied"):
+        return as_json(merged_quotas(await _documents(call, name)))
+    own = await call.broker.namespaces.topic_policies.get(name, call.flag("isGlobal"))
+    return as_json(own.get(QUOTAS) or {})
+
+
+async def set_quota(call: Call) -> Response:
+    name, kind = await _topic(call), call.query("backlogQuotaType", DESTINATION_STORAGE)
+    quota = backlog_quota(await call.json(), kind)
+
+    def change(document: Document) -> None:
+        document[QUOTAS] = {**(document.get(QUOTAS) or {}), kind: quota}
+
+    await _change(call, name, change)
+    return done()
+
+
+async def remove_quota(call: Call) -> Response:
+    name, kind = await _topic(call), call.query("backlogQuotaType", DESTINATION_STORAGE)
+
+    def change(document: Document) -> None:
+        document[QUOTAS] = {key: value for key, value in (document.get(QUOTAS) or {}).items() if key != kind}
+
+    await _change(call, name, change)
+    return done()
+
+
+def _rows() -> Iterator[Route]:
+    for row in POLICY_ROWS:
+        if row.topic:
+            path = f"/{{topic}}/{row.topic}"
+            yield from both_domains("GET", path, _getter(row))
+            yield from both_domains(row.topic_setter, path, _setter(row))
+            yield from both_domains("DELETE", path, _remover(row))
+
+
+ROUTES = (
+    *_rows(),
+    *both_domains("GET", "/{topic}/backlogQuotaMap", get_quotas),
+    *both_domains("POST", "/{topic}/backlogQuota", set_quota),
+    *both_domains("DELETE", "/{topic}/backlogQuota", remove_quota),
+)

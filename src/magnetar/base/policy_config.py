@@ -1,0 +1,116 @@
+"""The broker's defaults of policies that namespaces and topics may override: limits, rates, what is deleted when nobody uses it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from magnetar.base.settings import setting
+
+INACTIVE_MODES = ("delete_when_no_subscriptions", "delete_when_subscriptions_caught_up")
+
+
+@dataclass(frozen=True, kw_only=True)  # no slots: of several bases only one may have them
+class PolicySettings:
+    """A part of `StandaloneConfig`."""
+
+    # ---- Limits
+    max_subscriptions_per_topic: int = setting(
+        0, "maxSubscriptionsPerTopic", "Subscriptions a topic takes; 0: any number.", minimum=0
+    )
+    max_topics_per_namespace: int = setting(
+        0,
+        "maxTopicsPerNamespace",
+        "Persistent topics a namespace takes, partitions separately; 0: any number.",
+        minimum=0,
+    )
+    broker_delete_inactive_topics_enabled: bool = setting(
+        False, "brokerDeleteInactiveTopicsEnabled", "Delete topics that nobody uses. Pulsar's broker.conf: true."
+    )
+    broker_delete_inactive_topics_mode: str = setting(
+        "delete_when_no_subscriptions",
+        "brokerDeleteInactiveTopicsMode",
+        "Which subscriptions keep a topic: any, or those with a backlog.",
+        choices=INACTIVE_MODES,
+    )
+    broker_delete_inactive_topics_frequency_s: float = setting(
+        60.0,
+        "brokerDeleteInactiveTopicsFrequencySeconds",
+        "How often unused topics are looked for.",
+        unit="s",
+        minimum=0.1,
+    )
+    broker_delete_inactive_topics_max_inactive_duration_s: int = setting(
+        60,
+        "brokerDeleteInactiveTopicsMaxInactiveDurationSeconds",
+        "How long a topic must have been unused. Pulsar: as brokerDeleteInactiveTopicsFrequencySeconds.",
+        unit="s",
+        minimum=1,
+    )
+    subscription_expiration_minutes: float = setting(
+        0.0,
+        "subscriptionExpirationTimeMinutes",
+        "Durable subscriptions without a consumer for so long are deleted with their backlog; 0: never.",
+        unit="min",
+        minimum=0,
+    )
+    subscription_expiry_check_interval_minutes: float = setting(
+        5.0, "subscriptionExpiryCheckIntervalInMinutes", "How often those are looked for.", unit="min", minimum=0.001
+    )
+
+    # ---- Rates
+    max_publish_rate_per_topic_messages: int = setting(
+        0,
+        "maxPublishRatePerTopicInMessages",
+        "Messages a second a topic takes; above it its producers' connections are not read. 0: any number.",
+        minimum=0,
+    )
+    max_publish_rate_per_topic_bytes: int = setting(
+        0, "maxPublishRatePerTopicInBytes", "Bytes a second a topic takes; 0: any.", unit="bytes", minimum=0
+    )
+    dispatch_throttling_rate_per_topic_messages: int = setting(
+        0,
+        "dispatchThrottlingRatePerTopicInMsg",
+        "Messages a second that all subscriptions of a topic get together; 0: any number.",
+        minimum=0,
+    )
+    dispatch_throttling_rate_per_topic_bytes: int = setting(
+        0, "dispatchThrottlingRatePerTopicInByte", "The same in bytes; 0: any.", unit="bytes", minimum=0
+    )
+    dispatch_throttling_rate_per_subscription_messages: int = setting(
+        0,
+        "dispatchThrottlingRatePerSubscriptionInMsg",
+        "Messages a second that each subscription gets; 0: any number.",
+        minimum=0,
+    )
+    dispatch_throttling_rate_per_subscription_bytes: int = setting(
+        0, "dispatchThrottlingRatePerSubscriptionInByte", "The same in bytes; 0: any.", unit="bytes", minimum=0
+    )
+    subscribe_throttling_rate_per_consumer: int = setting(
+        0,
+        "subscribeThrottlingRatePerConsumer",
+        "How often one consumer may subscribe in subscribeRatePeriodPerConsumerInSecond; 0: as often as it likes.",
+        minimum=0,
+    )
+    subscribe_rate_period_per_consumer_s: int = setting(
+        30,
+        "subscribeRatePeriodPerConsumerInSecond",
+        "Period of subscribeThrottlingRatePerConsumer.",
+        unit="s",
+        minimum=1,
+    )
+
+    # ---- Snapshots of deduplication
+    broker_deduplication_snapshot_interval_s: int = setting(
+        120,
+        "brokerDeduplicationSnapshotIntervalSeconds",
+        "Age after which a snapshot of the sequence ids is renewed if there are new ones; 0: by entries only.",
+        unit="s",
+        minimum=0,
+    )
+    broker_deduplication_snapshot_frequency_s: float = setting(
+        120.0,
+        "brokerDeduplicationSnapshotFrequencyInSeconds",
+        "How often that age is looked at.",
+        unit="s",
+        minimum=0.1,
+    )

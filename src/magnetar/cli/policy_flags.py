@@ -1,0 +1,274 @@
+"""Names and flags of pulsar-admin for each policy: what the commands of `policy_commands` are made of."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+import click
+
+_UNITS = {
+    "bytes": {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40},
+    "s": {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800},
+}
+_AMOUNT = re.compile(r"(\d+(?:\.\d+)?)([a-z]?)\Z", re.IGNORECASE)
+
+
+class Amount(click.ParamType):  # type: ignore[type-arg]  # generic in the stubs, not in every click
+    """A size (`10M`) or a time (`3h`); without a suffix it is in `bare` base units. -1 stays -1: no limit."""
+
+    def __init__(self, kind: str, *, unit: float = 1, bare: float = 1) -> None:
+        """`unit`: base units (bytes, seconds) of one unit of the result."""
+        self.name = "size" if kind == "bytes" else "time"
+        self._kind = kind
+        self._unit = unit
+        self._bare = bare
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        text = str(value).strip()
+        if text == "-1":
+            return -1
+        found = _AMOUNT.match(text)
+        units = _UNITS[self._kind]
+        if found is None or found[2].lower() not in units:
+            self.fail(
+                f"{text!r} is no {self.name}; write a number with one of {', '.join(filter(None, units))}", param, ctx
+            )
+        suffix = found[2].lower()
+        base = float(found[1]) * (units[suffix] if suffix else self._bare)
+        amount = base / self._unit
+        if amount != int(amount):
+            self.fail(f"{text!r} is no whole number of the policy's units", param, ctx)
+        return int(amount)
+
+
+SIZE = Amount("bytes")
+SIZE_MB = Amount("bytes", unit=2**20)
+SECONDS = Amount("s")
+MINUTES = Amount("s", unit=60)
+BARE_MINUTES = Amount("s", unit=60, bare=60)
+MILLISECONDS = Amount("s", unit=0.001)
+
+
+class Flag(NamedTuple):
+    """`field` is the body's; empty when the value is the whole body. A flag without a `default` must be given."""
+
+    names: tuple[str, ...]
+    field: str
+    type: click.ParamType  # type: ignore[type-arg]  # as above
+    help: str
+    default: Any = ...
+
+
+class Switch(NamedTuple):
+    """`--enable` or `--disable`: one of them must be given."""
+
+    field: str
+    names: tuple[str, str] = ("-e/-d", "--enable/--disable")
+
+
+class PolicyCommands(NamedTuple):
+    """The part of the commands' names behind `set-`, `get-` and `remove-` at each level; empty: not at that level."""
+
+    namespace: str
+    topic: str
+    flags: tuple[Flag | Switch, ...]
+
+
+def _number(*names: str, help: str) -> tuple[Flag, ...]:
+    return (Flag(names, "", click.INT, help),)
+
+
+_DISPATCH_RATE = (
+    Flag(
+        ("-md", "--msg-dispatch-rate"), "dispatchThrottlingRateInMsg", click.INT, "Messages in a period; -1: any.", -1
+    ),
+    Flag(("-bd", "--byte-dispatch-rate"), "dispatchThrottlingRateInByte", click.INT, "Bytes in a period; -1: any.", -1),
+    Flag(("-dt", "--dispatch-rate-period"), "ratePeriodInSecond", click.INT, "Period in seconds.", 1),
+    Flag(
+        ("-rp", "--relative-to-publish-rate"),
+        "relativeToPublishRate",
+        click.BOOL,
+        "What is published comes on top.",
+        False,
+    ),
+)
+
+POLICY_COMMANDS: dict[str, PolicyCommands] = {
+    "message_ttl": PolicyCommands(
+        "message-ttl",
+        "message-ttl",
+        (Flag(("-ttl", "-t", "--messageTTL", "--ttl"), "", SECONDS, "Age such as 1h; plain numbers are seconds."),),
+    ),
+    "retention": PolicyCommands(
+        "retention",
+        "retention",
+        (
+            Flag(
+                ("-t", "--time"),
+                "retentionTimeInMinutes",
+                MINUTES,
+                "Time such as 3h, plain numbers are seconds; -1: for ever.",
+            ),
+            Flag(("-s", "--size"), "retentionSizeInMB", SIZE_MB, "Size such as 10G, plain numbers are bytes; -1: any."),
+        ),
+    ),
+    "persistence": PolicyCommands(
+        "persistence",
+        "persistence",
+        (
+            Flag(("-e", "--bookkeeper-ensemble"), "bookkeeperEnsemble", click.INT, "Bookies of a ledger.", 1),
+            Flag(("-w", "--bookkeeper-write-quorum"), "bookkeeperWriteQuorum", click.INT, "Copies of an entry.", 1),
+            Flag(("-a", "--bookkeeper-ack-quorum"), "bookkeeperAckQuorum", click.INT, "Copies before the receipt.", 1),
+            Flag(
+                ("-r", "--ml-mark-delete-max-rate"),
+                "managedLedgerMaxMarkDeleteRate",
+                click.FLOAT,
+                "Writes of a subscription's progress a second; 0: the broker's.",
+                0.0,
+            ),
+        ),
+    ),
+    "deduplication": PolicyCommands("deduplication", "deduplication", (Switch(""),)),
+    "deduplication_snapshot_interval": PolicyCommands(
+        "deduplication-snapshot-interval",
+        "deduplication-snapshot-interval",
+        _number("-i", "--interval", help="Seconds between snapshots of the sequence ids."),
+    ),
+    "max_producers": PolicyCommands(
+        "max-producers-per-topic",
+        "max-producers",
+        _number("-p", "--max-producers", "--max-producers-per-topic", help="0: any number."),
+    ),
+    "max_consumers": PolicyCommands(
+        "max-consumers-per-topic",
+        "max-consumers",
+        _number("-c", "--max-consumers", "--max-consumers-per-topic", help="0: any number."),
+    ),
+    "max_consumers_per_subscription": PolicyCommands(
+        "max-consumers-per-subscription",
+        "max-consumers-per-subscription",
+        _number("-c", "--max-consumers-per-subscription", help="0: any number."),
+    ),
+    "max_subscriptions": PolicyCommands(
+        "max-subscriptions-per-topic",
+        "max-subscriptions-per-topic",
+        _number("-m", "-s", "--max-subscriptions-per-topic", help="0: any number."),
+    ),
+    "max_topics": PolicyCommands(
+        "max-topics-per-namespace", "", _number("-t", "--max-topics-per-namespace", help="0: any number.")
+    ),
+    "max_message_size": PolicyCommands(
+        "", "max-message-size", (Flag(("-m", "--max-message-size"), "", SIZE, "Bytes; 0: the broker's limit."),)
+    ),
+    "max_unacked_per_consumer": PolicyCommands(
+        "max-unacked-messages-per-consumer",
+        "max-unacked-messages-per-consumer",
+        _number("-m", "-c", "--maxNum", "--max-unacked-messages-per-consumer", help="0: any number."),
+    ),
+    "max_unacked_per_subscription": PolicyCommands(
+        "max-unacked-messages-per-subscription",
+        "max-unacked-messages-per-subscription",
+        _number("-m", "-c", "--maxNum", "--max-unacked-messages-per-subscription", help="0: any number."),
+    ),
+    "dispatch_rate": PolicyCommands("dispatch-rate", "dispatch-rate", _DISPATCH_RATE),
+    "subscription_dispatch_rate": PolicyCommands(
+        "subscription-dispatch-rate", "subscription-dispatch-rate", _DISPATCH_RATE
+    ),
+    "replicator_dispatch_rate": PolicyCommands("replicator-dispatch-rate", "replicator-dispatch-rate", _DISPATCH_RATE),
+    "publish_rate": PolicyCommands(
+        "publish-rate",
+        "publish-rate",
+        (
+            Flag(
+                ("-m", "--msg-publish-rate"), "publishThrottlingRateInMsg", click.INT, "Messages a second; -1: any.", -1
+            ),
+            Flag(
+                ("-b", "--byte-publish-rate"), "publishThrottlingRateInByte", click.INT, "Bytes a second; -1: any.", -1
+            ),
+        ),
+    ),
+    "subscribe_rate": PolicyCommands(
+        "subscribe-rate",
+        "subscribe-rate",
+        (
+            Flag(
+                ("-sr", "--subscribe-rate"),
+                "subscribeThrottlingRatePerConsumer",
+                click.INT,
+                "Times in a period; -1: any.",
+                -1,
+            ),
+            Flag(("-st", "--subscribe-rate-period"), "ratePeriodInSecond", click.INT, "Period in seconds.", 30),
+        ),
+    ),
+    "delayed_delivery": PolicyCommands(
+        "delayed-delivery",
+        "delayed-delivery",
+        (Switch("active"), Flag(("-t", "--time"), "tickTime", MILLISECONDS, "Tick such as 1s.", "1s")),
+    ),
+    "compaction_threshold": PolicyCommands(
+        "compaction-threshold",
+        "compaction-threshold",
+        (Flag(("-t", "--threshold"), "", SIZE, "Backlog such as 100M at which a topic is compacted; 0: never."),),
+    ),
+    "inactive_topic": PolicyCommands(
+        "inactive-topic-policies",
+        "inactive-topic-policies",
+        (
+            Switch("deleteWhileInactive", ("-e/-d", "--enable-delete-while-inactive/--disable-delete-while-inactive")),
+            Flag(("-t", "--max-inactive-duration"), "maxInactiveDurationSeconds", SECONDS, "Time such as 1h."),
+            Flag(
+                ("-m", "--delete-mode"),
+                "inactiveTopicDeleteMode",
+                click.Choice(["delete_when_no_subscriptions", "delete_when_subscriptions_caught_up"]),
+                "Which subscriptions keep a topic.",
+            ),
+        ),
+    ),
+    "auto_topic_creation": PolicyCommands(
+        "auto-topic-creation",
+        "",
+        (
+            Switch("allowAutoTopicCreation"),
+            Flag(
+                ("-t", "--type"),
+                "topicType",
+                click.Choice(["partitioned", "non-partitioned"]),
+                "What is created.",
+                None,
+            ),
+            Flag(("-n", "--num-partitions"), "defaultNumPartitions", click.INT, "How many partitions.", None),
+        ),
+    ),
+    "auto_subscription_creation": PolicyCommands(
+        "auto-subscription-creation", "auto-subscription-creation", (Switch("allowAutoSubscriptionCreation"),)
+    ),
+    "subscription_expiration": PolicyCommands(
+        "subscription-expiration-time",
+        "",
+        (Flag(("-t", "--time"), "", BARE_MINUTES, "Time such as 7d; plain numbers are minutes; 0: never."),),
+    ),
+    "encryption_required": PolicyCommands("encryption-required", "", (Switch(""),)),
+    "subscription_auth_mode": PolicyCommands(
+        "subscription-auth-mode",
+        "",
+        (Flag(("-m", "--subscription-auth-mode"), "", click.Choice(["None", "Prefix"]), "Names a role may use."),),
+    ),
+    "schema_compatibility": PolicyCommands(
+        "schema-compatibility-strategy",
+        "schema-compatibility-strategy",
+        (Flag(("-c", "--compatibility", "--strategy"), "", click.STRING, "Such as BACKWARD or FULL_TRANSITIVE."),),
+    ),
+    "schema_validation": PolicyCommands("schema-validation-enforce", "schema-validation-enforce", (Switch(""),)),
+    "auto_update_schema": PolicyCommands("is-allow-auto-update-schema", "", (Switch(""),)),
+    "offload_threshold": PolicyCommands(
+        "offload-threshold", "", (Flag(("-s", "--size"), "", SIZE, "Size such as 10G; -1: never."),)
+    ),
+    "offload_threshold_seconds": PolicyCommands(
+        "offload-threshold-in-seconds", "", (Flag(("-t", "--time"), "", SECONDS, "Time such as 3h; -1: never."),)
+    ),
+}
+"""By the rows' names. Without commands: `replication`, `offload` and `offload_deletion_lag`, which nothing here acts upon."""
