@@ -187,8 +187,7 @@ class TopicRegistry:
         """What holds now; a topic that fails does not keep the others from theirs."""
         try:
             policies = await self._namespaces.effective_of(topic.name)
-            if policies != topic.policies:
-                await topic.policies_changed(policies)
+            await topic.policies_changed(policies)
         except NamespaceNotFoundError:
             return
         except MagnetarError as error:
