@@ -83,6 +83,7 @@ def consume_command(
             consumer_type=getattr(pulsar.ConsumerType, TYPES[subscription_type]),
             initial_position=getattr(pulsar.InitialPosition, subscription_position),
             receiver_queue_size=queue_size,
+            batch_index_ack_enabled=True,  # else what `-n` took from the middle of a batch would come again
         )
         stop = stop_on_ctrl_c()
         for count, message in enumerate(received(consumer, wait_s, stop), 1):

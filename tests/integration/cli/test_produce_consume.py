@@ -26,10 +26,12 @@ def test_text_split_repeated_and_in_order(shell: Shell) -> None:
     assert messages[0]["topic"] == "persistent://public/default/plain"
 
 
-def test_what_was_printed_is_acknowledged_and_the_rest_comes_next(shell: Shell) -> None:
-    shell.run("produce", "rest", "-m", "1,2,3,4", "-db")
-    assert [message["data"] for message in consumed(shell, "rest", 2)] == ["1", "2"]
-    assert [message["data"] for message in consumed(shell, "rest", 2)] == ["3", "4"]
+@pytest.mark.parametrize("batching", [(), ("-db",)], ids=["inside-a-batch", "one-by-one"])
+def test_what_was_printed_is_acknowledged_and_the_rest_comes_next(shell: Shell, batching: tuple[str, ...]) -> None:
+    topic = f"rest{''.join(batching)}"
+    shell.run("produce", topic, "-m", "1,2,3,4", *batching)
+    assert [message["data"] for message in consumed(shell, topic, 2)] == ["1", "2"]
+    assert [message["data"] for message in consumed(shell, topic, 2)] == ["3", "4"]
 
 
 def test_key_properties_and_an_unsplit_message(shell: Shell) -> None:
