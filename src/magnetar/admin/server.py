@@ -15,7 +15,7 @@ from magnetar.admin.access import CERTIFICATE
 from magnetar.admin.app import AdminApp
 from magnetar.admin.context import AdminContext
 from magnetar.admin.settings import runtime_settings
-from magnetar.base.config import StandaloneConfig
+from magnetar.base.broker_settings import BrokerSettings
 from magnetar.base.network import ACCEPT_BACKLOG
 from magnetar.bookkeeper.bookie.statistics import BookieStatistics
 from magnetar.broker.auth.tls import peer_certificate
@@ -41,7 +41,7 @@ class AdminServer:
         self,
         broker: Broker,
         bookie_statistics: Callable[[], BookieStatistics],
-        config: StandaloneConfig | None = None,
+        config: BrokerSettings | None = None,
     ) -> None:
         """`config` is what `brokers/configuration/runtime` shows; without one, what the broker itself was given."""
         settings = runtime_settings(config if config is not None else broker.config)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
-from magnetar.base.config import StandaloneConfig
+from magnetar.base.broker_settings import BrokerSettings
 from magnetar.base.settings import HIDDEN
 from magnetar.broker.config import BrokerConfig
 
 
-def runtime_settings(config: StandaloneConfig | BrokerConfig) -> dict[str, str]:
+def runtime_settings(config: BrokerSettings | BrokerConfig) -> dict[str, str]:
     """Every setting by its key in Pulsar's files, or by its own name where it has none. Secrets are hidden."""
     found: dict[str, str] = {}
     for field in dataclasses.fields(config):

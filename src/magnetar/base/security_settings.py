@@ -8,7 +8,7 @@ from magnetar.base.errors import ConfigError
 from magnetar.base.settings import setting
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # no slots: of several bases only one may have them
 class SecuritySettings:
     """A part of the server's configuration."""
 

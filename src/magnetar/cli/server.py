@@ -12,8 +12,9 @@ from pathlib import Path
 import click
 
 from magnetar.base import logs
-from magnetar.base.config import LOG_LEVELS, StandaloneConfig, load_config
+from magnetar.base.config import StandaloneConfig, load_config
 from magnetar.base.errors import ConfigError
+from magnetar.base.listen_settings import LOG_LEVELS
 from magnetar.base.settings import find, parse, table_of
 from magnetar.cli.settings import config_file_option
 

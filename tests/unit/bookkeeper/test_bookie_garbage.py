@@ -10,6 +10,7 @@ import pytest
 
 from magnetar.base.errors import MetadataError
 from magnetar.bookkeeper.bookie.bookie import Bookie
+from magnetar.bookkeeper.bookie.disk import DiskSpace, OsDisk
 from magnetar.bookkeeper.codes import FLAG_FENCE, FLAG_RECOVERY_ADD, ReturnCode
 from magnetar.bookkeeper.entry_format import pack_lac
 from tests.unit.bookkeeper.bookie_helpers import (
@@ -282,3 +283,46 @@ async def test_a_fencing_read_of_a_deleted_ledger_says_so(tmp_path: Path) -> Non
         await add(bookie, 1, 0)
         await bookie.collect_garbage()
         assert await read(bookie, 1, -1, FLAG_FENCE, KEY) == (ReturnCode.NO_LEDGER, None)
+
+
+class SmallDisk(OsDisk):
+    """As full as told."""
+
+    used_ratio = 0.0
+
+    def free(self, path: str) -> DiskSpace:
+        return DiskSpace(1 << 40, int((1 - self.used_ratio) * (1 << 40)))
+
+
+async def test_compaction_waits_for_room_and_dead_files_go_all_the_same(tmp_path: Path) -> None:
+    disk, clock, metadata = SmallDisk(), ManualClock(), Metadata(1, 2, 3)
+    settings = {"minor_compaction_interval_s": 10.0, "major_compaction_interval_s": 10.0, "minor_compaction_ratio": 0.3}
+    settings |= {"disk_free_plenty_bytes": 1 << 41, "entry_log_bytes": 5_000, "disk_usage_low_ratio": 0.92}
+    bookie = open_bookie(tmp_path, disk, clock=clock, list_ledgers=metadata.list, **settings)
+    async with bookie:
+        for ledgers in ((3, 3, 3, 3, 3), (1, 2, 2, 2, 2), (1, 1, 1, 2, 2)):  # an entry log for each
+            for number, ledger_id in enumerate(ledgers):
+                await add(bookie, ledger_id, len(bookie.ledger_ids()) * 10 + number, b"x" * 1000)
+            await bookie.checkpoint()
+        metadata.ledgers = {1}
+
+        async def compacted_at(used_ratio: float) -> tuple[int, int]:
+            disk.used_ratio = used_ratio
+            await bookie.check_disk()
+            clock.seconds += 11.0
+            await bookie._garbage.collect()
+            statistics = bookie.statistics()
+            return statistics.compacted_bytes_total, statistics.entry_logs_deleted_total
+
+        assert await compacted_at(0.96) == (0, 1), "full: nothing is copied, the dead log goes"
+        assert bookie.read_only
+        assert await compacted_at(0.93) == (0, 1), "not below the low water mark yet"
+        assert bookie.read_only
+        copied, deleted = await compacted_at(0.91)
+        assert not bookie.read_only
+        assert (1000 < copied < 2000, deleted) == (True, 2), (
+            "nearly full: the minor one only, which copies a fifth of a log"
+        )
+        copied, deleted = await compacted_at(0.5)
+        assert (copied > 4000, deleted) == (True, 3)
+        assert bookie.ledger_ids() == [1]

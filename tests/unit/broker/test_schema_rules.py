@@ -8,7 +8,7 @@ import json
 import pytest
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet
 
-from magnetar.base.config import SCHEMA_STRATEGIES
+from magnetar.base.broker_settings import SCHEMA_STRATEGIES
 from magnetar.broker.errors import IncompatibleSchemaError
 from magnetar.broker.schemas import key_value
 from magnetar.broker.schemas.compatibility import Strategy, check_pair, consumer_strategy, fingerprint, validate

@@ -309,6 +309,7 @@ class Bookie:
             self._ledger_exists,
             self._adds.bury,
             self.checkpoint,
+            lambda: self._monitor.pressure,
         )
 
     def _spawn(self) -> None:

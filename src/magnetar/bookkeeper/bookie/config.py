@@ -52,6 +52,8 @@ class BookieConfig:
     minor_compaction_interval_s: float = 600.0
     major_compaction_ratio: float = 0.8
     major_compaction_interval_s: float = 3600.0
+    gc_overreplicated_interval_s: float = 24 * 3600.0
+    """Between two looks for closed ledgers whose metadata names other bookies only; 0: never."""
     compaction_step_bytes: int = 4 * _MIB
     """Copied between two moments in which a flush of the write cache may run."""
     tombstone_retention_s: float = 7 * 24 * 3600.0
@@ -61,6 +63,10 @@ class BookieConfig:
     disk_usage_max_ratio: float = 0.95
     disk_free_plenty_bytes: int = 4 * 1024 * _MIB
     """The bookie is read-only when its disk is fuller than the ratio AND less than this is free; a nearly full big disk still serves."""
+    disk_usage_low_ratio: float = 0.95
+    """A read-only bookie is writable again below this (or with `disk_free_plenty_bytes` free)."""
+    disk_usage_warn_ratio: float = 0.9
+    """Above this, with less than plenty free, no major compaction: it needs room before it gives any."""
     disk_free_reserve_bytes: int = 256 * _MIB
     """High-priority writes (recovery) go on in read-only mode while this much is free."""
 
@@ -87,8 +93,11 @@ class BookieConfig:
             raise ConfigError(
                 "0 <= minor_compaction_ratio <= major_compaction_ratio <= 1 does not hold; correct the ratios"
             )
-        if not 0 < self.disk_usage_max_ratio <= 1:
-            raise ConfigError(f"bookie setting disk_usage_max_ratio is {self.disk_usage_max_ratio}; take (0, 1]")
+        if not 0 < self.disk_usage_low_ratio <= self.disk_usage_max_ratio <= 1:
+            raise ConfigError(
+                f"bookie settings disk_usage_low_ratio {self.disk_usage_low_ratio} and disk_usage_max_ratio "
+                f"{self.disk_usage_max_ratio}: take 0 < low <= max <= 1"
+            )
 
     @property
     def journal_path(self) -> str:

@@ -16,6 +16,7 @@ from magnetar.base.errors import CorruptionError, MagnetarError
 from magnetar.base.executor import Executor
 from magnetar.bookkeeper.bookie.compaction import LogCompaction
 from magnetar.bookkeeper.bookie.config import BookieConfig
+from magnetar.bookkeeper.bookie.disk_monitor import DiskPressure
 from magnetar.bookkeeper.bookie.entry_log import EntryLogMeta
 from magnetar.bookkeeper.bookie.entry_log_format import HEADER_BYTES
 from magnetar.bookkeeper.bookie.ledger_state import LedgerState
@@ -47,6 +48,7 @@ class GarbageCollector:
         ledger_exists: LedgerExists | None,
         bury: Callable[[LedgerState, int], None],
         checkpoint: Callable[[], Awaitable[None]],
+        pressure: Callable[[], DiskPressure],
     ) -> None:
         self._config = config
         self._clock = clock
@@ -58,6 +60,7 @@ class GarbageCollector:
         self._ledger_exists = ledger_exists
         self._bury = bury
         self._checkpoint = checkpoint
+        self._pressure = pressure
         self._minor_at_s = clock.monotonic_s() + config.minor_compaction_interval_s
         self._major_at_s = clock.monotonic_s() + config.major_compaction_interval_s
         self.ledgers_deleted_total = 0
@@ -155,12 +158,16 @@ class GarbageCollector:
     # ---- Compaction
 
     def _due_ratio(self, major: bool) -> float:
+        """0 when no compaction is due, or when copies have no room; one that was put off comes with the next round."""
+        pressure = self._pressure()
+        if pressure is DiskPressure.FULL:
+            return 0.0
         now_s = self._clock.monotonic_s()
         ratio = 0.0
         if now_s >= self._minor_at_s:
             ratio = self._config.minor_compaction_ratio
             self._minor_at_s = now_s + self._config.minor_compaction_interval_s
-        if major or now_s >= self._major_at_s:
+        if pressure is DiskPressure.NONE and (major or now_s >= self._major_at_s):
             ratio = self._config.major_compaction_ratio
             self._major_at_s = now_s + self._config.major_compaction_interval_s
         return ratio

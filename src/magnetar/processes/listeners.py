@@ -1,0 +1,34 @@
+"""The addresses of a broker, bound before anything is built that must name them."""
+
+from __future__ import annotations
+
+from magnetar.base.broker_settings import BrokerSettings
+from magnetar.base.errors import StartupError
+from magnetar.base.network import AsyncioNetwork, SocketListener
+
+
+class Listeners:
+    """The bound addresses; the TLS ones are None unless configured. Raises StartupError, leaving nothing bound."""
+
+    def __init__(self, config: BrokerSettings) -> None:
+        self._network = AsyncioNetwork()
+        self._address = config.bind_address
+        self._bound: list[SocketListener] = []
+        try:
+            self.binary = self._bind(config.port)
+            self.http = self._bind(config.http_port)
+            self.binary_tls = self._bind(config.port_tls) if config.port_tls >= 0 else None
+            self.http_tls = self._bind(config.http_port_tls) if config.http_port_tls >= 0 else None
+        except StartupError:
+            for listener in self._bound:
+                listener.socket.close()
+            raise
+
+    def _bind(self, port: int) -> SocketListener:
+        listener = self._network.bind(self._address, port)
+        self._bound.append(listener)
+        return listener
+
+    async def close(self) -> None:
+        for listener in self._bound:
+            await listener.close()
