@@ -103,6 +103,18 @@ class CookieError(StartupError):
     slug = "bookie-cookie"
 
 
+class RegistrationError(StartupError):
+    """A bookie's registration in the metadata store cannot be made or read."""
+
+    slug = "bookie-registration"
+
+
+class ClusterLayoutError(StartupError):
+    """The metadata store holds no BookKeeper cluster, or one whose layout is not supported."""
+
+    slug = "cluster-layout"
+
+
 _BY_CODE: dict[int, type[LedgerError]] = {
     ReturnCode.NO_LEDGER: NoSuchLedgerError,
     ReturnCode.NO_ENTRY: NoSuchEntryError,

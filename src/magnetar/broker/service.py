@@ -35,7 +35,7 @@ from magnetar.broker.upkeep import Upkeep
 from magnetar.managed_ledger.entry_cache import EntryCache
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
 from magnetar.metadata import paths
-from magnetar.metadata.store import MetadataStore
+from magnetar.metadata.store import RESYNC, MetadataStore
 
 logger = logging.getLogger(__name__)
 
@@ -139,6 +139,9 @@ class Broker:
 
     def _metadata_changed(self, path: str) -> None:
         """Policies of a namespace or a topic take effect on loaded topics at once, whichever broker they were set at."""
+        if path == RESYNC:
+            for namespace in dict.fromkeys(topic.name.namespace_name for topic in self.topics.loaded):
+                self._scope.spawn(self.topics.policies_changed(namespace), "policies may have changed")
         parts = path.removeprefix(paths.POLICIES_PATH + "/").split("/")
         if path.startswith(paths.POLICIES_PATH + "/") and len(parts) == 2:
             self._scope.spawn(self.topics.policies_changed(NamespaceName(parts[0], parts[1])), "policies changed")

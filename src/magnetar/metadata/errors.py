@@ -24,3 +24,17 @@ class MetadataClosedError(MetadataError):
 
     slug = "metadata-closed"
     retriable = False
+
+
+class MetadataConnectionError(MetadataError):
+    """The metadata server could not be reached, or the connection broke: what was asked for may have been done, or not."""
+
+    slug = "metadata-connection"
+    retriable = True
+
+
+class SessionExpiredError(MetadataError):
+    """The session ended before the call did; ephemeral nodes are gone."""
+
+    slug = "session-expired"
+    retriable = True

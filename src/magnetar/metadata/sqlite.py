@@ -12,7 +12,7 @@ import sqlite3
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Final, TypeVar
 
 from magnetar.base.errors import (
     CorruptionError,
@@ -26,10 +26,12 @@ from magnetar.base.errors import (
 )
 from magnetar.base.executor import Executor
 from magnetar.metadata.errors import EphemeralParentError, MetadataClosedError, NodeHasChildrenError
+from magnetar.metadata.listeners import Listeners
 from magnetar.metadata.store import (
     SEQUENCE_DIGITS,
     Listener,
     Node,
+    SessionListener,
     check_path,
     check_put,
     check_version,
@@ -40,6 +42,9 @@ T = TypeVar("T")
 
 WRITES_PER_TRANSACTION_MAX = 2_000
 """Writes committed together; the rest waits for the next transaction, so that none holds the worker for long."""
+
+SESSION_ID: Final = 1
+"""Of the one process that has the file; also what marks an ephemeral node."""
 
 LOCK_TIMEOUT_S = 2.0
 """How long `open` waits for another process to let go of the file before it gives up with StartupError."""
@@ -70,7 +75,7 @@ CREATE UNIQUE INDEX nodes_by_path ON nodes (parent, name);
 CREATE INDEX nodes_ephemeral ON nodes (id) WHERE ephemeral = 1;
 INSERT INTO nodes (parent, name, value, version, ephemeral, next_sequence) VALUES ('', '', x'', 0, 0, 0);
 """
-_GET = "SELECT value, version FROM nodes WHERE parent = ? AND name = ?"
+_GET = "SELECT value, version, ephemeral FROM nodes WHERE parent = ? AND name = ?"
 _FIND = "SELECT id, version, ephemeral, next_sequence FROM nodes WHERE parent = ? AND name = ?"
 _INSERT = "INSERT INTO nodes (parent, name, value, version, ephemeral, next_sequence) VALUES (?, ?, ?, 0, ?, 0)"
 _UPDATE = "UPDATE nodes SET value = ?, version = version + 1 WHERE id = ?"
@@ -116,8 +121,7 @@ class SqliteMetadataStore:
         self._loop = asyncio.get_running_loop()
         self._queue: deque[_Write] = deque()
         self._changed: deque[str] = deque()
-        self._listeners: dict[int, Listener] = {}
-        self._watches = 0
+        self._listeners = Listeners()
         self._closed = False
         self._broken: StorageError | None = None
 
@@ -128,10 +132,19 @@ class SqliteMetadataStore:
         connection = await executor.run(_connect, path)
         return cls(path, executor, connection)
 
+    @property
+    def session_id(self) -> int:
+        """The process is the session: what it left behind is gone before the file is open again."""
+        return SESSION_ID
+
+    @property
+    def session_timeout_s(self) -> float:
+        return 0.0
+
     async def get(self, path: str) -> Node | None:
         check_path(path)
         row = await self._read(self._fetch_one, _GET, split_path(path))
-        return None if row is None else Node(row[0], row[1])
+        return None if row is None else Node(*row)
 
     async def put(
         self,
@@ -168,11 +181,12 @@ class SqliteMetadataStore:
     async def exists(self, path: str) -> bool:
         return await self.get(path) is not None
 
-    def watch(self, listener: Listener) -> Callable[[], None]:
-        self._watches += 1
-        number = self._watches
-        self._listeners[number] = listener
-        return lambda: self._listeners.pop(number, None) and None
+    def watch(self, listener: Listener, prefix: str = "/") -> Callable[[], None]:
+        return self._listeners.watch(listener, prefix)
+
+    def on_session(self, listener: SessionListener) -> Callable[[], None]:
+        """Never told anything: the session lives as long as the process has the file open."""
+        return self._listeners.on_session(listener)
 
     async def close(self) -> None:
         if self._closed:
@@ -207,14 +221,12 @@ class SqliteMetadataStore:
     def _notify(self) -> None:
         changed = self._changed
         while changed:
-            path = changed.popleft()
-            for listener in list(self._listeners.values()):
-                listener(path)
+            self._listeners.changed(changed.popleft())
 
     # ---- On the worker
 
-    def _fetch_one(self, statement: str, values: tuple[str, ...]) -> tuple[bytes, int] | None:
-        row: tuple[bytes, int] | None = self._connection.execute(statement, values).fetchone()
+    def _fetch_one(self, statement: str, values: tuple[str, ...]) -> tuple[Any, ...] | None:
+        row: tuple[Any, ...] | None = self._connection.execute(statement, values).fetchone()
         return row
 
     def _fetch_names(self, path: str) -> list[str]:

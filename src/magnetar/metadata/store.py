@@ -6,7 +6,8 @@ Owns the Protocol and the rules that every implementation keeps; `tests/contract
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum
 from typing import Final, Protocol
 
 from magnetar.base.errors import BadVersionError, InvalidArgumentError
@@ -23,6 +24,29 @@ SEQUENCE_DIGITS: Final = 10
 Listener = Callable[[str], None]
 """Called with the path of a node that was created, written or deleted. Must not raise and must not block."""
 
+RESYNC: Final = "/"
+"""What a listener hears instead of a node's path when changes may have been missed: read again whatever you depend on."""
+
+
+class SessionEvent(Enum):
+    """What happens to a store's session, as in Pulsar's metadata store."""
+
+    CONNECTION_LOST = "ConnectionLost"
+    """Calls fail and changes are not heard; the session, and what is ephemeral in it, may still live."""
+
+    RECONNECTED = "Reconnected"
+    """The same session goes on. Listeners of `watch` hear RESYNC."""
+
+    SESSION_LOST = "SessionLost"
+    """The session has ended, or may have: whoever relies on an ephemeral node must stop acting on it now."""
+
+    SESSION_REESTABLISHED = "SessionReestablished"
+    """A new session has begun: ephemeral nodes are gone and may be created again. Listeners of `watch` hear RESYNC."""
+
+
+SessionListener = Callable[[SessionEvent], None]
+"""Called on the event loop. Must not raise and must not block."""
+
 
 @dataclass(frozen=True, slots=True)
 class Node:
@@ -30,10 +54,25 @@ class Node:
 
     value: bytes
     version: int
+    owner: int = field(default=0, compare=False)
+    """The session that an ephemeral node belongs to; 0: not ephemeral. A store's own is its `session_id`."""
 
 
 class MetadataStore(Protocol):
-    """Every single call is atomic and durable when it returns. Paths look like `/ledgers/00/0000/L0001`."""
+    """Every single call is atomic and durable when it returns. Paths look like `/ledgers/00/0000/L0001`.
+
+    Any call may raise MetadataConnectionError when the store lies elsewhere: a write may then have been done, or not.
+    """
+
+    @property
+    def session_id(self) -> int:
+        """Never 0. Changes with SESSION_REESTABLISHED."""
+        ...
+
+    @property
+    def session_timeout_s(self) -> float:
+        """How long ephemeral nodes outlive a process that was killed; 0: they do not."""
+        ...
 
     async def get(self, path: str) -> Node | None:
         """The node, or None when the path does not exist (and only then)."""
@@ -71,11 +110,16 @@ class MetadataStore(Protocol):
 
     async def exists(self, path: str) -> bool: ...
 
-    def watch(self, listener: Listener) -> Callable[[], None]:
-        """Tell `listener` of every named node's change, in commit order, before the changing call returns.
+    def watch(self, listener: Listener, prefix: str = "/") -> Callable[[], None]:
+        """Tell `listener` of every named node's change at or below `prefix`, in commit order, before a changing call of
+        this store returns. Parents that a put creates on the way may be told or not. After an interruption it hears RESYNC.
 
-        Parents that a put creates on the way are not told. Answers the function that ends the watch.
+        Answers the function that ends the watch.
         """
+        ...
+
+    def on_session(self, listener: SessionListener) -> Callable[[], None]:
+        """Tell `listener` what happens to the session. Answers the function that ends this."""
         ...
 
     async def close(self) -> None:
@@ -125,6 +169,11 @@ def split_path(path: str) -> tuple[str, str]:
         return "", ""
     parent, _, name = path.rpartition("/")
     return parent or "/", name
+
+
+def within(path: str, prefix: str) -> bool:
+    """Whether a listener for `prefix` hears of `path`."""
+    return prefix == "/" or path in (prefix, RESYNC) or path.startswith(prefix + "/")
 
 
 def _check_characters(path: str) -> None:

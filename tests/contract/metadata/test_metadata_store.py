@@ -13,7 +13,7 @@ from magnetar.base.executor import InlineExecutor, ThreadExecutor
 from magnetar.metadata.errors import EphemeralParentError, MetadataClosedError, NodeHasChildrenError
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.metadata.sqlite import SqliteMetadataStore
-from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore, Node
+from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore, Node, SessionEvent
 
 
 class Session:
@@ -222,3 +222,33 @@ async def test_a_closed_store_refuses_everything(store: MetadataStore) -> None:
         await store.put("/a", b"")
     with pytest.raises(MetadataClosedError):
         await store.delete("/a")
+
+
+async def test_a_watch_of_a_prefix_hears_what_is_below_it(store: MetadataStore) -> None:
+    heard: list[str] = []
+    stop = store.watch(heard.append, "/a/b")
+    for path in ("/a/b", "/a/bc", "/a/b/c", "/a", "/d"):
+        await store.put(path, b"")
+    assert heard == ["/a/b", "/a/b/c"]
+    stop()
+    with pytest.raises(InvalidArgumentError):
+        store.watch(heard.append, "a")
+
+
+async def test_an_ephemeral_node_names_the_session_that_owns_it(store: MetadataStore) -> None:
+    await store.put("/e", b"", ephemeral=True)
+    await store.put("/p", b"")
+    ephemeral, persistent = await store.get("/e"), await store.get("/p")
+    assert ephemeral is not None
+    assert persistent is not None
+    assert ephemeral.owner == store.session_id != 0
+    assert persistent.owner == 0
+
+
+async def test_nobody_is_told_of_a_session_that_goes_on(store: MetadataStore) -> None:
+    told: list[SessionEvent] = []
+    stop = store.on_session(told.append)
+    await store.put("/a", b"")
+    assert told == []
+    stop()
+    stop()

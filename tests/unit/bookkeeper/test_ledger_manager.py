@@ -16,7 +16,9 @@ METADATA = LedgerMetadata(1, 1, 1, (Segment(0, ("b0",)),), c_token=11)
 
 
 def with_counter_at(store: MemoryMetadataStore, parent: str, value: int) -> None:
-    store._records[parent].next_sequence = value
+    record = store.tree.find(parent)
+    assert record is not None
+    record.next_sequence = value
 
 
 async def test_ids_rise_and_leave_no_trace_of_the_counter() -> None:

@@ -15,7 +15,7 @@ from magnetar.broker.namespaces.policies import Document, EffectivePolicies
 from magnetar.broker.namespaces.topic_policies import TopicPolicyStore
 from magnetar.broker.naming import NamespaceName, TopicName
 from magnetar.metadata import paths
-from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore
+from magnetar.metadata.store import MUST_NOT_EXIST, RESYNC, MetadataStore
 
 _POLICIES_ROOTS = (paths.POLICIES_PATH + "/", paths.TOPIC_POLICIES_PATH + "/")
 
@@ -35,7 +35,7 @@ class NamespaceRegistry:
         self._unwatch()
 
     def _changed(self, path: str) -> None:
-        if path.startswith(_POLICIES_ROOTS):
+        if path == RESYNC or path.startswith(_POLICIES_ROOTS):
             self._changes += 1
             self._effective.clear()
 
