@@ -115,6 +115,25 @@ class ClusterLayoutError(StartupError):
     slug = "cluster-layout"
 
 
+class EntryLostError(LedgerError):
+    """All bookies that have to hold an entry are there and deny it: no copy is left."""
+
+    slug = "entry-lost"
+
+
+class EntryUnreadableError(LedgerError):
+    """No bookie gave an entry, and not all of them deny having it: it may come back with a bookie."""
+
+    slug = "entry-unreadable"
+    retriable = True
+
+
+class UnderreplicationFormatError(LedgerError):
+    """What lies below /ledgers/underreplication is not what BookKeeper writes there. Auto-recovery leaves it alone and stops."""
+
+    slug = "underreplication-format"
+
+
 _BY_CODE: dict[int, type[LedgerError]] = {
     ReturnCode.NO_LEDGER: NoSuchLedgerError,
     ReturnCode.NO_ENTRY: NoSuchEntryError,

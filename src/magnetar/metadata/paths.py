@@ -26,6 +26,9 @@ UNDERREPLICATION_LOCKS_PATH: Final = f"{UNDERREPLICATION_PATH}/locks"
 AUDITOR_VOTE_PREFIX: Final = f"{UNDERREPLICATION_PATH}/auditorelection/V_"
 REPLICATION_DISABLED_PATH: Final = f"{UNDERREPLICATION_PATH}/disable"
 LOST_BOOKIE_RECOVERY_DELAY_PATH: Final = f"{UNDERREPLICATION_PATH}/lostBookieRecoveryDelay"
+CHECK_ALL_LEDGERS_TIME_PATH: Final = f"{UNDERREPLICATION_PATH}/checkallledgersctime"
+PLACEMENT_POLICY_CHECK_TIME_PATH: Final = f"{UNDERREPLICATION_PATH}/placementpolicycheckctime"
+REPLICAS_CHECK_TIME_PATH: Final = f"{UNDERREPLICATION_PATH}/replicascheckctime"
 
 SHORT_LEDGER_ID_LIMIT: Final = 2**31 - 1
 """Ids below it use the ten-digit path and come from `idgen`; the others use nineteen digits and come from `idgen-long`."""
@@ -123,6 +126,12 @@ def underreplicated_ledger_path(ledger_id: int) -> str:
     digits = f"{ledger_id:016x}"
     levels = "/".join(digits[start : start + 4] for start in range(0, 16, 4))
     return f"{UNDERREPLICATED_LEDGERS_PATH}/{levels}/urL{ledger_id:010d}"
+
+
+def underreplicated_ledger_id(name: str) -> int | None:
+    """The id in `urL%010d`, of a marked ledger or of a lock; None for any other name."""
+    digits = name.removeprefix("urL")
+    return int(digits) if digits != name and digits.isascii() and digits.isdigit() else None
 
 
 def underreplication_lock_path(ledger_id: int) -> str:

@@ -1,0 +1,293 @@
+"""Which ledgers miss copies, who works on which, and whether anybody may (BookKeeper ZkLedgerUnderreplicationManager).
+
+The tree and the bytes are BookKeeper's: text protobufs, but for the times of the checks, which are binary. A marked ledger is the node
+`ledgers/hhhh/hhhh/hhhh/hhhh/urL<id>`, the lock of the worker on it the ephemeral `locks/urL<id>`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from typing import Final, NamedTuple
+
+from google.protobuf import text_format
+from google.protobuf.message import DecodeError, Message
+
+from magnetar.base.clock import Clock
+from magnetar.base.errors import BadVersionError, InvalidArgumentError, NodeNotFoundError
+from magnetar.bookkeeper.errors import UnderreplicationFormatError
+from magnetar.metadata import paths
+from magnetar.metadata.errors import NodeHasChildrenError
+from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore
+from magnetar.wire.bookkeeper.DataFormats_pb2 import (
+    CheckAllLedgersFormat,
+    LedgerRereplicationLayoutFormat,
+    LockDataFormat,
+    PlacementPolicyCheckFormat,
+    ReplicasCheckFormat,
+    UnderreplicatedLedgerFormat,
+)
+
+LAYOUT_TYPE: Final = "BASIC"
+LAYOUT_VERSION: Final = 1
+
+
+class PeriodicCheck(NamedTuple):
+    """A check whose last time is kept in the store, so that it survives a change of auditors."""
+
+    path: str
+    message: type[CheckAllLedgersFormat] | type[PlacementPolicyCheckFormat] | type[ReplicasCheckFormat]
+    field: str
+
+
+CHECK_ALL_LEDGERS: Final = PeriodicCheck(
+    paths.CHECK_ALL_LEDGERS_TIME_PATH, CheckAllLedgersFormat, "checkAllLedgersCTime"
+)
+CHECK_PLACEMENT: Final = PeriodicCheck(
+    paths.PLACEMENT_POLICY_CHECK_TIME_PATH, PlacementPolicyCheckFormat, "placementPolicyCheckCTime"
+)
+CHECK_REPLICAS: Final = PeriodicCheck(paths.REPLICAS_CHECK_TIME_PATH, ReplicasCheckFormat, "replicasCheckCTime")
+
+
+class UnderreplicatedLedger(NamedTuple):
+    """A mark: the bookies whose copies are missing (maybe none are named), and when it was set (ms; -1 unknown)."""
+
+    ledger_id: int
+    replicas: tuple[str, ...]
+    ctime_ms: int
+
+
+class LedgerLock(NamedTuple):
+    """A marked ledger that is ours to repair. `version`: of the mark; it changes when the ledger is marked again meanwhile."""
+
+    ledger_id: int
+    version: int
+
+
+class UnderreplicationManager:
+    """One worker's or auditor's view. `holder`: the bookie id (or host) that its locks name."""
+
+    def __init__(self, store: MetadataStore, clock: Clock, holder: str) -> None:
+        self._store = store
+        self._clock = clock
+        self._lock_data = _text(LockDataFormat(bookieId=holder))
+
+    async def prepare(self) -> None:
+        """Create what is missing of the tree. Raises UnderreplicationFormatError when another layout is there."""
+        layout = LedgerRereplicationLayoutFormat(type=LAYOUT_TYPE, version=LAYOUT_VERSION)
+        await self._create(paths.UNDERREPLICATION_LAYOUT_PATH, _text(layout))
+        node = await self._store.get(paths.UNDERREPLICATION_LAYOUT_PATH)
+        found = LedgerRereplicationLayoutFormat()
+        if node is not None:
+            _parse_text(node.value, found, paths.UNDERREPLICATION_LAYOUT_PATH)
+            if (found.type, found.version) != (LAYOUT_TYPE, LAYOUT_VERSION):
+                raise UnderreplicationFormatError(
+                    f"{paths.UNDERREPLICATION_LAYOUT_PATH} says {found.type}:{found.version}, only {LAYOUT_TYPE}:{LAYOUT_VERSION} is known"
+                )
+        await self._create(paths.UNDERREPLICATED_LEDGERS_PATH, b"")
+        await self._create(paths.UNDERREPLICATION_LOCKS_PATH, b"")
+
+    # ---- Marks
+
+    async def mark(self, ledger_id: int, replicas: Iterable[str]) -> bool:
+        """The ledger misses the copies of these bookies. Adds to a mark that is there; True when anything was written.
+
+        A mark that says all of it already stays as it is: whoever repairs the ledger checks all of it.
+        """
+        path = paths.underreplicated_ledger_path(ledger_id)
+        while True:
+            node = await self._store.get(path)
+            message = UnderreplicatedLedgerFormat()
+            if node is not None:
+                _parse_text(node.value, message, path)
+            missing = sorted(set(replicas) - set(message.replica))
+            if node is not None and not missing:
+                return False
+            message.replica.extend(missing)
+            message.ctime = self._clock.now_ms()
+            try:
+                await self._store.put(path, _text(message), MUST_NOT_EXIST if node is None else node.version)
+                return True
+            except BadVersionError:
+                continue  # somebody else marked or repaired it meanwhile: look again
+
+    async def get(self, ledger_id: int) -> UnderreplicatedLedger | None:
+        """The mark, None when the ledger has none."""
+        path = paths.underreplicated_ledger_path(ledger_id)
+        node = await self._store.get(path)
+        if node is None:
+            return None
+        message = UnderreplicatedLedgerFormat()
+        _parse_text(node.value, message, path)
+        return UnderreplicatedLedger(
+            ledger_id, tuple(message.replica), message.ctime if message.HasField("ctime") else -1
+        )
+
+    async def marked(self) -> list[int]:
+        """The ids of all marked ledgers, ascending."""
+        return sorted([ledger_id async for ledger_id in self._walk(paths.UNDERREPLICATED_LEDGERS_PATH, None)])
+
+    # ---- Locks
+
+    async def acquire(self, rng: random.Random, skip: Collection[int] = ()) -> LedgerLock | None:
+        """Lock any marked ledger that is neither locked nor in `skip`; None when there is none."""
+        locks = set(await self._store.children(paths.UNDERREPLICATION_LOCKS_PATH))
+        taken = {paths.underreplicated_ledger_id(name) for name in locks}
+        async for ledger_id in self._walk(paths.UNDERREPLICATED_LEDGERS_PATH, rng.shuffle):
+            if ledger_id in taken or ledger_id in skip:
+                continue
+            if (lock := await self.lock(ledger_id)) is not None:
+                return lock
+        return None
+
+    async def lock(self, ledger_id: int) -> LedgerLock | None:
+        """Lock one marked ledger; None when it is not marked, or somebody else's."""
+        try:
+            path = paths.underreplication_lock_path(ledger_id)
+            await self._store.put(path, self._lock_data, MUST_NOT_EXIST, ephemeral=True)
+        except BadVersionError:
+            return None
+        node = await self._store.get(paths.underreplicated_ledger_path(ledger_id))
+        if node is None:  # repaired by the one who held the lock before us
+            await self._unlock(ledger_id)
+            return None
+        return LedgerLock(ledger_id, node.version)
+
+    async def holds(self, lock: LedgerLock) -> bool:
+        """Whether the lock is still there and names us: it vanishes with the session."""
+        node = await self._store.get(paths.underreplication_lock_path(lock.ledger_id))
+        return node is not None and node.value == self._lock_data
+
+    async def holder(self, ledger_id: int) -> str | None:
+        """Who works on the ledger; None when nobody does."""
+        path = paths.underreplication_lock_path(ledger_id)
+        node = await self._store.get(path)
+        if node is None:
+            return None
+        message = LockDataFormat()
+        _parse_text(node.value, message, path)
+        return message.bookieId
+
+    async def mark_replicated(self, lock: LedgerLock) -> bool:
+        """Delete the mark, unless the ledger was marked again since it was locked, and unlock. True when the mark is gone."""
+        path = paths.underreplicated_ledger_path(lock.ledger_id)
+        gone = True
+        try:
+            await self._store.delete(path, lock.version)
+            await self._delete_empty_parents(path)
+        except NodeNotFoundError:
+            pass
+        except BadVersionError:
+            gone = False
+        finally:
+            await self._unlock(lock.ledger_id)
+        return gone
+
+    async def release(self, lock: LedgerLock) -> None:
+        """Unlock; the mark stays."""
+        await self._unlock(lock.ledger_id)
+
+    # ---- Switches and settings
+
+    async def enabled(self) -> bool:
+        return not await self._store.exists(paths.REPLICATION_DISABLED_PATH)
+
+    async def disable(self) -> bool:
+        """Pause all auditors and workers of the cluster; False when they were paused already."""
+        return await self._create(paths.REPLICATION_DISABLED_PATH, b"")
+
+    async def enable(self) -> bool:
+        """Let them go on; False when they were not paused."""
+        try:
+            await self._store.delete(paths.REPLICATION_DISABLED_PATH)
+        except NodeNotFoundError:
+            return False
+        return True
+
+    async def lost_bookie_recovery_delay_s(self) -> int | None:
+        """How long a single lost bookie may stay away before its ledgers are copied; None when nobody has said."""
+        node = await self._store.get(paths.LOST_BOOKIE_RECOVERY_DELAY_PATH)
+        if node is None:
+            return None
+        try:
+            return int(node.value)
+        except ValueError:
+            raise UnderreplicationFormatError(
+                f"{paths.LOST_BOOKIE_RECOVERY_DELAY_PATH} holds {node.value!r}, a number of seconds is expected"
+            ) from None
+
+    async def initialize_lost_bookie_recovery_delay(self, seconds: int) -> None:
+        """Write the delay unless the cluster has one."""
+        await self._create(paths.LOST_BOOKIE_RECOVERY_DELAY_PATH, str(seconds).encode())
+
+    async def set_lost_bookie_recovery_delay(self, seconds: int) -> None:
+        if seconds < 0:
+            raise InvalidArgumentError(f"the delay is {seconds} s; it must be 0 (at once) or more")
+        await self._store.put(paths.LOST_BOOKIE_RECOVERY_DELAY_PATH, str(seconds).encode())
+
+    async def check_time_ms(self, check: PeriodicCheck) -> int:
+        """When the check last ended, in ms since the epoch; -1: never."""
+        node = await self._store.get(check.path)
+        if node is None:
+            return -1
+        message = check.message()
+        try:
+            message.ParseFromString(node.value)
+        except DecodeError as error:
+            raise UnderreplicationFormatError(f"{check.path} is damaged: {error}") from error
+        return int(getattr(message, check.field)) if message.HasField(check.field) else -1  # type: ignore[arg-type]
+
+    async def set_check_time_ms(self, check: PeriodicCheck, time_ms: int) -> None:
+        await self._store.put(check.path, check.message(**{check.field: time_ms}).SerializeToString())
+
+    # ---- Parts
+
+    async def _create(self, path: str, value: bytes) -> bool:
+        try:
+            await self._store.put(path, value, MUST_NOT_EXIST)
+        except BadVersionError:
+            return False
+        return True
+
+    async def _unlock(self, ledger_id: int) -> None:
+        """Delete the lock if it is ours: after a lost session it may be somebody else's."""
+        path = paths.underreplication_lock_path(ledger_id)
+        node = await self._store.get(path)
+        if node is None or node.value != self._lock_data:
+            return
+        try:
+            await self._store.delete(path, node.version)
+        except (NodeNotFoundError, BadVersionError):
+            return
+
+    async def _delete_empty_parents(self, path: str) -> None:
+        parent = path.rpartition("/")[0]
+        while parent != paths.UNDERREPLICATED_LEDGERS_PATH:
+            try:
+                await self._store.delete(parent)
+            except (NodeHasChildrenError, NodeNotFoundError):
+                return
+            parent = parent.rpartition("/")[0]
+
+    async def _walk(self, path: str, shuffle: Callable[[list[str]], None] | None) -> AsyncIterator[int]:
+        names = await self._store.children(path)
+        if shuffle is not None:  # or all workers would run for the same ledger
+            shuffle(names)
+        for name in names:
+            ledger_id = paths.underreplicated_ledger_id(name)
+            if ledger_id is not None:
+                yield ledger_id
+            else:
+                async for found in self._walk(f"{path}/{name}", shuffle):
+                    yield found
+
+
+def _text(message: Message) -> bytes:
+    return text_format.MessageToString(message).encode()
+
+
+def _parse_text(data: bytes, message: Message, path: str) -> None:
+    try:
+        text_format.Parse(data, message)
+    except (text_format.ParseError, UnicodeDecodeError) as error:
+        raise UnderreplicationFormatError(f"{path} is damaged: {error}") from error
