@@ -18,7 +18,7 @@ from magnetar.base.errors import BadVersionError, InvalidArgumentError, NodeNotF
 from magnetar.bookkeeper.errors import UnderreplicationFormatError
 from magnetar.metadata import paths
 from magnetar.metadata.errors import NodeHasChildrenError
-from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore
+from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore, Node
 from magnetar.wire.bookkeeper.DataFormats_pb2 import (
     CheckAllLedgersFormat,
     LedgerRereplicationLayoutFormat,
@@ -155,8 +155,7 @@ class UnderreplicationManager:
 
     async def holds(self, lock: LedgerLock) -> bool:
         """Whether the lock is still there and names us: it vanishes with the session."""
-        node = await self._store.get(paths.underreplication_lock_path(lock.ledger_id))
-        return node is not None and node.value == self._lock_data
+        return self._ours(await self._store.get(paths.underreplication_lock_path(lock.ledger_id)))
 
     async def holder(self, ledger_id: int) -> str | None:
         """Who works on the ledger; None when nobody does."""
@@ -253,12 +252,15 @@ class UnderreplicationManager:
         """Delete the lock if it is ours: after a lost session it may be somebody else's."""
         path = paths.underreplication_lock_path(ledger_id)
         node = await self._store.get(path)
-        if node is None or node.value != self._lock_data:
+        if node is None or not self._ours(node):
             return
         try:
             await self._store.delete(path, node.version)
         except (NodeNotFoundError, BadVersionError):
             return
+
+    def _ours(self, node: Node | None) -> bool:
+        return node is not None and node.owner == self._store.session_id and node.value == self._lock_data
 
     async def _delete_empty_parents(self, path: str) -> None:
         parent = path.rpartition("/")[0]
