@@ -93,7 +93,9 @@ class Standalone:
                 rng=random.Random(rng.random()),
             )
         )
-        admin = await stack.enter_async_context(AdminServer(self.broker, self.bookie.statistics, config))
+        # `failed` without a failure: the server was told over HTTP to stop
+        shut_down = self.failed.set
+        admin = await stack.enter_async_context(AdminServer(self.broker, self.bookie.statistics, config, shut_down))
         await serve_broker(self.broker, admin, listeners)
 
     def _register(self, bookies: BookieDirectory, writable: bool) -> None:

@@ -12,6 +12,7 @@ from magnetar.broker.connection.session import Handler
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand
 
 GRANTED_BY_DESIGN = {"/status.html", "/admin/v2/brokers/ready"}
+SERVER_WIDE = tuple(f"/admin/v2/{noun}" for noun in ("clusters", "tenants", "brokers", "resource-quotas"))
 ON_THE_MESSAGE_PATH = ("SEND", "FLOW", "ACK", "REDELIVER_UNACKNOWLEDGED_MESSAGES")
 
 
@@ -54,9 +55,7 @@ def test_rows_that_change_something_take_more_than_a_look() -> None:
         if method == "GET":
             continue
         place = f"{method} {path}"
-        if path.startswith(("/admin/v2/clusters", "/admin/v2/tenants", "/admin/v2/brokers")) or path.endswith(
-            "{namespace}/unload"
-        ):
+        if path.startswith(SERVER_WIDE) or path.endswith(("{namespace}/unload", "/bookieAffinity")):
             assert access is Access.SUPERUSER, place
         elif "/subscription/{subscription}" in path and "/permissions/" not in path:
             assert access is Access.CONSUME, place

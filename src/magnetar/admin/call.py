@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 from starlette.requests import ClientDisconnect, Request
 
 from magnetar.admin.context import AdminContext
@@ -13,6 +14,8 @@ from magnetar.admin.errors import BadRequestError, BodyTooLargeError, SlowBodyEr
 from magnetar.broker.naming import NamespaceName, TopicName, entity_name, subscription_name
 from magnetar.broker.service import Broker
 from magnetar.managed_ledger.position import Position
+
+T = TypeVar("T")
 
 BODY_BYTES_MAX = 1024 * 1024
 """A larger body is refused with 413 before it is read."""
@@ -80,6 +83,13 @@ class Call:
         text = self.request.query_params.get(name)
         return default if text is None else text.strip().lower() == "true"
 
+    def query_number(self, name: str, default: int) -> int:
+        """A query parameter that is a non-negative number. Raises BadRequestError."""
+        text = self.query(name, str(default))
+        if not (text.isascii() and text.isdigit() and len(text) <= NUMBER_DIGITS_MAX):
+            raise BadRequestError(f"{name} must be a number, not '{text[:40]}'")
+        return min(int(text), NUMBER_MAX)
+
     # ---- Body
 
     async def body(self) -> bytes:
@@ -106,6 +116,14 @@ class Call:
         """The body's JSON value, None without a body. Raises BadRequestError."""
         body = await self.body()
         return parse_json(body) if body.strip() else None
+
+    async def body_as(self, kind: type[T]) -> T:
+        """The JSON body as a value of a type. Raises BadRequestError, which says where it differs."""
+        document = await self.json()
+        try:
+            return msgspec.convert(document, kind)
+        except msgspec.ValidationError as error:
+            raise BadRequestError(str(error)) from None
 
     async def position(self) -> tuple[Position | None, dict[str, Any]]:
         """A body that is a MessageId, and its other fields; None for an empty body or `null`. Raises BadRequestError."""

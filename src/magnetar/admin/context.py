@@ -12,11 +12,12 @@ from magnetar.broker.topics.partitioned import PartitionedTopics
 
 @dataclass(frozen=True, slots=True)
 class AdminContext:
-    """`settings`: the configuration by Pulsar's key names, as texts."""
+    """`settings`: the configuration by Pulsar's key names, as texts. `shut_down` asks the process to end, as SIGTERM does."""
 
     broker: Broker
     bookie_statistics: Callable[[], BookieStatistics]
     settings: Mapping[str, str]
+    shut_down: Callable[[], None] | None = None
     partitioned: PartitionedTopics = field(init=False)
 
     def __post_init__(self) -> None:

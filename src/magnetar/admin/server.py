@@ -42,10 +42,14 @@ class AdminServer:
         broker: Broker,
         bookie_statistics: Callable[[], BookieStatistics],
         config: BrokerSettings | None = None,
+        shut_down: Callable[[], None] | None = None,
     ) -> None:
-        """`config` is what `brokers/configuration/runtime` shows; without one, what the broker itself was given."""
+        """`config` is what `brokers/configuration/runtime` shows; without one, what the broker itself was given.
+
+        `shut_down` is what `brokers/shutdown` calls; without it that is refused.
+        """
         settings = runtime_settings(config if config is not None else broker.config)
-        self._app = AdminApp(AdminContext(broker, bookie_statistics, settings))
+        self._app = AdminApp(AdminContext(broker, bookie_statistics, settings, shut_down))
         self._servers: list[uvicorn.Server] = []
 
     def _server(self) -> uvicorn.Server:

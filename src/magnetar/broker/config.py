@@ -40,9 +40,12 @@ class TlsConfig:
     refresh_check_s: float = 300.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class BrokerConfig:
-    """Defaults are Pulsar standalone's, where it has the setting."""
+    """Defaults are Pulsar standalone's, where it has the setting.
+
+    All parts of a broker share the one object; only `dynamic_configuration` changes it, while the broker runs.
+    """
 
     cluster: str = "standalone"
     advertised_address: str = "localhost"

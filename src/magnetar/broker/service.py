@@ -17,6 +17,7 @@ from magnetar.broker.compaction.topic_compaction import CompactionService
 from magnetar.broker.config import BrokerConfig
 from magnetar.broker.connection.context import BrokerContext, ProducerNames, PublishBudget
 from magnetar.broker.connection.listener import ConnectionListener
+from magnetar.broker.dynamic_configuration import DynamicConfiguration
 from magnetar.broker.namespaces.lookup import Lookup
 from magnetar.broker.namespaces.ownership import Ownership
 from magnetar.broker.namespaces.policies import EffectivePolicies
@@ -60,6 +61,7 @@ class Broker:
         self._bookkeeper = bookkeeper
         self._rng = rng
         self._scope = TaskScope("broker")
+        self.dynamic = DynamicConfiguration(metadata, config)
         self.namespaces = NamespaceRegistry(metadata, config)
         self.security = Security(config, self.namespaces, clock.now_ms, clock.monotonic_s)
         self.ownership = Ownership(metadata, self.namespaces, config)
@@ -67,6 +69,7 @@ class Broker:
 
     async def __aenter__(self) -> Broker:
         await self._scope.__aenter__()
+        await self.dynamic.load()
         self.factory = ManagedLedgerFactory(
             self.metadata,
             self._bookkeeper,
@@ -97,6 +100,7 @@ class Broker:
             ),
             scope=self._scope,
         )
+        self.dynamic.applied = self._defaults_changed
         await self.namespaces.create_defaults()
         await self.ownership.register_broker()
         self._unwatch = self.metadata.watch(self._metadata_changed)
@@ -137,8 +141,14 @@ class Broker:
         path, _ = await self.metadata.put(paths.PRODUCER_NAME_PREFIX + "start-", b"", sequential=True)
         return paths.sequence_of(path)
 
+    async def _defaults_changed(self) -> None:
+        self.namespaces.forget_effective()
+        await self.topics.defaults_changed()
+
     def _metadata_changed(self, path: str) -> None:
         """Policies of a namespace or a topic take effect on loaded topics at once, whichever broker they were set at."""
+        if path in (RESYNC, paths.DYNAMIC_CONFIGURATION_PATH):
+            self._scope.spawn(self.dynamic.load(), "dynamic configuration changed")
         if path == RESYNC:
             for namespace in dict.fromkeys(topic.name.namespace_name for topic in self.topics.loaded):
                 self._scope.spawn(self.topics.policies_changed(namespace), "policies may have changed")

@@ -52,6 +52,7 @@ LEADER_PATH: Final = "/loadbalance/leader"
 BUNDLE_DATA_PATH: Final = "/loadbalance/bundle-data"
 BROKER_TIME_AVERAGE_PATH: Final = "/loadbalance/broker-time-average"
 BOOKIE_RACKS_PATH: Final = "/bookies"
+RESOURCE_QUOTAS_PATH: Final = "/loadbalance/resource-quota"
 SCHEMAS_PATH: Final = "/schemas"
 PRODUCER_NAME_PREFIX: Final = "/counters/producer-name/"
 
@@ -147,6 +148,19 @@ def cluster_path(cluster: str) -> str:
 
 def isolation_policies_path(cluster: str) -> str:
     return _join(CLUSTERS_PATH, cluster, "namespaceIsolationPolicies")
+
+
+def failure_domains_path(cluster: str) -> str:
+    return _join(CLUSTERS_PATH, cluster, "failureDomain")
+
+
+def failure_domain_path(cluster: str, domain: str) -> str:
+    return _join(CLUSTERS_PATH, cluster, "failureDomain", domain)
+
+
+def resource_quota_path(*names: str) -> str:
+    """Without names the default; of a bundle with tenant, namespace and bundle."""
+    return _join(RESOURCE_QUOTAS_PATH, *(names or ("default",)))
 
 
 def tenant_path(tenant: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from magnetar.admin.access import row_of
@@ -34,21 +36,7 @@ def path_of(route: Route, **names: str) -> str:
     path = route.path
     for name, value in (NAMES | names).items():
         path = path.replace(f"{{{name}}}", value)
-    for name in (
-        "cluster",
-        "broker",
-        "bundle",
-        "seconds",
-        "timestamp",
-        "number",
-        "count",
-        "ledger",
-        "entry",
-        "version",
-    ):
-        path = path.replace(f"{{{name}}}", "7")
-    assert "{" not in path, path
-    return path
+    return re.sub(r"\{\w+\}", "7", path)
 
 
 def status(secured: Secured, route: Route, role: str, **names: str) -> int:
@@ -80,6 +68,8 @@ def test_route(secured: Secured, route: Route) -> None:
             assert response.headers["WWW-Authenticate"].startswith("Bearer")
     if route.method == "DELETE" and route.path.count("/") <= 7:
         return  # would take away what the other cases need; that an administrator may is shown below
+    if route.path.endswith("/shutdown"):
+        return  # would end the server
     for role in sorted(ALLOWED[access]):
         assert status(secured, route, role) not in (401, 403, 500), role
 

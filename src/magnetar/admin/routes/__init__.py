@@ -5,44 +5,62 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from magnetar.admin.routes import (
+    broker_stats,
     brokers,
+    bundles,
     clusters,
+    dynamic_configuration,
+    functions,
+    isolation,
     lookup,
     messages,
     metrics,
     namespace_operations,
     namespace_policies,
+    namespace_properties,
     namespaces,
     partitions,
     permissions,
+    resource_quotas,
     schemas,
     subscriptions,
     tenants,
+    topic_internals,
     topic_policies,
     topic_stats,
     topics,
 )
 from magnetar.admin.routing import Route
 
+MODULES = (
+    broker_stats,
+    brokers,
+    bundles,
+    clusters,
+    dynamic_configuration,
+    functions,
+    isolation,
+    lookup,
+    messages,
+    metrics,
+    namespace_operations,
+    namespace_policies,
+    namespace_properties,
+    namespaces,
+    partitions,
+    permissions,
+    resource_quotas,
+    schemas,
+    subscriptions,
+    tenants,
+    topic_internals,
+    topic_policies,
+    topic_stats,
+    topics,
+)
+
 
 def all_routes() -> Iterator[Route]:
     """Every row of every noun."""
-    for module in (
-        brokers,
-        clusters,
-        lookup,
-        messages,
-        metrics,
-        namespace_operations,
-        namespace_policies,
-        namespaces,
-        partitions,
-        permissions,
-        schemas,
-        subscriptions,
-        tenants,
-        topic_policies,
-        topic_stats,
-        topics,
-    ):
+    for module in MODULES:
         yield from module.ROUTES

@@ -10,6 +10,7 @@ from magnetar.admin.call import Call
 from magnetar.admin.errors import NotFoundError, UnhealthyError
 from magnetar.admin.routes.paths import ADMIN
 from magnetar.admin.routing import Route
+from magnetar.broker.errors import NotAllowedError
 from magnetar.broker.topics.persistent import PersistentTopic
 from magnetar.metadata import paths
 
@@ -57,20 +58,6 @@ async def version(call: Call) -> Response:
     return text(__version__)
 
 
-async def configuration_names(call: Call) -> Response:
-    """Names of settings."""
-    return as_json(sorted(call.admin.settings))
-
-
-async def configuration_values(call: Call) -> Response:
-    """Settings changed while running: none can be."""
-    return as_json({})
-
-
-async def configuration(call: Call) -> Response:
-    return as_json(dict(call.admin.settings))
-
-
 async def internal_configuration(call: Call) -> Response:
     return as_json(
         {
@@ -92,6 +79,14 @@ async def owned_namespaces(call: Call) -> Response:
     return as_json(dict.fromkeys(call.broker.ownership.owned_bundles, status))
 
 
+async def shut_down(call: Call) -> Response:
+    """Stop this broker as SIGTERM does: clients go elsewhere, everything is stored. 204 leaves before it begins."""
+    if call.admin.shut_down is None:
+        raise NotAllowedError("this broker cannot be stopped over HTTP")
+    call.admin.shut_down()
+    return done()
+
+
 async def check_backlog_quotas(call: Call) -> Response:
     """Measure all backlogs now rather than at the next interval."""
     for topic in call.broker.topics.loaded:
@@ -107,11 +102,9 @@ ROUTES = (
     Route("GET", f"{BROKERS}/ready", ready),
     Route("GET", f"{BROKERS}/leaderBroker", leader),
     Route("GET", f"{BROKERS}/version", version),
-    Route("GET", f"{BROKERS}/configuration", configuration_names),
-    Route("GET", f"{BROKERS}/configuration/values", configuration_values),
-    Route("GET", f"{BROKERS}/configuration/runtime", configuration),
     Route("GET", f"{BROKERS}/internal-configuration", internal_configuration),
     Route("GET", f"{BROKERS}/backlog-quota-check", check_backlog_quotas),
+    Route("POST", f"{BROKERS}/shutdown", shut_down),
     Route("GET", f"{BROKERS}/{{cluster}}", active_in_cluster),
     Route("GET", f"{BROKERS}/{{cluster}}/{{broker}}/ownedNamespaces", owned_namespaces),
 )

@@ -5,31 +5,55 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 from starlette.responses import Response
 
 from magnetar.admin.answers import as_json, done
 from magnetar.admin.call import Call, parse_json
+from magnetar.admin.documents import ClusterData
 from magnetar.admin.errors import BadRequestError, NotFoundError
 from magnetar.admin.routes.paths import ADMIN
 from magnetar.admin.routing import Route
-from magnetar.base.errors import BadVersionError
+from magnetar.base.errors import BadVersionError, NodeNotFoundError
 from magnetar.broker.namespaces.errors import AlreadyExistsError, PreconditionFailedError
 from magnetar.broker.naming import entity_name
 from magnetar.metadata import paths
-from magnetar.metadata.store import MUST_NOT_EXIST
+from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore
 
 CLUSTERS = f"{ADMIN}/clusters"
 CLUSTER = f"{CLUSTERS}/{{cluster}}"
 
 
+def cluster_name(call: Call) -> str:
+    """Of the path. Raises InvalidTopicNameError."""
+    return entity_name(call.params["cluster"], "cluster")
+
+
 def _path(call: Call) -> str:
-    return paths.cluster_path(entity_name(call.params["cluster"], "cluster"))
+    return paths.cluster_path(cluster_name(call))
+
+
+async def cluster_document(call: Call) -> dict[str, Any]:
+    """What is stored. Raises NotFoundError."""
+    node = await call.broker.metadata.get(_path(call))
+    if node is None:
+        raise NotFoundError("Cluster does not exist")
+    document = parse_json(node.value or b"{}")
+    return document if isinstance(document, dict) else {}
+
+
+async def store_cluster(call: Call, document: dict[str, Any]) -> None:
+    await call.broker.metadata.put(_path(call), json.dumps(document).encode())
 
 
 async def _document(call: Call) -> dict[str, Any]:
     value = await call.json()
     if not isinstance(value, dict):
         raise BadRequestError('expected the cluster\'s data: {"serviceUrl": "http://...", ...}')
+    try:
+        msgspec.convert(value, ClusterData)
+    except msgspec.ValidationError as error:
+        raise BadRequestError(str(error)) from None
     return value
 
 
@@ -38,10 +62,7 @@ async def names(call: Call) -> Response:
 
 
 async def get(call: Call) -> Response:
-    node = await call.broker.metadata.get(_path(call))
-    if node is None:
-        raise NotFoundError("Cluster does not exist")
-    return as_json(parse_json(node.value))
+    return as_json(await cluster_document(call))
 
 
 async def create(call: Call) -> Response:
@@ -57,7 +78,7 @@ async def update(call: Call) -> Response:
     path, document = _path(call), await _document(call)
     if not await call.broker.metadata.exists(path):
         raise NotFoundError("Cluster does not exist")
-    await call.broker.metadata.put(path, json.dumps(document).encode())
+    await store_cluster(call, document)
     return done()
 
 
@@ -68,8 +89,18 @@ async def delete(call: Call) -> Response:
         raise NotFoundError("Cluster does not exist")
     if call.params["cluster"] == call.broker.config.cluster:
         raise PreconditionFailedError("Cluster not empty: this broker belongs to it")
-    await call.broker.metadata.delete(path)
+    await _delete_tree(call.broker.metadata, path)
     return done()
+
+
+async def _delete_tree(metadata: MetadataStore, path: str) -> None:
+    """Failure domains and isolation policies go with the cluster."""
+    for name in await metadata.children(path):
+        await _delete_tree(metadata, f"{path}/{name}")
+    try:
+        await metadata.delete(path)
+    except NodeNotFoundError:
+        return
 
 
 ROUTES = (

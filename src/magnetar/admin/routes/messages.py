@@ -13,12 +13,16 @@ from magnetar.admin.errors import NotFoundError
 from magnetar.admin.routes.paths import both_domains
 from magnetar.admin.routes.subscriptions import SUBSCRIPTION
 from magnetar.admin.topic_access import single_persistent
+from magnetar.broker.errors import NotAllowedError
 from magnetar.broker.iso_time import iso_time
+from magnetar.broker.namespaces.errors import PreconditionFailedError
 from magnetar.broker.topics.expiry import first_published_at
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.position import Position
 from magnetar.wire.pulsar.headers import parse_metadata, payload_of
 from magnetar.wire.pulsar.PulsarApi_pb2 import CompressionType, MessageMetadata
+
+EARLIEST, LATEST = "earliest", "latest"
 
 PEEK_MAX = 1_000_000
 """Places behind this one are not looked for: 404."""
@@ -38,6 +42,28 @@ async def by_id(call: Call) -> Response:
     """The ledger must be one of the topic's own: anything else would read other tenants' messages (CVE-2021-41571)."""
     topic = await single_persistent(call)
     return message(await topic.ledger.read_entry(Position(call.number("ledger"), call.number("entry"))))
+
+
+async def examine(call: Call) -> Response:
+    """The message at `messagePosition` (1 is the first one) from the beginning or the end; beyond that the furthest one."""
+    if call.topic.partition < 0 and await call.broker.namespaces.partitions(call.topic):
+        raise NotAllowedError("Examine messages on a partitioned topic is not allowed: name a partition")
+    index = (await single_persistent(call)).ledger.index
+    origin, place = call.query("initialPosition", LATEST), call.query_number("messagePosition", 1)
+    if origin not in (EARLIEST, LATEST):
+        raise PreconditionFailedError(f"initialPosition must be {EARLIEST} or {LATEST}")
+    if not index.total_entries:
+        raise PreconditionFailedError("Could not examine messages due to the total message is zero")
+    steps = min(max(place, 1), index.total_entries) - 1
+    rank = steps if origin == EARLIEST else index.total_entries - 1 - steps
+    return message(await (await single_persistent(call)).ledger.read_entry(index.at_rank(rank)))
+
+
+async def by_index(call: Call) -> Response:
+    """412: messages get no index here (Pulsar: AppendIndexMetadataInterceptor)."""
+    call.query_number("index", 0)
+    await single_persistent(call)
+    raise PreconditionFailedError("GetMessageIDByIndex is not allowed when broker entry metadata is disabled")
 
 
 async def last(call: Call) -> Response:
@@ -88,6 +114,8 @@ def _headers(metadata: MessageMetadata) -> dict[str, str]:
 ROUTES = (
     *both_domains("GET", f"{SUBSCRIPTION}/position/{{number}}", peek),
     *both_domains("GET", "/{topic}/ledger/{ledger}/entry/{entry}", by_id),
+    *both_domains("GET", "/{topic}/examinemessage", examine),
+    *both_domains("GET", "/{topic}/messageIdByIndex", by_index),
     *both_domains("GET", "/{topic}/lastMessageId", last),
     *both_domains("GET", "/{topic}/messageid/{timestamp}", by_time),
 )

@@ -31,8 +31,11 @@ async def of_tenant(call: Call) -> Response:
 
 
 async def get(call: Call) -> Response:
-    """The complete policies document."""
-    return as_json(await call.broker.namespaces.policies(call.namespace))
+    """The complete policies document, with the bundles that hold now."""
+    name = call.namespace
+    boundaries = await call.broker.namespaces.boundaries(name)
+    bundles = {"boundaries": boundaries, "numBundles": len(boundaries) - 1}
+    return as_json({**await call.broker.namespaces.policies(name), "bundles": bundles})
 
 
 async def create(call: Call) -> Response:
@@ -80,18 +83,10 @@ async def topics(call: Call) -> Response:
     return as_json([str(topic) for topic in found if not (hidden and topic.local_name.startswith(SYSTEM_TOPIC_PREFIX))])
 
 
-async def bundles(call: Call) -> Response:
-    name = call.namespace
-    await call.broker.namespaces.policies(name)
-    boundaries = await call.broker.namespaces.boundaries(name)
-    return as_json({"boundaries": boundaries, "numBundles": len(boundaries) - 1})
-
-
 ROUTES = (
     Route("GET", f"{ADMIN}/namespaces/{{tenant}}", of_tenant),
     Route("GET", NAMESPACE, get),
     Route("PUT", NAMESPACE, create),
     Route("DELETE", NAMESPACE, delete),
     Route("GET", f"{NAMESPACE}/topics", topics),
-    Route("GET", f"{NAMESPACE}/bundles", bundles),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from magnetar.admin.answers import as_json, done
+from magnetar.admin.backlog_analysis import analyzed
 from magnetar.admin.call import Call
 from magnetar.admin.errors import BadRequestError
 from magnetar.admin.routes.paths import both_domains
@@ -71,6 +72,31 @@ def _connected(topic: PersistentTopic | NonPersistentTopic, name: str) -> bool:
     if isinstance(topic, PersistentTopic):
         return bool(topic.subscriptions.get(name).consumers)
     return name in topic.subscription_names  # it exists only while somebody consumes
+
+
+async def get_properties(call: Call) -> Response:
+    """Of a partitioned topic: together, a later partition's win."""
+    found: dict[str, str] = {}
+    for subscription in await every_subscription(call):
+        found |= subscription.cursor.cursor_properties
+    return as_json(found)
+
+
+async def put_properties(call: Call) -> Response:
+    """Replace the subscription's properties."""
+    properties = properties_of(await call.json())
+    for subscription in await every_subscription(call):
+        await subscription.cursor.set_cursor_properties(properties)
+    return done()
+
+
+async def analyze_backlog(call: Call) -> Response:
+    """Count what is left to consume, from the body's message on or from the first unconsumed one."""
+    position, _ = await call.position()
+    if call.topic.partition < 0 and await call.broker.namespaces.partitions(call.topic):
+        raise NotAllowedError("Analyze backlog on a partitioned topic is not allowed")
+    subscription = (await single_persistent(call)).subscriptions.get(call.subscription)
+    return as_json(await analyzed(subscription, position))
 
 
 async def skip_all(call: Call) -> Response:
@@ -140,6 +166,9 @@ ROUTES = (
     *both_domains("GET", "/{topic}/subscriptions", names),
     *both_domains("PUT", SUBSCRIPTION, create),
     *both_domains("DELETE", SUBSCRIPTION, delete),
+    *both_domains("GET", f"{SUBSCRIPTION}/properties", get_properties),
+    *both_domains("PUT", f"{SUBSCRIPTION}/properties", put_properties),
+    *both_domains("GET", f"{SUBSCRIPTION}/analyzeBacklog", analyze_backlog),
     *both_domains("POST", f"{SUBSCRIPTION}/skip_all", skip_all),
     *both_domains("POST", f"{SUBSCRIPTION}/skip/{{count}}", skip),
     *both_domains("POST", f"{SUBSCRIPTION}/expireMessages/{{seconds}}", expire),

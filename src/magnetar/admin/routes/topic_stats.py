@@ -10,8 +10,7 @@ from magnetar.admin.answers import as_json
 from magnetar.admin.call import Call
 from magnetar.admin.internal_stats import internal_stats
 from magnetar.admin.partitioned_stats import merged, without
-from magnetar.admin.routes.paths import ADMIN, both_domains
-from magnetar.admin.routing import Route
+from magnetar.admin.routes.paths import both_domains
 from magnetar.admin.topic_access import every_persistent, single, single_persistent
 from magnetar.broker.errors import TopicNotFoundError
 from magnetar.broker.naming import TopicName
@@ -86,19 +85,7 @@ async def backlog_size(call: Call) -> Response:
     return as_json(size_after(topic.ledger.index, EARLIEST if position is None else position))
 
 
-async def of_broker(call: Call) -> Response:
-    """Stats of all loaded topics by namespace, bundle and domain, as tools poll them."""
-    found: dict[str, dict[str, dict[str, dict[str, Any]]]] = {}
-    for topic in call.broker.topics.loaded:
-        name = topic.name
-        bundle = await call.broker.ownership.acquire(name)
-        bundles = found.setdefault(str(name.namespace_name), {}).setdefault(bundle, {})
-        bundles.setdefault(name.domain, {})[str(name)] = dict(topic.stats())
-    return as_json(found)
-
-
 ROUTES = (
-    Route("GET", f"{ADMIN}/broker-stats/topics", of_broker),
     *both_domains("GET", "/{topic}/partitioned-internalStats", partitioned_internal),
     *both_domains("PUT", "/{topic}/backlogSize", backlog_size),
     *both_domains("GET", "/{topic}/stats", stats),

@@ -82,6 +82,21 @@ async def terminate(call: Call) -> Response:
     return message_id(await topic.terminate(), name.partition)
 
 
+async def terminate_partitions(call: Call) -> Response:
+    """200 with the ids of the last messages, by partition."""
+    name = call.topic
+    if not await call.broker.namespaces.partitions(name):
+        raise NotAllowedError(
+            "Termination of a non-partitioned topic is not allowed using partitioned-terminate, please use terminate commands"
+        )
+    found = {}
+    for topic in await every_persistent(call):
+        last = await topic.terminate()
+        partition = topic.name.partition
+        found[str(partition)] = {"ledgerId": last.ledger_id, "entryId": last.entry_id, "partitionIndex": partition}
+    return as_json(found)
+
+
 async def compact(call: Call) -> Response:
     """Begin to compact, all partitions of a partitioned topic; 409 while one of them is being compacted."""
     topics = await every_persistent(call)
@@ -164,6 +179,7 @@ ROUTES = (
     *both_domains("DELETE", "/{topic}", delete),
     *both_domains("PUT", "/{topic}/unload", unload),
     *both_domains("POST", "/{topic}/terminate", terminate),
+    *both_domains("POST", "/{topic}/terminate/partitions", terminate_partitions),
     *both_domains("PUT", "/{topic}/compaction", compact),
     *both_domains("GET", "/{topic}/compaction", compaction_status),
     *both_domains("DELETE", "/{topic}/compaction", stop_compacting),

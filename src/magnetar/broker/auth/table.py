@@ -44,12 +44,32 @@ COMMANDS: Mapping[str, Access] = {
 """By the name of the type in BaseCommand."""
 
 _ADMIN = "/admin/v2"
+_CLUSTER = f"{_ADMIN}/clusters/{{cluster}}"
 _NAMESPACE = f"{_ADMIN}/namespaces/{{tenant}}/{{namespace}}"
 _IN_NAMESPACE = f"{_ADMIN}/{{domain}}/{{tenant}}/{{namespace}}"
 _TOPIC = f"{_IN_NAMESPACE}/{{topic}}"
 _SUBSCRIPTION = f"{_TOPIC}/subscription/{{subscription}}"
 _SCHEMAS = f"{_ADMIN}/schemas/{{tenant}}/{{namespace}}/{{topic}}"
 _LOOKUP = "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}"
+
+BROKER_STATS = (
+    "allocator-stats/{allocator}",
+    "broker-resource-availability/{tenant}/{namespace}",
+    "load-report",
+    "mbeans",
+    "metrics",
+    "topics",
+)
+
+NO_FUNCTIONS = (
+    *(f"{_ADMIN}/worker/{leaf}" for leaf in ("assignments", "cluster", "cluster/leader", "cluster/leader/ready")),
+    *(
+        f"/admin/v3/{kind}{leaf}"
+        for kind in ("functions", "sources", "sinks")
+        for leaf in ("", "/{tenant}/{namespace}")
+    ),
+)
+"""Whoever asks learns that there is no functions worker."""
 
 NAMESPACE_POLICIES = (
     "autoSubscriptionCreation",
@@ -136,10 +156,23 @@ _ROWS: tuple[tuple[Access, str, tuple[str, ...]], ...] = (
     (Access.SUPERUSER, f"{_ADMIN}/brokers/leaderBroker", ("GET",)),
     (Access.SUPERUSER, f"{_ADMIN}/brokers/{{cluster}}", ("GET",)),
     (Access.SUPERUSER, f"{_ADMIN}/brokers/{{cluster}}/{{broker}}/ownedNamespaces", ("GET",)),
-    (Access.SUPERUSER, f"{_ADMIN}/broker-stats/topics", ("GET",)),
+    (Access.SUPERUSER, f"{_ADMIN}/brokers/configuration/{{key}}", ("DELETE",)),
+    (Access.SUPERUSER, f"{_ADMIN}/brokers/configuration/{{key}}/{{value}}", ("POST",)),
+    (Access.SUPERUSER, f"{_ADMIN}/brokers/shutdown", ("POST",)),
+    *((Access.SUPERUSER, f"{_ADMIN}/broker-stats/{leaf}", ("GET",)) for leaf in BROKER_STATS),
+    (Access.SUPERUSER, f"{_ADMIN}/resource-quotas", ("GET", "POST")),
+    (Access.SUPERUSER, f"{_ADMIN}/resource-quotas/{{tenant}}/{{namespace}}/{{bundle}}", ("GET", "POST", "DELETE")),
+    *((Access.AUTHENTICATED, path, ("GET",)) for path in NO_FUNCTIONS),
     # ---- Clusters and tenants
     (Access.AUTHENTICATED, f"{_ADMIN}/clusters", ("GET",)),
     (Access.SUPERUSER, f"{_ADMIN}/clusters/{{cluster}}", ("GET", "PUT", "POST", "DELETE")),
+    (Access.SUPERUSER, f"{_CLUSTER}/peers", ("GET", "POST")),
+    (Access.SUPERUSER, f"{_CLUSTER}/failureDomains", ("GET",)),
+    (Access.SUPERUSER, f"{_CLUSTER}/failureDomains/{{domainName}}", ("GET", "POST", "DELETE")),
+    (Access.SUPERUSER, f"{_CLUSTER}/namespaceIsolationPolicies", ("GET",)),
+    (Access.SUPERUSER, f"{_CLUSTER}/namespaceIsolationPolicies/{{policyName}}", ("GET", "POST", "DELETE")),
+    (Access.SUPERUSER, f"{_CLUSTER}/namespaceIsolationPolicies/brokers", ("GET",)),
+    (Access.SUPERUSER, f"{_CLUSTER}/namespaceIsolationPolicies/brokers/{{broker}}", ("GET",)),
     (Access.SUPERUSER, f"{_ADMIN}/tenants", ("GET",)),
     (Access.TENANT, f"{_ADMIN}/tenants/{{tenant}}", ("GET",)),
     (Access.SUPERUSER, f"{_ADMIN}/tenants/{{tenant}}", ("PUT", "POST", "DELETE")),
@@ -165,6 +198,12 @@ _ROWS: tuple[tuple[Access, str, tuple[str, ...]], ...] = (
     (Access.TENANT, f"{_NAMESPACE}/{{bundle}}/clearBacklog", ("POST",)),
     (Access.TENANT, f"{_NAMESPACE}/{{bundle}}/clearBacklog/{{subscription}}", ("POST",)),
     (Access.TENANT, f"{_NAMESPACE}/{{bundle}}/unsubscribe/{{subscription}}", ("POST",)),
+    (Access.TENANT, f"{_NAMESPACE}/properties", ("GET", "PUT", "DELETE")),
+    (Access.TENANT, f"{_NAMESPACE}/property/{{key}}", ("GET", "DELETE")),
+    (Access.TENANT, f"{_NAMESPACE}/property/{{key}}/{{value}}", ("PUT",)),
+    (Access.SUPERUSER, f"{_NAMESPACE}/persistence/bookieAffinity", ("GET", "POST", "DELETE")),
+    (Access.TENANT, f"{_NAMESPACE}/{{bundle}}", ("DELETE",)),
+    (Access.SUPERUSER, f"{_NAMESPACE}/{{bundle}}/split", ("PUT",)),
     (Access.SUPERUSER, f"{_NAMESPACE}/unload", ("PUT",)),
     (Access.SUPERUSER, f"{_NAMESPACE}/{{bundle}}/unload", ("PUT",)),
     # ---- Topics: to make, change and empty them is administration; to look at one takes a reason to use it
@@ -179,6 +218,9 @@ _ROWS: tuple[tuple[Access, str, tuple[str, ...]], ...] = (
     (Access.TENANT, f"{_TOPIC}/permissions", ("GET",)),
     (Access.TENANT, f"{_TOPIC}/permissions/{{role}}", ("POST", "DELETE")),
     (Access.TENANT, f"{_TOPIC}/terminate", ("POST",)),
+    (Access.TENANT, f"{_TOPIC}/terminate/partitions", ("POST",)),
+    (Access.LOOKUP, f"{_TOPIC}/offload", ("GET",)),
+    (Access.TENANT, f"{_TOPIC}/offload", ("PUT",)),
     (Access.LOOKUP, f"{_TOPIC}/compaction", ("GET",)),
     (Access.TENANT, f"{_TOPIC}/compaction", ("PUT", "DELETE")),
     (Access.TENANT, f"{_TOPIC}/trim", ("POST",)),
@@ -192,7 +234,11 @@ _ROWS: tuple[tuple[Access, str, tuple[str, ...]], ...] = (
     (Access.LOOKUP, f"{_TOPIC}/partitioned-stats", ("GET",)),
     (Access.LOOKUP, f"{_TOPIC}/internalStats", ("GET",)),
     (Access.LOOKUP, f"{_TOPIC}/partitioned-internalStats", ("GET",)),
+    (Access.LOOKUP, f"{_TOPIC}/internal-info", ("GET",)),
+    (Access.LOOKUP, f"{_TOPIC}/backlog", ("GET",)),
     (Access.LOOKUP, f"{_TOPIC}/subscriptions", ("GET",)),
+    (Access.CONSUME, f"{_TOPIC}/examinemessage", ("GET",)),
+    (Access.CONSUME, f"{_TOPIC}/messageIdByIndex", ("GET",)),
     (Access.CONSUME, f"{_TOPIC}/lastMessageId", ("GET",)),
     (Access.CONSUME, f"{_TOPIC}/messageid/{{timestamp}}", ("GET",)),
     (Access.CONSUME, f"{_TOPIC}/backlogSize", ("PUT",)),
@@ -200,6 +246,8 @@ _ROWS: tuple[tuple[Access, str, tuple[str, ...]], ...] = (
     (Access.TENANT, f"{_TOPIC}/all_subscription/expireMessages/{{seconds}}", ("POST",)),
     # ---- Subscriptions
     (Access.CONSUME, _SUBSCRIPTION, ("PUT", "DELETE")),
+    (Access.CONSUME, f"{_SUBSCRIPTION}/properties", ("GET", "PUT")),
+    (Access.CONSUME, f"{_SUBSCRIPTION}/analyzeBacklog", ("GET",)),
     (Access.CONSUME, f"{_SUBSCRIPTION}/expireMessages", ("POST",)),
     (Access.CONSUME, f"{_SUBSCRIPTION}/expireMessages/{{seconds}}", ("POST",)),
     (Access.CONSUME, f"{_SUBSCRIPTION}/position/{{number}}", ("GET",)),

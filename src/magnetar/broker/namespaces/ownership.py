@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 
-from magnetar.base.errors import BadVersionError
+from magnetar.base.errors import BadVersionError, NodeNotFoundError
 from magnetar.broker.config import BrokerConfig
 from magnetar.broker.namespaces.bundles import bundle_of
 from magnetar.broker.namespaces.registry import NamespaceRegistry
-from magnetar.broker.naming import TopicName
+from magnetar.broker.naming import NamespaceName, TopicName
 from magnetar.metadata import paths
 from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore
 
@@ -46,6 +46,16 @@ class Ownership:
     @property
     def broker_id(self) -> str:
         return f"{self._config.advertised_address}:{self._config.http_port}"
+
+    async def release(self, name: NamespaceName, bundle: str) -> None:
+        """Give a bundle up: whoever is asked for one of its topics next takes it, or the bundles it was split into."""
+        if f"{name}/{bundle}" not in self._owned:
+            return
+        del self._owned[f"{name}/{bundle}"]
+        try:
+            await self._metadata.delete(paths.bundle_ownership_path(name.tenant, name.namespace, bundle))
+        except NodeNotFoundError:
+            return
 
     async def acquire(self, topic: TopicName) -> str:
         """Take the bundle of `topic` unless it is ours already; answers the bundle."""

@@ -36,8 +36,12 @@ class NamespaceRegistry:
 
     def _changed(self, path: str) -> None:
         if path == RESYNC or path.startswith(_POLICIES_ROOTS):
-            self._changes += 1
-            self._effective.clear()
+            self.forget_effective()
+
+    def forget_effective(self) -> None:
+        """Something that policies are made of has changed."""
+        self._changes += 1
+        self._effective.clear()
 
     # ---- First start
 
@@ -163,9 +167,25 @@ class NamespaceRegistry:
 
     async def boundaries(self, name: NamespaceName) -> list[str]:
         """The live bundle list: the local copy, which splits update."""
+        return list((await self.local_policies(name))["bundles"]["boundaries"])
+
+    async def local_policies(self, name: NamespaceName) -> Document:
+        """What holds in this cluster only: bundles, bookie affinity, anti-affinity. Raises NamespaceNotFoundError."""
         node = await self._metadata.get(paths.local_policies_path(name.tenant, name.namespace))
-        document = _decode(node.value) if node else await self.policies(name)
-        return [str(boundary) for boundary in document["bundles"]["boundaries"]]
+        return _decode(node.value) if node else {"bundles": (await self.policies(name))["bundles"]}
+
+    async def update_local_policies(self, name: NamespaceName, change: Callable[[Document], None]) -> None:
+        """Apply `change` by compare-and-set. Raises NamespaceNotFoundError, and what `change` raises."""
+        path = paths.local_policies_path(name.tenant, name.namespace)
+        while True:
+            node = await self._metadata.get(path)
+            document = await self.local_policies(name)
+            change(document)
+            try:
+                await self._metadata.put(path, _encode(document), node.version if node else MUST_NOT_EXIST)
+            except BadVersionError:
+                continue
+            return
 
     # ---- Partitioned topics
 

@@ -183,6 +183,11 @@ class TopicRegistry:
             if topic.name.namespace_name == namespace and (of is None or topic.name.partitioned_name == of):
                 await self._apply(topic)
 
+    async def defaults_changed(self) -> None:
+        """The broker's own settings, which policies fall back on, have changed: apply what holds now to every loaded topic."""
+        for topic in self.loaded:
+            await self._apply(topic)
+
     async def _apply(self, topic: AnyTopic) -> None:
         """What holds now; a topic that fails does not keep the others from theirs."""
         try:

@@ -1,0 +1,173 @@
+"""Bodies and answers of the admin API as types: what handlers decode, what the client returns, what the OpenAPI document describes.
+
+Fields are Pulsar's in snake case; on the wire they are in camel case unless Pulsar's document says otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+
+class Document(Struct, rename="camel", kw_only=True):
+    """A JSON object; fields that are not named here are ignored."""
+
+
+# ---- Clusters
+
+
+class ClusterData(Document):
+    """Where a cluster is reached."""
+
+    service_url: str | None = None
+    service_url_tls: str | None = None
+    broker_service_url: str | None = None
+    broker_service_url_tls: str | None = None
+    peer_cluster_names: list[str] | None = None
+
+
+class FailureDomain(Document):
+    """Brokers that may fail together."""
+
+    brokers: list[str] = []
+
+
+class AutoFailoverPolicy(Struct, kw_only=True):
+    """When the secondary brokers take over: fewer than `min_limit` primaries below `usage_threshold` percent of load."""
+
+    policy_type: str = "min_available"
+    parameters: dict[str, str] = {}
+
+
+class IsolationPolicy(Struct, kw_only=True):
+    """Which brokers (regular expressions of their names) serve which namespaces."""
+
+    namespaces: list[str]
+    primary: list[str]
+    secondary: list[str] = []
+    auto_failover_policy: AutoFailoverPolicy
+
+
+class IsolatedBroker(Document):
+    """One broker and the namespaces that policies give it."""
+
+    broker_name: str
+    policy_name: str | None = None
+    is_primary: bool = False
+    namespace_regex: list[str] = []
+
+
+# ---- Tenants
+
+
+class TenantInfo(Document):
+    """Who administers a tenant, and which clusters it may use."""
+
+    admin_roles: list[str] = []
+    allowed_clusters: list[str] = []
+
+
+# ---- Brokers
+
+
+class LeaderBroker(Document):
+    """The broker that decides about load."""
+
+    broker_id: str
+    service_url: str
+
+
+class InternalConfiguration(Document):
+    """Where the cluster keeps its metadata."""
+
+    metadata_store_url: str
+    configuration_metadata_store_url: str
+    ledgers_root_path: str
+    bookkeeper_metadata_service_uri: str
+    state_storage_service_url: str | None
+
+
+class NamespaceOwnership(Struct, kw_only=True):
+    """How a broker came by a bundle."""
+
+    broker_assignment: str
+    is_controlled: bool
+    is_active: bool
+
+
+class Usage(Document):
+    """So much of so much."""
+
+    usage: float
+    limit: float
+
+
+class LoadReport(Document):
+    """What a broker tells about its load. `cpu` in percent of one core, `memory` in MiB."""
+
+    web_service_url: str
+    web_service_url_tls: str
+    pulsar_service_url: str
+    pulsar_service_url_tls: str
+    broker_version_string: str
+    last_update: int
+    start_timestamp: int
+    cpu: Usage
+    memory: Usage
+    msg_rate_in: float
+    msg_rate_out: float
+    msg_throughput_in: float
+    msg_throughput_out: float
+    num_topics: int
+    num_bundles: int
+    num_consumers: int
+    num_producers: int
+    bundles: list[str]
+
+
+class Metrics(Document):
+    """Values of one thing; `dimensions` say which."""
+
+    metrics: dict[str, float]
+    dimensions: dict[str, str]
+
+
+class AllocatorStats(Document):
+    """Arenas of a buffer allocator: there is none in Python, so they are empty."""
+
+    num_direct_arenas: int
+    num_heap_arenas: int
+    num_thread_local_caches: int
+    normal_cache_size: int
+    small_cache_size: int
+    direct_arenas: list[Any]
+    heap_arenas: list[Any]
+
+
+class ResourceQuota(Document):
+    """What a bundle is expected to use."""
+
+    msg_rate_in: float = 40.0
+    msg_rate_out: float = 120.0
+    bandwidth_in: float = 100_000.0
+    bandwidth_out: float = 300_000.0
+    memory: float = 80.0
+    dynamic: bool = True
+
+
+# ---- Namespaces
+
+
+class BundlesData(Document):
+    """The parts of a namespace's hash range."""
+
+    boundaries: list[str]
+    num_bundles: int
+
+
+class BookieAffinity(Document):
+    """Groups of bookies that a namespace's ledgers go to."""
+
+    bookkeeper_affinity_group_primary: str | None = None
+    bookkeeper_affinity_group_secondary: str | None = None

@@ -1,0 +1,63 @@
+"""What a bundle is expected to use: kept for load managers, the default for bundles without a quota of their own."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+from starlette.responses import Response
+
+from magnetar.admin.answers import as_json, done
+from magnetar.admin.call import Call
+from magnetar.admin.documents import ResourceQuota
+from magnetar.admin.routes.bundles import bundle_topics
+from magnetar.admin.routes.paths import ADMIN
+from magnetar.admin.routing import Route
+from magnetar.base.errors import NodeNotFoundError
+from magnetar.metadata import paths
+
+QUOTAS = f"{ADMIN}/resource-quotas"
+OF_BUNDLE = f"{QUOTAS}/{{tenant}}/{{namespace}}/{{bundle}}"
+
+
+async def _path(call: Call) -> str:
+    """Raises NamespaceNotFoundError, PreconditionFailedError for what is no bundle."""
+    if "bundle" not in call.params:
+        return paths.resource_quota_path()
+    name = call.namespace
+    await call.broker.namespaces.policies(name)
+    await bundle_topics(call, [])
+    return paths.resource_quota_path(name.tenant, name.namespace, call.params["bundle"])
+
+
+async def get(call: Call) -> Response:
+    """A bundle's own, else the default."""
+    for path in (await _path(call), paths.resource_quota_path()):
+        node = await call.broker.metadata.get(path)
+        if node is not None:
+            return as_json(json.loads(node.value))
+    return as_json(msgspec.to_builtins(ResourceQuota()))
+
+
+async def put(call: Call) -> Response:
+    path, body = await _path(call), await call.body_as(ResourceQuota)
+    await call.broker.metadata.put(path, msgspec.json.encode(body))
+    return done()
+
+
+async def delete(call: Call) -> Response:
+    """Back to the default."""
+    try:
+        await call.broker.metadata.delete(await _path(call))
+    except NodeNotFoundError:
+        pass
+    return done()
+
+
+ROUTES = (
+    Route("GET", QUOTAS, get),
+    Route("POST", QUOTAS, put),
+    Route("GET", OF_BUNDLE, get),
+    Route("POST", OF_BUNDLE, put),
+    Route("DELETE", OF_BUNDLE, delete),
+)
