@@ -97,3 +97,22 @@ COMPACTION_KEY_MEMORY_BYTES_MAX = 256 * 1024 * 1024
 
 COMPACTION_UNPACKED_BYTES_MAX = 64 * 1024 * 1024
 """A batch that unpacks to more is not looked into: compaction keeps it as it is."""
+
+# ---- Bookie protocol
+BOOKIE_OUTPUT_HIGH_BYTES = 4 * 1024 * 1024
+"""Unsent answers of one connection to a bookie: no more of its requests are read until they have drained to a quarter."""
+
+BOOKIE_READS_WAITING_MAX = 2_500
+"""Reads of one connection that wait for others of it to be answered: further ones are refused with ETOOMANYREQUESTS."""
+
+BOOKIE_READ_BYTES_UNDER_WAY_MAX = 32 * 1024 * 1024
+"""What the reads of one connection that are under way may return, as far as that is known: others wait."""
+
+BOOKIE_CLIENT_REQUESTS_MAX = 50_000
+"""Requests to one bookie that are not answered: further ones fail at once with TOO_MANY_REQUESTS."""
+
+BOOKIE_CLIENT_BYTES_MAX = 256 * 1024 * 1024
+"""Bytes of adds to one bookie that are not answered: further ones fail at once with TOO_MANY_REQUESTS."""
+
+BOOKIE_CLIENT_LATE_ANSWERS_MAX = 1_000
+"""Requests of one connection whose time ran out and whose answers may still come: above it the connection is closed."""

@@ -1,6 +1,7 @@
 """Return codes of a bookie and flags of a request: the numbers of BookKeeper's v2 protocol (BookieProtocol).
 
-Inside magnetar these numbers are used everywhere; v3's status codes are mapped at the wire.
+Inside magnetar these numbers are used everywhere; v3's status codes are mapped at the wire. Negative codes never travel: a client's
+channel answers them itself.
 """
 
 from __future__ import annotations
@@ -27,6 +28,12 @@ class ReturnCode(IntEnum):
 
 EXPLICIT_NEGATIVES: Final = frozenset({int(ReturnCode.NO_LEDGER), int(ReturnCode.NO_ENTRY)})
 """The codes that may count towards "this entry does not exist" in a recovery. Nothing else ever does."""
+
+BOOKIE_UNAVAILABLE: Final = -8
+"""A bookie that cannot be reached (BookKeeper's client code BookieHandleNotAvailable). It proves nothing about entries."""
+
+BOOKIE_TIMEOUT: Final = -23
+"""A bookie that did not answer in time (BookKeeper's client code TimeoutException). It may or may not have done what was asked."""
 
 FLAG_FENCE: Final = 1
 """Read: fence the ledger first."""

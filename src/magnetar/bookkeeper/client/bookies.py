@@ -6,11 +6,9 @@ import random
 from typing import Final
 
 from magnetar.base.errors import InvalidArgumentError, LedgerError
+from magnetar.bookkeeper.codes import BOOKIE_TIMEOUT, BOOKIE_UNAVAILABLE
 from magnetar.bookkeeper.errors import BookieUnavailableError, NotEnoughBookiesError, error_for
 from magnetar.bookkeeper.ports import AddDone, BatchDone, BookieChannel, LacDone, ReadDone
-
-BOOKIE_UNAVAILABLE: Final = -8
-"""Answer of a bookie that cannot be reached (BookKeeper's client code BookieHandleNotAvailable). It proves nothing about entries."""
 
 
 class BookieDirectory:
@@ -55,6 +53,8 @@ def answer_error(code: int, ledger_id: int, entry_id: int | None = None) -> Ledg
     """The error of a failed answer, from a bookie or from the lack of one."""
     if code == BOOKIE_UNAVAILABLE:
         return BookieUnavailableError(f"ledger {ledger_id}: a bookie of its ensemble cannot be reached")
+    if code == BOOKIE_TIMEOUT:
+        return BookieUnavailableError(f"ledger {ledger_id}: a bookie of its ensemble did not answer in time")
     return error_for(code, ledger_id, entry_id)
 
 

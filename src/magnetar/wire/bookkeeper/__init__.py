@@ -1,1 +1,1 @@
-"""BookKeeper's messages: ledger metadata now, the bookie protocol with the storage cluster."""
+"""BookKeeper's bytes: ledger metadata, and the bookie protocol in its packed form (`v2`) and as protobuf (version 3)."""

@@ -1,0 +1,89 @@
+"""The bookie's TCP server: Apache BookKeeper's protocol, versions 0 to 3, in front of anything that is a `BookieChannel`."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from dataclasses import dataclass
+
+from magnetar.base.network import Listener
+from magnetar.base.tasks import TaskScope
+from magnetar.bookkeeper.bookie.server_auth import BookieAuth, ConnectionAuth
+from magnetar.bookkeeper.bookie.server_io import FrameConnection
+from magnetar.bookkeeper.bookie.server_reads import ReadGate
+from magnetar.bookkeeper.bookie.server_v2 import V2Requests
+from magnetar.bookkeeper.ports import BookieChannel
+from magnetar.wire.bookkeeper.frames import FRAME_BYTES_MAX
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BookieServerOptions:
+    """`auth`: without it nobody is asked. `start_tls`: what START_TLS upgrades to; without it that request is refused."""
+
+    auth: BookieAuth | None = None
+    start_tls: ssl.SSLContext | None = None
+    frame_bytes_max: int = FRAME_BYTES_MAX
+
+
+class BookieServer:
+    """`await server.serve(network.bind(host, port))`, and `await server.close()` before the bookie stops.
+
+    `scope` runs TLS handshakes.
+    """
+
+    def __init__(self, bookie: BookieChannel, scope: TaskScope, options: BookieServerOptions | None = None) -> None:
+        self._bookie = bookie
+        self._scope = scope
+        self._options = options or BookieServerOptions()
+        self._listeners: list[Listener] = []
+        self._connections: dict[FrameConnection, None] = {}
+
+    @property
+    def connections_count(self) -> int:
+        """Open ones."""
+        return len(self._connections)
+
+    async def serve(self, listener: Listener, tls: ssl.SSLContext | None = None) -> None:
+        """Accept connections on a bound address, behind TLS from the first byte if given."""
+        self._listeners.append(listener)
+        await listener.serve(self._accept, tls)
+
+    async def close(self) -> None:
+        """Stop accepting and close every connection; requests under way are no longer answered."""
+        for listener in self._listeners:
+            await listener.close()
+        for connection in list(self._connections):
+            connection.close()
+
+    def _accept(self) -> asyncio.Protocol:
+        return _Session(self._bookie, self._scope, self._options, self._connections).connection
+
+
+class _Session:
+    """One connection: which protocol it speaks, and who handles its frames."""
+
+    __slots__ = ("_connections", "_reads", "_scope", "_start_tls", "_v2", "connection")
+
+    def __init__(
+        self,
+        bookie: BookieChannel,
+        scope: TaskScope,
+        options: BookieServerOptions,
+        connections: dict[FrameConnection, None],
+    ) -> None:
+        self._connections = connections
+        self._scope = scope
+        self._start_tls = options.start_tls
+        connection = self.connection = FrameConnection(options.frame_bytes_max, self._changed)
+        self._reads = ReadGate(connection)
+        auth = ConnectionAuth(options.auth, connection)
+        self._v2 = V2Requests(bookie, connection, self._reads, auth)
+        connection.receive = self._v2.receive
+        connection.on_room = self._reads.run
+
+    def _changed(self, is_open: bool) -> None:
+        if is_open:
+            self._connections[self.connection] = None
+        else:
+            self._connections.pop(self.connection, None)
+            self._reads.clear()

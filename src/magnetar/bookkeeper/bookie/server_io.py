@@ -1,0 +1,212 @@
+"""One connection to the bookie's server: bytes to frames, answers to bytes, back-pressure.
+
+Reading pauses while answers wait for a peer that does not read them, and while frames of a burst are left over. All answers of one turn of
+the event loop leave in one write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections import deque
+from collections.abc import Callable, Sequence
+from struct import error as struct_error
+from typing import Any, cast
+
+from google.protobuf.message import DecodeError
+
+from magnetar.base.limits import BOOKIE_OUTPUT_HIGH_BYTES, CLOSE_TIMEOUT_S, FRAMES_PER_CALLBACK_MAX, HANDSHAKE_TIMEOUT_S
+from magnetar.wire.bookkeeper.frames import BookieFrameError, FrameCutter
+
+_logger = logging.getLogger(__name__)
+
+_PAUSED_BY_OUTPUT = 1
+_PAUSED_BY_FRAMES = 2
+_PAUSED_BY_HANDSHAKE = 4
+
+
+class FrameConnection(asyncio.Protocol):
+    """`receive(frame)` handles one request; what it raises closes the connection. `on_room()`: the output has drained.
+
+    `on_change(is_open)` is called once with True and once with False.
+    """
+
+    def __init__(self, frame_bytes_max: int, on_change: Callable[[bool], None]) -> None:
+        self.receive: Callable[[bytes], None]
+        self.on_room: Callable[[], None]
+        self._on_change = on_change
+        self._cutter = FrameCutter(frame_bytes_max)
+        self._frames: deque[bytes] = deque()
+        self._process_scheduled = False
+        self._paused_by = 0
+        self._output: list[bytes] = []
+        self._output_bytes = 0
+        self._flush_scheduled = False
+        self._close_timer: asyncio.TimerHandle | None = None
+        self.output_full = False
+        self.closed = False
+        self.peer = ""
+
+    # ---- Life
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._use(cast("asyncio.Transport", transport))  # uvloop's transports do not derive from it
+        address = transport.get_extra_info("peername") or ("unknown", 0)
+        self.peer = f"{address[0]}:{address[1]}"
+        self._on_change(True)
+
+    def _use(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        transport.set_write_buffer_limits(BOOKIE_OUTPUT_HIGH_BYTES, BOOKIE_OUTPUT_HIGH_BYTES // 4)
+
+    @property
+    def ssl_object(self) -> Any:
+        """The TLS session, with the peer's certificate; None in the clear."""
+        return self._transport.get_extra_info("ssl_object")
+
+    async def start_tls(self, context: ssl.SSLContext) -> None:
+        """Send what is buffered in the clear, then speak TLS on the same socket. A failed handshake closes the connection."""
+        self._flush()
+        if self.closed:
+            return
+        self._pause(_PAUSED_BY_HANDSHAKE)
+        try:
+            upgraded = await self._loop.start_tls(
+                self._transport, self, context, server_side=True, ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S
+            )
+        except (OSError, ssl.SSLError) as error:
+            self.close(f"TLS handshake failed: {error}")
+            return
+        if upgraded is None or self.closed:
+            return
+        self._use(upgraded)
+        self._resume(_PAUSED_BY_HANDSHAKE)
+
+    def close(self, reason: str = "") -> None:
+        """Send what is buffered, then close. `reason` is logged once."""
+        if self.closed:
+            return
+        if reason:
+            _logger.info("bookie connection closed peer=%s reason=%s", self.peer, reason)
+        self._flush()
+        self._forget()
+        self._transport.close()
+        # A peer that never reads would keep its unsent answers, and the descriptor, for ever.
+        self._close_timer = self._loop.call_later(CLOSE_TIMEOUT_S, self._transport.abort)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._close_timer is not None:
+            self._close_timer.cancel()
+        self._forget()
+
+    def _forget(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        self._frames.clear()
+        self._output.clear()
+        self._on_change(False)
+
+    # ---- Input
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            frames = self._cutter.feed(data)
+        except BookieFrameError as error:
+            self.close(str(error))
+            return
+        self._frames.extend(frames)
+        if not self._process_scheduled:
+            self._process()
+
+    def _process(self) -> None:
+        self._process_scheduled = False
+        frames = self._frames
+        receive = self.receive
+        budget = FRAMES_PER_CALLBACK_MAX
+        try:
+            while frames and self._paused_by & ~_PAUSED_BY_FRAMES == 0:
+                if budget == 0:
+                    self._pause(_PAUSED_BY_FRAMES)
+                    self._schedule()
+                    return
+                budget -= 1
+                receive(frames.popleft())
+        except (BookieFrameError, DecodeError, struct_error) as error:
+            self.close(f"not a request: {error}")
+            return
+        except Exception:
+            _logger.exception("a request of a bookie's client failed peer=%s", self.peer)
+            self.close("internal error")
+            return
+        if not frames:
+            self._resume(_PAUSED_BY_FRAMES)
+
+    def _schedule(self) -> None:
+        if not self._process_scheduled:
+            self._process_scheduled = True
+            self._loop.call_soon(self._process)
+
+    def _pause(self, reason: int) -> None:
+        if not self._paused_by and not self.closed:
+            self._transport.pause_reading()
+        self._paused_by |= reason
+
+    def _resume(self, reason: int) -> None:
+        if not self._paused_by & reason:
+            return
+        self._paused_by &= ~reason
+        if self.closed:
+            return
+        if not self._paused_by:
+            self._transport.resume_reading()
+        if self._frames and self._paused_by & ~_PAUSED_BY_FRAMES == 0:
+            self._schedule()
+
+    # ---- Output
+
+    def write(self, data: bytes) -> None:
+        """Append to the output. Nothing is kept for a peer that is gone."""
+        if self.closed:
+            return
+        self._output.append(data)
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush_turn)
+
+    def write_data(self, pieces: Sequence[bytes]) -> None:
+        """Append one frame with entries, in several pieces. Many of them do not wait for the end of the turn: the transport
+        has to say when it is full."""
+        if self.closed:
+            return
+        self._output += pieces
+        self._output_bytes += sum(map(len, pieces))
+        if self._output_bytes >= BOOKIE_OUTPUT_HIGH_BYTES:
+            self._flush()
+        elif not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush_turn)
+
+    def _flush_turn(self) -> None:
+        self._flush_scheduled = False
+        self._flush()
+
+    def _flush(self) -> None:
+        if self.closed or not self._output:
+            return
+        data = b"".join(self._output)
+        self._output.clear()
+        self._output_bytes = 0
+        self._transport.write(data)
+
+    def pause_writing(self) -> None:
+        self.output_full = True
+        self._pause(_PAUSED_BY_OUTPUT)
+
+    def resume_writing(self) -> None:
+        self.output_full = False
+        self._resume(_PAUSED_BY_OUTPUT)
+        if not self.closed:
+            self.on_room()

@@ -1,0 +1,166 @@
+"""Requests of versions 0 to 2 of the bookie protocol: what `wire.bookkeeper.v2` decodes, done by the bookie, answered in its form."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from magnetar.bookkeeper.bookie.server_auth import ConnectionAuth
+from magnetar.bookkeeper.bookie.server_io import FrameConnection
+from magnetar.bookkeeper.bookie.server_reads import SINGLE_READ_BYTES, ReadGate
+from magnetar.bookkeeper.codes import FLAG_FENCE, FLAG_HIGH_PRIORITY, ReturnCode
+from magnetar.bookkeeper.ports import BookieChannel
+from magnetar.wire.bookkeeper import v2
+from magnetar.wire.bookkeeper.frames import BookieFrameError
+
+_ADD: Final = v2.ADD
+_ADD_HEAD_BYTES: Final = v2.ADD_HEAD_BYTES
+_HEAD_BYTES: Final = v2.RESPONSE_HEAD_BYTES
+_WIRE_CODES: Final = frozenset(int(code) for code in ReturnCode)
+_IO_ERROR: Final = int(ReturnCode.IO_ERROR)
+_TOO_MANY_REQUESTS: Final = int(ReturnCode.TOO_MANY_REQUESTS)
+_UNAUTHORIZED: Final = int(ReturnCode.UNAUTHORIZED)
+_BAD_VERSION: Final = int(ReturnCode.BAD_VERSION)
+
+_decode_add = v2.decode_add
+_encode_response = v2.encode_response
+
+
+class V2Requests:
+    """Of one connection. `receive(frame)` raises BookieFrameError or struct.error for what no answer fits: the connection ends."""
+
+    __slots__ = ("_auth", "_batch_bytes_max", "_bookie", "_connection", "_reads", "_write")
+
+    def __init__(
+        self, bookie: BookieChannel, connection: FrameConnection, reads: ReadGate, auth: ConnectionAuth
+    ) -> None:
+        self._bookie = bookie
+        self._connection = connection
+        self._write = connection.write
+        self._reads = reads
+        self._auth = auth
+
+    def receive(self, frame: bytes) -> None:
+        """Handle one request."""
+        if frame[:2] == b"\x02\x01" and self._auth.passed:
+            header, key, ledger_id, entry_id = _decode_add(frame)
+            done = partial(self._added, 0x02010000, ledger_id, entry_id)
+            self._bookie.add_entry(ledger_id, entry_id, frame[_ADD_HEAD_BYTES:], key, header & 0xFFFF, done)
+            return
+        header = v2.decode_header(frame)
+        operation = v2.operation_of(header)
+        if operation == v2.AUTH:
+            self._authenticate(header, frame)
+            return
+        code = _BAD_VERSION if header >> 24 > v2.VERSION else 0 if self._auth.passed else _UNAUTHORIZED
+        if operation == v2.READ:
+            self._read(v2.decode_read(frame), code)
+        elif operation == v2.BATCH_READ:
+            self._read_batch(v2.decode_batch_read(frame), code)
+        elif operation == _ADD:
+            self._add(frame, code)
+        else:
+            raise BookieFrameError(f"operation {operation} is not one of this protocol version's")
+
+    # ---- Adds
+
+    def _add(self, frame: bytes, code: int) -> None:
+        header, key, ledger_id, entry_id = _decode_add(frame)
+        done = partial(self._added, v2.response_header(header), ledger_id, entry_id)
+        if code:
+            done(code)
+        else:
+            self._bookie.add_entry(ledger_id, entry_id, frame[_ADD_HEAD_BYTES:], key, v2.flags_of(header), done)
+
+    def _added(self, header: int, ledger_id: int, entry_id: int, code: int) -> None:
+        if code and code not in _WIRE_CODES:
+            code = _IO_ERROR
+        self._write(_encode_response(_HEAD_BYTES, header, code, ledger_id, entry_id))
+
+    # ---- Reads
+
+    def _read(self, request: v2.ReadRequest, code: int) -> None:
+        if code:
+            self._read_done(request, 0, code, None)
+            return
+        if v2.flags_of(request.header) & (FLAG_FENCE | FLAG_HIGH_PRIORITY):
+            self._start_read(request, 0)
+        elif not self._reads.submit(SINGLE_READ_BYTES, partial(self._start_read, request, SINGLE_READ_BYTES)):
+            self._read_done(request, 0, _TOO_MANY_REQUESTS, None)
+
+    def _start_read(self, request: v2.ReadRequest, size: int) -> None:
+        flags = v2.flags_of(request.header)
+        done = partial(self._read_done, request, size)
+        self._bookie.read_entry(request.ledger_id, request.entry_id, flags, request.master_key, done)
+
+    def _read_done(self, request: v2.ReadRequest, size: int, code: int, entry: bytes | None) -> None:
+        header = v2.response_header(request.header)
+        if code == 0 and entry is not None:
+            self._connection.write_data(v2.encode_read_response(header, request.ledger_id, request.entry_id, entry))
+        else:
+            code = code if code in _WIRE_CODES and code else _IO_ERROR
+            self._write(_encode_response(_HEAD_BYTES, header, code, request.ledger_id, request.entry_id))
+        if size:
+            self._reads.ended(size)
+
+    def _read_batch(self, request: v2.BatchReadRequest, code: int) -> None:
+        # The whole answer has to fit the frame that a client takes: entries are asked for by what they take up there.
+        size = min(max(request.max_bytes, 1), BATCH_ANSWER_BYTES_MAX)
+        if code:
+            self._batch_done(request, 0, code, [])
+            return
+        flags = v2.flags_of(request.header)
+        if flags & FLAG_FENCE:
+            self._fence_first(request, size)
+        elif flags & FLAG_HIGH_PRIORITY:
+            self._start_batch(request, size, 0)
+        elif not self._reads.submit(size, partial(self._start_batch, request, size, size)):
+            self._batch_done(request, 0, _TOO_MANY_REQUESTS, [])
+
+    def _fence_first(self, request: v2.BatchReadRequest, size: int) -> None:
+        def fenced(code: int, entry: bytes | None) -> None:
+            if code in _FENCED_CODES:
+                self._start_batch(request, size, 0)
+            else:
+                self._batch_done(request, 0, code, [])
+
+        flags = v2.flags_of(request.header)
+        self._bookie.read_entry(request.ledger_id, request.first_entry_id, flags, request.master_key, fenced)
+
+    def _start_batch(self, request: v2.BatchReadRequest, size: int, charged: int) -> None:
+        done = partial(self._batch_done, request, charged)
+        self._bookie.read_batch(request.ledger_id, request.first_entry_id, request.max_count, size, done)
+
+    def _batch_done(self, request: v2.BatchReadRequest, charged: int, code: int, entries: list[bytes]) -> None:
+        if code not in _WIRE_CODES:
+            code = _IO_ERROR
+        header = v2.response_header(request.header)
+        pieces = v2.encode_batch_response(
+            header, code, request.ledger_id, request.first_entry_id, request.request_id, _fitting(entries, request)
+        )
+        self._connection.write_data(pieces)
+        if charged:
+            self._reads.ended(charged)
+
+    # ---- Authentication
+
+    def _authenticate(self, header: int, frame: bytes) -> None:
+        answer = self._auth.answer(v2.auth_message(frame))
+        self._write(v2.encode_auth(v2.response_header(header), answer))
+
+
+BATCH_ANSWER_BYTES_MAX: Final = 5 * 1024 * 1024
+"""One batch read returns no more, as BookKeeper's maxBatchReadSize, unless its first entry alone is longer."""
+
+_FENCED_CODES: Final = frozenset({int(ReturnCode.OK), int(ReturnCode.NO_ENTRY)})
+
+
+def _fitting(entries: list[bytes], request: v2.BatchReadRequest) -> list[bytes]:
+    """At least the first entry, then those that fit the size asked for, counted as BookKeeper does: with all lengths and heads."""
+    limit = min(max(request.max_bytes, 0), BATCH_ANSWER_BYTES_MAX)
+    size = v2.BATCH_HEAD_BYTES + 4
+    for count, entry in enumerate(entries):
+        size += v2.BATCH_ENTRY_HEAD_BYTES + len(entry)
+        if size > limit and count:
+            return entries[:count]
+    return entries

@@ -1,0 +1,255 @@
+"""Requests of version 2 under way to one bookie: adds, reads, batch reads; each ends in exactly one call of its `done`.
+
+Answers name ledger and entry, not the request. So there is at most one request of a kind per entry on the wire; another one for the same
+entry waits for the answer to the first. (Otherwise a plain read's answer could be taken for that of the fence sent with it, and
+a recovery go on before the ledger is fenced durably.) A request whose time ran out keeps its place, without its callback, until its
+answer has come or the connection is gone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from struct import error as struct_error
+from typing import Any, Final, NamedTuple
+
+from magnetar.base.limits import BOOKIE_CLIENT_BYTES_MAX, BOOKIE_CLIENT_LATE_ANSWERS_MAX, BOOKIE_CLIENT_REQUESTS_MAX
+from magnetar.bookkeeper.client.channel_handshake import handshake_v2
+from magnetar.bookkeeper.client.channel_lane import Environment, Lane
+from magnetar.bookkeeper.codes import BOOKIE_TIMEOUT, BOOKIE_UNAVAILABLE, ReturnCode
+from magnetar.bookkeeper.entry_format import MASTER_KEY_BYTES
+from magnetar.bookkeeper.ports import AddDone, BatchDone, ReadDone
+from magnetar.wire.bookkeeper import v2
+from magnetar.wire.bookkeeper.frames import BookieFrameError
+
+_logger = logging.getLogger(__name__)
+
+_ADD: Final = v2.ADD
+_READ: Final = v2.READ
+_IO_ERROR: Final = int(ReturnCode.IO_ERROR)
+_BAD_REQUEST: Final = int(ReturnCode.BAD_REQUEST)
+_UNAUTHORIZED: Final = int(ReturnCode.UNAUTHORIZED)
+_TOO_MANY_REQUESTS: Final = int(ReturnCode.TOO_MANY_REQUESTS)
+_HEAD_BYTES: Final = v2.RESPONSE_HEAD_BYTES
+
+_ENTRY_ANSWER_BYTES_MIN: Final = 64
+"""Of a frame, what an entry may not take up: the heads around it, and the wrapping of version 3."""
+
+_encode_add_head = v2.encode_add_head
+_decode_response = v2.decode_response
+
+_Key = tuple[int, int, int]
+"""(operation, ledger, entry), or (BATCH_READ, request id, 0)."""
+
+
+class _Request(NamedTuple):
+    """Under way since sweep number `tick`. `done` is None when its time ran out. `size`: bytes it counts for."""
+
+    done: Callable[..., None] | None
+    tick: int
+    size: int
+
+
+class _Held(NamedTuple):
+    """Waits for the answer to another request with the same key."""
+
+    request: _Request
+    first: bytes
+    second: bytes
+
+
+class V2Requests:
+    """Implements the version 2 part of `BookieChannel` on a lane of its own."""
+
+    def __init__(self, address: tuple[str, int], environment: Environment) -> None:
+        self.lane = Lane(address, environment, handshake_v2, self)
+        options = environment.options
+        self._entry_bytes_max = options.frame_bytes_max - _ENTRY_ANSWER_BYTES_MIN
+        self._add_ticks = self.lane.ticks_for(options.add_timeout_s)
+        self._read_ticks = self.lane.ticks_for(options.read_timeout_s)
+        self._requests: dict[_Key, _Request] = {}
+        self._held: dict[_Key, deque[_Held]] = {}
+        self._held_count = 0
+        self._late_count = 0
+        self._batch_id = 0
+        self.pending_bytes = 0
+        self.requests_total = 0
+        self.timeouts_total = 0
+        self.refused_total = 0
+
+    @property
+    def pending_count(self) -> int:
+        """Requests that are not answered."""
+        return len(self._requests) + self._held_count - self._late_count
+
+    # ---- Requests
+
+    def add_entry(
+        self, ledger_id: int, entry_id: int, entry: bytes, master_key: bytes, flags: int, done: AddDone
+    ) -> None:
+        """See `BookieChannel.add_entry`."""
+        size = len(entry)
+        if len(master_key) != MASTER_KEY_BYTES:
+            done(_UNAUTHORIZED)
+        elif size > self._entry_bytes_max:
+            done(_BAD_REQUEST)
+        else:
+            code = self._send((_ADD, ledger_id, entry_id), done, size, _encode_add_head(flags, master_key, size), entry)
+            if code:
+                done(code)
+
+    def read_entry(self, ledger_id: int, entry_id: int, flags: int, master_key: bytes, done: ReadDone) -> None:
+        """See `BookieChannel.read_entry`."""
+        if flags & v2.FLAG_FENCE and len(master_key) != MASTER_KEY_BYTES:
+            done(_UNAUTHORIZED, None)
+            return
+        frame = v2.encode_read(ledger_id, entry_id, flags, master_key)
+        code = self._send((_READ, ledger_id, entry_id), done, 0, frame)
+        if code:
+            done(code, None)
+
+    def read_batch(self, ledger_id: int, first_entry_id: int, max_count: int, max_bytes: int, done: BatchDone) -> None:
+        """See `BookieChannel.read_batch`."""
+        self._batch_id += 1
+        # Bookies count the heads of the answer and its entries as well; an int32 is what travels.
+        frame = v2.encode_batch_read(ledger_id, first_entry_id, self._batch_id, min(max_count, 2**31 - 1), max_bytes)
+        code = self._send((v2.BATCH_READ, self._batch_id, 0), done, 0, frame)
+        if code:
+            done(code, [])
+
+    def _send(self, key: _Key, done: Callable[..., None], size: int, first: bytes, second: bytes = b"") -> int:
+        """Send a request; 0, or the code with which it is refused."""
+        lane = self.lane
+        if not lane.up and not lane.connect():
+            self.refused_total += 1
+            return BOOKIE_UNAVAILABLE
+        requests = self._requests
+        if len(requests) >= BOOKIE_CLIENT_REQUESTS_MAX or self.pending_bytes + size > BOOKIE_CLIENT_BYTES_MAX:
+            self.refused_total += 1
+            return _TOO_MANY_REQUESTS
+        request = _Request(done, lane.ticks, size)
+        self.requests_total += 1
+        if key in requests:
+            return self._hold(key, _Held(request, first, second))
+        self.pending_bytes += size
+        requests[key] = request
+        lane.write(first, second)
+        return 0
+
+    def _hold(self, key: _Key, held: _Held) -> int:
+        if self._held_count >= BOOKIE_CLIENT_LATE_ANSWERS_MAX:
+            self.refused_total += 1
+            return _TOO_MANY_REQUESTS
+        self.pending_bytes += held.request.size
+        self._held.setdefault(key, deque()).append(held)
+        self._held_count += 1
+        return 0
+
+    def _send_held(self, key: _Key) -> None:
+        """The request before it was answered."""
+        waiting = self._held[key]
+        held = waiting.popleft()
+        if not waiting:
+            del self._held[key]
+        self._held_count -= 1
+        self._requests[key] = held.request
+        self.lane.write(held.first, held.second)
+
+    # ---- Answers
+
+    def receive(self, frames: list[bytes]) -> None:
+        """See `LaneUser.receive`."""
+        requests = self._requests
+        for frame in frames:
+            try:
+                header, code, ledger_id, entry_id = _decode_response(frame)
+            except struct_error:
+                raise BookieFrameError(f"an answer of {len(frame)} bytes is too short") from None
+            operation = header >> 16 & 0xFF
+            data: Any = None
+            if operation == _READ:
+                data = frame[_HEAD_BYTES:] if code == 0 else None
+                key = (operation, ledger_id, entry_id)
+            elif operation == v2.BATCH_READ:
+                batch_id, data = v2.decode_batch_response(frame)
+                key = (operation, batch_id, 0)
+            else:
+                key = (operation, ledger_id, entry_id)
+            request = requests.pop(key, None)
+            if request is None:
+                raise BookieFrameError(
+                    f"an answer to nothing: operation {operation} ledger {ledger_id} entry {entry_id}"
+                )
+            if key in self._held:
+                self._send_held(key)
+            self.pending_bytes -= request.size
+            done = request.done
+            if done is None:
+                self._late_count -= 1
+            else:
+                _call(done, operation, code if code >= 0 else _IO_ERROR, data)
+
+    def lost(self) -> None:
+        """See `LaneUser.lost`."""
+        requests, held = self._requests, self._held
+        self._requests, self._held = {}, {}
+        self._held_count = self._late_count = self.pending_bytes = 0
+        for key, request in requests.items():
+            if request.done is not None:
+                _call(request.done, key[0], BOOKIE_UNAVAILABLE, None)
+        for key, waiting in held.items():
+            for one in waiting:
+                assert one.request.done is not None, "a held request is dropped when its time runs out"
+                _call(one.request.done, key[0], BOOKIE_UNAVAILABLE, None)
+
+    @property
+    def busy(self) -> bool:
+        """See `LaneUser.busy`."""
+        return self.pending_count > 0
+
+    def sweep(self, ticks: int) -> bool:
+        """See `LaneUser.sweep`."""
+        add_limit, read_limit = ticks - self._add_ticks, ticks - self._read_ticks
+        expired: list[tuple[_Key, _Request]] = []
+        for key, request in self._requests.items():
+            if request.tick < (add_limit if key[0] == _ADD else read_limit) and request.done is not None:
+                expired.append((key, request))
+        for key, request in expired:
+            self._requests[key] = _Request(None, request.tick, 0)
+            self.pending_bytes -= request.size
+        self._late_count += len(expired)
+        expired += self._expired_held(add_limit, read_limit)
+        self.timeouts_total += len(expired)
+        for key, request in expired:
+            assert request.done is not None
+            _call(request.done, key[0], BOOKIE_TIMEOUT, None)
+        if self._late_count > BOOKIE_CLIENT_LATE_ANSWERS_MAX:
+            self.lane.drop(ConnectionResetError(f"{self._late_count} requests were not answered in time"))
+        return bool(expired)
+
+    def _expired_held(self, add_limit: int, read_limit: int) -> list[tuple[_Key, _Request]]:
+        """Take out those that were never sent; the others of their key stay in order."""
+        expired: list[tuple[_Key, _Request]] = []
+        for key, waiting in list(self._held.items()):
+            limit = add_limit if key[0] == _ADD else read_limit
+            while waiting and waiting[0].request.tick < limit:
+                request = waiting.popleft().request
+                self.pending_bytes -= request.size
+                self._held_count -= 1
+                expired.append((key, request))
+            if not waiting:
+                del self._held[key]
+        return expired
+
+
+def _call(done: Callable[..., None], operation: int, code: int, data: Any) -> None:
+    try:
+        if operation == _ADD:
+            done(code)
+        elif operation == v2.BATCH_READ:
+            done(code, data if code == 0 and data else [])
+        else:
+            done(code, data)
+    except Exception:  # the answers behind it belong to others
+        _logger.exception("the callback of a bookie's answer failed")

@@ -1,0 +1,97 @@
+"""Frames of the bookie protocol: `int32 length | bytes`, big-endian. Pure.
+
+A frame is refused by its length field, so that a hostile one costs nothing: memory is used only for bytes that have arrived.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+from magnetar.base.errors import MagnetarError
+
+FRAME_BYTES_MAX: Final = 5 * 1024 * 1024 + 10 * 1024
+"""Pulsar's setting of nettyMaxFrameSizeBytes: a message of 5 MiB and its headers. A longer frame closes the connection.
+
+BookKeeper's own default is 5 MiB; a plain BookKeeper client takes no longer answer than that."""
+
+_SMALL_BYTES = 4096
+"""Pieces of an unfinished frame below this are gathered in one buffer."""
+
+_LENGTH = Struct(">I")
+_unpack_length = _LENGTH.unpack_from
+pack_length = _LENGTH.pack
+
+
+class BookieFrameError(MagnetarError):
+    """The stream is not a sequence of frames, or a frame is longer than allowed; the connection cannot be used further."""
+
+    slug = "bookie-frame"
+
+
+class FrameCutter:
+    """Cuts a byte stream into frames of at most `frame_bytes_max` (without the length field)."""
+
+    __slots__ = ("_chunks", "_have", "_need", "frame_bytes_max")
+
+    def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
+        self.frame_bytes_max = frame_bytes_max
+        self._chunks: list[bytes | bytearray] = []
+        self._have = 0
+        self._need = _LENGTH.size
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of an unfinished frame held in memory."""
+        return self._have
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The frames that `data` completes, in order, without their lengths.
+
+        Raises BookieFrameError; frames before the bad one are then lost with it.
+        """
+        if self._chunks:
+            self._hold(data)
+            self._have += len(data)
+            if self._have < self._need:
+                return []
+            data = b"".join(self._chunks)
+            self._chunks.clear()
+        frames: list[bytes] = []
+        position, size = 0, len(data)
+        self._need = 4
+        while size - position >= 4:
+            (length,) = _unpack_length(data, position)
+            end = position + 4 + length
+            if end > size:
+                if length > self.frame_bytes_max:
+                    raise self._too_long(length)
+                self._need = 4 + length
+                break
+            if length > self.frame_bytes_max:
+                raise self._too_long(length)
+            frames.append(data[position + 4 : end])
+            position = end
+        if position < size:
+            self._chunks.append(data[position:] if position else data)
+        self._have = size - position
+        return frames
+
+    def _hold(self, data: bytes) -> None:
+        """Keep one more piece. Small ones share a buffer: a sender of single bytes costs what it sends, not an object each."""
+        if len(data) >= _SMALL_BYTES:
+            self._chunks.append(data)
+            return
+        last = self._chunks[-1]
+        if isinstance(last, bytearray):
+            last += data
+        else:
+            self._chunks.append(bytearray(data))
+
+    def _too_long(self, length: int) -> BookieFrameError:
+        return BookieFrameError(f"frame of {length} bytes is longer than the {self.frame_bytes_max} allowed")
+
+
+def encode_frame(body: bytes) -> bytes:
+    """One frame around `body`."""
+    return pack_length(len(body)) + body
