@@ -128,6 +128,13 @@ class EntryUnreadableError(LedgerError):
     retriable = True
 
 
+class LockLostError(LedgerError):
+    """The lock on a ledger went with the metadata store's session: another worker may repair the ledger now."""
+
+    slug = "lock-lost"
+    retriable = True
+
+
 class UnderreplicationFormatError(LedgerError):
     """What lies below /ledgers/underreplication is not what BookKeeper writes there. Auto-recovery leaves it alone and stops."""
 

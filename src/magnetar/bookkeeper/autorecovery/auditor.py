@@ -1,0 +1,206 @@
+"""The auditor: one in a cluster, elected. It finds ledgers that miss copies and marks them (BookKeeper replication/Auditor).
+
+It looks when a bookie is lost, at intervals for bookies that nobody has registered, and at longer ones into the ledgers themselves.
+While auto-recovery is disabled it does nothing and forgets nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+
+from magnetar.base.clock import Clock
+from magnetar.base.errors import LedgerError, MetadataError
+from magnetar.bookkeeper.autorecovery.config import AutoRecoveryConfig
+from magnetar.bookkeeper.autorecovery.election import VOTES_PATH, AuditorVote
+from magnetar.bookkeeper.autorecovery.fragments import bookies_of
+from magnetar.bookkeeper.autorecovery.ledger_checker import LedgerChecker
+from magnetar.bookkeeper.autorecovery.lost_bookies import LostBookies
+from magnetar.bookkeeper.autorecovery.registered import read_registered
+from magnetar.bookkeeper.autorecovery.statistics import AutoRecoveryStatistics
+from magnetar.bookkeeper.autorecovery.underreplication import (
+    CHECK_ALL_LEDGERS,
+    PeriodicCheck,
+    UnderreplicationManager,
+)
+from magnetar.bookkeeper.autorecovery.wake import StoreWake
+from magnetar.bookkeeper.client.ledger_manager import LedgerManager
+from magnetar.bookkeeper.errors import LedgerMetadataError, NoSuchLedgerError
+from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
+from magnetar.metadata import paths
+from magnetar.metadata.store import MetadataStore
+
+_logger = logging.getLogger(__name__)
+
+LEDGERS_AT_ONCE = 32
+"""Ledgers whose metadata is read at a time."""
+
+WATCHED = (
+    paths.AVAILABLE_BOOKIES_PATH,
+    VOTES_PATH,
+    paths.REPLICATION_DISABLED_PATH,
+    paths.LOST_BOOKIE_RECOVERY_DELAY_PATH,
+)
+"""What changes when there may be something to audit; marks and locks are the workers'."""
+
+
+class Auditor:
+    """`run` it. The checks can also be called one by one; they do not need the election."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        marks: UnderreplicationManager,
+        manager: LedgerManager,
+        checker: LedgerChecker,
+        clock: Clock,
+        config: AutoRecoveryConfig,
+        statistics: AutoRecoveryStatistics,
+        bookie_id: str,
+    ) -> None:
+        self._store = store
+        self._marks = marks
+        self._manager = manager
+        self._checker = checker
+        self._clock = clock
+        self._config = config
+        self._statistics = statistics
+        self._vote = AuditorVote(store, bookie_id)
+        self._lost: LostBookies | None = None
+        self._next_bookie_audit_s = 0.0
+
+    async def run(self) -> None:
+        """Stand for election, and audit while elected. A metadata store that fails is asked again later."""
+        with StoreWake(self._store, *WATCHED) as wake:
+            try:
+                while True:
+                    pause_s = self._config.poll_interval_s
+                    try:
+                        if await self._lead():
+                            pause_s = await self.audit()
+                    except (MetadataError, LedgerError) as error:
+                        self._statistics.audits_failed_total += 1
+                        _logger.warning("auditor: %s; trying again", error)
+                    await wake.wait(min(pause_s, self._config.poll_interval_s))
+            finally:
+                self._statistics.auditor_elected = False
+                await self._withdraw()
+
+    async def audit(self) -> float:
+        """Do what is due now; answers how long nothing will be, unless something changes (seconds)."""
+        if not await self._marks.enabled():
+            return self._config.poll_interval_s
+        lost = await self._watch_begun()
+        delay_s = await self._marks.lost_bookie_recovery_delay_s()
+        lost.set_delay(self._config.lost_bookie_recovery_delay_s if delay_s is None else delay_s)
+        now_s = self._clock.monotonic_s()
+        given_up = lost.observe((await read_registered(self._store)).available, now_s)
+        self._statistics.bookies_missing = len(lost.waiting)
+        if given_up:
+            self._statistics.bookies_lost_total += len(given_up)
+            _logger.warning("bookies lost: %s; their ledgers are to be copied", ", ".join(sorted(given_up)))
+        interval_s = self._config.auditor_periodic_bookie_check_interval_s
+        if given_up or now_s >= self._next_bookie_audit_s:
+            await self.audit_bookies(spare=lost.waiting)
+            self._next_bookie_audit_s = now_s + interval_s if interval_s else float("inf")
+        await self._periodically(
+            CHECK_ALL_LEDGERS, self._config.auditor_periodic_check_interval_s, self.check_all_ledgers
+        )
+        due_s = lost.due_s
+        return self._config.poll_interval_s if due_s is None else max(0.0, due_s - self._clock.monotonic_s())
+
+    async def audit_bookies(self, spare: Collection[str] = ()) -> int:
+        """Mark every ledger that names a bookie which is not registered, but for those in `spare`. Answers how many."""
+        self._statistics.bookie_audits_total += 1
+        suspects: dict[int, set[str]] = {}
+        before = (await read_registered(self._store)).available | set(spare)
+        async for ledger_id, metadata in self.all_ledgers():
+            absent = bookies_of(metadata) - before
+            if absent:
+                suspects[ledger_id] = absent
+        # Reading all that took its time: who has come meanwhile is not absent.
+        available = (await read_registered(self._store)).available
+        count = 0
+        for ledger_id, absent in suspects.items():
+            if missing := absent - available:
+                count += 1
+                await self._mark(ledger_id, missing)
+        return count
+
+    async def check_all_ledgers(self) -> int:
+        """Read the first and the last entry of every copy and mark the ledgers that miss any. Answers how many."""
+        count = 0
+        registered = await read_registered(self._store)
+        async for ledger_id, metadata in self.all_ledgers():
+            checks = await self._checker.check(ledger_id, metadata, registered.available, self._config.password)
+            self._statistics.ledgers_checked_total += 1
+            spare = self._lost.waiting if self._lost is not None else frozenset()
+            missing = {name for check in checks for name in check.bookies(check.bad)} - spare
+            if missing:
+                count += 1
+                await self._mark(ledger_id, missing)
+        self._statistics.all_ledgers_checks_total += 1
+        return count
+
+    async def all_ledgers(self) -> AsyncIterator[tuple[int, LedgerMetadata]]:
+        """Every ledger whose metadata can be read, in order of ids."""
+        ids = sorted(await self._manager.list_ids())
+        for start in range(0, len(ids), LEDGERS_AT_ONCE):
+            some = ids[start : start + LEDGERS_AT_ONCE]
+            for ledger_id, metadata in zip(some, await asyncio.gather(*map(self._read, some)), strict=True):
+                if metadata is not None:
+                    yield ledger_id, metadata
+
+    # ---- Parts
+
+    async def _lead(self) -> bool:
+        leads = await self._vote.leads()
+        if leads != self._statistics.auditor_elected:
+            self._statistics.auditor_elected = leads
+            self._lost = None
+            self._next_bookie_audit_s = 0.0
+            _logger.info("auditor: %s", "elected" if leads else "no longer elected")
+        return leads
+
+    async def _watch_begun(self) -> LostBookies:
+        """Bookies that have a cookie and are not there when an auditor begins may come back in time like any other."""
+        if self._lost is None:
+            await self._marks.initialize_lost_bookie_recovery_delay(self._config.lost_bookie_recovery_delay_s)
+            cookies = await self._store.children(paths.COOKIES_PATH)
+            self._lost = LostBookies(cookies, self._config.lost_bookie_recovery_delay_s)
+        return self._lost
+
+    async def _periodically(self, check: PeriodicCheck, interval_s: float, run: Callable[[], Awaitable[int]]) -> None:
+        """Run a check whose last time lies `interval_s` back; 0: never. A new cluster's first one is due after the interval."""
+        if interval_s <= 0:
+            return
+        last_ms = await self._marks.check_time_ms(check)
+        now_ms = self._clock.now_ms()
+        if last_ms < 0:
+            await self._marks.set_check_time_ms(check, now_ms)
+        elif now_ms >= last_ms + interval_s * 1000:
+            count = await run()
+            await self._marks.set_check_time_ms(check, now_ms)
+            _logger.info("check %s done: ledgers_marked=%d", check.path.rpartition("/")[2], count)
+
+    async def _mark(self, ledger_id: int, bookies: Collection[str]) -> None:
+        if await self._marks.mark(ledger_id, bookies):
+            self._statistics.ledgers_marked_total += 1
+
+    async def _read(self, ledger_id: int) -> LedgerMetadata | None:
+        try:
+            metadata, _ = await self._manager.read(ledger_id)
+        except NoSuchLedgerError:
+            return None
+        except LedgerMetadataError as error:
+            self._statistics.ledgers_unreadable_metadata_total += 1
+            _logger.error("ledger %d is left out: %s", ledger_id, error)
+            return None
+        return metadata
+
+    async def _withdraw(self) -> None:
+        try:
+            await self._vote.withdraw()
+        except MetadataError:
+            _logger.info("auditor: leaves without a word; its session's end will tell")

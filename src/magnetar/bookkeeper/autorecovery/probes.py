@@ -1,0 +1,93 @@
+"""Asking bookies whether they hold entries, and what their answers prove."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from functools import partial
+from typing import NamedTuple
+
+from magnetar.bookkeeper.client.bookies import BookieDirectory
+from magnetar.bookkeeper.codes import EXPLICIT_NEGATIVES, ReturnCode
+from magnetar.bookkeeper.entry_format import Digest, master_key, unpack_entry
+from magnetar.bookkeeper.errors import DigestMismatchError
+from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
+
+
+class Health(Enum):
+    """Of one copy. Only what is in `PROVEN` may lead to copying; UNKNOWN proves nothing and is asked again later."""
+
+    GOOD = "good"
+    GONE = "gone"
+    """The bookie is not registered."""
+    ABSENT = "absent"
+    """The bookie says that it has no such entry."""
+    DAMAGED = "damaged"
+    """The bookie's copy does not match its digest, or the bookie says that it cannot read it."""
+    UNKNOWN = "unknown"
+    """No answer, or one that says nothing about the entry."""
+
+
+PROVEN = frozenset({Health.GONE, Health.ABSENT, Health.DAMAGED})
+
+
+class LedgerKeys(NamedTuple):
+    """What reading and copying entries of a ledger takes."""
+
+    ledger_id: int
+    digest: Digest
+    master_key: bytes
+
+    @classmethod
+    def of(cls, ledger_id: int, metadata: LedgerMetadata, default_password: bytes) -> LedgerKeys:
+        password = default_password if metadata.password is None else metadata.password
+        return cls(ledger_id, Digest(metadata.digest_type, password), master_key(password))
+
+
+class Probe(NamedTuple):
+    bookie_id: str
+    entry_id: int
+
+
+def judge(keys: LedgerKeys, entry_id: int, code: int, packed: bytes | None) -> Health:
+    """What a bookie's answer to a read says about its copy."""
+    if code == ReturnCode.OK and packed is not None:
+        try:
+            unpack_entry(packed, keys.digest, keys.ledger_id, entry_id)
+        except DigestMismatchError:
+            return Health.DAMAGED
+        return Health.GOOD
+    if code in EXPLICIT_NEGATIVES:
+        return Health.ABSENT
+    return Health.DAMAGED if code == ReturnCode.IO_ERROR else Health.UNKNOWN
+
+
+async def probe(
+    bookies: BookieDirectory, keys: LedgerKeys, wanted: Sequence[Probe], timeout_s: float
+) -> Mapping[Probe, Health]:
+    """Read all of `wanted` at once; what has not answered in time is UNKNOWN."""
+    found = dict.fromkeys(wanted, Health.UNKNOWN)
+    missing = len(found)
+    if not missing:
+        return found
+    complete: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def answered(which: Probe, code: int, packed: bytes | None) -> None:
+        nonlocal missing
+        if complete.done():
+            return
+        found[which] = judge(keys, which.entry_id, code, packed)
+        missing -= 1
+        if missing == 0:
+            complete.set_result(None)
+
+    for which in list(found):
+        channel = bookies.channel(which.bookie_id)
+        channel.read_entry(keys.ledger_id, which.entry_id, 0, keys.master_key, partial(answered, which))
+    try:
+        async with asyncio.timeout(timeout_s):
+            await complete
+    except TimeoutError:
+        complete.cancel()
+    return found

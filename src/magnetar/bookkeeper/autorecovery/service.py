@@ -1,0 +1,89 @@
+"""Auto-recovery as a part: an auditor and a replication worker, in a process of their own or inside a bookie's."""
+
+from __future__ import annotations
+
+import random
+from types import TracebackType
+
+from magnetar.base.clock import Clock
+from magnetar.base.tasks import TaskScope
+from magnetar.bookkeeper.autorecovery.auditor import Auditor
+from magnetar.bookkeeper.autorecovery.config import AutoRecoveryConfig
+from magnetar.bookkeeper.autorecovery.ledger_checker import LedgerChecker
+from magnetar.bookkeeper.autorecovery.registered import Registered, read_registered
+from magnetar.bookkeeper.autorecovery.repair import ChooseReplacement, LedgerRepairer, choose_at_random
+from magnetar.bookkeeper.autorecovery.replicator import ByteRate, FragmentReplicator
+from magnetar.bookkeeper.autorecovery.statistics import AutoRecoveryStatistics
+from magnetar.bookkeeper.autorecovery.underreplication import UnderreplicationManager
+from magnetar.bookkeeper.autorecovery.worker import ReplicationWorker
+from magnetar.bookkeeper.client.bookies import BookieDirectory
+from magnetar.bookkeeper.client.client import BookKeeperClient
+from magnetar.bookkeeper.client.ledger_manager import LedgerManager
+from magnetar.metadata.store import MetadataStore
+
+
+class AutoRecovery:
+    """`async with AutoRecovery(store, client, bookies, clock, rng, config, bookie_id) as recovery:`.
+
+    `bookies` has a channel to every registered bookie, kept so by whoever composes this; `bookie_id` names the process in votes and
+    locks (a bookie's own id, or any name that no other auto-recovery of the cluster has). `choose` picks the bookie that takes over
+    from a lost one. Raises UnderreplicationFormatError when entered on a foreign tree.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        client: BookKeeperClient,
+        bookies: BookieDirectory,
+        clock: Clock,
+        rng: random.Random,
+        config: AutoRecoveryConfig,
+        bookie_id: str,
+        *,
+        choose: ChooseReplacement | None = None,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._scope = TaskScope("autorecovery")
+        self.statistics = AutoRecoveryStatistics()
+        self.marks = UnderreplicationManager(store, clock, bookie_id)
+        manager = LedgerManager(store)
+        percentage = config.auditor_ledger_verification_percentage
+        checker = LedgerChecker(bookies, rng, config.read_timeout_s, percentage)
+        self.auditor = Auditor(store, self.marks, manager, checker, clock, config, self.statistics, bookie_id)
+        self.repairer = LedgerRepairer(
+            manager,
+            checker,
+            FragmentReplicator(
+                bookies,
+                ByteRate(config.replication_rate_by_bytes, clock),
+                self.statistics,
+                batch_size=config.rereplication_entry_batch_size,
+                timeout_s=config.read_timeout_s,
+            ),
+            self._registered,
+            choose or choose_at_random(rng),
+            self.statistics,
+            config.password,
+        )
+        self.worker = ReplicationWorker(
+            store, self.marks, self.repairer, client, clock, rng, config, self.statistics, self._scope
+        )
+
+    async def __aenter__(self) -> AutoRecovery:
+        await self.marks.prepare()
+        await self._scope.__aenter__()
+        if self._config.auditor_enabled:
+            self._scope.spawn(self.auditor.run(), "auditor")
+        if self._config.replication_worker_enabled:
+            self._scope.spawn(self.worker.run(), "worker")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # Without the body's exception: a task group would wrap it, and callers could not catch it by its class.
+        await self._scope.__aexit__(None, None, None)
+
+    async def _registered(self) -> Registered:
+        return await read_registered(self._store)

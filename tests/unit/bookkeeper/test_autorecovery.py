@@ -1,0 +1,366 @@
+"""Auditor and workers together, over fake bookies that vanish and come back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from magnetar.base.errors import ConfigError
+from magnetar.bookkeeper.autorecovery.config import AutoRecoveryConfig
+from magnetar.bookkeeper.codes import FLAG_RECOVERY_ADD
+from magnetar.bookkeeper.ledger_metadata import LedgerState
+from magnetar.metadata import paths
+from tests.unit.bookkeeper.ledger_helpers import settle
+from tests.unit.bookkeeper.recovery_site import RecoverySite, eventually
+
+
+@pytest.fixture
+async def site() -> RecoverySite:
+    made = RecoverySite(5)
+    await made.register_all()
+    return made
+
+
+async def test_a_lost_bookies_ledgers_get_their_copies_back(site: RecoverySite) -> None:
+    writers = [await site.write(20) for _ in range(10)]
+    async with site.recovery() as recovery:
+        await site.kill("b0")
+
+        async def restored() -> bool:
+            return not any([await site.missing(writer.ledger_id) for writer in writers]) and not await site.marked()
+
+        await eventually(restored, "all copies")
+        statistics = recovery.statistics
+        affected = sum("b0" in writer.metadata.last_segment.ensemble for writer in writers)
+        assert statistics.ledgers_marked_total == statistics.ledgers_repaired_total == affected
+        assert statistics.bookies_lost_total == 1
+    assert await site.locks() == []
+    assert await site.store.children(f"{paths.UNDERREPLICATION_PATH}/auditorelection") == []
+
+
+async def test_a_bookie_that_is_back_within_the_delay_costs_nothing(site: RecoverySite) -> None:
+    writers = [await site.write(20, write_quorum=3) for _ in range(5)]
+    async with site.recovery(lost_bookie_recovery_delay_s=3600) as recovery:
+
+        async def missing() -> bool:
+            return recovery.statistics.bookies_missing == 1
+
+        async def nobody_missing() -> bool:
+            return recovery.statistics.bookies_missing == 0
+
+        for _ in range(3):
+            await site.kill("b0")
+            await eventually(missing, "the auditor notices")
+            await site.register("b0")
+            await eventually(nobody_missing, "the auditor notices")
+        assert recovery.statistics.ledgers_marked_total == 0
+        assert recovery.statistics.bytes_copied_total == 0
+        assert await site.store.get(paths.LOST_BOOKIE_RECOVERY_DELAY_PATH) is not None
+        # a second one at the same time is past waiting for
+        await site.kill("b0")
+        await eventually(missing, "the auditor notices")
+        await site.kill("b1")
+
+        async def restored() -> bool:
+            return not any([await site.missing(writer.ledger_id) for writer in writers])
+
+        await eventually(restored, "all copies")
+        assert recovery.statistics.bookies_lost_total == 2
+
+
+async def test_a_shorter_delay_in_the_store_holds_at_once(site: RecoverySite) -> None:
+    writer = await site.write(20, ensemble=5)
+    await site.add_bookie()
+    async with site.recovery(lost_bookie_recovery_delay_s=3600) as recovery:
+        await site.kill("b0")
+
+        async def missing() -> bool:
+            return recovery.statistics.bookies_missing == 1
+
+        await eventually(missing, "the auditor notices")
+        await recovery.marks.set_lost_bookie_recovery_delay(0)
+
+        async def restored() -> bool:
+            return not await site.missing(writer.ledger_id)
+
+        await eventually(restored, "all copies")
+
+
+async def test_a_bookie_that_was_lost_before_is_found_at_the_start(site: RecoverySite) -> None:
+    writer = await site.write(20)
+    await site.kill(writer.metadata.last_segment.ensemble[0])
+    async with site.recovery():
+
+        async def restored() -> bool:
+            return not await site.missing(writer.ledger_id) and not await site.marked()
+
+        await eventually(restored, "all copies")
+
+
+async def test_disabled_means_nothing_happens_until_enabled(site: RecoverySite) -> None:
+    writer = await site.write(20)
+    async with site.recovery() as recovery:
+        await recovery.marks.disable()
+        await site.kill(writer.metadata.last_segment.ensemble[0])
+        await recovery.marks.mark(writer.ledger_id, ["b0"])
+        await asyncio.sleep(0.2)  # several polls: there is no event to wait for when nothing may happen
+        assert recovery.statistics.bytes_copied_total == 0
+        assert await site.locks() == []
+        await recovery.marks.enable()
+
+        async def restored() -> bool:
+            return not await site.missing(writer.ledger_id) and not await site.marked()
+
+        await eventually(restored, "all copies")
+
+
+async def test_two_workers_never_copy_an_entry_twice(site: RecoverySite) -> None:
+    writers = [await site.write(30) for _ in range(20)]
+    added: Counter[tuple[str, int, int]] = Counter()
+    for number, bookie in enumerate(site.cluster.bookies):
+        store = bookie._store
+
+        def count(ledger_id, entry_id, entry, flags, done, name=f"b{number}", store=store):  # type: ignore[no-untyped-def]
+            if flags & FLAG_RECOVERY_ADD:
+                added[name, ledger_id, entry_id] += 1
+            store(ledger_id, entry_id, entry, flags, done)
+
+        bookie._store = count  # type: ignore[method-assign]
+    async with site.recovery("worker-1") as first, site.recovery("worker-2") as second:
+        await site.kill("b0")
+
+        async def restored() -> bool:
+            return not any([await site.missing(writer.ledger_id) for writer in writers]) and not await site.marked()
+
+        await eventually(restored, "all copies")
+        assert min(first.statistics.ledgers_repaired_total, second.statistics.ledgers_repaired_total) > 0
+        assert first.statistics.auditor_elected != second.statistics.auditor_elected
+    assert set(added.values()) == {1}
+    assert len({(ledger, entry) for _, ledger, entry in added}) == len(added)
+
+
+async def test_the_next_auditor_takes_over_and_a_dead_workers_lock_goes_with_its_session(site: RecoverySite) -> None:
+    writer = await site.write(20)
+    ensemble = writer.metadata.last_segment.ensemble
+    session = site.session()
+    async with site.recovery("worker-2") as second:
+        async with site.recovery("worker-1", session, replication_worker_enabled=False) as first:
+
+            async def one_leads() -> bool:
+                return first.statistics.auditor_elected != second.statistics.auditor_elected
+
+            await eventually(one_leads, "one auditor is elected")
+            await first.marks.mark(writer.ledger_id, ["nobody"])
+            # the process dies in the middle of a copy
+            for name in ensemble:
+                site.cluster.bookie(name).hung_reads = True
+            await first.marks.lock(writer.ledger_id)
+            session.abandon()
+            session.expire_session()
+        for name in ensemble:
+            site.cluster.bookie(name).hung_reads = False
+        await site.kill(ensemble[0])
+
+        async def restored() -> bool:
+            return not await site.missing(writer.ledger_id) and not await site.marked()
+
+        await eventually(restored, "all copies")
+        assert second.statistics.auditor_elected
+    assert await site.locks() == []
+
+
+async def test_a_stopped_worker_leaves_no_lock(site: RecoverySite) -> None:
+    writer = await site.write(20)
+    await site.kill(writer.metadata.last_segment.ensemble[0])
+    for name in writer.metadata.last_segment.ensemble[1:]:
+        site.cluster.bookie(name).hung_reads = True
+
+    async def locked() -> bool:
+        return bool(await site.locks())
+
+    async with site.recovery(read_timeout_s=60):
+        await eventually(locked, "the worker is at work")
+    assert await site.locks() == []
+    assert await site.marked() == [f"urL{writer.ledger_id:010d}"]
+
+
+async def test_what_cannot_be_repaired_is_reported_and_not_tried_in_a_circle(site: RecoverySite) -> None:
+    writer = await site.write(20, ensemble=1, write_quorum=1, ack_quorum=1)
+    only = writer.metadata.last_segment.ensemble[0]
+    async with site.recovery(failed_ledger_backoff_s=600, failed_ledger_backoff_max_s=600) as recovery:
+        await site.kill(only)
+
+        async def failed() -> bool:
+            return recovery.statistics.ledgers_failed_total > 0
+
+        await eventually(failed, "the worker gives up")
+        await asyncio.sleep(0.2)  # several polls
+        assert recovery.statistics.ledgers_failed_total == 1
+        assert "bring a lost one back" in recovery.worker.unrepairable()[writer.ledger_id]
+        assert await site.locks() == []
+        assert await site.marked() == [f"urL{writer.ledger_id:010d}"]
+        # the bookie is back: that is tried at once
+        await site.register(only)
+
+        async def clean() -> bool:
+            return not await site.marked()
+
+        await eventually(clean, "the mark goes")
+        assert recovery.worker.unrepairable() == {}
+        assert recovery.statistics.entries_copied_total == 0
+
+
+async def test_a_new_bookie_lets_waiting_ledgers_be_repaired_at_once(site: RecoverySite) -> None:
+    writer = await site.write(20, ensemble=5)
+    async with site.recovery(failed_ledger_backoff_s=600, failed_ledger_backoff_max_s=600) as recovery:
+        await site.kill("b2")
+
+        async def failed() -> bool:
+            return recovery.statistics.ledgers_waiting == 1
+
+        await eventually(failed, "the worker gives up")
+        new = await site.add_bookie()
+
+        async def restored() -> bool:
+            return not await site.missing(writer.ledger_id)
+
+        await eventually(restored, "all copies")
+        assert new in (await site.metadata(writer.ledger_id)).last_segment.ensemble
+
+
+async def test_a_writer_that_replaces_the_bookie_itself_is_left_alone(site: RecoverySite) -> None:
+    writer = await site.write(20, close=False)
+    ensemble = writer.metadata.last_segment.ensemble
+    async with site.recovery(open_ledger_rereplication_grace_period_s=0.5) as recovery:
+        await site.kill(ensemble[0])
+
+        async def deferred() -> bool:
+            return recovery.statistics.ledgers_deferred == 1
+
+        await eventually(deferred, "the grace period runs")
+        spare = next(name for name in site.names if name not in ensemble and name != "b0")
+        metadata, version = await site.manager.read(writer.ledger_id)
+        segments = (*metadata.segments, metadata.last_segment._replace(first_entry_id=20))
+        segments = (*segments[:-1], segments[-1]._replace(ensemble=(spare, *ensemble[1:])))
+        await site.manager.write(writer.ledger_id, replace(metadata, segments=segments), version)
+
+        async def restored() -> bool:
+            return not await site.missing(writer.ledger_id) and not await site.marked()
+
+        await eventually(restored, "all copies")
+        assert (await site.metadata(writer.ledger_id)).state is LedgerState.OPEN
+        assert recovery.statistics.ledgers_taken_over_total == 0
+        assert not any(writer.ledger_id in bookie.fenced for bookie in site.cluster.bookies)
+
+
+async def test_a_writer_that_does_not_is_fenced_after_the_grace_period(site: RecoverySite) -> None:
+    writer = await site.write(20, write_quorum=3, close=False)
+    async with site.recovery() as recovery:
+        await site.kill(writer.metadata.last_segment.ensemble[0])
+
+        async def restored() -> bool:
+            return not await site.missing(writer.ledger_id) and not await site.marked()
+
+        await eventually(restored, "all copies")
+        metadata = await site.metadata(writer.ledger_id)
+        assert (metadata.state, metadata.last_entry_id, metadata.length) == (LedgerState.CLOSED, 19, 2_000)
+        assert recovery.statistics.ledgers_taken_over_total == 1
+    outcome: list[object] = []
+    writer.append(b"late", outcome.append)
+    await settle()
+    assert outcome != [None]
+
+
+async def test_the_check_of_all_ledgers_finds_what_no_lost_bookie_explains(site: RecoverySite) -> None:
+    writers = [await site.write(20) for _ in range(3)]
+    victim = writers[1]
+    holder = site.cluster.bookie(victim.metadata.last_segment.ensemble[0])
+    held = holder.entries[victim.ledger_id]
+    del held[max(held)]
+    async with site.recovery(auditor_enabled=False) as recovery:
+        assert await recovery.auditor.audit_bookies() == 0
+        assert await recovery.auditor.check_all_ledgers() == 1
+
+        async def restored() -> bool:
+            return not await site.missing(victim.ledger_id) and not await site.marked()
+
+        await eventually(restored, "all copies")
+        assert recovery.statistics.ledgers_checked_total == 3
+
+
+async def test_a_percentage_of_the_entries_between_is_read_too(site: RecoverySite) -> None:
+    writer = await site.write(60)
+    holder = site.cluster.bookie(writer.metadata.last_segment.ensemble[0])
+    held = holder.entries[writer.ledger_id]
+    for entry_id in sorted(held)[1:-1]:
+        del held[entry_id]
+    plain = site.recovery()
+    assert await plain.auditor.check_all_ledgers() == 0
+    thorough = site.recovery(auditor_ledger_verification_percentage=50)
+    assert await thorough.auditor.check_all_ledgers() == 1
+
+
+async def test_the_check_of_all_ledgers_comes_after_its_interval_whoever_audits(site: RecoverySite) -> None:
+    await site.write(5)
+    recovery = site.recovery(auditor_periodic_check_interval_s=1.0)
+    await recovery.marks.prepare()
+    await recovery.auditor.audit()
+    assert recovery.statistics.all_ledgers_checks_total == 0
+    await site.store.put(paths.CHECK_ALL_LEDGERS_TIME_PATH, b"\x08\x01")
+    other = site.recovery("worker-2", auditor_periodic_check_interval_s=1.0)
+    await other.auditor.audit()
+    assert other.statistics.all_ledgers_checks_total == 1
+    await recovery.auditor.audit()
+    assert recovery.statistics.all_ledgers_checks_total == 0
+
+
+async def test_unreadable_metadata_hides_no_other_ledger(site: RecoverySite) -> None:
+    broken = await site.write(5)
+    whole = await site.write(5)
+    await site.store.put(paths.ledger_path(broken.ledger_id), b"nonsense")
+    await site.kill(whole.metadata.last_segment.ensemble[0])
+    recovery = site.recovery()
+    assert await recovery.auditor.audit_bookies() == 1
+    assert recovery.statistics.ledgers_unreadable_metadata_total == 1
+
+
+async def test_a_metadata_store_that_is_cut_off_is_waited_for(site: RecoverySite) -> None:
+    writer = await site.write(20)
+    session = site.session()
+    async with site.recovery("worker-1", session) as recovery:
+
+        async def elected() -> bool:
+            return recovery.statistics.auditor_elected
+
+        await eventually(elected, "the auditor is elected")
+        session.disconnect()
+        await site.kill(writer.metadata.last_segment.ensemble[0])
+
+        async def failing() -> bool:
+            return recovery.statistics.audits_failed_total > 0
+
+        await eventually(failing, "the auditor notices")
+        session.expire_session()
+        session.reconnect()
+
+        async def restored() -> bool:
+            return not await site.missing(writer.ledger_id) and not await site.marked()
+
+        await eventually(restored, "all copies")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"poll_interval_s": 0},
+        {"replication_rate_by_bytes": -1},
+        {"auditor_ledger_verification_percentage": 101},
+        {"failed_ledger_backoff_s": 10, "failed_ledger_backoff_max_s": 5},
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match="auto-recovery"):
+        AutoRecoveryConfig(**settings)  # type: ignore[arg-type]
