@@ -28,6 +28,7 @@ from magnetar.bookkeeper.bookie.flusher import Flusher
 from magnetar.bookkeeper.bookie.garbage_collector import GarbageCollector, LedgerExists, ListLedgers
 from magnetar.bookkeeper.bookie.index import Index
 from magnetar.bookkeeper.bookie.index_factory import open_index
+from magnetar.bookkeeper.bookie.interpreter import hand_over
 from magnetar.bookkeeper.bookie.journal import Journal
 from magnetar.bookkeeper.bookie.ledger_state import LedgerState
 from magnetar.bookkeeper.bookie.read_cache import ReadCache
@@ -44,11 +45,13 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class BookieExecutors:
-    """One worker each: commits of the journal, flush and garbage collection, reads from the logs."""
+    """One worker each: commits of the journal, flush and garbage collection, reads from the logs. Long work on them calls
+    `hand_over` now and then."""
 
     journal: Executor
     storage: Executor
     reads: Executor
+    hand_over: Callable[[], None] = hand_over
 
     @classmethod
     def threads(cls) -> BookieExecutors:
@@ -251,7 +254,7 @@ class Bookie:
             await self._cookie_store.write(config.bookie_id, cookie.pack())
 
     def _recover(self, index: Index) -> tuple[LedgerStorage, Recovered]:
-        storage = LedgerStorage(self.config, self._disk, index)
+        storage = LedgerStorage(self.config, self._disk, index, self._executors.hand_over)
         return storage, recover(self.config, self._disk, storage)
 
     def _report_recovery(self, recovered: Recovered, seconds: float) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -62,8 +62,16 @@ class EntryLogMeta:
 class EntryLogs:
     """All entry logs of a directory."""
 
-    def __init__(self, disk: Disk, directory: str, log_bytes_max: int, log_ends: Mapping[int, int]) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        log_bytes_max: int,
+        log_ends: Mapping[int, int],
+        hand_over: Callable[[], None] = hand_over,
+    ) -> None:
         self._disk = disk
+        self._hand_over = hand_over
         self._directory = directory
         self._log_bytes_max = log_bytes_max
         self._writer: DiskFile | None = None
@@ -99,7 +107,7 @@ class EntryLogs:
             if offset - start >= _WRITE_BYTES or len(parts) >= 2 * _WRITE_ENTRIES:
                 self._append(meta, parts, offset)
                 parts = []
-                hand_over()
+                self._hand_over()
                 if offset >= self._log_bytes_max:
                     self.seal()
                     meta = self._writable()

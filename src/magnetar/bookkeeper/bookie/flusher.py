@@ -72,4 +72,4 @@ class Flusher:
             else:
                 self.flushes_total += 1
                 adds.flushed(states)
-                await self._executor.run(half.discard)
+                await self._executor.run(half.discard, self._storage.hand_over)

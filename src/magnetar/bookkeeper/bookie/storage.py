@@ -14,6 +14,7 @@ from magnetar.bookkeeper.bookie.disk import Disk
 from magnetar.bookkeeper.bookie.entry_log import EntryLogs
 from magnetar.bookkeeper.bookie.entry_log_format import RECORD_HEADER_BYTES, Location, unpack_entry_record
 from magnetar.bookkeeper.bookie.index import Index
+from magnetar.bookkeeper.bookie.interpreter import hand_over
 from magnetar.bookkeeper.bookie.write_cache import CacheHalf
 
 _READ_ATTEMPTS = 3
@@ -26,10 +27,13 @@ _READ_SPAN_BYTES = 1024 * 1024
 class LedgerStorage:
     """Owns the ledger directory."""
 
-    def __init__(self, config: BookieConfig, disk: Disk, index: Index) -> None:
+    def __init__(
+        self, config: BookieConfig, disk: Disk, index: Index, hand_over: Callable[[], None] = hand_over
+    ) -> None:
         self.index = index
+        self.hand_over = hand_over
         self.mark = CheckpointMark(disk, config.ledger_path)
-        self.logs = EntryLogs(disk, config.ledger_path, config.entry_log_bytes, index.log_ends())
+        self.logs = EntryLogs(disk, config.ledger_path, config.entry_log_bytes, index.log_ends(), hand_over)
 
     def flush(
         self,

@@ -6,9 +6,8 @@ the half that is flushed, or was flushed before: that is what allows the checkpo
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
-
-from magnetar.bookkeeper.bookie.interpreter import hand_over
 
 _FREED_AT_ONCE: Final = 2000
 
@@ -33,7 +32,7 @@ class CacheHalf:
         self.size_bytes += len(entry)
         self.entries_count += 1
 
-    def discard(self) -> None:
+    def discard(self, hand_over: Callable[[], None]) -> None:
         """Free everything, on a side thread: tens of thousands of frees would hold up the event loop."""
         while self.ledgers:
             _, entries = self.ledgers.popitem()

@@ -1,0 +1,312 @@
+"""The metadata service of a simulation: one tree, a session for each process, calls that take time and may get lost on the way.
+
+Like ZooKeeper: what a session asks is done in the order of asking, answers and notifications come in that order, a session whose client is
+not heard of for its time-out expires. A call that fails with MetadataConnectionError may have been done or not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+from magnetar.metadata.errors import MetadataClosedError, MetadataConnectionError
+from magnetar.metadata.listeners import Listeners
+from magnetar.metadata.memory import MemoryMetadataStore, MemoryTree
+from magnetar.metadata.store import RESYNC, Listener, Node, SessionEvent, SessionListener
+from magnetar.testing.sim.loop import Process
+from magnetar.testing.sim.wires import RETRANSMIT_S, Wires
+
+T = TypeVar("T")
+
+MACHINE: Final = "metadata"
+"""The name under which cables to the service are cut."""
+
+OnCall = Callable[[Process, str, str, bool], None]
+"""`on_call(process, operation, path, finished)` at the moment it is done by the service."""
+
+
+class MetadataService:
+    """The tree and its sessions."""
+
+    def __init__(self, wires: Wires) -> None:
+        self.wires = wires
+        self.tree = MemoryTree()
+        self.delay_s = 0.0005
+        self.on_call: OnCall | None = None
+        self.calls_total = 0
+        self.expired_total = 0
+        self._heard_s: dict[int, float] = {}
+        self._timeouts_s: dict[int, float] = {}
+        wires.boot(MACHINE)
+        self.eyes = MemoryMetadataStore(self.tree)
+        """A session of nobody, for checkers: sees everything at once."""
+
+    def begin(self, session_id: int, timeout_s: float) -> None:
+        self._timeouts_s[session_id] = timeout_s
+        self.heard(session_id)
+        self.wires.loop.call_as(self.wires.loop.outside, timeout_s, self._look_after, session_id)
+
+    def heard(self, session_id: int) -> None:
+        """A sign of life."""
+        self._heard_s[session_id] = self.wires.loop.now_s
+
+    def expire(self, session_id: int) -> None:
+        """End a session, for want of a sign of life or because a fault wants it."""
+        if self.tree.is_alive(session_id):
+            self.expired_total += 1
+            self.wires.loop.trace.add(self.wires.loop.now_s, MACHINE, f"session {session_id} expires")
+            self.tree.end(session_id)
+
+    def _look_after(self, session_id: int) -> None:
+        if not self.tree.is_alive(session_id):
+            return
+        rest_s = self._heard_s[session_id] + self._timeouts_s[session_id] - self.wires.loop.now_s
+        if rest_s <= 0:
+            self.expire(session_id)
+        else:
+            self.wires.loop.call_as(self.wires.loop.outside, rest_s, self._look_after, session_id)
+
+
+class SimMetadataStore:
+    """See `metadata.store.MetadataStore`: one process's session."""
+
+    def __init__(self, service: MetadataService, process: Process, machine: str, timeout_s: float = 6.0) -> None:
+        self._service = service
+        self._loop = service.wires.loop
+        self._process = process
+        self._machine = machine
+        self._timeout_s = timeout_s
+        self._listeners = Listeners()
+        self._calls: dict[int, asyncio.Future[Any]] = {}
+        self._calls_total = 0
+        self._there_s = 0.0
+        self._back_s = 0.0
+        self._connected = True
+        self._lost = False
+        self._closed = False
+        self._line = 0
+        """Number of the connection: what an older one still brings is ignored."""
+        self._session = self._open()
+        self._loop.call_as(process, timeout_s / 3, self._ping)
+
+    @property
+    def session_id(self) -> int:
+        return self._session.session_id
+
+    @property
+    def session_timeout_s(self) -> float:
+        return self._timeout_s
+
+    async def get(self, path: str) -> Node | None:
+        return await self._call("get", path, lambda session: session.get(path))
+
+    async def put(
+        self,
+        path: str,
+        value: bytes,
+        expected_version: int | None = None,
+        *,
+        ephemeral: bool = False,
+        sequential: bool = False,
+    ) -> tuple[str, int]:
+        return await self._call(
+            "put",
+            path,
+            lambda session: session.put(path, value, expected_version, ephemeral=ephemeral, sequential=sequential),
+        )
+
+    async def delete(self, path: str, expected_version: int | None = None) -> None:
+        await self._call("delete", path, lambda session: session.delete(path, expected_version))
+
+    async def children(self, path: str) -> list[str]:
+        return await self._call("children", path, lambda session: session.children(path))
+
+    async def children_count(self, path: str) -> int:
+        return await self._call("children_count", path, lambda session: session.children_count(path))
+
+    async def exists(self, path: str) -> bool:
+        return await self._call("exists", path, lambda session: session.exists(path))
+
+    def watch(self, listener: Listener, prefix: str = "/") -> Callable[[], None]:
+        return self._listeners.watch(listener, prefix)
+
+    def on_session(self, listener: SessionListener) -> Callable[[], None]:
+        return self._listeners.on_session(listener)
+
+    async def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._listeners.clear()
+            self._fail_calls()
+            session = self._session
+            self._there(self._line, lambda: self._service.tree.end(session.session_id))
+
+    # ---- Faults
+
+    def drop_connection(self) -> None:
+        """The connection breaks: what is under way may have been done or not. The client connects again."""
+        if self._connected and not self._closed:
+            self._disconnect()
+
+    # ---- Calls
+
+    async def _call(self, operation: str, path: str, ask: Callable[[MemoryMetadataStore], Coroutine[Any, Any, T]]) -> T:
+        if self._closed:
+            raise MetadataClosedError("the metadata store is closed")
+        if not self._connected:
+            raise MetadataConnectionError("the metadata service cannot be reached")
+        self._calls_total += 1
+        number, line, session = self._calls_total, self._line, self._session
+        future: asyncio.Future[T] = self._loop.create_future()
+        self._calls[number] = future
+
+        def done_by_service() -> None:
+            if not self._service.tree.is_alive(session.session_id):
+                self._back(line, lambda: self._disconnect())
+                return
+            self._service.heard(session.session_id)
+            outcome = self._do(operation, path, ask(session))
+            self._back(line, lambda: self._answer(number, outcome))
+
+        self._there(line, done_by_service)
+        timer = self._loop.call_later(self._timeout_s * 2 / 3, self._disconnect_if, line)
+        try:
+            return await future
+        finally:
+            timer.cancel()
+            self._calls.pop(number, None)
+
+    def _do(self, operation: str, path: str, work: Coroutine[Any, Any, T]) -> tuple[T | None, Exception | None]:
+        service = self._service
+        service.calls_total += 1
+        trace = self._loop.trace
+        if service.on_call is not None:
+            service.on_call(self._process, operation, path, False)
+        try:
+            work.send(None)
+        except StopIteration as done:
+            outcome: tuple[T | None, Exception | None] = (done.value, None)
+        except Exception as error:
+            outcome = (None, error)
+        else:
+            raise AssertionError("the memory store never waits")
+        if operation in ("put", "delete"):
+            trace.add(self._loop.now_s, MACHINE, f"{self._process} {operation} {path} {outcome[1] or ''}")
+        if service.on_call is not None:
+            service.on_call(self._process, operation, path, True)
+        return outcome
+
+    def _answer(self, number: int, outcome: tuple[Any, Exception | None]) -> None:
+        future = self._calls.get(number)
+        if future is None or future.done():
+            return
+        value, error = outcome
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(value)
+
+    # ---- The way there and back, in order
+
+    def _there(self, line: int, action: Callable[[], None]) -> None:
+        wires, loop = self._service.wires, self._loop
+        self._there_s = max(self._there_s, loop.now_s + self._service.delay_s * (0.5 + wires.rng.random()))
+
+        def arrive() -> None:
+            if not wires.is_cut(self._machine, MACHINE):
+                action()
+
+        loop.call_at(self._there_s, arrive, context=loop.outside.context)
+
+    def _back(self, line: int, action: Callable[[], None]) -> None:
+        wires, loop = self._service.wires, self._loop
+        self._back_s = max(self._back_s, loop.now_s + self._service.delay_s * (0.5 + wires.rng.random()))
+
+        def arrive() -> None:
+            if line == self._line and not wires.is_cut(MACHINE, self._machine):
+                action()
+
+        loop.call_at(self._back_s, arrive, context=self._process.context)
+
+    # ---- The session
+
+    def _open(self) -> MemoryMetadataStore:
+        session = MemoryMetadataStore(self._service.tree, self._timeout_s)
+        self._service.begin(session.session_id, self._timeout_s)
+        self._hear(session)
+        return session
+
+    def _hear(self, session: MemoryMetadataStore) -> None:
+        """Changes are told through the present connection."""
+        line = self._line
+        session.watch(lambda path: self._back(line, lambda: self._listeners.changed(path)))
+
+    def _ping(self) -> None:
+        if self._closed:
+            return
+        if self._connected:
+            line, session = self._line, self._session
+            answered: list[bool] = []
+
+            def pinged() -> None:
+                if self._service.tree.is_alive(session.session_id):
+                    self._service.heard(session.session_id)
+                    self._back(line, lambda: answered.append(True))
+                else:
+                    self._back(line, self._disconnect)
+
+            self._there(line, pinged)
+            self._loop.call_later(self._timeout_s / 3, self._check_ping, line, answered)
+        self._loop.call_later(self._timeout_s / 3, self._ping)
+
+    def _check_ping(self, line: int, answered: list[bool]) -> None:
+        if not answered:
+            self._disconnect_if(line)
+
+    def _disconnect_if(self, line: int) -> None:
+        if line == self._line and self._connected and not self._closed:
+            self._disconnect()
+
+    def _disconnect(self) -> None:
+        self._connected = False
+        self._line += 1
+        self._loop.trace.add(self._loop.now_s, self._process.name, "loses the connection to the metadata service")
+        self._fail_calls()
+        self._listeners.session(SessionEvent.CONNECTION_LOST)
+        self._loop.call_later(self._timeout_s, self._give_up, self._line)
+        self._loop.call_later(RETRANSMIT_S, self._reconnect, self._line)
+
+    def _fail_calls(self) -> None:
+        for future in self._calls.values():
+            if not future.done():
+                future.set_exception(MetadataConnectionError("the connection to the metadata service broke"))
+
+    def _give_up(self, line: int) -> None:
+        if line == self._line and not self._connected and not self._lost and not self._closed:
+            self._lost = True
+            self._listeners.session(SessionEvent.SESSION_LOST)
+
+    def _reconnect(self, line: int) -> None:
+        if line != self._line or self._connected or self._closed:
+            return
+        wires = self._service.wires
+        if wires.is_cut(self._machine, MACHINE) or wires.is_cut(MACHINE, self._machine):
+            self._loop.call_later(RETRANSMIT_S, self._reconnect, line)
+            return
+        tree = self._service.tree
+        self._line += 1
+        self._connected = True
+        if tree.is_alive(self.session_id) and not self._lost:
+            self._service.heard(self.session_id)
+            self._hear(self._session)
+            event = SessionEvent.RECONNECTED
+        else:
+            tree.end(self.session_id)
+            if not self._lost:
+                self._listeners.session(SessionEvent.SESSION_LOST)
+            self._lost = False
+            self._session = self._open()
+            event = SessionEvent.SESSION_REESTABLISHED
+        self._listeners.session(event)
+        self._listeners.changed(RESYNC)

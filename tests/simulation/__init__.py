@@ -1,0 +1,1 @@
+"""The simulator itself, seeds, historic schedules and mutations."""
