@@ -1,0 +1,164 @@
+"""One kazoo client behind the event loop: its threads hand over what happened and touch nothing else of ours.
+
+kazoo has no persistent watches (ZooKeeper 3.6), so their requests are defined here and its reader of notifications is replaced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException
+from kazoo.protocol.serialization import Connect, Watch, write_string
+
+from magnetar.base.clock import Clock
+
+logger = logging.getLogger(__name__)
+
+RECONNECT_DELAY_MAX_S: Final = 1.0
+"""Between attempts to connect again."""
+
+_PERSISTENT_RECURSIVE: Final = 1
+_ANY_WATCHER: Final = 3
+_NODE_EVENTS: Final = (1, 2, 3)  # created, deleted, data changed
+
+
+@dataclass(frozen=True, slots=True)
+class AddWatch:
+    """Watch a node and everything below it until the connection ends."""
+
+    path: str
+    type: ClassVar[int] = 106
+
+    def serialize(self) -> bytes:
+        encoded: bytes = write_string(self.path)
+        return encoded + struct.pack("!i", _PERSISTENT_RECURSIVE)
+
+    @classmethod
+    def deserialize(cls, data: bytes, offset: int) -> bool:
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveWatches:
+    """End the watches that this connection has on exactly this path."""
+
+    path: str
+    type: ClassVar[int] = 18
+
+    def serialize(self) -> bytes:
+        encoded: bytes = write_string(self.path)
+        return encoded + struct.pack("!i", _ANY_WATCHER)
+
+    @classmethod
+    def deserialize(cls, data: bytes, offset: int) -> bool:
+        return True
+
+
+class KazooBridge:
+    """Callbacks run on the event loop, in the order in which things happened.
+
+    `on_state(bridge, KazooState)` tells of the connection, `on_event(path)` of a changed node. A notification that the server sent
+    before an answer is told before the answer's future is done.
+    """
+
+    def __init__(
+        self,
+        hosts: str,
+        session_timeout_s: float,
+        clock: Clock,
+        on_state: Callable[[KazooBridge, str], None],
+        on_event: Callable[[str], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._clock = clock
+        self._on_state = on_state
+        self._on_event = on_event
+        self.session_timeout_s = session_timeout_s
+        """What was asked for; once connected, what the server granted."""
+        self.last_heard_s = clock.monotonic_s()
+        """When the server was last heard."""
+        self._client = KazooClient(
+            hosts=hosts,
+            timeout=session_timeout_s,
+            logger=logger,
+            connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": RECONNECT_DELAY_MAX_S},
+        )
+        self._client.add_listener(self._state_changed)
+        self._hook(self._client._connection)
+
+    @property
+    def session_id(self) -> int:
+        """0 before the first connection. As ZooKeeper's `ephemeralOwner` says it: a signed number of 64 bits."""
+        session_id: int | None = self._client._session_id
+        return session_id or 0
+
+    def start(self) -> None:
+        """Begin to connect; `on_state` tells when. Blocks for a moment (threads start)."""
+        self._client.start_async()
+
+    def close(self) -> None:
+        """End the session. Blocks until it has, or kazoo gives up."""
+        try:
+            self._client.stop()
+            self._client.close()
+        except (KazooException, OSError) as error:
+            logger.warning("closing the ZooKeeper session failed: %s", error)
+
+    def request(self, request: object) -> asyncio.Future[Any]:
+        """Send; the future has the answer, or kazoo's exception."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+        result = self._client.handler.async_result()
+        result.rawlink(lambda done: self._post(_finish, future, done.value, done.exception))
+        self._client._call(request, result)
+        return future
+
+    # ---- On kazoo's threads
+
+    def _post(self, function: Callable[..., None], *args: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(function, *args)
+        except RuntimeError:
+            return  # the loop is closed: nobody is left to be told
+
+    def _state_changed(self, state: str) -> None:
+        self._post(self._on_state, self, state)
+
+    def _hook(self, connection: Any) -> None:
+        """Hear what kazoo keeps to itself: notifications, the granted time-out, signs of life."""
+        read_socket, invoke = connection._read_socket, connection._invoke
+
+        def read_watch_event(data: bytes, offset: int) -> None:
+            event, _ = Watch.deserialize(data, offset)
+            if event.type in _NODE_EVENTS:
+                self._post(self._on_event, event.path)
+
+        def heard(timeout: float) -> Any:
+            answer = read_socket(timeout)
+            self.last_heard_s = self._clock.monotonic_s()
+            return answer
+
+        def invoked(timeout: float, request: Any, xid: int | None = None) -> Any:
+            answer = invoke(timeout, request, xid)
+            if isinstance(request, Connect) and answer[0].time_out > 0:
+                self.session_timeout_s = answer[0].time_out / 1000
+                self.last_heard_s = self._clock.monotonic_s()
+            return answer
+
+        connection._read_watch_event = read_watch_event
+        connection._read_socket = heard
+        connection._invoke = invoked
+
+
+def _finish(future: asyncio.Future[Any], value: object, error: BaseException | None) -> None:
+    if future.done():
+        return  # the caller was cancelled
+    if error is None:
+        future.set_result(value)
+    else:
+        future.set_exception(error)

@@ -1,0 +1,373 @@
+"""The metadata store in a ZooKeeper (or in whatever speaks its protocol), through kazoo: extra `[zookeeper]`.
+
+Reads are repeated after a lost connection; a write whose answer was lost is not: nobody can say whether it was done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from kazoo import exceptions as kz
+from kazoo.protocol.serialization import Create, Delete, Exists, GetChildren, GetData, SetData
+from kazoo.protocol.states import KazooState
+from kazoo.security import OPEN_ACL_UNSAFE
+
+from magnetar.base.clock import Clock
+from magnetar.base.errors import BadVersionError, InvalidArgumentError, MetadataError, NodeNotFoundError
+from magnetar.metadata.errors import (
+    EphemeralParentError,
+    MetadataClosedError,
+    MetadataConnectionError,
+    NodeHasChildrenError,
+    SessionExpiredError,
+)
+from magnetar.metadata.kazoo_bridge import AddWatch, KazooBridge, RemoveWatches
+from magnetar.metadata.listeners import Listeners
+from magnetar.metadata.store import (
+    MUST_NOT_EXIST,
+    RESYNC,
+    Listener,
+    Node,
+    SessionEvent,
+    SessionListener,
+    check_path,
+    check_put,
+    split_path,
+)
+
+logger = logging.getLogger(__name__)
+
+REQUESTS_MAX: Final = 200
+"""Requests under way; further ones wait. kazoo's wake-up pipe takes some 270 before it blocks the sender."""
+
+VALUE_BYTES_MAX: Final = 1024 * 1024 - 1024
+"""A larger value is refused: ZooKeeper would drop the connection (`jute.maxbuffer`, less the rest of the request)."""
+
+GIVE_UP_SHARE: Final = 5 / 6
+"""Of the session's time without a word from the server: the session is taken for lost before the server can give it away."""
+
+RESYNC_INTERVAL_S: Final = 5.0
+"""Servers before ZooKeeper 3.6 cannot watch a tree: listeners hear RESYNC this often instead."""
+
+_EPHEMERAL: Final = 1
+_SEQUENTIAL: Final = 2
+_CONNECTION_ERRORS: Final = (kz.ConnectionLoss, kz.ConnectionClosedError, kz.OperationTimeoutError)
+
+
+class ZooKeeperMetadataStore:
+    """`await ZooKeeperMetadataStore.open("host:2181,host:2181", ...)`. Everything lies below `root`."""
+
+    def __init__(self, hosts: str, root: str, session_timeout_s: float, clock: Clock) -> None:
+        check_path(root)
+        self._hosts = hosts
+        self._root = "" if root == "/" else root
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._listeners = Listeners()
+        self._slots = asyncio.Semaphore(REQUESTS_MAX)
+        self._up = asyncio.Event()
+        self._session_id = 0
+        self._lost = False
+        self._closed = False
+        self._can_watch = True
+        self._timer: asyncio.TimerHandle | None = None
+        self._wanted_timeout_s = session_timeout_s
+        self._kazoo = self._bridge()
+
+    @classmethod
+    async def open(
+        cls, hosts: str, *, clock: Clock, root: str = "/", session_timeout_s: float = 30.0
+    ) -> ZooKeeperMetadataStore:
+        """Raises MetadataConnectionError when no server of `hosts` answers within the session's time."""
+        store = cls(hosts, root, session_timeout_s, clock)
+        try:
+            store._kazoo.start()
+            await store._wait_up(store._loop.time() + session_timeout_s)
+            if root != "/":
+                await store._make_parents(root + "/")
+        except BaseException:
+            await store.close()
+            raise
+        return store
+
+    @property
+    def session_id(self) -> int:
+        return self._session_id
+
+    @property
+    def session_timeout_s(self) -> float:
+        """What the server granted."""
+        return self._kazoo.session_timeout_s
+
+    async def get(self, path: str) -> Node | None:
+        check_path(path)
+        try:
+            value, stat = await self._ask(GetData(self._full(path), None), path, again=True)
+        except NodeNotFoundError:
+            return None
+        return Node(value or b"", stat.version, stat.ephemeralOwner)
+
+    async def put(
+        self,
+        path: str,
+        value: bytes,
+        expected_version: int | None = None,
+        *,
+        ephemeral: bool = False,
+        sequential: bool = False,
+    ) -> tuple[str, int]:
+        check_put(path, expected_version, sequential)
+        if len(value) > VALUE_BYTES_MAX:
+            raise InvalidArgumentError(f"{path}: a value of {len(value)} bytes; ZooKeeper takes {VALUE_BYTES_MAX}")
+        if expected_version is not None and expected_version >= 0:
+            return path, await self._set(path, value, expected_version)
+        flags = (_EPHEMERAL if ephemeral else 0) | (_SEQUENTIAL if sequential else 0)
+        if flags or expected_version == MUST_NOT_EXIST:
+            return await self._create_or_set(path, value, flags, may_set=expected_version is None)
+        try:
+            return path, await self._set(path, value, -1)
+        except BadVersionError:  # it does not exist
+            return await self._create_or_set(path, value, flags, may_set=True)
+
+    async def delete(self, path: str, expected_version: int | None = None) -> None:
+        check_path(path)
+        if path == "/":
+            self._check_open()
+            raise NodeHasChildrenError("the root of the metadata tree cannot be deleted")
+        version = -1 if expected_version is None else expected_version
+        if version == MUST_NOT_EXIST and expected_version is not None:
+            raise BadVersionError(f"{path} cannot be deleted under the condition that it does not exist")
+        await self._ask(Delete(self._full(path), version), path)
+
+    async def children(self, path: str) -> list[str]:
+        check_path(path)
+        try:
+            return sorted(await self._ask(GetChildren(self._full(path), None), path, again=True))
+        except NodeNotFoundError:
+            return []
+
+    async def children_count(self, path: str) -> int:
+        check_path(path)
+        stat = await self._ask(Exists(self._full(path), None), path, again=True)
+        return 0 if stat is None else int(stat.numChildren)
+
+    async def exists(self, path: str) -> bool:
+        check_path(path)
+        return await self._ask(Exists(self._full(path), None), path, again=True) is not None
+
+    def watch(self, listener: Listener, prefix: str = "/") -> Callable[[], None]:
+        known = prefix in self._listeners.prefixes()
+        stop = self._listeners.watch(listener, prefix)
+        if not known and self._up.is_set():
+            self._add_watch(prefix)
+
+        def end() -> None:
+            before = self._listeners.prefixes()
+            stop()
+            if prefix in before and prefix not in self._listeners.prefixes() and self._up.is_set() and self._can_watch:
+                self._kazoo.request(RemoveWatches(self._full(prefix))).add_done_callback(_ignore)
+
+        return end
+
+    def on_session(self, listener: SessionListener) -> Callable[[], None]:
+        return self._listeners.on_session(listener)
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._listeners.clear()
+        self._stop_timer()
+        self._up.set()  # who waits for a connection finds the store closed
+        await self._loop.run_in_executor(None, self._kazoo.close)
+
+    # ---- Requests
+
+    def _full(self, path: str) -> str:
+        return self._root + path if path != "/" else self._root or "/"
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise MetadataClosedError("the metadata store is closed")
+
+    async def _wait_up(self, deadline: float) -> None:
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._up.wait()
+        except TimeoutError:
+            raise MetadataConnectionError(
+                f"no ZooKeeper server answers at {self._hosts}; start it, or correct the metadata URL"
+            ) from None
+        self._check_open()
+
+    async def _ask(self, request: object, path: str, *, again: bool = False) -> Any:
+        """The answer; waits for a connection as long as a session lasts. `again`: may be sent twice, after a lost connection."""
+        self._check_open()
+        session = self._session_id
+        deadline = self._loop.time() + self.session_timeout_s
+        async with self._slots:
+            while True:
+                await self._wait_up(deadline)
+                if not again and session != self._session_id:
+                    raise SessionExpiredError(f"{path}: the metadata session ended before the request was sent")
+                try:
+                    async with asyncio.timeout_at(deadline):
+                        return await self._kazoo.request(request)
+                except _CONNECTION_ERRORS as error:
+                    self._check_open()
+                    if not again:
+                        raise MetadataConnectionError(f"{path}: the connection to ZooKeeper broke") from error
+                except TimeoutError:
+                    raise MetadataConnectionError(f"{path}: ZooKeeper did not answer in time") from None
+                except kz.KazooException as error:
+                    raise _translate(path, error) from error
+
+    async def _set(self, path: str, value: bytes, version: int) -> int:
+        try:
+            stat = await self._ask(SetData(self._full(path), bytes(value), version), path)
+        except NodeNotFoundError:
+            raise BadVersionError(f"{path} does not exist, version {version} was expected") from None
+        return int(stat.version)
+
+    async def _create_or_set(self, path: str, value: bytes, flags: int, *, may_set: bool) -> tuple[str, int]:
+        request = Create(self._full(path), bytes(value), OPEN_ACL_UNSAFE, flags)
+        while True:
+            try:
+                created = await self._ask(request, path)
+                return created[len(self._root) :], 0
+            except NodeNotFoundError:
+                await self._make_parents(self._full(path))
+            except BadVersionError:
+                if not may_set or flags & _SEQUENTIAL:
+                    raise
+                try:
+                    return path, await self._set(path, value, -1)
+                except BadVersionError:
+                    continue  # deleted in between
+
+    async def _make_parents(self, full_path: str) -> None:
+        parent, _ = split_path(full_path)
+        while parent != "/":
+            try:
+                await self._ask(Create(parent, b"", OPEN_ACL_UNSAFE, 0), parent)
+                return
+            except BadVersionError:
+                return
+            except NodeNotFoundError:
+                await self._make_parents(parent)
+
+    # ---- Watches
+
+    def _add_watch(self, prefix: str) -> None:
+        if self._can_watch:
+            self._kazoo.request(AddWatch(self._full(prefix))).add_done_callback(self._watch_added)
+
+    def _watch_added(self, done: asyncio.Future[Any]) -> None:
+        error = None if done.cancelled() else done.exception()
+        if isinstance(error, kz.UnimplementedError) and self._can_watch:
+            logger.warning(
+                "this ZooKeeper cannot watch a tree (3.6 can): changes are looked for every %d s", RESYNC_INTERVAL_S
+            )
+            self._can_watch = False
+            self._look_again()
+
+    def _look_again(self) -> None:
+        if not self._closed:
+            if self._up.is_set():
+                self._listeners.changed(RESYNC)
+            self._loop.call_later(RESYNC_INTERVAL_S, self._look_again)
+
+    def _event(self, path: str) -> None:
+        if self._closed or not path.startswith(self._root):
+            return
+        inside = path[len(self._root) :]
+        if inside.startswith("/") and inside != "/":
+            self._listeners.changed(inside)
+
+    # ---- The session
+
+    def _bridge(self) -> KazooBridge:
+        return KazooBridge(self._hosts, self._wanted_timeout_s, self._clock, self._state_changed, self._event)
+
+    def _state_changed(self, bridge: KazooBridge, state: str) -> None:
+        if self._closed or bridge is not self._kazoo:
+            return
+        self._stop_timer()
+        if state == KazooState.CONNECTED:
+            self._connected()
+        elif state == KazooState.SUSPENDED:
+            self._up.clear()
+            silent_s = self._clock.monotonic_s() - bridge.last_heard_s
+            self._timer = self._loop.call_later(
+                max(0.0, self.session_timeout_s * GIVE_UP_SHARE - silent_s), self._session_lost
+            )
+            self._listeners.session(SessionEvent.CONNECTION_LOST)
+        else:
+            self._up.clear()
+            self._session_lost()
+
+    def _connected(self) -> None:
+        session, before = self._kazoo.session_id, self._session_id
+        if self._lost and session == before:
+            # Everybody was told that it is gone. Now it has to be: closing it takes its nodes away.
+            old, self._kazoo = self._kazoo, self._bridge()
+            self._loop.run_in_executor(None, _replace, old, self._kazoo)
+            return
+        self._session_id = session
+        self._up.set()
+        for prefix in self._listeners.prefixes():
+            self._add_watch(prefix)
+        if not before:
+            return
+        if session == before:
+            self._listeners.session(SessionEvent.RECONNECTED)
+        else:
+            self._session_lost()
+            self._lost = False
+            self._listeners.session(SessionEvent.SESSION_REESTABLISHED)
+        self._listeners.changed(RESYNC)
+
+    def _session_lost(self) -> None:
+        if not self._lost and self._session_id:
+            self._lost = True
+            self._listeners.session(SessionEvent.SESSION_LOST)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def _replace(old: KazooBridge, new: KazooBridge) -> None:
+    old.close()
+    new.start()
+
+
+def _ignore(done: asyncio.Future[Any]) -> None:
+    if not done.cancelled():
+        done.exception()
+
+
+def _translate(path: str, error: kz.KazooException) -> MetadataError | InvalidArgumentError:
+    if isinstance(error, kz.NoNodeError):
+        return NodeNotFoundError(f"{path} does not exist")
+    if isinstance(error, kz.NodeExistsError):
+        return BadVersionError(f"{path} exists already")
+    if isinstance(error, kz.BadVersionError):
+        return BadVersionError(f"{path} is at another version than expected")
+    if isinstance(error, kz.NotEmptyError):
+        return NodeHasChildrenError(f"{path} has children; delete them first")
+    if isinstance(error, kz.NoChildrenForEphemeralsError):
+        return EphemeralParentError(f"the parent of {path} is ephemeral and cannot have children")
+    if isinstance(error, kz.SessionExpiredError):
+        return SessionExpiredError(f"{path}: the metadata session has expired")
+    if isinstance(error, kz.BadArgumentsError):
+        return InvalidArgumentError(f"ZooKeeper refuses the path {path!r}")
+    if isinstance(error, kz.NoAuthError | kz.AuthFailedError):
+        return MetadataError(
+            f"{path}: ZooKeeper grants no permission; give the node an open ACL or connect as its owner"
+        )
+    return MetadataError(f"{path}: ZooKeeper failed with {type(error).__name__} {error}")

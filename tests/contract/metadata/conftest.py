@@ -1,0 +1,50 @@
+"""One ZooKeeper for all tests of the contract."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from magnetar.base.executor import InlineExecutor, ThreadExecutor
+from magnetar.metadata.store import MetadataStore
+from magnetar.testing.zookeeper import ZooKeeperProcess
+from tests.contract.metadata.worlds import MemoryWorld, SqliteWorld, World, ZooKeeperWorld
+
+SHARED = ["memory", "zookeeper"]
+"""Stores that several sessions can share."""
+
+
+@pytest.fixture(scope="session")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
+    with ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper") / "server") as process:
+        yield process
+
+
+async def make_world(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> World:
+    if kind == "memory":
+        return MemoryWorld()
+    if kind == "zookeeper":
+        return await ZooKeeperWorld(request.getfixturevalue("zookeeper").address).open()
+    executor = ThreadExecutor("metadata") if kind == "sqlite" else InlineExecutor()
+    return await SqliteWorld.open(tmp_path / "metadata.db", executor)
+
+
+@pytest.fixture(params=["sqlite", "sqlite-inline", *SHARED])
+async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
+    made = await make_world(request.param, request, tmp_path)
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+def store(world: World) -> MetadataStore:
+    return world.store
+
+
+@pytest.fixture(params=SHARED)
+async def shared(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
+    made = await make_world(request.param, request, tmp_path)
+    yield made
+    await made.close()
