@@ -9,6 +9,7 @@ import ssl
 from types import TracebackType
 
 from magnetar.base.clock import Clock
+from magnetar.base.errors import MagnetarError
 from magnetar.base.network import Listener
 from magnetar.base.tasks import TaskScope
 from magnetar.bookkeeper.client.client import BookKeeperClient
@@ -145,10 +146,16 @@ class Broker:
         self.namespaces.forget_effective()
         await self.topics.defaults_changed()
 
+    async def _load_dynamic(self) -> None:
+        try:
+            await self.dynamic.load()
+        except MagnetarError as error:
+            logger.warning("dynamic configuration not read, next time at its next change error=%s", error)
+
     def _metadata_changed(self, path: str) -> None:
         """Policies of a namespace or a topic take effect on loaded topics at once, whichever broker they were set at."""
         if path in (RESYNC, paths.DYNAMIC_CONFIGURATION_PATH):
-            self._scope.spawn(self.dynamic.load(), "dynamic configuration changed")
+            self._scope.spawn(self._load_dynamic(), "dynamic configuration changed")
         if path == RESYNC:
             for namespace in dict.fromkeys(topic.name.namespace_name for topic in self.topics.loaded):
                 self._scope.spawn(self.topics.policies_changed(namespace), "policies may have changed")

@@ -7,16 +7,18 @@ import resource
 import sys
 from typing import Any
 
-from prometheus_client.parser import text_string_to_metric_families
 from starlette.responses import Response
 
 from magnetar import __version__
 from magnetar.admin.answers import as_json
 from magnetar.admin.call import Call
+from magnetar.admin.documents import AllocatorStats, LoadReport, Metrics
 from magnetar.admin.errors import NotFoundError
 from magnetar.admin.metrics.exposition import exposition
+from magnetar.admin.operation import documented
 from magnetar.admin.routes.paths import ADMIN
 from magnetar.admin.routing import Route
+from magnetar.admin.topic_documents import TopicStats
 from magnetar.broker.topics.persistent import PersistentTopic
 
 STATS = f"{ADMIN}/broker-stats"
@@ -27,6 +29,7 @@ ALLOCATORS = ("default", "ml-cache")
 _MIB = 1024 * 1024
 
 
+@documented(answer=dict[str, dict[str, dict[str, dict[str, TopicStats]]]])
 async def topics(call: Call) -> Response:
     """Stats of all loaded topics by namespace, bundle and domain."""
     found: dict[str, dict[str, dict[str, dict[str, Any]]]] = {}
@@ -38,8 +41,11 @@ async def topics(call: Call) -> Response:
     return as_json(found)
 
 
+@documented(answer=list[Metrics])
 async def metrics(call: Call) -> Response:
     """The numbers of `/metrics`, gathered by what they are about."""
+    from prometheus_client.parser import text_string_to_metric_families  # as late as in `metrics.exposition`
+
     text = "".join([part async for part in exposition(call.admin)])
     gathered: dict[tuple[tuple[str, str], ...], dict[str, float]] = {}
     for family in text_string_to_metric_families(text):
@@ -50,11 +56,13 @@ async def metrics(call: Call) -> Response:
     return as_json([{"metrics": values, "dimensions": dict(about)} for about, values in gathered.items()])
 
 
+@documented(answer=list[Any])
 async def mbeans(call: Call) -> Response:
     """Of Java's management interface; empty, there is no JVM here."""
     return as_json([])
 
 
+@documented(answer=AllocatorStats)
 async def allocator(call: Call) -> Response:
     """Of Netty's allocators; there are none here."""
     if call.params["allocator"] not in ALLOCATORS:
@@ -63,6 +71,7 @@ async def allocator(call: Call) -> Response:
     return as_json({**dict.fromkeys(numbers, 0), "directArenas": [], "heapArenas": []})
 
 
+@documented(answer=LoadReport)
 async def load_report(call: Call) -> Response:
     """Load of this machine and process, and what the broker serves. CPU in percent of one core, memory in MiB."""
     broker = call.broker
@@ -105,6 +114,7 @@ def _physical_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
+@documented(answer=dict[str, Any])
 async def availability(call: Call) -> Response:
     """Pulsar's modular load manager keeps no such units either: empty."""
     await call.broker.namespaces.policies(call.namespace)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from starlette.responses import Response
 
 from magnetar import __version__
 from magnetar.admin.answers import as_json, done, text
 from magnetar.admin.call import Call
+from magnetar.admin.documents import InternalConfiguration, LeaderBroker, NamespaceOwnership
 from magnetar.admin.errors import NotFoundError, UnhealthyError
+from magnetar.admin.operation import TEXT, documented
 from magnetar.admin.routes.paths import ADMIN
 from magnetar.admin.routing import Route
 from magnetar.broker.errors import NotAllowedError
@@ -17,8 +21,14 @@ from magnetar.metadata import paths
 BROKERS = f"{ADMIN}/brokers"
 
 
+@documented(
+    "`ok` when the metadata store answers and the bookie works.",
+    answer=str,
+    media=TEXT,
+    query={"topicVersion": Literal["V1", "V2"]},
+)
 async def health(call: Call) -> Response:
-    """Reads the metadata store and looks at the bookie. Raises UnhealthyError (503), or what the store raised."""
+    """Raises UnhealthyError (503), or what the store raised."""
     broker = call.broker
     if await broker.metadata.get(paths.broker_path(broker.ownership.broker_id)) is None:
         raise UnhealthyError("this broker's registration is gone from the metadata store")
@@ -30,34 +40,41 @@ async def health(call: Call) -> Response:
     return text("ok")
 
 
+@documented("`ok` once the server listens.", answer=str, media=TEXT)
 async def ready(call: Call) -> Response:
     return text("ok")
 
 
+@documented(answer=str, media=TEXT)
 async def status_page(call: Call) -> Response:
     """What load balancers poll."""
     return text("OK")
 
 
+@documented("Names of the brokers that are there.", answer=list[str])
 async def active(call: Call) -> Response:
     return as_json(await call.broker.metadata.children(paths.BROKERS_PATH))
 
 
+@documented("Names of the brokers of a cluster.", answer=list[str])
 async def active_in_cluster(call: Call) -> Response:
     if call.params["cluster"] != call.broker.config.cluster:
         raise NotFoundError("Cluster does not exist")
     return await active(call)
 
 
+@documented("The broker that decides about load.", answer=LeaderBroker)
 async def leader(call: Call) -> Response:
     broker = call.broker
     return as_json({"brokerId": broker.ownership.broker_id, "serviceUrl": broker.config.web_service_url})
 
 
+@documented("The server's version.", answer=str, media=TEXT)
 async def version(call: Call) -> Response:
     return text(__version__)
 
 
+@documented("Where the cluster keeps its metadata.", answer=InternalConfiguration)
 async def internal_configuration(call: Call) -> Response:
     return as_json(
         {
@@ -70,6 +87,7 @@ async def internal_configuration(call: Call) -> Response:
     )
 
 
+@documented(answer=dict[str, NamespaceOwnership])
 async def owned_namespaces(call: Call) -> Response:
     """The bundles that a broker serves."""
     await active_in_cluster(call)
@@ -79,6 +97,7 @@ async def owned_namespaces(call: Call) -> Response:
     return as_json(dict.fromkeys(call.broker.ownership.owned_bundles, status))
 
 
+@documented(errors=(405,))
 async def shut_down(call: Call) -> Response:
     """Stop this broker as SIGTERM does: clients go elsewhere, everything is stored. 204 leaves before it begins."""
     if call.admin.shut_down is None:
@@ -87,6 +106,7 @@ async def shut_down(call: Call) -> Response:
     return done()
 
 
+@documented()
 async def check_backlog_quotas(call: Call) -> Response:
     """Measure all backlogs now rather than at the next interval."""
     for topic in call.broker.topics.loaded:

@@ -8,6 +8,8 @@ from starlette.responses import Response
 
 from magnetar.admin.answers import as_json, done
 from magnetar.admin.call import Call
+from magnetar.admin.operation import FORCE, documented
+from magnetar.admin.policy_documents import StoredBundles
 from magnetar.admin.routes.namespaces import BUNDLES_MAX
 from magnetar.admin.routes.paths import NAMESPACE
 from magnetar.admin.routing import Route
@@ -22,6 +24,7 @@ RANGE, TOPIC_COUNT = "range_equally_divide", "topic_count_equally_divide"
 ALGORITHMS = (RANGE, TOPIC_COUNT)
 
 
+@documented(answer=StoredBundles)
 async def names(call: Call) -> Response:
     """Boundaries of the bundles, the last one inclusive."""
     name = call.namespace
@@ -48,6 +51,7 @@ def _place(bundle: str, boundaries: list[str], namespace: str) -> int:
     raise PreconditionFailedError(f"{bundle[:80]} is no bundle of {namespace}")
 
 
+@documented(query={"destinationBroker": str})
 async def unload(call: Call) -> Response:
     """Close the loaded topics; clients reconnect by themselves. `destinationBroker` must be one that is there."""
     name, broker = call.namespace, call.broker
@@ -68,6 +72,7 @@ async def _unload(call: Call, topics: list[TopicName]) -> None:
             continue  # a non-persistent one that went by itself
 
 
+@documented(query={"splitAlgorithmName": str, "unload": bool})
 async def split(call: Call) -> Response:
     """Two bundles out of one: in the middle of its range, or so that half of its topics are in each. `unload` closes its topics."""
     name, broker, bundle = call.namespace, call.broker, call.params["bundle"]
@@ -97,6 +102,7 @@ async def split(call: Call) -> Response:
     return done()
 
 
+@documented(query=FORCE)
 async def delete(call: Call) -> Response:
     """Give an empty bundle up. 409 while it has topics, unless `force` deletes them."""
     name = call.namespace

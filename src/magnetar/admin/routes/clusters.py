@@ -12,6 +12,7 @@ from magnetar.admin.answers import as_json, done
 from magnetar.admin.call import Call, parse_json
 from magnetar.admin.documents import ClusterData
 from magnetar.admin.errors import BadRequestError, NotFoundError
+from magnetar.admin.operation import documented
 from magnetar.admin.routes.paths import ADMIN
 from magnetar.admin.routing import Route
 from magnetar.base.errors import BadVersionError, NodeNotFoundError
@@ -57,14 +58,17 @@ async def _document(call: Call) -> dict[str, Any]:
     return value
 
 
+@documented("Names of the clusters.", answer=list[str])
 async def names(call: Call) -> Response:
     return as_json(await call.broker.metadata.children(paths.CLUSTERS_PATH))
 
 
+@documented("A cluster's addresses.", answer=ClusterData)
 async def get(call: Call) -> Response:
     return as_json(await cluster_document(call))
 
 
+@documented("Make a cluster known.", body=ClusterData)
 async def create(call: Call) -> Response:
     path, document = _path(call), await _document(call)
     try:
@@ -74,6 +78,7 @@ async def create(call: Call) -> Response:
     return done()
 
 
+@documented("Change a cluster's addresses.", body=ClusterData)
 async def update(call: Call) -> Response:
     path, document = _path(call), await _document(call)
     if not await call.broker.metadata.exists(path):
@@ -82,6 +87,7 @@ async def update(call: Call) -> Response:
     return done()
 
 
+@documented()
 async def delete(call: Call) -> Response:
     """Not the cluster that this broker belongs to: its namespaces name it."""
     path = _path(call)

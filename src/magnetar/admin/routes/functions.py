@@ -6,10 +6,12 @@ from starlette.responses import Response
 
 from magnetar.admin.call import Call
 from magnetar.admin.errors import UnhealthyError
+from magnetar.admin.operation import documented
 from magnetar.admin.routes.paths import ADMIN
 from magnetar.admin.routing import Route
 
 
+@documented(always_fails=True)
 async def no_worker(call: Call) -> Response:
     """Always 503."""
     raise UnhealthyError("Function worker service is not done initializing: there is no functions worker here")

@@ -15,6 +15,7 @@ from magnetar.admin.answers import as_json, done
 from magnetar.admin.call import Call
 from magnetar.admin.documents import FailureDomain, IsolatedBroker, IsolationPolicy
 from magnetar.admin.errors import BadRequestError, NotFoundError
+from magnetar.admin.operation import documented
 from magnetar.admin.routes.clusters import CLUSTER, cluster_document, cluster_name, store_cluster
 from magnetar.admin.routing import Route
 from magnetar.base.errors import NodeNotFoundError
@@ -31,11 +32,13 @@ POLICY_PARAMETERS = ("min_limit", "usage_threshold")
 # ---- Peers
 
 
+@documented(answer=list[str])
 async def get_peers(call: Call) -> Response:
     """Clusters that may not replicate to this one, but stand in for it."""
     return as_json((await cluster_document(call)).get("peerClusterNames") or [])
 
 
+@documented("Set the peers.", body=list[str])
 async def put_peers(call: Call) -> Response:
     document, names = await cluster_document(call), await call.body_as(list[str])
     known = await call.broker.metadata.children(paths.CLUSTERS_PATH)
@@ -67,11 +70,13 @@ def _domain_path(call: Call) -> str:
     return paths.failure_domain_path(cluster_name(call), name)
 
 
+@documented(answer=dict[str, FailureDomain])
 async def get_domains(call: Call) -> Response:
     """Failure domains by name."""
     return as_json(await _domains(call))
 
 
+@documented("One failure domain.", answer=FailureDomain)
 async def get_domain(call: Call) -> Response:
     await cluster_document(call)
     node = await call.broker.metadata.get(_domain_path(call))
@@ -80,6 +85,7 @@ async def get_domain(call: Call) -> Response:
     return as_json(json.loads(node.value))
 
 
+@documented(body=FailureDomain)
 async def put_domain(call: Call) -> Response:
     """A broker belongs to one domain at most: 409."""
     path, body = _domain_path(call), await call.body_as(FailureDomain)
@@ -91,6 +97,7 @@ async def put_domain(call: Call) -> Response:
     return done()
 
 
+@documented("Remove a failure domain.")
 async def delete_domain(call: Call) -> Response:
     await cluster_document(call)
     try:
@@ -112,11 +119,13 @@ async def isolation_policies(call: Call) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+@documented(answer=dict[str, IsolationPolicy])
 async def get_policies(call: Call) -> Response:
     """Isolation policies by name."""
     return as_json(await isolation_policies(call))
 
 
+@documented("One isolation policy.", answer=IsolationPolicy)
 async def get_policy(call: Call) -> Response:
     found = (await isolation_policies(call)).get(_policy_name(call))
     if found is None:
@@ -124,6 +133,7 @@ async def get_policy(call: Call) -> Response:
     return as_json(found)
 
 
+@documented("Set an isolation policy.", body=IsolationPolicy)
 async def put_policy(call: Call) -> Response:
     name, body = _policy_name(call), await call.body_as(IsolationPolicy)
     _check(body)
@@ -136,6 +146,7 @@ async def put_policy(call: Call) -> Response:
     return done()
 
 
+@documented()
 async def delete_policy(call: Call) -> Response:
     """One that is not there is gone already."""
     name, policies = _policy_name(call), await isolation_policies(call)
@@ -143,6 +154,7 @@ async def delete_policy(call: Call) -> Response:
     return done()
 
 
+@documented(answer=list[IsolatedBroker])
 async def get_brokers(call: Call) -> Response:
     """Every broker, once for each policy that names it."""
     policies = await isolation_policies(call)
@@ -150,6 +162,7 @@ async def get_brokers(call: Call) -> Response:
     return as_json([row for name in names for row in _rows(name, policies)])
 
 
+@documented("One broker and the policy that names it.", answer=IsolatedBroker)
 async def get_broker(call: Call) -> Response:
     policies, name = await isolation_policies(call), call.params["broker"]
     if name not in await call.broker.metadata.children(paths.BROKERS_PATH):

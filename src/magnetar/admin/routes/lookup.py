@@ -6,15 +6,22 @@ from starlette.responses import Response
 
 from magnetar.admin.answers import as_json, text
 from magnetar.admin.call import Call
+from magnetar.admin.operation import TEXT, documented
 from magnetar.admin.routing import Route
+from magnetar.admin.topic_documents import LookupResult
 from magnetar.broker.errors import NotAllowedError
 from magnetar.broker.naming import DOMAINS
 
 LISTENER_HEADER = "x-pulsar-listenername"
 
 
+@documented(
+    "Where a topic is served. All keys are always present.",
+    answer=LookupResult,
+    query={"authoritative": bool, "listenerName": str},
+)
 async def broker_of(call: Call) -> Response:
-    """All keys are always present: the C++ client dies of a missing `brokerUrlTls` (facts 0.4)."""
+    """The C++ client dies of a missing `brokerUrlTls` (facts 0.4)."""
     name, broker = call.topic, call.broker
     listener = call.query("listenerName") or call.request.headers.get(LISTENER_HEADER)
     if listener:
@@ -32,6 +39,7 @@ async def broker_of(call: Call) -> Response:
     )
 
 
+@documented(answer=str, media=TEXT)
 async def bundle_of(call: Call) -> Response:
     """The hash range that the topic falls into."""
     name = call.topic

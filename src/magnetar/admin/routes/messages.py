@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Literal
 
 from google.protobuf.message import DecodeError
 from starlette.responses import Response
@@ -10,9 +11,12 @@ from starlette.responses import Response
 from magnetar.admin.answers import message_id
 from magnetar.admin.call import Call
 from magnetar.admin.errors import NotFoundError
+from magnetar.admin.operation import BYTES, documented
+from magnetar.admin.policy_documents import LongNatural
 from magnetar.admin.routes.paths import both_domains
 from magnetar.admin.routes.subscriptions import SUBSCRIPTION
 from magnetar.admin.topic_access import single_persistent
+from magnetar.admin.topic_documents import MessageId
 from magnetar.broker.errors import NotAllowedError
 from magnetar.broker.iso_time import iso_time
 from magnetar.broker.namespaces.errors import PreconditionFailedError
@@ -28,6 +32,7 @@ PEEK_MAX = 1_000_000
 """Places behind this one are not looked for: 404."""
 
 
+@documented(answer=bytes, media=BYTES)
 async def peek(call: Call) -> Response:
     """The unacknowledged entry at a place, 1 being the next one."""
     number = call.number("number")
@@ -38,12 +43,16 @@ async def peek(call: Call) -> Response:
     return message(entry)
 
 
+@documented(answer=bytes, media=BYTES)
 async def by_id(call: Call) -> Response:
     """The ledger must be one of the topic's own: anything else would read other tenants' messages (CVE-2021-41571)."""
     topic = await single_persistent(call)
     return message(await topic.ledger.read_entry(Position(call.number("ledger"), call.number("entry"))))
 
 
+@documented(
+    answer=bytes, media=BYTES, query={"initialPosition": Literal["earliest", "latest"], "messagePosition": LongNatural}
+)
 async def examine(call: Call) -> Response:
     """The message at `messagePosition` (1 is the first one) from the beginning or the end; beyond that the furthest one."""
     if call.topic.partition < 0 and await call.broker.namespaces.partitions(call.topic):
@@ -59,6 +68,7 @@ async def examine(call: Call) -> Response:
     return message(await (await single_persistent(call)).ledger.read_entry(index.at_rank(rank)))
 
 
+@documented(query={"index": LongNatural}, always_fails=True)
 async def by_index(call: Call) -> Response:
     """412: messages get no index here (Pulsar: AppendIndexMetadataInterceptor)."""
     call.query_number("index", 0)
@@ -66,12 +76,14 @@ async def by_index(call: Call) -> Response:
     raise PreconditionFailedError("GetMessageIDByIndex is not allowed when broker entry metadata is disabled")
 
 
+@documented("Id of the last message.", answer=MessageId)
 async def last(call: Call) -> Response:
     topic = await single_persistent(call)
     position, batch_size = await topic.last_message()
     return message_id(position, call.topic.partition, batch_size)
 
 
+@documented(answer=MessageId)
 async def by_time(call: Call) -> Response:
     """Id of the first message published at or after a time."""
     topic = await single_persistent(call)

@@ -6,9 +6,11 @@ from starlette.responses import Response, StreamingResponse
 
 from magnetar.admin.call import Call
 from magnetar.admin.metrics.exposition import CONTENT_TYPE, exposition
+from magnetar.admin.operation import TEXT, documented
 from magnetar.admin.routing import Route
 
 
+@documented("Metrics in Prometheus' text format.", answer=str, media=TEXT)
 async def metrics(call: Call) -> Response:
     return StreamingResponse(exposition(call.admin), media_type=CONTENT_TYPE)
 

@@ -8,6 +8,7 @@ from starlette.responses import Response
 
 from magnetar.admin.answers import done
 from magnetar.admin.call import Call
+from magnetar.admin.operation import documented
 from magnetar.admin.routes.bundles import bundle_topics
 from magnetar.admin.routes.paths import NAMESPACE
 from magnetar.admin.routing import Route
@@ -28,6 +29,7 @@ async def _persistent_topics(call: Call) -> AsyncIterator[PersistentTopic]:
             continue  # deleted meanwhile
 
 
+@documented()
 async def clear_backlog(call: Call) -> Response:
     """Of one subscription's name, or of all."""
     wanted = call.subscription if "subscription" in call.params else None
@@ -38,6 +40,7 @@ async def clear_backlog(call: Call) -> Response:
     return done()
 
 
+@documented()
 async def unsubscribe(call: Call) -> Response:
     """Delete a subscription wherever it exists. Raises PreconditionFailedError at a topic where consumers are connected."""
     wanted = call.subscription

@@ -8,7 +8,9 @@ from starlette.responses import Response
 
 from magnetar.admin.answers import as_json, as_json_or_nothing, done
 from magnetar.admin.call import Call
+from magnetar.admin.operation import QUOTA_TYPE, documented
 from magnetar.admin.policy_checks import backlog_quota
+from magnetar.admin.policy_documents import POLICY_TYPES, BacklogQuota
 from magnetar.admin.policy_rows import POLICY_ROWS, PolicyRow, checked
 from magnetar.admin.routes.paths import NAMESPACE
 from magnetar.admin.routing import Handler, Route
@@ -61,11 +63,13 @@ async def _change(call: Call, change: Callable[[Document], None]) -> None:
     await call.broker.topics.policies_changed(name)
 
 
+@documented("Backlog quotas by type.", answer=dict[str, BacklogQuota])
 async def get_quotas(call: Call) -> Response:
     document = await call.broker.namespaces.policies(call.namespace)
     return as_json(document.get("backlog_quota_map") or {})
 
 
+@documented("Set a backlog quota.", body=BacklogQuota, query=QUOTA_TYPE)
 async def set_quota(call: Call) -> Response:
     kind = call.query("backlogQuotaType", DESTINATION_STORAGE)
     quota = backlog_quota(await call.json(), kind)
@@ -77,6 +81,7 @@ async def set_quota(call: Call) -> Response:
     return done()
 
 
+@documented("Remove a backlog quota.", query=QUOTA_TYPE)
 async def remove_quota(call: Call) -> Response:
     kind = call.query("backlogQuotaType", DESTINATION_STORAGE)
 
@@ -91,17 +96,22 @@ async def remove_quota(call: Call) -> Response:
 def _rows() -> Iterator[Route]:
     for row in POLICY_ROWS:
         if row.namespace:
-            path = f"{NAMESPACE}/{row.namespace}"
-            yield Route("GET", path, _getter(row))
-            yield Route(row.namespace_setter, path, _setter(row))
-            yield Route("DELETE", path, _remover(row))
+            path, kind, words = f"{NAMESPACE}/{row.namespace}", POLICY_TYPES[row.name], row.name.replace("_", " ")
+            show = documented(f"The namespace's {words}.", answer=kind, may_be_unset=True)
+            put = documented(f"Set the namespace's {words}; null unsets it.", body=kind | None)
+            remove = documented(f"Unset the namespace's {words}: the broker's holds.")
+            yield Route("GET", path, show(_getter(row)))
+            yield Route(row.namespace_setter, path, put(_setter(row)))
+            yield Route("DELETE", path, remove(_remover(row)))
 
+
+remove_offload = documented("Unset the namespace's offload policies.")(
+    _remover(next(row for row in POLICY_ROWS if row.name == "offload"))
+)
 
 ROUTES = (
     *_rows(),
-    Route(
-        "DELETE", f"{NAMESPACE}/removeOffloadPolicies", _remover(next(r for r in POLICY_ROWS if r.name == "offload"))
-    ),
+    Route("DELETE", f"{NAMESPACE}/removeOffloadPolicies", remove_offload),
     Route("GET", f"{NAMESPACE}/backlogQuotaMap", get_quotas),
     Route("POST", f"{NAMESPACE}/backlogQuota", set_quota),
     Route("DELETE", f"{NAMESPACE}/backlogQuota", remove_quota),

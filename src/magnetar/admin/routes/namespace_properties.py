@@ -8,6 +8,7 @@ from magnetar.admin.answers import as_json, done, text
 from magnetar.admin.call import Call
 from magnetar.admin.documents import BookieAffinity
 from magnetar.admin.errors import BadRequestError, NotFoundError
+from magnetar.admin.operation import TEXT, documented
 from magnetar.admin.routes.paths import NAMESPACE
 from magnetar.admin.routing import Route
 from magnetar.broker.namespaces.policies import Document
@@ -22,17 +23,20 @@ async def _properties(call: Call) -> dict[str, str]:
     return dict((await call.broker.namespaces.policies(call.namespace)).get("properties") or {})
 
 
+@documented(answer=dict[str, str])
 async def get_all(call: Call) -> Response:
     """Properties by name."""
     return as_json(await _properties(call))
 
 
+@documented(body=dict[str, str])
 async def put_all(call: Call) -> Response:
     """Add or change properties."""
     await _add(call, await call.body_as(dict[str, str]))
     return done()
 
 
+@documented()
 async def clear(call: Call) -> Response:
     """Remove all properties."""
 
@@ -43,6 +47,7 @@ async def clear(call: Call) -> Response:
     return done()
 
 
+@documented(answer=str, media=TEXT)
 async def get_one(call: Call) -> Response:
     """Its value as a text; 404 without such a property."""
     value = (await _properties(call)).get(call.params["key"])
@@ -51,11 +56,13 @@ async def get_one(call: Call) -> Response:
     return text(value)
 
 
+@documented("Set one property.")
 async def put_one(call: Call) -> Response:
     await _add(call, {call.params["key"]: call.params["value"]})
     return done()
 
 
+@documented(answer=str, media=TEXT)
 async def delete_one(call: Call) -> Response:
     """200 with its value, as Pulsar; 404 without such a property."""
     key, removed = call.params["key"], dict[str, str]()
@@ -84,6 +91,7 @@ async def _add(call: Call, properties: dict[str, str]) -> None:
 # ---- Bookie affinity: this cluster's own, in the local policies
 
 
+@documented(answer=BookieAffinity, may_be_unset=True)
 async def get_affinity(call: Call) -> Response:
     """204 while none is set."""
     await call.broker.namespaces.policies(call.namespace)
@@ -91,6 +99,7 @@ async def get_affinity(call: Call) -> Response:
     return done() if found is None else as_json(found)
 
 
+@documented(body=BookieAffinity)
 async def put_affinity(call: Call) -> Response:
     """Kept for clusters whose bookies are grouped; one bookie has no groups."""
     body = await call.body_as(BookieAffinity)
@@ -104,6 +113,7 @@ async def put_affinity(call: Call) -> Response:
     return done()
 
 
+@documented("Go to any bookie again.")
 async def delete_affinity(call: Call) -> Response:
     await _set_affinity(call, None)
     return done()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from msgspec import Meta
 from starlette.responses import Response
 
 from magnetar.admin.answers import as_json, done
 from magnetar.admin.call import Call
 from magnetar.admin.errors import BadRequestError
+from magnetar.admin.operation import FORCE, documented
+from magnetar.admin.policy_documents import NewPolicies, StoredPolicies
 from magnetar.admin.policy_rows import check_document
 from magnetar.admin.routes.paths import ADMIN, NAMESPACE
 from magnetar.admin.routing import Route
@@ -24,12 +27,14 @@ SYSTEM_TOPIC_PREFIX = "__"
 """Topics that belong to the server: left out of lists unless `includeSystemTopic` is given."""
 
 
+@documented("Complete names of a tenant's namespaces.", answer=list[str])
 async def of_tenant(call: Call) -> Response:
     tenant = call.tenant
     await call.broker.namespaces.tenant(tenant)
     return as_json(await call.broker.namespaces.namespaces(tenant))
 
 
+@documented(answer=StoredPolicies)
 async def get(call: Call) -> Response:
     """The complete policies document, with the bundles that hold now."""
     name = call.namespace
@@ -38,6 +43,7 @@ async def get(call: Call) -> Response:
     return as_json({**await call.broker.namespaces.policies(name), "bundles": bundles})
 
 
+@documented(body=NewPolicies | int | None, query={"bundles": Annotated[int, Meta(ge=0, le=BUNDLES_MAX)]})
 async def create(call: Call) -> Response:
     """The body is a policies document, or a bare number of bundles, or nothing."""
     name, body = call.namespace, await call.json()
@@ -67,11 +73,15 @@ def _bundle_count(text: str) -> int:
     return int(text)
 
 
+@documented("Delete a namespace; with `force` its topics as well.", query=FORCE)
 async def delete(call: Call) -> Response:
     await call.admin.partitioned.delete_namespace(call.namespace, force=call.flag("force"))
     return done()
 
 
+@documented(
+    answer=list[str], query={"mode": Literal["PERSISTENT", "NON_PERSISTENT", "ALL"], "includeSystemTopic": bool}
+)
 async def topics(call: Call) -> Response:
     """`mode`: PERSISTENT (default), NON_PERSISTENT, ALL. Partitions are listed separately."""
     name, mode = call.namespace, call.query("mode", "PERSISTENT").upper()

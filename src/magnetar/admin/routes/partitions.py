@@ -9,11 +9,14 @@ from starlette.responses import Response
 from magnetar.admin.answers import as_json, done
 from magnetar.admin.call import Call
 from magnetar.admin.errors import BadRequestError
+from magnetar.admin.operation import FORCE, documented
 from magnetar.admin.routes.paths import both_domains
 from magnetar.admin.routes.topics import properties_of
+from magnetar.admin.topic_documents import PartitionedTopic
 from magnetar.broker.errors import TopicNotFoundError
 
 
+@documented(answer=list[str])
 async def names(call: Call) -> Response:
     """The partitioned topics of a namespace."""
     name = call.namespace
@@ -32,6 +35,7 @@ def _count_and_properties(value: Any) -> tuple[int, dict[str, str]]:
     return value, properties
 
 
+@documented("Create a topic with so many partitions.", body=int | PartitionedTopic)
 async def create(call: Call) -> Response:
     name = call.topic
     count, properties = _count_and_properties(await call.json())
@@ -39,6 +43,7 @@ async def create(call: Call) -> Response:
     return done()
 
 
+@documented("More partitions; there is no way back.", body=int | PartitionedTopic)
 async def grow(call: Call) -> Response:
     name = call.topic
     count, _ = _count_and_properties(await call.json())
@@ -46,6 +51,7 @@ async def grow(call: Call) -> Response:
     return done()
 
 
+@documented(answer=PartitionedTopic, query={"checkAllowAutoCreation": bool})
 async def get(call: Call) -> Response:
     """0 partitions for a plain topic; a missing one is 404 unless it may be created on demand (`checkAllowAutoCreation`)."""
     name, broker = call.topic, call.broker
@@ -62,11 +68,13 @@ async def _exists(call: Call) -> bool:
     return call.broker.topics.get_loaded(name) is not None or await call.broker.lookup.stored(name)
 
 
+@documented("Delete a partitioned topic with its partitions.", query=FORCE)
 async def delete(call: Call) -> Response:
     await call.admin.partitioned.delete(call.topic, force=call.flag("force"))
     return done()
 
 
+@documented("Register partitions that are not stored.")
 async def create_missing(call: Call) -> Response:
     name = call.topic
     if not await call.broker.namespaces.partitions(name):

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, get_args
 
 from starlette.responses import Response
 
 from magnetar.admin.answers import as_json, done
 from magnetar.admin.call import Call
 from magnetar.admin.errors import BadRequestError
+from magnetar.admin.operation import documented
 from magnetar.admin.routes.paths import NAMESPACE, both_domains
 from magnetar.admin.routing import Route
 from magnetar.broker.namespaces.policies import Document
 
-ACTIONS = ("produce", "consume", "functions", "sources", "sinks", "packages")
+Action = Literal["produce", "consume", "functions", "sources", "sinks", "packages"]
+ACTIONS = get_args(Action)
 ROLE_CHARS_MAX = 1024
 """A longer role name is refused with 400."""
 
@@ -53,10 +55,12 @@ def _part(document: Document, kind: str) -> dict[str, Any]:
 # ---- Namespaces
 
 
+@documented("Actions by role.", answer=dict[str, list[str]])
 async def get(call: Call) -> Response:
     return as_json(await _stored(call, NAMESPACE_AUTH))
 
 
+@documented(body=list[Action])
 async def grant(call: Call) -> Response:
     """The body lists actions; it replaces what the role had."""
     name, role, actions = call.namespace, _role(call), await _actions(call)
@@ -68,6 +72,7 @@ async def grant(call: Call) -> Response:
     return done()
 
 
+@documented("Take all actions from a role.")
 async def revoke(call: Call) -> Response:
     role = _role(call)
 
@@ -81,6 +86,7 @@ async def revoke(call: Call) -> Response:
 # ---- Topics; a partitioned topic's permissions hold for its partitions
 
 
+@documented(answer=dict[str, list[str]])
 async def get_of_topic(call: Call) -> Response:
     """What holds for the topic: the namespace's roles, and its own."""
     name = call.topic
@@ -92,6 +98,7 @@ async def get_of_topic(call: Call) -> Response:
     return as_json({role: sorted(actions) for role, actions in found.items()})
 
 
+@documented("The topic need not exist yet. The body replaces what the role had.", body=list[Action])
 async def grant_on_topic(call: Call) -> Response:
     """The topic need not exist yet."""
     topic, role, actions = call.topic, _role(call), await _actions(call)
@@ -103,6 +110,7 @@ async def grant_on_topic(call: Call) -> Response:
     return done()
 
 
+@documented("Take all actions on a topic from a role.")
 async def revoke_on_topic(call: Call) -> Response:
     topic, role = call.topic, _role(call)
 
@@ -119,10 +127,12 @@ async def revoke_on_topic(call: Call) -> Response:
 # ---- Subscriptions: once a name has roles, consuming through it takes one of them
 
 
+@documented("Roles by subscription.", answer=dict[str, list[str]])
 async def get_of_subscriptions(call: Call) -> Response:
     return as_json(await _stored(call, SUBSCRIPTION_AUTH))
 
 
+@documented(body=list[str])
 async def grant_on_subscription(call: Call) -> Response:
     """The body lists roles; it replaces those the subscription had."""
     name, subscription, body = call.namespace, call.subscription, await call.json()
@@ -137,6 +147,7 @@ async def grant_on_subscription(call: Call) -> Response:
     return done()
 
 
+@documented("Take a role from a subscription.")
 async def revoke_on_subscription(call: Call) -> Response:
     subscription, role = call.subscription, _role(call)
 

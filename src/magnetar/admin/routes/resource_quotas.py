@@ -10,6 +10,7 @@ from starlette.responses import Response
 from magnetar.admin.answers import as_json, done
 from magnetar.admin.call import Call
 from magnetar.admin.documents import ResourceQuota
+from magnetar.admin.operation import documented
 from magnetar.admin.routes.bundles import bundle_topics
 from magnetar.admin.routes.paths import ADMIN
 from magnetar.admin.routing import Route
@@ -30,6 +31,7 @@ async def _path(call: Call) -> str:
     return paths.resource_quota_path(name.tenant, name.namespace, call.params["bundle"])
 
 
+@documented(answer=ResourceQuota)
 async def get(call: Call) -> Response:
     """A bundle's own, else the default."""
     for path in (await _path(call), paths.resource_quota_path()):
@@ -39,12 +41,14 @@ async def get(call: Call) -> Response:
     return as_json(msgspec.to_builtins(ResourceQuota()))
 
 
+@documented("Set a quota.", body=ResourceQuota)
 async def put(call: Call) -> Response:
     path, body = await _path(call), await call.body_as(ResourceQuota)
     await call.broker.metadata.put(path, msgspec.json.encode(body))
     return done()
 
 
+@documented()
 async def delete(call: Call) -> Response:
     """Back to the default."""
     try:

@@ -9,8 +9,18 @@ from starlette.responses import Response
 from magnetar.admin.answers import as_json
 from magnetar.admin.call import Call
 from magnetar.admin.errors import BadRequestError
+from magnetar.admin.operation import FORCE, documented
 from magnetar.admin.routes.paths import ADMIN
 from magnetar.admin.routing import Route
+from magnetar.admin.topic_documents import (
+    Compatibility,
+    SchemaInfo,
+    SchemaList,
+    SchemaMetadata,
+    SchemaPayload,
+    SchemaVersion,
+    Version,
+)
 from magnetar.broker.errors import TopicNotFoundError
 from magnetar.broker.naming import PERSISTENT
 from magnetar.broker.schemas import key_value
@@ -25,22 +35,26 @@ NO_VERSION = -1
 """What POST version answers for a schema that the topic does not have."""
 
 
+@documented("The latest schema.", answer=SchemaInfo)
 async def get_latest(call: Call) -> Response:
     stored = await _registry(call).latest(await _schema_id(call))
     return as_json(_document(_found(stored)))
 
 
+@documented("One version.", answer=SchemaInfo)
 async def get_version(call: Call) -> Response:
     stored = await _registry(call).version(await _schema_id(call), call.number("version"))
     return as_json(_document(_found(stored)))
 
 
+@documented(answer=SchemaList)
 async def get_all(call: Call) -> Response:
     """The versions since the last deletion."""
     versions = await _registry(call).living(await _schema_id(call))
     return as_json({"getSchemaResponses": [_document(stored) for stored in versions]})
 
 
+@documented(answer=SchemaMetadata)
 async def get_metadata(call: Call) -> Response:
     """Where the versions lie: ledger and entry of each."""
     entries = (await _registry(call).catalogue(await _schema_id(call))).entries
@@ -49,6 +63,7 @@ async def get_metadata(call: Call) -> Response:
     return as_json({"info": _place(entries[-1]), "index": [_place(entry) for entry in entries]})
 
 
+@documented(body=SchemaPayload, answer=SchemaVersion, errors=(422,))
 async def upload(call: Call) -> Response:
     """Added whatever `isAllowAutoUpdateSchema` says: that one is about clients."""
     schema_id, schema = await _schema_id(call), await _payload(call)
@@ -56,6 +71,7 @@ async def upload(call: Call) -> Response:
     return as_json({"version": {"version": version}})
 
 
+@documented("Delete the schema; with `force` all its versions.", answer=SchemaVersion, query=FORCE)
 async def delete(call: Call) -> Response:
     version = await _registry(call).delete(await _schema_id(call), force=call.flag("force"))
     if version is None:
@@ -63,11 +79,13 @@ async def delete(call: Call) -> Response:
     return as_json({"version": {"version": version}})
 
 
+@documented("The version that a schema has, -1 without.", body=SchemaPayload, answer=Version, errors=(422,))
 async def version_of(call: Call) -> Response:
     version = await _registry(call).find(await _schema_id(call), await _payload(call))
     return as_json({"version": NO_VERSION if version is None else version})
 
 
+@documented("Would the schema be taken?", body=SchemaPayload, answer=Compatibility, errors=(422,))
 async def compatibility(call: Call) -> Response:
     strategy = await _strategy(call)
     compatible = await _registry(call).is_compatible(await _schema_id(call), await _payload(call), strategy)

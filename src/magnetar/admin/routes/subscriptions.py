@@ -8,9 +8,11 @@ from magnetar.admin.answers import as_json, done
 from magnetar.admin.backlog_analysis import analyzed
 from magnetar.admin.call import Call
 from magnetar.admin.errors import BadRequestError
+from magnetar.admin.operation import FORCE, documented
 from magnetar.admin.routes.paths import both_domains
 from magnetar.admin.routes.topics import properties_of
 from magnetar.admin.topic_access import as_persistent, every_persistent, every_subscription, single, single_persistent
+from magnetar.admin.topic_documents import BacklogAnalysis, ResetPosition
 from magnetar.broker.errors import NotAllowedError, SubscriptionNotFoundError
 from magnetar.broker.namespaces.errors import AlreadyExistsError, PreconditionFailedError
 from magnetar.broker.topics.nonpersistent import NonPersistentTopic
@@ -20,10 +22,12 @@ from magnetar.managed_ledger.position import EARLIEST, LATEST, Position
 SUBSCRIPTION = "/{topic}/subscription/{subscription}"
 
 
+@documented("Names of the subscriptions.", answer=list[str])
 async def names(call: Call) -> Response:
     return as_json(await call.admin.partitioned.subscriptions(call.topic))
 
 
+@documented(body=ResetPosition | None)
 async def create(call: Call) -> Response:
     """The body names the first message to be consumed; without one, only what comes from now on."""
     topic, name = call.topic, call.subscription
@@ -51,6 +55,7 @@ def mark_delete_for(topic: PersistentTopic, first: Position | None) -> Position:
     return EARLIEST if first <= EARLIEST else topic.ledger.previous_position(first)
 
 
+@documented(query=FORCE)
 async def delete(call: Call) -> Response:
     """Refused while consumers are connected, unless `force` is given. On a partitioned topic: wherever it exists."""
     name, force = call.subscription, call.flag("force")
@@ -74,6 +79,7 @@ def _connected(topic: PersistentTopic | NonPersistentTopic, name: str) -> bool:
     return name in topic.subscription_names  # it exists only while somebody consumes
 
 
+@documented(answer=dict[str, str])
 async def get_properties(call: Call) -> Response:
     """Of a partitioned topic: together, a later partition's win."""
     found: dict[str, str] = {}
@@ -82,6 +88,7 @@ async def get_properties(call: Call) -> Response:
     return as_json(found)
 
 
+@documented(body=dict[str, str] | None)
 async def put_properties(call: Call) -> Response:
     """Replace the subscription's properties."""
     properties = properties_of(await call.json())
@@ -90,6 +97,7 @@ async def put_properties(call: Call) -> Response:
     return done()
 
 
+@documented(answer=BacklogAnalysis)
 async def analyze_backlog(call: Call) -> Response:
     """Count what is left to consume, from the body's message on or from the first unconsumed one."""
     position, _ = await call.position()
@@ -99,6 +107,7 @@ async def analyze_backlog(call: Call) -> Response:
     return as_json(await analyzed(subscription, position))
 
 
+@documented()
 async def skip_all(call: Call) -> Response:
     """Clear the backlog."""
     for subscription in await every_subscription(call):
@@ -106,6 +115,7 @@ async def skip_all(call: Call) -> Response:
     return done()
 
 
+@documented()
 async def skip(call: Call) -> Response:
     """Pulsar refuses it for partitioned topics: which partition's messages would they be?"""
     count = call.number("count")
@@ -116,6 +126,7 @@ async def skip(call: Call) -> Response:
     return done()
 
 
+@documented()
 async def expire(call: Call) -> Response:
     """What is older than so many seconds counts as consumed."""
     name, age_s = call.subscription, call.number("seconds")
@@ -124,6 +135,7 @@ async def expire(call: Call) -> Response:
     return done()
 
 
+@documented("What is older than so many seconds counts as consumed, by every subscription.")
 async def expire_all_subscriptions(call: Call) -> Response:
     age_s = call.number("seconds")
     for topic in await every_persistent(call):
@@ -131,6 +143,7 @@ async def expire_all_subscriptions(call: Call) -> Response:
     return done()
 
 
+@documented(body=ResetPosition)
 async def expire_to_position(call: Call) -> Response:
     """The body's message and everything before it count as consumed, or only what is before with `isExcluded`."""
     position, document = await call.position()
@@ -142,6 +155,7 @@ async def expire_to_position(call: Call) -> Response:
     return done()
 
 
+@documented()
 async def reset_to_time(call: Call) -> Response:
     """The first message published at or after the time is consumed next."""
     timestamp_ms = call.number("timestamp")
@@ -150,6 +164,7 @@ async def reset_to_time(call: Call) -> Response:
     return done()
 
 
+@documented(body=ResetPosition)
 async def reset_to_position(call: Call) -> Response:
     """The body's message is consumed next, or the one behind it with `isExcluded`."""
     position, document = await call.position()

@@ -8,7 +8,9 @@ from starlette.responses import Response
 
 from magnetar.admin.answers import as_json, done
 from magnetar.admin.call import Call
+from magnetar.admin.documents import TenantInfo
 from magnetar.admin.errors import BadRequestError
+from magnetar.admin.operation import FORCE, documented
 from magnetar.admin.routes.paths import ADMIN
 from magnetar.admin.routing import Route
 from magnetar.broker.namespaces.errors import NamespaceNotFoundError, PreconditionFailedError
@@ -40,27 +42,32 @@ def _texts(value: object) -> bool:
     return value is None or (isinstance(value, list) and all(isinstance(item, str) for item in value))
 
 
+@documented("Names of the tenants.", answer=list[str])
 async def names(call: Call) -> Response:
     return as_json(await call.broker.namespaces.tenants())
 
 
+@documented("Administrators and clusters of a tenant.", answer=TenantInfo)
 async def get(call: Call) -> Response:
     document = await call.broker.namespaces.tenant(call.tenant)
     return as_json({"adminRoles": [], "allowedClusters": []} | document)
 
 
+@documented("Create a tenant.", body=TenantInfo)
 async def create(call: Call) -> Response:
     tenant = call.tenant
     await call.broker.namespaces.create_tenant(tenant, await _info(call))
     return done()
 
 
+@documented("Change a tenant.", body=TenantInfo)
 async def update(call: Call) -> Response:
     tenant = call.tenant
     await call.broker.namespaces.update_tenant(tenant, await _info(call))
     return done()
 
 
+@documented(query=FORCE)
 async def delete(call: Call) -> Response:
     """With `force`, its namespaces and their topics go as well."""
     tenant = call.tenant

@@ -9,8 +9,10 @@ from starlette.responses import Response
 from magnetar.admin.answers import as_json
 from magnetar.admin.call import Call
 from magnetar.admin.errors import BadRequestError
+from magnetar.admin.operation import documented
 from magnetar.admin.routes.paths import both_domains
 from magnetar.admin.topic_access import every_persistent, single_persistent
+from magnetar.admin.topic_documents import ResetPosition, RunStatus, TopicBacklog
 from magnetar.broker.errors import NotAllowedError
 from magnetar.broker.iso_time import iso_time
 from magnetar.broker.topics.persistent import PersistentTopic
@@ -18,6 +20,7 @@ from magnetar.managed_ledger.cursor import ManagedCursor
 from magnetar.managed_ledger.position import Position
 
 
+@documented(answer=dict[str, Any])
 async def info(call: Call) -> Response:
     """The managed ledger's list of ledgers and its cursors; of a partitioned topic by partition."""
     topics = await every_persistent(call)
@@ -68,6 +71,7 @@ def _position(position: Position) -> dict[str, int]:
     return {"ledgerId": position.ledger_id, "entryId": position.entry_id}
 
 
+@documented(answer=TopicBacklog)
 async def backlog(call: Call) -> Response:
     """What is stored and what each subscription has not consumed yet, in entries."""
     topic = await single_persistent(call)
@@ -98,12 +102,14 @@ async def backlog(call: Call) -> Response:
     )
 
 
+@documented(answer=RunStatus)
 async def offload_status(call: Call) -> Response:
     """Nothing is ever offloaded here."""
     await single_persistent(call)
     return as_json({"status": "NOT_RUN", "lastError": ""})
 
 
+@documented(body=ResetPosition, always_fails=True)
 async def offload(call: Call) -> Response:
     """Refused with 405: there is no other storage to offload to."""
     position, _ = await call.position()

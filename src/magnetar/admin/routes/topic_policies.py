@@ -6,7 +6,7 @@ values for all clusters, which the cluster's own override.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from starlette.responses import Response
@@ -14,7 +14,9 @@ from starlette.responses import Response
 from magnetar.admin.answers import as_json, as_json_or_nothing, done
 from magnetar.admin.call import Call
 from magnetar.admin.errors import BadRequestError
+from magnetar.admin.operation import QUOTA_TYPE, documented
 from magnetar.admin.policy_checks import backlog_quota
+from magnetar.admin.policy_documents import POLICY_TYPES, BacklogQuota
 from magnetar.admin.policy_rows import POLICY_ROWS, PolicyRow, checked
 from magnetar.admin.routes.paths import both_domains
 from magnetar.admin.routing import Handler, Route
@@ -24,6 +26,8 @@ from magnetar.broker.namespaces.policy_layers import Documents, merged
 from magnetar.broker.naming import TopicName
 
 QUOTAS = "backLogQuotaMap"
+GLOBAL: Mapping[str, Any] = {"isGlobal": bool}
+APPLIED: Mapping[str, Any] = {"applied": bool, "isGlobal": bool}
 
 
 async def _topic(call: Call) -> TopicName:
@@ -97,6 +101,7 @@ async def _set(call: Call, name: TopicName, row: PolicyRow, value: object) -> No
     await _change(call, name, change)
 
 
+@documented("Backlog quotas by type.", answer=dict[str, BacklogQuota], query=APPLIED)
 async def get_quotas(call: Call) -> Response:
     name = await _topic(call)
     if call.flag("applied"):
@@ -105,6 +110,7 @@ async def get_quotas(call: Call) -> Response:
     return as_json(own.get(QUOTAS) or {})
 
 
+@documented("Set a backlog quota.", body=BacklogQuota, query={**QUOTA_TYPE, **GLOBAL})
 async def set_quota(call: Call) -> Response:
     name, kind = await _topic(call), call.query("backlogQuotaType", DESTINATION_STORAGE)
     quota = backlog_quota(await call.json(), kind)
@@ -116,6 +122,7 @@ async def set_quota(call: Call) -> Response:
     return done()
 
 
+@documented("Remove a backlog quota.", query={**QUOTA_TYPE, **GLOBAL})
 async def remove_quota(call: Call) -> Response:
     name, kind = await _topic(call), call.query("backlogQuotaType", DESTINATION_STORAGE)
 
@@ -129,10 +136,16 @@ async def remove_quota(call: Call) -> Response:
 def _rows() -> Iterator[Route]:
     for row in POLICY_ROWS:
         if row.topic:
-            path = f"/{{topic}}/{row.topic}"
-            yield from both_domains("GET", path, _getter(row))
-            yield from both_domains(row.topic_setter, path, _setter(row))
-            yield from both_domains("DELETE", path, _remover(row))
+            path, kind, words = f"/{{topic}}/{row.topic}", POLICY_TYPES[row.name], row.name.replace("_", " ")
+            show = documented(f"The topic's {words}.", answer=kind, may_be_unset=True, query=APPLIED)
+            if row.query:
+                put = documented(f"Set the topic's {words}.", query={row.topic: kind, **GLOBAL})
+            else:
+                put = documented(f"Set the topic's {words}; null unsets it.", body=kind | None, query=GLOBAL)
+            remove = documented(f"Unset the topic's {words}: the namespace's holds.", query=GLOBAL)
+            yield from both_domains("GET", path, show(_getter(row)))
+            yield from both_domains(row.topic_setter, path, put(_setter(row)))
+            yield from both_domains("DELETE", path, remove(_remover(row)))
 
 
 ROUTES = (

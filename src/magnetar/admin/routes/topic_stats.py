@@ -9,16 +9,34 @@ from starlette.responses import Response
 from magnetar.admin.answers import as_json
 from magnetar.admin.call import Call
 from magnetar.admin.internal_stats import internal_stats
+from magnetar.admin.operation import documented
 from magnetar.admin.partitioned_stats import merged, without
 from magnetar.admin.routes.paths import both_domains
 from magnetar.admin.topic_access import every_persistent, single, single_persistent
+from magnetar.admin.topic_documents import (
+    InternalStats,
+    PartitionedInternalStats,
+    PartitionedTopicStats,
+    ResetPosition,
+    TopicStats,
+)
 from magnetar.broker.errors import TopicNotFoundError
 from magnetar.broker.naming import TopicName
 from magnetar.broker.topics.nonpersistent import NonPersistentTopic
 from magnetar.managed_ledger.position import EARLIEST
 from magnetar.managed_ledger.sizes import size_after
 
+EXCLUDED = {
+    "getPreciseBacklog": bool,
+    "subscriptionBacklogSize": bool,
+    "getEarliestTimeInBacklog": bool,
+    "excludePublishers": bool,
+    "excludeConsumers": bool,
+}
+"""Pulsar's switches; backlogs are precise here whatever the first three say."""
 
+
+@documented("Rates, sizes, producers and subscriptions.", answer=TopicStats, query=EXCLUDED)
 async def stats(call: Call) -> Response:
     topic = await single(call)
     return as_json(_shown(call, dict(topic.stats())))
@@ -29,6 +47,7 @@ def _shown(call: Call, document: dict[str, Any]) -> dict[str, Any]:
     return without(document, publishers=call.flag("excludePublishers"), consumers=call.flag("excludeConsumers"))
 
 
+@documented(answer=PartitionedTopicStats, query={**EXCLUDED, "perPartition": bool})
 async def partitioned_stats(call: Call) -> Response:
     """`perPartition` (default true) adds each partition's own document."""
     name, broker = call.topic, call.broker
@@ -56,6 +75,7 @@ async def _stats_of(call: Call, part: TopicName) -> dict[str, Any]:
     return dict(topic.stats())
 
 
+@documented("Ledgers and cursors.", answer=InternalStats)
 async def internal(call: Call) -> Response:
     topic = await single(call)
     if isinstance(topic, NonPersistentTopic):
@@ -63,6 +83,7 @@ async def internal(call: Call) -> Response:
     return as_json(internal_stats(await single_persistent(call)))
 
 
+@documented(answer=PartitionedInternalStats)
 async def partitioned_internal(call: Call) -> Response:
     """`internalStats` of every partition."""
     name, broker = call.topic, call.broker
@@ -78,6 +99,7 @@ async def partitioned_internal(call: Call) -> Response:
     )
 
 
+@documented(body=ResetPosition | None, answer=int)
 async def backlog_size(call: Call) -> Response:
     """Bytes behind the body's message."""
     position, _ = await call.position()

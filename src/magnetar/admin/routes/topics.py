@@ -10,8 +10,10 @@ from starlette.responses import Response
 from magnetar.admin.answers import as_json, done, message_id
 from magnetar.admin.call import Call
 from magnetar.admin.errors import BadRequestError
+from magnetar.admin.operation import FORCE, documented
 from magnetar.admin.routes.paths import both_domains
 from magnetar.admin.topic_access import every_persistent, single_persistent
+from magnetar.admin.topic_documents import MessageId, RunStatus
 from magnetar.broker.compaction.errors import CompactionRunningError
 from magnetar.broker.compaction.topic_compaction import Status
 from magnetar.broker.errors import NotAllowedError, TopicNotFoundError
@@ -28,6 +30,7 @@ def properties_of(value: Any) -> dict[str, str]:
     return dict(value)
 
 
+@documented(answer=list[str])
 async def names(call: Call) -> Response:
     """Topics that hold messages: partitions separately. Non-persistent ones exist while somebody uses them."""
     name = call.namespace
@@ -35,6 +38,7 @@ async def names(call: Call) -> Response:
     return as_json([str(topic) for topic in await call.admin.partitioned.topics_of(name, (call.domain,))])
 
 
+@documented("Create a topic without partitions. The body holds its properties.", body=dict[str, str] | None)
 async def create(call: Call) -> Response:
     name, properties = call.topic, properties_of(await call.json())
     await call.broker.namespaces.policies(name.namespace_name)
@@ -52,6 +56,7 @@ def _check_reserved(properties: Iterable[str]) -> None:
         raise PreconditionFailedError(f"the property {TOPIC_EPOCH_PROPERTY} belongs to the server")
 
 
+@documented("Delete a topic with its data.", query=FORCE)
 async def delete(call: Call) -> Response:
     name = call.topic
     if name.partition < 0 and await call.broker.namespaces.partitions(name):
@@ -60,6 +65,7 @@ async def delete(call: Call) -> Response:
     return done()
 
 
+@documented()
 async def unload(call: Call) -> Response:
     """Clients reconnect by themselves. Partitions that are not loaded stay so."""
     name = call.topic
@@ -73,6 +79,7 @@ async def unload(call: Call) -> Response:
     return done()
 
 
+@documented(answer=MessageId)
 async def terminate(call: Call) -> Response:
     """200 with the id of the last message."""
     name = call.topic
@@ -82,6 +89,7 @@ async def terminate(call: Call) -> Response:
     return message_id(await topic.terminate(), name.partition)
 
 
+@documented(answer=dict[str, MessageId])
 async def terminate_partitions(call: Call) -> Response:
     """200 with the ids of the last messages, by partition."""
     name = call.topic
@@ -97,6 +105,7 @@ async def terminate_partitions(call: Call) -> Response:
     return as_json(found)
 
 
+@documented()
 async def compact(call: Call) -> Response:
     """Begin to compact, all partitions of a partitioned topic; 409 while one of them is being compacted."""
     topics = await every_persistent(call)
@@ -107,6 +116,7 @@ async def compact(call: Call) -> Response:
     return done()
 
 
+@documented(answer=RunStatus)
 async def compaction_status(call: Call) -> Response:
     """Of a partitioned topic: RUNNING or ERROR if one partition says so, SUCCESS if one does and the others have not run."""
     compactions = [topic.compaction for topic in await every_persistent(call)]
@@ -122,6 +132,7 @@ async def compaction_status(call: Call) -> Response:
     return as_json({"status": found.status.value, "lastError": found.last_error})
 
 
+@documented("Delete what was compacted, and hold nothing back for the next compaction.")
 async def stop_compacting(call: Call) -> Response:
     """Delete what was compacted, and hold nothing back any more for the next compaction (Pulsar has no such route: there it is to
     delete the subscription `__compaction`, which here would let whoever may consume delete data)."""
@@ -130,6 +141,7 @@ async def stop_compacting(call: Call) -> Response:
     return done()
 
 
+@documented()
 async def trim(call: Call) -> Response:
     """Give back storage that retention no longer keeps, now."""
     for topic in await every_persistent(call):
@@ -137,6 +149,7 @@ async def trim(call: Call) -> Response:
     return done()
 
 
+@documented()
 async def truncate(call: Call) -> Response:
     """Everything counts as consumed, and what retention does not keep goes: at the latest when a trim under way has ended."""
     for topic in await every_persistent(call):
@@ -149,6 +162,7 @@ async def truncate(call: Call) -> Response:
     return done()
 
 
+@documented("Properties by name.", answer=dict[str, str])
 async def get_properties(call: Call) -> Response:
     name = call.topic
     if name.partition < 0 and await call.broker.namespaces.partitions(name):
@@ -157,6 +171,7 @@ async def get_properties(call: Call) -> Response:
     return as_json({key: text for key, text in topic.ledger.properties.items() if key != TOPIC_EPOCH_PROPERTY})
 
 
+@documented(body=dict[str, str] | None)
 async def put_properties(call: Call) -> Response:
     """Add or change properties of a topic that is not partitioned."""
     topic, properties = await single_persistent(call), properties_of(await call.json())
@@ -165,6 +180,7 @@ async def put_properties(call: Call) -> Response:
     return done()
 
 
+@documented(query={"key": str})
 async def delete_property(call: Call) -> Response:
     """The one that `key` names; without it nothing happens."""
     topic, key = await single_persistent(call), call.query("key")

@@ -144,6 +144,8 @@ _ROWS: tuple[tuple[Access, str, tuple[str, ...]], ...] = (
     (Access.OPEN, "/status.html", ("GET",)),
     (Access.OPEN, f"{_ADMIN}/brokers/ready", ("GET",)),
     (Access.METRICS, "/metrics", ("GET",)),
+    (Access.AUTHENTICATED, "/openapi.json", ("GET",)),
+    (Access.AUTHENTICATED, "/docs", ("GET",)),
     # ---- The server
     (Access.AUTHENTICATED, f"{_ADMIN}/brokers/version", ("GET",)),
     (Access.SUPERUSER, f"{_ADMIN}/brokers", ("GET",)),
