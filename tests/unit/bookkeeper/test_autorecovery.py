@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from magnetar.base.errors import ConfigError
+from magnetar.base.errors import ConfigError, MetadataError
 from magnetar.bookkeeper.autorecovery.config import AutoRecoveryConfig
 from magnetar.bookkeeper.codes import FLAG_RECOVERY_ADD
 from magnetar.bookkeeper.ledger_metadata import LedgerState
@@ -352,11 +352,53 @@ async def test_a_metadata_store_that_is_cut_off_is_waited_for(site: RecoverySite
         await eventually(restored, "all copies")
 
 
+async def test_an_audit_that_failed_is_repeated(site: RecoverySite) -> None:
+    writer = await site.write(20)
+    recovery = site.recovery(store=site.store)
+    await recovery.auditor.audit()
+    await site.kill(writer.metadata.last_segment.ensemble[0])
+    listing = recovery.auditor._manager.list_ids
+    recovery.auditor._manager.list_ids = _cut_off  # type: ignore[method-assign]
+    with pytest.raises(MetadataError):
+        await recovery.auditor.audit()
+    recovery.auditor._manager.list_ids = listing  # type: ignore[method-assign]
+    assert await recovery.auditor.audit() <= recovery.auditor._config.auditor_second_look_s
+    assert await site.marked() == [f"urL{writer.ledger_id:010d}"]
+
+
+async def _cut_off() -> list[int]:
+    raise MetadataError("the metadata store is cut off")
+
+
+async def test_ledgers_that_name_the_bookie_after_the_audit_are_found_by_the_second_look(site: RecoverySite) -> None:
+    await site.write(20)
+    async with site.recovery(auditor_second_look_s=0.2) as recovery:
+
+        async def elected() -> bool:
+            return recovery.statistics.bookie_audits_total == 1
+
+        await eventually(elected, "the first audit")
+        await site.store.delete(paths.available_bookie_path("b0"))
+
+        async def audited() -> bool:
+            return recovery.statistics.bookie_audits_total == 2
+
+        await eventually(audited, "the audit after the loss")
+        late = await site.write(0, ensemble=5)  # a client whose directory still has b0
+        site.cluster.directory.unregister("b0")
+        await site.add_bookie()
+
+        async def restored() -> bool:
+            return not await site.missing(late.ledger_id)
+
+        await eventually(restored, "the late ledger")
+
+
 @pytest.mark.parametrize(
     "settings",
     [
         {"poll_interval_s": 0},
-        {"replication_rate_by_bytes": -1},
+        {"lost_bookie_recovery_delay_s": -1},
         {"auditor_ledger_verification_percentage": 101},
         {"failed_ledger_backoff_s": 10, "failed_ledger_backoff_max_s": 5},
     ],

@@ -69,6 +69,7 @@ class Auditor:
         self._vote = AuditorVote(store, bookie_id)
         self._lost: LostBookies | None = None
         self._next_bookie_audit_s = 0.0
+        self._look_again = False
 
     async def run(self) -> None:
         """Stand for election, and audit while elected. A metadata store that fails is asked again later."""
@@ -98,17 +99,20 @@ class Auditor:
         given_up = lost.observe((await read_registered(self._store)).available, now_s)
         self._statistics.bookies_missing = len(lost.waiting)
         if given_up:
+            self._next_bookie_audit_s = now_s  # until an audit has succeeded
+            self._look_again = True
             self._statistics.bookies_lost_total += len(given_up)
             _logger.warning("bookies lost: %s; their ledgers are to be copied", ", ".join(sorted(given_up)))
-        interval_s = self._config.auditor_periodic_bookie_check_interval_s
-        if given_up or now_s >= self._next_bookie_audit_s:
+        if now_s >= self._next_bookie_audit_s:
             await self.audit_bookies(spare=lost.waiting)
-            self._next_bookie_audit_s = now_s + interval_s if interval_s else float("inf")
+            interval_s = self._config.auditor_periodic_bookie_check_interval_s or float("inf")
+            self._next_bookie_audit_s = now_s + (self._config.auditor_second_look_s if self._look_again else interval_s)
+            self._look_again = False
         await self._periodically(
             CHECK_ALL_LEDGERS, self._config.auditor_periodic_check_interval_s, self.check_all_ledgers
         )
-        due_s = lost.due_s
-        return self._config.poll_interval_s if due_s is None else max(0.0, due_s - self._clock.monotonic_s())
+        due_s = min(self._next_bookie_audit_s, float("inf") if lost.due_s is None else lost.due_s)
+        return max(0.0, due_s - self._clock.monotonic_s())
 
     async def audit_bookies(self, spare: Collection[str] = ()) -> int:
         """Mark every ledger that names a bookie which is not registered, but for those in `spare`. Answers how many."""

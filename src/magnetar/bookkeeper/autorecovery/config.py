@@ -18,6 +18,8 @@ class AutoRecoveryConfig:
     """How long a single lost bookie may stay away before its ledgers are copied; the value in the metadata store wins."""
     auditor_periodic_bookie_check_interval_s: float = 86_400.0
     """Between two looks for ledgers that name a bookie nobody has registered; 0: only when a bookie is lost."""
+    auditor_second_look_s: float = 60.0
+    """After a bookie was lost its ledgers are looked for twice: clients that had not heard may have named it in new ones meanwhile."""
     auditor_periodic_check_interval_s: float = 604_800.0
     """Between two checks of all ledgers' first and last entries; 0: never."""
     auditor_replicas_check_interval_s: float = 0.0
@@ -30,7 +32,7 @@ class AutoRecoveryConfig:
     rereplication_entry_batch_size: int = 64
     """Entries copied at a time. BookKeeper: 10."""
     replication_rate_by_bytes: int = 0
-    """Bytes per second that a worker writes at most; 0: no limit."""
+    """Bytes per second that a worker writes at most; 0 or less: no limit."""
     failed_ledger_backoff_s: float = 5.0
     """Before a ledger that could not be repaired is tried again; doubles with every failure."""
     failed_ledger_backoff_max_s: float = 300.0
@@ -44,6 +46,7 @@ class AutoRecoveryConfig:
     def __post_init__(self) -> None:
         for name in (
             "rereplication_entry_batch_size",
+            "auditor_second_look_s",
             "failed_ledger_backoff_s",
             "failed_ledger_backoff_max_s",
             "poll_interval_s",
@@ -57,7 +60,6 @@ class AutoRecoveryConfig:
             "auditor_periodic_check_interval_s",
             "auditor_replicas_check_interval_s",
             "open_ledger_rereplication_grace_period_s",
-            "replication_rate_by_bytes",
         ):
             if getattr(self, name) < 0:
                 raise ConfigError(f"auto-recovery setting {name} is {getattr(self, name)}; it must not be negative")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from enum import Enum
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ from magnetar.bookkeeper.autorecovery.probes import Health, LedgerKeys
 from magnetar.bookkeeper.autorecovery.registered import Registered
 from magnetar.bookkeeper.autorecovery.replicator import FragmentReplicator
 from magnetar.bookkeeper.autorecovery.statistics import AutoRecoveryStatistics
+from magnetar.bookkeeper.client.bookies import BookieDirectory
 from magnetar.bookkeeper.client.ledger_manager import LedgerManager
 from magnetar.bookkeeper.errors import LockLostError, NoSuchLedgerError, NotEnoughBookiesError
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
@@ -34,8 +35,8 @@ ReadRegistered = Callable[[], Awaitable[Registered]]
 StillOurs = Callable[[], Awaitable[bool]]
 """Whether the lock is still held: asked before the metadata is changed."""
 
-ChooseReplacement = Callable[[Sequence[str], int, Collection[str]], str]
-"""`choose(ensemble, index, candidates)`: one of the candidates for the place; none of them is in the ensemble."""
+ChooseReplacement = Callable[[tuple[str, ...], int, int, frozenset[str]], str | None]
+"""`choose(ensemble, index, write_quorum, excluded)`: a bookie for the place, None without a suitable one."""
 
 
 class Outcome(Enum):
@@ -137,20 +138,23 @@ class LedgerRepairer:
 
         Raises NotEnoughBookiesError when there is nobody for any of them.
         """
-        ensemble = list(check.fragment.ensemble)
+        fragment = check.fragment
+        ensemble = list(fragment.ensemble)
         targets: dict[int, str] = {}
         for index, health in sorted(check.bad.items()):
             here = ensemble[index]
-            candidates = sorted(writable - set(ensemble))
             if health is Health.ABSENT and here in writable:
                 targets[index] = here
-            elif candidates:
-                targets[index] = ensemble[index] = self._choose(tuple(ensemble), index, candidates)
+                continue
+            excluded = frozenset(ensemble) | set(fragment.ensemble)
+            chosen = self._choose(tuple(ensemble), index, fragment.write_quorum, excluded)
+            if chosen is not None and chosen in writable:
+                targets[index] = ensemble[index] = chosen
             elif here in writable:
                 targets[index] = here
         if not targets:
             raise NotEnoughBookiesError(
-                f"ledger {check.fragment.ledger_id}: no writable bookie is left to hold the copies of "
+                f"ledger {fragment.ledger_id}: no writable bookie is left to hold the copies of "
                 f"{', '.join(check.bookies(check.bad))}; start another bookie"
             )
         return targets
@@ -176,10 +180,11 @@ def _still_closed(ledger_id: int, metadata: LedgerMetadata, fragment: Fragment) 
     return fragment in fragments_of(ledger_id, metadata)
 
 
-def choose_at_random(rng: random.Random) -> ChooseReplacement:
-    """Any candidate."""
+def choose_at_random(bookies: BookieDirectory, rng: random.Random) -> ChooseReplacement:
+    """Any writable bookie."""
 
-    def choose(ensemble: Sequence[str], index: int, candidates: Collection[str]) -> str:
-        return rng.choice(sorted(candidates))
+    def choose(ensemble: tuple[str, ...], index: int, write_quorum: int, excluded: frozenset[str]) -> str | None:
+        candidates = [bookie_id for bookie_id in bookies.writable() if bookie_id not in excluded]
+        return rng.choice(candidates) if candidates else None
 
     return choose

@@ -62,7 +62,7 @@ class AutoRecovery:
                 timeout_s=config.read_timeout_s,
             ),
             self._registered,
-            choose or choose_at_random(rng),
+            choose or choose_at_random(bookies, rng),
             self.statistics,
             config.password,
         )

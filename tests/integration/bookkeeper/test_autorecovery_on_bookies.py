@@ -1,0 +1,149 @@
+"""Auto-recovery over real bookies with real files, in the same process and over TCP."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from magnetar.base.errors import LedgerError
+from magnetar.bookkeeper.autorecovery.registered import read_registered
+from magnetar.bookkeeper.autorecovery.verifier import CopiesReport, verify_entries
+from magnetar.bookkeeper.ledger_metadata import LedgerState
+from magnetar.metadata import paths
+from tests.integration.bookkeeper.bookie_cluster import BookieCluster
+from tests.unit.bookkeeper.ledger_helpers import append_all, read_all
+from tests.unit.bookkeeper.recovery_site import eventually
+
+PAYLOADS = [b"%06d" % number * 30 for number in range(1_000)]
+
+
+@pytest.fixture(params=["in process", "tcp"])
+async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[BookieCluster]:
+    async with BookieCluster(tmp_path, 5, tcp=request.param == "tcp") as made:
+        yield made
+
+
+async def report(cluster: BookieCluster, ledger_id: int) -> CopiesReport:
+    """Every copy of every entry, read from its bookie."""
+    metadata = await cluster.metadata(ledger_id)
+    assert metadata.state is LedgerState.CLOSED
+    found = CopiesReport()
+    available = (await read_registered(cluster.store)).available
+    copies = verify_entries(cluster.directory, ledger_id, metadata, metadata.last_entry_id, available, timeout_s=10)
+    async for entry_id, health in copies:
+        found.add(entry_id, health)
+    return found
+
+
+async def whole(cluster: BookieCluster, ledger_ids: list[int]) -> bool:
+    available = (await read_registered(cluster.store)).available
+    for ledger_id in ledger_ids:
+        metadata = await cluster.metadata(ledger_id)
+        if metadata.state is not LedgerState.CLOSED:
+            return False
+        if any(name not in available for segment in metadata.segments for name in segment.ensemble):
+            return False
+    return all([(await report(cluster, ledger_id)).sound for ledger_id in ledger_ids])
+
+
+async def written(cluster: BookieCluster, payloads: list[bytes], **quorums: int) -> int:
+    writer = await cluster.client.create_ledger(**({"ensemble_size": 3, "write_quorum": 2, "ack_quorum": 2} | quorums))
+    await append_all(writer, payloads)
+    await writer.close()
+    return writer.ledger_id
+
+
+async def test_copies_are_restored_while_somebody_writes(cluster: BookieCluster) -> None:
+    before = [await written(cluster, PAYLOADS[:200]) for _ in range(4)]
+    stop = asyncio.Event()
+    ledgers: list[int] = []
+
+    async def write() -> None:
+        """Ledger after ledger, as a managed ledger does; what fails is closed and left behind."""
+        while not stop.is_set():
+            writer = await cluster.client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
+            ledgers.append(writer.ledger_id)
+            try:
+                await append_all(writer, PAYLOADS[:50])
+                await writer.close()
+            except (AssertionError, LedgerError):
+                await (await cluster.client.open_ledger(writer.ledger_id, recover=True)).close()
+
+    async with cluster.recovery("one"), cluster.recovery("two"), asyncio.TaskGroup() as group:
+        group.create_task(write())
+
+        async def some() -> bool:
+            return len(ledgers) > 3
+
+        await eventually(some, "the writer writes")
+        await cluster.crash("bookie1:3181")
+
+        async def restored() -> bool:
+            return await whole(cluster, before)
+
+        await eventually(restored, "all copies of what was there")
+        stop.set()
+
+        async def all_restored() -> bool:
+            return await whole(cluster, before + ledgers)
+
+        await eventually(all_restored, "all copies of everything")
+    for ledger_id in before:
+        assert await read_all(await cluster.client.open_ledger(ledger_id, recover=False)) == PAYLOADS[:200]
+    assert await cluster.store.children(paths.UNDERREPLICATION_LOCKS_PATH) == []
+
+
+async def test_a_restart_within_the_delay_copies_nothing(cluster: BookieCluster) -> None:
+    ledger_id = await written(cluster, PAYLOADS[:100], ensemble_size=5, write_quorum=3)
+    async with cluster.recovery("one", lost_bookie_recovery_delay_s=600) as recovery:
+        await cluster.crash("bookie1:3181")
+
+        async def noticed() -> bool:
+            return recovery.statistics.bookies_missing == 1
+
+        await eventually(noticed, "the auditor notices")
+        await cluster.start("bookie1:3181")
+
+        async def back() -> bool:
+            return recovery.statistics.bookies_missing == 0
+
+        await eventually(back, "the auditor notices")
+        assert recovery.statistics.bytes_copied_total == 0
+        assert recovery.statistics.ledgers_marked_total == 0
+    assert (await report(cluster, ledger_id)).sound
+
+
+async def test_a_ledger_whose_writer_is_gone_is_closed_whole(cluster: BookieCluster) -> None:
+    writer = await cluster.client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
+    await append_all(writer, PAYLOADS[:100])
+    async with cluster.recovery("one") as recovery:
+        await cluster.crash(writer.metadata.last_segment.ensemble[0])
+
+        async def restored() -> bool:
+            return await whole(cluster, [writer.ledger_id])
+
+        await eventually(restored, "the ledger is closed and whole")
+        assert recovery.statistics.ledgers_taken_over_total == 1
+    reader = await cluster.client.open_ledger(writer.ledger_id, recover=False)
+    assert (reader.last_add_confirmed, reader.length) == (99, sum(map(len, PAYLOADS[:100])))
+    assert await read_all(reader) == PAYLOADS[:100]
+
+
+async def test_empty_and_striped_ledgers_name_no_dead_bookie(cluster: BookieCluster) -> None:
+    empty = [await written(cluster, [], ensemble_size=3) for _ in range(5)]
+    short = [await written(cluster, PAYLOADS[:1], ensemble_size=4, write_quorum=1, ack_quorum=1) for _ in range(5)]
+    async with cluster.recovery("one"):
+        await cluster.crash("bookie2:3181")
+
+        async def unnamed() -> bool:
+            names = [name for ledger in empty for name in (await cluster.metadata(ledger)).last_segment.ensemble]
+            return "bookie2:3181" not in names
+
+        await eventually(unnamed, "no empty ledger names the dead bookie")
+    lost = 0
+    for ledger_id in short:
+        lost += len((await report(cluster, ledger_id)).unreadable)
+    assert lost == sum([(await cluster.metadata(it)).segments[0].ensemble[0] == "bookie2:3181" for it in short])
