@@ -22,6 +22,16 @@ APPLICATION_METADATA = {"application": b"pulsar", "component": b"managed-ledger"
 """Custom metadata of every ledger created here, as Pulsar writes it."""
 
 
+class ReadCounters:
+    """What cursors have read. `entries`: from memory or from bookies; `from_bookies`: reads that memory could not answer."""
+
+    __slots__ = ("entries", "from_bookies")
+
+    def __init__(self) -> None:
+        self.entries = 0
+        self.from_bookies = 0
+
+
 class LedgerContext:
     """`fenced_by` is set once, when another owner is seen: from then on nothing here writes metadata."""
 
@@ -40,6 +50,7 @@ class LedgerContext:
         "on_fenced",
         "orphans",
         "reader",
+        "reads",
         "rng",
         "scope",
         "store",
@@ -75,6 +86,7 @@ class LedgerContext:
         self.on_fenced: Callable[[ManagedLedgerFencedError], None] = lambda _: None
         self.ledgers_skipped = 0
         """Ledgers that were in the list, did not exist, and were passed over."""
+        self.reads = ReadCounters()
         self.orphans: list[int] = []
         """Ledgers that nothing refers to any more and whose deletion failed; tried again with the next trim."""
 

@@ -103,6 +103,7 @@ class CursorReader:
             entry_id += 1
             entry = get(entry_id)
         self.ledger_id, self.entry_id = ledger_id, entry_id
+        context.reads.entries += len(entries)
         done(None, entries)
 
     def replay(self, positions: Sequence[Position], done: ReadEntriesDone) -> None:
@@ -129,6 +130,8 @@ class CursorReader:
         self.entry_id = first + len(entries)
         contains = self._acks.contains
         wanted = [entry for entry in entries if not contains(ledger_id, entry.entry_id)]
+        self._context.reads.from_bookies += 1
+        self._context.reads.entries += len(wanted)
         if wanted:
             done(None, wanted)
         else:

@@ -51,11 +51,13 @@ class ManagedLedger:
         "index",
         "last_add_time_ms",
         "name",
+        "reads",
     )
 
     def __init__(self, context: LedgerContext, on_closed: Callable[[ManagedLedger], None]) -> None:
         self.name = context.name
         self.index: LedgerIndex = context.index
+        self.reads = context.reads
         self.last_add_time_ms = 0
         self._context = context
         self._on_closed = on_closed

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from magnetar.admin.metrics.families import families, heading, labels
+from magnetar.bookkeeper.bookie.latencies import QUANTILES, LatencySummary
 from magnetar.bookkeeper.bookie.statistics import BookieStatistics
 from magnetar.broker.service import Broker
 
@@ -41,7 +42,8 @@ def bookie_families(bookie: BookieStatistics, cluster: str) -> Iterator[str]:
             ("bookie_SERVER_STATUS", status),
             ("bookie_ledgers_count", bookie.ledgers),
             ("bookie_WRITE_BYTES", bookie.add_bytes_total),
-            ("bookie_journal_JOURNAL_SYNC_count", bookie.journal_fsyncs_total),
+            ("bookie_READ_BYTES", bookie.read_bytes_total),
+            ("bookie_journal_JOURNAL_QUEUE_SIZE", bookie.journal_queued),
             ("bookie_journal_JOURNAL_WRITE_BYTES", bookie.journal_bytes_total),
             ("bookie_journal_JOURNAL_PENDING_BYTES", bookie.journal_pending_bytes),
             ("bookie_write_cache_size", bookie.write_cache_bytes),
@@ -61,6 +63,10 @@ def bookie_families(bookie: BookieStatistics, cluster: str) -> Iterator[str]:
     )
     yield from _by_success("bookkeeper_server_ADD_ENTRY_count", bookie.adds_total, bookie.adds_refused_total, cluster)
     yield from _by_success("bookkeeper_server_READ_ENTRY_count", bookie.reads_total, bookie.read_errors_total, cluster)
+    yield from _summary("bookie_journal_JOURNAL_SYNC", bookie.journal_sync, cluster)
+    yield from _summary("bookie_journal_JOURNAL_ADD_ENTRY", bookie.journal_add, cluster)
+    yield from _summary("bookkeeper_server_ADD_ENTRY_REQUEST", bookie.journal_add, cluster)
+    yield from _summary("bookkeeper_server_READ_ENTRY_REQUEST", bookie.disk_read, cluster)
     if bookie.directories:
         yield heading("bookie_ledger_dir_usage")
         for directory in bookie.directories:
@@ -72,3 +78,13 @@ def _by_success(name: str, succeeded: int, failed: int, cluster: str) -> Iterato
     yield heading(name)
     yield f"{name}{labels(cluster=cluster, success='true')} {succeeded}\n"
     yield f"{name}{labels(cluster=cluster, success='false')} {failed}\n"
+
+
+def _summary(name: str, latency: LatencySummary, cluster: str) -> Iterator[str]:
+    """Milliseconds, as BookKeeper reports them. What failed counts in the `success="false"` counters, not here."""
+    yield f"# TYPE {name} summary\n"
+    values = [repr(value_ms) for value_ms in latency.quantiles_ms] or ["NaN"] * len(QUANTILES)
+    for quantile, value in zip(QUANTILES, values, strict=True):
+        yield f"{name}{labels(cluster=cluster, success='true', quantile=str(quantile))} {value}\n"
+    own = labels(cluster=cluster, success="true")
+    yield f"{name}_count{own} {latency.samples}\n{name}_sum{own} {latency.sum_ms!r}\n"

@@ -32,12 +32,18 @@ TOPIC_COLUMNS = (
     "pulsar_storage_backlog_quota_limit",
     "pulsar_storage_backlog_quota_limit_time",
     "pulsar_storage_write_rate",
+    "pulsar_storage_read_rate",
+    "pulsar_storage_read_latency_count",
     *(f"pulsar_storage_write_latency_{bucket}" for bucket in _LATENCY),
     "pulsar_storage_write_latency_count",
     "pulsar_storage_write_latency_sum",
     *(f"pulsar_entry_size_{bucket}" for bucket in _SIZES),
     "pulsar_entry_size_count",
     "pulsar_entry_size_sum",
+    "pulsar_compaction_removed_event_count",
+    "pulsar_compaction_succeed_count",
+    "pulsar_compaction_failed_count",
+    "pulsar_compaction_duration_time_in_mills",
 )
 
 SUBSCRIPTION_COLUMNS = (
@@ -61,10 +67,14 @@ def topic_values(topic: AnyTopic) -> Sequence[float]:
     counters = topic.publishers.counters
     subscriptions = subscriptions_of(topic)
     quotas = topic.policies.size_quota.limit_bytes, topic.policies.age_quota.limit_time_s
-    stored = backlog_bytes = backlog = 0
+    stored = backlog_bytes = backlog = reads = 0
+    read_rate = 0.0
+    compaction: Sequence[float] = (0, 0, 0, 0)
     if isinstance(topic, PersistentTopic):
         stored, backlog_bytes = topic.ledger.size_bytes, topic.backlog_bytes
         backlog = sum(subscription.backlog_entries for subscription in topic.subscriptions.all)
+        reads, read_rate = topic.ledger.reads.from_bookies, topic.read_rates.entries_per_s
+        compaction = topic.compaction.counters.as_metrics()
     return (
         len(subscriptions),
         len(topic.publishers.producers),
@@ -84,12 +94,15 @@ def topic_values(topic: AnyTopic) -> Sequence[float]:
         0,
         *quotas,
         topic.rates.entries_per_s,
+        read_rate,
+        reads,
         *counters.latency_buckets,
         counters.entries_in,
         round(counters.latency_total_ms, 3),
         *counters.entry_size_buckets,
         counters.entries_in,
         counters.bytes_in,
+        *compaction,
     )
 
 

@@ -26,6 +26,7 @@ from magnetar.bookkeeper.bookie.journal_replay import (
     journal_files,
     spare_files,
 )
+from magnetar.bookkeeper.bookie.latencies import Latencies
 from magnetar.bookkeeper.codes import ReturnCode
 
 Done = Callable[[int], None]
@@ -59,6 +60,7 @@ class Journal:
         "_fsync",
         "_idle",
         "_offset",
+        "_oldest_s",
         "_on_fatal",
         "_on_full",
         "_preallocate",
@@ -67,6 +69,7 @@ class Journal:
         "_salt",
         "_sequence",
         "_wakeup",
+        "add_latency",
         "commits_total",
         "durable_sequence",
         "failed",
@@ -74,6 +77,7 @@ class Journal:
         "pending_bytes",
         "records_total",
         "size_bytes_total",
+        "sync_latency",
     )
 
     def __init__(
@@ -114,11 +118,17 @@ class Journal:
         self.fsyncs_total = 0
         self.records_total = 0
         self.size_bytes_total = 0
+        self._oldest_s = 0.0
+        self.sync_latency = Latencies()
+        """Of whole commits: pack, write, fsync."""
+        self.add_latency = Latencies()
+        """Of the record of each commit that waited longest: an upper bound for all records of it."""
 
     def append(self, record: bytes, done: Done) -> None:
         """Queue a record; `done(code)` runs in order, with OK once it is durable. The caller keeps `pending_bytes` bounded."""
         if not self._records:
             self._wakeup.set()
+            self._oldest_s = asyncio.get_running_loop().time()
         self._records.append(record)
         self._dones.append(done)
         self.pending_bytes += len(record)
@@ -132,6 +142,11 @@ class Journal:
                 self._idle.clear()
                 await self._commit_some()
             self._idle.set()
+
+    @property
+    def queued(self) -> int:
+        """Records that wait for the next commit."""
+        return len(self._records)
 
     async def drain(self) -> None:
         """Return when everything appended so far has been answered."""
@@ -165,7 +180,9 @@ class Journal:
         return removed
 
     async def _commit_some(self) -> None:
+        oldest_s, now_s = self._oldest_s, asyncio.get_running_loop().time
         records, dones, size = self._take()
+        started_s = self._oldest_s = now_s()
         carried = self._carried
         code = _OK
         if self.failed is not None:
@@ -188,6 +205,9 @@ class Journal:
                 self.commits_total += 1
                 self.records_total += len(records)
                 self.size_bytes_total += size
+                ended_s = now_s()
+                self.sync_latency.add(1000 * (ended_s - started_s))
+                self.add_latency.add(1000 * (ended_s - oldest_s))
         self.pending_bytes -= size
         for done in dones:
             try:

@@ -47,6 +47,7 @@ class ReadPath:
         "_ledgers",
         "_queue",
         "_read_cache",
+        "bytes_total",
         "errors_total",
         "reads_total",
     )
@@ -70,6 +71,7 @@ class ReadPath:
         self._failed = False
         self.reads_total = 0
         self.errors_total = 0
+        self.bytes_total = 0
 
     def fail(self) -> None:
         """Answer IO_ERROR from now on: memory may hold what the disk does not."""
@@ -102,6 +104,7 @@ class ReadPath:
         size_max = min(max_bytes, BATCH_BYTES_MAX)
         entries = self._from_memory(ledger_id, first_entry_id, count, size_max)
         if entries:
+            self.bytes_total += sum(map(len, entries))
             done(_OK, entries)
             return
 
@@ -110,6 +113,7 @@ class ReadPath:
                 self._report(error)
                 done(_IO_ERROR, [])
             else:
+                self.bytes_total += sum(map(len, found))
                 done(_OK if found else self._missing(ledger_id), found)
 
         if not self._queue.submit(ledger_id, first_entry_id, count, size_max, read):
@@ -143,6 +147,7 @@ class ReadPath:
             return
         entry = self._cache.get(ledger_id, entry_id) or self._read_cache.get(ledger_id, entry_id)
         if entry is not None:
+            self.bytes_total += len(entry)
             done(_OK, entry)
             return
 
@@ -152,6 +157,7 @@ class ReadPath:
                 done(_IO_ERROR, None)
             elif found:
                 self._read_cache.put_all(ledger_id, entry_id, found)
+                self.bytes_total += len(found[0])
                 done(_OK, found[0])
             else:
                 done(self._missing(ledger_id), None)

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from magnetar.base.errors import StorageError
 from magnetar.base.executor import Executor
+from magnetar.bookkeeper.bookie.latencies import Latencies
 from magnetar.bookkeeper.bookie.storage import LedgerStorage
 
 _logger = logging.getLogger(__name__)
@@ -35,7 +36,7 @@ class _Request(NamedTuple):
 class ReadQueue:
     """`submit` on the loop, `run` as its task."""
 
-    __slots__ = ("_executor", "_queue", "_storage", "_wakeup", "requests_total")
+    __slots__ = ("_executor", "_queue", "_storage", "_wakeup", "latency", "requests_total")
 
     def __init__(self, storage: LedgerStorage, executor: Executor) -> None:
         self._storage = storage
@@ -43,6 +44,8 @@ class ReadQueue:
         self._queue: deque[_Request] = deque()
         self._wakeup = asyncio.Event()
         self.requests_total = 0
+        self.latency = Latencies()
+        """Of hops to the read thread, each for up to 64 requests."""
 
     def submit(self, ledger_id: int, first_entry_id: int, count: int, max_bytes: int, done: ReadResult) -> bool:
         """False when the queue is full. `first_entry_id` -1: the last entry in the logs."""
@@ -60,7 +63,9 @@ class ReadQueue:
             self._wakeup.clear()
             while self._queue:
                 requests = self._take()
+                started_s = asyncio.get_running_loop().time()
                 results = await self._executor.run(self._serve, requests)
+                self.latency.add(1000 * (asyncio.get_running_loop().time() - started_s))
                 for request, (error, entries) in zip(requests, results, strict=True):
                     try:
                         request.done(error, entries)

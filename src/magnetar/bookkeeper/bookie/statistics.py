@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from magnetar.bookkeeper.bookie.latencies import LatencySummary
+
 
 @dataclass(frozen=True, slots=True)
 class DirectoryUsage:
@@ -22,12 +24,17 @@ class BookieStatistics:
     add_bytes_total: int
     adds_refused_total: int
     reads_total: int
+    read_bytes_total: int
     reads_from_disk_total: int
     read_errors_total: int
     journal_commits_total: int
     journal_fsyncs_total: int
     journal_bytes_total: int
     journal_pending_bytes: int
+    journal_queued: int
+    journal_sync: LatencySummary
+    journal_add: LatencySummary
+    disk_read: LatencySummary
     journal_sequence: int
     checkpoint_sequence: int
     write_cache_bytes: int

@@ -66,6 +66,9 @@ class CompactionCounters:
     succeeded_ms: int = 0
     failed_ms: int = 0
     duration_ms: int = 0
+    removed_total: int = 0
+    succeeded_total: int = 0
+    failed_total: int = 0
 
     def as_stats(self) -> Mapping[str, int]:
         return {
@@ -74,6 +77,10 @@ class CompactionCounters:
             "lastCompactionFailedTimestamp": self.failed_ms,
             "lastCompactionDurationTimeInMills": self.duration_ms,
         }
+
+    def as_metrics(self) -> tuple[int, int, int, int]:
+        """Removed, succeeded and failed since the topic was loaded; ms that the last one took."""
+        return self.removed_total, self.succeeded_total, self.failed_total, self.duration_ms
 
 
 class TopicCompaction:
@@ -189,6 +196,8 @@ class TopicCompaction:
         else:
             self.status = Status.SUCCESS
             self.counters.removed_events = removed
+            self.counters.removed_total += removed
+            self.counters.succeeded_total += 1
             self.counters.succeeded_ms = clock.now_ms()
             self.counters.duration_ms = round((clock.monotonic_s() - started_s) * 1000)
 
@@ -197,6 +206,7 @@ class TopicCompaction:
         logger.error("compaction failed topic=%s error=%s", self._topic, error, exc_info=unexpected)
         self.status = Status.ERROR
         self.last_error = "internal error; see the server's log" if unexpected else str(error)
+        self.counters.failed_total += 1
         self.counters.failed_ms = self._service.clock.now_ms()
         self._failed_at_bytes = self.backlog_bytes
 

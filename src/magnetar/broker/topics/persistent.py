@@ -76,6 +76,7 @@ class PersistentTopic:
         self._dedup: DedupCursor | None = None
         self.created_ms = surroundings.clock.now_ms()
         self.rates = Rates()
+        self.read_rates = Rates()
         self.publishers = Publishers(
             topic_name=str(name),
             append=ledger.append,
@@ -314,6 +315,7 @@ class PersistentTopic:
 
     def sample_rates(self, now_s: float) -> None:
         sample_rates(self.rates, self.publishers, self.subscriptions.all, now_s)
+        self.read_rates.sample(0, 0, now_s, self.ledger.reads.entries)
         self.subscriptions.publish_rate_is(self.rates.messages_per_s, self.rates.bytes_per_s, now_s)
 
     def stats(self) -> Mapping[str, object]:
