@@ -17,6 +17,7 @@ from magnetar.base.clock import SystemClock
 from magnetar.base.config import StandaloneConfig
 from magnetar.base.errors import StorageError
 from magnetar.base.executor import ThreadExecutor
+from magnetar.base.tasks import TaskScope
 from magnetar.bookkeeper.bookie.bookie import Bookie
 from magnetar.bookkeeper.bookie.directory_lock import DirectoryLock
 from magnetar.bookkeeper.bookie.disk import Disk
@@ -83,7 +84,8 @@ class Standalone:
             )
         )
         self._register(bookies, True)
-        client = BookKeeperClient(metadata, bookies, clock, random.Random(rng.random()))
+        scope = await stack.enter_async_context(TaskScope("ledger client"))
+        client = BookKeeperClient(metadata, bookies, clock, random.Random(rng.random()), scope)
         self.broker = await stack.enter_async_context(
             Broker(
                 config=broker_config(config, listeners),

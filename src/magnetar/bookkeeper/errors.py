@@ -90,6 +90,19 @@ class BookieOverloadedError(LedgerError):
     retriable = True
 
 
+class LedgerBusyError(LedgerError):
+    """Too many entries of one ledger are under way. The writer is well: wait for some of them and append again."""
+
+    slug = "ledger-busy"
+    retriable = True
+
+
+class AddQuorumTimeoutError(LedgerError):
+    """An entry did not get its ack quorum within addEntryQuorumTimeoutSec."""
+
+    slug = "add-quorum-timeout"
+
+
 class BookieRequestError(LedgerError):
     """A bookie failed a request without saying anything about the entry: its disk, or a request it could not take."""
 

@@ -71,6 +71,14 @@ class LedgerMetadata:
         assert index >= 0, "entry ids are not negative"
         return index
 
+    def with_ensemble(self, first_entry_id: int, ensemble: tuple[str, ...]) -> LedgerMetadata:
+        """Entries from `first_entry_id` on are stored on `ensemble`: one more segment, or the last one's replaced if it starts there."""
+        assert self.state is not LedgerState.CLOSED
+        last = self.last_segment.first_entry_id
+        assert first_entry_id >= last, "segments ascend; earlier ones hold only confirmed entries"
+        kept = self.segments[:-1] if first_entry_id == last else self.segments
+        return replace(self, segments=(*kept, Segment(first_entry_id, ensemble)), c_token=0)
+
     def in_recovery(self) -> LedgerMetadata:
         """OPEN to IN_RECOVERY."""
         assert self.state is not LedgerState.CLOSED

@@ -20,6 +20,7 @@ from magnetar.bookkeeper.client.writer import LedgerWriter
 from magnetar.bookkeeper.errors import LedgerFencedError
 from magnetar.bookkeeper.ledger_metadata import LedgerState
 from magnetar.metadata.sqlite import SqliteMetadataStore
+from tests.support.scopes import LoopScope
 from tests.unit.bookkeeper.ledger_helpers import Outcomes, append_all, read, read_all
 
 PAYLOADS = [b"%08d" % n * 128 for n in range(10_000)]
@@ -46,7 +47,7 @@ class Site:
         self._executor.close()
 
     def new_client(self, seed: int) -> BookKeeperClient:
-        return BookKeeperClient(self.metadata, self.directory, SystemClock(), random.Random(seed))
+        return BookKeeperClient(self.metadata, self.directory, SystemClock(), random.Random(seed), LoopScope())
 
     async def start(self, name: str) -> None:
         stack = AsyncExitStack()

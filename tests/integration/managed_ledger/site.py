@@ -41,8 +41,8 @@ class Site:
         self.bookie = await stack.enter_async_context(bookie)
         directory = BookieDirectory()
         directory.register(config.bookie_id, self.bookie)
-        self.client = BookKeeperClient(self.metadata, directory, SystemClock(), random.Random(1))
         self.scope = await stack.enter_async_context(TaskScope("managed ledgers"))
+        self.client = BookKeeperClient(self.metadata, directory, SystemClock(), random.Random(1), self.scope)
         self.factory = self.new_factory()
         return self
 

@@ -18,14 +18,21 @@ class PendingAddsMachine(RuleBasedStateMachine):
         self.ensemble_size = data.draw(st.integers(1, 5), label="E")
         self.write_quorum = data.draw(st.integers(1, self.ensemble_size), label="Qw")
         self.ack_quorum = data.draw(st.integers(1, self.write_quorum), label="Qa")
+        self.bearable = self.write_quorum - self.ack_quorum
         lac = data.draw(st.integers(-1, 3), label="lac")
         self.core: PendingAdds[PendingAdd] = PendingAdds(self.write_quorum, self.ack_quorum, lac)
         self.adds: dict[int, PendingAdd] = {}
         self.next_entry_id = lac + 1
+        self.names = 0
+        self.ensemble = tuple(self.new_name() for _ in range(self.ensemble_size))
         self.acked: dict[int, set[int]] = {}
         self.failed: dict[int, set[int]] = {}
         self.completed_upto = lac
         self.drained = False
+
+    def new_name(self) -> str:
+        self.names += 1
+        return f"b{self.names}"
 
     def release(self) -> None:
         while (add := self.core.pop_completed()) is not None:
@@ -38,7 +45,7 @@ class PendingAddsMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.drained)
     @rule()
     def push(self) -> None:
-        add = PendingAdd(self.next_entry_id)
+        add = PendingAdd(self.next_entry_id, self.ensemble)
         self.core.push(add)
         self.adds[add.entry_id] = add
         self.acked[add.entry_id] = set()
@@ -51,6 +58,7 @@ class PendingAddsMachine(RuleBasedStateMachine):
         entry_id = data.draw(st.sampled_from(sorted(self.adds)))
         index = data.draw(st.sampled_from(write_set(entry_id, self.ensemble_size, self.write_quorum)))
         self.acked[entry_id].add(index)
+        self.failed[entry_id].discard(index)
         if self.core.acknowledge(self.adds[entry_id], index):
             self.release()
 
@@ -59,7 +67,8 @@ class PendingAddsMachine(RuleBasedStateMachine):
     def reject(self, data: st.DataObject) -> None:
         entry_id = data.draw(st.sampled_from(sorted(self.adds)))
         index = data.draw(st.sampled_from(write_set(entry_id, self.ensemble_size, self.write_quorum)))
-        self.failed[entry_id].add(index)
+        if index not in self.acked[entry_id]:
+            self.failed[entry_id].add(index)
         hopeless = self.core.reject(self.adds[entry_id], index)
         failures = len(self.failed[entry_id])
         acked = len(self.acked[entry_id]) >= self.ack_quorum
@@ -73,13 +82,22 @@ class PendingAddsMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.core.changing)
     @rule(data=st.data())
     def end_change(self, data: st.DataObject) -> None:
-        replaced = data.draw(st.sets(st.integers(0, self.ensemble_size - 1)))
-        pending = self.core.end_change(sum(1 << index for index in replaced))
+        rounds = data.draw(st.lists(st.sets(st.integers(0, self.ensemble_size - 1)), min_size=1, max_size=3))
+        ensemble = list(self.ensemble)
+        for replaced in rounds:
+            for index in replaced:
+                ensemble[index] = self.new_name()
+        replaced = set().union(*rounds)
+        self.ensemble = tuple(ensemble)
+        resend = self.core.end_change(self.ensemble)
         expected = [] if self.drained else list(range(self.completed_upto + 1, self.next_entry_id))
-        assert [add.entry_id for add in pending] == expected
-        for entry_id in expected:
-            self.acked[entry_id] -= replaced
-            self.failed[entry_id] -= replaced
+        assert [add.entry_id for add, _ in resend] == expected
+        for add, stale in resend:
+            assert stale == sum(1 << index for index in replaced), "what is sent again is what went elsewhere"
+            self.acked[add.entry_id] -= replaced
+            self.failed[add.entry_id] -= replaced
+        hopeless = [e for e in expected if len(self.acked[e]) < self.ack_quorum and len(self.failed[e]) > self.bearable]
+        assert [add.entry_id for add in self.core.hopeless()] == hopeless
         self.release()
 
     @rule()

@@ -7,11 +7,15 @@ import random
 from collections.abc import Callable
 
 from magnetar.base.clock import SystemClock
+from magnetar.base.errors import MetadataError
 from magnetar.bookkeeper.client.bookies import BookieDirectory
 from magnetar.bookkeeper.client.client import BookKeeperClient
+from magnetar.bookkeeper.client.config import DEFAULT_CONFIG, ClientConfig
 from magnetar.bookkeeper.codes import FLAG_FENCE, FLAG_RECOVERY_ADD, LAST_ENTRY, ReturnCode
 from magnetar.bookkeeper.ports import AddDone, BatchDone, LacDone, ReadDone
 from magnetar.metadata.memory import MemoryMetadataStore
+from magnetar.metadata.store import MUST_NOT_EXIST
+from tests.support.scopes import LoopScope
 
 
 class FakeBookie:
@@ -38,6 +42,10 @@ class FakeBookie:
         """When a list, adds are on the way and arrive when a test calls them."""
         self.held: list[Callable[[], None]] | None = None
         """When a list, answers are collected here instead of being given."""
+        self.add_codes: dict[int, int] = {}
+        """Answers of single entries' adds, each given once; a code other than OK stores nothing."""
+        self.lacs: dict[int, bytes] = {}
+        """Explicit LACs."""
 
     def add_entry(
         self, ledger_id: int, entry_id: int, entry: bytes, master_key: bytes, flags: int, done: AddDone
@@ -51,9 +59,11 @@ class FakeBookie:
 
     def _store(self, ledger_id: int, entry_id: int, entry: bytes, flags: int, done: AddDone) -> None:
         self.add_flags.append(flags)
-        code: int = ReturnCode.OK
+        code: int = self.add_codes.pop(entry_id, ReturnCode.OK)
         if self.add_code is not None:
             code = self.add_code
+        elif code != ReturnCode.OK:
+            pass
         elif ledger_id in self.fenced and not flags & FLAG_RECOVERY_ADD:
             code = ReturnCode.FENCED
         else:
@@ -100,10 +110,17 @@ class FakeBookie:
         return (ReturnCode.OK, packed) if packed else (ReturnCode.NO_ENTRY, [])
 
     def write_lac(self, ledger_id: int, body: bytes, master_key: bytes, done: AddDone) -> None:
+        self.lacs[ledger_id] = body
         self._answer(lambda: done(ReturnCode.OK))
 
     def read_lac(self, ledger_id: int, done: LacDone) -> None:
-        self._answer(lambda: done(ReturnCode.NO_ENTRY, None, None))
+        held = self.entries.get(ledger_id)
+        last = held[max(held)] if held else None
+        body = self.lacs.get(ledger_id)
+        code = self.read_code if self.read_code is not None else ReturnCode.OK
+        if code == ReturnCode.OK and body is None and last is None:
+            code = ReturnCode.NO_ENTRY
+        self._answer(lambda: done(code, body, last) if code == ReturnCode.OK else done(code, None, None))
 
     def release(self) -> None:
         """Give the answers held back, oldest first, and hold no more."""
@@ -125,19 +142,59 @@ class FakeBookie:
             loop.call_soon(answer)
 
 
+class FaultyStore(MemoryMetadataStore):
+    """A metadata store whose writes can be held back, fail, or succeed with the answer lost."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate: asyncio.Event | None = None
+        """When set, writes of ledgers wait for it."""
+        self.failures: list[MetadataError] = []
+        """Raised by the next writes of ledgers, which then store nothing."""
+        self.lost_answers = 0
+        """So many of the next writes of ledgers are stored and fail all the same."""
+        self.ledger_writes = 0
+
+    async def put(
+        self,
+        path: str,
+        value: bytes,
+        expected_version: int | None = None,
+        *,
+        ephemeral: bool = False,
+        sequential: bool = False,
+    ) -> tuple[str, int]:
+        if sequential or expected_version == MUST_NOT_EXIST:
+            return await super().put(path, value, expected_version, ephemeral=ephemeral, sequential=sequential)
+        if self.gate is not None:
+            await self.gate.wait()
+        if self.failures:
+            raise self.failures.pop(0)
+        stored = await super().put(path, value, expected_version, ephemeral=ephemeral, sequential=sequential)
+        self.ledger_writes += 1
+        if self.lost_answers:
+            self.lost_answers -= 1
+            raise MetadataError("the connection broke")
+        return stored
+
+
 class Cluster:
     """`size` fake bookies called b0, b1, ..., one metadata store and a client."""
 
-    def __init__(self, size: int) -> None:
-        self.metadata = MemoryMetadataStore()
+    def __init__(self, size: int, config: ClientConfig = DEFAULT_CONFIG) -> None:
+        self.metadata = FaultyStore()
+        self.clock = SystemClock()
+        self.config = config
         self.bookies = [FakeBookie() for _ in range(size)]
-        self.directory = BookieDirectory()
+        self.directory = BookieDirectory(clock=self.clock)
         for index, bookie in enumerate(self.bookies):
             self.directory.register(f"b{index}", bookie)
         self.client = self.new_client(7)
 
     def new_client(self, seed: int) -> BookKeeperClient:
-        return BookKeeperClient(self.metadata, self.directory, SystemClock(), random.Random(seed))
+        return BookKeeperClient(
+            self.metadata, self.directory, self.clock, random.Random(seed), LoopScope(), self.config
+        )
 
     def bookie(self, bookie_id: str) -> FakeBookie:
         return self.bookies[int(bookie_id[1:])]

@@ -1,25 +1,46 @@
-"""Bookie id -> channel: which bookies this process can reach, and which of them take new ledgers."""
+"""Bookie id -> channel: which bookies this process can reach, where they are, and which of them take new ledgers."""
 
 from __future__ import annotations
 
+import math
 import random
+from collections.abc import Mapping
 from typing import Final
 
+from magnetar.base.clock import Clock, SystemClock
 from magnetar.base.errors import InvalidArgumentError, LedgerError
+from magnetar.bookkeeper.client.placement import DEFAULT_RACK, Candidate, PlacementPolicy
+from magnetar.bookkeeper.client.quarantine import Quarantine, QuarantineConfig
 from magnetar.bookkeeper.codes import BOOKIE_TIMEOUT, BOOKIE_UNAVAILABLE
-from magnetar.bookkeeper.errors import BookieUnavailableError, NotEnoughBookiesError, error_for
+from magnetar.bookkeeper.errors import BookieUnavailableError, error_for
 from magnetar.bookkeeper.ports import AddDone, BatchDone, BookieChannel, LacDone, ReadDone
 
 
 class BookieDirectory:
-    """In-process bookies register themselves; channels to remote ones are registered by whoever watches the cluster."""
+    """In-process bookies register themselves; channels to remote ones are registered by whoever watches the cluster.
 
-    def __init__(self) -> None:
+    `by_free_space`: bookies with more room get more ledgers (diskWeightBasedPlacementEnabled).
+    """
+
+    def __init__(
+        self,
+        policy: PlacementPolicy | None = None,
+        quarantine: QuarantineConfig | None = None,
+        clock: Clock | None = None,
+        *,
+        by_free_space: bool = False,
+    ) -> None:
+        self.policy = policy or PlacementPolicy()
+        self.quarantine = Quarantine(quarantine or QuarantineConfig())
+        self._clock = clock or SystemClock()
+        self._by_free_space = by_free_space
         self._channels: dict[str, BookieChannel] = {}
         self._writable: dict[str, None] = {}
+        self._locations: dict[str, str] = {}
+        self._free_bytes: dict[str, int] = {}
 
     def register(self, bookie_id: str, channel: BookieChannel, *, writable: bool = True) -> None:
-        """Add the bookie, or replace its channel or its state."""
+        """Add the bookie, or replace its channel or its state. Not writable: it is read-only."""
         if not bookie_id:
             raise InvalidArgumentError("a bookie id must not be empty; use host:port")
         self._channels[bookie_id] = channel
@@ -32,21 +53,79 @@ class BookieDirectory:
         """Forget the bookie; requests to it fail from now on."""
         self._channels.pop(bookie_id, None)
         self._writable.pop(bookie_id, None)
+        self._free_bytes.pop(bookie_id, None)
+
+    def set_locations(self, locations: Mapping[str, str]) -> None:
+        """Replace what is known about places: bookie id -> `/rack` or `/region/rack`."""
+        self._locations = dict(locations)
+
+    def set_free_bytes(self, bookie_id: str, free_bytes: int) -> None:
+        """Room on the bookie's disks, for placement by free space."""
+        self._free_bytes[bookie_id] = free_bytes
+
+    def location(self, bookie_id: str) -> str:
+        return self._locations.get(bookie_id, DEFAULT_RACK)
 
     def channel(self, bookie_id: str) -> BookieChannel:
         """The bookie's channel, or one on which every request fails with BOOKIE_UNAVAILABLE."""
         return self._channels.get(bookie_id, _UNREACHABLE)
 
+    def registered(self) -> list[str]:
+        """Ids of all bookies that can be reached, sorted."""
+        return sorted(self._channels)
+
     def writable(self) -> list[str]:
         """Ids of the bookies that take new ledgers, sorted."""
         return sorted(self._writable)
 
-    def choose_ensemble(self, size: int, rng: random.Random) -> tuple[str, ...]:
-        """`size` distinct writable bookies at random. Raises NotEnoughBookiesError."""
-        candidates = self.writable()
-        if len(candidates) < size:
-            raise NotEnoughBookiesError(f"the ensemble needs {size} writable bookies and there are {len(candidates)}")
-        return tuple(rng.sample(candidates, size))
+    def read_only(self) -> list[str]:
+        """Ids of the bookies that can be read only, sorted."""
+        return sorted(self._channels.keys() - self._writable.keys())
+
+    def quarantined(self) -> list[str]:
+        """Ids of the bookies that failed too often lately, sorted."""
+        now_s = self._clock.monotonic_s()
+        return [bookie_id for bookie_id in self.registered() if self.quarantine.holds(bookie_id, now_s)]
+
+    def note_failure(self, bookie_id: str) -> None:
+        """A request to the bookie failed in a way that says something about the bookie."""
+        self.quarantine.failed(bookie_id, self._clock.monotonic_s())
+
+    def candidates(self, rng: random.Random) -> list[Candidate]:
+        """The writable bookies in random order, weighted by free space if so configured."""
+        now_s = self._clock.monotonic_s()
+        found = [
+            Candidate(
+                bookie_id,
+                self.location(bookie_id),
+                self.quarantine.holds(bookie_id, now_s),
+                self._free_bytes.get(bookie_id, 0),
+            )
+            for bookie_id in self.writable()
+        ]
+        if self._by_free_space:
+            # Each place is drawn with a chance in proportion to the room (Efraimidis and Spirakis).
+            return sorted(found, key=lambda bookie: -math.log(1.0 - rng.random()) / max(bookie.free_bytes, 1))
+        rng.shuffle(found)
+        return found
+
+    def choose_ensemble(self, size: int, write_quorum: int, rng: random.Random) -> tuple[str, ...]:
+        """`size` distinct writable bookies. Raises NotEnoughBookiesError."""
+        return self.policy.ensemble(size, write_quorum, self.candidates(rng))
+
+    def choose_replacement(
+        self,
+        ensemble: tuple[str, ...],
+        index: int,
+        write_quorum: int,
+        excluded: frozenset[str],
+        avoided: frozenset[str],
+        rng: random.Random,
+    ) -> str | None:
+        """A writable bookie for the place of a failed one; None when there is none. `avoided` ones are the last choice."""
+        return self.policy.replacement(
+            ensemble, index, write_quorum, self.candidates(rng), self._locations, excluded=excluded, avoided=avoided
+        )
 
 
 def answer_error(code: int, ledger_id: int, entry_id: int | None = None) -> LedgerError:

@@ -8,12 +8,16 @@ import random
 from collections.abc import Mapping
 
 from magnetar.base.clock import Clock
+from magnetar.base.tasks import TaskScope
 from magnetar.bookkeeper.client.bookies import BookieDirectory
+from magnetar.bookkeeper.client.config import DEFAULT_CONFIG, ClientConfig
+from magnetar.bookkeeper.client.context import ClientContext
 from magnetar.bookkeeper.client.last_confirmed import LastConfirmedRead
 from magnetar.bookkeeper.client.ledger_manager import LedgerManager
 from magnetar.bookkeeper.client.range_read import LedgerSource, length_up_to
 from magnetar.bookkeeper.client.reader import LedgerReader
 from magnetar.bookkeeper.client.recovery import recover as recover_ledger
+from magnetar.bookkeeper.client.statistics import ClientStatistics
 from magnetar.bookkeeper.client.writer import LedgerWriter
 from magnetar.bookkeeper.entry_format import DigestType
 from magnetar.bookkeeper.errors import LedgerRecoveryError, LedgerUnauthorizedError
@@ -28,13 +32,24 @@ _C_TOKEN_BITS = 63
 
 
 class BookKeeperClient:
-    """`metadata` holds the ledgers' metadata, `bookies` their entries; `rng` picks ensembles and creation tokens."""
+    """`metadata` holds the ledgers' metadata, `bookies` their entries; `rng` picks ensembles and creation tokens; `scope` runs the
+    ensemble changes of its writers and must not end before they are closed."""
 
-    def __init__(self, metadata: MetadataStore, bookies: BookieDirectory, clock: Clock, rng: random.Random) -> None:
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        bookies: BookieDirectory,
+        clock: Clock,
+        rng: random.Random,
+        scope: TaskScope,
+        config: ClientConfig = DEFAULT_CONFIG,
+    ) -> None:
         self._manager = LedgerManager(metadata)
         self._bookies = bookies
         self._clock = clock
         self._rng = rng
+        self.statistics = ClientStatistics()
+        self._context = ClientContext(self._manager, bookies, clock, rng, scope, config, self.statistics)
 
     async def create_ledger(
         self,
@@ -52,7 +67,7 @@ class BookKeeperClient:
             ensemble_size=ensemble_size,
             write_quorum=write_quorum,
             ack_quorum=ack_quorum,
-            segments=(Segment(0, self._bookies.choose_ensemble(ensemble_size, self._rng)),),
+            segments=(Segment(0, self._bookies.choose_ensemble(ensemble_size, write_quorum, self._rng)),),
             digest_type=digest_type,
             password=password,
             ctime_ms=self._clock.now_ms(),
@@ -60,7 +75,7 @@ class BookKeeperClient:
             c_token=self._rng.getrandbits(_C_TOKEN_BITS),
         )
         ledger_id, version = await self._manager.create(metadata)
-        return LedgerWriter(LedgerSource(ledger_id, metadata, password, self._bookies), version, self._manager)
+        return LedgerWriter(LedgerSource(ledger_id, metadata, password, self._bookies), version, self._context)
 
     async def open_ledger(self, ledger_id: int, *, recover: bool, password: bytes = b"") -> LedgerReader:
         """`recover`: fence the writer and close the ledger first, so that every confirmed entry is readable and none follows.

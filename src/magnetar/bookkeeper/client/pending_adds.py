@@ -13,12 +13,13 @@ from magnetar.bookkeeper.quorum import check_quorum
 
 
 class PendingAdd:
-    """One entry under way. `acks` and `failures` are bit sets of ensemble indexes."""
+    """One entry under way. `acks` and `failures` are bit sets of ensemble indexes; `ensemble` is the one it was sent to."""
 
-    __slots__ = ("acks", "complete", "entry_id", "failures")
+    __slots__ = ("acks", "complete", "ensemble", "entry_id", "failures")
 
-    def __init__(self, entry_id: int) -> None:
+    def __init__(self, entry_id: int, ensemble: tuple[str, ...]) -> None:
         self.entry_id = entry_id
+        self.ensemble = ensemble
         self.acks = 0
         self.failures = 0
         self.complete = False
@@ -52,7 +53,9 @@ class PendingAdds(Generic[AddT]):
 
     def acknowledge(self, add: AddT, index: int) -> bool:
         """The bookie at `index` stored the entry. True when `pop_completed` may have something now."""
-        add.acks |= 1 << index
+        bit = 1 << index
+        add.acks |= bit
+        add.failures &= ~bit
         if not add.complete and add.acks.bit_count() >= self._ack_quorum:
             add.complete = True
         queue = self._queue
@@ -60,7 +63,9 @@ class PendingAdds(Generic[AddT]):
 
     def reject(self, add: AddT, index: int) -> bool:
         """The bookie at `index` failed the entry. True when its ack quorum is out of reach on this ensemble."""
-        add.failures |= 1 << index
+        bit = 1 << index
+        if not add.acks & bit:
+            add.failures |= bit
         return not add.complete and add.failures.bit_count() > self._failures_max
 
     def pop_completed(self) -> AddT | None:
@@ -76,18 +81,33 @@ class PendingAdds(Generic[AddT]):
         """The ensemble is about to be replaced in part: hold completions until the metadata says so."""
         self.changing = True
 
-    def end_change(self, replaced: int) -> list[AddT]:
-        """The metadata names new bookies at the indexes in the bit set `replaced`.
+    def end_change(self, ensemble: tuple[str, ...]) -> list[tuple[AddT, int]]:
+        """The metadata names `ensemble` now: acknowledgements of bookies that are no longer where the add went are taken back.
 
-        Answers every pending add, oldest first, for the caller to send to those new bookies that are in its write set. Then
-        `pop_completed` must be tried.
+        What is stale follows from what each add itself was sent to, not from a comparison of the last two ensembles: several
+        changes may lie between (BookKeeper issues 4261, 4459). Answers (add, bit set of indexes to send it to) for every pending
+        add, oldest first; after the sending `pop_completed` must be tried, also when nothing had to be sent.
         """
+        stale_from: dict[int, int] = {}
+        resend: list[tuple[AddT, int]] = []
         for add in self._queue:
-            add.acks &= ~replaced
-            add.failures &= ~replaced
+            key = id(add.ensemble)
+            stale = stale_from.get(key)
+            if stale is None:
+                stale = stale_from[key] = difference(add.ensemble, ensemble)
+            add.acks &= ~stale
+            add.failures &= ~stale
             add.complete = add.acks.bit_count() >= self._ack_quorum
+            resend.append((add, stale))
+        for add in self._queue:
+            add.ensemble = ensemble
         self.changing = False
-        return list(self._queue)
+        return resend
+
+    def hopeless(self) -> list[AddT]:
+        """The adds whose ack quorum is out of reach on this ensemble, oldest first."""
+        failures_max = self._failures_max
+        return [add for add in self._queue if not add.complete and add.failures.bit_count() > failures_max]
 
     def drain(self) -> list[AddT]:
         """Give up on all pending adds, oldest first. LAC stays."""
@@ -97,5 +117,15 @@ class PendingAdds(Generic[AddT]):
 
     def validate(self) -> None:
         for offset, add in enumerate(self._queue):
+            assert not add.acks & add.failures, "a bookie acknowledges an entry or fails it"
             assert add.entry_id == self.lac + 1 + offset
             assert add.complete == (add.acks.bit_count() >= self._ack_quorum)
+
+
+def difference(before: tuple[str, ...], after: tuple[str, ...]) -> int:
+    """Bit set of the indexes at which two ensembles have different bookies."""
+    bits = 0
+    for index, (old, new) in enumerate(zip(before, after, strict=True)):
+        if old != new:
+            bits |= 1 << index
+    return bits

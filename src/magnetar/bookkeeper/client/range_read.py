@@ -12,7 +12,7 @@ from collections.abc import Callable
 from magnetar.base.errors import LedgerError, MagnetarError
 from magnetar.bookkeeper.client.bookies import BookieDirectory, answer_error
 from magnetar.bookkeeper.codes import ReturnCode
-from magnetar.bookkeeper.entry_format import Digest, master_key, unpack_entry
+from magnetar.bookkeeper.entry_format import Digest, master_key, pack_lac, unpack_entry
 from magnetar.bookkeeper.errors import BookieRequestError, DigestMismatchError, NoSuchEntryError, NoSuchLedgerError
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
 from magnetar.bookkeeper.ports import BookieChannel
@@ -36,6 +36,10 @@ class LedgerSource:
         self.write_sets = write_sets(metadata.ensemble_size, metadata.write_quorum)
         self.preferred = 0
         """Index that unstriped reads try first; it moves on when that bookie fails."""
+
+    def packed_lac(self, lac: int) -> bytes:
+        """The body of an explicit LAC."""
+        return pack_lac(self.ledger_id, lac, self.digest)
 
     @property
     def striped(self) -> bool:

@@ -103,7 +103,7 @@ class _Recovery:
 
     def _add(self, entry_id: int, packed: bytes) -> None:
         """Write the entry unchanged (same LAC and length) to its whole write set."""
-        add = PendingAdd(entry_id)
+        add = PendingAdd(entry_id, self._segment.ensemble)
         self._pending.push(add)
         source = self._source
         for index in source.write_sets[entry_id % len(source.write_sets)]:

@@ -1,42 +1,61 @@
 """The one writer of an open ledger: entry ids, LAC and length, and the way of an entry to its bookies and back.
 
-The message path: plain calls only. One small object per entry is the callback, its place in the queue and its state.
+The message path: plain calls only. One small object per entry is the callback, its place in the queue and its state. What
+happens when a bookie fails is decided in `ensemble_change` and carried out by a task per change (BookKeeper LedgerHandle).
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from typing import Final
 
-from magnetar.base.errors import BadVersionError, LedgerError
+from magnetar.base.errors import BadVersionError, LedgerError, MetadataError
 from magnetar.bookkeeper.client.bookies import answer_error
-from magnetar.bookkeeper.client.ledger_manager import LedgerManager
+from magnetar.bookkeeper.client.context import ClientContext
+from magnetar.bookkeeper.client.ensemble_change import FATAL_CODES, Change, EnsembleChanges
+from magnetar.bookkeeper.client.metadata_change import write_change
 from magnetar.bookkeeper.client.pending_adds import PendingAdd, PendingAdds
 from magnetar.bookkeeper.client.range_read import LedgerSource, RangeDone, RangeRead
 from magnetar.bookkeeper.client.reader import range_error
+from magnetar.bookkeeper.client.writer_timers import WriterTimers
 from magnetar.bookkeeper.codes import ReturnCode
 from magnetar.bookkeeper.entry_format import pack_entry
-from magnetar.bookkeeper.errors import LedgerClosedError, LedgerFencedError
+from magnetar.bookkeeper.errors import LedgerBusyError, LedgerClosedError, LedgerFencedError
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
+from magnetar.bookkeeper.ports import BookieChannel
 
 AppendDone = Callable[[LedgerError | None], None]
 
-_FATAL = frozenset({int(ReturnCode.FENCED), int(ReturnCode.UNAUTHORIZED)})
-"""Answers after which no bookie's opinion matters: this writer is done."""
+PENDING_ADDS_MAX: Final = 100_000
+"""Entries of one ledger under way: `append` refuses more with LedgerBusyError, and the writer goes on. Callers bound bytes earlier."""
+
+OVERLOAD_RETRIES_MAX: Final = 20
+"""Tries of one overloaded bookie that nobody can replace before it fails the writer: about 14 s."""
+
+_OVERLOAD_PAUSE_FIRST_S = 0.01
+_OVERLOAD_PAUSE_MAX_S = 1.0
+_READ_ONLY = int(ReturnCode.READ_ONLY)
+_TOO_MANY_REQUESTS = int(ReturnCode.TOO_MANY_REQUESTS)
 
 
 class LedgerWriter:
-    """Created by `BookKeeperClient.create_ledger`. `ledger_id`; `last_add_pushed`: id of the newest append; `length`: payload bytes
-    including those under way; `closed`: no append is accepted any more."""
+    """Created by `BookKeeperClient.create_ledger`. `ledger_id`; `last_add_pushed` (LAP): id of the newest append; `length`: payload
+    bytes including those under way; `closed`: no append is accepted any more."""
 
     __slots__ = (
+        "_changes",
         "_channels",
+        "_context",
         "_digest",
+        "_ensemble",
         "_error",
-        "_manager",
+        "_first_bookie",
         "_master_key",
         "_only_channel",
         "_pending",
         "_source",
+        "_timers",
         "_version",
         "closed",
         "last_add_pushed",
@@ -44,31 +63,42 @@ class LedgerWriter:
         "length",
     )
 
-    def __init__(self, source: LedgerSource, version: int, manager: LedgerManager) -> None:
-        metadata = source.metadata
+    def __init__(self, source: LedgerSource, version: int, context: ClientContext) -> None:
+        metadata, config = source.metadata, context.config
         self.ledger_id = source.ledger_id
         self.last_add_pushed = -1
         self.length = 0
         self.closed = False
         self._source = source
         self._version = version
-        self._manager = manager
+        self._context = context
         self._digest = source.digest
         self._master_key = source.master_key
         self._error: LedgerError | None = None
         self._pending: PendingAdds[_Add] = PendingAdds(metadata.write_quorum, metadata.ack_quorum)
-        self._channels = [source.bookies.channel(bookie_id) for bookie_id in metadata.last_segment.ensemble]
-        self._only_channel = self._channels[0] if metadata.ensemble_size == 1 else None
+        self._ensemble = metadata.last_segment.ensemble
+        self._first_bookie = self._ensemble[0]
+        self._changes = EnsembleChanges(self._ensemble, config.ensemble_changes_max)
+        self._channels = self._channels_of(self._ensemble)
+        self._timers = WriterTimers(self, context) if WriterTimers.wanted(config) else None
+        alone = metadata.ensemble_size == 1 and self._timers is None
+        self._only_channel: BookieChannel | None = self._channels[0] if alone else None
+        """Set while there is one bookie and nothing special: the short way."""
 
     @property
     def last_add_confirmed(self) -> int:
-        """Every entry up to it is on Qa bookies and its `done` has been called."""
+        """LAC: every entry up to it is on Qa bookies and its `done` has been called."""
         return self._pending.lac
 
     @property
     def pending_count(self) -> int:
         """Appends whose `done` has not been called yet."""
         return len(self._pending)
+
+    @property
+    def changing_ensemble(self) -> bool:
+        """A bookie is being replaced; nothing is confirmed until that is done."""
+        return self._pending.changing
 
     @property
     def metadata(self) -> LedgerMetadata:
@@ -78,20 +108,25 @@ class LedgerWriter:
         """Send one entry; answers its id. `done(error)` runs in entry order, after the entry is durable on Qa bookies.
 
         When the writer is closed or has failed, answers -1 after `done(error)`. One failed append fails the writer: all later
-        pending ones fail with it, and whoever owns the ledger closes it and goes on in a new one.
+        pending ones fail with it, and whoever owns the ledger closes it and goes on in a new one. Only LedgerBusyError (too much
+        is under way; answers -1 as well) leaves the writer as it is.
         """
         if self.closed:
             done(self._error or LedgerClosedError(f"ledger {self.ledger_id} is closed"))
             return -1
         entry_id = self.last_add_pushed + 1
+        pending = self._pending
+        lac = pending.lac
+        if entry_id - lac > PENDING_ADDS_MAX:
+            done(LedgerBusyError(f"ledger {self.ledger_id}: {PENDING_ADDS_MAX} entries are under way; wait for some"))
+            return -1
         self.last_add_pushed = entry_id
         size = len(payload)
         length = self.length = self.length + size
-        pending = self._pending
-        packed = pack_entry(self.ledger_id, entry_id, pending.lac, length, payload, self._digest)
-        add = _Add(entry_id, size, packed, done, self)
-        pending.push(add)
+        packed = pack_entry(self.ledger_id, entry_id, lac, length, payload, self._digest)
+        add = _Add(entry_id, self._ensemble, size, packed, done, self)
         if self._only_channel is not None:
+            pending.push(add)
             self._only_channel.add_entry(self.ledger_id, entry_id, packed, self._master_key, 0, add.replied)
         else:
             self._send(add)
@@ -110,15 +145,17 @@ class LedgerWriter:
         Raises LedgerFencedError when a recovery has closed it elsewhere, NoSuchLedgerError when it was deleted.
         """
         self._stop(LedgerClosedError(f"ledger {self.ledger_id} was closed while the entry was under way"))
+        manager = self._context.manager
         metadata = self._source.metadata
         while metadata.state is not LedgerState.CLOSED:
             closed = metadata.closed(self.last_add_confirmed, self.length)
             try:
-                self._version = await self._manager.write(self.ledger_id, closed, self._version)
+                self._version = await manager.write(self.ledger_id, closed, self._version)
                 metadata = closed
             except BadVersionError:
                 # IN_RECOVERY is closed by us all the same: our LAC is what clients were told, and a recovery adopts a closed ledger.
-                metadata, self._version = await self._manager.read(self.ledger_id)
+                # An ensemble change of ours may have come in between, too.
+                metadata, self._version = await manager.read(self.ledger_id)
         if (metadata.last_entry_id, metadata.length) != (self.last_add_confirmed, self.length):
             raise LedgerFencedError(
                 f"ledger {self.ledger_id} was closed at entry {metadata.last_entry_id} by another client, "
@@ -126,24 +163,152 @@ class LedgerWriter:
             )
         self._source.metadata = metadata
 
+    def fail(self, error: LedgerError) -> None:
+        """Give up: what is pending fails with `error`, nothing more is accepted. Close still seals what is confirmed."""
+        self._stop(error)
+
+    def send_lac(self) -> None:
+        """Tell the bookies of the LAC's write set how far reading may go (explicit LAC). Answers are not waited for."""
+        lac = self._pending.lac
+        body = self._source.packed_lac(lac)
+        write_sets = self._source.write_sets
+        for index in write_sets[lac % len(write_sets)]:
+            self._channels[index].write_lac(self.ledger_id, body, self._master_key, _ignore)
+
+    # ---- Sending
+
+    def _channels_of(self, ensemble: tuple[str, ...]) -> list[BookieChannel]:
+        return [self._source.bookies.channel(bookie_id) for bookie_id in ensemble]
+
     def _send(self, add: _Add) -> None:
+        """The long way: to each bookie of the write set."""
+        if self._changes.waiting and not self._changes.running and not self._context.config.delay_ensemble_change:
+            self._change_ensemble()
+        if self._timers is not None:
+            self._timers.sent(add.entry_id, self._pending.lac)
+        self._pending.push(add)
         write_sets = self._source.write_sets
         for index in write_sets[add.entry_id % len(write_sets)]:
-            self._channels[index].add_entry(
-                self.ledger_id, add.entry_id, add.packed, self._master_key, 0, _Reply(add, index).replied
-            )
+            self._send_to(add, index)
 
-    def _on_reply(self, add: _Add, index: int, code: int) -> None:
+    def _send_to(self, add: _Add, index: int) -> None:
+        done = _Reply(add, index, self._ensemble[index]).replied
+        self._channels[index].add_entry(self.ledger_id, add.entry_id, add.packed, self._master_key, 0, done)
+
+    # ---- Answers
+
+    def _on_reply(self, add: _Add, index: int, bookie_id: str, code: int) -> None:
+        if self._ensemble[index] != bookie_id:
+            return
         if code == 0:
             if self._pending.acknowledge(add, index):
                 self._complete()
-        elif (code in _FATAL or self._pending.reject(add, index)) and not self.closed:
-            self._stop(answer_error(code, self.ledger_id, add.entry_id))
+        elif not self.closed:
+            self._on_failure(add, index, bookie_id, code)
 
     def _complete(self) -> None:
         pending = self._pending
         while (add := pending.pop_completed()) is not None:
             add.done(None)
+
+    def _on_failure(self, add: _Add, index: int, bookie_id: str, code: int) -> None:
+        """One bookie failed one entry: the writer ends, or the bookie is replaced now, later, or not at all."""
+        if code in FATAL_CODES:
+            self._stop(answer_error(code, self.ledger_id, add.entry_id))
+            return
+        now_s = self._context.clock.monotonic_s()
+        self._source.bookies.note_failure(bookie_id)
+        add.code = code
+        out_of_reach = self._pending.reject(add, index)
+        changes = self._changes
+        # An entry that was confirmed without this bookie waits for nobody: the next one brings the failure up.
+        late = add.entry_id <= self._pending.lac
+        delay = self._context.config.delay_ensemble_change and code != _READ_ONLY and not out_of_reach
+        if late or delay:
+            changes.failed_later(index, bookie_id, now_s)
+            return
+        changes.failed(index, bookie_id, now_s)
+        if not changes.running and not self._change_ensemble() and out_of_reach:
+            self._without_replacement(add)
+
+    def _without_replacement(self, add: _Add) -> None:
+        """The ack quorum of an entry is out of reach and no other bookie is there: only an overloaded one may be asked again."""
+        if add.code != _TOO_MANY_REQUESTS or add.retries >= OVERLOAD_RETRIES_MAX:
+            self._stop(answer_error(add.code, self.ledger_id, add.entry_id))
+            return
+        pause = min(_OVERLOAD_PAUSE_FIRST_S * 2**add.retries, _OVERLOAD_PAUSE_MAX_S)
+        add.retries += 1
+        self._context.statistics.add_retries += 1
+        asyncio.get_running_loop().call_later(pause, self._send_again, add)
+
+    def _send_again(self, add: _Add) -> None:
+        if self.closed or add.complete:
+            return
+        for index in range(len(self._ensemble)):
+            if add.failures >> index & 1:
+                self._send_to(add, index)
+
+    # ---- Ensemble change
+
+    def _change_ensemble(self) -> bool:
+        """Start to replace the failed bookies; False when none of them can be."""
+        change = self._plan()
+        if change is None:
+            return False
+        self._changes.begin()
+        self._pending.begin_change()
+        self._context.scope.spawn(self._run_change(change), f"ensemble change of ledger {self.ledger_id}")
+        return True
+
+    def _plan(self) -> Change | None:
+        context = self._context
+
+        def choose(ensemble: tuple[str, ...], index: int, excluded: frozenset[str]) -> str | None:
+            return context.bookies.choose_replacement(
+                ensemble, index, self._source.metadata.write_quorum, excluded, self._changes.past_failures, context.rng
+            )
+
+        return self._changes.plan(self._pending.lac, context.clock.monotonic_s(), choose)
+
+    async def _run_change(self, change: Change | None) -> None:
+        """Metadata first; failures that come meanwhile are another round; then resend and confirm."""
+        context, changes = self._context, self._changes
+        started_s = context.clock.monotonic_s()
+        replaced = 0
+        while change is not None:
+            try:
+                metadata, version = await write_change(
+                    context.manager, self.ledger_id, self._source.metadata, self._version, change
+                )
+            except (LedgerError, MetadataError) as error:
+                context.statistics.ensemble_change_failures += 1
+                self._stop(_as_ledger_error(self.ledger_id, error))
+                return
+            if self.closed:
+                return
+            self._source.metadata, self._version = metadata, version
+            replaced += len(change.replacements)
+            more = changes.landed(metadata.last_segment.ensemble)
+            change = self._plan() if more else None
+        context.statistics.changed(context.clock.monotonic_s() - started_s, replaced)
+        self._resume()
+
+    def _resume(self) -> None:
+        """The metadata says where entries go: first all pending adds are looked at again, then sent, then confirmed."""
+        pending, source = self._pending, self._source
+        ensemble = self._ensemble = self._changes.ensemble
+        self._channels = self._channels_of(ensemble)
+        self._only_channel = None
+        self._changes.end()
+        write_sets = source.write_sets
+        for add, stale in pending.end_change(ensemble):
+            for index in write_sets[add.entry_id % len(write_sets)]:
+                if stale >> index & 1 and not self.closed:
+                    self._send_to(add, index)
+        self._complete()
+        if not self._changes.running:
+            for add in pending.hopeless():
+                self._without_replacement(add)
 
     def _stop(self, error: LedgerError) -> None:
         """No append from now on; those pending fail, in order."""
@@ -151,6 +316,8 @@ class LedgerWriter:
             return
         self.closed = True
         self._error = error
+        if self._timers is not None:
+            self._timers.stop()
         adds = self._pending.drain()
         self.length -= sum(add.size for add in adds)
         self.last_add_pushed = self._pending.lac
@@ -161,30 +328,54 @@ class LedgerWriter:
 class _Add(PendingAdd):
     """One append. With a single bookie its method is the bookie's callback; otherwise each replica has a `_Reply`."""
 
-    __slots__ = ("done", "packed", "size", "writer")
+    __slots__ = ("code", "done", "packed", "retries", "size", "writer")
 
-    def __init__(self, entry_id: int, size: int, packed: bytes, done: AppendDone, writer: LedgerWriter) -> None:
+    def __init__(
+        self, entry_id: int, ensemble: tuple[str, ...], size: int, packed: bytes, done: AppendDone, writer: LedgerWriter
+    ) -> None:
         self.entry_id = entry_id
+        self.ensemble = ensemble
         self.acks = 0
         self.failures = 0
         self.complete = False
+        self.code = 0
+        self.retries = 0
         self.size = size
         self.packed = packed
         self.done = done
         self.writer = writer
 
     def replied(self, code: int) -> None:
-        self.writer._on_reply(self, 0, code)
+        """The answer to the short way, which ends with the first ensemble change: whoever answers is the ledger's first bookie."""
+        writer = self.writer
+        if code == 0 and writer._only_channel is not None:
+            if writer._pending.acknowledge(self, 0):
+                writer._complete()
+        else:
+            writer._on_reply(self, 0, writer._first_bookie, code)
 
 
 class _Reply:
     """The answer of the bookie at one index of the ensemble to one add."""
 
-    __slots__ = ("add", "index")
+    __slots__ = ("add", "bookie_id", "index")
 
-    def __init__(self, add: _Add, index: int) -> None:
+    def __init__(self, add: _Add, index: int, bookie_id: str) -> None:
         self.add = add
         self.index = index
+        self.bookie_id = bookie_id
 
     def replied(self, code: int) -> None:
-        self.add.writer._on_reply(self.add, self.index, code)
+        self.add.writer._on_reply(self.add, self.index, self.bookie_id, code)
+
+
+def _as_ledger_error(ledger_id: int, error: LedgerError | MetadataError) -> LedgerError:
+    if isinstance(error, LedgerError):
+        return error
+    failure = LedgerError(f"ledger {ledger_id}: its ensemble could not be changed: {error}")
+    failure.__cause__ = error
+    return failure
+
+
+def _ignore(code: int) -> None:
+    """Explicit LACs are a courtesy to readers."""
