@@ -104,7 +104,7 @@ class BookieCluster:
         await self._stack.aclose()
 
     def new_client(self, store: MetadataStore, seed: int) -> BookKeeperClient:
-        return BookKeeperClient(store, self.directory, SystemClock(), random.Random(seed))
+        return BookKeeperClient(store, self.directory, SystemClock(), random.Random(seed), self.scope)
 
     async def start(self, name: str) -> None:
         bookie = RunningBookie(self, name)

@@ -22,6 +22,7 @@ from magnetar.bookkeeper.entry_format import DigestType
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.wire.bookkeeper import v2
 from tests.integration.bookkeeper.remote import NETWORK, Wire, answer, serve, served_bookie
+from tests.support.scopes import LoopScope
 from tests.unit.bookkeeper.bookie_helpers import KEY, entry, eventually, open_bookie
 from tests.unit.bookkeeper.fake_bookies import FakeBookie
 
@@ -92,7 +93,7 @@ async def test_ledgers_over_the_network(tmp_path: Path, digest_type: DigestType)
         for number in range(3):
             served = await stack.enter_async_context(served_bookie(tmp_path / str(number)))
             directory.register(f"b{number}", served.channel())
-        client = BookKeeperClient(MemoryMetadataStore(), directory, SystemClock(), random.Random(1))
+        client = BookKeeperClient(MemoryMetadataStore(), directory, SystemClock(), random.Random(1), LoopScope())
         quorums = {"ensemble_size": 3, "write_quorum": 2, "ack_quorum": 2}
         writer = await client.create_ledger(**quorums, digest_type=digest_type, password=b"secret")
         confirmed = [answer(writer.append, b"%d" % number) for number in range(50)]

@@ -17,6 +17,7 @@ from magnetar.bookkeeper.client.writer import LedgerWriter
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
 from magnetar.metadata import paths
 from magnetar.metadata.memory import MemoryMetadataStore
+from tests.support.scopes import LoopScope
 from tests.unit.bookkeeper.fake_bookies import Cluster, FakeBookie
 from tests.unit.bookkeeper.ledger_helpers import append_all
 
@@ -67,7 +68,7 @@ class RecoverySite:
         }
         store = store or self.session()
         rng = random.Random(name)
-        client = BookKeeperClient(store, self.cluster.directory, SystemClock(), random.Random(1))
+        client = BookKeeperClient(store, self.cluster.directory, SystemClock(), random.Random(1), LoopScope())
         config = AutoRecoveryConfig(**(values | settings))
         return AutoRecovery(store, client, self.cluster.directory, SystemClock(), rng, config, name)
 
