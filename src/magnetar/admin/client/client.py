@@ -1,0 +1,101 @@
+"""The client: one object, its nouns as attributes."""
+
+from __future__ import annotations
+
+import base64
+import ssl
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+
+from magnetar.admin.client.http import TIMEOUT_S, Answer, Http
+from magnetar.admin.client.namespaces import Namespaces
+from magnetar.admin.client.noun import filled, query_text
+from magnetar.admin.client.policies import NamespacePolicies, TopicPolicies
+from magnetar.admin.client.schemas import Schemas
+from magnetar.admin.client.servers import Brokers, BrokerStats, Clusters, Lookups, ResourceQuotas, Tenants
+from magnetar.admin.client.subscriptions import Subscriptions
+from magnetar.admin.client.topics import Topics
+
+Token = str | Callable[[], str]
+
+
+class AdminClient:
+    """`with AdminClient("http://127.0.0.1:8080") as admin: admin.tenants.list()`. May be used by several threads."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: Token | None = None,
+        basic: tuple[str, str] | None = None,
+        tls_trust_certs: str | Path | None = None,
+        tls_certificate: tuple[str | Path, str | Path] | None = None,
+        tls: ssl.SSLContext | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        """`token` may be a function that is asked before each request; `basic` is user and password.
+
+        For https: `tls_trust_certs` are the authorities that the server's certificate must come from (the system's by default),
+        `tls_certificate` the client's own certificate and key; or a whole `tls` context. Raises ValueError for what is no URL.
+        """
+        if tls is None and url.startswith("https:"):
+            tls = ssl.create_default_context(cafile=None if tls_trust_certs is None else str(tls_trust_certs))
+            if tls_certificate is not None:
+                tls.load_cert_chain(*map(str, tls_certificate))
+        self._http = Http(url, _headers(token, basic), tls, timeout_s)
+        self.clusters = Clusters(self.call)
+        self.tenants = Tenants(self.call)
+        self.namespaces = Namespaces(self.call)
+        self.namespace_policies = NamespacePolicies(self.call)
+        self.topics = Topics(self.call)
+        self.topic_policies = TopicPolicies(self.call)
+        self.subscriptions = Subscriptions(self.call)
+        self.schemas = Schemas(self.call)
+        self.brokers = Brokers(self.call)
+        self.broker_stats = BrokerStats(self.call)
+        self.resource_quotas = ResourceQuotas(self.call)
+        self.lookups = Lookups(self.call)
+
+    @property
+    def url(self) -> str:
+        return self._http.url
+
+    def call(
+        self,
+        method: str,
+        template: str,
+        names: Mapping[str, object],
+        query: Mapping[str, object] | None = None,
+        body: object = None,
+        *,
+        has_body: bool = False,
+    ) -> Answer:
+        """Any route by its template in the OpenAPI document. Raises what `errors` lists."""
+        return self._http.request(method, filled(template, names) + query_text(query), body, has_body=has_body)
+
+    def close(self) -> None:
+        """Give connections back."""
+        self._http.close()
+
+    def __enter__(self) -> AdminClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _headers(token: Token | None, basic: tuple[str, str] | None) -> Callable[[], Mapping[str, str]]:
+    if token is not None and basic is not None:
+        raise ValueError("give a token or a user with password, not both")
+
+    def headers() -> Mapping[str, str]:
+        if token is not None:
+            return {"Authorization": f"Bearer {token() if callable(token) else token}"}
+        if basic is not None:
+            return {"Authorization": f"Basic {base64.b64encode(':'.join(basic).encode()).decode()}"}
+        return {}
+
+    return headers

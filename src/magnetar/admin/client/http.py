@@ -1,0 +1,172 @@
+"""HTTP with the standard library: connections are kept and shared by threads, redirects to a topic's owner are followed."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Mapping
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from typing import Any, NamedTuple
+from urllib.parse import urljoin, urlsplit
+
+from magnetar.admin.client.errors import AnswerError, UnreachableError, refused
+
+IDLE_S_MAX = 10.0
+"""A connection that was unused for longer is not used again: servers close them, ours after 30 s."""
+
+CONNECTIONS_KEPT_MAX = 8
+"""More idle connections are closed."""
+
+REDIRECTS_MAX = 20
+"""A longer way to a topic's owner is given up."""
+
+TIMEOUT_S = 30.0
+
+
+class Answer(NamedTuple):
+    """A response with a 2xx status. Names of headers are in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        """The body's JSON; None for an empty one. Raises AnswerError when it is something else."""
+        try:
+            return json.loads(self.body) if self.body else None
+        except ValueError as error:
+            raise AnswerError("the server's answer is no JSON; does an admin API listen there?") from error
+
+
+class Http:
+    """Requests to one server. Safe to be used by several threads; proxies of the environment are not used.
+
+    `headers` is asked for each request, so that a token may be renewed meanwhile.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        headers: Callable[[], Mapping[str, str]],
+        tls: ssl.SSLContext | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        """Raises ValueError for what is no http or https URL."""
+        self.url = url.rstrip("/")
+        origin(self.url)
+        self._headers = headers
+        self._tls = tls
+        self._timeout_s = timeout_s
+        self._lock = threading.Lock()
+        self._idle: dict[str, list[tuple[HTTPConnection, float]]] = {}
+
+    def close(self) -> None:
+        """Close idle connections. The next request opens one again."""
+        with self._lock:
+            idle, self._idle = self._idle, {}
+        for connections in idle.values():
+            for connection, _ in connections:
+                connection.close()
+
+    def request(self, method: str, path: str, body: object = None, *, has_body: bool = False) -> Answer:
+        """Send `body` as JSON (with `has_body` also null). Raises UnreachableError, RefusedError, AnswerError."""
+        data = json.dumps(body).encode() if has_body or body is not None else None
+        url = self.url + path
+        for _ in range(REDIRECTS_MAX):
+            status, headers, payload = self._exchange(method, url, data)
+            if status in (301, 302, 307, 308) and "location" in headers:
+                url = urljoin(url, headers["location"])
+                continue
+            if 200 <= status < 300:
+                return Answer(status, headers, payload)
+            raise refused(status, reason_of(payload, status))
+        raise AnswerError(f"{self.url}: more than {REDIRECTS_MAX} redirects")
+
+    def _exchange(self, method: str, url: str, data: bytes | None) -> tuple[int, Mapping[str, str], bytes]:
+        place, target = origin(url), url[len(origin(url)) :]
+        kept = self._take(place)
+        if kept is not None and method != "POST":
+            try:
+                return self._send(kept, place, method, target, data)
+            except (OSError, HTTPException):
+                kept.close()  # it may have been closed as idle: once more, on a new one
+                kept = None
+        connection = kept or self._open(place)
+        try:
+            return self._send(connection, place, method, target, data)
+        except (OSError, HTTPException) as error:
+            connection.close()
+            raise UnreachableError(
+                f"{place} does not answer ({error or type(error).__name__}); is a server running there?"
+            ) from error
+
+    def _send(
+        self, connection: HTTPConnection, place: str, method: str, target: str, data: bytes | None
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        headers = {"Accept": "*/*"}
+        if place == origin(self.url):
+            headers |= self._headers()  # nobody else is shown the credential
+        if data is not None:
+            headers["Content-Type"] = "application/json"
+        connection.request(method, target or "/", data, headers)
+        response = connection.getresponse()
+        payload = response.read()
+        found = {name.lower(): value for name, value in response.getheaders()}
+        if response.will_close:
+            connection.close()
+        else:
+            self._keep(place, connection)
+        return response.status, found, payload
+
+    def _open(self, place: str) -> HTTPConnection:
+        parts = urlsplit(place)
+        host = parts.hostname or "localhost"
+        if parts.scheme == "https":
+            return HTTPSConnection(host, parts.port or 443, timeout=self._timeout_s, context=self._tls)
+        return _Connection(host, parts.port or 80, timeout=self._timeout_s)
+
+    def _take(self, place: str) -> HTTPConnection | None:
+        with self._lock:
+            idle = self._idle.get(place, [])
+            while idle:
+                connection, since_s = idle.pop()
+                if time.monotonic() - since_s <= IDLE_S_MAX:
+                    return connection
+                connection.close()
+        return None
+
+    def _keep(self, place: str, connection: HTTPConnection) -> None:
+        with self._lock:
+            idle = self._idle.setdefault(place, [])
+            if len(idle) < CONNECTIONS_KEPT_MAX:
+                idle.append((connection, time.monotonic()))
+                return
+        connection.close()
+
+
+class _Connection(HTTPConnection):
+    """Small requests leave at once."""
+
+    def connect(self) -> None:
+        super().connect()
+        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def origin(url: str) -> str:
+    """Scheme, host and port. Raises ValueError for what is no http or https URL."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"{url} is no URL; write it as http://HOST:PORT")
+    _ = parts.port  # raises ValueError for what is no port
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def reason_of(payload: bytes, status: int) -> str:
+    """Pulsar answers `{"reason": "..."}`; other servers answer what they like."""
+    try:
+        return str(json.loads(payload)["reason"])
+    except (ValueError, KeyError, TypeError):
+        return f"HTTP {status}"

@@ -1,0 +1,80 @@
+"""Subscriptions of topics; of a partitioned topic those of all its partitions, where that makes sense."""
+
+from __future__ import annotations
+
+from magnetar.admin.client.http import Answer
+from magnetar.admin.client.noun import ADMIN, TOPIC, Noun, Texts, topic_names
+from magnetar.admin.topic_documents import BacklogAnalysis, MessageId, ResetPosition
+
+_ONE = TOPIC + "/subscription/{subscription}"
+
+
+class Subscriptions(Noun):
+    """Cursors with a name."""
+
+    def list(self, topic: str) -> Texts:
+        return list(self._get(TOPIC + "/subscriptions", Texts, **topic_names(topic)))
+
+    def create(
+        self, topic: str, subscription: str, start: MessageId | None = None, properties: dict[str, str] | None = None
+    ) -> None:
+        """`start` is the first message to be consumed; without it only what comes from now on."""
+        body = None
+        if start is not None or properties:
+            start = start or MessageId(ledger_id=2**63 - 1, entry_id=2**63 - 1)
+            body = ResetPosition(ledger_id=start.ledger_id, entry_id=start.entry_id, properties=properties)
+        self._put(_ONE, body, subscription=subscription, **topic_names(topic))
+
+    def delete(self, topic: str, subscription: str, *, force: bool = False) -> None:
+        """`force`: even while consumers are connected."""
+        self._delete(_ONE, {"force": force}, subscription=subscription, **topic_names(topic))
+
+    def properties(self, topic: str, subscription: str) -> dict[str, str]:
+        template = _ONE + "/properties"
+        return dict(self._get(template, dict[str, str], subscription=subscription, **topic_names(topic)))
+
+    def set_properties(self, topic: str, subscription: str, properties: dict[str, str]) -> None:
+        """Replaces them."""
+        self._put(_ONE + "/properties", properties, subscription=subscription, **topic_names(topic))
+
+    def analyze_backlog(self, topic: str, subscription: str) -> BacklogAnalysis:
+        """Counts what is left to consume."""
+        template = _ONE + "/analyzeBacklog"
+        found: BacklogAnalysis = self._get(template, BacklogAnalysis, subscription=subscription, **topic_names(topic))
+        return found
+
+    def peek(self, topic: str, subscription: str, place: int = 1) -> Answer:
+        """The unacknowledged entry at a place, 1 being the next one, as it is stored. Raises NotFoundError beyond the end."""
+        names = {"subscription": subscription, "number": place, **topic_names(topic)}
+        return self._call("GET", ADMIN + _ONE + "/position/{number}", names)
+
+    def clear_backlog(self, topic: str, subscription: str) -> None:
+        self._post(_ONE + "/skip_all", subscription=subscription, **topic_names(topic))
+
+    def skip(self, topic: str, subscription: str, count: int) -> None:
+        self._post(_ONE + "/skip/{count}", subscription=subscription, count=count, **topic_names(topic))
+
+    def expire(self, topic: str, subscription: str, older_than_s: int) -> None:
+        """What is older counts as consumed."""
+        template = _ONE + "/expireMessages/{seconds}"
+        self._post(template, subscription=subscription, seconds=older_than_s, **topic_names(topic))
+
+    def expire_all(self, topic: str, older_than_s: int) -> None:
+        """The same for every subscription."""
+        template = TOPIC + "/all_subscription/expireMessages/{seconds}"
+        self._post(template, seconds=older_than_s, **topic_names(topic))
+
+    def expire_to(self, topic: str, subscription: str, position: MessageId, *, excluded: bool = False) -> None:
+        """A message and everything before it count as consumed."""
+        body = ResetPosition(ledger_id=position.ledger_id, entry_id=position.entry_id, is_excluded=excluded)
+        self._post(_ONE + "/expireMessages", body, subscription=subscription, **topic_names(topic))
+
+    def reset_to_time(self, topic: str, subscription: str, timestamp_ms: int) -> None:
+        """The first message published at or after a time is consumed next."""
+        template = _ONE + "/resetcursor/{timestamp}"
+        self._post(template, subscription=subscription, timestamp=timestamp_ms, **topic_names(topic))
+
+    def reset_to(self, topic: str, subscription: str, position: MessageId, *, excluded: bool = False) -> None:
+        """A message, or the one behind it, is consumed next."""
+        body = ResetPosition(ledger_id=position.ledger_id, entry_id=position.entry_id, is_excluded=excluded)
+        self._post(_ONE + "/resetcursor", body, subscription=subscription, **topic_names(topic))
