@@ -105,7 +105,7 @@ BOOKIE_OUTPUT_HIGH_BYTES = 4 * 1024 * 1024
 BOOKIE_READS_WAITING_MAX = 2_500
 """Reads of one connection that wait for others of it to be answered: further ones are refused with ETOOMANYREQUESTS."""
 
-BOOKIE_READ_BYTES_UNDER_WAY_MAX = 32 * 1024 * 1024
+BOOKIE_READ_BYTES_UNDER_WAY_MAX = 16 * 1024 * 1024
 """What the reads of one connection that are under way may return, as far as that is known: others wait."""
 
 BOOKIE_CLIENT_REQUESTS_MAX = 50_000

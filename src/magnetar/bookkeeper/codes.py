@@ -46,3 +46,20 @@ FLAG_HIGH_PRIORITY: Final = 4
 
 LAST_ENTRY: Final = -1
 """Entry id of a read that wants the highest entry the bookie holds."""
+
+STATUS_OF_CODE: Final = {
+    int(ReturnCode.OK): 0,
+    int(ReturnCode.NO_LEDGER): 402,
+    int(ReturnCode.NO_ENTRY): 403,
+    int(ReturnCode.BAD_REQUEST): 404,
+    int(ReturnCode.IO_ERROR): 501,
+    int(ReturnCode.UNAUTHORIZED): 502,
+    int(ReturnCode.BAD_VERSION): 503,
+    int(ReturnCode.FENCED): 504,
+    int(ReturnCode.READ_ONLY): 505,
+    int(ReturnCode.TOO_MANY_REQUESTS): 506,
+    int(ReturnCode.UNKNOWN_LEDGER_STATE): 507,
+}
+"""The StatusCode of protocol version 3."""
+
+CODE_OF_STATUS: Final = {status: code for code, status in STATUS_OF_CODE.items()}

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from magnetar.wire.bookkeeper.availability import EntryAvailability
+
 AddDone = Callable[[int], None]
 """`done(code)`; `code` is a ReturnCode value."""
 
@@ -19,6 +21,18 @@ BatchDone = Callable[[int, list[bytes]], None]
 
 LacDone = Callable[[int, bytes | None, bytes | None], None]
 """`done(code, explicit LAC body, packed last entry)`; either may be None."""
+
+LastConfirmedDone = Callable[[int, int], None]
+"""`done(code, LAC)`; -1 unless the code is OK."""
+
+LongPollDone = Callable[[int, int, bytes | None], None]
+"""`done(code, LAC, packed entry)`; -1 and None unless the code is OK."""
+
+InfoDone = Callable[[int, int, int], None]
+"""`done(code, total bytes, free bytes)` of the disk that holds the ledgers."""
+
+EntriesDone = Callable[[int, EntryAvailability | None], None]
+"""`done(code, entries)`; None unless the code is OK."""
 
 
 class BookieChannel(Protocol):
@@ -46,4 +60,29 @@ class BookieChannel(Protocol):
 
     def read_lac(self, ledger_id: int, done: LacDone) -> None:
         """The explicit LAC and the highest entry held; NO_ENTRY when there is neither."""
+        ...
+
+
+class BookieService(BookieChannel, Protocol):
+    """The rest of what a bookie does. A writer or a recovery needs none of it."""
+
+    def last_confirmed(self, ledger_id: int, done: LastConfirmedDone) -> None:
+        """The highest LAC that the bookie has heard of. `done` may run before this call returns."""
+        ...
+
+    def wait_lac(self, ledger_id: int, previous_lac: int, timeout_s: float, done: LongPollDone) -> Callable[[], None]:
+        """Wait until the LAC is above `previous_lac`, the ledger is fenced or deleted, or the time is up; then answer OK with the
+        LAC, and the entry after `previous_lac` if it is confirmed and held here. What is returned forgets the request."""
+        ...
+
+    def force_ledger(self, ledger_id: int, done: AddDone) -> None:
+        """OK once everything that the bookie has taken so far is durable."""
+        ...
+
+    def bookie_info(self, done: InfoDone) -> None:
+        """How large the bookie's disk is."""
+        ...
+
+    def list_entries(self, ledger_id: int, done: EntriesDone) -> None:
+        """Which entries of the ledger the bookie holds."""
         ...

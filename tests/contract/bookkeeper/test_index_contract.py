@@ -50,6 +50,16 @@ def test_many_locations(index: Index) -> None:
     assert len(index.locations(1, 4990, 2**62)) == 10
 
 
+def test_entry_ids_skip_gaps_and_come_in_portions(index: Index) -> None:
+    index.write([(1, number, (7, number % 10, 5)) for number in (0, 1, 5, BIG)] + [(2, 3, (8, 1, 1))], [(1, b"a")])
+    assert index.entry_ids(1, 0, 10) == [0, 1, 5, BIG]
+    assert index.entry_ids(1, 0, 2) == [0, 1]
+    assert index.entry_ids(1, 2, 2) == [5, BIG]
+    assert index.entry_ids(2, 0, 10) == [3]
+    assert index.entry_ids(2, 4, 10) == []
+    assert index.entry_ids(3, 0, 10) == []
+
+
 def test_a_later_write_replaces(index: Index) -> None:
     index.write([(1, 0, (1, 1, 1))], [(1, b"a")])
     index.write([(1, 0, (2, 2, 2))], [(1, b"b")])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import socket
 import struct
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -75,8 +76,13 @@ class Served:
         self._channels.append(channel)
         return channel
 
-    async def wire(self) -> Wire:
-        wire = Wire(*await asyncio.open_connection("127.0.0.1", self.port))
+    async def wire(self, receive_buffer_bytes: int | None = None) -> Wire:
+        connected = socket.socket()
+        if receive_buffer_bytes is not None:
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+        connected.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(connected, ("127.0.0.1", self.port))
+        wire = Wire(*await asyncio.open_connection(sock=connected))
         self._wires.append(wire)
         return wire
 

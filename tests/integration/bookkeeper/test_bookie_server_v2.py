@@ -165,12 +165,12 @@ async def test_authentication_nobody_asked_for_is_answered(tmp_path: Path) -> No
 async def test_a_peer_that_does_not_read_is_not_served_until_it_does(tmp_path: Path) -> None:
     """Answers fill the sockets' buffers and the server's; then it stops reading, and goes on where it was."""
     async with served_bookie(tmp_path) as served:
-        wire = await served.wire()
+        wire = await served.wire(receive_buffer_bytes=64 * 1024)
         payload = b"x" * 100_000
         wire.send(add_frame(7, 0, payload=payload))
         await response(wire)
         before = served.bookie.statistics().reads_total
-        asked = 400  # 40 MB of answers
+        asked = 600  # 60 MB of answers
         for _ in range(asked):
             wire.send(v2.encode_read(7, 0, 0, b""))
         await wire.writer.drain()

@@ -17,13 +17,13 @@ from magnetar.bookkeeper.client.bookies import BookieDirectory
 from magnetar.bookkeeper.client.channel import RemoteBookie
 from magnetar.bookkeeper.client.channel_options import ChannelOptions
 from magnetar.bookkeeper.client.client import BookKeeperClient
-from magnetar.bookkeeper.codes import BOOKIE_TIMEOUT, BOOKIE_UNAVAILABLE, FLAG_FENCE, ReturnCode
-from magnetar.bookkeeper.entry_format import DigestType
+from magnetar.bookkeeper.codes import BOOKIE_TIMEOUT, BOOKIE_UNAVAILABLE, EXPLICIT_NEGATIVES, FLAG_FENCE, ReturnCode
+from magnetar.bookkeeper.entry_format import DigestType, pack_lac
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.wire.bookkeeper import v2
 from tests.integration.bookkeeper.remote import NETWORK, Wire, answer, serve, served_bookie
 from tests.support.scopes import LoopScope
-from tests.unit.bookkeeper.bookie_helpers import KEY, entry, eventually, open_bookie
+from tests.unit.bookkeeper.bookie_helpers import DIGEST, KEY, entry, eventually, open_bookie
 from tests.unit.bookkeeper.fake_bookies import FakeBookie
 
 
@@ -72,6 +72,44 @@ async def test_a_remote_bookie_is_a_bookie(tmp_path: Path) -> None:
         assert await answer(channel.add_entry, 7, 5, entry(7, 5), KEY, 0) == ReturnCode.FENCED
         assert await answer(channel.add_entry, 7, 5, entry(7, 5), b"short", 0) == ReturnCode.UNAUTHORIZED
         assert served.server.connections_count == 1
+
+
+async def test_what_version_two_has_no_form_for(tmp_path: Path) -> None:
+    async with served_bookie(tmp_path) as served:
+        channel = served.channel()
+        assert (await answer(channel.read_lac, 7))[0] in EXPLICIT_NEGATIVES
+        assert await answer(channel.add_entry, 7, 0, entry(7, 0), KEY, 0) == ReturnCode.OK
+        assert await answer(channel.last_confirmed, 7) == (ReturnCode.OK, -1)
+        waiting = asyncio.ensure_future(answer(channel.wait_lac, 7, -1, 60.0))
+        body = pack_lac(7, 0, DIGEST)
+        assert await answer(channel.write_lac, 7, body, b"k" * 20) == ReturnCode.UNAUTHORIZED
+        assert await answer(channel.write_lac, 7, body, KEY) == ReturnCode.OK
+        assert await waiting == (ReturnCode.OK, 0, entry(7, 0))
+        assert await answer(channel.read_lac, 7) == (ReturnCode.OK, body, entry(7, 0))
+        assert await answer(channel.last_confirmed, 7) == (ReturnCode.OK, 0)
+        assert await answer(channel.wait_lac, 7, 0, 0.01) == (ReturnCode.OK, 0, None)
+        assert await answer(channel.force_ledger, 7) == ReturnCode.OK
+        code, total, free = await answer(channel.bookie_info)
+        assert (code, 0 < free < total) == (ReturnCode.OK, True)
+        code, entries = await answer(channel.list_entries, 7)
+        assert (code, entries.entries_count, entries.last_entry_id) == (ReturnCode.OK, 1, 0)
+        assert (await answer(channel.list_entries, 8))[0] == ReturnCode.NO_LEDGER
+        assert served.server.connections_count == 2
+        channel.close()
+        for call in (channel.force_ledger, channel.read_lac, channel.list_entries, channel.last_confirmed):
+            code = await answer(call, 7)
+            assert (code if isinstance(code, int) else code[0]) == BOOKIE_UNAVAILABLE
+
+
+async def test_a_request_of_version_three_that_is_not_answered_is_a_timeout() -> None:
+    async def silent(wire: Wire) -> None:
+        while True:
+            await wire.frame()
+
+    async with peer(silent) as (channel, _):
+        assert await answer(channel.list_entries, 7) == (BOOKIE_TIMEOUT, None)
+        channel.announce()
+        assert await answer(channel.read_lac, 7) == (BOOKIE_TIMEOUT, None, None)
 
 
 async def test_adds_are_answered_after_the_call_and_in_order(tmp_path: Path) -> None:
@@ -150,7 +188,7 @@ async def test_an_answer_that_does_not_come_is_a_timeout_and_may_come_late() -> 
             if request.ledger_id == 9:
                 wire.send(ok(v2.READ, 9, request.entry_id, ReturnCode.NO_ENTRY))
                 reads += 1
-                if reads == 200:
+                if reads == 155:
                     wire.send(ok(v2.READ, 7, -1, ReturnCode.NO_ENTRY))
             elif silent:
                 wire.send(ok(v2.READ, 7, -1, ReturnCode.UNAUTHORIZED))
@@ -159,7 +197,7 @@ async def test_an_answer_that_does_not_come_is_a_timeout_and_may_come_late() -> 
 
     async with peer(late) as (channel, _):
         plain = asyncio.ensure_future(answer(channel.read_entry, 7, -1, 0, b""))
-        for entry_id in range(200):
+        for entry_id in range(160):
             await asyncio.sleep(0.001)
             if entry_id == 150:
                 assert await plain == (BOOKIE_TIMEOUT, None)

@@ -224,6 +224,9 @@ class FusedIndex:
     def last_entry_id(self, ledger_id: int) -> int:
         return self._index.last_entry_id(ledger_id)
 
+    def entry_ids(self, ledger_id: int, first_entry_id: int, count: int) -> list[int]:
+        return self._index.entry_ids(ledger_id, first_entry_id, count)
+
     def write(
         self,
         entries: Iterable[IndexedEntry],

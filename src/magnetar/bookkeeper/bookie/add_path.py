@@ -63,6 +63,7 @@ class AddPath:
         "add_bytes_total",
         "adds_refused_total",
         "adds_total",
+        "wake_watchers",
     )
 
     def __init__(
@@ -87,6 +88,8 @@ class AddPath:
         self._read_only = False
         self._reserve = False
         self._failed = False
+        self.wake_watchers: Callable[[LedgerState], None] = lambda state: None
+        """Told of a LAC that moved, a fence and a deletion."""
         self._guarded = False  # any of: failed, read-only, adds waiting
         self.adds_total = 0
         self.add_bytes_total = 0
@@ -127,10 +130,12 @@ class AddPath:
         half.size_bytes += size
         if half.size_bytes >= self._half_bytes_max:
             self._half_is_full()
-        if lac > state.lac:
-            state.lac = lac
         if entry_id > state.last_entry_id:
             state.last_entry_id = entry_id
+        if lac > state.lac:
+            state.lac = lac
+            if state.watchers is not None:
+                self.wake_watchers(state)
         self.adds_total += 1
         self.add_bytes_total += size
         journal.append(entry, done)
@@ -169,8 +174,10 @@ class AddPath:
             return
         half = self._cache.active
         half.put(ledger_id, entry_id, entry)
-        state.lac = max(state.lac, lac)
         state.last_entry_id = max(state.last_entry_id, entry_id)
+        if lac > state.lac:
+            state.lac = lac
+            self.wake_watchers(state)
         self.adds_total += 1
         self.add_bytes_total += len(entry)
         if half.size_bytes >= self._half_bytes_max:
@@ -215,6 +222,7 @@ class AddPath:
             done(int(ReturnCode.OK))
             return
         state.fence()
+        self.wake_watchers(state)
         self._dirty[ledger_id] = state
         fenced = state
 
@@ -243,8 +251,16 @@ class AddPath:
             done(int(ReturnCode.FENCED))
         else:
             state.accept_lac(body)
+            self.wake_watchers(state)
             self._dirty[ledger_id] = state
             self._journal.append(pack_special(ledger_id, EXPLICIT_LAC, body), done)
+
+    def force(self, done: AddDone) -> None:
+        """See `BookieService.force_ledger`."""
+        if self._failed:
+            done(int(ReturnCode.IO_ERROR))
+        else:
+            self._journal.when_durable(done)
 
     # ---- Flush and deletion
 
@@ -271,6 +287,7 @@ class AddPath:
     def bury(self, state: LedgerState, now_ms: int) -> None:
         """The ledger is deleted: forget its entries, refuse late writes. No flush may be under way."""
         state.bury(now_ms)
+        self.wake_watchers(state)
         self._cache.drop(state.ledger_id)
         self._dirty[state.ledger_id] = (
             state  # should the deletion from the index fail, the next checkpoint keeps the tombstone

@@ -26,6 +26,10 @@ class Index(Protocol):
         """The highest indexed entry, -1 when there is none."""
         ...
 
+    def entry_ids(self, ledger_id: int, first_entry_id: int, count: int) -> list[int]:
+        """At most `count` ids of indexed entries from `first_entry_id` on, ascending; gaps are skipped."""
+        ...
+
     def write(
         self,
         entries: Iterable[IndexedEntry],

@@ -48,6 +48,7 @@ class Journal:
     fsync failed for good: nothing of that commit and nothing after it is ever acknowledged."""
 
     __slots__ = (
+        "_barriers",
         "_batch_bytes",
         "_carried",
         "_directory",
@@ -103,6 +104,7 @@ class Journal:
         self._records: list[bytes] = []
         self._dones: list[Done] = []
         self._carried: list[bytes] = []
+        self._barriers = False  # among the records there may be empty ones, which are never written
         self._wakeup = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -132,6 +134,14 @@ class Journal:
         self._records.append(record)
         self._dones.append(done)
         self.pending_bytes += len(record)
+
+    def when_durable(self, done: Done) -> None:
+        """`done(code)` with OK once everything appended so far is durable; at once when it is."""
+        if self._records or not self._idle.is_set():
+            self._barriers = True
+            self.append(b"", done)
+        else:
+            done(_OK if self.failed is None else int(ReturnCode.IO_ERROR))
 
     async def run(self) -> None:
         """Commit until cancelled."""
@@ -183,11 +193,14 @@ class Journal:
         oldest_s, now_s = self._oldest_s, asyncio.get_running_loop().time
         records, dones, size = self._take()
         started_s = self._oldest_s = now_s()
+        if self._barriers:
+            records = [record for record in records if record]
+            self._barriers = b"" in self._records
         carried = self._carried
         code = _OK
         if self.failed is not None:
             code = int(ReturnCode.IO_ERROR)
-        else:
+        elif records or carried:
             try:
                 await self._executor.run(self._write, carried + records if carried else records)
             except DiskFullError as error:

@@ -6,6 +6,7 @@ Everything here is journaled before it is answered, and written to the index by 
 from __future__ import annotations
 
 import hmac
+from collections.abc import Callable
 from struct import Struct
 from typing import Final
 
@@ -25,9 +26,11 @@ class LedgerState:
         "fence_durable",
         "fenced",
         "lac",
+        "lac_known",
         "last_entry_id",
         "ledger_id",
         "master_key",
+        "watchers",
         "writable",
     )
 
@@ -39,7 +42,11 @@ class LedgerState:
         self.explicit_lac: bytes | None = None
         self.deleted_ms: int | None = None
         self.lac = -1
+        self.lac_known = False
+        """`lac` is the highest of all entries held, also of those in the index."""
         self.last_entry_id = -1
+        self.watchers: list[Callable[[], None]] | None = None
+        """Who waits for the LAC to move, or for a fence or the deletion."""
         self.writable = True
         """Neither fenced nor deleted: the only thing that an ordinary add has to ask."""
 
@@ -59,14 +66,21 @@ class LedgerState:
 
     def accept_lac(self, body: bytes) -> None:
         """Keep the explicit LAC unless a higher one is known (its LAC is at offset 8)."""
-        if self.explicit_lac is None or body[8:16] >= self.explicit_lac[8:16]:
+        lac = lac_of(body)
+        if self.explicit_lac is None or lac >= lac_of(self.explicit_lac):
             self.explicit_lac = body
+        self.lac = max(self.lac, lac)
 
     def pack(self) -> bytes:
         """For the index."""
         flags = (_FENCED if self.fenced else 0) | (_DELETED if self.deleted_ms is not None else 0)
         lac = self.explicit_lac or b""
         return _HEAD.pack(flags, self.deleted_ms or 0, len(self.master_key), len(lac)) + self.master_key + lac
+
+
+def lac_of(body: bytes) -> int:
+    """The LAC in the body of an explicit LAC."""
+    return int.from_bytes(body[8:16], "big", signed=True)
 
 
 def unpack_state(ledger_id: int, data: bytes) -> LedgerState:
@@ -79,7 +93,7 @@ def unpack_state(ledger_id: int, data: bytes) -> LedgerState:
     end = _HEAD.size + key_bytes
     state = LedgerState(ledger_id, data[_HEAD.size : end])
     if lac_bytes:
-        state.explicit_lac = data[end:]
+        state.accept_lac(data[end:])
     if flags & _FENCED:
         state.fence()
         state.fence_durable = True

@@ -83,6 +83,23 @@ class RocksdbIndex:
         kind, found_ledger, entry_id = _ENTRY_KEY.unpack(key)
         return int(entry_id) if kind == _ENTRY and found_ledger == ledger_id else -1
 
+    def entry_ids(self, ledger_id: int, first_entry_id: int, count: int) -> list[int]:
+        found: list[int] = []
+        prefix = _ENTRY_KEY.pack(_ENTRY, ledger_id, 0)[:-8]
+        try:
+            iterator = self._db.iter()
+            iterator.seek(_ENTRY_KEY.pack(_ENTRY, ledger_id, first_entry_id))
+            while len(found) < count and iterator.valid():
+                key = iterator.key()
+                if not key.startswith(prefix):
+                    break
+                found.append(int.from_bytes(key[-8:], "big"))
+                iterator.next()
+            iterator.status()
+        except Exception as error:
+            raise _typed(error) from error
+        return found
+
     def write(
         self,
         entries: Iterable[IndexedEntry],

@@ -1,10 +1,13 @@
-"""The bookie's TCP server: Apache BookKeeper's protocol, versions 0 to 3, in front of anything that is a `BookieChannel`."""
+"""The bookie's TCP server: Apache BookKeeper's protocol, versions 0 to 3, in front of anything that is a `BookieService`."""
 
 from __future__ import annotations
 
 import asyncio
 import ssl
 from dataclasses import dataclass
+from typing import Final
+
+from google.protobuf.message import DecodeError
 
 from magnetar.base.network import Listener
 from magnetar.base.tasks import TaskScope
@@ -12,8 +15,13 @@ from magnetar.bookkeeper.bookie.server_auth import BookieAuth, ConnectionAuth
 from magnetar.bookkeeper.bookie.server_io import FrameConnection
 from magnetar.bookkeeper.bookie.server_reads import ReadGate
 from magnetar.bookkeeper.bookie.server_v2 import V2Requests
-from magnetar.bookkeeper.ports import BookieChannel
-from magnetar.wire.bookkeeper.frames import FRAME_BYTES_MAX
+from magnetar.bookkeeper.bookie.server_v3 import V3Requests
+from magnetar.bookkeeper.ports import BookieService
+from magnetar.wire.bookkeeper.BookkeeperProtocol_pb2 import Request
+from magnetar.wire.bookkeeper.frames import FRAME_BYTES_MAX, BookieFrameError
+
+_V2_FIRST_BYTES: Final = frozenset(range(4))
+"""Protocol version of the packed form. A protobuf never begins with one of these."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +39,7 @@ class BookieServer:
     `scope` runs TLS handshakes.
     """
 
-    def __init__(self, bookie: BookieChannel, scope: TaskScope, options: BookieServerOptions | None = None) -> None:
+    def __init__(self, bookie: BookieService, scope: TaskScope, options: BookieServerOptions | None = None) -> None:
         self._bookie = bookie
         self._scope = scope
         self._options = options or BookieServerOptions()
@@ -60,26 +68,39 @@ class BookieServer:
 
 
 class _Session:
-    """One connection: which protocol it speaks, and who handles its frames."""
+    """One connection: which protocol it speaks, and who handles its frames.
 
-    __slots__ = ("_connections", "_reads", "_scope", "_start_tls", "_v2", "connection")
+    As in BookKeeper, version 3 may turn into version 2, not the other way: after one packed frame all others are taken for such.
+    """
+
+    __slots__ = ("_connections", "_reads", "_v2", "_v3", "connection")
 
     def __init__(
         self,
-        bookie: BookieChannel,
+        bookie: BookieService,
         scope: TaskScope,
         options: BookieServerOptions,
         connections: dict[FrameConnection, None],
     ) -> None:
         self._connections = connections
-        self._scope = scope
-        self._start_tls = options.start_tls
         connection = self.connection = FrameConnection(options.frame_bytes_max, self._changed)
         self._reads = ReadGate(connection)
         auth = ConnectionAuth(options.auth, connection)
         self._v2 = V2Requests(bookie, connection, self._reads, auth)
-        connection.receive = self._v2.receive
+        self._v3 = V3Requests(bookie, connection, self._reads, auth, options.start_tls, scope)
+        connection.receive = self._receive
         connection.on_room = self._reads.run
+
+    def _receive(self, frame: bytes) -> None:
+        if frame and frame[0] not in _V2_FIRST_BYTES:
+            try:
+                request = Request.FromString(frame)
+            except DecodeError:
+                raise BookieFrameError("neither version 2 nor version 3 of the protocol") from None
+            self._v3.receive(request)
+            return
+        self.connection.receive = self._v2.receive
+        self._v2.receive(frame)
 
     def _changed(self, is_open: bool) -> None:
         if is_open:
@@ -87,3 +108,4 @@ class _Session:
         else:
             self._connections.pop(self.connection, None)
             self._reads.clear()
+            self._v3.close()

@@ -48,11 +48,10 @@ class ConnectionAuth:
         self._session: AuthSession | None = None
         self.passed = auth is None
 
-    def answer(self, message: bytes) -> bytes:
-        """A serialized AuthMessage to the one given. Raises BookieFrameError when the client is refused, DecodeError."""
-        asked = AuthMessage.FromString(message)
+    def answer(self, asked: AuthMessage) -> AuthMessage:
+        """The answer to a client's message. Raises BookieFrameError when the client is refused."""
         if self._auth is None:
-            return AuthMessage(authPluginName=DISABLED_PLUGIN, payload=b"").SerializeToString()
+            return AuthMessage(authPluginName=DISABLED_PLUGIN, payload=b"")
         if asked.authPluginName != self._auth.plugin_name:
             raise BookieFrameError(
                 f"authentication by {asked.authPluginName!r}, this bookie asks for {self._auth.plugin_name!r}"
@@ -64,4 +63,4 @@ class ConnectionAuth:
         except MagnetarError as error:
             raise BookieFrameError(f"authentication refused: {error}") from error
         self.passed = self._session.passed
-        return AuthMessage(authPluginName=self._auth.plugin_name, payload=payload).SerializeToString()
+        return AuthMessage(authPluginName=self._auth.plugin_name, payload=payload)

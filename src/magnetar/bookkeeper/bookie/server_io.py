@@ -66,12 +66,17 @@ class FrameConnection(asyncio.Protocol):
         """The TLS session, with the peer's certificate; None in the clear."""
         return self._transport.get_extra_info("ssl_object")
 
+    def prepare_tls(self) -> None:
+        """Nothing that arrives in the clear is looked at from now on. Raises BookieFrameError when there is something already."""
+        if self._frames or self._cutter.buffered_bytes:
+            raise BookieFrameError("bytes in the clear behind START_TLS")
+        self._pause(_PAUSED_BY_HANDSHAKE)
+
     async def start_tls(self, context: ssl.SSLContext) -> None:
         """Send what is buffered in the clear, then speak TLS on the same socket. A failed handshake closes the connection."""
         self._flush()
         if self.closed:
             return
-        self._pause(_PAUSED_BY_HANDSHAKE)
         try:
             upgraded = await self._loop.start_tls(
                 self._transport, self, context, server_side=True, ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S
@@ -124,7 +129,6 @@ class FrameConnection(asyncio.Protocol):
     def _process(self) -> None:
         self._process_scheduled = False
         frames = self._frames
-        receive = self.receive
         budget = FRAMES_PER_CALLBACK_MAX
         try:
             while frames and self._paused_by & ~_PAUSED_BY_FRAMES == 0:
@@ -133,7 +137,7 @@ class FrameConnection(asyncio.Protocol):
                     self._schedule()
                     return
                 budget -= 1
-                receive(frames.popleft())
+                self.receive(frames.popleft())
         except (BookieFrameError, DecodeError, struct_error) as error:
             self.close(f"not a request: {error}")
             return

@@ -7,11 +7,15 @@ from typing import Final
 
 from magnetar.bookkeeper.bookie.server_auth import ConnectionAuth
 from magnetar.bookkeeper.bookie.server_io import FrameConnection
-from magnetar.bookkeeper.bookie.server_reads import SINGLE_READ_BYTES, ReadGate
+from magnetar.bookkeeper.bookie.server_reads import ReadGate
 from magnetar.bookkeeper.codes import FLAG_FENCE, FLAG_HIGH_PRIORITY, ReturnCode
 from magnetar.bookkeeper.ports import BookieChannel
 from magnetar.wire.bookkeeper import v2
+from magnetar.wire.bookkeeper.BookkeeperProtocol_pb2 import AuthMessage
 from magnetar.wire.bookkeeper.frames import BookieFrameError
+
+_VERSION_BYTE_MAX: Final = 3
+"""A header of version 3 is answered BAD_VERSION; what is above is no header."""
 
 _ADD: Final = v2.ADD
 _ADD_HEAD_BYTES: Final = v2.ADD_HEAD_BYTES
@@ -48,6 +52,8 @@ class V2Requests:
             self._bookie.add_entry(ledger_id, entry_id, frame[_ADD_HEAD_BYTES:], key, header & 0xFFFF, done)
             return
         header = v2.decode_header(frame)
+        if header >> 24 > _VERSION_BYTE_MAX:
+            raise BookieFrameError("version 3 after version 2")
         operation = v2.operation_of(header)
         if operation == v2.AUTH:
             self._authenticate(header, frame)
@@ -85,7 +91,7 @@ class V2Requests:
             return
         if v2.flags_of(request.header) & (FLAG_FENCE | FLAG_HIGH_PRIORITY):
             self._start_read(request, 0)
-        elif not self._reads.submit(SINGLE_READ_BYTES, partial(self._start_read, request, SINGLE_READ_BYTES)):
+        elif not self._reads.submit(0, partial(self._start_read, request)):
             self._read_done(request, 0, _TOO_MANY_REQUESTS, None)
 
     def _start_read(self, request: v2.ReadRequest, size: int) -> None:
@@ -101,7 +107,7 @@ class V2Requests:
             code = code if code in _WIRE_CODES and code else _IO_ERROR
             self._write(_encode_response(_HEAD_BYTES, header, code, request.ledger_id, request.entry_id))
         if size:
-            self._reads.ended(size)
+            self._reads.ended(size, entry)
 
     def _read_batch(self, request: v2.BatchReadRequest, code: int) -> None:
         # The whole answer has to fit the frame that a client takes: entries are asked for by what they take up there.
@@ -114,7 +120,7 @@ class V2Requests:
             self._fence_first(request, size)
         elif flags & FLAG_HIGH_PRIORITY:
             self._start_batch(request, size, 0)
-        elif not self._reads.submit(size, partial(self._start_batch, request, size, size)):
+        elif not self._reads.submit(size, partial(self._start_batch, request, size)):
             self._batch_done(request, 0, _TOO_MANY_REQUESTS, [])
 
     def _fence_first(self, request: v2.BatchReadRequest, size: int) -> None:
@@ -145,8 +151,8 @@ class V2Requests:
     # ---- Authentication
 
     def _authenticate(self, header: int, frame: bytes) -> None:
-        answer = self._auth.answer(v2.auth_message(frame))
-        self._write(v2.encode_auth(v2.response_header(header), answer))
+        answer = self._auth.answer(AuthMessage.FromString(v2.auth_message(frame)))
+        self._write(v2.encode_auth(v2.response_header(header), answer.SerializeToString()))
 
 
 BATCH_ANSWER_BYTES_MAX: Final = 5 * 1024 * 1024

@@ -58,6 +58,14 @@ class SqliteIndex:
             ).fetchone()
         return -1 if found is None else int(found)
 
+    def entry_ids(self, ledger_id: int, first_entry_id: int, count: int) -> list[int]:
+        with self._guarded():
+            rows = self._db.execute(
+                "SELECT entry_id FROM entries WHERE ledger_id = ? AND entry_id >= ? ORDER BY entry_id LIMIT ?",
+                (ledger_id, first_entry_id, count),
+            )
+            return [entry_id for (entry_id,) in rows]
+
     def write(
         self,
         entries: Iterable[IndexedEntry],
