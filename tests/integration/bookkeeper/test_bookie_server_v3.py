@@ -163,12 +163,12 @@ async def test_a_long_poll_is_answered_when_the_lac_moves(tmp_path: Path) -> Non
         assert (at_once.status, at_once.maxLAC, at_once.entryId, at_once.body) == (pb.EOK, 0, 0, entry(7, 0))
         polls = [client.start_long_poll(7, 0, 60_000) for _ in range(2)]
         await client.read(7, 0)  # what was sent before it is waiting now
-        assert served.bookie._lacs.waiting_count == 2
+        assert served.bookie.queries.lacs.waiting_count == 2
         await writer.add(7, 2)  # carries LAC 1
         for poll in polls:
             found = (await client.answer(poll)).readResponse
             assert (found.status, found.maxLAC, found.entryId, found.body) == (pb.EOK, 1, 1, entry(7, 1))
-        assert served.bookie._lacs.waiting_count == 0
+        assert served.bookie.queries.lacs.waiting_count == 0
 
 
 @pytest.mark.parametrize("what", ["explicit LAC", "fence", "time", "striped"])
@@ -179,7 +179,7 @@ async def test_what_else_answers_a_long_poll(tmp_path: Path, what: str) -> None:
         poll = client.start_long_poll(7, -1, 20 if what == "time" else 60_000)
         if what != "time":
             await client.read(7, 0)
-            assert served.bookie._lacs.waiting_count == 1
+            assert served.bookie.queries.lacs.waiting_count == 1
         if what == "explicit LAC":
             write = pb.WriteLacRequest(ledgerId=7, lac=0, masterKey=KEY, body=pack_lac(7, 0, DIGEST))
             await other.ask(pb.WRITE_LAC, writeLacRequest=write)
@@ -218,7 +218,7 @@ async def test_a_long_poll_whose_client_is_gone_is_forgotten(tmp_path: Path) -> 
         client.start_long_poll(7, -1, 60_000)
         await client.read(7, 0)
         client.wire.writer.close()
-        while served.bookie._lacs.waiting_count:
+        while served.bookie.queries.lacs.waiting_count:
             await other.read(7, 0)
 
 

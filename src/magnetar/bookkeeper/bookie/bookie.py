@@ -24,15 +24,14 @@ from magnetar.bookkeeper.bookie.cookie import Cookie, CookieStore, check_directo
 from magnetar.bookkeeper.bookie.directory_lock import DirectoryLock
 from magnetar.bookkeeper.bookie.disk import Disk, OsDisk
 from magnetar.bookkeeper.bookie.disk_monitor import DiskMonitor
-from magnetar.bookkeeper.bookie.entry_list import list_entries
 from magnetar.bookkeeper.bookie.flusher import Flusher
 from magnetar.bookkeeper.bookie.garbage_collector import GarbageCollector, LedgerExists, ListLedgers
 from magnetar.bookkeeper.bookie.index import Index
 from magnetar.bookkeeper.bookie.index_factory import open_index
 from magnetar.bookkeeper.bookie.interpreter import hand_over
 from magnetar.bookkeeper.bookie.journal import Journal
-from magnetar.bookkeeper.bookie.lac_watch import LacWatch
 from magnetar.bookkeeper.bookie.ledger_state import LedgerState
+from magnetar.bookkeeper.bookie.queries import Queries
 from magnetar.bookkeeper.bookie.read_cache import ReadCache
 from magnetar.bookkeeper.bookie.read_path import ReadPath
 from magnetar.bookkeeper.bookie.reads import ReadQueue
@@ -40,17 +39,7 @@ from magnetar.bookkeeper.bookie.recovery import Recovered, recover
 from magnetar.bookkeeper.bookie.statistics import BookieStatistics, DirectoryUsage
 from magnetar.bookkeeper.bookie.storage import LedgerStorage
 from magnetar.bookkeeper.bookie.write_cache import WriteCache
-from magnetar.bookkeeper.codes import ReturnCode
-from magnetar.bookkeeper.ports import (
-    AddDone,
-    BatchDone,
-    EntriesDone,
-    InfoDone,
-    LacDone,
-    LastConfirmedDone,
-    LongPollDone,
-    ReadDone,
-)
+from magnetar.bookkeeper.ports import AddDone, BatchDone, LacDone, ReadDone
 
 _logger = logging.getLogger(__name__)
 
@@ -141,47 +130,6 @@ class Bookie:
     def read_lac(self, ledger_id: int, done: LacDone) -> None:
         """See `BookieChannel.read_lac`."""
         self._reads.read_lac(ledger_id, done)
-
-    # ---- BookieService
-
-    def last_confirmed(self, ledger_id: int, done: LastConfirmedDone) -> None:
-        """See `BookieService.last_confirmed`."""
-        self._lacs.last_confirmed(ledger_id, done)
-
-    def wait_lac(self, ledger_id: int, previous_lac: int, timeout_s: float, done: LongPollDone) -> Callable[[], None]:
-        """See `BookieService.wait_lac`."""
-        return self._lacs.wait(ledger_id, previous_lac, timeout_s, done)
-
-    def force_ledger(self, ledger_id: int, done: AddDone) -> None:
-        """See `BookieService.force_ledger`. One journal: what is durable is so for all ledgers."""
-        self._adds.force(done)
-
-    def bookie_info(self, done: InfoDone) -> None:
-        """See `BookieService.bookie_info`. As of the last look at the disk."""
-        space = self._monitor.spaces.get(self.config.ledger_path)
-        if space is None:
-            done(int(ReturnCode.IO_ERROR), 0, 0)
-        else:
-            done(int(ReturnCode.OK), space.total_bytes, space.free_bytes)
-
-    def list_entries(self, ledger_id: int, done: EntriesDone) -> None:
-        """See `BookieService.list_entries`."""
-        state = self._ledgers.get(ledger_id)
-        if self.failed is not None:
-            done(int(ReturnCode.IO_ERROR), None)
-        elif state is None or state.deleted_ms is not None:
-            done(int(ReturnCode.NO_LEDGER), None)
-        else:
-            self._tasks.spawn(self._list_entries(ledger_id, done), "list of entries")
-
-    async def _list_entries(self, ledger_id: int, done: EntriesDone) -> None:
-        try:
-            found = await list_entries(ledger_id, self._cache, self._storage.index, self._executors.reads)
-        except StorageError as error:
-            _logger.error("list of entries failed: %s", error)
-            done(int(ReturnCode.IO_ERROR), None)
-        else:
-            done(int(ReturnCode.OK), found)
 
     # ---- Operation
 
@@ -356,11 +304,24 @@ class Bookie:
         self._flusher.attach(self._adds)
         self._read_queue = ReadQueue(self._storage, executors.reads)
         self._reads = ReadPath(config, self._ledgers, self._cache, self._read_cache, self._read_queue, self._adds)
-        self._lacs = LacWatch(self._ledgers, self._reads)
-        self._adds.wake_watchers = self._lacs.changed
         self._monitor = DiskMonitor(
             config, self._disk, executors.storage, self._adds, self._read_only_changed, self._flusher.wake
         )
+        queries = self.queries = Queries(
+            self._ledgers,
+            self._adds,
+            self._reads,
+            self._cache,
+            self._storage.index,
+            executors.reads,
+            self._tasks,
+            lambda: self._monitor.spaces.get(config.ledger_path),
+        )
+        self.last_confirmed = queries.last_confirmed
+        self.wait_lac = queries.wait_lac
+        self.force_ledger = queries.force_ledger
+        self.bookie_info = queries.bookie_info
+        self.list_entries = queries.list_entries
         self._garbage = GarbageCollector(
             config,
             self._clock,
@@ -399,6 +360,7 @@ class Bookie:
         _logger.critical("bookie stops, nothing is acknowledged any more: %s", error)
         self._journal.failed = error
         self._reads.fail()
+        self.queries.fail()
         if self._on_fatal is not None:
             self._on_fatal(error)
         self._adds.fail()
