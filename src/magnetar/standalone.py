@@ -5,12 +5,9 @@ A composition and nothing else: every part is the one that a cluster runs as wel
 
 from __future__ import annotations
 
-import asyncio
 import os
 import random
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
-from types import TracebackType
 
 from magnetar.admin.server import AdminServer
 from magnetar.base.clock import SystemClock
@@ -21,6 +18,7 @@ from magnetar.base.tasks import TaskScope
 from magnetar.bookkeeper.bookie.bookie import Bookie
 from magnetar.bookkeeper.bookie.directory_lock import DirectoryLock
 from magnetar.bookkeeper.bookie.disk import Disk
+from magnetar.bookkeeper.bookie.statistics import BookieStatistics
 from magnetar.bookkeeper.client.bookies import BookieDirectory
 from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.client.ledger_manager import LedgerManager
@@ -29,6 +27,7 @@ from magnetar.metadata.sqlite import SqliteMetadataStore
 from magnetar.processes.bookie_config import bookie_config
 from magnetar.processes.broker_config import broker_config
 from magnetar.processes.broker_serving import serve_broker
+from magnetar.processes.composition import Composition
 from magnetar.processes.directories import prepare_directory
 from magnetar.processes.listeners import Listeners
 from magnetar.processes.serving import serve_until_told
@@ -37,26 +36,15 @@ BOOKIE_ID = "standalone:3181"
 """The one bookie's name in ledger metadata: independent of ports and addresses, which may change from start to start."""
 
 
-class Standalone:
+class Standalone(Composition):
     """`async with Standalone(config) as server:` serves until it is left. `failure` is set when a part had to stop itself."""
 
     def __init__(self, config: StandaloneConfig, disk: Disk | None = None) -> None:
         """`disk`: the bookie's, the operating system's files by default."""
+        super().__init__()
         self.config = config
         self._disk = disk
         self._bookies = BookieDirectory()
-        self.failed = asyncio.Event()
-        self.failure: BaseException | None = None
-        self._stack = AsyncExitStack()
-
-    async def __aenter__(self) -> Standalone:
-        await self._stack.__aenter__()
-        try:
-            await self._start()
-        except BaseException:
-            await self._stack.aclose()
-            raise
-        return self
 
     async def _start(self) -> None:
         config, stack = self.config, self._stack
@@ -71,19 +59,18 @@ class Standalone:
         stack.push_async_callback(metadata.close)
         manager = LedgerManager(metadata)
         bookies = self._bookies
-        self.bookie = await stack.enter_async_context(
-            Bookie(
-                bookie_config(config, config.data_dir / "bookie", BOOKIE_ID),
-                clock=clock,
-                disk=self._disk,
-                rng=random.Random(rng.random()),
-                list_ledgers=manager.list_ids,
-                ledger_exists=manager.exists,
-                on_fatal=self._bookie_failed,
-                on_read_only_change=lambda read_only: self._register(bookies, not read_only),
-            )
+        self.bookie = Bookie(
+            bookie_config(config, config.data_dir / "bookie", BOOKIE_ID),
+            clock=clock,
+            disk=self._disk,
+            rng=random.Random(rng.random()),
+            list_ledgers=manager.list_ids,
+            ledger_exists=manager.exists,
+            on_fatal=self._bookie_failed,
+            on_read_only_change=lambda read_only: self._register(bookies, not read_only),
         )
-        self._register(bookies, True)
+        await stack.enter_async_context(self.bookie)
+        self._register(bookies, not self.bookie.read_only)
         scope = await stack.enter_async_context(TaskScope("ledger client"))
         client = BookKeeperClient(metadata, bookies, clock, random.Random(rng.random()), scope)
         self.broker = await stack.enter_async_context(
@@ -97,7 +84,8 @@ class Standalone:
         )
         # `failed` without a failure: the server was told over HTTP to stop
         shut_down = self.failed.set
-        admin = await stack.enter_async_context(AdminServer(self.broker, self.bookie.statistics, config, shut_down))
+        storage = OwnBookie(self.bookie)
+        admin = await stack.enter_async_context(AdminServer(self.broker, config, storage, shut_down))
         await serve_broker(self.broker, admin, listeners)
 
     def _register(self, bookies: BookieDirectory, writable: bool) -> None:
@@ -106,8 +94,7 @@ class Standalone:
     def _bookie_failed(self, error: StorageError) -> None:
         """Without a bookie to write to, what is under way fails now instead of going from ledger to ledger."""
         self._register(self._bookies, False)
-        self.failure = error
-        self.failed.set()
+        self.fail(error)
 
     @property
     def urls(self) -> Sequence[str]:
@@ -121,10 +108,20 @@ class Standalone:
     def web_service_url(self) -> str:
         return self.broker.config.web_service_url
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._stack.__aexit__(kind, error, trace)
+
+class OwnBookie:
+    """The storage that the admin side looks at."""
+
+    def __init__(self, bookie: Bookie) -> None:
+        self._bookie = bookie
+
+    def problem(self) -> str | None:
+        if self._bookie.failed is not None:
+            return "the bookie failed and stores nothing; see the server's log"
+        return "the bookie is read-only: make room on its disk" if self._bookie.read_only else None
+
+    def bookie_statistics(self) -> BookieStatistics:
+        return self._bookie.statistics()
 
 
 async def run(config: StandaloneConfig) -> int:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.base.config import StandaloneConfig
+from magnetar.base.process_config import CONFIGURATIONS
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "magnetar"
 TEXT = "".join(path.read_text(encoding="utf-8") for path in sorted(SOURCE.rglob("*.py")))
 
 
-@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(StandaloneConfig)])
+@pytest.mark.parametrize("name", sorted({field.name for kind in CONFIGURATIONS for field in dataclasses.fields(kind)}))
 def test_every_setting_is_read(name: str) -> None:
     assert re.search(rf"(config|self)\.{name}\b", TEXT), f"nothing reads {name}"

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from magnetar.admin.call import Call
+from magnetar.admin.http_server import CERTIFICATE
 from magnetar.admin.routing import Route
 from magnetar.broker.auth.decide import Access, Resource
 from magnetar.broker.auth.principal import Principal
 from magnetar.broker.auth.table import ROUTES
 from magnetar.broker.errors import AuthorizationError
-
-CERTIFICATE = "magnetar.client_certificate"
-"""Where the server keeps a connection's verified client certificate in the ASGI state."""
 
 ORIGINAL_PRINCIPAL_HEADER = "x-original-principal"
 

@@ -4,10 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from magnetar.bookkeeper.bookie.statistics import BookieStatistics
 from magnetar.broker.service import Broker
 from magnetar.broker.topics.partitioned import PartitionedTopics
+
+
+class Storage(Protocol):
+    """Where the broker's entries go: a bookie in the same process, or bookies elsewhere."""
+
+    def problem(self) -> str | None:
+        """Why nothing can be stored, with the fix; None while it can."""
+        ...
+
+    def bookie_statistics(self) -> BookieStatistics | None:
+        """Of the bookie in this process, if there is one."""
+        ...
+
+
+class AnyStorage:
+    """Nothing is known about it."""
+
+    def problem(self) -> str | None:
+        return None
+
+    def bookie_statistics(self) -> BookieStatistics | None:
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,8 +38,8 @@ class AdminContext:
     """`settings`: the configuration by Pulsar's key names, as texts. `shut_down` asks the process to end, as SIGTERM does."""
 
     broker: Broker
-    bookie_statistics: Callable[[], BookieStatistics]
     settings: Mapping[str, str]
+    storage: Storage
     shut_down: Callable[[], None] | None = None
     partitioned: PartitionedTopics = field(init=False)
 

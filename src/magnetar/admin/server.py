@@ -1,47 +1,25 @@
-"""The admin API's HTTP server: uvicorn inside the server's own event loop."""
+"""The admin API's HTTP server."""
 
 from __future__ import annotations
 
-import asyncio
-import socket
-import ssl
 from collections.abc import Callable
-from types import TracebackType
 
-import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
-
-from magnetar.admin.access import CERTIFICATE
 from magnetar.admin.app import AdminApp
-from magnetar.admin.context import AdminContext
+from magnetar.admin.context import AdminContext, AnyStorage, Storage
+from magnetar.admin.http_server import HttpServer
 from magnetar.admin.settings import runtime_settings
 from magnetar.base.broker_settings import BrokerSettings
-from magnetar.base.network import ACCEPT_BACKLOG
-from magnetar.bookkeeper.bookie.statistics import BookieStatistics
-from magnetar.broker.auth.tls import peer_certificate
 from magnetar.broker.service import Broker
 
-CONNECTIONS_MAX = 1000
-"""Further requests are answered with 503."""
 
-HEADER_BYTES_MAX = 64 * 1024
-"""Longer request lines and headers are refused with 400 and the connection is closed."""
-
-KEEP_ALIVE_S = 30
-"""An idle connection is closed after this long."""
-
-CLOSE_GRACE_S = 0.5
-"""Requests under way at the stop get this long to finish."""
-
-
-class AdminServer:
+class AdminServer(HttpServer):
     """`async with AdminServer(...) as admin: await admin.serve(bound_socket)`; once per socket."""
 
     def __init__(
         self,
         broker: Broker,
-        bookie_statistics: Callable[[], BookieStatistics],
         config: BrokerSettings | None = None,
+        storage: Storage | None = None,
         shut_down: Callable[[], None] | None = None,
     ) -> None:
         """`config` is what `brokers/configuration/runtime` shows; without one, what the broker itself was given.
@@ -49,68 +27,4 @@ class AdminServer:
         `shut_down` is what `brokers/shutdown` calls; without it that is refused.
         """
         settings = runtime_settings(config if config is not None else broker.config)
-        self._app = AdminApp(AdminContext(broker, bookie_statistics, settings, shut_down))
-        self._servers: list[uvicorn.Server] = []
-
-    def _server(self) -> uvicorn.Server:
-        return uvicorn.Server(
-            uvicorn.Config(
-                self._app,
-                http=AdminProtocol,
-                ws="none",
-                lifespan="off",
-                interface="asgi3",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                date_header=False,
-                proxy_headers=False,
-                backlog=ACCEPT_BACKLOG,
-                limit_concurrency=CONNECTIONS_MAX,
-                timeout_keep_alive=KEEP_ALIVE_S,
-                h11_max_incomplete_event_size=HEADER_BYTES_MAX,
-            )
-        )
-
-    async def __aenter__(self) -> AdminServer:
-        return self
-
-    async def serve(self, bound: socket.socket, tls: ssl.SSLContext | None = None) -> None:
-        """Accept requests on a bound socket from now on, behind TLS if given; may be called for several sockets.
-
-        uvicorn's own loop, which owns signals and polls, is not run.
-        """
-        server = self._server()
-        server.config.load()
-        server.config.ssl = tls
-        server.lifespan = server.config.lifespan_class(server.config)
-        await server.startup(sockets=[bound])
-        self._servers.append(server)
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        servers, self._servers = self._servers, []
-        states = [server.server_state for server in servers]
-        for server in servers:
-            for listener in server.servers:
-                listener.close()
-            for connection in list(server.server_state.connections):
-                connection.shutdown()  # idle ones close now, the others after their response
-        tasks = [task for state in states for task in state.tasks]
-        if tasks:
-            await asyncio.wait(tasks, timeout=CLOSE_GRACE_S)
-        for task in tasks:
-            task.cancel()
-        for connection in [connection for state in states for connection in state.connections]:
-            if connection.transport is not None:
-                connection.transport.close()
-
-
-class AdminProtocol(H11Protocol):
-    """Keeps the client's verified certificate where the requests of the connection find it."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in the base class
-        super().connection_made(transport)
-        certificate = peer_certificate(transport.get_extra_info("ssl_object"))
-        self.app_state = {**self.app_state, CERTIFICATE: certificate}
+        super().__init__(AdminApp(AdminContext(broker, settings, storage or AnyStorage(), shut_down)))

@@ -35,9 +35,11 @@ ENV_RESERVED = frozenset(
         "MAGNETAR_AUTH_PLUGIN",
         "MAGNETAR_AUTH_PARAMS",
         "MAGNETAR_TLS_TRUST_CERTS",
+        "MAGNETAR_HOME",
+        "MAGNETAR_CLUSTER_PROCESS",
     }
 )
-"""Names behind our prefix that are no settings of the server: they stand for flags of the command line."""
+"""Names behind our prefix that are no settings of a server: flags of the command line, and the mark of a cluster's processes."""
 
 HIDDEN = "*****"
 """Stands where a secret is set."""
@@ -192,27 +194,46 @@ def _read_properties(path: Path, text: str) -> dict[str, tuple[str, str]]:
     return found
 
 
-def _from_env(table: Mapping[str, Setting], env: Mapping[str, str]) -> dict[str, Resolved]:
+def _from_env(
+    table: Mapping[str, Setting], env: Mapping[str, str], elsewhere: Mapping[str, Setting]
+) -> dict[str, Resolved]:
+    keys = {name for row in table.values() for name in (row.name, row.key)}
+    foreign = {name for row in elsewhere.values() for name in (row.name, row.key)} - keys
     found: dict[str, Resolved] = {}
     for prefix in (PULSAR_ENV_PREFIX, ENV_PREFIX):
         for variable in sorted(env):
             if not variable.startswith(prefix) or variable in ENV_RESERVED:
                 continue
             key = variable.removeprefix(prefix)
-            row = find(table, key.lower() if key.isupper() else key, f"environment variable {variable}")
+            key = key.lower() if key.isupper() else key
+            if key in foreign:
+                continue
+            row = find(table, key, f"environment variable {variable}")
             found[row.name] = Resolved(parse(row, env[variable], variable), variable)
     return found
 
 
-def resolve(cls: type, file: Path | None, env: Mapping[str, str], flags: Mapping[str, object]) -> dict[str, Resolved]:
-    """Every field's value and source. `flags` holds typed values by field name; None means the flag was not given."""
+def resolve(
+    cls: type,
+    file: Path | None,
+    env: Mapping[str, str],
+    flags: Mapping[str, object],
+    others: Sequence[type] = (),
+) -> dict[str, Resolved]:
+    """Every field's value and source. `flags` holds typed values by field name; None means the flag was not given.
+
+    Variables of the environment that only a configuration among `others` knows are left to those.
+    """
     table = table_of(cls)
+    elsewhere = {
+        f"{number} {name}": row for number, other in enumerate(others) for name, row in table_of(other).items()
+    }
     found = {name: Resolved(row.default, "default") for name, row in table.items()}
     for key, (text, where) in (read_file(file) if file else {}).items():
         row = find(table, key, where)
         if text.strip():  # broker.conf writes "unset" as an empty value
             found[row.name] = Resolved(parse(row, text, where), where)
-    found.update(_from_env(table, env))
+    found.update(_from_env(table, env, elsewhere))
     for name, value in flags.items():
         if value is not None:
             check(table[name], value, "flag")
@@ -220,6 +241,12 @@ def resolve(cls: type, file: Path | None, env: Mapping[str, str], flags: Mapping
     return found
 
 
-def load_settings(cls: type[C], file: Path | None, env: Mapping[str, str], flags: Mapping[str, object]) -> C:
-    """An instance of `cls` from all four sources. Raises ConfigError with one line that names the fix."""
-    return cls(**{name: value for name, (value, _) in resolve(cls, file, env, flags).items()})
+def load_settings(
+    cls: type[C],
+    file: Path | None,
+    env: Mapping[str, str],
+    flags: Mapping[str, object],
+    others: Sequence[type] = (),
+) -> C:
+    """An instance of `cls` from all four sources, see `resolve`. Raises ConfigError with one line that names the fix."""
+    return cls(**{name: value for name, (value, _) in resolve(cls, file, env, flags, others).items()})

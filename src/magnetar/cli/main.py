@@ -16,6 +16,14 @@ COMMANDS = {
     "standalone": LazyCommand(
         "magnetar.cli.server:standalone_command", "Serve: broker, bookie, metadata and admin in one process."
     ),
+    "cluster": LazyCommand(
+        "magnetar.cli.cluster:cluster_group", "Start, look at, break and stop a cluster of processes on this machine."
+    ),
+    "bookie": LazyCommand("magnetar.cli.server:bookie_command", "Serve one bookie of a cluster."),
+    "broker": LazyCommand("magnetar.cli.server:broker_command", "Serve a broker on the bookies of a cluster."),
+    "autorecovery": LazyCommand(
+        "magnetar.cli.server:autorecovery_command", "Serve auto-recovery: give lost copies back."
+    ),
     "produce": LazyCommand("magnetar.cli.produce:produce_command", "Send messages to a topic."),
     "consume": LazyCommand("magnetar.cli.consume:consume_command", "Receive and acknowledge messages."),
     "topics": LazyCommand("magnetar.cli.topics:topics_group", "List, create, inspect and delete topics."),

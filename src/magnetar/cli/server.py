@@ -1,4 +1,4 @@
-"""`magnetar standalone`: flags to configuration, then the server on the fastest event loop there is."""
+"""The commands that serve: flags to configuration, then the server on the fastest event loop there is."""
 
 from __future__ import annotations
 
@@ -6,36 +6,64 @@ import asyncio
 import gc
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 
 from magnetar.base import logs
-from magnetar.base.config import StandaloneConfig, load_config
+from magnetar.base.config import StandaloneConfig
 from magnetar.base.errors import ConfigError
-from magnetar.base.listen_settings import LOG_LEVELS
-from magnetar.base.settings import find, parse, table_of
+from magnetar.base.listen_settings import LOG_LEVELS, ListenSettings
+from magnetar.base.process_config import (
+    CONFIGURATIONS,
+    AutorecoveryConfig,
+    BookieProcessConfig,
+    BrokerProcessConfig,
+)
+from magnetar.base.settings import find, load_settings, parse, table_of
 from magnetar.cli.settings import config_file_option
 
 SWITCH_INTERVAL_S = 0.0005
 GC_THRESHOLDS = (50_000, 20, 100)
+
+F = TypeVar("F", bound=Callable[..., Any])
+C = TypeVar("C", bound=ListenSettings)
+
+
+def server_options(function: F) -> F:
+    """The options that every server has."""
+    for option in (
+        click.option(
+            "--log-level", type=click.Choice(LOG_LEVELS), help="Least severe line on stderr.  [default: info]"
+        ),
+        click.option(
+            "--set",
+            "assignments",
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="Any other setting; see `magnetar config list`.",
+        ),
+        config_file_option,
+        click.option(
+            "--insecure-listen",
+            is_flag=True,
+            default=None,
+            help="Let other machines in although nothing asks who they are.",
+        ),
+        click.option("--advertised-address", help="Host name clients are told.  [default: the bind address]"),
+        click.option("--bind-address", help="Address to listen on.  [default: 127.0.0.1]"),
+    ):
+        function = option(function)
+    return function
 
 
 @click.command("standalone")
 @click.option("--data-dir", type=click.Path(path_type=Path), help="Directory of all data.  [default: magnetar-data]")
 @click.option("--port", type=click.IntRange(0, 65535), help="Binary protocol; 0 = any free.  [default: 6650]")
 @click.option("--http-port", type=click.IntRange(0, 65535), help="Admin API; 0 = any free.  [default: 8080]")
-@click.option("--bind-address", help="Address to listen on.  [default: 127.0.0.1]")
-@click.option("--advertised-address", help="Host name clients are told.  [default: the bind address]")
-@click.option(
-    "--insecure-listen", is_flag=True, default=None, help="Let other machines in although nothing asks who they are."
-)
-@config_file_option
-@click.option(
-    "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Any other setting; see `magnetar config list`."
-)
-@click.option("--log-level", type=click.Choice(LOG_LEVELS), help="Least severe line on stderr.  [default: info]")
+@server_options
 @click.pass_context
 def standalone_command(
     ctx: click.Context, /, config_file: Path | None, assignments: tuple[str, ...], **flags: object
@@ -45,16 +73,83 @@ def standalone_command(
     When it serves, exactly one line goes to stdout: `magnetar ready pulsar://HOST:PORT http://HOST:PORT`. Logs go to stderr.
     SIGINT and SIGTERM close cleanly; after a crash the next start recovers by itself.
     """
-    config = load_config(
-        config_file, os.environ, parse_assignments(assignments) | {k: v for k, v in flags.items() if v is not None}
-    )
+    config = configuration(StandaloneConfig, config_file, assignments, flags)
+    from magnetar import standalone
+
+    ctx.exit(serve(standalone.run(config)))
+
+
+@click.command("bookie")
+@click.option("--data-dir", type=click.Path(path_type=Path), help="Journal and ledgers.  [default: magnetar-bookie]")
+@click.option("--port", type=click.IntRange(0, 65535), help="BookKeeper protocol; 0 = any free.  [default: 3181]")
+@click.option("--http-port", type=click.IntRange(-1, 65535), help="Metrics, health, info; -1 = none.  [default: 8000]")
+@click.option("--metadata-url", "metadata_service_uri", help="Metadata store: zk:HOST:PORT[,HOST:PORT...].")
+@click.option("--bookie-id", help="Name in ledger metadata, for ever.  [default: the advertised HOST:PORT]")
+@server_options
+@click.pass_context
+def bookie_command(
+    ctx: click.Context, /, config_file: Path | None, assignments: tuple[str, ...], **flags: object
+) -> None:
+    """Serve one bookie of a cluster: BookKeeper's protocol, entries on this machine's disks.
+
+    When it serves, exactly one line goes to stdout: `magnetar ready bookie://HOST:PORT http://HOST:PORT`. Logs go to stderr.
+    SIGINT and SIGTERM close cleanly; after a crash the next start recovers by itself. A bookie whose disk is full stays up, read-only.
+    """
+    config = configuration(BookieProcessConfig, config_file, assignments, flags)
+    from magnetar.processes import bookie
+
+    ctx.exit(serve(bookie.run(config)))
+
+
+@click.command("broker")
+@click.option("--port", type=click.IntRange(0, 65535), help="Binary protocol; 0 = any free.  [default: 6650]")
+@click.option("--http-port", type=click.IntRange(0, 65535), help="Admin API; 0 = any free.  [default: 8080]")
+@click.option("--metadata-url", "metadata_store_url", help="Metadata store: zk:HOST:PORT[,HOST:PORT...].")
+@server_options
+@click.pass_context
+def broker_command(
+    ctx: click.Context, /, config_file: Path | None, assignments: tuple[str, ...], **flags: object
+) -> None:
+    """Serve a broker and its admin API; entries go to the bookies of the cluster. One broker for a cluster.
+
+    When it serves, exactly one line goes to stdout: `magnetar ready pulsar://HOST:PORT http://HOST:PORT`. Logs go to stderr.
+    SIGINT and SIGTERM close cleanly. A broker that loses its session with the metadata store ends with exit code 1.
+    """
+    config = configuration(BrokerProcessConfig, config_file, assignments, flags)
+    from magnetar.processes import broker
+
+    ctx.exit(serve(broker.run(config)))
+
+
+@click.command("autorecovery")
+@click.option("--http-port", type=click.IntRange(-1, 65535), help="Metrics, health; -1 = none.  [default: 8001]")
+@click.option("--metadata-url", "metadata_service_uri", help="Metadata store: zk:HOST:PORT[,HOST:PORT...].")
+@server_options
+@click.pass_context
+def autorecovery_command(
+    ctx: click.Context, /, config_file: Path | None, assignments: tuple[str, ...], **flags: object
+) -> None:
+    """Serve auto-recovery: notice lost bookies and give every entry its copies back.
+
+    When it works, exactly one line goes to stdout: `magnetar ready http://HOST:PORT`. Logs go to stderr. Several may run.
+    """
+    config = configuration(AutorecoveryConfig, config_file, assignments, flags)
+    from magnetar.processes import autorecovery
+
+    ctx.exit(serve(autorecovery.run(config)))
+
+
+def configuration(kind: type[C], config_file: Path | None, assignments: tuple[str, ...], flags: dict[str, object]) -> C:
+    """Flags over environment over file over defaults; the log level is applied. Raises ConfigError."""
+    given = parse_assignments(assignments, kind) | {key: value for key, value in flags.items() if value is not None}
+    config = load_settings(kind, config_file, os.environ, given, CONFIGURATIONS)
     logs.configure(config.log_level)
-    ctx.exit(serve(config))
+    return config
 
 
-def parse_assignments(assignments: tuple[str, ...]) -> dict[str, object]:
+def parse_assignments(assignments: tuple[str, ...], kind: type = StandaloneConfig) -> dict[str, object]:
     """Typed values by field name of `KEY=VALUE` words. Raises ConfigError."""
-    table = table_of(StandaloneConfig)
+    table = table_of(kind)
     values: dict[str, object] = {}
     for assignment in assignments:
         key, separator, text = assignment.partition("=")
@@ -65,13 +160,11 @@ def parse_assignments(assignments: tuple[str, ...]) -> dict[str, object]:
     return values
 
 
-def serve(config: StandaloneConfig) -> int:
-    """Run the server until it is told to stop; its exit code."""
-    from magnetar import standalone
-
+def serve(work: Coroutine[Any, Any, int]) -> int:
+    """Run a server until it is told to stop; its exit code."""
     tune_interpreter()
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        code: int = runner.run(standalone.run(config))
+        code: int = runner.run(work)
     return code
 
 

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from magnetar.base.errors import BadVersionError, MetadataError
-
-
-class NodeExistsError(BadVersionError):
-    """The node was to be created and exists."""
-
-    slug = "node-exists"
+from magnetar.base.errors import MetadataError
 
 
 class NodeHasChildrenError(MetadataError):

@@ -10,11 +10,12 @@ from magnetar.bookkeeper.bookie.config import BookieConfig
 _MIB = 1024 * 1024
 
 
-def bookie_config(config: BookieSettings, data_dir: Path, bookie_id: str) -> BookieConfig:
+def bookie_config(config: BookieSettings, data_dir: Path, bookie_id: str, instance_id: str = "") -> BookieConfig:
     """Raises ConfigError."""
     return BookieConfig(
         data_dir=data_dir,
         bookie_id=bookie_id,
+        instance_id=instance_id,
         unsafe_no_fsync=not config.journal_sync_data,
         journal_file_bytes=config.journal_max_size_mb * _MIB,
         write_cache_bytes=config.write_cache_max_size_mb * _MIB,

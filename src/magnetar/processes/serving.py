@@ -7,25 +7,13 @@ import logging
 import signal
 import sys
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+
+from magnetar.processes.composition import Composition
 
 logger = logging.getLogger(__name__)
 
 
-class Served(Protocol):
-    """What a process serves once it is entered. `failure` is set, and `failed` fires, when a part had to stop itself."""
-
-    failed: asyncio.Event
-    failure: BaseException | None
-
-    @property
-    def urls(self) -> Sequence[str]:
-        """What the ready line names."""
-        ...
-
-
-async def serve_until_told(server: AbstractAsyncContextManager[Served], warnings: Sequence[str]) -> int:
+async def serve_until_told(server: Composition, warnings: Sequence[str]) -> int:
     """Serve until SIGINT or SIGTERM, or until the server fails. Returns the exit code.
 
     The ready line is the only output on stdout: `magnetar ready URL ...`.
@@ -36,11 +24,11 @@ async def serve_until_told(server: AbstractAsyncContextManager[Served], warnings
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    async with server as served:
-        print("magnetar ready", *served.urls, flush=True)
-        await _first(stop, served.failed)
+    async with server:
+        print("magnetar ready", *server.urls, flush=True)
+        await _first(stop, server.failed)
         logger.info("stopping")
-        failure = served.failure
+        failure = server.failure
     if failure is not None:
         print(f"magnetar: {failure}", file=sys.stderr)
         return 1

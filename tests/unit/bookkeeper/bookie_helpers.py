@@ -46,7 +46,16 @@ def small_config(path: Path, **changes: Any) -> BookieConfig:
 
 def open_bookie(path: Path, disk: Disk | None = None, **options: Any) -> Bookie:
     """Settings of the bookie itself are taken by name; everything else goes into the configuration."""
-    own = ("list_ledgers", "ledger_exists", "on_fatal", "on_read_only_change", "index_factory", "cookie_store", "clock")
+    own = (
+        "list_ledgers",
+        "ledger_exists",
+        "homes",
+        "on_fatal",
+        "on_read_only_change",
+        "index_factory",
+        "cookie_store",
+        "clock",
+    )
     given = {name: options.pop(name) for name in own if name in options}
     return Bookie(small_config(path, **options), disk=disk, rng=random.Random(7), **given)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 from magnetar.base.errors import CorruptionError, DiskIOError, StorageError
 from magnetar.bookkeeper.bookie.bookie import Bookie
 from magnetar.bookkeeper.bookie.disk import OsDisk
-from magnetar.bookkeeper.codes import ReturnCode
+from magnetar.bookkeeper.codes import FLAG_RECOVERY_ADD, ReturnCode
 from magnetar.bookkeeper.entry_format import pack_lac
 from tests.unit.bookkeeper.bookie_helpers import (
     DIGEST,
@@ -205,7 +206,33 @@ async def _compaction(bookie: Bookie, witness: Witness) -> None:
     await bookie.checkpoint()
 
 
-@pytest.mark.parametrize(("story", "ledgers"), [(_checkpoints, [1, 2, 3]), (_compaction, [1])])
+async def _given_away(bookie: Bookie, witness: Witness) -> None:
+    """Ledger 2 has gone to other bookies; later a part of it comes back."""
+    await witness.add(bookie, 1, range(4), b"x" * 400)
+    await add_many(bookie, 2, range(4), b"x" * 400)
+    await bookie.collect_garbage()
+    await witness.add(bookie, 1, range(4, 6), b"y" * 400)
+    await bookie.collect_garbage()
+    if await add(bookie, 2, 0, b"z", flags=FLAG_RECOVERY_ADD) == ReturnCode.OK:
+        witness.entries[2, 0] = entry(2, 0, b"z")
+    await witness.add(bookie, 1, range(6, 8), b"y" * 400)
+
+
+class Elsewhere:
+    """Ledger 2 is stored elsewhere, until it is written again."""
+
+    def __init__(self) -> None:
+        self.given_back = False
+
+    async def stored_elsewhere(self, ledger_id: int) -> bool:
+        return ledger_id == 2 and not self.given_back
+
+    @asynccontextmanager
+    async def lock(self, ledger_id: int) -> AsyncIterator[bool]:
+        yield True
+
+
+@pytest.mark.parametrize(("story", "ledgers"), [(_checkpoints, [1, 2, 3]), (_compaction, [1]), (_given_away, [1, 2])])
 async def test_death_at_every_step_loses_nothing_acknowledged(
     tmp_path: Path, story: Story, ledgers: list[int], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -216,7 +243,8 @@ async def test_death_at_every_step_loses_nothing_acknowledged(
 
     async def run(path: Path, fuse: Fuse) -> Witness:
         witness = Witness()
-        bookie = open_bookie(path, FaultDisk(fuse), index_factory=fused_index(fuse), list_ledgers=listed)
+        homes = Elsewhere() if story is _given_away else None
+        bookie = open_bookie(path, FaultDisk(fuse), index_factory=fused_index(fuse), list_ledgers=listed, homes=homes)
         started = False
         try:
             async with bookie:

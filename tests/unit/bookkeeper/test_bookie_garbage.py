@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -326,3 +327,53 @@ async def test_compaction_waits_for_room_and_dead_files_go_all_the_same(tmp_path
         copied, deleted = await compacted_at(0.5)
         assert (copied > 4000, deleted) == (True, 3)
         assert bookie.ledger_ids() == [1]
+
+
+class Homes:
+    """Ledgers that the metadata gives to other bookies; `locked` by somebody else."""
+
+    def __init__(self, *elsewhere: int) -> None:
+        self.elsewhere = set(elsewhere)
+        self.locked: set[int] = set()
+        self.in_lock: Callable[[int], None] | None = None
+
+    async def stored_elsewhere(self, ledger_id: int) -> bool:
+        return ledger_id in self.elsewhere
+
+    @asynccontextmanager
+    async def lock(self, ledger_id: int) -> AsyncIterator[bool]:
+        if self.in_lock is not None:
+            self.in_lock(ledger_id)
+        yield ledger_id not in self.locked
+
+
+async def test_a_copy_that_others_hold_instead_goes_and_may_come_back(tmp_path: Path) -> None:
+    clock, homes = ManualClock(), Homes(2, 3)
+    homes.locked = {3}
+    settings = {"gc_overreplicated_interval_s": 100.0, "journal_file_bytes": 4096}
+    async with open_bookie(tmp_path, clock=clock, homes=homes, **settings) as bookie:
+        for ledger_id in (1, 2, 3):
+            await add_many(bookie, ledger_id, range(3), b"x" * 1000)
+        await bookie._garbage.collect()
+        assert bookie.ledger_ids() == [1, 2, 3], "not due yet"
+        clock.seconds += 101.0
+        await bookie._garbage.collect()
+        assert bookie.ledger_ids() == [1, 3], "3 is being replicated: a copy may be on its way here"
+        assert bookie.statistics().overreplicated_deleted_total == 1
+        await bookie._garbage.collect()
+        assert bookie.statistics().tombstones == 0
+        assert (await read(bookie, 2, 0))[0] == ReturnCode.NO_LEDGER
+        assert await add(bookie, 2, 1, flags=FLAG_RECOVERY_ADD) == ReturnCode.OK, "it is given back to this bookie"
+    async with open_bookie(tmp_path) as bookie:
+        assert bookie.ledger_ids() == [1, 2, 3]
+        assert [(await read(bookie, 2, number))[0] for number in range(2)] == [ReturnCode.NO_ENTRY, ReturnCode.OK]
+
+
+async def test_what_the_metadata_says_inside_the_lock_counts(tmp_path: Path) -> None:
+    homes = Homes(2)
+    homes.in_lock = homes.elsewhere.discard
+    async with open_bookie(tmp_path, homes=homes) as bookie:
+        await add(bookie, 2, 0)
+        await bookie.collect_garbage()
+        assert (bookie.ledger_ids(), homes.elsewhere) == ([2], set())
+        assert (await read(bookie, 2, 0))[0] == ReturnCode.OK

@@ -31,7 +31,9 @@ async def exposition(admin: AdminContext) -> AsyncIterator[str]:
     broker = admin.broker
     cluster = broker.config.cluster
     yield "".join(broker_families(broker, cluster))
-    yield "".join(bookie_families(admin.bookie_statistics(), cluster))
+    bookie = admin.storage.bookie_statistics()
+    if bookie is not None:
+        yield "".join(bookie_families(bookie, cluster=cluster))
     topic_rows: list[Row] = []
     subscription_rows: list[Row] = []
     topics_count: dict[str, int] = {}

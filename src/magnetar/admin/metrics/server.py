@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from magnetar.admin.metrics.families import families, heading, labels
 from magnetar.bookkeeper.bookie.latencies import QUANTILES, LatencySummary
@@ -33,10 +33,10 @@ def namespace_families(counts: dict[str, int], cluster: str) -> Iterator[str]:
             yield f"pulsar_topics_count{labels(cluster=cluster, namespace=namespace)} {count}\n"
 
 
-def bookie_families(bookie: BookieStatistics, cluster: str) -> Iterator[str]:
-    """SERVER_STATUS is 1 while it takes entries, 0 while it is read-only, -1 after it failed, as BookKeeper's."""
+def bookie_families(bookie: BookieStatistics, /, **names: str) -> Iterator[str]:
+    """SERVER_STATUS is 1 while it takes entries, 0 while it is read-only, -1 after it failed, as BookKeeper's. `names`: labels."""
     status = -1 if bookie.failed else 0 if bookie.read_only else 1
-    own = labels(cluster=cluster)
+    own = labels(**names)
     yield from families(
         (
             ("bookie_SERVER_STATUS", status),
@@ -55,36 +55,37 @@ def bookie_families(bookie: BookieStatistics, cluster: str) -> Iterator[str]:
             ("bookie_entry_log_bytes", bookie.entry_log_bytes),
             ("bookie_damaged_entry_logs", bookie.damaged_entry_logs),
             ("bookie_DELETED_LEDGER_COUNT", bookie.ledgers_deleted_total),
+            ("bookie_OVERREPLICATED_DELETED_LEDGER_COUNT", bookie.overreplicated_deleted_total),
             ("bookie_gc_reclaimed_entry_logs", bookie.entry_logs_deleted_total),
             ("bookie_gc_failed", bookie.garbage_collections_failed_total),
             ("bookie_ledger_writable_dirs", 0 if bookie.read_only or bookie.failed else len(bookie.directories)),
         ),
         own,
     )
-    yield from _by_success("bookkeeper_server_ADD_ENTRY_count", bookie.adds_total, bookie.adds_refused_total, cluster)
-    yield from _by_success("bookkeeper_server_READ_ENTRY_count", bookie.reads_total, bookie.read_errors_total, cluster)
-    yield from _summary("bookie_journal_JOURNAL_SYNC", bookie.journal_sync, cluster)
-    yield from _summary("bookie_journal_JOURNAL_ADD_ENTRY", bookie.journal_add, cluster)
-    yield from _summary("bookkeeper_server_ADD_ENTRY_REQUEST", bookie.journal_add, cluster)
-    yield from _summary("bookkeeper_server_READ_ENTRY_REQUEST", bookie.disk_read, cluster)
+    yield from _by_success("bookkeeper_server_ADD_ENTRY_count", bookie.adds_total, bookie.adds_refused_total, names)
+    yield from _by_success("bookkeeper_server_READ_ENTRY_count", bookie.reads_total, bookie.read_errors_total, names)
+    yield from _summary("bookie_journal_JOURNAL_SYNC", bookie.journal_sync, names)
+    yield from _summary("bookie_journal_JOURNAL_ADD_ENTRY", bookie.journal_add, names)
+    yield from _summary("bookkeeper_server_ADD_ENTRY_REQUEST", bookie.journal_add, names)
+    yield from _summary("bookkeeper_server_READ_ENTRY_REQUEST", bookie.disk_read, names)
     if bookie.directories:
         yield heading("bookie_ledger_dir_usage")
         for directory in bookie.directories:
             used = 100.0 * (1 - directory.free_bytes / directory.total_bytes) if directory.total_bytes else 0.0
-            yield f"bookie_ledger_dir_usage{labels(cluster=cluster, path=directory.path)} {used!r}\n"
+            yield f"bookie_ledger_dir_usage{labels(**names, path=directory.path)} {used!r}\n"
 
 
-def _by_success(name: str, succeeded: int, failed: int, cluster: str) -> Iterator[str]:
+def _by_success(name: str, succeeded: int, failed: int, names: Mapping[str, str]) -> Iterator[str]:
     yield heading(name)
-    yield f"{name}{labels(cluster=cluster, success='true')} {succeeded}\n"
-    yield f"{name}{labels(cluster=cluster, success='false')} {failed}\n"
+    yield f"{name}{labels(**names, success='true')} {succeeded}\n"
+    yield f"{name}{labels(**names, success='false')} {failed}\n"
 
 
-def _summary(name: str, latency: LatencySummary, cluster: str) -> Iterator[str]:
+def _summary(name: str, latency: LatencySummary, names: Mapping[str, str]) -> Iterator[str]:
     """Milliseconds, as BookKeeper reports them. What failed counts in the `success="false"` counters, not here."""
     yield f"# TYPE {name} summary\n"
     values = [repr(value_ms) for value_ms in latency.quantiles_ms] or ["NaN"] * len(QUANTILES)
     for quantile, value in zip(QUANTILES, values, strict=True):
-        yield f"{name}{labels(cluster=cluster, success='true', quantile=str(quantile))} {value}\n"
-    own = labels(cluster=cluster, success="true")
+        yield f"{name}{labels(**names, success='true', quantile=str(quantile))} {value}\n"
+    own = labels(**names, success="true")
     yield f"{name}_count{own} {latency.samples}\n{name}_sum{own} {latency.sum_ms!r}\n"

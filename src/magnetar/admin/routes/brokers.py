@@ -32,11 +32,9 @@ async def health(call: Call) -> Response:
     broker = call.broker
     if await broker.metadata.get(paths.broker_path(broker.ownership.broker_id)) is None:
         raise UnhealthyError("this broker's registration is gone from the metadata store")
-    bookie = call.admin.bookie_statistics()
-    if bookie.failed:
-        raise UnhealthyError("the bookie failed and stores nothing; see the server's log")
-    if bookie.read_only:
-        raise UnhealthyError("the bookie is read-only: make room on its disk")
+    problem = call.admin.storage.problem()
+    if problem is not None:
+        raise UnhealthyError(problem)
     return text("ok")
 
 

@@ -6,6 +6,7 @@ moment may let go of the journal up to the commit that was durable at that momen
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from struct import Struct
 from struct import error as struct_error
 from typing import Final, NamedTuple
 
+from magnetar.base.errors import DiskFullError, DiskIOError
 from magnetar.bookkeeper.bookie.config import ENTRY_BYTES_MAX, BookieConfig
 from magnetar.bookkeeper.bookie.journal import Journal, ignore
 from magnetar.bookkeeper.bookie.journal_format import EXPLICIT_LAC, FENCE, KEY, pack_special
@@ -293,6 +295,21 @@ class AddPath:
             state  # should the deletion from the index fail, the next checkpoint keeps the tombstone
         )
 
+    async def journal_barrier(self, state: LedgerState) -> int:
+        """Wait until everything journaled so far, of this ledger and all others, is durable; answers the last commit's sequence.
+
+        Raises DiskFullError, DiskIOError.
+        """
+        durable: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        repeated = pack_special(state.ledger_id, KEY, state.master_key)  # says nothing new, and is ignored by a replay
+        self._journal.append(repeated, lambda code: None if durable.done() else durable.set_result(code))
+        code = await durable
+        if code == ReturnCode.READ_ONLY:
+            raise DiskFullError("no room for the journal")
+        if code != ReturnCode.OK:
+            raise DiskIOError("the journal has failed")
+        return self._journal.durable_sequence
+
     # ---- Conditions
 
     def set_read_only(self, read_only: bool, reserve: bool) -> None:
@@ -309,6 +326,10 @@ class AddPath:
     @property
     def read_only(self) -> bool:
         return self._read_only
+
+    @property
+    def takes_high_priority(self) -> bool:
+        return not self._read_only or self._reserve
 
     @property
     def waiting_count(self) -> int:

@@ -25,7 +25,7 @@ from magnetar.bookkeeper.bookie.directory_lock import DirectoryLock
 from magnetar.bookkeeper.bookie.disk import Disk, OsDisk
 from magnetar.bookkeeper.bookie.disk_monitor import DiskMonitor
 from magnetar.bookkeeper.bookie.flusher import Flusher
-from magnetar.bookkeeper.bookie.garbage_collector import GarbageCollector, LedgerExists, ListLedgers
+from magnetar.bookkeeper.bookie.garbage_collector import GarbageCollector, LedgerExists, LedgerHomes, ListLedgers
 from magnetar.bookkeeper.bookie.index import Index
 from magnetar.bookkeeper.bookie.index_factory import open_index
 from magnetar.bookkeeper.bookie.interpreter import hand_over
@@ -66,9 +66,10 @@ class BookieExecutors:
 class Bookie:
     """`async with Bookie(config) as bookie:`. Implements `BookieService`.
 
-    `list_ledgers`: the ids of all existing ledgers, for garbage collection; without it nothing is ever deleted. `ledger_exists`: asked
-    once more before a deletion. `on_fatal(error)`: the bookie has stopped itself; exit. `on_read_only_change(read_only)`: for
-    the registration. Raises StartupError (directory in use, wrong directory) and CorruptionError when entered.
+    `list_ledgers`: the ids of all existing ledgers, for garbage collection; without it nothing is ever deleted. `ledger_exists`:
+    asked once more before a deletion. `homes`: for giving up copies that the metadata does not count on. `on_fatal(error)`: the
+    bookie has stopped itself; exit. `on_read_only_change(read_only)`: for the registration. Raises StartupError (directory in
+    use, wrong directory) and CorruptionError when entered.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class Bookie:
         executors: BookieExecutors | None = None,
         list_ledgers: ListLedgers | None = None,
         ledger_exists: LedgerExists | None = None,
+        homes: LedgerHomes | None = None,
         cookie_store: CookieStore | None = None,
         on_fatal: Callable[[StorageError], None] | None = None,
         on_read_only_change: Callable[[bool], None] | None = None,
@@ -94,6 +96,7 @@ class Bookie:
         self._executors = executors or BookieExecutors.threads()
         self._list_ledgers = list_ledgers
         self._ledger_exists = ledger_exists
+        self._homes = homes
         self._cookie_store = cookie_store
         self._on_fatal = on_fatal
         self._on_read_only_change = on_read_only_change
@@ -150,6 +153,11 @@ class Bookie:
         """The disk is full: adds are refused."""
         return self._adds.read_only
 
+    @property
+    def takes_high_priority(self) -> bool:
+        """Adds of recovery find room, even in read-only mode."""
+        return self._adds.takes_high_priority
+
     def ledger_ids(self) -> list[int]:
         """Ledgers that this bookie holds something of, sorted."""
         return sorted(ledger_id for ledger_id, state in self._ledgers.items() if state.deleted_ms is None)
@@ -188,6 +196,7 @@ class Bookie:
             entry_log_bytes=logs.size_bytes,
             damaged_entry_logs=sum(meta.damaged for meta in list(logs.metas.values())),
             ledgers_deleted_total=garbage.ledgers_deleted_total,
+            overreplicated_deleted_total=garbage.overreplicated_deleted_total,
             entry_logs_deleted_total=garbage.logs_deleted_total,
             compacted_bytes_total=garbage.compacted_bytes_total,
             garbage_collections_failed_total=garbage.failed_total,
@@ -331,8 +340,10 @@ class Bookie:
             self._ledgers,
             self._list_ledgers,
             self._ledger_exists,
+            self._homes,
             self._adds.bury,
             self.checkpoint,
+            self._adds.journal_barrier,
             lambda: self._monitor.pressure,
         )
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection
-from typing import Final
+from contextlib import AbstractAsyncContextManager
+from typing import Final, Protocol
 
 from magnetar.base.clock import Clock
 from magnetar.base.errors import CorruptionError, MagnetarError
@@ -32,6 +33,21 @@ LedgerExists = Callable[[int], Awaitable[bool]]
 
 _LEDGERS_PER_STEP: Final = 64
 
+_AT_ONCE_MS: Final = 0
+"""Time of a tombstone that the next round removes: the ledger exists, and this bookie may be asked to store it again."""
+
+
+class LedgerHomes(Protocol):
+    """Which bookies a ledger's metadata names, as the collection of superfluous copies asks for it."""
+
+    async def stored_elsewhere(self, ledger_id: int) -> bool:
+        """The ledger is closed and none of its segments names this bookie. Must raise when it cannot know."""
+        ...
+
+    def lock(self, ledger_id: int) -> AbstractAsyncContextManager[bool]:
+        """The ledger's replication lock; False when somebody else holds it: a copy may be on its way to this bookie."""
+        ...
+
 
 class GarbageCollector:
     """`collect()` on the loop; the work itself runs on the storage thread under the storage lock, in steps."""
@@ -46,8 +62,10 @@ class GarbageCollector:
         ledgers: dict[int, LedgerState],
         list_ledgers: ListLedgers | None,
         ledger_exists: LedgerExists | None,
+        homes: LedgerHomes | None,
         bury: Callable[[LedgerState, int], None],
         checkpoint: Callable[[], Awaitable[None]],
+        journal_barrier: Callable[[LedgerState], Awaitable[int]],
         pressure: Callable[[], DiskPressure],
     ) -> None:
         self._config = config
@@ -58,12 +76,16 @@ class GarbageCollector:
         self._ledgers = ledgers
         self._list_ledgers = list_ledgers
         self._ledger_exists = ledger_exists
+        self._homes = homes
         self._bury = bury
         self._checkpoint = checkpoint
+        self._journal_barrier = journal_barrier
         self._pressure = pressure
+        self._homes_at_s = clock.monotonic_s() + config.gc_overreplicated_interval_s
         self._minor_at_s = clock.monotonic_s() + config.minor_compaction_interval_s
         self._major_at_s = clock.monotonic_s() + config.major_compaction_interval_s
         self.ledgers_deleted_total = 0
+        self.overreplicated_deleted_total = 0
         self.logs_deleted_total = 0
         self.compacted_bytes_total = 0
         self.failed_total = 0
@@ -78,6 +100,8 @@ class GarbageCollector:
             if self._list_ledgers is not None:
                 await self._delete_ledgers(self._list_ledgers)
             await self._expire_tombstones()
+            if self._homes is not None and self._homes_are_due(major):
+                await self._delete_overreplicated(self._homes)
             await self._delete_logs()
             await self._compact(self._due_ratio(major))
         except MagnetarError as error:
@@ -110,6 +134,29 @@ class GarbageCollector:
             self._storage.index.delete_ledger(ledger_id, tombstone)
         self._storage.index.sync()
 
+    def _homes_are_due(self, now: bool) -> bool:
+        interval_s, now_s = self._config.gc_overreplicated_interval_s, self._clock.monotonic_s()
+        if not interval_s or (not now and now_s < self._homes_at_s):
+            return False
+        self._homes_at_s = now_s + interval_s
+        return True
+
+    async def _delete_overreplicated(self, homes: LedgerHomes) -> None:
+        """What re-replication has given to other bookies. The metadata is read again inside the lock that replicators hold."""
+        for ledger_id in sorted(ledger_id for ledger_id, state in self._ledgers.items() if state.deleted_ms is None):
+            if not await homes.stored_elsewhere(ledger_id):
+                continue
+            async with homes.lock(ledger_id) as locked:
+                if not locked or not await homes.stored_elsewhere(ledger_id):
+                    continue
+                async with self._storage_lock:
+                    state = self._ledgers.get(ledger_id)
+                    if state is None or state.deleted_ms is not None:
+                        continue
+                    self._bury(state, _AT_ONCE_MS)
+                    await self._executor.run(self._delete_from_index, [(ledger_id, state.pack())])
+                self.overreplicated_deleted_total += 1
+
     async def _expire_tombstones(self) -> None:
         before_ms = self._clock.now_ms() - int(self._config.tombstone_retention_s * 1000)
         old = [
@@ -117,7 +164,11 @@ class GarbageCollector:
         ]
         if not old:
             return
-        await self._checkpoint()  # the journal must not hold entries of a ledger that nobody remembers
+        # The journal must not hold entries of a ledger that nobody remembers: a replay would take that for damage.
+        barrier = await self._journal_barrier(self._ledgers[old[-1]])
+        await self._checkpoint()
+        if self._storage.mark.sequence < barrier:
+            return  # no room for the checkpoint
         async with self._storage_lock:
             await self._executor.run(self._forget, old)
             for ledger_id in old:

@@ -48,6 +48,7 @@ class BookieStatistics:
     entry_log_bytes: int
     damaged_entry_logs: int
     ledgers_deleted_total: int
+    overreplicated_deleted_total: int
     entry_logs_deleted_total: int
     compacted_bytes_total: int
     garbage_collections_failed_total: int

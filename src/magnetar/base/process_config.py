@@ -1,0 +1,166 @@
+"""The configurations of a cluster's processes: each a frozen dataclass put together from the parts that they share.
+
+Keys are BookKeeper's (bookie, auto-recovery), Pulsar's (broker) and ZooKeeper's (metadata server).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from magnetar.base.autorecovery_settings import AutorecoverySettings
+from magnetar.base.bookie_settings import BookieSettings
+from magnetar.base.broker_settings import BrokerSettings
+from magnetar.base.config import StandaloneConfig
+from magnetar.base.errors import ConfigError
+from magnetar.base.listen_settings import ListenSettings, is_loopback
+from magnetar.base.settings import setting
+
+METADATA_URL_FORMS = "zk:HOST:PORT[,HOST:PORT...]"
+
+ProcessConfig = TypeVar(
+    "ProcessConfig", "BookieProcessConfig", "BrokerProcessConfig", "AutorecoveryConfig", "MetadataServerConfig"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BookieProcessConfig(ListenSettings, BookieSettings, AutorecoverySettings):
+    """`magnetar bookie`."""
+
+    data_dir: Path = setting(Path("magnetar-bookie"), "dataDir", "Directory that holds journal and ledgers.")
+    journal_directory: str = setting("", "journalDirectory", "The journal elsewhere, best on a disk of its own.")
+    ledger_directory: str = setting("", "ledgerDirectories", "Entry logs and index elsewhere; one directory.")
+    port: int = setting(
+        3181, "bookiePort", "Port of the BookKeeper protocol; 0 takes any free one.", minimum=0, maximum=65535
+    )
+    http_port: int = setting(
+        8000,
+        "httpServerPort",
+        "Port of metrics, health and bookie info; 0 takes any free one, -1: none.",
+        minimum=-1,
+        maximum=65535,
+    )
+    bookie_id: str = setting("", "bookieId", "Name in ledger metadata, for ever; empty: the advertised HOST:PORT.")
+    metadata_service_uri: str = setting("", "metadataServiceUri", f"Metadata store: {METADATA_URL_FORMS}.")
+    zk_timeout_ms: int = setting(
+        10_000, "zkTimeout", "Silence after which the metadata store gives the bookie up.", unit="ms", minimum=100
+    )
+    auto_recovery_daemon_enabled: bool = setting(
+        False, "autoRecoveryDaemonEnabled", "Run auto-recovery inside the bookie. BookKeeper: true."
+    )
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError."""
+        check_listening(self)
+        self.check_bookie()
+        check_metadata_url(self.metadata_service_uri, "metadataServiceUri", "--metadata-url")
+
+    def warnings(self) -> list[str]:
+        """What the operator must hear about at every start, one line each."""
+        return self.bookie_warnings() + open_door_warnings(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokerProcessConfig(BrokerSettings):
+    """`magnetar broker`."""
+
+    metadata_store_url: str = setting("", "metadataStoreUrl", f"Metadata store: {METADATA_URL_FORMS}.")
+    metadata_store_session_timeout_ms: int = setting(
+        30_000,
+        "metadataStoreSessionTimeoutMillis",
+        "Silence after which the metadata store gives the broker up.",
+        unit="ms",
+        minimum=100,
+    )
+    managed_ledger_ensemble_size: int = setting(
+        2, "managedLedgerDefaultEnsembleSize", "Bookies a ledger is spread over.", minimum=1
+    )
+    managed_ledger_write_quorum: int = setting(2, "managedLedgerDefaultWriteQuorum", "Copies of each entry.", minimum=1)
+    managed_ledger_ack_quorum: int = setting(
+        2, "managedLedgerDefaultAckQuorum", "Copies on disk before an entry counts as stored.", minimum=1
+    )
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError."""
+        self.check_broker()
+        check_metadata_url(self.metadata_store_url, "metadataStoreUrl", "--metadata-url")
+
+    def warnings(self) -> list[str]:
+        """What the operator must hear about at every start, one line each."""
+        return self.broker_warnings()
+
+
+@dataclass(frozen=True, kw_only=True)
+class AutorecoveryConfig(ListenSettings, AutorecoverySettings):
+    """`magnetar autorecovery`."""
+
+    http_port: int = setting(
+        8001,
+        "httpServerPort",
+        "Port of metrics and health; 0 takes any free one, -1: none.",
+        minimum=-1,
+        maximum=65535,
+    )
+    metadata_service_uri: str = setting("", "metadataServiceUri", f"Metadata store: {METADATA_URL_FORMS}.")
+    zk_timeout_ms: int = setting(
+        10_000, "zkTimeout", "Silence after which the metadata store gives this process up.", unit="ms", minimum=100
+    )
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError."""
+        check_listening(self)
+        check_metadata_url(self.metadata_service_uri, "metadataServiceUri", "--metadata-url")
+
+    def warnings(self) -> list[str]:
+        """What the operator must hear about at every start, one line each."""
+        return open_door_warnings(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetadataServerConfig(ListenSettings):
+    """`magnetar metadata-server`."""
+
+    data_dir: Path = setting(Path("magnetar-metadata"), "dataDir", "Directory that holds the metadata.")
+    port: int = setting(
+        2181, "clientPort", "Port of ZooKeeper's protocol; 0 takes any free one.", minimum=0, maximum=65535
+    )
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError."""
+        check_listening(self)
+
+    def warnings(self) -> list[str]:
+        """What the operator must hear about at every start, one line each."""
+        return open_door_warnings(self)
+
+
+CONFIGURATIONS: tuple[type, ...] = (
+    StandaloneConfig,
+    BookieProcessConfig,
+    BrokerProcessConfig,
+    AutorecoveryConfig,
+    MetadataServerConfig,
+)
+"""One environment may configure several kinds of processes: each takes what it knows and leaves alone what another knows."""
+
+
+def check_listening(config: ListenSettings) -> None:
+    """Nobody is let in from outside by accident. Raises ConfigError."""
+    if not config.insecure_listen and not is_loopback(config.bind_address):
+        raise ConfigError(
+            f"bindAddress {config.bind_address} lets other machines in and nothing asks who they are; "
+            "say --insecure-listen (insecureListen=true) if that is wanted"
+        )
+
+
+def open_door_warnings(config: ListenSettings) -> list[str]:
+    if is_loopback(config.bind_address):
+        return []
+    return [f"insecureListen: anybody who reaches {config.bind_address} may read, write and delete everything"]
+
+
+def check_metadata_url(url: str, key: str, option: str) -> None:
+    """Raises ConfigError when there is none; what it means is decided when it is opened."""
+    if not url:
+        raise ConfigError(f"{key} is not set: which metadata store? Say {option} {METADATA_URL_FORMS}")

@@ -1,0 +1,85 @@
+"""`magnetar autorecovery`: auditor and replication worker in a process of their own. A bookie may run them as well."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+
+from magnetar.admin.http_server import HttpServer
+from magnetar.base.autorecovery_settings import AutorecoverySettings
+from magnetar.base.clock import Clock, SystemClock
+from magnetar.base.network import AsyncioNetwork
+from magnetar.base.process_config import AutorecoveryConfig
+from magnetar.bookkeeper.autorecovery.config import AutoRecoveryConfig
+from magnetar.bookkeeper.autorecovery.service import AutoRecovery
+from magnetar.bookkeeper.cluster import initialize_cluster
+from magnetar.metadata.store import MetadataStore
+from magnetar.processes.autorecovery_http import autorecovery_app
+from magnetar.processes.composition import Composition
+from magnetar.processes.ledger_client import open_ledger_client
+from magnetar.processes.metadata_access import open_metadata
+from magnetar.processes.serving import serve_until_told
+
+
+def autorecovery_config(config: AutorecoverySettings) -> AutoRecoveryConfig:
+    """From the configuration file's settings. Raises ConfigError."""
+    return AutoRecoveryConfig(
+        lost_bookie_recovery_delay_s=config.lost_bookie_recovery_delay_s,
+        auditor_periodic_bookie_check_interval_s=config.auditor_periodic_bookie_check_interval_s,
+        auditor_periodic_check_interval_s=config.auditor_periodic_check_interval_s,
+        auditor_replicas_check_interval_s=config.auditor_periodic_replicas_check_interval_s,
+        auditor_ledger_verification_percentage=config.auditor_ledger_verification_percentage,
+        open_ledger_rereplication_grace_period_s=config.open_ledger_rereplication_grace_period_ms / 1000,
+        rereplication_entry_batch_size=config.rereplication_entry_batch_size,
+        replication_rate_by_bytes=config.replication_rate_by_bytes,
+    )
+
+
+async def open_autorecovery(
+    config: AutorecoverySettings,
+    name: str,
+    metadata: MetadataStore,
+    clock: Clock,
+    rng: random.Random,
+    stack: AsyncExitStack,
+) -> AutoRecovery:
+    """Runs for as long as `stack` lasts. `name`: unique in the cluster."""
+    client, directory = await open_ledger_client(metadata, clock, rng, stack)
+    own_rng = random.Random(rng.random())
+    recovery = AutoRecovery(metadata, client, directory, clock, own_rng, autorecovery_config(config), name)
+    return await stack.enter_async_context(recovery)
+
+
+class AutorecoveryProcess(Composition):
+    """Votes and locks are ephemeral: when its session ends, another one takes over, and this one begins anew."""
+
+    def __init__(self, config: AutorecoveryConfig) -> None:
+        super().__init__()
+        self.config = config
+        self._urls: list[str] = []
+
+    @property
+    def urls(self) -> Sequence[str]:
+        return self._urls
+
+    async def _start(self) -> None:
+        config, stack = self.config, self._stack
+        clock, rng = SystemClock(), random.Random(os.urandom(16))
+        listener = AsyncioNetwork().bind(config.bind_address, config.http_port) if config.http_port >= 0 else None
+        if listener is not None:
+            stack.push_async_callback(listener.close)
+        metadata = await open_metadata(config.metadata_service_uri, config.zk_timeout_ms / 1000, clock, stack)
+        await initialize_cluster(metadata, rng)
+        name = f"autorecovery-{rng.getrandbits(64):016x}"
+        self.recovery = await open_autorecovery(config, name, metadata, clock, rng, stack)
+        if listener is not None:
+            http = await stack.enter_async_context(HttpServer(autorecovery_app(self.recovery.statistics)))
+            await http.serve(listener.socket)
+            self._urls = [f"http://{config.advertised_host}:{listener.port}"]
+
+
+async def run(config: AutorecoveryConfig) -> int:
+    """Serve until SIGINT or SIGTERM. Returns the exit code."""
+    return await serve_until_told(AutorecoveryProcess(config), config.warnings())

@@ -1,0 +1,30 @@
+"""What auto-recovery tells over HTTP: metrics and health."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from magnetar.admin.metrics.exposition import CONTENT_TYPE, process_text
+from magnetar.admin.metrics.families import families
+from magnetar.bookkeeper.autorecovery.statistics import AutoRecoveryStatistics
+
+
+def autorecovery_families(statistics: AutoRecoveryStatistics) -> Iterator[str]:
+    """`autorecovery_*`: every counter under its own name."""
+    return families(((f"autorecovery_{name}", value) for name, value in asdict(statistics).items()), "")
+
+
+def autorecovery_app(statistics: AutoRecoveryStatistics) -> Starlette:
+    async def metrics(request: Request) -> Response:
+        return Response("".join(autorecovery_families(statistics)) + process_text(), media_type=CONTENT_TYPE)
+
+    async def health(request: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    return Starlette(routes=[Route("/metrics", metrics), Route("/healthz", health)])

@@ -1,0 +1,132 @@
+"""`magnetar bookie`: one bookie behind BookKeeper's protocol, registered in the cluster's metadata."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from magnetar.admin.http_server import HttpServer
+from magnetar.base.clock import SystemClock
+from magnetar.base.network import AsyncioNetwork, SocketListener
+from magnetar.base.process_config import BookieProcessConfig
+from magnetar.base.tasks import TaskScope
+from magnetar.bookkeeper.autorecovery.service import AutoRecovery
+from magnetar.bookkeeper.bookie.bookie import Bookie
+from magnetar.bookkeeper.bookie.disk import Disk
+from magnetar.bookkeeper.bookie.server import BookieServer
+from magnetar.bookkeeper.client.ledger_manager import LedgerManager
+from magnetar.bookkeeper.cluster import MetadataCookies, initialize_cluster
+from magnetar.bookkeeper.ledger_homes import MetadataLedgerHomes
+from magnetar.bookkeeper.registration import BookieRegistration
+from magnetar.bookkeeper.service_info import BOOKIE_RPC, BookieServiceInfo, Endpoint
+from magnetar.processes.autorecovery import open_autorecovery
+from magnetar.processes.autorecovery_http import autorecovery_families
+from magnetar.processes.bookie_config import bookie_config
+from magnetar.processes.bookie_http import bookie_app
+from magnetar.processes.composition import Composition
+from magnetar.processes.directories import prepare_directory
+from magnetar.processes.former_self import forget_former_bookie
+from magnetar.processes.metadata_access import open_metadata
+from magnetar.processes.serving import serve_until_told
+
+
+class BookieProcess(Composition):
+    """Serves before it registers, and stops serving after it has left the lists."""
+
+    def __init__(self, config: BookieProcessConfig, disk: Disk | None = None) -> None:
+        """`disk`: the operating system's files by default."""
+        super().__init__()
+        self.config = config
+        self._disk = disk
+        self._registration: BookieRegistration | None = None
+        self._recovery: AutoRecovery | None = None
+        self._urls: list[str] = []
+
+    @property
+    def urls(self) -> Sequence[str]:
+        return self._urls
+
+    async def _start(self) -> None:
+        config, stack = self.config, self._stack
+        clock, rng = SystemClock(), random.Random(os.urandom(16))
+        network = AsyncioNetwork()
+        listener = network.bind(config.bind_address, config.port)
+        stack.push_async_callback(listener.close)
+        http_listener = network.bind(config.bind_address, config.http_port) if config.http_port >= 0 else None
+        if http_listener is not None:
+            stack.push_async_callback(http_listener.close)
+        bookie_id = config.bookie_id or f"{config.advertised_host}:{listener.port}"
+        prepare_directory(config.data_dir)
+        metadata = await open_metadata(config.metadata_service_uri, config.zk_timeout_ms / 1000, clock, stack)
+        instance_id = await initialize_cluster(metadata, rng)
+        manager = LedgerManager(metadata)
+        self.bookie = Bookie(
+            replace(
+                bookie_config(config, config.data_dir, bookie_id, instance_id),
+                journal_dir=_path(config.journal_directory),
+                ledger_dir=_path(config.ledger_directory),
+            ),
+            clock=clock,
+            disk=self._disk,
+            rng=random.Random(rng.random()),
+            list_ledgers=manager.list_ids,
+            ledger_exists=manager.exists,
+            homes=MetadataLedgerHomes(metadata, bookie_id),
+            cookie_store=MetadataCookies(metadata),
+            on_fatal=self.fail,
+            on_read_only_change=self._read_only_changed,
+        )
+        await stack.enter_async_context(self.bookie)
+        scope = await stack.enter_async_context(TaskScope("bookie server"))
+        server = BookieServer(self.bookie, scope)
+        stack.push_async_callback(server.close)
+        await server.serve(listener)
+        http_port = await self._serve_http(http_listener, scope)
+        info = self._service_info(listener.port, http_port)
+        await forget_former_bookie(metadata, bookie_id, info.to_bytes())
+        self._registration = BookieRegistration(
+            metadata,
+            bookie_id,
+            info,
+            read_only=self.bookie.read_only,
+            on_refused=self.fail,
+        )
+        await stack.enter_async_context(self._registration)
+        if config.auto_recovery_daemon_enabled:
+            self._recovery = await open_autorecovery(config, bookie_id, metadata, clock, rng, stack)
+        self._urls = [f"bookie://{config.advertised_host}:{listener.port}"]
+        if http_port:
+            self._urls.append(f"http://{config.advertised_host}:{http_port}")
+
+    async def _serve_http(self, listener: SocketListener | None, scope: TaskScope) -> int:
+        if listener is None:
+            return 0
+        http = await self._stack.enter_async_context(HttpServer(bookie_app(self.bookie, scope, self._extra_metrics)))
+        await http.serve(listener.socket)
+        return listener.port
+
+    def _extra_metrics(self) -> str:
+        return "" if self._recovery is None else "".join(autorecovery_families(self._recovery.statistics))
+
+    def _service_info(self, port: int, http_port: int) -> BookieServiceInfo:
+        host = self.config.advertised_host
+        endpoints = [Endpoint(BOOKIE_RPC, host, port)]
+        if http_port:
+            endpoints.append(Endpoint("httpserver", host, http_port, "http"))
+        return BookieServiceInfo(tuple(endpoints))
+
+    def _read_only_changed(self, read_only: bool) -> None:
+        if self._registration is not None:
+            self._registration.set_read_only(read_only)
+
+
+def _path(text: str) -> Path | None:
+    return Path(text) if text else None
+
+
+async def run(config: BookieProcessConfig) -> int:
+    """Serve until SIGINT or SIGTERM. Returns the exit code."""
+    return await serve_until_told(BookieProcess(config), config.warnings())

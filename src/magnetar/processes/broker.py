@@ -1,0 +1,79 @@
+"""`magnetar broker`: a broker with its admin API, on bookies and a metadata store that lie elsewhere."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Sequence
+
+from magnetar.admin.server import AdminServer
+from magnetar.base.clock import SystemClock
+from magnetar.base.process_config import BrokerProcessConfig
+from magnetar.bookkeeper.bookie.statistics import BookieStatistics
+from magnetar.bookkeeper.client.bookies import BookieDirectory
+from magnetar.bookkeeper.cluster import initialize_cluster
+from magnetar.broker.service import Broker
+from magnetar.processes.broker_config import broker_config
+from magnetar.processes.broker_serving import serve_broker
+from magnetar.processes.composition import Composition
+from magnetar.processes.former_self import forget_former_broker
+from magnetar.processes.ledger_client import open_ledger_client
+from magnetar.processes.listeners import Listeners
+from magnetar.processes.metadata_access import end_with_session, open_metadata
+from magnetar.processes.serving import serve_until_told
+
+
+class BrokerProcess(Composition):
+    """Ends when its session with the metadata store does: what it owned may be served by another broker then."""
+
+    def __init__(self, config: BrokerProcessConfig) -> None:
+        super().__init__()
+        self.config = config
+
+    @property
+    def urls(self) -> Sequence[str]:
+        return self.broker.config.service_url, self.broker.config.web_service_url
+
+    async def _start(self) -> None:
+        config, stack = self.config, self._stack
+        clock, rng = SystemClock(), random.Random(os.urandom(16))
+        listeners = Listeners(config)
+        stack.push_async_callback(listeners.close)
+        timeout_s = config.metadata_store_session_timeout_ms / 1000
+        metadata = await open_metadata(config.metadata_store_url, timeout_s, clock, stack)
+        stack.callback(end_with_session(metadata, "the broker", self.fail))
+        await initialize_cluster(metadata, rng)
+        client, directory = await open_ledger_client(metadata, clock, rng, stack)
+        settings = broker_config(config, listeners)
+        await forget_former_broker(metadata, settings)
+        self.broker = Broker(
+            config=settings, metadata=metadata, bookkeeper=client, clock=clock, rng=random.Random(rng.random())
+        )
+        await stack.enter_async_context(self.broker)
+        storage = RemoteStorage(directory, config.managed_ledger_ensemble_size)
+        # `failed` without a failure: the server was told over HTTP to stop
+        admin = await stack.enter_async_context(AdminServer(self.broker, config, storage, self.failed.set))
+        await serve_broker(self.broker, admin, listeners)
+
+
+class RemoteStorage:
+    """What the admin side says about the bookies."""
+
+    def __init__(self, directory: BookieDirectory, ensemble_size: int) -> None:
+        self._directory = directory
+        self._ensemble_size = ensemble_size
+
+    def problem(self) -> str | None:
+        """Topics that write to a ledger already may go on; new ledgers cannot be made."""
+        writable = len(self._directory.writable())
+        if writable >= self._ensemble_size:
+            return None
+        return f"a ledger needs {self._ensemble_size} writable bookies and there are {writable}; start more of them"
+
+    def bookie_statistics(self) -> BookieStatistics | None:
+        return None
+
+
+async def run(config: BrokerProcessConfig) -> int:
+    """Serve until SIGINT or SIGTERM. Returns the exit code."""
+    return await serve_until_told(BrokerProcess(config), config.warnings())

@@ -1,0 +1,102 @@
+"""How each process of a cluster is called."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from magnetar.base.config import StandaloneConfig
+from magnetar.base.errors import ConfigError
+from magnetar.base.process_config import (
+    AutorecoveryConfig,
+    BookieProcessConfig,
+    BrokerProcessConfig,
+    MetadataServerConfig,
+)
+from magnetar.base.settings import Setting, find, parse, table_of
+from magnetar.processes.cluster.plan import (
+    AUTORECOVERY,
+    BOOKIE,
+    BROKER,
+    METADATA,
+    ClusterPlan,
+    ProcessPlan,
+    SettingPlan,
+)
+
+_CONFIGURATIONS: dict[str, type] = {
+    METADATA: MetadataServerConfig,
+    BOOKIE: BookieProcessConfig,
+    BROKER: BrokerProcessConfig,
+    AUTORECOVERY: AutorecoveryConfig,
+}
+
+_SUBCOMMANDS = {METADATA: "metadata-server", BOOKIE: "bookie", BROKER: "broker", AUTORECOVERY: "autorecovery"}
+
+_OWN = frozenset(
+    {"data_dir", "port", "http_port", "bind_address", "metadata_service_uri", "metadata_store_url", "cluster_name"}
+)
+"""Fields that the cluster sets itself."""
+
+
+def magnetar_command(directory: Path, plan: ClusterPlan, process: ProcessPlan) -> list[str]:
+    """The arguments of one of our own processes."""
+    words = [sys.executable, "-m", "magnetar", _SUBCOMMANDS[process.role]]
+    if process.role in (METADATA, BOOKIE):
+        words += ["--data-dir", str(directory / process.name)]
+    main = next((purpose for purpose in ("bookie", "pulsar", "zk") if purpose in process.ports), None)
+    if main is not None:
+        words += ["--port", str(process.ports[main])]
+    if "http" in process.ports:
+        words += ["--http-port", str(process.ports["http"])]
+    if process.role != METADATA:
+        words += ["--metadata-url", plan.metadata_url]
+    for key, value in _settings_of(plan, process).items():
+        words += ["--set", f"{key}={value}"]
+    return words
+
+
+def _settings_of(plan: ClusterPlan, process: ProcessPlan) -> dict[str, str]:
+    """What was said for the process wins over what was said for its role, and that over what was said for all."""
+    table = table_of(_CONFIGURATIONS[process.role])
+    settings: dict[str, str] = {}
+    if process.role == BROKER:
+        sizes = ("managedLedgerDefaultEnsembleSize", "managedLedgerDefaultWriteQuorum", "managedLedgerDefaultAckQuorum")
+        settings = {key: str(size) for key, size in zip(sizes, plan.ensemble, strict=True)}
+    for target in ("", process.role, process.name):
+        settings |= {
+            each.key: each.value for each in plan.settings if each.target == target and _knows(table, each.key)
+        }
+    return settings
+
+
+def parse_setting(word: str, names: frozenset[str]) -> SettingPlan:
+    """`KEY=VALUE` for whoever knows the key, `ROLE.KEY=VALUE` or `NAME.KEY=VALUE` for some. Raises ConfigError."""
+    left, separator, value = word.partition("=")
+    if not separator:
+        raise ConfigError(f"--set {word}: expected KEY=VALUE, or ROLE.KEY=VALUE or NAME.KEY=VALUE for some processes")
+    target, dot, key = left.strip().rpartition(".")
+    if dot and target not in _CONFIGURATIONS and target not in names:
+        known = ", ".join([*_CONFIGURATIONS, *sorted(names)])
+        raise ConfigError(f"--set {word}: {target!r} is neither a role nor a process; there are {known}")
+    role = target if target in _CONFIGURATIONS else target.rstrip("0123456789")
+    tables = (
+        [table_of(_CONFIGURATIONS[role])] if role in _CONFIGURATIONS else [*map(table_of, _CONFIGURATIONS.values())]
+    )
+    row = _find(tables, key, f"--set {word}")
+    if row.name in _OWN:
+        raise ConfigError(f"--set {word}: {row.key} is set by the cluster itself")
+    parse(row, value, f"--set {word}")
+    return SettingPlan(target, row.key, value.strip())
+
+
+def _find(tables: list[dict[str, Setting]], key: str, where: str) -> Setting:
+    for table in tables:
+        if _knows(table, key):
+            return find(table, key, where)
+    merged = {name: row for table in [table_of(StandaloneConfig), *tables] for name, row in table.items()}
+    return find(merged, key, where)
+
+
+def _knows(table: dict[str, Setting], key: str) -> bool:
+    return key in table or any(row.key == key for row in table.values())
