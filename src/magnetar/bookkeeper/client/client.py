@@ -109,7 +109,7 @@ class BookKeeperClient:
             raise LedgerUnauthorizedError(f"ledger {ledger_id} has another password")
         source = LedgerSource(ledger_id, metadata, password, self._bookies)
         if recover and metadata.state is not LedgerState.CLOSED:
-            metadata = source.metadata = await recover_ledger(source, version, self._manager)
+            metadata = source.metadata = await recover_ledger(source, version, self._context)
         if metadata.state is LedgerState.CLOSED:
             return LedgerReader(source, metadata.last_entry_id, metadata.length)
         lac = await LastConfirmedRead(source, fence=False).run()
