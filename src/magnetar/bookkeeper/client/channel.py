@@ -80,6 +80,10 @@ class RemoteBookie:
         self._v2.lane.forget_failures()
         self._v3.lane.forget_failures()
 
+    def retire(self) -> None:
+        """The bookie's registration is gone: use the connections that there are, make no others until it is announced."""
+        self._v2.lane.retired = self._v3.lane.retired = True
+
     def close(self) -> None:
         """Answer what is under way with BOOKIE_UNAVAILABLE, as everything from now on."""
         self._v2.lane.close()

@@ -81,6 +81,7 @@ class Lane:
         "_user",
         "closed",
         "connections_total",
+        "retired",
         "ticks",
         "up",
     )
@@ -103,6 +104,8 @@ class Lane:
         self.ticks = 0
         self.connections_total = 0
         self.closed = False
+        self.retired = False
+        """The connection that there is may be used; no other is made."""
         self.up = False
         """There is a connection, or one is being made: what is written will be sent."""
 
@@ -136,7 +139,7 @@ class Lane:
     def connect(self) -> bool:
         """Begin to connect. False: closed, or the last attempt failed so recently that another one makes no sense."""
         environment = self._environment
-        if self.closed or environment.clock.monotonic_s() < self._retry_at_s:
+        if self.closed or self.retired or environment.clock.monotonic_s() < self._retry_at_s:
             return False
         self._loop = asyncio.get_running_loop()
         work = self._connect()
@@ -151,6 +154,7 @@ class Lane:
 
     def forget_failures(self) -> None:
         """Somebody knows that the bookie is there: the next request may connect at once."""
+        self.retired = False
         self._failures = 0
         self._retry_at_s = 0.0
 

@@ -1,0 +1,137 @@
+"""TLS by START_TLS, and authentication, between channel and server, and on the wire."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+import pytest
+
+from magnetar.bookkeeper.bookie.server_io import FrameConnection
+from magnetar.bookkeeper.codes import BOOKIE_UNAVAILABLE, ReturnCode
+from magnetar.bookkeeper.errors import LedgerUnauthorizedError
+from magnetar.wire.bookkeeper import BookkeeperProtocol_pb2 as pb
+from magnetar.wire.bookkeeper import v2
+from magnetar.wire.bookkeeper.frames import encode_frame
+from tests.integration.bookkeeper.remote import answer, served_bookie
+from tests.support.certificates import Authority
+from tests.unit.bookkeeper.bookie_helpers import KEY, entry
+
+
+class Secret:
+    """Both sides of a conversation in two rounds: a name, a challenge, the secret with the challenge."""
+
+    plugin_name = "test.secret"
+
+    def __init__(self, secret: bytes = b"swordfish") -> None:
+        self.secret = secret
+
+    def new_session(self, connection: FrameConnection | None = None) -> _SecretSession:
+        return _SecretSession(self.secret)
+
+
+class _SecretSession:
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+        self.passed = False
+
+    # the bookie's side, and (from the second message on) the client's
+    def start(self) -> bytes:
+        return b"hello"
+
+    def process(self, payload: bytes) -> bytes | None:
+        if payload == b"hello":
+            return b"challenge"
+        if payload == b"challenge":
+            return b"challenge" + self._secret
+        if payload == b"welcome":
+            return None
+        if payload != b"challenge" + self._secret:
+            raise LedgerUnauthorizedError("wrong secret")
+        self.passed = True
+        return b"welcome"
+
+
+@pytest.fixture
+def contexts(tmp_path: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """(the bookie's, the client's)."""
+    authority = Authority(tmp_path / "ca")
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(*authority.sign("bookie"))
+    return server, ssl.create_default_context(cafile=str(authority.file))
+
+
+async def test_everything_over_tls(tmp_path: Path, contexts: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
+    server, client = contexts
+    async with served_bookie(tmp_path / "b", start_tls=server) as served:
+        channel = served.channel(tls=client)
+        payload = b"x" * 200_000
+        for entry_id in range(20):
+            assert await answer(channel.add_entry, 7, entry_id, entry(7, entry_id, payload), KEY, 0) == ReturnCode.OK
+        assert await answer(channel.read_entry, 7, 3, 0, b"") == (ReturnCode.OK, entry(7, 3, payload))
+        assert await answer(channel.last_confirmed, 7) == (ReturnCode.OK, 18)
+        clear = served.channel()
+        assert await answer(clear.add_entry, 8, 0, entry(8, 0), KEY, 0) == ReturnCode.OK, "it is offered, not forced"
+
+
+async def test_tls_that_cannot_be(tmp_path: Path, contexts: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
+    server, client = contexts
+    async with served_bookie(tmp_path / "without") as served:
+        assert await answer(served.channel(tls=client).force_ledger, 7) == BOOKIE_UNAVAILABLE
+    async with served_bookie(tmp_path / "stranger", start_tls=server) as served:
+        trusting_nobody = ssl.create_default_context()
+        channel = served.channel(tls=trusting_nobody)
+        assert await answer(channel.add_entry, 7, 0, entry(7, 0), KEY, 0) == BOOKIE_UNAVAILABLE
+
+
+async def test_nothing_in_the_clear_counts_after_start_tls(
+    tmp_path: Path, contexts: tuple[ssl.SSLContext, ssl.SSLContext]
+) -> None:
+    """A request injected behind START_TLS must not be taken for one that came through TLS."""
+    async with served_bookie(tmp_path / "b", start_tls=contexts[0]) as served:
+        wire = await served.wire()
+        header = pb.BKPacketHeader(version=3, operation=pb.START_TLS, txnId=1)
+        request = pb.Request(header=header, startTLSRequest=pb.StartTLSRequest())
+        packed = entry(7, 0)
+        wire.send(encode_frame(request.SerializeToString()), v2.encode_add_head(0, KEY, len(packed)), packed)
+        assert await wire.ended()
+        assert served.bookie.ledger_ids() == []
+
+
+async def test_the_known_are_served_and_strangers_are_not(tmp_path: Path) -> None:
+    async with served_bookie(tmp_path, auth=Secret()) as served:
+        channel = served.channel(auth=Secret())
+        assert await answer(channel.add_entry, 7, 0, entry(7, 0), KEY, 0) == ReturnCode.OK
+        assert await answer(channel.force_ledger, 7) == ReturnCode.OK
+        stranger = served.channel()
+        assert await answer(stranger.add_entry, 7, 1, entry(7, 1), KEY, 0) == ReturnCode.UNAUTHORIZED
+        assert await answer(stranger.read_entry, 7, 0, 0, b"") == (ReturnCode.UNAUTHORIZED, None)
+        assert await answer(stranger.read_batch, 7, 0, 1, 100) == (ReturnCode.UNAUTHORIZED, [])
+        assert await answer(stranger.read_lac, 7) == (ReturnCode.UNAUTHORIZED, None, None)
+        assert await answer(stranger.list_entries, 7) == (ReturnCode.UNAUTHORIZED, None)
+        liar = served.channel(auth=Secret(b"guess"))
+        assert await answer(liar.add_entry, 7, 1, entry(7, 1), KEY, 0) == BOOKIE_UNAVAILABLE
+        assert await answer(liar.force_ledger, 7) == BOOKIE_UNAVAILABLE
+
+
+async def test_a_client_that_offers_authentication_nobody_wants_is_served(tmp_path: Path) -> None:
+    async with served_bookie(tmp_path) as served:
+        channel = served.channel(auth=Secret())
+        assert await answer(channel.add_entry, 7, 0, entry(7, 0), KEY, 0) == ReturnCode.OK
+        assert await answer(channel.force_ledger, 7) == ReturnCode.OK
+
+
+async def test_authentication_by_another_plugin_ends_the_connection(tmp_path: Path) -> None:
+    async with served_bookie(tmp_path, auth=Secret()) as served:
+        wire = await served.wire()
+        message = pb.AuthMessage(authPluginName="other", payload=b"hello").SerializeToString()
+        wire.send(v2.encode_auth(v2.request_header(v2.AUTH, 0), message))
+        assert await wire.ended()
+
+
+async def test_authentication_through_tls(tmp_path: Path, contexts: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
+    server, client = contexts
+    async with served_bookie(tmp_path / "b", start_tls=server, auth=Secret()) as served:
+        channel = served.channel(tls=client, auth=Secret())
+        assert await answer(channel.add_entry, 7, 0, entry(7, 0), KEY, 0) == ReturnCode.OK
+        assert await answer(channel.force_ledger, 7) == ReturnCode.OK
