@@ -29,6 +29,7 @@ ENV_PREFIX = "MAGNETAR_"
 ENV_RESERVED = frozenset(
     {
         "MAGNETAR_CONFIG",
+        "MAGNETAR_METADATA_URL",
         "MAGNETAR_URL",
         "MAGNETAR_ADMIN_URL",
         "MAGNETAR_TOKEN",

@@ -148,6 +148,25 @@ class LockLostError(LedgerError):
     retriable = True
 
 
+class BookieStillRegisteredError(LedgerError):
+    """The bookie serves; what is asked for is done to bookies that are stopped."""
+
+    slug = "bookie-still-registered"
+
+
+class BookieStillNeededError(LedgerError):
+    """Ledgers still name the bookie: their only copies may be there."""
+
+    slug = "bookie-still-needed"
+    retriable = True
+
+
+class RackMappingError(LedgerError):
+    """Pulsar's `/bookies` node does not have its form."""
+
+    slug = "rack-mapping"
+
+
 class UnderreplicationFormatError(LedgerError):
     """What lies below /ledgers/underreplication is not what BookKeeper writes there. Auto-recovery leaves it alone and stops."""
 

@@ -35,6 +35,8 @@ COMMANDS = {
     "namespaces": LazyCommand(
         "magnetar.cli.policy_commands:namespaces_group", "Set, show and remove policies of namespaces."
     ),
+    "bookies": LazyCommand("magnetar.cli.bookies:bookies_group", "List, place, recover and decommission bookies."),
+    "ledger": LazyCommand("magnetar.cli.ledger:ledger_group", "List, show, read and verify ledgers."),
     "config": LazyCommand("magnetar.cli.settings:config_group", "List and explain the server's settings."),
     "hash": LazyCommand("magnetar.cli.hash:hash_command", "Hash keys as Pulsar does."),
     "ring": LazyCommand("magnetar.cli.ring:ring_group", "Build and compare consistent hashing rings."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
@@ -37,10 +38,11 @@ class RunningBookie:
         self.name = name
         self._cluster = cluster
         self._stack = AsyncExitStack()
-        self.store = cluster.session()
 
     async def start(self) -> None:
         cluster, stack = self._cluster, self._stack
+        self.store = await cluster.open_session()
+        stack.push_async_callback(self.store.close)
         config = small_config(cluster.path / self.name.replace(":", "-"), bookie_id=self.name, index="auto")
         self.bookie = await stack.enter_async_context(Bookie(config, cookie_store=MetadataCookies(self.store)))
         scope = await stack.enter_async_context(TaskScope(self.name))
@@ -49,43 +51,43 @@ class RunningBookie:
         listener = NETWORK.bind("127.0.0.1", 0)
         await self.server.serve(listener)
         self.port = listener.port
-        self._registration = BookieRegistration(self.store, self.name, service_info("127.0.0.1", listener.port))
-        await self._registration.__aenter__()
+        registration = BookieRegistration(self.store, self.name, service_info("127.0.0.1", listener.port))
+        await stack.enter_async_context(registration)
 
     async def stop(self) -> None:
         """In order: leaves the lists, then stops."""
-        await self._registration.__aexit__(None, None, None)
         await self._stack.aclose()
 
     async def crash(self) -> None:
-        """Nobody hears from it any more; its session expires. (Its files are closed, so that it can be started again here.)"""
+        """Its server is gone first, then its session. (Its files are closed, so that it can be started again here.)"""
         await self.server.close()
-        self.store.abandon()
-        self.store.expire_session()
-        for end in self._registration._end:
-            end()
-        await self._registration._scope.__aexit__(None, None, None)
+        await self.store.close()
         await self._stack.aclose()
 
 
 class BookieCluster:
     """`async with BookieCluster(path, 4, tcp=True) as cluster:`; bookies are called bookie0:3181, bookie1:3181, ..."""
 
-    def __init__(self, path: Path, size: int, *, tcp: bool) -> None:
+    def __init__(
+        self, path: Path, size: int, *, tcp: bool, open_session: Callable[[], Awaitable[MetadataStore]] | None = None
+    ) -> None:
+        """`open_session`: another one of the metadata store; without it in memory."""
         self.path = path
         self.tcp = tcp
         self._size = size
-        self._tree = MemoryTree()
+        tree = MemoryTree()
+
+        async def in_memory() -> MetadataStore:
+            return MemoryMetadataStore(tree)
+
+        self.open_session = open_session or in_memory
         self.running: dict[str, RunningBookie] = {}
         self._stack = AsyncExitStack()
         self.directory = BookieDirectory()
         self._channels: dict[str, RemoteBookie] = {}
 
-    def session(self) -> MemoryMetadataStore:
-        return MemoryMetadataStore(self._tree)
-
     async def __aenter__(self) -> BookieCluster:
-        self.store = self.session()
+        self.store = await self._session()
         await initialize_cluster(self.store, random.Random(1))
         self.scope = await self._stack.enter_async_context(TaskScope("cluster"))
         self.client = self.new_client(self.store, 1)
@@ -129,14 +131,19 @@ class BookieCluster:
         await self.running.pop(name).crash()
         self.directory.unregister(name)
 
-    def recovery(self, name: str, **settings: Any) -> AutoRecovery:
+    async def _session(self) -> MetadataStore:
+        store = await self.open_session()
+        self._stack.push_async_callback(store.close)
+        return store
+
+    async def recovery(self, name: str, **settings: Any) -> AutoRecovery:
         values: dict[str, Any] = {
             "poll_interval_s": 0.2,
             "failed_ledger_backoff_s": 0.2,
             "auditor_second_look_s": 0.5,
             "open_ledger_rereplication_grace_period_s": 0.2,
         }
-        store = self.session()
+        store = await self._session()
         client = self.new_client(store, 2)
         config = AutoRecoveryConfig(**(values | settings))
         rng = random.Random(name)

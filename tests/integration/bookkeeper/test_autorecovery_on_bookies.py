@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
+from magnetar.base.clock import SystemClock
 from magnetar.base.errors import LedgerError
 from magnetar.bookkeeper.autorecovery.registered import read_registered
 from magnetar.bookkeeper.autorecovery.verifier import CopiesReport, verify_entries
 from magnetar.bookkeeper.ledger_metadata import LedgerState
 from magnetar.metadata import paths
+from magnetar.metadata.store import MetadataStore
+from magnetar.metadata.zookeeper import ZooKeeperMetadataStore
+from magnetar.testing.zookeeper import ZooKeeperProcess
 from tests.integration.bookkeeper.bookie_cluster import BookieCluster
 from tests.unit.bookkeeper.ledger_helpers import append_all, read_all
 from tests.unit.bookkeeper.recovery_site import eventually
@@ -20,9 +24,24 @@ from tests.unit.bookkeeper.recovery_site import eventually
 PAYLOADS = [b"%06d" % number * 30 for number in range(1_000)]
 
 
-@pytest.fixture(params=["in process", "tcp"])
+@pytest.fixture(scope="module")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
+    with ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper") / "server") as process:
+        yield process
+
+
+@pytest.fixture(params=["in process", "tcp", "tcp and zookeeper"])
 async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[BookieCluster]:
-    async with BookieCluster(tmp_path, 5, tcp=request.param == "tcp") as made:
+    open_session = None
+    if request.param == "tcp and zookeeper":
+        address = request.getfixturevalue("zookeeper").address
+        root = f"/{tmp_path.name}"
+
+        async def connect() -> MetadataStore:
+            return await ZooKeeperMetadataStore.open(address, clock=SystemClock(), root=root)
+
+        open_session = connect
+    async with BookieCluster(tmp_path, 5, tcp=request.param != "in process", open_session=open_session) as made:
         yield made
 
 
@@ -72,7 +91,7 @@ async def test_copies_are_restored_while_somebody_writes(cluster: BookieCluster)
             except (AssertionError, LedgerError):
                 await (await cluster.client.open_ledger(writer.ledger_id, recover=True)).close()
 
-    async with cluster.recovery("one"), cluster.recovery("two"), asyncio.TaskGroup() as group:
+    async with await cluster.recovery("one"), await cluster.recovery("two"), asyncio.TaskGroup() as group:
         group.create_task(write())
 
         async def some() -> bool:
@@ -98,7 +117,7 @@ async def test_copies_are_restored_while_somebody_writes(cluster: BookieCluster)
 
 async def test_a_restart_within_the_delay_copies_nothing(cluster: BookieCluster) -> None:
     ledger_id = await written(cluster, PAYLOADS[:100], ensemble_size=5, write_quorum=3)
-    async with cluster.recovery("one", lost_bookie_recovery_delay_s=600) as recovery:
+    async with await cluster.recovery("one", lost_bookie_recovery_delay_s=600) as recovery:
         await cluster.crash("bookie1:3181")
 
         async def noticed() -> bool:
@@ -119,7 +138,7 @@ async def test_a_restart_within_the_delay_copies_nothing(cluster: BookieCluster)
 async def test_a_ledger_whose_writer_is_gone_is_closed_whole(cluster: BookieCluster) -> None:
     writer = await cluster.client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
     await append_all(writer, PAYLOADS[:100])
-    async with cluster.recovery("one") as recovery:
+    async with await cluster.recovery("one") as recovery:
         await cluster.crash(writer.metadata.last_segment.ensemble[0])
 
         async def restored() -> bool:
@@ -135,7 +154,7 @@ async def test_a_ledger_whose_writer_is_gone_is_closed_whole(cluster: BookieClus
 async def test_empty_and_striped_ledgers_name_no_dead_bookie(cluster: BookieCluster) -> None:
     empty = [await written(cluster, [], ensemble_size=3) for _ in range(5)]
     short = [await written(cluster, PAYLOADS[:1], ensemble_size=4, write_quorum=1, ack_quorum=1) for _ in range(5)]
-    async with cluster.recovery("one"):
+    async with await cluster.recovery("one"):
         await cluster.crash("bookie2:3181")
 
         async def unnamed() -> bool:

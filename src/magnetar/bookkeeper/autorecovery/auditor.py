@@ -152,7 +152,7 @@ class Auditor:
         ids = sorted(await self._manager.list_ids())
         for start in range(0, len(ids), LEDGERS_AT_ONCE):
             some = ids[start : start + LEDGERS_AT_ONCE]
-            for ledger_id, metadata in zip(some, await asyncio.gather(*map(self._read, some)), strict=True):
+            for ledger_id, metadata in zip(some, await asyncio.gather(*map(self.read_metadata, some)), strict=True):
                 if metadata is not None:
                     yield ledger_id, metadata
 
@@ -192,7 +192,8 @@ class Auditor:
         if await self._marks.mark(ledger_id, bookies):
             self._statistics.ledgers_marked_total += 1
 
-    async def _read(self, ledger_id: int) -> LedgerMetadata | None:
+    async def read_metadata(self, ledger_id: int) -> LedgerMetadata | None:
+        """None when the ledger is gone, or its metadata cannot be read (which is counted and logged)."""
         try:
             metadata, _ = await self._manager.read(ledger_id)
         except NoSuchLedgerError:

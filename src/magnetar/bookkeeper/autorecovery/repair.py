@@ -147,8 +147,11 @@ class LedgerRepairer:
                 targets[index] = here
                 continue
             excluded = frozenset(ensemble) | set(fragment.ensemble)
-            chosen = self._choose(tuple(ensemble), index, fragment.write_quorum, excluded)
-            if chosen is not None and chosen in writable:
+            while chosen := self._choose(tuple(ensemble), index, fragment.write_quorum, excluded):
+                if chosen in writable:
+                    break
+                excluded |= {chosen}  # the directory has not heard that it is no longer writable
+            if chosen is not None:
                 targets[index] = ensemble[index] = chosen
             elif here in writable:
                 targets[index] = here

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 from types import TracebackType
 
 from magnetar.base.clock import Clock
@@ -27,7 +28,8 @@ class AutoRecovery:
 
     `bookies` has a channel to every registered bookie, kept so by whoever composes this; `bookie_id` names the process in votes and
     locks (a bookie's own id, or any name that no other auto-recovery of the cluster has). `choose` picks the bookie that takes over
-    from a lost one. Raises UnderreplicationFormatError when entered on a foreign tree.
+    from a lost one; `retired` bookies count as gone although they may be registered. Raises UnderreplicationFormatError when entered
+    on a foreign tree.
     """
 
     def __init__(
@@ -41,7 +43,9 @@ class AutoRecovery:
         bookie_id: str,
         *,
         choose: ChooseReplacement | None = None,
+        retired: Collection[str] = (),
     ) -> None:
+        self._retired = frozenset(retired)
         self._config = config
         self._store = store
         self._scope = TaskScope("autorecovery")
@@ -86,4 +90,5 @@ class AutoRecovery:
         await self._scope.__aexit__(None, None, None)
 
     async def _registered(self) -> Registered:
-        return await read_registered(self._store)
+        found = await read_registered(self._store)
+        return Registered(found.writable - self._retired, found.available - self._retired)
