@@ -11,19 +11,17 @@ from pathlib import Path
 
 from magnetar.base.clock import Clock, SystemClock
 from magnetar.base.config import StandaloneConfig
-from magnetar.base.network import AsyncioNetwork
 from magnetar.base.tasks import TaskScope
 from magnetar.bookkeeper.autorecovery.config import AutoRecoveryConfig
 from magnetar.bookkeeper.autorecovery.service import AutoRecovery
 from magnetar.bookkeeper.bookie.bookie import Bookie
-from magnetar.bookkeeper.bookie_watcher import BookieWatcher
 from magnetar.bookkeeper.client.bookies import BookieDirectory
-from magnetar.bookkeeper.client.channel import RemoteBookie
 from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.client.ledger_manager import LedgerManager
 from magnetar.cli.store_access import StoreSource, opened_store
 from magnetar.metadata.store import MetadataStore
 from magnetar.processes.bookie_config import bookie_config
+from magnetar.processes.ledger_client import open_ledger_client
 from magnetar.standalone import BOOKIE_ID
 
 
@@ -47,19 +45,23 @@ class ClusterAccess:
 
 
 @asynccontextmanager
-async def opened_cluster(source: StoreSource, retired: Collection[str] = ()) -> AsyncIterator[ClusterAccess]:
-    """`retired` bookies are read and get nothing new. Raises what `opened_store` raises."""
+async def opened_cluster(source: StoreSource) -> AsyncIterator[ClusterAccess]:
+    """Raises what `opened_store` raises."""
     clock, rng = SystemClock(), random.Random(os.urandom(16))
-    async with AsyncExitStack() as stack:
+    stack = AsyncExitStack()
+    try:
         store = await stack.enter_async_context(opened_store(source))
-        bookies = BookieDirectory()
         if source.data_dir is not None:
+            bookies = BookieDirectory()
             await stack.enter_async_context(own_bookie(source.data_dir, bookies))
-            available: Collection[str] = [BOOKIE_ID]
+            scope = await stack.enter_async_context(TaskScope("ledger client"))
+            client = BookKeeperClient(store, bookies, clock, rng, scope)
         else:
-            available = await stack.enter_async_context(remote_bookies(store, bookies, clock, rng, retired))
-        client = BookKeeperClient(store, bookies, clock, rng)
-        yield ClusterAccess(store, bookies, client, LedgerManager(store), clock, available)
+            client, bookies = await open_ledger_client(store, clock, rng, stack)
+        yield ClusterAccess(store, bookies, client, LedgerManager(store), clock, bookies.registered())
+    finally:
+        # Without the body's exception: a task group would wrap it, and nobody could tell what went wrong.
+        await stack.aclose()
 
 
 @asynccontextmanager
@@ -69,23 +71,3 @@ async def own_bookie(data_dir: Path, bookies: BookieDirectory) -> AsyncIterator[
     async with Bookie(config) as bookie:
         bookies.register(BOOKIE_ID, bookie)
         yield
-
-
-@asynccontextmanager
-async def remote_bookies(
-    store: MetadataStore, bookies: BookieDirectory, clock: Clock, rng: random.Random, retired: Collection[str]
-) -> AsyncIterator[Collection[str]]:
-    """A channel to every bookie that is registered now; answers their ids."""
-    async with BookieWatcher(store) as watcher:
-        known, writable = watcher.known, watcher.writable
-    async with AsyncExitStack() as stack:
-        scope = TaskScope("connections to bookies")
-        await scope.__aenter__()
-        # Without the body's exception: a task group would wrap it, and nobody could tell what went wrong.
-        stack.push_async_callback(scope.__aexit__, None, None, None)
-        for bookie_id, info in known.items():
-            if info.rpc is not None:
-                channel = RemoteBookie((info.rpc.host, info.rpc.port), AsyncioNetwork(), clock, rng, scope)
-                stack.callback(channel.close)
-                bookies.register(bookie_id, channel, writable=bookie_id in writable and bookie_id not in retired)
-        yield list(known)

@@ -242,7 +242,7 @@ def decommission_command(source: StoreSource, bookie: str, force: bool, timeout_
 async def _decommission(source: StoreSource, bookie: str, force: bool, timeout_s: float) -> int:
     if force:
         return await _recover(source, bookie, forced=True, forget=True)
-    async with opened_cluster(source, retired=[bookie]) as cluster:
+    async with opened_cluster(source) as cluster:
         recovery = cluster.recovery()
         decommission = Decommission(cluster.store, recovery.marks, recovery.auditor, cluster.clock, bookie)
         await decommission.check_stopped()
@@ -275,7 +275,7 @@ def recover_command(source: StoreSource, bookie: str, force: bool, forget: bool,
 
 
 async def _recover(source: StoreSource, bookie: str, *, forced: bool, forget: bool) -> int:
-    async with opened_cluster(source, retired=[bookie]) as cluster:
+    async with opened_cluster(source) as cluster:
         recovery = cluster.recovery(retired=[bookie])
         decommission = Decommission(cluster.store, recovery.marks, recovery.auditor, cluster.clock, bookie)
         if not forced:

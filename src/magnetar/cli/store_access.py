@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from magnetar.base.executor import ThreadExecutor
 from magnetar.cli.errors import CommandError
 from magnetar.metadata.open import open_store
 from magnetar.metadata.store import MetadataStore
+from magnetar.processes.cluster.cluster import Cluster
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -32,7 +32,7 @@ class StoreSource:
     cluster_dir: Path | None
 
     def metadata_url(self) -> str:
-        """Raises CommandError when the directory holds no such thing."""
+        """Raises CommandError or ClusterError when the directory holds no such thing."""
         if self.data_dir is not None:
             path = self.data_dir / "metadata.sqlite"
             if not path.exists():
@@ -41,7 +41,7 @@ class StoreSource:
                 )
             return f"sqlite:{path.absolute()}"
         if self.cluster_dir is not None:
-            return cluster_metadata_url(self.cluster_dir)
+            return Cluster(self.cluster_dir).plan.metadata_url
         assert self.url is not None
         return self.url
 
@@ -83,18 +83,3 @@ async def opened_store(source: StoreSource) -> AsyncIterator[MetadataStore]:
             await store.close()
     finally:
         executor.close()
-
-
-def cluster_metadata_url(directory: Path) -> str:
-    """The URL that the processes of a `magnetar cluster` use. Raises CommandError."""
-    path = directory / "cluster.json"
-    try:
-        processes = json.loads(path.read_text(encoding="utf-8"))["processes"]
-        server = next(each for each in processes if each["role"] in ("metadata", "zookeeper"))
-        return f"zk:127.0.0.1:{server['ports']['zk']}"
-    except FileNotFoundError:
-        raise CommandError(
-            f"there is no cluster in {directory}; start one with: magnetar cluster up --dir {directory}"
-        ) from None
-    except (OSError, ValueError, KeyError, TypeError, StopIteration) as error:
-        raise CommandError(f"{path} is no state file of `magnetar cluster`: {error}") from error

@@ -83,7 +83,7 @@ async def test_copies_are_restored_while_somebody_writes(cluster: BookieCluster)
     async def write() -> None:
         """Ledger after ledger, as a managed ledger does; what fails is closed and left behind."""
         while not stop.is_set():
-            writer = await cluster.client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
+            writer = await cluster.client.create_ledger(ensemble_size=3, write_quorum=2, ack_quorum=2)
             ledgers.append(writer.ledger_id)
             try:
                 await append_all(writer, PAYLOADS[:50])

@@ -262,7 +262,7 @@ async def test_a_standalone_servers_directory_is_read_while_it_is_stopped(tmp_pa
     [
         (["ledger", "list"], "which cluster?"),
         (["ledger", "list", "--metadata", "memory:", "--dir", "x"], "which cluster?"),
-        (["ledger", "list", "--dir", "nowhere"], "magnetar cluster up --dir nowhere"),
+        (["ledger", "list", "--dir", "nowhere"], "magnetar cluster up --dir"),
         (["ledger", "list", "--data-dir", "nowhere"], "no data directory of a standalone server"),
         (["ledger", "list", "--metadata", "ftp:x"], "not understood"),
         (["ledger", "verify", "--metadata", "memory:"], "--all"),

@@ -183,11 +183,10 @@ def _still_closed(ledger_id: int, metadata: LedgerMetadata, fragment: Fragment) 
     return fragment in fragments_of(ledger_id, metadata)
 
 
-def choose_at_random(bookies: BookieDirectory, rng: random.Random) -> ChooseReplacement:
-    """Any writable bookie."""
+def choose_by_placement(bookies: BookieDirectory, rng: random.Random) -> ChooseReplacement:
+    """As the directory's placement policy has it: racks, regions, quarantine."""
 
     def choose(ensemble: tuple[str, ...], index: int, write_quorum: int, excluded: frozenset[str]) -> str | None:
-        candidates = [bookie_id for bookie_id in bookies.writable() if bookie_id not in excluded]
-        return rng.choice(candidates) if candidates else None
+        return bookies.choose_replacement(ensemble, index, write_quorum, excluded, frozenset(), rng)
 
     return choose

@@ -12,7 +12,7 @@ from magnetar.bookkeeper.autorecovery.auditor import Auditor
 from magnetar.bookkeeper.autorecovery.config import AutoRecoveryConfig
 from magnetar.bookkeeper.autorecovery.ledger_checker import LedgerChecker
 from magnetar.bookkeeper.autorecovery.registered import Registered, read_registered
-from magnetar.bookkeeper.autorecovery.repair import ChooseReplacement, LedgerRepairer, choose_at_random
+from magnetar.bookkeeper.autorecovery.repair import ChooseReplacement, LedgerRepairer, choose_by_placement
 from magnetar.bookkeeper.autorecovery.replicator import ByteRate, FragmentReplicator
 from magnetar.bookkeeper.autorecovery.statistics import AutoRecoveryStatistics
 from magnetar.bookkeeper.autorecovery.underreplication import UnderreplicationManager
@@ -66,7 +66,7 @@ class AutoRecovery:
                 timeout_s=config.read_timeout_s,
             ),
             self._registered,
-            choose or choose_at_random(bookies, rng),
+            choose or choose_by_placement(bookies, rng),
             self.statistics,
             config.password,
         )
