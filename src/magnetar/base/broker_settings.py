@@ -48,6 +48,15 @@ class BrokerSettings(ListenSettings, PolicySettings, SecuritySettings):
         unit="s",
         minimum=0.1,
     )
+    max_connections: int = setting(
+        0,
+        "brokerMaxConnections",
+        "Client connections at the same time; further ones are closed at once. 0: as many as open files allow.",
+        minimum=0,
+    )
+    max_connections_per_ip: int = setting(
+        0, "brokerMaxConnectionsPerIp", "The same for one client address; 0 for no limit.", minimum=0
+    )
     max_pending_publish_requests_per_connection: int = setting(
         10_000,
         "maxPendingPublishRequestsPerConnection",

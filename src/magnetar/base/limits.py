@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 # ---- Connections
+OPEN_FILES_RESERVED = 512
+"""Descriptors kept from clients, for storage, metadata and the admin API: the connection that would take one of them is closed."""
+
 COMMAND_BYTES_BEFORE_AUTH_MAX = 64 * 1024
 """Command part of a frame before CONNECT succeeded: the connection is closed before anything is allocated."""
 

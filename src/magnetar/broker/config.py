@@ -59,6 +59,9 @@ class BrokerConfig:
     max_message_size_bytes: int = 5 * 1024 * 1024
     keep_alive_interval_s: float = 30.0
     max_pending_publishes_per_connection: int = 10_000
+    max_connections: int = 0
+    """0: no limit."""
+    max_connections_per_ip: int = 0
     publish_buffer_bytes: int = 128 * 1024 * 1024
 
     allow_auto_topic_creation: bool = True

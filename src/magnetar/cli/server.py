@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import resource
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -162,10 +163,18 @@ def parse_assignments(assignments: tuple[str, ...], kind: type = StandaloneConfi
 
 def serve(work: Coroutine[Any, Any, int]) -> int:
     """Run a server until it is told to stop; its exit code."""
+    raise_open_files_limit()
     tune_interpreter()
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         code: int = runner.run(work)
     return code
+
+
+def raise_open_files_limit() -> None:
+    """As many open files as the system lets this process have; shells often give 1,024, and every client takes one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def tune_interpreter() -> None:

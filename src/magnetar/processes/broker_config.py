@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import resource
 from dataclasses import replace
 
 from magnetar.base.broker_settings import BrokerSettings
+from magnetar.base.limits import OPEN_FILES_RESERVED
 from magnetar.base.security_settings import names_of
 from magnetar.broker.config import BrokerConfig, SecurityConfig, TlsConfig
 from magnetar.managed_ledger.config import ManagedLedgerConfig
@@ -55,6 +57,14 @@ def security_config(config: BrokerSettings) -> SecurityConfig:
     )
 
 
+def connections_max(configured: int, open_files_max: int) -> int:
+    """Fewer than configured when the process may not open that many files; storage must never find none left."""
+    if open_files_max == resource.RLIM_INFINITY:
+        return configured
+    possible = max(open_files_max - OPEN_FILES_RESERVED, open_files_max // 2)
+    return min(configured, possible) if configured else possible
+
+
 def broker_config(config: BrokerSettings, listeners: Listeners) -> BrokerConfig:
     """The broker's view of the configuration, with the ports that are really bound."""
     broker = BrokerConfig(
@@ -69,6 +79,8 @@ def broker_config(config: BrokerSettings, listeners: Listeners) -> BrokerConfig:
         security=security_config(config),
         max_message_size_bytes=config.max_message_size,
         keep_alive_interval_s=config.keep_alive_interval_s,
+        max_connections=connections_max(config.max_connections, resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
+        max_connections_per_ip=config.max_connections_per_ip,
         max_pending_publishes_per_connection=config.max_pending_publish_requests_per_connection,
         publish_buffer_bytes=config.max_message_publish_buffer_size_mb * _MIB,
         allow_auto_topic_creation=config.allow_auto_topic_creation,

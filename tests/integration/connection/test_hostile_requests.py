@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import urllib.request
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -14,8 +15,9 @@ from magnetar.wire.pulsar.frames import encode_frame
 from magnetar.wire.pulsar.headers import MAGIC_CRC32C, payload_of
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand, CommandAck, KeyValue, ServerError
 from tests.integration.connection.conftest import Raw
+from tests.support.compaction import compact, hold
 from tests.support.process import MIB, peak_resident_bytes, reset_peak, resident_bytes
-from tests.support.raw import RawClient, send_command, send_frame
+from tests.support.raw import ClosedByServer, RawClient, send_command, send_frame
 
 U32_MAX = 2**32 - 1
 I64_MAX = 2**63 - 1
@@ -509,6 +511,52 @@ def test_a_million_properties_cost_a_bounded_amount(raw: Raw, topic: str, server
     client.send(command)
     client.until(BaseCommand.PRODUCER_SUCCESS)
     assert peak_resident_bytes(server.pid) - before < 40 * MIB
+
+
+@pytest.mark.parametrize("group", [b"\x7b", b"\x7a"], ids=["unknown groups", "unknown messages"])
+def test_deep_nesting_is_refused(raw: Raw, group: bytes) -> None:
+    """A parser that follows nesting without a bound would end the process, not the connection."""
+    depth = 100_000
+    command = b"\x08\x12"  # PING, and then what nobody knows
+    if group == b"\x7b":
+        command += group * depth + b"\x7c" * depth
+    else:
+        for _ in range(60):
+            command = b"\x08\x12\x7a" + _varint(len(command)) + command
+    client = raw()
+    client.send_bytes(encode_frame(command))
+    try:
+        client.half_close()
+        client.closed_within(5)
+    except ClosedByServer:
+        pass
+
+
+@pytest.mark.parametrize("declared", [1000, U32_MAX], ids=["says less", "says 4 GiB"])
+def test_a_bomb_is_compacted_around(raw: Raw, topic: str, server: ServerProcess, declared: int) -> None:
+    """The server unpacks batches only to compact them. One that holds 300 MB of zeros in 300 kB stays as it was."""
+    hold(server)
+    client = raw()
+    client.producer(topic)
+    assert client.subscribe(topic).type == BaseCommand.SUCCESS
+    bomb = zlib.compress(bytes(300 * MIB), 9)
+    client.publish(bomb, 1, compression=2, uncompressed_size=declared, num_messages_in_batch=3)
+    client.publish(b"behind it", 2, partition_key="k")
+    reset_peak(server.pid)
+    before = resident_bytes(server.pid)
+    compact(server, topic)
+    assert peak_resident_bytes(server.pid) - before < 40 * MIB
+    client.flow(10)
+    assert payload_of(client.message()[1]) == bomb
+    assert payload_of(client.message()[1]) == b"behind it"
+
+
+def _varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*encoded, value])
 
 
 def test_producers_on_one_connection_are_bounded(start_server: Callable[..., ServerProcess], topic: str) -> None:

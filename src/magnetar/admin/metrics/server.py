@@ -18,6 +18,7 @@ def broker_families(broker: Broker, cluster: str) -> Iterator[str]:
             ("pulsar_broker_topics_count", len(topics)),
             ("pulsar_active_connections", counters.active),
             ("pulsar_connection_created_total_count", counters.opened),
+            ("pulsar_broker_refused_connections_total", counters.refused_connections),
             ("pulsar_broker_refused_frames_total", counters.refused_frames),
             ("pulsar_broker_checksum_errors_total", counters.checksum_errors),
         ),

@@ -37,6 +37,7 @@ class ConnectionCounters:
 
     opened: int = 0
     active: int = 0
+    refused_connections: int = 0
     refused_frames: int = 0
     checksum_errors: int = 0
 

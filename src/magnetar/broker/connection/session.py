@@ -167,6 +167,9 @@ class Session(asyncio.Protocol):
         # A peer that never reads would keep its unsent output, and the descriptor, for ever.
         self._timer = self._loop.call_later(limits.CLOSE_TIMEOUT_S, self._transport.abort)
 
+    def abort(self) -> None:
+        self._transport.abort()
+
     def connection_lost(self, error: Exception | None) -> None:
         self._forget_everything()
         if self._timer is not None:
