@@ -48,6 +48,9 @@ class Producing(threading.Thread):
         self.stored: dict[int, MessageKey] = {}
         """Where the receipt says that each sequence number is."""
         self.failures: list[pulsar.Result] = []
+        self.longest_pause_s = 0.0
+        """Between two receipts."""
+        self._last_receipt_s: float | None = None
         self.start()
 
     def run(self) -> None:
@@ -61,6 +64,10 @@ class Producing(threading.Thread):
         def done(result: pulsar.Result, message_id: Any) -> None:
             if result == pulsar.Result.Ok:
                 self.stored[number] = key_of(message_id)
+                now_s = time.monotonic()
+                if self._last_receipt_s is not None:
+                    self.longest_pause_s = max(self.longest_pause_s, now_s - self._last_receipt_s)
+                self._last_receipt_s = now_s
             else:
                 self.failures.append(result)
 

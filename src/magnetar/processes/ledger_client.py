@@ -10,8 +10,8 @@ from magnetar.base.network import AsyncioNetwork
 from magnetar.base.tasks import TaskScope
 from magnetar.bookkeeper.client.bookies import BookieDirectory
 from magnetar.bookkeeper.client.client import BookKeeperClient
+from magnetar.bookkeeper.client.remote_bookies import RemoteBookies
 from magnetar.metadata.store import MetadataStore
-from magnetar.processes.remote_bookies import RemoteBookies
 
 
 async def open_ledger_client(

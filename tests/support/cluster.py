@@ -1,0 +1,54 @@
+"""Looking into a cluster's metadata from a test."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from magnetar.base.clock import SystemClock
+from magnetar.base.executor import ThreadExecutor
+from magnetar.bookkeeper.client.ledger_manager import LedgerManager
+from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
+from magnetar.metadata.open import open_store
+from magnetar.metadata.store import MetadataStore
+
+T = TypeVar("T")
+
+
+def in_metadata(url: str, work: Callable[[MetadataStore], Awaitable[T]]) -> T:
+    """What `work` answers, on a session of its own."""
+
+    async def run() -> T:
+        executor = ThreadExecutor("metadata")
+        try:
+            store = await open_store(url, clock=SystemClock(), executor=executor)
+            try:
+                return await work(store)
+            finally:
+                await store.close()
+        finally:
+            executor.close()
+
+    return asyncio.run(run())
+
+
+def all_ledgers(url: str) -> dict[int, LedgerMetadata]:
+    """Every ledger's metadata by id."""
+
+    async def read(store: MetadataStore) -> dict[int, LedgerMetadata]:
+        manager = LedgerManager(store)
+        return {ledger_id: (await manager.read(ledger_id))[0] for ledger_id in await manager.list_ids()}
+
+    return in_metadata(url, read)
+
+
+def ledgers_of(url: str, topic: str, cursor: str = "") -> list[LedgerMetadata]:
+    """Of a topic (`public/default/persistent/name`), or of one of its subscriptions; oldest first."""
+    wanted = {"pulsar/managed-ledger": topic.encode()} | ({"pulsar/cursor": cursor.encode()} if cursor else {})
+    found = []
+    for _, metadata in sorted(all_ledgers(url).items()):
+        custom = {key: value for key, value in metadata.custom_metadata.items() if key.startswith("pulsar/")}
+        if custom == wanted:
+            found.append(metadata)
+    return found
