@@ -62,17 +62,21 @@ class Credentials:
         if self.kind == "token":
             return pulsar.AuthenticationToken(self.token())
         if self.kind == "basic":
-            return pulsar.AuthenticationBasic(self._param("userId"), self._param("password"))
+            return pulsar.AuthenticationBasic(*self.user())
         if self.kind == "tls":
             return pulsar.AuthenticationTLS(self._param("tlsCertFile"), self._param("tlsKeyFile"))
         return None
+
+    def user(self) -> tuple[str, str]:
+        """User and password."""
+        return self._param("userId"), self._param("password")
 
     def headers(self) -> dict[str, str]:
         """Of an HTTP request."""
         if self.kind == "token":
             return {"Authorization": f"Bearer {self.token()}"}
         if self.kind == "basic":
-            pair = f"{self._param('userId')}:{self._param('password')}".encode()
+            pair = ":".join(self.user()).encode()
             return {"Authorization": f"Basic {base64.b64encode(pair).decode()}"}
         return {}
 

@@ -16,9 +16,3 @@ class ServerUnreachableError(CommandError):
 
     slug = "server-unreachable"
     retriable = True
-
-
-class ServerRefusedError(CommandError):
-    """The server answered with an error."""
-
-    slug = "server-refused"

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 import click
+from click.shell_completion import CompletionItem
 
 
 class LazyCommand(NamedTuple):
@@ -35,6 +36,12 @@ class LazyGroup(click.Group):
         command = getattr(import_module(module), attribute)
         assert isinstance(command, click.Command), entry.target
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Names and help from the table: nothing is imported for a key press."""
+        names = [name for name in self._table if name.startswith(incomplete)]
+        commands = [CompletionItem(name, help=self._table[name].help) for name in names]
+        return [*commands, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

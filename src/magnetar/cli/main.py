@@ -26,14 +26,20 @@ COMMANDS = {
     ),
     "produce": LazyCommand("magnetar.cli.produce:produce_command", "Send messages to a topic."),
     "consume": LazyCommand("magnetar.cli.consume:consume_command", "Receive and acknowledge messages."),
+    "clusters": LazyCommand("magnetar.cli.clusters:clusters_group", "List and describe clusters."),
+    "brokers": LazyCommand("magnetar.cli.brokers:brokers_group", "Health, settings and load of brokers."),
+    "tenants": LazyCommand("magnetar.cli.tenants:tenants_group", "List, create, change and delete tenants."),
     "topics": LazyCommand("magnetar.cli.topics:topics_group", "List, create, inspect and delete topics."),
+    "subscriptions": LazyCommand(
+        "magnetar.cli.subscription_commands:subscriptions_group", "List, create, move and delete subscriptions."
+    ),
     "schemas": LazyCommand("magnetar.cli.schemas:schemas_group", "Show, upload, delete and compare schemas of topics."),
     "tokens": LazyCommand("magnetar.cli.tokens:tokens_group", "Make keys and tokens, and check them."),
     "topicPolicies": LazyCommand(
         "magnetar.cli.policy_commands:topic_policies_group", "Set, show and remove policies of topics."
     ),
     "namespaces": LazyCommand(
-        "magnetar.cli.policy_commands:namespaces_group", "Set, show and remove policies of namespaces."
+        "magnetar.cli.namespaces:namespaces_group", "Namespaces: create, split, empty, permit, and their policies."
     ),
     "bookies": LazyCommand("magnetar.cli.bookies:bookies_group", "List, place, recover and decommission bookies."),
     "ledger": LazyCommand("magnetar.cli.ledger:ledger_group", "List, show, read and verify ledgers."),
@@ -42,6 +48,9 @@ COMMANDS = {
     "ring": LazyCommand("magnetar.cli.ring:ring_group", "Build and compare consistent hashing rings."),
     "vnodes": LazyCommand("magnetar.cli.vnodes:vnodes_group", "Map keys to vnodes and vnodes to workers."),
     "demo": LazyCommand("magnetar.cli.demo.command:demo_group", "See real data flow, checked to the last message."),
+    "completion": LazyCommand(
+        "magnetar.cli.completion:completion_command", "Print the completion script of bash, zsh or fish."
+    ),
     "version": LazyCommand(
         "magnetar.cli.version:version_command", "Show the versions of magnetar and what it runs on."
     ),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator, Mapping
-from urllib.parse import quote
 
 import click
 
-from magnetar.cli.admin_http import Answer, admin_url_option, request, topic_path
-from magnetar.cli.errors import CommandError, ServerRefusedError
+from magnetar.admin.client.errors import NotFoundError
+from magnetar.admin.client.http import Answer
+from magnetar.cli.admin_http import admin_url_option, connected
+from magnetar.cli.errors import CommandError
 from magnetar.cli.output import emit, json_option, print_json
 from magnetar.wire.pulsar.batches import split
 from magnetar.wire.pulsar.compression import PayloadError, decompress
@@ -30,16 +31,16 @@ PROPERTY_PREFIX = "x-pulsar-property-"
 @json_option
 def peek_command(topic: str, subscription: str, count: int, admin_url: str, as_json: bool) -> None:
     """Show the next messages of a subscription of TOPIC; nothing is acknowledged."""
-    base = f"{topic_path(topic)}/subscription/{quote(subscription, safe='')}/position"
     rows: list[dict[str, object]] = []
-    for position in range(1, count + 1):
-        try:
-            answer = request("GET", admin_url, f"{base}/{position}")
-        except ServerRefusedError:
-            if not rows:
-                raise
-            break  # fewer messages than asked for
-        rows += messages_of(answer)
+    with connected(admin_url) as admin:
+        for position in range(1, count + 1):
+            try:
+                answer = admin.subscriptions.peek(topic, subscription, position)
+            except NotFoundError:
+                if not rows:
+                    raise
+                break  # fewer messages than asked for
+            rows += messages_of(answer)
     if as_json:
         print_json(rows)
     else:

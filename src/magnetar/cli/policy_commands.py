@@ -33,7 +33,7 @@ TOPIC = Level("topic", topic_path, True)
 
 @click.group("namespaces")
 def namespaces_group() -> None:
-    """Policies of a namespace (tenant/namespace): what holds for its topics unless they have their own."""
+    """Namespaces (tenant/namespace), and their policies: what holds for their topics unless they have their own."""
 
 
 @click.group("topicPolicies")

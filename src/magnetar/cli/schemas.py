@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
 
 import click
+import msgspec
 
-from magnetar.broker.naming import TopicName
-from magnetar.cli.admin_http import admin_url_option, request
+from magnetar.admin.topic_documents import SchemaInfo, SchemaPayload
+from magnetar.cli.admin_http import admin_url_option, connected
 from magnetar.cli.errors import CommandError
 from magnetar.cli.output import emit, emit_record, json_option, print_json
 
@@ -23,13 +22,7 @@ def schemas_group() -> None:
     """
 
 
-def schema_path(topic: str) -> str:
-    """`schemas/tenant/namespace/topic`, quoted. Raises InvalidTopicNameError."""
-    name = TopicName.parse(topic)
-    return "/".join(("schemas", name.tenant, name.namespace, quote(name.local_name, safe="")))
-
-
-def payload_of(file: Path) -> dict[str, Any]:
+def payload_of(file: Path) -> SchemaPayload:
     """A file as `pulsar-admin` takes it: `{"type": ..., "schema": ..., "properties": {...}}`.
 
     The schema may be a text, or the JSON itself. Raises CommandError.
@@ -42,7 +35,11 @@ def payload_of(file: Path) -> dict[str, Any]:
         raise CommandError(f'{file} must be {{"type": "AVRO", "schema": ..., "properties": {{}}}}')
     schema = document.get("schema", "")
     text = schema if isinstance(schema, str) else json.dumps(schema)
-    return {"type": document["type"], "schema": text, "properties": document.get("properties") or {}}
+    payload = {"type": document["type"], "schema": text, "properties": document.get("properties") or {}}
+    try:
+        return msgspec.convert(payload, SchemaPayload)
+    except msgspec.ValidationError as error:
+        raise CommandError(f"{file}: {error}") from error
 
 
 filename_option = click.option(
@@ -61,12 +58,12 @@ filename_option = click.option(
 @json_option
 def get_command(topic: str, version: int | None, admin_url: str, as_json: bool) -> None:
     """Show the schema of TOPIC."""
-    path = f"{schema_path(topic)}/schema" + ("" if version is None else f"/{version}")
-    document = request("GET", admin_url, path).json()
+    with connected(admin_url) as admin:
+        found = admin.schemas.get(topic, version)
     if as_json:
-        print_json(document)
+        print_json(msgspec.to_builtins(found))
     else:
-        emit_record(row_of(document) | {"data": document["data"]}, as_json=False, title=topic)
+        emit_record(row_of(found) | {"data": found.data}, as_json=False, title=topic)
 
 
 @schemas_group.command("list")
@@ -75,16 +72,17 @@ def get_command(topic: str, version: int | None, admin_url: str, as_json: bool) 
 @json_option
 def list_command(topic: str, admin_url: str, as_json: bool) -> None:
     """All versions of the schema of TOPIC."""
-    documents = request("GET", admin_url, f"{schema_path(topic)}/schemas").json()["getSchemaResponses"]
+    with connected(admin_url) as admin:
+        found = admin.schemas.list(topic)
     if as_json:
-        print_json(documents)
+        print_json(msgspec.to_builtins(found))
     else:
-        emit([row_of(document) for document in documents], as_json=False, title=topic)
+        emit([row_of(info) for info in found], as_json=False, title=topic)
 
 
-def row_of(document: dict[str, Any]) -> dict[str, object]:
-    properties = ", ".join(f"{key}={value}" for key, value in sorted((document.get("properties") or {}).items()))
-    return {name: document.get(name) for name in ("version", "type", "timestamp")} | {"properties": properties}
+def row_of(info: SchemaInfo) -> dict[str, object]:
+    properties = ", ".join(f"{key}={value}" for key, value in sorted(info.properties.items()))
+    return {"version": info.version, "type": info.type, "timestamp": info.timestamp, "properties": properties}
 
 
 @schemas_group.command("upload")
@@ -94,8 +92,10 @@ def row_of(document: dict[str, Any]) -> dict[str, object]:
 @json_option
 def upload_command(topic: str, filename: Path, admin_url: str, as_json: bool) -> None:
     """Add a schema to TOPIC; one that it has already keeps its version."""
-    answer = request("POST", admin_url, f"{schema_path(topic)}/schema", payload_of(filename)).json()
-    emit_record({"version": answer["version"]["version"]}, as_json=as_json, title=topic)
+    payload = payload_of(filename)
+    with connected(admin_url) as admin:
+        version = admin.schemas.upload(topic, payload)
+    emit_record({"version": version}, as_json=as_json, title=topic)
 
 
 @schemas_group.command("delete")
@@ -104,7 +104,8 @@ def upload_command(topic: str, filename: Path, admin_url: str, as_json: bool) ->
 @admin_url_option
 def delete_command(topic: str, force: bool, admin_url: str) -> None:
     """Delete the schema of TOPIC. Its versions stay readable by number, for messages that carry them."""
-    request("DELETE", admin_url, f"{schema_path(topic)}/schema?force={str(force).lower()}")
+    with connected(admin_url) as admin:
+        admin.schemas.delete(topic, force=force)
 
 
 @schemas_group.command("compatibility")
@@ -114,6 +115,8 @@ def delete_command(topic: str, force: bool, admin_url: str) -> None:
 @json_option
 def compatibility_command(topic: str, filename: Path, admin_url: str, as_json: bool) -> None:
     """Would TOPIC take this schema?"""
-    answer = request("POST", admin_url, f"{schema_path(topic)}/compatibility", payload_of(filename)).json()
-    record = {"compatible": answer["compatibility"], "strategy": answer["schemaCompatibilityStrategy"]}
+    payload = payload_of(filename)
+    with connected(admin_url) as admin:
+        answer = admin.schemas.compatibility(topic, payload)
+    record = {"compatible": answer.compatibility, "strategy": answer.schema_compatibility_strategy}
     emit_record(record, as_json=as_json, title=topic)

@@ -1,24 +1,29 @@
-"""`magnetar topics`: the names and flags of `pulsar-admin topics` for what people do daily."""
+"""`magnetar topics`: the names and flags of `pulsar-admin topics`."""
 
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import quote
 
 import click
 
-from magnetar.broker.naming import NamespaceName
-from magnetar.cli.admin_http import admin_url_option, request, topic_path
+from magnetar.cli import subscription_commands, topic_inspection
+from magnetar.cli.admin_http import connected, pairs, words
+from magnetar.cli.admin_options import common, force_option, properties_option
+from magnetar.cli.admin_output import show_document, show_names
 from magnetar.cli.compaction import compact_command, status_command, terminate_command
-from magnetar.cli.output import emit, emit_done, emit_record, json_option, print_json
+from magnetar.cli.output import emit_done
 from magnetar.cli.peek import peek_command
 
-SUBSCRIPTION_COLUMNS = {
-    "type": "type",
-    "backlog": "msgBacklog",
-    "unacked": "unackedMessages",
-    "msg_rate_out": "msgRateOut",
-}
+_domain = click.option(
+    "-td",
+    "--topic-domain",
+    type=click.Choice(["persistent", "non-persistent"]),
+    default="persistent",
+    show_default=True,
+    help="Non-persistent topics exist while somebody uses them.",
+)
+_partitions = click.option("-p", "--partitions", type=click.IntRange(1), required=True, help="How many.")
+_metadata = click.option("-m", "--metadata", "properties", multiple=True, help="Properties: name=value.")
 
 
 @click.group("topics")
@@ -29,123 +34,214 @@ def topics_group() -> None:
     """
 
 
-for command in (peek_command, compact_command, status_command, terminate_command):
+for command in (peek_command, compact_command, status_command, terminate_command, *topic_inspection.COMMANDS):
     topics_group.add_command(command)
+subscription_commands.add_to(topics_group, short=False)
 
 
 @topics_group.command("list")
 @click.argument("namespace", default="public/default")
 @click.option("--partitioned", is_flag=True, help="Partitioned topics instead of the topics that hold messages.")
-@admin_url_option
-@json_option
-def list_command(namespace: str, partitioned: bool, admin_url: str, as_json: bool) -> None:
+@_domain
+@common
+def list_command(namespace: str, partitioned: bool, topic_domain: Any, admin_url: str, as_json: bool) -> None:
     """Topics of NAMESPACE (tenant/namespace)."""
-    path = f"persistent/{NamespaceName.parse(namespace)}" + ("/partitioned" if partitioned else "")
-    names = sorted(request("GET", admin_url, path).json())
-    if as_json:
-        print_json(names)
-    else:
-        emit([{"topic": name} for name in names], as_json=False, title=namespace)
+    with connected(admin_url) as admin:
+        found = admin.topics.list_partitioned if partitioned else admin.topics.list
+        show_names(found(namespace, domain=topic_domain), as_json, "topic", namespace)
+
+
+@topics_group.command("list-partitioned-topics")
+@click.argument("namespace", default="public/default")
+@_domain
+@common
+def list_partitioned_command(namespace: str, topic_domain: Any, admin_url: str, as_json: bool) -> None:
+    """Partitioned topics of NAMESPACE (tenant/namespace)."""
+    with connected(admin_url) as admin:
+        names = admin.topics.list_partitioned(namespace, domain=topic_domain)
+    show_names(names, as_json, "topic", namespace)
 
 
 @topics_group.command("create")
 @click.argument("topic")
-@admin_url_option
-@json_option
-def create_command(topic: str, admin_url: str, as_json: bool) -> None:
+@_metadata
+@common
+def create_command(topic: str, properties: tuple[str, ...], admin_url: str, as_json: bool) -> None:
     """Create TOPIC without partitions."""
-    request("PUT", admin_url, topic_path(topic), {})
+    with connected(admin_url) as admin:
+        admin.topics.create(topic, properties=dict(pairs(properties)))
     emit_done(as_json, created=topic)
 
 
 @topics_group.command("create-partitioned-topic")
 @click.argument("topic")
-@click.option("-p", "--partitions", type=click.IntRange(1), required=True, help="How many.")
-@admin_url_option
-@json_option
-def create_partitioned_command(topic: str, partitions: int, admin_url: str, as_json: bool) -> None:
+@_partitions
+@_metadata
+@common
+def create_partitioned_command(
+    topic: str, partitions: int, properties: tuple[str, ...], admin_url: str, as_json: bool
+) -> None:
     """Create TOPIC with partitions."""
-    request("PUT", admin_url, f"{topic_path(topic)}/partitions", partitions)
+    with connected(admin_url) as admin:
+        admin.topics.create_partitioned(topic, partitions, properties=dict(pairs(properties)))
     emit_done(as_json, created=topic, partitions=partitions)
+
+
+@topics_group.command("update-partitioned-topic")
+@click.argument("topic")
+@_partitions
+@common
+def update_partitioned_command(topic: str, partitions: int, admin_url: str, as_json: bool) -> None:
+    """More partitions for TOPIC; their number never shrinks."""
+    with connected(admin_url) as admin:
+        admin.topics.update_partitioned(topic, partitions)
+    emit_done(as_json, updated=topic, partitions=partitions)
+
+
+@topics_group.command("get-partitioned-topic-metadata")
+@click.argument("topic")
+@common
+def partitions_command(topic: str, admin_url: str, as_json: bool) -> None:
+    """How many partitions TOPIC has; 0: it is not partitioned."""
+    with connected(admin_url) as admin:
+        show_document(admin.topics.partitions(topic), as_json, topic)
 
 
 @topics_group.command("delete")
 @click.argument("topic")
 @click.option("--partitioned", is_flag=True, help="TOPIC is partitioned: delete all its partitions.")
-@click.option("-f", "--force", is_flag=True, help="Even while clients are connected.")
-@admin_url_option
-@json_option
+@force_option
+@common
 def delete_command(topic: str, partitioned: bool, force: bool, admin_url: str, as_json: bool) -> None:
     """Delete TOPIC with all its messages and subscriptions."""
-    path = topic_path(topic) + ("/partitions" if partitioned else "")
-    request("DELETE", admin_url, f"{path}?force={str(force).lower()}")
+    with connected(admin_url) as admin:
+        (admin.topics.delete_partitioned if partitioned else admin.topics.delete)(topic, force=force)
     emit_done(as_json, deleted=topic)
 
 
-@topics_group.command("subscriptions")
+@topics_group.command("delete-partitioned-topic")
 @click.argument("topic")
-@admin_url_option
-@json_option
-def subscriptions_command(topic: str, admin_url: str, as_json: bool) -> None:
-    """Names of the subscriptions of TOPIC."""
-    names = sorted(request("GET", admin_url, f"{topic_path(topic)}/subscriptions").json())
-    if as_json:
-        print_json(names)
-    else:
-        emit([{"subscription": name} for name in names], as_json=False, title=topic)
+@force_option
+@common
+def delete_partitioned_command(topic: str, force: bool, admin_url: str, as_json: bool) -> None:
+    """Delete TOPIC with all its partitions."""
+    with connected(admin_url) as admin:
+        admin.topics.delete_partitioned(topic, force=force)
+    emit_done(as_json, deleted=topic)
 
 
-@topics_group.command("unsubscribe")
+@topics_group.command("create-missed-partitions")
 @click.argument("topic")
-@click.option("-s", "--subscription", required=True)
-@click.option("-f", "--force", is_flag=True, help="Even while consumers are connected.")
-@admin_url_option
-@json_option
-def unsubscribe_command(topic: str, subscription: str, force: bool, admin_url: str, as_json: bool) -> None:
-    """Delete a subscription of TOPIC."""
-    path = f"{topic_path(topic)}/subscription/{quote(subscription, safe='')}"
-    request("DELETE", admin_url, f"{path}?force={str(force).lower()}")
-    emit_done(as_json, topic=topic, unsubscribed=subscription)
+@common
+def create_missed_command(topic: str, admin_url: str, as_json: bool) -> None:
+    """Register partitions of TOPIC that are not stored."""
+    with connected(admin_url) as admin:
+        admin.topics.create_missed_partitions(topic)
+    emit_done(as_json, updated=topic)
 
 
-@topics_group.command("stats")
+@topics_group.command("unload")
 @click.argument("topic")
-@click.option("--partitioned", is_flag=True, help="The sum over the partitions; without it found out by itself.")
-@admin_url_option
-@json_option
-def stats_command(topic: str, partitioned: bool, admin_url: str, as_json: bool) -> None:
-    """Rates, sizes, producers and subscriptions of TOPIC; --json prints Pulsar's whole document."""
-    path = topic_path(topic)
-    partitioned = partitioned or request("GET", admin_url, f"{path}/partitions").json()["partitions"] > 0
-    document = request("GET", admin_url, path + ("/partitioned-stats" if partitioned else "/stats")).json()
-    if as_json:
-        print_json(document)
-        return
-    emit_record(summary(document), as_json=False, title=topic)
-    subscriptions = document.get("subscriptions") or {}
-    if subscriptions:
-        click.echo()
-        emit(
-            [subscription_row(name, subscriptions[name]) for name in sorted(subscriptions)],
-            as_json=False,
-            title="subscriptions",
-        )
+@common
+def unload_command(topic: str, admin_url: str, as_json: bool) -> None:
+    """Close TOPIC; clients come back by themselves."""
+    with connected(admin_url) as admin:
+        admin.topics.unload(topic)
+    emit_done(as_json, unloaded=topic)
 
 
-def summary(document: dict[str, Any]) -> dict[str, object]:
-    """The lines of a topic's stats that are looked at first."""
-    return {
-        "producers": len(document.get("publishers") or ()),
-        "subscriptions": len(document.get("subscriptions") or ()),
-        "messages in": document.get("msgInCounter", 0),
-        "bytes in": document.get("bytesInCounter", 0),
-        "messages/s in": document.get("msgRateIn", 0.0),
-        "messages/s out": document.get("msgRateOut", 0.0),
-        "stored bytes": document.get("storageSize", 0),
-        "backlog bytes": document.get("backlogSize", 0),
-    }
+@topics_group.command("trim-topic")
+@click.argument("topic")
+@common
+def trim_command(topic: str, admin_url: str, as_json: bool) -> None:
+    """Give back storage of TOPIC that retention no longer keeps."""
+    with connected(admin_url) as admin:
+        admin.topics.trim(topic)
+    emit_done(as_json, trimmed=topic)
 
 
-def subscription_row(name: str, stats: dict[str, Any]) -> dict[str, object]:
-    row: dict[str, object] = {"subscription": name, "consumers": len(stats.get("consumers") or ())}
-    return row | {title: stats.get(field) for title, field in SUBSCRIPTION_COLUMNS.items()}
+@topics_group.command("truncate")
+@click.argument("topic")
+@common
+def truncate_command(topic: str, admin_url: str, as_json: bool) -> None:
+    """Everything in TOPIC counts as consumed, and goes unless retention keeps it."""
+    with connected(admin_url) as admin:
+        admin.topics.truncate(topic)
+    emit_done(as_json, truncated=topic)
+
+
+@topics_group.command("terminate-partitions")
+@click.argument("topic")
+@common
+def terminate_partitions_command(topic: str, admin_url: str, as_json: bool) -> None:
+    """Let the partitions of TOPIC take no more messages, for good. Prints the ids of the last messages."""
+    with connected(admin_url) as admin:
+        last = admin.topics.terminate_partitions(topic)
+    ids = {partition: f"{found.ledger_id}:{found.entry_id}" for partition, found in last.items()}
+    show_document(ids, as_json, topic)
+
+
+# ---- Properties and permissions
+
+
+@topics_group.command("get-properties")
+@click.argument("topic")
+@common
+def get_properties_command(topic: str, admin_url: str, as_json: bool) -> None:
+    """Properties of TOPIC."""
+    with connected(admin_url) as admin:
+        show_document(admin.topics.properties(topic), as_json, topic)
+
+
+@topics_group.command("update-properties")
+@click.argument("topic")
+@properties_option
+@common
+def update_properties_command(topic: str, properties: tuple[str, ...], admin_url: str, as_json: bool) -> None:
+    """Add or change properties of TOPIC."""
+    with connected(admin_url) as admin:
+        admin.topics.update_properties(topic, dict(pairs(properties)))
+    emit_done(as_json, updated=topic)
+
+
+@topics_group.command("remove-properties")
+@click.argument("topic")
+@click.option("-k", "--key", required=True)
+@common
+def remove_properties_command(topic: str, key: str, admin_url: str, as_json: bool) -> None:
+    """Remove a property of TOPIC."""
+    with connected(admin_url) as admin:
+        admin.topics.remove_property(topic, key)
+    emit_done(as_json, updated=topic)
+
+
+@topics_group.command("permissions")
+@click.argument("topic")
+@common
+def permissions_command(topic: str, admin_url: str, as_json: bool) -> None:
+    """Roles and what they may do on TOPIC, those of its namespace as well."""
+    with connected(admin_url) as admin:
+        show_document(admin.topics.permissions(topic), as_json, topic)
+
+
+@topics_group.command("grant-permission")
+@click.argument("topic")
+@click.option("--role", required=True)
+@click.option("--actions", required=True, help="produce, consume, ... separated by commas.")
+@common
+def grant_command(topic: str, role: str, actions: str, admin_url: str, as_json: bool) -> None:
+    """Let a role do something on TOPIC; replaces what it had there."""
+    with connected(admin_url) as admin:
+        admin.topics.grant(topic, role, words(actions))
+    emit_done(as_json, granted=role)
+
+
+@topics_group.command("revoke-permission")
+@click.argument("topic")
+@click.option("--role", required=True)
+@common
+def revoke_command(topic: str, role: str, admin_url: str, as_json: bool) -> None:
+    """Take what a role had on TOPIC itself."""
+    with connected(admin_url) as admin:
+        admin.topics.revoke(topic, role)
+    emit_done(as_json, revoked=role)
