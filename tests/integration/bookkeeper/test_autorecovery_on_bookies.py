@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,14 @@ from magnetar.base.clock import SystemClock
 from magnetar.base.errors import LedgerError
 from magnetar.bookkeeper.autorecovery.registered import read_registered
 from magnetar.bookkeeper.autorecovery.verifier import CopiesReport, verify_entries
+from magnetar.bookkeeper.codes import FLAG_RECOVERY_ADD
 from magnetar.bookkeeper.ledger_metadata import LedgerState
 from magnetar.metadata import paths
 from magnetar.metadata.store import MetadataStore
 from magnetar.metadata.zookeeper import ZooKeeperMetadataStore
 from magnetar.testing.zookeeper import ZooKeeperProcess
 from tests.integration.bookkeeper.bookie_cluster import BookieCluster
+from tests.unit.bookkeeper.bookie_helpers import KEY
 from tests.unit.bookkeeper.ledger_helpers import append_all, read_all
 from tests.unit.bookkeeper.recovery_site import eventually
 
@@ -166,3 +169,35 @@ async def test_empty_and_striped_ledgers_name_no_dead_bookie(cluster: BookieClus
     for ledger_id in short:
         lost += len((await report(cluster, ledger_id)).unreadable)
     assert lost == sum([(await cluster.metadata(it)).segments[0].ensemble[0] == "bookie2:3181" for it in short])
+
+
+async def test_holes_between_the_ends_are_found_by_asking_what_bookies_hold(cluster: BookieCluster) -> None:
+    ledger_id = await written(cluster, PAYLOADS[:60], ensemble_size=3, write_quorum=3)
+    # a bookie that took part late: it holds the ends only
+    metadata, version = await cluster.manager.read(ledger_id)
+    ensemble = metadata.last_segment.ensemble
+    late = next(name for name in cluster.running if name not in ensemble)
+    packed = [await _packed(cluster, ensemble[0], ledger_id, entry_id) for entry_id in (0, 59)]
+    for entry_id, entry in zip((0, 59), packed, strict=True):
+        done = asyncio.get_running_loop().create_future()
+        cluster.directory.channel(late).add_entry(ledger_id, entry_id, entry, KEY, FLAG_RECOVERY_ADD, done.set_result)
+        assert await done == 0
+    segment = metadata.last_segment._replace(ensemble=(late, *ensemble[1:]))
+    await cluster.manager.write(ledger_id, replace(metadata, segments=(segment,)), version)
+    async with await cluster.recovery("one", auditor_enabled=False) as recovery:
+        assert await recovery.auditor.check_all_ledgers() == 0
+        assert await recovery.auditor.check_replicas() == 1
+
+        async def restored() -> bool:
+            return (await report(cluster, ledger_id)).sound and not await recovery.marks.marked()
+
+        await eventually(restored, "all copies")
+        assert (await cluster.metadata(ledger_id)).last_segment.ensemble == segment.ensemble
+
+
+async def _packed(cluster: BookieCluster, bookie: str, ledger_id: int, entry_id: int) -> bytes:
+    answer = asyncio.get_running_loop().create_future()
+    channel = cluster.directory.channel(bookie)
+    channel.read_entry(ledger_id, entry_id, 0, b"", lambda code, packed: answer.set_result(packed))
+    packed: bytes = await answer
+    return packed

@@ -21,6 +21,7 @@ from magnetar.bookkeeper.autorecovery.registered import read_registered
 from magnetar.bookkeeper.autorecovery.statistics import AutoRecoveryStatistics
 from magnetar.bookkeeper.autorecovery.underreplication import (
     CHECK_ALL_LEDGERS,
+    CHECK_REPLICAS,
     PeriodicCheck,
     UnderreplicationManager,
 )
@@ -111,6 +112,7 @@ class Auditor:
         await self._periodically(
             CHECK_ALL_LEDGERS, self._config.auditor_periodic_check_interval_s, self.check_all_ledgers
         )
+        await self._periodically(CHECK_REPLICAS, self._config.auditor_replicas_check_interval_s, self.check_replicas)
         due_s = min(self._next_bookie_audit_s, float("inf") if lost.due_s is None else lost.due_s)
         return max(0.0, due_s - self._clock.monotonic_s())
 
@@ -134,17 +136,28 @@ class Auditor:
 
     async def check_all_ledgers(self) -> int:
         """Read the first and the last entry of every copy and mark the ledgers that miss any. Answers how many."""
+        count = await self._check_ledgers(lists=False)
+        self._statistics.all_ledgers_checks_total += 1
+        return count
+
+    async def check_replicas(self) -> int:
+        """Ask every bookie which entries it holds, and mark the ledgers that miss any copy. Answers how many."""
+        count = await self._check_ledgers(lists=True)
+        self._statistics.replicas_checks_total += 1
+        return count
+
+    async def _check_ledgers(self, *, lists: bool) -> int:
         count = 0
-        registered = await read_registered(self._store)
         async for ledger_id, metadata in self.all_ledgers():
-            checks = await self._checker.check(ledger_id, metadata, registered.available, self._config.password)
-            self._statistics.ledgers_checked_total += 1
+            available = (await read_registered(self._store)).available
             spare = self._lost.waiting if self._lost is not None else frozenset()
+            password = self._config.password
+            checks = await self._checker.check(ledger_id, metadata, available, password, lists=lists)
+            self._statistics.ledgers_checked_total += 1
             missing = {name for check in checks for name in check.bookies(check.bad)} - spare
             if missing:
                 count += 1
                 await self._mark(ledger_id, missing)
-        self._statistics.all_ledgers_checks_total += 1
         return count
 
     async def all_ledgers(self) -> AsyncIterator[tuple[int, LedgerMetadata]]:

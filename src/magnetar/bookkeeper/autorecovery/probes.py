@@ -13,6 +13,7 @@ from magnetar.bookkeeper.codes import EXPLICIT_NEGATIVES, ReturnCode
 from magnetar.bookkeeper.entry_format import Digest, master_key, unpack_entry
 from magnetar.bookkeeper.errors import DigestMismatchError
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
+from magnetar.wire.bookkeeper.availability import EntryAvailability
 
 
 class Health(Enum):
@@ -91,3 +92,27 @@ async def probe(
     except TimeoutError:
         complete.cancel()
     return found
+
+
+async def list_entries(
+    bookies: BookieDirectory, bookie_id: str, ledger_id: int, timeout_s: float
+) -> EntryAvailability | None:
+    """Which entries of the ledger the bookie says it holds; None when it does not say."""
+    ask = getattr(bookies.channel(bookie_id), "list_entries", None)
+    if ask is None:
+        return None
+    answer: asyncio.Future[tuple[int, EntryAvailability | None]] = asyncio.get_running_loop().create_future()
+
+    def answered(code: int, entries: EntryAvailability | None) -> None:
+        if not answer.done():
+            answer.set_result((code, entries))
+
+    ask(ledger_id, answered)
+    try:
+        async with asyncio.timeout(timeout_s):
+            code, entries = await answer
+    except TimeoutError:
+        return None
+    if code in EXPLICIT_NEGATIVES:
+        return EntryAvailability(())
+    return entries if code == ReturnCode.OK else None

@@ -82,7 +82,8 @@ class LedgerRepairer:
             except NoSuchLedgerError:
                 return Repair(Outcome.SOUND)
             registered = await self._registered()
-            checks = await self._checker.check(ledger_id, metadata, registered.available, self._password)
+            available = registered.available
+            checks = await self._checker.check(ledger_id, metadata, available, self._password, lists=True)
             broken = [check for check in checks if check.bad and check.fragment.closed]
             if not broken:
                 return self._judge(ledger_id, checks)

@@ -19,8 +19,6 @@ class AutoRecoveryStatistics:
     ledgers_unreadable_metadata_total: int = 0
     all_ledgers_checks_total: int = 0
     replicas_checks_total: int = 0
-    replicas_missing_total: int = 0
-    """Copies that the check of all replicas found missing."""
     audits_failed_total: int = 0
 
     ledgers_repaired_total: int = 0
