@@ -12,7 +12,8 @@ from magnetar.bookkeeper.client.bookies import BookieDirectory
 from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.client.config import DEFAULT_CONFIG, ClientConfig
 from magnetar.bookkeeper.codes import FLAG_FENCE, FLAG_RECOVERY_ADD, LAST_ENTRY, ReturnCode
-from magnetar.bookkeeper.ports import AddDone, BatchDone, LacDone, ReadDone
+from magnetar.bookkeeper.entry_format import peek_ids
+from magnetar.bookkeeper.ports import AddDone, BatchDone, LacDone, LongPollDone, ReadDone
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.metadata.store import MUST_NOT_EXIST
 from tests.support.scopes import LoopScope
@@ -46,6 +47,9 @@ class FakeBookie:
         """Answers of single entries' adds, each given once; a code other than OK stores nothing."""
         self.lacs: dict[int, bytes] = {}
         """Explicit LACs."""
+        self.forces = 0
+        self.waiting: list[Callable[[], None]] = []
+        """Long polls, looked at again with every add and explicit LAC."""
 
     def add_entry(
         self, ledger_id: int, entry_id: int, entry: bytes, master_key: bytes, flags: int, done: AddDone
@@ -70,6 +74,7 @@ class FakeBookie:
             self.entries.setdefault(ledger_id, {})[entry_id] = entry
         if not self.lost_add_answers:
             self._answer(lambda: done(code))
+        self._wake()
 
     def read_entry(self, ledger_id: int, entry_id: int, flags: int, master_key: bytes, done: ReadDone) -> None:
         if self.hung_reads or (self.lost_fence and entry_id == LAST_ENTRY):
@@ -111,9 +116,12 @@ class FakeBookie:
 
     def write_lac(self, ledger_id: int, body: bytes, master_key: bytes, done: AddDone) -> None:
         self.lacs[ledger_id] = body
+        self._wake()
         self._answer(lambda: done(ReturnCode.OK))
 
     def read_lac(self, ledger_id: int, done: LacDone) -> None:
+        if self.hung_reads:
+            return
         held = self.entries.get(ledger_id)
         last = held[max(held)] if held else None
         body = self.lacs.get(ledger_id)
@@ -121,6 +129,42 @@ class FakeBookie:
         if code == ReturnCode.OK and body is None and last is None:
             code = ReturnCode.NO_ENTRY
         self._answer(lambda: done(code, body, last) if code == ReturnCode.OK else done(code, None, None))
+
+    def force_ledger(self, ledger_id: int, done: AddDone) -> None:
+        self.forces += 1
+        code = self.add_code or 0
+        self._answer(lambda: done(code))
+
+    def wait_lac(self, ledger_id: int, previous_lac: int, timeout_s: float, done: LongPollDone) -> Callable[[], None]:
+        if self.hung_reads:
+            return lambda: None
+        ended = False
+
+        def look(last: bool = False) -> None:
+            nonlocal ended
+            lac = self._lac(ledger_id)
+            if not ended and (last or lac > previous_lac or ledger_id in self.fenced):
+                ended = True
+                self._answer(lambda: done(ReturnCode.OK, lac, None))
+
+        def forget() -> None:
+            nonlocal ended
+            ended = True
+
+        self.waiting.append(look)
+        asyncio.get_running_loop().call_later(timeout_s, look, True)
+        look()
+        return forget
+
+    def _lac(self, ledger_id: int) -> int:
+        lacs = [peek_ids(packed)[2] for packed in self.entries.get(ledger_id, {}).values()]
+        if ledger_id in self.lacs:
+            lacs.append(int.from_bytes(self.lacs[ledger_id][8:16], "big", signed=True))
+        return max(lacs, default=-1)
+
+    def _wake(self) -> None:
+        for look in list(self.waiting):
+            look()
 
     def release(self) -> None:
         """Give the answers held back, oldest first, and hold no more."""

@@ -9,6 +9,7 @@ from typing import Final
 
 from magnetar.base.clock import Clock, SystemClock
 from magnetar.base.errors import InvalidArgumentError, LedgerError
+from magnetar.bookkeeper.client.health import ReadHealth
 from magnetar.bookkeeper.client.placement import DEFAULT_RACK, Candidate, PlacementPolicy
 from magnetar.bookkeeper.client.quarantine import Quarantine, QuarantineConfig
 from magnetar.bookkeeper.codes import BOOKIE_TIMEOUT, BOOKIE_UNAVAILABLE
@@ -32,6 +33,7 @@ class BookieDirectory:
     ) -> None:
         self.policy = policy or PlacementPolicy()
         self.quarantine = Quarantine(quarantine or QuarantineConfig())
+        self.health = ReadHealth()
         self._clock = clock or SystemClock()
         self._by_free_space = by_free_space
         self._channels: dict[str, BookieChannel] = {}
@@ -54,6 +56,7 @@ class BookieDirectory:
         self._channels.pop(bookie_id, None)
         self._writable.pop(bookie_id, None)
         self._free_bytes.pop(bookie_id, None)
+        self.health.forget(bookie_id)
 
     def set_locations(self, locations: Mapping[str, str]) -> None:
         """Replace what is known about places: bookie id -> `/rack` or `/region/rack`."""
@@ -90,6 +93,23 @@ class BookieDirectory:
     def note_failure(self, bookie_id: str) -> None:
         """A request to the bookie failed in a way that says something about the bookie."""
         self.quarantine.failed(bookie_id, self._clock.monotonic_s())
+
+    def note_read_failure(self, bookie_id: str) -> None:
+        """As `note_failure`, of a read: others are asked before it for a while."""
+        now_s = self._clock.monotonic_s()
+        self.health.failed(bookie_id, now_s)
+        self.quarantine.failed(bookie_id, now_s)
+
+    def note_slow(self, bookie_id: str) -> None:
+        """The bookie kept a reader waiting."""
+        self.health.slow(bookie_id, self._clock.monotonic_s())
+
+    def read_order(self, bookies: list[str]) -> list[str]:
+        """The bookies in the order in which to read from them; as they come while all of them are well."""
+        writable = self._writable
+        if not self.health.eventful and all(bookie_id in writable for bookie_id in bookies):
+            return bookies
+        return self.health.order(bookies, self._clock.monotonic_s(), self._channels.__contains__, writable.__contains__)
 
     def candidates(self, rng: random.Random) -> list[Candidate]:
         """The writable bookies in random order, weighted by free space if so configured."""

@@ -14,7 +14,8 @@ from magnetar.bookkeeper.client.config import DEFAULT_CONFIG, ClientConfig
 from magnetar.bookkeeper.client.context import ClientContext
 from magnetar.bookkeeper.client.last_confirmed import LastConfirmedRead
 from magnetar.bookkeeper.client.ledger_manager import LedgerManager
-from magnetar.bookkeeper.client.range_read import LedgerSource, length_up_to
+from magnetar.bookkeeper.client.ledger_source import LedgerSource
+from magnetar.bookkeeper.client.range_read import length_up_to
 from magnetar.bookkeeper.client.reader import LedgerReader
 from magnetar.bookkeeper.client.recovery import recover as recover_ledger
 from magnetar.bookkeeper.client.statistics import ClientStatistics
@@ -75,7 +76,7 @@ class BookKeeperClient:
             c_token=self._rng.getrandbits(_C_TOKEN_BITS),
         )
         ledger_id, version = await self._manager.create(metadata)
-        return LedgerWriter(LedgerSource(ledger_id, metadata, password, self._bookies), version, self._context)
+        return LedgerWriter(self._source(ledger_id, metadata, password), version, self._context)
 
     async def open_ledger(self, ledger_id: int, *, recover: bool, password: bytes = b"") -> LedgerReader:
         """`recover`: fence the writer and close the ledger first, so that every confirmed entry is readable and none follows.
@@ -103,14 +104,17 @@ class BookKeeperClient:
         """Delete the metadata; bookies drop the entries when they notice. Deleting a missing ledger is fine."""
         await self._manager.delete(ledger_id)
 
+    def _source(self, ledger_id: int, metadata: LedgerMetadata, password: bytes) -> LedgerSource:
+        return LedgerSource(ledger_id, metadata, password, self._bookies, self._context.config, self.statistics)
+
     async def _open(self, ledger_id: int, recover: bool, password: bytes) -> LedgerReader:
         metadata, version = await self._manager.read(ledger_id)
         if metadata.password is not None and not hmac.compare_digest(metadata.password, password):
             raise LedgerUnauthorizedError(f"ledger {ledger_id} has another password")
-        source = LedgerSource(ledger_id, metadata, password, self._bookies)
+        source = self._source(ledger_id, metadata, password)
         if recover and metadata.state is not LedgerState.CLOSED:
             metadata = source.metadata = await recover_ledger(source, version, self._context)
         if metadata.state is LedgerState.CLOSED:
-            return LedgerReader(source, metadata.last_entry_id, metadata.length)
+            return LedgerReader(source, self._manager, metadata.last_entry_id, metadata.length)
         lac = await LastConfirmedRead(source, fence=False).run()
-        return LedgerReader(source, lac, await length_up_to(source, lac))
+        return LedgerReader(source, self._manager, lac, await length_up_to(source, lac))

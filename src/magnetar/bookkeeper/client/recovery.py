@@ -11,7 +11,7 @@ from __future__ import annotations
 from magnetar.base.errors import BadVersionError
 from magnetar.bookkeeper.client.context import ClientContext
 from magnetar.bookkeeper.client.ledger_manager import LedgerManager
-from magnetar.bookkeeper.client.range_read import LedgerSource
+from magnetar.bookkeeper.client.ledger_source import LedgerSource
 from magnetar.bookkeeper.client.tail_recovery import RecoveredTail, TailRecovery
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
 

@@ -7,7 +7,7 @@ from functools import partial
 
 from magnetar.base.errors import LedgerError
 from magnetar.bookkeeper.client.bookies import answer_error
-from magnetar.bookkeeper.client.range_read import LedgerSource
+from magnetar.bookkeeper.client.ledger_source import LedgerSource
 from magnetar.bookkeeper.codes import EXPLICIT_NEGATIVES, FLAG_FENCE, FLAG_HIGH_PRIORITY, ReturnCode
 from magnetar.bookkeeper.entry_format import UnpackedEntry, unpack_entry
 from magnetar.bookkeeper.errors import DigestMismatchError, LedgerRecoveryError

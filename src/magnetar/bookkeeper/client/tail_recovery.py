@@ -12,8 +12,9 @@ from magnetar.bookkeeper.client.bookies import answer_error
 from magnetar.bookkeeper.client.context import ClientContext
 from magnetar.bookkeeper.client.ensemble_change import FATAL_CODES, Change, EnsembleChanges
 from magnetar.bookkeeper.client.last_confirmed import LastConfirmedRead
+from magnetar.bookkeeper.client.ledger_source import LedgerSource
 from magnetar.bookkeeper.client.pending_adds import PendingAdd, PendingAdds
-from magnetar.bookkeeper.client.range_read import LedgerSource, length_up_to
+from magnetar.bookkeeper.client.range_read import length_up_to
 from magnetar.bookkeeper.client.recovery_read import RecoveryRead
 from magnetar.bookkeeper.codes import FLAG_HIGH_PRIORITY, FLAG_RECOVERY_ADD
 from magnetar.bookkeeper.entry_format import UnpackedEntry

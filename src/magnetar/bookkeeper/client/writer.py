@@ -14,9 +14,10 @@ from magnetar.base.errors import BadVersionError, LedgerError, MetadataError
 from magnetar.bookkeeper.client.bookies import answer_error
 from magnetar.bookkeeper.client.context import ClientContext
 from magnetar.bookkeeper.client.ensemble_change import FATAL_CODES, Change, EnsembleChanges
+from magnetar.bookkeeper.client.ledger_source import LedgerSource
 from magnetar.bookkeeper.client.metadata_change import write_change
 from magnetar.bookkeeper.client.pending_adds import PendingAdd, PendingAdds
-from magnetar.bookkeeper.client.range_read import LedgerSource, RangeDone, RangeRead
+from magnetar.bookkeeper.client.range_read import RangeDone, RangeRead
 from magnetar.bookkeeper.client.reader import range_error
 from magnetar.bookkeeper.client.writer_timers import WriterTimers
 from magnetar.bookkeeper.codes import ReturnCode
