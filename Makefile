@@ -5,8 +5,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
+SEEDS ?= 100
 
-.PHONY: help demo test test-long lint format bench proto clean
+.PHONY: help demo test test-long lint format sim bench proto clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -40,6 +41,9 @@ lint: $(VENV)/.dev ## Style, types, import contracts, sizes, generated code
 format: $(VENV)/.dev ## Format the code
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
+
+sim: $(VENV)/.dev ## Simulated clusters under faults; SEEDS=1000, ARGS="--seed 7" replays one
+	@$(BIN)/python -m magnetar.testing.sim --seeds $(SEEDS) $(ARGS)
 
 bench: $(VENV)/.dev ## Ratios against the physical limit, measured in one run
 	@$(BIN)/python bench/run.py $(ARGS)

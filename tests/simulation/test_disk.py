@@ -14,6 +14,7 @@ from magnetar.bookkeeper.bookie.disk import write_file
 from magnetar.testing.sim.disk import SimDisk
 from magnetar.testing.sim.executor import SimExecutor
 from magnetar.testing.sim.files import SECTOR_BYTES
+from magnetar.testing.sim.loop import Process
 from magnetar.testing.sim.world import World
 
 
@@ -111,7 +112,7 @@ def test_a_full_disk_and_room_again() -> None:
     on_disk(test)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_synced_bytes_survive_any_sequence(data: st.DataObject) -> None:
     """A model: whatever was synced last and not written since reads back after a power cut."""
@@ -174,9 +175,12 @@ def test_blocking_calls_of_two_threads_interleave_and_stop_with_their_process() 
             assert steps != sorted(steps)
             steps.clear()
             world.loop.spawn(process, executors[0].run(work, "c"))
-            machine.medium.on_operation = lambda who, what, path, done: (
-                world.kill(who) if what == "fsync" and done and len(steps) == 2 else None
-            )
+
+            def kill_c(who: Process, moment: str) -> None:
+                if moment == "disk fsync after c" and len(steps) == 2:
+                    world.kill(who)
+
+            world.moments.listeners.append(kill_c)
             await asyncio.sleep(10)
             assert steps == ["c0", "c1"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from magnetar.base.errors import DiskFullError, DiskIOError
@@ -16,12 +16,7 @@ from magnetar.bookkeeper.bookie.disk import DiskSpace
 from magnetar.testing.sim.executor import stop_for_good, wait
 from magnetar.testing.sim.files import Directory, Inode
 from magnetar.testing.sim.loop import Process
-
-OPERATIONS: Final = ("write", "fsync", "read", "rename", "unlink", "fsync_dir", "truncate")
-"""What `on_operation` is told of, before it happens and after."""
-
-OnOperation = Callable[[Process, str, str, bool], None]
-"""`on_operation(process, operation, path, finished)`: may kill the process, cut the power or set a fault."""
+from magnetar.testing.sim.moments import Moments
 
 _SLEEPS: Final = frozenset({"fsync", "fsync_dir", "read", "write"})
 
@@ -29,8 +24,9 @@ _SLEEPS: Final = frozenset({"fsync", "fsync_dir", "read", "write"})
 class Medium:
     """One machine's disk. Delays in seconds, each a mean of what is drawn."""
 
-    def __init__(self, name: str, rng: random.Random) -> None:
+    def __init__(self, name: str, rng: random.Random, moments: Moments) -> None:
         self.name = name
+        self.moments = moments
         self.rng = rng
         self.directories: dict[str, Directory] = {}
         self.fsync_s = 0.0005
@@ -48,7 +44,6 @@ class Medium:
         self.ordered_names = True
         self.interleave = 0.05
         """How often a write or read gives other threads of its process a turn; an fsync always does."""
-        self.on_operation: OnOperation | None = None
         self.closed = False
         """The world has ended."""
         self.used_bytes = 0
@@ -97,7 +92,7 @@ class Medium:
 
     def durable_copy(self) -> Medium:
         """The disk as it would be found after the worst power cut at this moment: nothing but what was synced."""
-        copy = Medium(self.name, random.Random(0))
+        copy = Medium(self.name, random.Random(0), Moments())
         for path, directory in self.directories.items():
             target = copy.directories[path] = Directory()
             for name, inode in directory.synced.items():
@@ -142,8 +137,9 @@ class Medium:
     def _tell(self, process: Process, operation: str, path: str, finished: bool) -> None:
         if self.closed:
             raise DiskIOError("the world has ended")
-        if self.on_operation is not None:
-            self.on_operation(process, operation, path, finished)
+        if self.moments.listeners:
+            when = "after" if finished else "before"
+            self.moments.tell(process, f"disk {operation} {when} {path.rpartition('/')[2]}")
         if not process.alive:
             stop_for_good()
             raise DiskIOError("the process is dead")

@@ -45,6 +45,9 @@ class SimIndex:
     def last_entry_id(self, ledger_id: int) -> int:
         return max(self._entries.get(ledger_id, ()), default=-1)
 
+    def entry_ids(self, ledger_id: int, first_entry_id: int, count: int) -> list[int]:
+        return sorted(one for one in self._entries.get(ledger_id, ()) if one >= first_entry_id)[:count]
+
     def write(
         self,
         entries: Iterable[IndexedEntry],

@@ -22,6 +22,8 @@ T = TypeVar("T")
 CALLBACK_S: Final = 2e-6
 """Virtual time that one callback takes. Code that only yields to itself gets somewhere in the end."""
 
+_FINALLY_MAX: Final = 50
+
 START_MS: Final = 1_700_000_000_000
 """Wall time at virtual time 0."""
 
@@ -128,11 +130,11 @@ class SimLoop(asyncio.BaseEventLoop):
         self._runnable.clear()
         for process in self.processes:
             process.alive = False
-            for task in process.tasks.values():
-                task._log_destroy_pending = False  # type: ignore[attr-defined]
-            for held in process.graveyard:
+        for process in self.processes:
+            for held in [*process.tasks.values(), *process.graveyard]:
                 if isinstance(held, asyncio.Task):
                     held._log_destroy_pending = False  # type: ignore[attr-defined]
+                    _end(held)
             process.tasks.clear()
             process.ready.clear()
             process.graveyard.clear()
@@ -252,6 +254,19 @@ class SimLoop(asyncio.BaseEventLoop):
             handle._run()
         if not process.ready:
             self._unqueue(process)
+
+
+def _end(task: asyncio.Task[Any]) -> None:
+    """Let a coroutine that will never be woken run through its `finally` blocks now, awaits and all."""
+    work = task.get_coro()
+    for _ in range(_FINALLY_MAX):
+        try:
+            work.close()
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
+            continue
+        return
 
 
 def _note_crash(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

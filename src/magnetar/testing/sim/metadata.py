@@ -15,6 +15,7 @@ from magnetar.metadata.listeners import Listeners
 from magnetar.metadata.memory import MemoryMetadataStore, MemoryTree
 from magnetar.metadata.store import RESYNC, Listener, Node, SessionEvent, SessionListener
 from magnetar.testing.sim.loop import Process
+from magnetar.testing.sim.moments import Moments
 from magnetar.testing.sim.wires import RETRANSMIT_S, Wires
 
 T = TypeVar("T")
@@ -22,18 +23,29 @@ T = TypeVar("T")
 MACHINE: Final = "metadata"
 """The name under which cables to the service are cut."""
 
-OnCall = Callable[[Process, str, str, bool], None]
-"""`on_call(process, operation, path, finished)` at the moment it is done by the service."""
+OnChange = Callable[[Process, str, str], None]
+"""`on_change(process, operation, path)` after the service has done it."""
+
+
+def run_now(work: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that never waits, as those of the memory store."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        value: T = done.value
+        return value
+    raise AssertionError("the memory store does not wait")
 
 
 class MetadataService:
     """The tree and its sessions."""
 
-    def __init__(self, wires: Wires) -> None:
+    def __init__(self, wires: Wires, moments: Moments) -> None:
         self.wires = wires
+        self.moments = moments
         self.tree = MemoryTree()
         self.delay_s = 0.0005
-        self.on_call: OnCall | None = None
+        self.on_change: OnChange | None = None
         self.calls_total = 0
         self.expired_total = 0
         self._heard_s: dict[int, float] = {}
@@ -181,20 +193,19 @@ class SimMetadataStore:
         service = self._service
         service.calls_total += 1
         trace = self._loop.trace
-        if service.on_call is not None:
-            service.on_call(self._process, operation, path, False)
+        changes = operation in ("put", "delete")
+        if changes and service.moments.listeners:
+            service.moments.tell(self._process, f"metadata {operation} before {path}")
         try:
-            work.send(None)
-        except StopIteration as done:
-            outcome: tuple[T | None, Exception | None] = (done.value, None)
+            outcome: tuple[T | None, Exception | None] = (run_now(work), None)
         except Exception as error:
             outcome = (None, error)
-        else:
-            raise AssertionError("the memory store never waits")
-        if operation in ("put", "delete"):
+        if changes:
             trace.add(self._loop.now_s, MACHINE, f"{self._process} {operation} {path} {outcome[1] or ''}")
-        if service.on_call is not None:
-            service.on_call(self._process, operation, path, True)
+            if service.on_change is not None and outcome[1] is None:
+                service.on_change(self._process, operation, path)
+            if service.moments.listeners:
+                service.moments.tell(self._process, f"metadata {operation} after {path}")
         return outcome
 
     def _answer(self, number: int, outcome: tuple[Any, Exception | None]) -> None:

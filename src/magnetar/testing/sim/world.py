@@ -14,6 +14,7 @@ from magnetar.testing.sim.clock import SimClock
 from magnetar.testing.sim.disk import Medium
 from magnetar.testing.sim.loop import Process, SimLoop
 from magnetar.testing.sim.metadata import MetadataService
+from magnetar.testing.sim.moments import Moments
 from magnetar.testing.sim.trace import Trace
 from magnetar.testing.sim.wires import Wires
 
@@ -25,7 +26,7 @@ class Machine:
 
     def __init__(self, world: World, name: str) -> None:
         self.name = name
-        self.medium = Medium(name, world.rng(f"disk of {name}"))
+        self.medium = Medium(name, world.rng(f"disk of {name}"), world.moments)
         self.clock = SimClock(world.loop)
         self.processes: list[Process] = []
         self.on = True
@@ -39,7 +40,8 @@ class World:
         self.trace = Trace()
         self.loop = SimLoop(self.rng("schedule"), self.trace)
         self.wires = Wires(self.loop, self.rng("wires"))
-        self.metadata = MetadataService(self.wires)
+        self.moments = Moments()
+        self.metadata = MetadataService(self.wires, self.moments)
         self.machines: dict[str, Machine] = {}
 
     def rng(self, purpose: str) -> random.Random:
@@ -124,16 +126,21 @@ class World:
                 machine.medium.closed = True
             self.loop.bury()
             self.loop.close()
-            gc.collect()
+            gc.collect(1)  # what a run allocates is young: nothing was collected meanwhile
         finally:
             sys.unraisablehook = quiet
 
 
+async def when(condition: Callable[[], object], step_s: float = 0.01) -> None:
+    """Wait, in virtual time, until a condition holds."""
+    while not condition():  # noqa: ASYNC110 (whose change it would be is not known here, and waiting costs nothing)
+        await asyncio.sleep(step_s)
+
+
 async def until(condition: Callable[[], object], timeout_s: float = 60.0, step_s: float = 0.01) -> None:
-    """Wait, in virtual time, until a condition holds. Raises TimeoutError."""
+    """The same, for so long. Raises TimeoutError."""
     async with asyncio.timeout(timeout_s):
-        while not condition():  # noqa: ASYNC110 (whose change it would be is not known here, and waiting costs nothing)
-            await asyncio.sleep(step_s)
+        await when(condition, step_s)
 
 
 def _ignore(unraisable: Any) -> None:

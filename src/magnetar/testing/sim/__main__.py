@@ -1,0 +1,65 @@
+"""`python -m magnetar.testing.sim`: many seeds with a report, or one seed in full."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from magnetar.testing.sim.report import Totals, seed_report, totals_report
+from magnetar.testing.sim.run import Result, run_seed
+
+
+@click.command()
+@click.option("--seeds", default=100, show_default=True, help="How many seeds to run.")
+@click.option("--first", default=0, show_default=True, help="The first one; the others follow.")
+@click.option("--seed", default=None, help="Run this seed alone and print everything about it.")
+@click.option("--watch", is_flag=True, help="With --seed: print every event as it happens.")
+@click.option("--jobs", default=1, show_default=True, help="Processes to use.")
+@click.option("--keep-going", is_flag=True, help="Run all seeds, whatever fails.")
+@click.option("--json", "as_json", is_flag=True, help="Print the totals as JSON.")
+def main(seeds: int, first: int, seed: str | None, watch: bool, jobs: int, keep_going: bool, as_json: bool) -> None:
+    """Simulate clusters of bookies and clients, one for each seed, and check what they promise. Exit code 1: a promise was broken."""
+    logging.disable(logging.CRITICAL)
+    if seed is not None:
+        result = run_seed(seed, watch=watch)
+        click.echo(seed_report(result))
+        sys.exit(1 if result.failed else 0)
+    totals = Totals()
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    pool = ProcessPoolExecutor(jobs) if jobs > 1 else None
+    with pool or nullcontext(), Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        bar = progress.add_task("seeds", total=seeds)
+        names = [str(number) for number in range(first, first + seeds)]
+        for result in pool.map(run_quietly, names, chunksize=4) if pool is not None else map(run_quietly, names):
+            totals.add(result)
+            progress.update(bar, advance=1, description=f"seeds ({totals.failed_count} failed)")
+            if result.failed:
+                click.echo(seed_report(result, tail=0), err=True)
+                if not keep_going and totals.failed_count >= FAILURES_MAX:
+                    break
+        if pool is not None:
+            pool.shutdown(cancel_futures=True)
+    click.echo(json.dumps(totals.as_dict()) if as_json else totals_report(totals))
+    sys.exit(1 if totals.failed_count else 0)
+
+
+FAILURES_MAX = 5
+"""Failing seeds after which the rest is left out, unless --keep-going."""
+
+
+def run_quietly(seed: str) -> Result:
+    """In a worker process."""
+    logging.disable(logging.CRITICAL)
+    return run_seed(seed)
+
+
+if __name__ == "__main__":
+    main()
