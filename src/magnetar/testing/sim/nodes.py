@@ -19,13 +19,13 @@ from magnetar.bookkeeper.client.bookies import BookieDirectory
 from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.client.config import DEFAULT_CONFIG
 from magnetar.bookkeeper.client.ledger_manager import LedgerManager
+from magnetar.bookkeeper.client.remote_bookies import RemoteBookies
 from magnetar.bookkeeper.cluster import MetadataCookies
 from magnetar.bookkeeper.ledger_homes import MetadataLedgerHomes
 from magnetar.bookkeeper.ports import BookieChannel
 from magnetar.bookkeeper.registration import BookieRegistration
 from magnetar.bookkeeper.service_info import service_info
 from magnetar.processes.former_self import forget_former_bookie
-from magnetar.processes.remote_bookies import RemoteBookies
 from magnetar.testing.sim.disk import SimDisk
 from magnetar.testing.sim.executor import SimExecutor, wait
 from magnetar.testing.sim.index import SimIndex
