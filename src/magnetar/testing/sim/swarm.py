@@ -136,7 +136,7 @@ def scenario(seed: str) -> Scenario:
     quorums = [
         (size, write_quorum, ack_quorum)
         for size, write_quorum, ack_quorum in QUORUMS
-        if size <= bookies and (not lasting or (2 <= ack_quorum and (ack_quorum < write_quorum or size < bookies)))
+        if size <= bookies and (not lasting or (ack_quorum >= 2 and (ack_quorum < write_quorum or size < bookies)))
     ]
     chosen = tuple(rng.sample(quorums, min(len(quorums), rng.randint(1, 3))))
     faults = [name for name in REPAIRABLE if rng.random() < rng.choice((0.15, 0.4))]
