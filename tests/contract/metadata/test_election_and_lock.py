@@ -1,0 +1,81 @@
+"""One leader and one holder at a time, on every store that several sessions can share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+
+from magnetar.metadata.election import Election
+from magnetar.metadata.lock import EphemeralLock
+from tests.contract.metadata.worlds import World
+
+PREFIX = "/underreplication/auditorelection/V_"
+
+
+async def until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+    async with asyncio.timeout(timeout_s):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def test_the_first_leads_and_the_next_follows_when_it_leaves(shared: World) -> None:
+    other = await shared.other()
+    changes: list[bool] = []
+    async with AsyncExitStack() as leaving:
+        first = await leaving.enter_async_context(Election(shared.store, PREFIX, b"one", changes.append))
+        await first.wait_elected()
+        async with Election(other, PREFIX, b"two") as second:
+            assert await second.leader() == b"one"
+            assert not second.is_leader
+            await leaving.aclose()
+            await second.wait_elected()
+            assert changes == [True, False]
+            assert await second.leader() == b"two"
+    assert await shared.store.children("/underreplication/auditorelection") == []
+
+
+async def test_a_lost_session_costs_the_lead_and_another_vote_follows(shared: World) -> None:
+    other = await shared.other()
+    changes: list[bool] = []
+    async with Election(shared.store, PREFIX, b"one", changes.append) as first:
+        await first.wait_elected()
+        async with Election(other, PREFIX, b"two") as second:
+            while len(await other.children("/underreplication/auditorelection")) < 2:
+                await asyncio.sleep(0.005)
+            await shared.expire(shared.store)
+            await second.wait_elected()
+            await until(lambda: not first.is_leader)
+            while len(await other.children("/underreplication/auditorelection")) < 2:
+                await asyncio.sleep(0.005)
+            assert changes == [True, False]
+        await first.wait_elected()
+        assert changes == [True, False, True]
+
+
+async def test_two_of_one_process_vote_apart(shared: World) -> None:
+    async with Election(shared.store, PREFIX, b"one") as first, Election(shared.store, PREFIX, b"two") as second:
+        await until(lambda: first.is_leader or second.is_leader)
+        while len(await shared.store.children("/underreplication/auditorelection")) < 2:
+            await asyncio.sleep(0.005)
+        assert first.is_leader != second.is_leader
+
+
+async def test_a_lock_has_one_holder_until_it_is_released_or_its_session_ends(shared: World) -> None:
+    other = await shared.other()
+    mine, theirs = EphemeralLock(shared.store, "/locks/a", b"me"), EphemeralLock(other, "/locks/a", b"they")
+    assert await mine.try_acquire()
+    assert await mine.try_acquire()
+    assert not await theirs.try_acquire()
+    await theirs.release()
+    assert (mine.held, theirs.held) == (True, False)
+    await mine.release()
+    assert await theirs.try_acquire()
+    await theirs.release()
+    assert await mine.try_acquire()
+    await shared.expire(shared.store)
+    await until(lambda: not mine.held)
+    while not await theirs.try_acquire():
+        await asyncio.sleep(0.005)
+    mine.close()
+    theirs.close()
