@@ -1,7 +1,8 @@
 """A ledger's metadata as a value, and its bytes in the metadata store (BookKeeper meta/LedgerMetadataSerDe).
 
 Bytes: `BookieMetadataFormatVersion\\t<n>\\n`, then for n=3 a varint length and the binary message, for n=2 its text form. New ledgers are
-written as 3; a rewritten ledger keeps its version. Version 1 (BookKeeper before 4.2) is refused by name.
+written as 3; a rewritten ledger keeps its version. Version 1 (BookKeeper before 4.2) is lines of text: write quorum, ensemble size and
+length, a line for each segment, and a last line that says CLOSED.
 """
 
 from __future__ import annotations
@@ -19,11 +20,15 @@ from magnetar.bookkeeper.entry_format import DigestType
 from magnetar.bookkeeper.errors import LedgerMetadataError
 from magnetar.wire.bookkeeper.LedgerMetadata_pb2 import LedgerMetadataFormat
 
+FORMAT_LINES: Final = 1
 FORMAT_TEXT: Final = 2
 FORMAT_BINARY: Final = 3
 
 _HEADER: Final = b"BookieMetadataFormatVersion\t"
 _VARINT_BYTES_MAX: Final = 10
+_LINES_CLOSED: Final = "CLOSED"
+_LINES_IN_RECOVERY: Final = -102
+"""Instead of the last entry's id, in version 1: the ledger is being recovered."""
 
 
 class LedgerState(IntEnum):
@@ -110,8 +115,10 @@ class LedgerMetadata:
     def to_bytes(self) -> bytes:
         """What the metadata store holds."""
         self.validate()
-        message = self._to_message()
         header = _HEADER + f"{self.format_version}\n".encode()
+        if self.format_version == FORMAT_LINES:
+            return header + "\n".join(_lines_of(self)).encode()
+        message = self._to_message()
         if self.format_version == FORMAT_TEXT:
             message.ClearField("cToken")
             return header + text_format.MessageToString(message).encode()
@@ -120,25 +127,29 @@ class LedgerMetadata:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> LedgerMetadata:
-        """Raises LedgerMetadataError for anything that is not a ledger's metadata of version 2 or 3."""
+        """Raises LedgerMetadataError for anything that is not a ledger's metadata of version 1, 2 or 3."""
         line, newline, body = data.partition(b"\n")
         if not line.startswith(_HEADER) or not newline:
             raise LedgerMetadataError(f"ledger metadata starts with {data[:32]!r} instead of its format version")
         version = line[len(_HEADER) :]
         message = LedgerMetadataFormat()
         try:
+            if version == b"1":
+                metadata = _from_lines(body.decode().splitlines())
+                metadata.validate()
+                return metadata
             if version == b"3":
                 message.ParseFromString(_delimited(body))
             elif version == b"2":
                 text_format.Parse(body, message)
             else:
                 raise LedgerMetadataError(
-                    f"ledger metadata of format version {version!r} is not supported (2 and 3 are)"
+                    f"ledger metadata of format version {version!r} is not supported (1, 2 and 3 are)"
                 )
             if not message.IsInitialized():
                 raise LedgerMetadataError("ledger metadata lacks required fields")
             metadata = cls._from_message(message, int(version))
-        except (DecodeError, text_format.ParseError, ValueError) as error:
+        except (DecodeError, text_format.ParseError, ValueError, IndexError) as error:
             raise LedgerMetadataError(f"ledger metadata is damaged: {error}") from error
         metadata.validate()
         return metadata
@@ -182,6 +193,42 @@ class LedgerMetadata:
             c_token=message.cToken,
             format_version=version,
         )
+
+
+def _lines_of(metadata: LedgerMetadata) -> list[str]:
+    lines = [str(metadata.write_quorum), str(metadata.ensemble_size), str(metadata.length)]
+    lines += ["\t".join((str(segment.first_entry_id), *segment.ensemble)) for segment in metadata.segments]
+    if metadata.state is LedgerState.CLOSED:
+        lines.append(f"{metadata.last_entry_id}\t{_LINES_CLOSED}")
+    elif metadata.state is LedgerState.IN_RECOVERY:
+        lines.append(f"{_LINES_IN_RECOVERY}\t{_LINES_CLOSED}")
+    return lines
+
+
+def _from_lines(lines: list[str]) -> LedgerMetadata:
+    """Raises ValueError or IndexError when a line is missing or is no number."""
+    write_quorum, ensemble_size, length = (int(lines[index]) for index in range(3))
+    segments: list[Segment] = []
+    state, last_entry_id = LedgerState.OPEN, -1
+    for line in lines[3:]:
+        first, *rest = line.split("\t")
+        if rest == [_LINES_CLOSED]:
+            recovering = int(first) == _LINES_IN_RECOVERY
+            state = LedgerState.IN_RECOVERY if recovering else LedgerState.CLOSED
+            last_entry_id = -1 if recovering else int(first)
+            break
+        segments.append(Segment(int(first), tuple(rest)))
+    return LedgerMetadata(
+        ensemble_size=ensemble_size,
+        write_quorum=write_quorum,
+        ack_quorum=write_quorum,
+        segments=tuple(segments),
+        state=state,
+        last_entry_id=last_entry_id,
+        length=length if state is LedgerState.CLOSED else 0,
+        password=None,
+        format_version=FORMAT_LINES,
+    )
 
 
 def _first_entry_id(segment: Segment) -> int:

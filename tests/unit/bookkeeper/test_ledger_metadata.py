@@ -59,6 +59,34 @@ def test_version_2_is_read_and_stays_version_2() -> None:
     assert LedgerMetadata.from_bytes(again) == metadata
 
 
+@pytest.mark.parametrize(
+    ("last_line", "state", "last_entry_id", "length"),
+    [
+        (b"", LedgerState.OPEN, -1, 0),
+        (b"\n-102\tCLOSED", LedgerState.IN_RECOVERY, -1, 0),
+        (b"\n59\tCLOSED", LedgerState.CLOSED, 59, 1200),
+    ],
+)
+def test_version_1_is_read_and_stays_version_1(
+    last_line: bytes, state: LedgerState, last_entry_id: int, length: int
+) -> None:
+    head = b"BookieMetadataFormatVersion\t1\n2\n3\n"
+    segments = b"\n0\ta:1\tb:1\tc:1\n47\ta:1\tb:1\td:1"
+    data = head + str(length).encode() + segments + last_line
+    metadata = LedgerMetadata.from_bytes(data)
+    assert (metadata.write_quorum, metadata.ensemble_size, metadata.ack_quorum) == (2, 3, 2)
+    assert metadata.segments == (Segment(0, ("a:1", "b:1", "c:1")), Segment(47, ("a:1", "b:1", "d:1")))
+    assert (metadata.state, metadata.last_entry_id, metadata.length) == (state, last_entry_id, length)
+    assert metadata.password is None
+    assert metadata.to_bytes() == data
+
+
+@pytest.mark.parametrize("body", [b"", b"2\n3", b"2\n3\nx", b"2\n3\n0\n", b"2\n3\n0\n0\ta:1", b"1\n1\n0\nx\ta:1"])
+def test_damaged_lines_of_version_1_are_refused(body: bytes) -> None:
+    with pytest.raises(LedgerMetadataError):
+        LedgerMetadata.from_bytes(b"BookieMetadataFormatVersion\t1\n" + body)
+
+
 def test_a_missing_password_is_not_an_empty_one() -> None:
     without = LedgerMetadata(1, 1, 1, (Segment(0, ("a:1",)),), password=None)
     read = LedgerMetadata.from_bytes(without.to_bytes())
