@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from magnetar.base.errors import MetadataError
+from magnetar.base.errors import BadVersionError, MetadataError
+
+
+class NodeExistsError(BadVersionError):
+    """The node was to be created and exists."""
+
+    slug = "node-exists"
 
 
 class NodeHasChildrenError(MetadataError):

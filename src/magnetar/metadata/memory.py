@@ -22,6 +22,7 @@ from magnetar.metadata.store import (
     Node,
     SessionEvent,
     SessionListener,
+    Stat,
     check_path,
     check_put,
     check_version,
@@ -168,6 +169,14 @@ class MemoryMetadataStore:
 
     async def exists(self, path: str) -> bool:
         return self._find(path) is not None
+
+    async def stat(self, path: str) -> Stat | None:
+        record = self._find(path)
+        if record is None:
+            return None
+        return Stat(
+            version=record.version, owner=record.owner, data_length=len(record.value), children=len(record.children)
+        )
 
     def watch(self, listener: Listener, prefix: str = "/") -> Callable[[], None]:
         return self._listeners.watch(listener, prefix)

@@ -14,29 +14,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from magnetar.base.clock import Clock, SystemClock
 from magnetar.base.errors import (
     CorruptionError,
-    DiskFullError,
     DiskIOError,
+    InvalidArgumentError,
     MagnetarError,
     MetadataError,
-    NodeNotFoundError,
-    StartupError,
     StorageError,
 )
 from magnetar.base.executor import Executor
-from magnetar.metadata.errors import EphemeralParentError, MetadataClosedError, NodeHasChildrenError
+from magnetar.metadata.errors import MetadataClosedError
 from magnetar.metadata.listeners import Listeners
-from magnetar.metadata.store import (
-    SEQUENCE_DIGITS,
-    Listener,
-    Node,
-    SessionListener,
-    check_path,
-    check_put,
-    check_version,
-    split_path,
-)
+from magnetar.metadata.sqlite_file import connect, connect_read_only, release, translate
+from magnetar.metadata.sqlite_tree import GET, SqliteTree
+from magnetar.metadata.store import Listener, Node, SessionListener, Stat, check_path, check_put, split_path
 
 T = TypeVar("T")
 
@@ -44,44 +36,10 @@ WRITES_PER_TRANSACTION_MAX = 2_000
 """Writes committed together; the rest waits for the next transaction, so that none holds the worker for long."""
 
 SESSION_ID: Final = 1
-"""Of the one process that has the file; also what marks an ephemeral node."""
+"""Of the one process that has the file."""
 
-LOCK_TIMEOUT_S = 2.0
-"""How long `open` waits for another process to let go of the file before it gives up with StartupError."""
-
-PAGE_CACHE_KIB = 8 * 1024
-"""SQLite's own page cache; beyond it pages come from the operating system's."""
-
-WAL_BYTES_KEPT = 64 * 1024 * 1024
-"""A write-ahead log that a burst has made longer is cut back to this size at the next checkpoint."""
-
-APPLICATION_ID = 0x4D474E54
-"""Marks the file as ours (`MGNT`) in SQLite's header."""
-
-SCHEMA_VERSION = 1
-"""In the header's user version. A file with a higher one was written by a newer release and is refused."""
-
-_SCHEMA = """
-CREATE TABLE nodes (
-    id INTEGER PRIMARY KEY,
-    parent TEXT NOT NULL,
-    name TEXT NOT NULL,
-    value BLOB NOT NULL,
-    version INTEGER NOT NULL,
-    ephemeral INTEGER NOT NULL,
-    next_sequence INTEGER NOT NULL
-) STRICT;
-CREATE UNIQUE INDEX nodes_by_path ON nodes (parent, name);
-CREATE INDEX nodes_ephemeral ON nodes (id) WHERE ephemeral = 1;
-INSERT INTO nodes (parent, name, value, version, ephemeral, next_sequence) VALUES ('', '', x'', 0, 0, 0);
-"""
-_GET = "SELECT value, version, ephemeral FROM nodes WHERE parent = ? AND name = ?"
-_FIND = "SELECT id, version, ephemeral, next_sequence FROM nodes WHERE parent = ? AND name = ?"
-_INSERT = "INSERT INTO nodes (parent, name, value, version, ephemeral, next_sequence) VALUES (?, ?, ?, 0, ?, 0)"
-_UPDATE = "UPDATE nodes SET value = ?, version = version + 1 WHERE id = ?"
-_CHILDREN = "SELECT name FROM nodes WHERE parent = ? ORDER BY name"
-_CHILDREN_COUNT = "SELECT COUNT(*) FROM nodes WHERE parent = ?"
-_ANY_CHILD = "SELECT 1 FROM nodes WHERE parent = ? LIMIT 1"
+NOT_LOCKED: Final = -1
+"""Instead of the lock's descriptor, in a store that only reads."""
 
 
 class _Write:
@@ -114,10 +72,11 @@ class _Write:
 class SqliteMetadataStore:
     """Open with `await SqliteMetadataStore.open(path, executor)`; the executor must have exactly one worker."""
 
-    def __init__(self, path: Path, executor: Executor, connection: sqlite3.Connection) -> None:
+    def __init__(self, path: Path, executor: Executor, tree: SqliteTree, lock: int) -> None:
         self._path = path
         self._executor = executor
-        self._connection = connection
+        self._tree = tree
+        self._lock = lock
         self._loop = asyncio.get_running_loop()
         self._queue: deque[_Write] = deque()
         self._changed: deque[str] = deque()
@@ -126,11 +85,18 @@ class SqliteMetadataStore:
         self._broken: StorageError | None = None
 
     @classmethod
-    async def open(cls, path: Path | str, executor: Executor) -> SqliteMetadataStore:
+    async def open(cls, path: Path | str, executor: Executor, clock: Clock | None = None) -> SqliteMetadataStore:
         """Create or open the file. Raises StartupError when another process has it, CorruptionError when it is damaged."""
         path = Path(path)
-        connection = await executor.run(_connect, path)
-        return cls(path, executor, connection)
+        tree, lock = await executor.run(_open_tree, path, clock if clock is not None else SystemClock())
+        return cls(path, executor, tree, lock)
+
+    @classmethod
+    async def open_read_only(cls, path: Path | str, executor: Executor) -> SqliteMetadataStore:
+        """Read what is committed, also while a server has the file. Raises StartupError, CorruptionError."""
+        path = Path(path)
+        connection = await executor.run(connect_read_only, path)
+        return cls(path, executor, SqliteTree(connection, SystemClock().now_ms), NOT_LOCKED)
 
     @property
     def session_id(self) -> int:
@@ -143,7 +109,7 @@ class SqliteMetadataStore:
 
     async def get(self, path: str) -> Node | None:
         check_path(path)
-        row = await self._read(self._fetch_one, _GET, split_path(path))
+        row = await self._read(self._fetch_one, GET, split_path(path))
         return None if row is None else Node(*row)
 
     async def put(
@@ -170,16 +136,18 @@ class SqliteMetadataStore:
 
     async def children(self, path: str) -> list[str]:
         check_path(path)
-        return await self._read(self._fetch_names, path)
+        return await self._read(self._tree.children, path)
 
     async def children_count(self, path: str) -> int:
-        check_path(path)
-        row = await self._read(self._fetch_one, _CHILDREN_COUNT, (path,))
-        assert row is not None, "an aggregate always has a row"
-        return int(row[0])
+        stat = await self.stat(path)
+        return 0 if stat is None else stat.children
 
     async def exists(self, path: str) -> bool:
         return await self.get(path) is not None
+
+    async def stat(self, path: str) -> Stat | None:
+        check_path(path)
+        return await self._read(self._tree.stat, path)
 
     def watch(self, listener: Listener, prefix: str = "/") -> Callable[[], None]:
         return self._listeners.watch(listener, prefix)
@@ -192,7 +160,8 @@ class SqliteMetadataStore:
         if self._closed:
             return
         self._closed = True
-        await self._executor.run(self._connection.close)
+        await self._executor.run(self._tree.connection.close)
+        release(self._lock)
         self._notify()
         self._listeners.clear()
 
@@ -207,10 +176,12 @@ class SqliteMetadataStore:
         try:
             return await self._executor.run(function, *args)
         except sqlite3.Error as error:
-            raise _translate(error, self._path) from error
+            raise translate(error, self._path) from error
 
     async def _write(self, write: _Write) -> None:
         self._check_open()
+        if self._lock == NOT_LOCKED:
+            raise InvalidArgumentError(f"the metadata file {self._path} was opened for reading")
         self._queue.append(write)
         await self._executor.run(self._commit_waiting, write)
         self._notify()
@@ -226,11 +197,8 @@ class SqliteMetadataStore:
     # ---- On the worker
 
     def _fetch_one(self, statement: str, values: tuple[str, ...]) -> tuple[Any, ...] | None:
-        row: tuple[Any, ...] | None = self._connection.execute(statement, values).fetchone()
+        row: tuple[Any, ...] | None = self._tree.connection.execute(statement, values).fetchone()
         return row
-
-    def _fetch_names(self, path: str) -> list[str]:
-        return [row[0] for row in self._connection.execute(_CHILDREN, (path,))]
 
     def _commit_waiting(self, own: _Write) -> None:
         """Commit `own` and what waits behind it, unless an earlier turn has done so already."""
@@ -250,13 +218,15 @@ class SqliteMetadataStore:
         for write in done:
             write.committed = True
         if done:
-            self._changed.extend([write.path for write in done])
+            changes, self._tree.changes = self._tree.changes, []
+            told = {write.path for write in done}  # not the parents that were created on the way
+            self._changed.extend([path for _, path in changes if path in told])
             # The writer tells the listeners when it resumes; this covers a writer that was cancelled meanwhile.
             self._loop.call_soon_threadsafe(self._notify)
 
     def _commit(self, batch: list[_Write]) -> None:
-        connection = self._connection
-        connection.execute("BEGIN IMMEDIATE")
+        tree = self._tree
+        tree.begin()
         try:
             for write in batch:
                 try:
@@ -264,124 +234,41 @@ class SqliteMetadataStore:
                     self._apply(write)
                 except MetadataError as error:
                     write.error = error
-            connection.execute("COMMIT")
+            tree.commit()
         except Exception:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
+            tree.rollback()
             raise
 
     def _failure(self, error: sqlite3.Error | MetadataClosedError) -> MagnetarError:
         if isinstance(error, MetadataClosedError):
             return MetadataClosedError(str(error))
-        failure = _translate(error, self._path)
+        failure = translate(error, self._path)
         if isinstance(failure, DiskIOError | CorruptionError):
             # After a failed fsync nobody knows what is on disk: refuse to build on it until the file is opened again.
             self._broken = failure
         return failure
 
     def _apply(self, write: _Write) -> None:
-        parent, name = split_path(write.path)
-        row = None if write.sequential else self._connection.execute(_FIND, (parent, name)).fetchone()
         if write.delete:
-            self._delete(write, row)
+            self._tree.delete(write.path, write.expected_version)
             return
-        check_version(write.path, None if row is None else row[1], write.expected_version)
-        if row is None:
-            self._create(write, parent, name)
-        else:
-            self._connection.execute(_UPDATE, (write.value, row[0]))
-            write.version = row[1] + 1
-
-    def _delete(self, write: _Write, row: tuple[int, int, int, int] | None) -> None:
-        if row is None:
-            raise NodeNotFoundError(f"{write.path} does not exist")
-        check_version(write.path, row[1], write.expected_version)
-        if write.path == "/" or self._connection.execute(_ANY_CHILD, (write.path,)).fetchone() is not None:
-            raise NodeHasChildrenError(f"{write.path} has children; delete them first")
-        self._connection.execute("DELETE FROM nodes WHERE id = ?", (row[0],))
-
-    def _create(self, write: _Write, parent: str, name: str) -> None:
-        row = self._parent(parent, name)
-        if write.sequential:
-            suffix = f"{row[3]:0{SEQUENCE_DIGITS}d}"
-            self._connection.execute("UPDATE nodes SET next_sequence = next_sequence + 1 WHERE id = ?", (row[0],))
-            name += suffix
-            write.path += suffix
-        self._connection.execute(_INSERT, (parent, name, write.value, int(write.ephemeral)))
-
-    def _parent(self, path: str, child: str) -> tuple[int, int, int, int]:
-        """The parent's row, created together with its own missing parents."""
-        key = split_path(path)
-        row: tuple[int, int, int, int] | None = self._connection.execute(_FIND, key).fetchone()
-        if row is None:
-            self._parent(*key)
-            cursor = self._connection.execute(_INSERT, (*key, b"", 0))
-            assert cursor.lastrowid is not None
-            return cursor.lastrowid, 0, 0, 0
-        if row[2]:
-            raise EphemeralParentError(f"{path} is ephemeral and cannot have the child {child}")
-        return row
+        owner = SESSION_ID if write.ephemeral else 0
+        write.path, write.version = self._tree.put(
+            write.path, write.value, write.expected_version, owner, write.sequential
+        )
 
 
-def _connect(path: Path) -> sqlite3.Connection:
+def _open_tree(path: Path, clock: Clock) -> tuple[SqliteTree, int]:
+    """What earlier sessions left is gone: this process is the only one. Blocks."""
+    connection, lock = connect(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        connection = sqlite3.connect(path, timeout=LOCK_TIMEOUT_S, isolation_level=None, check_same_thread=False)
-    except (OSError, sqlite3.Error) as error:
-        raise StartupError(
-            f"cannot open the metadata file {path}: {error}; check the directory's permissions"
-        ) from error
-    try:
-        _prepare(path, connection)
+        tree = SqliteTree(connection, clock.now_ms)
+        tree.begin()
+        tree.end_sessions_but([])
+        tree.changes.clear()
+        tree.commit()
     except sqlite3.Error as error:
         connection.close()
-        if error.sqlite_errorcode in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            raise StartupError(f"another process is using the metadata file {path}; stop it first") from error
-        raise _translate(error, path) from error
-    except MagnetarError:
-        connection.close()
-        raise
-    return connection
-
-
-def _prepare(path: Path, connection: sqlite3.Connection) -> None:
-    connection.execute("PRAGMA locking_mode = EXCLUSIVE")
-    mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
-    if mode != "wal":
-        raise StorageError(f"the file system of {path} does not support SQLite's write-ahead log (mode {mode})")
-    connection.execute("PRAGMA synchronous = FULL")
-    connection.execute(f"PRAGMA cache_size = -{PAGE_CACHE_KIB}")
-    connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES_KEPT}")
-    connection.execute("BEGIN EXCLUSIVE")
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version > SCHEMA_VERSION:
-        raise StartupError(
-            f"{path} has schema version {version}, this release knows {SCHEMA_VERSION}; upgrade magnetar"
-        )
-    if version == 0:
-        _create_schema(path, connection)
-    elif connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
-        raise CorruptionError(f"{path} is an SQLite file of another application, not a metadata store")
-    connection.execute("DELETE FROM nodes WHERE ephemeral = 1")
-    connection.execute("COMMIT")
-
-
-def _create_schema(path: Path, connection: sqlite3.Connection) -> None:
-    if connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0]:
-        raise CorruptionError(f"{path} is an SQLite file of another application, not a metadata store")
-    for statement in _SCHEMA.split(";"):
-        if statement.strip():
-            connection.execute(statement)
-    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-
-
-def _translate(error: sqlite3.Error, path: Path) -> StorageError:
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-        return CorruptionError(f"the metadata file {path} is damaged: {error}; restore it from a copy")
-    if code == sqlite3.SQLITE_FULL:
-        return DiskFullError(f"no room to write the metadata file {path}")
-    if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
-        return DiskIOError(f"reading or writing the metadata file {path} failed: {error}")
-    return StorageError(f"the metadata file {path}: {error}")
+        release(lock)
+        raise translate(error, path) from error
+    return tree, lock

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from magnetar.base.errors import BadVersionError, InvalidArgumentError
+from magnetar.metadata.errors import NodeExistsError
 
 ANY_VERSION: Final = None
 """`expected_version`: write whatever is there."""
@@ -56,6 +57,25 @@ class Node:
     version: int
     owner: int = field(default=0, compare=False)
     """The session that an ephemeral node belongs to; 0: not ephemeral. A store's own is its `session_id`."""
+
+
+class Stat(NamedTuple):
+    """What a tree remembers of a node besides its value, in the order of ZooKeeper's Stat; zeros where a store does not know."""
+
+    czxid: int = 0
+    """Transaction that created it; `mzxid` wrote it last, `pzxid` created or deleted a child last."""
+    mzxid: int = 0
+    ctime_ms: int = 0
+    mtime_ms: int = 0
+    version: int = 0
+    cversion: int = 0
+    """Creations and deletions of children."""
+    aversion: int = 0
+    owner: int = 0
+    """The session of an ephemeral node, or 0."""
+    data_length: int = 0
+    children: int = 0
+    pzxid: int = 0
 
 
 class MetadataStore(Protocol):
@@ -110,6 +130,10 @@ class MetadataStore(Protocol):
 
     async def exists(self, path: str) -> bool: ...
 
+    async def stat(self, path: str) -> Stat | None:
+        """For people who look at a node; None when it does not exist."""
+        ...
+
     def watch(self, listener: Listener, prefix: str = "/") -> Callable[[], None]:
         """Tell `listener` of every named node's change at or below `prefix`, in commit order, before a changing call of
         this store returns. Parents that a put creates on the way may be told or not. After an interruption it hears RESYNC.
@@ -156,7 +180,7 @@ def check_version(path: str, actual: int | None, expected: int | None) -> None:
         return
     if expected == MUST_NOT_EXIST:
         if actual is not None:
-            raise BadVersionError(f"{path} exists already, at version {actual}")
+            raise NodeExistsError(f"{path} exists already, at version {actual}")
     elif actual is None:
         raise BadVersionError(f"{path} does not exist, version {expected} was expected")
     elif actual != expected:

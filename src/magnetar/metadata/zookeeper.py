@@ -33,6 +33,7 @@ from magnetar.metadata.store import (
     Node,
     SessionEvent,
     SessionListener,
+    Stat,
     check_path,
     check_put,
     split_path,
@@ -157,6 +158,11 @@ class ZooKeeperMetadataStore:
     async def exists(self, path: str) -> bool:
         check_path(path)
         return await self._ask(Exists(self._full(path), None), path, again=True) is not None
+
+    async def stat(self, path: str) -> Stat | None:
+        check_path(path)
+        stat = await self._ask(Exists(self._full(path), None), path, again=True)
+        return None if stat is None else Stat(*stat)
 
     def watch(self, listener: Listener, prefix: str = "/") -> Callable[[], None]:
         known = prefix in self._listeners.prefixes()

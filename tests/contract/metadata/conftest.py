@@ -10,9 +10,9 @@ import pytest
 from magnetar.base.executor import InlineExecutor, ThreadExecutor
 from magnetar.metadata.store import MetadataStore
 from magnetar.testing.zookeeper import ZooKeeperProcess
-from tests.contract.metadata.worlds import MemoryWorld, SqliteWorld, World, ZooKeeperWorld
+from tests.contract.metadata.worlds import MemoryWorld, ServerWorld, SqliteWorld, World, ZooKeeperWorld
 
-SHARED = ["memory", "zookeeper"]
+SHARED = ["memory", "zookeeper", "server"]
 """Stores that several sessions can share."""
 
 
@@ -27,6 +27,8 @@ async def make_world(kind: str, request: pytest.FixtureRequest, tmp_path: Path) 
         return MemoryWorld()
     if kind == "zookeeper":
         return await ZooKeeperWorld(request.getfixturevalue("zookeeper").address).open()
+    if kind == "server":
+        return await ServerWorld(tmp_path / "server.db").open()
     executor = ThreadExecutor("metadata") if kind == "sqlite" else InlineExecutor()
     return await SqliteWorld.open(tmp_path / "metadata.db", executor)
 

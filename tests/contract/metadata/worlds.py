@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import random
 from collections.abc import Callable
 from pathlib import Path
 
 from kazoo.client import KazooClient
 
 from magnetar.base.clock import SystemClock
-from magnetar.base.executor import Executor
+from magnetar.base.executor import Executor, ThreadExecutor
+from magnetar.base.network import AsyncioNetwork
 from magnetar.metadata.memory import MemoryMetadataStore, MemoryTree
+from magnetar.metadata.server.server import MetadataServer
 from magnetar.metadata.sqlite import SqliteMetadataStore
 from magnetar.metadata.store import MetadataStore
 from magnetar.metadata.zookeeper import ZooKeeperMetadataStore
@@ -125,3 +128,41 @@ class ZooKeeperWorld(World):
         return await ZooKeeperMetadataStore.open(
             self.address, clock=SystemClock(), root=self.root, session_timeout_s=self.session_timeout_s
         )
+
+
+class ServerWorld(ZooKeeperWorld):
+    """Our own server in this process, and kazoo in front of it. `start` and `stop` leave the file alone."""
+
+    def __init__(self, file: Path, session_timeout_s: float = 10.0, *, tree_watches: bool = True) -> None:
+        super().__init__("", session_timeout_s)
+        self._file = file
+        self._tree_watches = tree_watches
+        self._port = 0
+        self._executor = ThreadExecutor("metadata-server")
+
+    async def open(self) -> ServerWorld:
+        await self.start()
+        await super().open()
+        return self
+
+    async def start(self) -> None:
+        listener = AsyncioNetwork().bind("127.0.0.1", self._port)
+        self._port = listener.port
+        self.address = f"127.0.0.1:{listener.port}"
+        self.server = MetadataServer(
+            self._file,
+            executor=self._executor,
+            clock=SystemClock(),
+            rng=random.Random(7),
+            tree_watches=self._tree_watches,
+        )
+        await self.server.__aenter__()
+        await self.server.serve(listener)
+
+    async def stop(self) -> None:
+        await self.server.__aexit__(None, None, None)
+
+    async def close(self) -> None:
+        await super().close()
+        await self.stop()
+        self._executor.close()

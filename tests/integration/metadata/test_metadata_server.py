@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
-from magnetar.metadata.server.connection import FRAME_BYTES_MAX
 
 from magnetar.base.clock import SystemClock
 from magnetar.base.errors import MetadataError
 from magnetar.base.java import find_java
 from magnetar.metadata import zookeeper as zookeeper_module
+from magnetar.metadata.server.connection import FRAME_BYTES_MAX
 from magnetar.metadata.store import RESYNC, SessionEvent
 from magnetar.metadata.zookeeper import ZooKeeperMetadataStore
 from magnetar.metadata.zookeeper_process import four_letters, jars

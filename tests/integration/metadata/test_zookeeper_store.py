@@ -20,12 +20,10 @@ from magnetar.metadata.store import RESYNC, Node, SessionEvent
 from magnetar.metadata.zookeeper import VALUE_BYTES_MAX, ZooKeeperMetadataStore
 from magnetar.testing.zookeeper import ZooKeeperProcess
 
-SESSION_S = 2.0
-
 
 @pytest.fixture(scope="module")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
-    with ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper") / "server", tick_time_ms=200) as process:
+    with ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper") / "server") as process:
         yield process
 
 
@@ -36,9 +34,11 @@ async def store(zookeeper: ZooKeeperProcess, request: pytest.FixtureRequest) -> 
     await opened.close()
 
 
-async def connect(zookeeper: ZooKeeperProcess, root: str = "/") -> ZooKeeperMetadataStore:
+async def connect(
+    zookeeper: ZooKeeperProcess, root: str = "/", session_timeout_s: float = 10.0
+) -> ZooKeeperMetadataStore:
     return await ZooKeeperMetadataStore.open(
-        zookeeper.address, clock=SystemClock(), root=root, session_timeout_s=SESSION_S
+        zookeeper.address, clock=SystemClock(), root=root, session_timeout_s=session_timeout_s
     )
 
 
@@ -75,9 +75,8 @@ async def test_kill_and_restart_keep_the_session_and_miss_no_change(
     await other.close()
 
 
-async def test_a_silent_server_costs_the_session_before_it_can_give_it_away(
-    zookeeper: ZooKeeperProcess, store: ZooKeeperMetadataStore
-) -> None:
+async def test_a_silent_server_costs_the_session_before_it_can_give_it_away(zookeeper: ZooKeeperProcess) -> None:
+    store = await connect(zookeeper, "/silent", session_timeout_s=2.0)
     events: list[SessionEvent] = []
     store.on_session(events.append)
     await store.put("/e", b"", ephemeral=True)
@@ -96,6 +95,7 @@ async def test_a_silent_server_costs_the_session_before_it_can_give_it_away(
     assert events == [SessionEvent.CONNECTION_LOST, SessionEvent.SESSION_LOST, SessionEvent.SESSION_REESTABLISHED]
     assert store.session_id != session
     assert await store.get("/e") is None
+    await store.close()
 
 
 async def test_a_bookie_is_listed_again_after_its_session(

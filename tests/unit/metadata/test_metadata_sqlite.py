@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.base.errors import CorruptionError, StartupError, StorageError
+from magnetar.base.errors import CorruptionError, InvalidArgumentError, StartupError, StorageError
 from magnetar.base.executor import ThreadExecutor
-from magnetar.metadata import sqlite
+from magnetar.metadata import sqlite_file, sqlite_tree
 from magnetar.metadata.sqlite import SqliteMetadataStore
 from magnetar.metadata.store import Node
 
@@ -28,7 +28,7 @@ async def executor() -> AsyncIterator[ThreadExecutor]:
 async def test_a_second_opener_is_told_to_wait_its_turn(
     tmp_path: Path, executor: ThreadExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite, "LOCK_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(sqlite_file, "LOCK_TIMEOUT_S", 0.05)
     first = await SqliteMetadataStore.open(tmp_path / "m.db", executor)
     with pytest.raises(StartupError, match="another process"):
         await SqliteMetadataStore.open(tmp_path / "m.db", executor)
@@ -84,10 +84,10 @@ async def test_a_newer_schema_is_refused(tmp_path: Path, executor: ThreadExecuto
 async def test_waiting_writes_share_a_transaction(tmp_path: Path, executor: ThreadExecutor) -> None:
     store = await SqliteMetadataStore.open(tmp_path / "m.db", executor)
     begun: list[str] = []
-    store._connection.set_trace_callback(lambda text: begun.append(text) if text.startswith("BEGIN") else None)
+    store._tree.connection.set_trace_callback(lambda text: begun.append(text) if text.startswith("BEGIN") else None)
     await asyncio.gather(*(store.put(f"/a/{n}", b"") for n in range(500)))
     assert len(begun) < 250
-    store._connection.set_trace_callback(None)
+    store._tree.connection.set_trace_callback(None)
     await store.close()
 
 
@@ -127,10 +127,10 @@ async def test_after_a_failed_commit_nothing_more_is_written(
     await store.close()
 
 
-@pytest.mark.parametrize("statement", [sqlite._CHILDREN, sqlite._CHILDREN_COUNT, sqlite._ANY_CHILD])
+@pytest.mark.parametrize("statement", [sqlite_tree.CHILDREN])
 async def test_listings_read_the_index_alone(tmp_path: Path, executor: ThreadExecutor, statement: str) -> None:
     store = await SqliteMetadataStore.open(tmp_path / "m.db", executor)
-    plan = store._connection.execute("EXPLAIN QUERY PLAN " + statement, ("/a",)).fetchall()
+    plan = store._tree.connection.execute("EXPLAIN QUERY PLAN " + statement, ("/a",)).fetchall()
     assert "USING COVERING INDEX nodes_by_path" in plan[0][3]
     assert not any("TEMP B-TREE" in row[3] for row in plan)
     await store.close()
@@ -156,3 +156,78 @@ async def test_what_was_answered_survives_a_killed_process(tmp_path: Path, execu
     assert await store.children_count("/topics") == 100
     assert await store.children("/brokers") == []
     await store.close()
+
+
+_SCHEMA_1 = """
+CREATE TABLE nodes (id INTEGER PRIMARY KEY, parent TEXT NOT NULL, name TEXT NOT NULL, value BLOB NOT NULL,
+    version INTEGER NOT NULL, ephemeral INTEGER NOT NULL, next_sequence INTEGER NOT NULL) STRICT;
+CREATE UNIQUE INDEX nodes_by_path ON nodes (parent, name);
+CREATE INDEX nodes_ephemeral ON nodes (id) WHERE ephemeral = 1;
+INSERT INTO nodes (parent, name, value, version, ephemeral, next_sequence) VALUES
+    ('', '', x'', 0, 0, 0), ('/', 'a', x'', 0, 0, 7), ('/a', 'b', x'01', 3, 0, 0), ('/a', 'c', x'', 0, 1, 0),
+    ('/a/b', 'd', x'', 0, 0, 0);
+PRAGMA application_id = 0x4D474E54;
+PRAGMA user_version = 1;
+"""
+
+
+async def test_a_file_of_the_first_release_is_brought_up(tmp_path: Path, executor: ThreadExecutor) -> None:
+    with sqlite3.connect(tmp_path / "m.db") as old:
+        old.executescript(_SCHEMA_1)
+    old.close()
+    with pytest.raises(StartupError, match="start the server once"):
+        await SqliteMetadataStore.open_read_only(tmp_path / "m.db", executor)
+    store = await SqliteMetadataStore.open(tmp_path / "m.db", executor)
+    assert await store.get("/a/b") == Node(b"\x01", 3)
+    assert await store.children("/a") == ["b"]
+    assert [await store.children_count(path) for path in ("/", "/a", "/a/b", "/a/b/d")] == [1, 1, 1, 0]
+    assert (await store.put("/a/s-", b"", sequential=True))[0] == "/a/s-0000000007"
+    await store.delete("/a/b/d")
+    await store.delete("/a/b")
+    await store.close()
+
+
+async def test_others_may_read_while_one_writes(tmp_path: Path, executor: ThreadExecutor) -> None:
+    file = tmp_path / "m.db"
+    with pytest.raises(StartupError, match="there is no metadata file"):
+        await SqliteMetadataStore.open_read_only(file, executor)
+    store = await SqliteMetadataStore.open(file, executor)
+    await store.put("/a", b"1")
+    reader = await SqliteMetadataStore.open_read_only(file, executor)
+    assert await reader.get("/a") == Node(b"1", 0)
+    await store.put("/a", b"2")
+    assert await reader.get("/a") == Node(b"2", 1)
+    with pytest.raises(InvalidArgumentError, match="for reading"):
+        await reader.put("/a", b"3")
+    await reader.close()
+    await store.put("/a", b"3")
+    await store.close()
+    reader = await SqliteMetadataStore.open_read_only(file, executor)
+    assert await reader.get("/a") == Node(b"3", 2)
+    await reader.close()
+
+
+async def test_stat_knows_what_zookeepers_does(tmp_path: Path, executor: ThreadExecutor) -> None:
+    store = await SqliteMetadataStore.open(tmp_path / "m.db", executor, FixedClock(1_000))
+    await store.put("/a", b"one")
+    await store.put("/a/b", b"", ephemeral=True)
+    await store.put("/a", b"longer")
+    await store.delete("/a/b")
+    stat = await store.stat("/a")
+    assert stat is not None
+    assert (stat.version, stat.cversion, stat.data_length, stat.children, stat.owner) == (1, 2, 6, 0, 0)
+    assert stat.czxid < stat.mzxid < stat.pzxid
+    assert stat.ctime_ms == stat.mtime_ms == 1_000
+    assert await store.stat("/b") is None
+    await store.close()
+
+
+class FixedClock:
+    def __init__(self, ms: int) -> None:
+        self._ms = ms
+
+    def now_ms(self) -> int:
+        return self._ms
+
+    def monotonic_s(self) -> float:
+        return self._ms / 1000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from magnetar.metadata.server.jute import MalformedRequestError, Reader, pack_string, pack_strings
 from magnetar.metadata.server.requests import read_connect, read_request
 from magnetar.metadata.server.sessions import Session, Sessions
