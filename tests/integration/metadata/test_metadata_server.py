@@ -32,7 +32,7 @@ async def until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[ServerWorld]:
-    made = await ServerWorld(tmp_path / "server.db", session_timeout_s=1.0).open()
+    made = await ServerWorld(tmp_path / "server.db", session_timeout_s=10.0).open()
     yield made
     await made.close()
 
@@ -103,7 +103,7 @@ async def test_a_session_outlives_its_connection_and_the_server_but_not_its_time
     watcher = await world.other()
     heard: list[str] = []
     watcher.watch(heard.append, "/e")
-    client = KazooClient(world.address, timeout=1.0)
+    client = KazooClient(world.address, timeout=3.0)
     await asyncio.to_thread(client.start)
     await asyncio.to_thread(client.create, f"{world.root}/e", b"", None, True)
     identity = client.client_id
