@@ -12,7 +12,7 @@ from magnetar.base.executor import Executor
 from magnetar.metadata import paths
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.metadata.sqlite import SqliteMetadataStore
-from magnetar.metadata.store import MetadataStore
+from magnetar.metadata.store import InspectableStore
 
 ZOOKEEPER_PORT: Final = 2181
 SESSION_TIMEOUT_S: Final = 30.0
@@ -52,7 +52,7 @@ def parse_url(url: str) -> MetadataUrl:
 
 async def open_store(
     url: str, *, clock: Clock, executor: Executor, session_timeout_s: float = SESSION_TIMEOUT_S
-) -> MetadataStore:
+) -> InspectableStore:
     """Open the store. `executor` has one worker and is used by `sqlite:` only; close it after the store.
 
     Raises ConfigError for a bad URL, StartupError when the file is taken or an extra is missing, MetadataConnectionError when no

@@ -130,10 +130,6 @@ class MetadataStore(Protocol):
 
     async def exists(self, path: str) -> bool: ...
 
-    async def stat(self, path: str) -> Stat | None:
-        """For people who look at a node; None when it does not exist."""
-        ...
-
     def watch(self, listener: Listener, prefix: str = "/") -> Callable[[], None]:
         """Tell `listener` of every named node's change at or below `prefix`, in commit order, before a changing call of
         this store returns. Parents that a put creates on the way may be told or not. After an interruption it hears RESYNC.
@@ -148,6 +144,14 @@ class MetadataStore(Protocol):
 
     async def close(self) -> None:
         """End the session. Repeating it does nothing; any other call raises MetadataClosedError afterwards."""
+        ...
+
+
+class InspectableStore(MetadataStore, Protocol):
+    """What people look into."""
+
+    async def stat(self, path: str) -> Stat | None:
+        """None when the path does not exist."""
         ...
 
 
