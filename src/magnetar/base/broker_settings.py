@@ -9,6 +9,7 @@ from magnetar.base.listen_settings import ListenSettings, is_loopback
 from magnetar.base.policy_config import PolicySettings
 from magnetar.base.security_settings import SecuritySettings
 from magnetar.base.settings import setting
+from magnetar.base.transaction_settings import TransactionSettings
 
 QUOTA_POLICIES = ("producer_request_hold", "producer_exception", "consumer_backlog_eviction")
 SCHEMA_STRATEGIES = (
@@ -25,7 +26,7 @@ SCHEMA_STRATEGIES = (
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: of several bases only one may have them
-class BrokerSettings(ListenSettings, PolicySettings, SecuritySettings):
+class BrokerSettings(ListenSettings, PolicySettings, SecuritySettings, TransactionSettings):
     """A part of the configuration of `magnetar standalone` and `magnetar broker`."""
 
     # ---- Where it listens

@@ -119,3 +119,13 @@ BOOKIE_CLIENT_BYTES_MAX = 256 * 1024 * 1024
 
 BOOKIE_CLIENT_LATE_ANSWERS_MAX = 1_000
 """Requests of one connection whose time ran out and whose answers may still come: above it the connection is closed."""
+
+# ---- Transactions
+TRANSACTION_PARTICIPANTS_MAX = 200_000
+"""Topics and subscriptions named by the open transactions of one coordinator: further ones are refused with NotAllowed."""
+
+TRANSACTION_ABORTED_PER_TOPIC_MAX = 50_000
+"""Aborted transactions whose messages a topic still stores: no further transaction may publish there until some were trimmed."""
+
+TRANSACTION_PENDING_ACKS_MAX = 200_000
+"""Acknowledgements of open transactions that one subscription holds: further ones are refused with NotAllowed."""

@@ -122,6 +122,12 @@ class BrokerConfig:
     compaction_retain_null_key: bool = False
     stats_interval_s: float = 5.0
 
+    transaction_coordinators_enabled: bool = True
+    transaction_coordinators_initial: int = 16
+    transactions_active_max: int = 10_000
+    transaction_buffer_snapshot_transactions: int = 1000
+    transaction_buffer_snapshot_min_ms: int = 5000
+
     schema_compatibility_strategy: str = "FULL"
     schema_validation_enforced: bool = False
     allow_auto_update_schema: bool = True

@@ -21,6 +21,12 @@ DOMAINS = (PERSISTENT, NON_PERSISTENT)
 DEFAULT_TENANT = "public"
 DEFAULT_NAMESPACE = "default"
 PARTITION_SUFFIX = "-partition-"
+SYSTEM_NAMESPACE = "pulsar/system"
+TRANSACTION_LOG_PREFIX = "__transaction_log_"
+"""Of the logs of transaction coordinators, in the system namespace."""
+
+PENDING_ACKS_SUFFIX = "__transaction_pending_ack"
+"""Of the logs of what open transactions have acknowledged, behind `<topic>-<subscription>`."""
 
 _NAMED_ENTITY = re.compile(r"[-=:.\w]+\Z", re.ASCII)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -102,6 +108,12 @@ class TopicName:
 
     def __str__(self) -> str:
         return f"{self.domain}://{self.tenant}/{self.namespace}/{self.local_name}"
+
+
+def is_transaction_log(namespace: str, local_name: str) -> bool:
+    """Does a managed ledger of that name keep the server's records instead of messages? It is no topic, then."""
+    in_system = namespace == SYSTEM_NAMESPACE
+    return local_name.endswith(PENDING_ACKS_SUFFIX) or (in_system and local_name.startswith(TRANSACTION_LOG_PREFIX))
 
 
 def entity_name(text: str, kind: str) -> str:

@@ -31,8 +31,11 @@ from magnetar.broker.schemas.storage import Quorum, SchemaStorage
 from magnetar.broker.subscriptions.bucket_store import LedgerBucketStore
 from magnetar.broker.subscriptions.config import SubscriptionConfig
 from magnetar.broker.subscriptions.delayed_buckets import DelayedStorage
+from magnetar.broker.topics.participants import TopicParticipants
 from magnetar.broker.topics.registry import TopicRegistry
 from magnetar.broker.topics.subscription_set import Surroundings
+from magnetar.broker.transactions.coordinators import Coordinators
+from magnetar.broker.transactions.storage import TransactionStorage
 from magnetar.broker.upkeep import Upkeep
 from magnetar.managed_ledger.entry_cache import EntryCache
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
@@ -98,10 +101,18 @@ class Broker:
                     retain_null_key=self.config.compaction_retain_null_key,
                 ),
                 delayed_storage=DelayedStorage(LedgerBucketStore(self._bookkeeper), self._scope.spawn),
+                transactions=TransactionStorage(
+                    factory=self.factory,
+                    ledgers=self.config.managed_ledger,
+                    snapshot_transactions=self.config.transaction_buffer_snapshot_transactions,
+                    snapshot_interval_ms=self.config.transaction_buffer_snapshot_min_ms,
+                ),
             ),
             scope=self._scope,
         )
         self.dynamic.applied = self._defaults_changed
+        self.participants = TopicParticipants(self.topics)
+        self.transactions = self._coordinators()
         await self.namespaces.create_defaults()
         await self.ownership.register_broker()
         self._unwatch = self.metadata.watch(self._metadata_changed)
@@ -116,7 +127,10 @@ class Broker:
             producer_names=ProducerNames(self.config.cluster, await self._start_number()),
             budget=PublishBudget(self.config.publish_buffer_bytes),
             security=self.security,
+            transactions=self.transactions,
+            participants=self.participants,
         )
+        await self.transactions.start()
         self.connections = ConnectionListener(self.context)
         Upkeep(self.topics, self.config, self.clock).start(self._scope)
         return self
@@ -165,6 +179,21 @@ class Broker:
         topic = topic_of_path(path)
         if topic is not None:
             self._scope.spawn(self.topics.policies_changed(topic.namespace_name, topic), "topic policies changed")
+
+    def _coordinators(self) -> Coordinators:
+        config = self.config
+        return Coordinators(
+            enabled=config.transaction_coordinators_enabled,
+            initial_count=config.transaction_coordinators_initial,
+            active_max=config.transactions_active_max,
+            names=self.namespaces,
+            owner=self.ownership,
+            factory=self.factory,
+            ledgers=config.managed_ledger,
+            participants=self.participants,
+            clock=self.clock,
+            scope=self._scope,
+        )
 
     def _schema_registry(self) -> SchemaRegistry:
         ledgers = self.config.managed_ledger

@@ -18,6 +18,7 @@ from magnetar.managed_ledger.cursor_store import CursorStore, StoredState
 from magnetar.managed_ledger.errors import CursorClosedError
 from magnetar.managed_ledger.ports import DurableDone, ReadEntriesDone
 from magnetar.managed_ledger.position import EARLIEST, LATEST, Position
+from magnetar.managed_ledger.read_gate import ReadGate
 
 
 class ManagedCursor:
@@ -69,9 +70,19 @@ class ManagedCursor:
 
     @property
     def backlog_entries(self) -> int:
-        """Entries that are not acknowledged."""
-        index = self._context.index
-        return index.entries_between(self._acks.mark_delete, index.end()) - self._acks.acked_count
+        """Entries that are not acknowledged, without those that a gate holds back."""
+        index, gate = self._context.index, self._reader.gate
+        left = index.entries_between(self._acks.mark_delete, index.end()) - self._acks.acked_count
+        return left if gate is None else max(0, left - gate.held_back(self._acks.mark_delete))
+
+    @property
+    def gate(self) -> ReadGate | None:
+        """What may be read through it, None for everything."""
+        return self._reader.gate
+
+    @gate.setter
+    def gate(self, gate: ReadGate | None) -> None:
+        self._reader.gate = gate
 
     @property
     def properties(self) -> dict[str, int]:
@@ -181,6 +192,12 @@ class ManagedCursor:
 
     def ack_set_of(self, position: Position) -> list[int] | None:
         """The words of the indexes still to be acknowledged, None unless the batch is partly acknowledged."""
+        words = self._acks.remaining_of_batch(position[0], position[1])
+        gate = self._reader.gate
+        return words if gate is None else gate.remaining(position, words)
+
+    def stored_ack_set_of(self, position: Position) -> list[int] | None:
+        """The same, whatever a gate says."""
         return self._acks.remaining_of_batch(position[0], position[1])
 
     def individual_ranges(self, limit: int | None = None) -> list[tuple[Position, Position]]:

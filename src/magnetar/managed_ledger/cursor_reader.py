@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from magnetar.base.errors import InvalidArgumentError, MagnetarError
 from magnetar.bookkeeper.errors import NoSuchEntryError
@@ -13,6 +15,7 @@ from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.errors import CursorClosedError, LostLedgerError
 from magnetar.managed_ledger.ports import ReadEntriesDone
 from magnetar.managed_ledger.position import Position
+from magnetar.managed_ledger.read_gate import ReadGate
 from magnetar.managed_ledger.replay import Replay
 
 log = logging.getLogger(__name__)
@@ -24,12 +27,13 @@ Lost = Callable[[int, int, int], None]
 class CursorReader:
     """`ledger_id`/`entry_id`: what is read next. It may point past a ledger's end, and stays there until a newer ledger has entries."""
 
-    __slots__ = ("_acks", "_closed", "_context", "_epoch", "_lost", "_request", "entry_id", "ledger_id")
+    __slots__ = ("_acks", "_closed", "_context", "_epoch", "_lost", "_request", "entry_id", "gate", "ledger_id")
 
     def __init__(self, context: LedgerContext, acks: AckRanges, lost: Lost) -> None:
         self._context = context
         self._acks = acks
         self._lost = lost
+        self.gate: ReadGate | None = None
         self._closed = False
         self._epoch = 0
         self._request: tuple[int, int, int, int, int, int, ReadEntriesDone] | None = None
@@ -44,6 +48,8 @@ class CursorReader:
 
     @property
     def has_more(self) -> bool:
+        if self.gate is not None and not self._before_stop(self.gate):
+            return False
         index = self._context.index
         if self.entry_id < index.entries_in(self.ledger_id):
             return self.position <= index.end() if self.ledger_id <= self._acks.mark_ledger else True
@@ -62,6 +68,12 @@ class CursorReader:
         if self._closed or self._request is not None or max_entries < 1:
             self._refuse(max_entries, done)
             return
+        gate = self.gate
+        if gate is not None:
+            if not self._before_stop(gate):
+                done(None, [])
+                return
+            max_entries, done = self._gated(gate, max_entries, max_bytes, done)
         ledger_id, entry_id = self.ledger_id, self.entry_id
         context, acks = self._context, self._acks
         index = context.index
@@ -110,7 +122,52 @@ class CursorReader:
         if self._closed:
             done(CursorClosedError(f"{self._context.name}: the cursor is closed"), [])
             return
+        if self.gate is not None:
+            done = partial(self._replayed, self.gate, done)
         Replay(self._context, self._acks, positions, done).start()
+
+    # ---- Behind a gate
+
+    def _before_stop(self, gate: ReadGate) -> bool:
+        stop = gate.stop
+        return stop is None or self.position < stop
+
+    def _gated(
+        self, gate: ReadGate, max_entries: int, max_bytes: int, done: ReadEntriesDone
+    ) -> tuple[int, ReadEntriesDone]:
+        """No more than there is before the stop, unless acknowledged entries lie in between: `_admit` sees to those."""
+        stop = gate.stop
+        limit = max_entries
+        if stop is not None and stop.ledger_id == self.ledger_id:
+            limit = max(1, min(limit, stop.entry_id - self.entry_id))
+        return limit, partial(self._admit, gate, max_entries, max_bytes, done)
+
+    def _admit(
+        self,
+        gate: ReadGate,
+        max_entries: int,
+        max_bytes: int,
+        done: ReadEntriesDone,
+        error: MagnetarError | None,
+        entries: list[Entry],
+    ) -> None:
+        if error is not None or not entries:
+            done(error, entries)
+            return
+        stop = gate.stop
+        if stop is not None and entries[-1].position >= stop:
+            before = [entry for entry in entries if entry.position < stop]
+            self.ledger_id, self.entry_id = entries[len(before)].position
+            entries = before
+        admitted = gate.admit(entries)
+        if admitted or not self.has_more:
+            done(None, admitted)
+        else:  # all of them wait for something; what is behind them must not, and the others on this loop have their turn
+            asyncio.get_running_loop().call_soon(self.read, max_entries, max_bytes, done)
+
+    @staticmethod
+    def _replayed(gate: ReadGate, done: ReadEntriesDone, error: MagnetarError | None, entries: list[Entry]) -> None:
+        done(error, gate.admit(entries) if entries else entries)
 
     # ---- Answers of the bookies
 

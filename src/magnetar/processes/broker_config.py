@@ -117,6 +117,11 @@ def broker_config(config: BrokerSettings, listeners: Listeners) -> BrokerConfig:
         compaction_threshold_bytes=config.compaction_threshold_bytes,
         compaction_monitor_interval_s=config.compaction_monitor_interval_s,
         compaction_retain_null_key=config.compaction_retain_null_key,
+        transaction_coordinators_enabled=config.transaction_coordinator_enabled,
+        transaction_coordinators_initial=config.initial_num_transaction_coordinators,
+        transactions_active_max=config.max_active_transactions_per_coordinator,
+        transaction_buffer_snapshot_transactions=config.transaction_buffer_snapshot_max_transaction_count,
+        transaction_buffer_snapshot_min_ms=config.transaction_buffer_snapshot_min_time_ms,
         entry_cache_bytes=config.managed_ledger_cache_size_mb * _MIB,
         managed_ledger=ManagedLedgerConfig(
             ensemble_size=config.managed_ledger_ensemble_size,

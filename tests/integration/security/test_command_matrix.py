@@ -33,6 +33,23 @@ REQUESTS: dict[str, dict[str, Any]] = {
     },
     "TC_CLIENT_CONNECT_REQUEST": {"tcClientConnectRequest": {"tc_id": 0, "request_id": 1}},
     "NEW_TXN": {"newTxn": {"request_id": 1}},
+    "ADD_PARTITION_TO_TXN": {"addPartitionToTxn": {"partitions": [TOPIC], "txnid_least_bits": 1, "request_id": 1}},
+    "ADD_SUBSCRIPTION_TO_TXN": {
+        "addSubscriptionToTxn": {
+            "subscription": [{"topic": TOPIC, "subscription": "s"}],
+            "txnid_least_bits": 1,
+            "request_id": 1,
+        }
+    },
+    "END_TXN": {"endTxn": {"txnid_least_bits": 10**9, "txn_action": "ABORT", "request_id": 1}},
+    "END_TXN_ON_PARTITION": {"endTxnOnPartition": {"topic": TOPIC, "txn_action": "ABORT", "request_id": 1}},
+    "END_TXN_ON_SUBSCRIPTION": {
+        "endTxnOnSubscription": {
+            "subscription": {"topic": TOPIC, "subscription": "s"},
+            "txn_action": "ABORT",
+            "request_id": 1,
+        }
+    },
 }
 """What stands on its own."""
 
@@ -80,6 +97,22 @@ def test_an_initial_subscription_takes_the_right_to_consume(secured: Secured) ->
     with secured.raw("topic-role") as client:
         assert client.producer(TOPIC, 1, initial_subscription_name="dlq-sub").type == BaseCommand.PRODUCER_SUCCESS
     assert "dlq-sub" in secured.http("GET", "/admin/v2/persistent/t/ns/one/subscriptions").json()
+
+
+def test_a_transaction_is_its_owners(secured: Secured) -> None:
+    """Numbers are easy to guess. Nobody else adds to a transaction or ends it, but a superuser may."""
+    opened = BaseCommand(type=BaseCommand.NEW_TXN, newTxn={"request_id": 1, "txn_ttl_millis": 60_000})
+    with secured.raw("tenant-admin") as owner, secured.raw("stranger") as stranger, secured.raw("root") as root:
+        owner.send(opened)
+        number = owner.receive()[0].newTxnResponse.txnid_least_bits
+        end = {"txnid_least_bits": number, "txn_action": "ABORT", "request_id": 2}
+        stranger.send(BaseCommand(type=BaseCommand.END_TXN, endTxn=end))
+        assert error_code(stranger.receive()[0]) == ServerError.AuthorizationError
+        root.send(BaseCommand(type=BaseCommand.END_TXN, endTxn=end))
+        answer = root.receive()[0]
+        assert error_code(answer) is None, answer
+        owner.send(BaseCommand(type=BaseCommand.END_TXN, endTxn=end))
+        assert error_code(owner.receive()[0]) == ServerError.TransactionNotFound
 
 
 def test_own_commands_reach_only_what_the_connection_has_opened(secured: Secured) -> None:

@@ -150,6 +150,8 @@ class FakeCursor:
 
     durable = True
 
+    gate = None
+
     def __init__(self, ledger: FakeLedger) -> None:
         self.name = "sub"
         self.ledger = ledger

@@ -40,6 +40,11 @@ COMMANDS: Mapping[str, Access] = {
     # ---- Transactions
     "TC_CLIENT_CONNECT_REQUEST": Access.AUTHENTICATED,
     "NEW_TXN": Access.AUTHENTICATED,
+    "ADD_PARTITION_TO_TXN": Access.PRODUCE,
+    "ADD_SUBSCRIPTION_TO_TXN": Access.CONSUME,
+    "END_TXN": Access.AUTHENTICATED,  # and the coordinator asks for the owner
+    "END_TXN_ON_PARTITION": Access.SUPERUSER,
+    "END_TXN_ON_SUBSCRIPTION": Access.SUPERUSER,
 }
 """By the name of the type in BaseCommand."""
 

@@ -7,7 +7,7 @@ up to the same last entry; the cursor `__compaction` keeps what they read from b
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 from magnetar.base.clock import Clock
@@ -57,13 +57,16 @@ class Compactor:
         upto: Position,
         retain_null_key: bool,
         clock: Clock,
+        hides: Callable[[Entry], bool] | None = None,
     ) -> None:
+        """`hides`: which entries of the topic nobody may see (aborted transactions)."""
         self._topic = topic
         self._partition = partition
         self._cursor = cursor
         self._previous = previous
         self._upto = upto
         self._clock = clock
+        self._hides = hides
         self._slice_ends_s = 0.0
         self._keys = LatestKeys(retain_null_key=retain_null_key, memory_bytes_max=COMPACTION_KEY_MEMORY_BYTES_MAX)
 
@@ -126,7 +129,8 @@ class Compactor:
         self._cursor.rewind()
         while page := await self._read():
             inside = [entry for entry in page if entry.position <= self._upto]
-            yield inside
+            hides = self._hides
+            yield inside if hides is None else [entry for entry in inside if not hides(entry)]
             if len(inside) < len(page):
                 return
 

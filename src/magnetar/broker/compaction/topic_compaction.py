@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from magnetar.base.clock import Clock
 from magnetar.base.errors import MagnetarError
@@ -25,6 +25,7 @@ from magnetar.broker.compaction.errors import CompactedDataError, CompactionRunn
 from magnetar.broker.compaction.latest_keys import last_index_of
 from magnetar.broker.dispatch.entry_metadata import metadata_of
 from magnetar.managed_ledger.cursor import ManagedCursor
+from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.ledger import ManagedLedger
 from magnetar.managed_ledger.position import EARLIEST, Position
 from magnetar.managed_ledger.sizes import size_after
@@ -47,6 +48,19 @@ class CompactionService:
     clock: Clock
     retain_null_key: bool = False
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Readable(Protocol):
+    """What may be read of a topic with transactions."""
+
+    @property
+    def readable_end(self) -> Position:
+        """The last position that is decided."""
+        ...
+
+    def hides(self, entry: Entry, /) -> bool:
+        """Will nobody ever see this entry? For one that is decided."""
+        ...
 
 
 class Status(Enum):
@@ -93,6 +107,8 @@ class TopicCompaction:
         self._service = service
         self._task: asyncio.Task[Any] | None = None
         self._failed_at_bytes = 0
+        self.readable: Readable | None = None
+        """Set where transactions decide what may be read."""
         self.current: CompactedLedger | None = None
         self.status = Status.NOT_RUN
         self.last_error = ""
@@ -213,7 +229,8 @@ class TopicCompaction:
     async def _compact(self) -> int:
         """The number of messages that were removed."""
         cursor = await self._ledger.open_cursor(CURSOR_NAME, initial=EARLIEST)
-        upto = self._ledger.last_confirmed
+        readable = self.readable
+        upto = self._ledger.last_confirmed if readable is None else readable.readable_end
         if upto.entry_id < 0 or upto <= cursor.mark_delete_position:
             return 0
         compactor = Compactor(
@@ -224,6 +241,7 @@ class TopicCompaction:
             upto=upto,
             retain_null_key=self._service.retain_null_key,
             clock=self._service.clock,
+            hides=None if readable is None else readable.hides,
         )
         await compactor.find_keys()
         outcome = await self._written(cursor, compactor)

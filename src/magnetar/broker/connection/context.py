@@ -13,6 +13,8 @@ from magnetar.broker.namespaces.lookup import Lookup
 from magnetar.broker.namespaces.registry import NamespaceRegistry
 from magnetar.broker.schemas.admission import SchemaAdmission
 from magnetar.broker.topics.registry import TopicRegistry
+from magnetar.broker.transactions.coordinators import Coordinators
+from magnetar.broker.transactions.ports import Participants
 
 
 class ProducerNames:
@@ -81,4 +83,6 @@ class BrokerContext:
     producer_names: ProducerNames
     budget: PublishBudget
     security: Security
+    transactions: Coordinators
+    participants: Participants
     counters: ConnectionCounters = field(default_factory=ConnectionCounters)

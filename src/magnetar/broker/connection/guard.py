@@ -17,6 +17,7 @@ from magnetar.broker.connection.refusals import refusal
 from magnetar.broker.connection.session import Handler, Session
 from magnetar.broker.errors import AuthenticationError, AuthorizationError, TopicNotFoundError
 from magnetar.broker.naming import NamespaceName, TopicName
+from magnetar.broker.transactions.coordinators import ASSIGN_TOPIC
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand
 
 Demand = tuple[Access, Resource]
@@ -101,9 +102,25 @@ def _consumer(session: Session, consumer_id: int) -> Touched:
     return [(None, Resource.of_topic(session.consumer_topics[consumer_id].name, consumer.subscription.name))]
 
 
+def _subscriptions(session: Session, command: BaseCommand) -> Touched:
+    named = command.addSubscriptionToTxn.subscription
+    return [part for each in named for part in _topic(each.topic, each.subscription)]
+
+
+def _partitioned_metadata(session: Session, command: BaseCommand) -> Touched:
+    return _lookup(command.partitionMetadata.topic)
+
+
+def _lookup(text: str) -> Touched:
+    """Where the coordinators of transactions are is for every role to know."""
+    name = TopicName.parse(text)
+    wanted = Access.AUTHENTICATED if name.partitioned_name == ASSIGN_TOPIC else None
+    return [(wanted, Resource.of_topic(name))]
+
+
 _TOUCHES: dict[int, Callable[[Session, BaseCommand], Touched]] = {
-    BaseCommand.PARTITIONED_METADATA: lambda session, command: _topic(command.partitionMetadata.topic),
-    BaseCommand.LOOKUP: lambda session, command: _topic(command.lookupTopic.topic),
+    BaseCommand.PARTITIONED_METADATA: _partitioned_metadata,
+    BaseCommand.LOOKUP: lambda session, command: _lookup(command.lookupTopic.topic),
     BaseCommand.GET_TOPICS_OF_NAMESPACE: lambda session, command: [
         (None, Resource.of_namespace(NamespaceName.parse(command.getTopicsOfNamespace.namespace)))
     ],
@@ -115,5 +132,11 @@ _TOUCHES: dict[int, Callable[[Session, BaseCommand], Touched]] = {
     BaseCommand.CONSUMER_STATS: lambda session, command: _consumer(session, command.consumerStats.consumer_id),
     BaseCommand.GET_SCHEMA: lambda session, command: _topic(command.getSchema.topic),
     BaseCommand.GET_OR_CREATE_SCHEMA: lambda session, command: _topic(command.getOrCreateSchema.topic),
+    BaseCommand.ADD_PARTITION_TO_TXN: lambda session, command: [
+        part for topic in command.addPartitionToTxn.partitions for part in _topic(topic)
+    ],
+    BaseCommand.ADD_SUBSCRIPTION_TO_TXN: _subscriptions,
+    BaseCommand.END_TXN_ON_PARTITION: lambda session, command: [(None, Resource())],
+    BaseCommand.END_TXN_ON_SUBSCRIPTION: lambda session, command: [(None, Resource())],
 }
 """By command: the topics, namespaces and subscriptions in it. None as access means the row's own."""

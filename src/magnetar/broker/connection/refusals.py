@@ -64,14 +64,15 @@ def _consumer_stats(command: BaseCommand, error: Exception) -> BaseCommand:
     return _filled(answer, answer.consumerStatsResponse, "error_code", command, error)
 
 
-def _coordinator(command: BaseCommand, error: Exception) -> BaseCommand:
-    answer = BaseCommand(type=BaseCommand.TC_CLIENT_CONNECT_RESPONSE)
-    return _filled(answer, answer.tcClientConnectResponse, "error", command, error)
-
-
-def _new_transaction(command: BaseCommand, error: Exception) -> BaseCommand:
-    answer = BaseCommand(type=BaseCommand.NEW_TXN_RESPONSE)
-    return _filled(answer, answer.newTxnResponse, "error", command, error)
+def _transaction(command: BaseCommand, error: Exception) -> BaseCommand:
+    """Answers to requests of transactions are alike; those about a transaction name it."""
+    kind, response_field, request_field = _TRANSACTION_ANSWERS[command.type]
+    answer = BaseCommand(type=kind)  # type: ignore[arg-type]  # the stubs want the enum's own type
+    response = getattr(answer, response_field)
+    request = getattr(command, request_field)
+    if hasattr(request, "txnid_most_bits"):
+        response.txnid_most_bits, response.txnid_least_bits = request.txnid_most_bits, request.txnid_least_bits
+    return _filled(answer, response, "error", command, error)
 
 
 def _filled(answer: BaseCommand, response: Any, code_field: str, command: BaseCommand, error: Exception) -> BaseCommand:
@@ -81,12 +82,41 @@ def _filled(answer: BaseCommand, response: Any, code_field: str, command: BaseCo
     return answer
 
 
+_TRANSACTION_ANSWERS: dict[int, tuple[int, str, str]] = {
+    BaseCommand.TC_CLIENT_CONNECT_REQUEST: (
+        BaseCommand.TC_CLIENT_CONNECT_RESPONSE,
+        "tcClientConnectResponse",
+        "tcClientConnectRequest",
+    ),
+    BaseCommand.NEW_TXN: (BaseCommand.NEW_TXN_RESPONSE, "newTxnResponse", "newTxn"),
+    BaseCommand.ADD_PARTITION_TO_TXN: (
+        BaseCommand.ADD_PARTITION_TO_TXN_RESPONSE,
+        "addPartitionToTxnResponse",
+        "addPartitionToTxn",
+    ),
+    BaseCommand.ADD_SUBSCRIPTION_TO_TXN: (
+        BaseCommand.ADD_SUBSCRIPTION_TO_TXN_RESPONSE,
+        "addSubscriptionToTxnResponse",
+        "addSubscriptionToTxn",
+    ),
+    BaseCommand.END_TXN: (BaseCommand.END_TXN_RESPONSE, "endTxnResponse", "endTxn"),
+    BaseCommand.END_TXN_ON_PARTITION: (
+        BaseCommand.END_TXN_ON_PARTITION_RESPONSE,
+        "endTxnOnPartitionResponse",
+        "endTxnOnPartition",
+    ),
+    BaseCommand.END_TXN_ON_SUBSCRIPTION: (
+        BaseCommand.END_TXN_ON_SUBSCRIPTION_RESPONSE,
+        "endTxnOnSubscriptionResponse",
+        "endTxnOnSubscription",
+    ),
+}
+
 _FORMS: dict[int, Callable[[BaseCommand, Exception], BaseCommand]] = {
     BaseCommand.LOOKUP: _lookup,
     BaseCommand.PARTITIONED_METADATA: _partitions,
     BaseCommand.GET_SCHEMA: _schema,
     BaseCommand.GET_OR_CREATE_SCHEMA: _new_schema,
     BaseCommand.CONSUMER_STATS: _consumer_stats,
-    BaseCommand.TC_CLIENT_CONNECT_REQUEST: _coordinator,
-    BaseCommand.NEW_TXN: _new_transaction,
+    **dict.fromkeys(_TRANSACTION_ANSWERS, _transaction),
 }

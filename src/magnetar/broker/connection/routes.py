@@ -7,11 +7,11 @@ from magnetar.broker.connection.handlers import (
     consume,
     lookup,
     producer,
-    refused,
     schema,
     seek,
     send,
     subscribe,
+    transactions,
 )
 from magnetar.broker.connection.session import Handler
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand
@@ -45,6 +45,11 @@ ROUTES: dict[int, Handler] = {
     BaseCommand.CONSUMER_STATS: seek.consumer_stats,
     BaseCommand.GET_SCHEMA: schema.get_schema,
     BaseCommand.GET_OR_CREATE_SCHEMA: schema.get_or_create_schema,
-    BaseCommand.TC_CLIENT_CONNECT_REQUEST: refused.connect_transaction_coordinator,
-    BaseCommand.NEW_TXN: refused.new_transaction,
+    BaseCommand.TC_CLIENT_CONNECT_REQUEST: transactions.connect_coordinator,
+    BaseCommand.NEW_TXN: transactions.new_transaction,
+    BaseCommand.ADD_PARTITION_TO_TXN: transactions.add_partitions,
+    BaseCommand.ADD_SUBSCRIPTION_TO_TXN: transactions.add_subscriptions,
+    BaseCommand.END_TXN: transactions.end,
+    BaseCommand.END_TXN_ON_PARTITION: transactions.end_on_partition,
+    BaseCommand.END_TXN_ON_SUBSCRIPTION: transactions.end_on_subscription,
 }

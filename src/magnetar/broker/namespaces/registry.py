@@ -13,7 +13,7 @@ from magnetar.broker.namespaces import policies as policy_rules
 from magnetar.broker.namespaces.errors import AlreadyExistsError, NamespaceNotFoundError, PreconditionFailedError
 from magnetar.broker.namespaces.policies import Document, EffectivePolicies
 from magnetar.broker.namespaces.topic_policies import TopicPolicyStore
-from magnetar.broker.naming import NamespaceName, TopicName
+from magnetar.broker.naming import NamespaceName, TopicName, is_transaction_log
 from magnetar.metadata import paths
 from magnetar.metadata.store import MUST_NOT_EXIST, RESYNC, MetadataStore
 
@@ -56,6 +56,18 @@ class NamespaceRegistry:
         for create in (
             self.create_tenant("public", {"adminRoles": [], "allowedClusters": [self._config.cluster]}),
             self.create_namespace(NamespaceName("public", "default"), None),
+        ):
+            try:
+                await create
+            except AlreadyExistsError:
+                continue
+
+    async def ensure_partitioned(self, topic: TopicName, partitions: int) -> None:
+        """A partitioned topic of the server's own, with tenant and namespace, unless it is there."""
+        for create in (
+            self.create_tenant(topic.tenant, {"adminRoles": [], "allowedClusters": [self._config.cluster]}),
+            self.create_namespace(topic.namespace_name, None),
+            self.create_partitioned(topic, partitions),
         ):
             try:
                 await create
@@ -239,7 +251,8 @@ class NamespaceRegistry:
     async def persistent_topics(self, name: NamespaceName) -> list[str]:
         """Complete names of the stored topics of a namespace (partitions separately), sorted."""
         parent = paths.managed_ledgers_path(name.tenant, name.namespace, "persistent")
-        return [f"persistent://{name}/{paths.decode(child)}" for child in await self._metadata.children(parent)]
+        names = [paths.decode(child) for child in await self._metadata.children(parent)]
+        return [f"persistent://{name}/{each}" for each in names if not is_transaction_log(str(name), each)]
 
     async def _create(self, path: str, document: Document, problem: str) -> None:
         try:

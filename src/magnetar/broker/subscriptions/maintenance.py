@@ -1,9 +1,11 @@
-"""Walks over the log for seeks, skips and peeks."""
+"""Walks over the log for seeks, skips and peeks; acknowledging without a consumer."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
+from magnetar.base.errors import MagnetarError
 from magnetar.broker.dispatch.entry_metadata import metadata_of
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.position import EARLIEST, Position
@@ -30,7 +32,7 @@ async def first_at_or_after(ledger: ManagedLedger, publish_time_ms: int) -> Posi
 def nth_unacknowledged(ledger: ManagedLedger, cursor: ManagedCursor, number: int) -> tuple[Position | None, int]:
     """The position of the unacknowledged entry at place `number` (or of the last one before the end) and its place."""
     position = cursor.mark_delete_position
-    last = ledger.last_confirmed
+    last = readable_end(ledger, cursor)
     found: Position | None = None
     count = 0
     while count < number and position < last:
@@ -41,3 +43,25 @@ def nth_unacknowledged(ledger: ManagedLedger, cursor: ManagedCursor, number: int
             found = position
             count += 1
     return found, count
+
+
+def readable_end(ledger: ManagedLedger, cursor: ManagedCursor) -> Position:
+    """The last position that consumers of the cursor may get."""
+    stop = cursor.gate.stop if cursor.gate is not None else None
+    return ledger.last_confirmed if stop is None else ledger.previous_position(stop)
+
+
+def acknowledge_upto(cursor: ManagedCursor, position: Position) -> asyncio.Future[None]:
+    """Everything up to `position`, at once; the future ends when that is durable."""
+    stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def done(error: MagnetarError | None) -> None:
+        if stored.done():
+            return
+        if error is None:
+            stored.set_result(None)
+        else:
+            stored.set_exception(error)
+
+    cursor.acknowledge_cumulative(position, None, done)
+    return stored

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from magnetar.base.clock import Clock
-from magnetar.base.errors import MagnetarError
 from magnetar.base.limits import REDELIVER_IDS_MAX
 from magnetar.broker.compaction.compacted_source import CompactedTopic
 from magnetar.broker.dispatch.ports import Scheduler
@@ -25,6 +24,7 @@ from magnetar.broker.subscriptions.dispatch_limits import DispatchLimits
 from magnetar.broker.subscriptions.membership import Membership
 from magnetar.broker.subscriptions.stats import subscription_stats
 from magnetar.broker.subscriptions.types import AckType, SubscriptionType
+from magnetar.broker.transactions.pending_acks import PendingAcks
 from magnetar.managed_ledger.position import LATEST, Position
 
 if TYPE_CHECKING:
@@ -87,6 +87,8 @@ class Subscription:
             self._members.begin_at(begin)
         self._pump: Pump = self._members.pump
         self.dispatch_limits = DispatchLimits(self._pump, clock, self.sent)
+        self.pending_acks: PendingAcks | None = None
+        """What open transactions have acknowledged here, once one has."""
         self._resetting = asyncio.Lock()
         self._closed = False
         self._terminated = False
@@ -110,8 +112,7 @@ class Subscription:
         consumer.subscription = self
         self._touch()
         self._pump.wake()
-        if self._terminated:
-            self._tell_end_of_topic()
+        self.tell_if_ended()
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """What it holds goes to the others, or is read again by the next one. Removing twice is removing once."""
@@ -132,6 +133,10 @@ class Subscription:
     def _touch(self) -> None:
         self.last_used_s = self._clock.monotonic_s()
         self.cursor.touch()
+
+    @property
+    def members(self) -> Membership:
+        return self._members
 
     def set_config(self, config: SubscriptionConfig) -> None:
         """New limits, for consumers that are connected too."""
@@ -196,8 +201,7 @@ class Subscription:
             )
         if self._members.leftover:
             self._members.leftover_changed()
-        if self._terminated:
-            self._tell_end_of_topic()
+        self.tell_if_ended()
 
     def redeliver(
         self, consumer: Consumer, positions: Sequence[tuple[int, int]] | None, consumer_epoch: int | None = None
@@ -317,11 +321,12 @@ class Subscription:
         return skipped
 
     async def clear_backlog(self) -> None:
-        """Acknowledge everything written so far."""
-        await self._acknowledge_upto(self.ledger.last_confirmed)
+        """Acknowledge everything that may be read so far."""
+        await self._acknowledge_upto(maintenance.readable_end(self.ledger, self.cursor))
 
     async def expire(self, upto: Position) -> int:
         """Acknowledge everything up to `upto`, inclusive; returns the entries that expired."""
+        upto = min(upto, maintenance.readable_end(self.ledger, self.cursor))
         if upto <= self.cursor.mark_delete_position:
             return 0
         before = self.cursor.backlog_entries
@@ -341,7 +346,7 @@ class Subscription:
     def topic_terminated(self) -> None:
         """No more entries will come: consumers learn it once everything is acknowledged."""
         self._terminated = True
-        self._tell_end_of_topic()
+        self.tell_if_ended()
 
     async def close(self, *, deleting: bool = False) -> None:
         """Disconnect the consumers, stop reading, make what is acknowledged durable. `deleting`: the cursor is deleted next."""
@@ -353,6 +358,8 @@ class Subscription:
         self._pump.stop()
         await self._idle()
         await self._members.close(deleting)
+        if self.pending_acks is not None:
+            await self.pending_acks.close(deleting)
         await self.cursor.close()
 
     def _disconnect(self) -> None:
@@ -368,23 +375,19 @@ class Subscription:
             await idle
 
     async def _acknowledge_upto(self, position: Position) -> None:
-        done = asyncio.get_running_loop().create_future()
+        stored = maintenance.acknowledge_upto(self.cursor, position)
+        self.acknowledged_elsewhere()
+        await stored
 
-        def acknowledged(error: MagnetarError | None) -> None:
-            if done.done():
-                return
-            if error is None:
-                done.set_result(None)
-            else:
-                done.set_exception(error)
-
-        self.cursor.acknowledge_cumulative(position, None, acknowledged)
+    def acknowledged_elsewhere(self) -> None:
+        """The cursor has moved, and no consumer has moved it."""
         self._members.acknowledged_elsewhere()
         self._pump.wake()
-        await done
+        self.tell_if_ended()
 
-    def _tell_end_of_topic(self) -> None:
-        if self.cursor.backlog_entries == 0:
+    def tell_if_ended(self) -> None:
+        """Consumers of a terminated topic learn when they have read all of it."""
+        if self._terminated and self.cursor.backlog_entries == 0:
             for consumer in list(self.consumers):
                 consumer.channel.end_of_topic()
 

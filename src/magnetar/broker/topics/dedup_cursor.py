@@ -45,6 +45,8 @@ class DedupCursor:
     def _replay(self, entry: Entry) -> None:
         metadata = parse_metadata(entry.data)
         self._last = entry.position
+        if metadata.HasField("marker_type"):
+            return
         if metadata.num_chunks_from_msg > 1 and metadata.chunk_id < metadata.num_chunks_from_msg - 1:
             return
         self._dedup.persist(metadata.producer_name, max(metadata.sequence_id, metadata.highest_sequence_id))

@@ -32,6 +32,7 @@ from magnetar.broker.topics.stats import persistent_stats, sample_rates
 from magnetar.broker.topics.subscribe import SubscribeRequest
 from magnetar.broker.topics.subscribe_rate import SubscribeLimiter
 from magnetar.broker.topics.subscription_set import SubscriptionSet, Surroundings
+from magnetar.broker.topics.transactions import TopicTransactions
 from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.ledger import ManagedLedger
 from magnetar.managed_ledger.position import EARLIEST, Position
@@ -87,6 +88,7 @@ class PersistentTopic:
         self.publishers.append_failed = self._append_failed
         self.compaction = TopicCompaction(str(name), name.partition, ledger, surroundings.compaction)
         self.subscriptions = SubscriptionSet(str(name), ledger, surroundings, policies, self.compaction)
+        self.transactions = TopicTransactions(name, ledger, self.subscriptions, self.compaction, surroundings)
         self._gate = PublishGate(surroundings.scheduler, surroundings.clock)
         self._subscribe_limiter = SubscribeLimiter()
         self._inactivity = Inactivity(surroundings.clock.monotonic_s())
@@ -97,6 +99,7 @@ class PersistentTopic:
         self.apply_policies(self.policies)
         await self.compaction.load()
         await self.subscriptions.load()
+        await self.transactions.load()
         await self.policies_applied()
 
     async def _store_epoch(self, epoch: int) -> None:
@@ -168,10 +171,10 @@ class PersistentTopic:
             await sought.seek_to_time(publish_time_ms)
 
     async def last_message(self, read_compacted: bool = False) -> tuple[Position, int]:
-        """Position of the last entry, and its number of messages when it is a batch, else 0. (-1, -1) without any.
+        """Position of the last entry that consumers may see, and its number of messages when it is a batch, else 0. (-1, -1) without any.
 
         `read_compacted`: of what compaction left, when nothing came since."""
-        last = self.ledger.last_confirmed
+        last = await self.transactions.last_visible()
         compacted = self.compaction.current
         if read_compacted and compacted is not None and (last.entry_id < 0 or last <= compacted.horizon):
             return await self.compaction.last_message()
@@ -275,6 +278,7 @@ class PersistentTopic:
         """Give back the storage of consumed ledgers that retention no longer keeps."""
         if self._dedup is not None:
             self._dedup.snapshot()
+        self.transactions.snapshot()
         if self._consumed_and_unretained():
             await self.ledger.rollover()
         await self.ledger.trim()
@@ -320,12 +324,14 @@ class PersistentTopic:
 
     def stats(self) -> Mapping[str, object]:
         stats = persistent_stats(self.publishers, self.subscriptions, self.ledger, self.rates, self.created_ms)
-        return {**stats, "compaction": self.compaction.counters.as_stats()}
+        return {**stats, "compaction": self.compaction.counters.as_stats(), **self.transactions.stats()}
 
     # ---- The end
 
     async def terminate(self) -> Position:
-        """No more entries, for good. Consumers learn of it when they have read everything."""
+        """No more entries, for good. Consumers learn of it when they have read everything. Raises PreconditionFailedError while a
+        transaction is open here: its marker could not be stored any more."""
+        self.transactions.check_ended()
         position = await self.ledger.terminate()
         self.publishers.disconnect_all()  # they learn it when they come back, at once
         for subscription in self.subscriptions.all:
@@ -339,6 +345,7 @@ class PersistentTopic:
         await self.subscriptions.close()
         if self._dedup is not None:
             self._dedup.snapshot()
+        self.transactions.snapshot()
         await self.ledger.close()
 
     async def delete(self) -> None:
@@ -347,5 +354,6 @@ class PersistentTopic:
         await self.compaction.close()
         await self.subscriptions.close()
         compacted = self.compaction.stored_ledgers()
+        await self.transactions.delete()
         await self.ledger.delete()
         await self.compaction.delete_ledgers(compacted)

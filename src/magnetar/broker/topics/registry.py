@@ -10,11 +10,11 @@ from contextlib import asynccontextmanager
 from magnetar.base.errors import MagnetarError
 from magnetar.base.tasks import TaskScope
 from magnetar.broker.config import BrokerConfig
-from magnetar.broker.errors import ServiceNotReadyError, TopicNotFoundError
+from magnetar.broker.errors import NotAllowedError, ServiceNotReadyError, TopicNotFoundError
 from magnetar.broker.namespaces.errors import AlreadyExistsError, NamespaceNotFoundError, PreconditionFailedError
 from magnetar.broker.namespaces.lookup import Lookup
 from magnetar.broker.namespaces.registry import NamespaceRegistry
-from magnetar.broker.naming import NamespaceName, TopicName
+from magnetar.broker.naming import NamespaceName, TopicName, is_transaction_log
 from magnetar.broker.schemas.registry import SchemaRegistry
 from magnetar.broker.schemas.types import SchemaId
 from magnetar.broker.topics.nonpersistent import NonPersistentTopic
@@ -98,6 +98,7 @@ class TopicRegistry:
             mine.set_result(None)
 
     async def _load(self, name: TopicName, create: bool) -> AnyTopic:
+        _check_is_topic(name)
         if not await self._lookup.stored(name):
             await self._namespaces.effective(name.namespace_name)
             if not create:
@@ -150,6 +151,7 @@ class TopicRegistry:
         async with self._exclusive(name):
             topic = self._loaded.get(name)
             if topic is None:
+                _check_is_topic(name)
                 topic = self._loaded[name] = await self._create(name)
                 await self._apply(topic)
             return topic
@@ -216,3 +218,9 @@ class TopicRegistry:
                 topic = self._loaded.pop(name, None)
                 if topic is not None:
                     await topic.close()
+
+
+def _check_is_topic(name: TopicName) -> None:
+    """Raises NotAllowedError for what keeps records of transactions: a client that wrote there would destroy them."""
+    if name.persistent and is_transaction_log(str(name.namespace_name), name.local_name):
+        raise NotAllowedError(f"{name} is not a topic: the server keeps records of transactions there")

@@ -26,6 +26,7 @@ from magnetar.broker.subscriptions.delayed_buckets import DelayedStorage
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.expiry import first_published_at
 from magnetar.broker.topics.subscribe import SubscribeRequest, new_consumer
+from magnetar.broker.transactions.storage import TransactionStorage
 from magnetar.managed_ledger.cursor import ManagedCursor
 from magnetar.managed_ledger.ledger import ManagedLedger
 from magnetar.managed_ledger.position import EARLIEST, LATEST, Position
@@ -44,6 +45,7 @@ class Surroundings:
     config: Callable[[EffectivePolicies], SubscriptionConfig]
     compaction: CompactionService
     delayed_storage: DelayedStorage | None = None
+    transactions: TransactionStorage | None = None
 
 
 class SubscriptionSet:
@@ -63,6 +65,8 @@ class SubscriptionSet:
         self.policies = policies
         self._compacted = compacted
         self.dispatch_meter: RateMeter | None = None
+        self.added: Callable[[Subscription], None] = lambda subscription: None
+        """Called with each subscription before it reads anything."""
         self._by_name: dict[str, Subscription] = {}
         self._lock = asyncio.Lock()
 
@@ -235,6 +239,7 @@ class SubscriptionSet:
         if self._ledger.terminated:
             subscription.topic_terminated()
         subscription.dispatch_limits.apply(self.dispatch_meter, self.policies.subscription_dispatch_rate)
+        self.added(subscription)
         self._by_name[name] = subscription
         return subscription
 

@@ -139,13 +139,18 @@ def reached_end_of_topic(consumer_id: int) -> bytes:
     return frame(command)
 
 
-def ack_response(consumer_id: int, request_id: int, code: int | None = None, message: str = "") -> bytes:
+def ack_response(
+    consumer_id: int, request_id: int, code: int | None = None, message: str = "", txn: tuple[int, int] | None = None
+) -> bytes:
+    """`txn`: most and least bits of the transaction that the acknowledgement belongs to."""
     command = BaseCommand(type=BaseCommand.ACK_RESPONSE)
     command.ackResponse.consumer_id = consumer_id
     command.ackResponse.request_id = request_id
     if code is not None:
         command.ackResponse.error = code  # type: ignore[assignment]  # as in error()
         command.ackResponse.message = message
+    if txn is not None:
+        command.ackResponse.txnid_most_bits, command.ackResponse.txnid_least_bits = txn
     return frame(command)
 
 

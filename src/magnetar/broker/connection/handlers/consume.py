@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from magnetar.base.errors import MagnetarError
 from magnetar.broker.connection.error_codes import code_of, text_of
 from magnetar.broker.connection.positions import signed
 from magnetar.broker.connection.session import Session
-from magnetar.broker.subscriptions.types import AckType
+from magnetar.broker.errors import TransactionNotFoundError
+from magnetar.broker.subscriptions import transactional
+from magnetar.broker.subscriptions.consumer import Consumer
+from magnetar.broker.subscriptions.subscription import Subscription
+from magnetar.broker.subscriptions.types import AckId, AckType
+from magnetar.broker.transactions.txn_id import TxnId
 from magnetar.wire.pulsar import commands
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand, CommandAck
 
@@ -30,6 +37,9 @@ def ack(session: Session, command: BaseCommand, rest: bytes) -> None:
         (message_id.ledgerId, signed(message_id.entryId), message_id.ack_set or None, message_id.batch_size)
         for message_id in request.message_id
     ]
+    if request.txnid_least_bits:
+        _ack_in_transaction(session, consumer, request, ids)
+        return
     consumer.subscription.acknowledge(
         consumer,
         _CUMULATIVE if request.ack_type == CommandAck.Cumulative else _INDIVIDUAL,
@@ -39,24 +49,43 @@ def ack(session: Session, command: BaseCommand, rest: bytes) -> None:
     )
 
 
+def _ack_in_transaction(session: Session, consumer: Consumer, request: CommandAck, ids: Sequence[AckId]) -> None:
+    """Refused unless somebody will end the transaction: it is open, and has named the subscription."""
+    txn = TxnId(request.txnid_most_bits, request.txnid_least_bits)
+    done = None
+    if request.HasField("request_id"):
+        done = AckReceipt(session, request.consumer_id, request.request_id, txn)
+    subscription, topic = consumer.subscription, session.consumer_topics[request.consumer_id]
+    try:
+        coordinators = session.context.transactions
+        if not isinstance(subscription, Subscription) or not coordinators.acknowledges(
+            txn, str(topic.name), subscription.name
+        ):
+            raise TransactionNotFoundError(f"transaction {txn} is not open, or has not named the subscription")
+        cumulative = request.ack_type == CommandAck.Cumulative
+        transactional.acknowledge(subscription, consumer, txn, ids, cumulative, done)
+    except MagnetarError as error:
+        if done is not None:
+            done(error)
+
+
 class AckReceipt:
     """Answers ACK_RESPONSE once the acknowledgement is durable."""
 
-    __slots__ = ("_consumer_id", "_request_id", "_session")
+    __slots__ = ("_consumer_id", "_request_id", "_session", "_txn")
 
-    def __init__(self, session: Session, consumer_id: int, request_id: int) -> None:
+    def __init__(self, session: Session, consumer_id: int, request_id: int, txn: TxnId | None = None) -> None:
         self._session = session
         self._consumer_id = consumer_id
         self._request_id = request_id
+        self._txn = txn
 
     def __call__(self, error: MagnetarError | None) -> None:
         if self._session.closed:
             return
-        if error is None:
-            self._session.write(commands.ack_response(self._consumer_id, self._request_id))
-        else:
-            response = commands.ack_response(self._consumer_id, self._request_id, code_of(error), text_of(error))
-            self._session.write(response)
+        code = None if error is None else code_of(error)
+        text = "" if error is None else text_of(error)
+        self._session.write(commands.ack_response(self._consumer_id, self._request_id, code, text, self._txn))
 
 
 def redeliver(session: Session, command: BaseCommand, rest: bytes) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from google.protobuf.message import DecodeError
 
 from magnetar.base.limits import BATCH_MESSAGES_MAX
+from magnetar.broker.connection.handlers.send_in_transaction import send_in_transaction
 from magnetar.broker.connection.session import Session
 from magnetar.broker.errors import NotAllowedError
 from magnetar.broker.topics.publish import PublishOp
@@ -22,10 +23,14 @@ def send(session: Session, command: BaseCommand, rest: bytes) -> None:
     if producer is None:
         _without_producer(session, request.producer_id)
         return
-    problem = problem_of(rest)
+    txn = request.txnid_least_bits
+    problem = problem_of(rest, txn)
     if problem:
         session.context.counters.checksum_errors += 1
         session.write(commands.send_error(request.producer_id, request.sequence_id, ServerError.ChecksumError, problem))
+        return
+    if txn:
+        send_in_transaction(session, producer, request, rest)
         return
     size_bytes = len(rest)
     num_messages = request.num_messages
@@ -40,8 +45,8 @@ def send(session: Session, command: BaseCommand, rest: bytes) -> None:
     producer.publish(op, rest, request.is_chunk)
 
 
-def problem_of(headers_and_payload: bytes) -> str:
-    """Why an entry cannot be stored, empty when it can.
+def problem_of(headers_and_payload: bytes, txn: int = 0) -> str:
+    """Why an entry cannot be stored, empty when it can. `txn`: the number of the transaction that its command names, 0 for none.
 
     What a client cannot parse must not reach the log: it would end every official consumer that ever reads it (the C++ client
     up to 4.2 crashes on an empty entry). ChecksumError is the one code after which a producer goes on (facts 0.3).
@@ -54,6 +59,9 @@ def problem_of(headers_and_payload: bytes) -> str:
         metadata = parse_metadata(headers_and_payload)
     except (ValueError, DecodeError):
         return "the message has no valid metadata"
+    named = metadata.txnid_least_bits
+    if (txn or named) and (named not in (0, txn) or metadata.HasField("marker_type")):
+        return "the message belongs to another transaction than its frame says"
     count = metadata.num_messages_in_batch  # 1 by default
     if count < 1:
         return "a batch holds at least one message"

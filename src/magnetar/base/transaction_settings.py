@@ -1,0 +1,41 @@
+"""The settings of transactions, part of the server's configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from magnetar.base.settings import setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransactionSettings:
+    """Pulsar's keys; docs/transactions.md says what they mean."""
+
+    transaction_coordinator_enabled: bool = setting(
+        True, "transactionCoordinatorEnabled", "Serve transactions. Pulsar: false. A topic that sees none pays nothing."
+    )
+    initial_num_transaction_coordinators: int = setting(
+        16,
+        "initialNumTransactionCoordinators",
+        "Transaction coordinators of a new cluster; `magnetar transactions scale-transactionCoordinators` adds more.",
+        minimum=1,
+        maximum=1024,
+    )
+    max_active_transactions_per_coordinator: int = setting(
+        10_000,
+        "maxActiveTransactionsPerCoordinator",
+        "Open transactions of one coordinator; more are refused. 0: no limit, as in Pulsar.",
+        minimum=0,
+    )
+    transaction_buffer_snapshot_max_transaction_count: int = setting(
+        1000,
+        "transactionBufferSnapshotMaxTransactionCount",
+        "Transactions ended in a topic after which it stores what it knows of them, to be loaded sooner.",
+        minimum=1,
+    )
+    transaction_buffer_snapshot_min_time_ms: int = setting(
+        5000,
+        "transactionBufferSnapshotMinTimeInMillis",
+        "With the first transaction that ends so long after the last time, it does so, too.",
+        minimum=1,
+    )

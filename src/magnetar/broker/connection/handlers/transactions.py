@@ -1,0 +1,156 @@
+"""TC_CLIENT_CONNECT, NEW_TXN, ADD_PARTITION_TO_TXN, ADD_SUBSCRIPTION_TO_TXN, END_TXN, and the two END_TXN_ON_ of other brokers.
+
+Failures are answered in the response's own `error`; the guard's refusals take the same form.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+from magnetar.base.errors import MagnetarError
+from magnetar.broker.auth.decide import Access, Resource
+from magnetar.broker.connection.refusals import refusal
+from magnetar.broker.connection.session import Session
+from magnetar.broker.errors import AuthorizationError, NotAllowedError
+from magnetar.broker.transactions.coordinator import MAY_DO_ALL
+from magnetar.broker.transactions.txn_id import TxnId
+from magnetar.wire.pulsar import commands
+from magnetar.wire.pulsar.PulsarApi_pb2 import COMMIT, BaseCommand
+
+logger = logging.getLogger(__name__)
+
+
+def _run(session: Session, command: BaseCommand, work: Coroutine[Any, Any, BaseCommand], name: str) -> None:
+    session.spawn(_answered(session, command, work), name)
+
+
+async def _answered(session: Session, command: BaseCommand, work: Coroutine[Any, Any, BaseCommand]) -> None:
+    try:
+        session.write(commands.frame(await work))
+    except Exception as error:
+        if not isinstance(error, MagnetarError):
+            logger.exception("transaction request failed address=%s", session.address)
+        session.write(refusal(command, error))
+
+
+async def _who(session: Session) -> str | None:
+    """The role that acts; superusers and servers without authentication may do everything."""
+    principal = session.principal
+    if principal is None:
+        return MAY_DO_ALL
+    try:
+        await session.context.security.authorizer.check(principal, Access.SUPERUSER, Resource())
+    except AuthorizationError:
+        return principal.role
+    return MAY_DO_ALL
+
+
+def connect_coordinator(session: Session, command: BaseCommand, rest: bytes) -> None:
+    _run(session, command, _connect(session, command), "connect coordinator")
+
+
+async def _connect(session: Session, command: BaseCommand) -> BaseCommand:
+    request = command.tcClientConnectRequest
+    session.context.transactions.check_served(request.tc_id)
+    answer = BaseCommand(type=BaseCommand.TC_CLIENT_CONNECT_RESPONSE)
+    answer.tcClientConnectResponse.request_id = request.request_id
+    return answer
+
+
+def new_transaction(session: Session, command: BaseCommand, rest: bytes) -> None:
+    _run(session, command, _new(session, command), "new transaction")
+
+
+async def _new(session: Session, command: BaseCommand) -> BaseCommand:
+    request = command.newTxn
+    coordinator = await session.context.transactions.get(request.tc_id)
+    owner = session.principal.role if session.principal is not None else ""
+    txn = await coordinator.new(request.txn_ttl_millis, owner)
+    answer = BaseCommand(type=BaseCommand.NEW_TXN_RESPONSE)
+    return _filled(answer, answer.newTxnResponse, request.request_id, txn)
+
+
+def add_partitions(session: Session, command: BaseCommand, rest: bytes) -> None:
+    _run(session, command, _add_partitions(session, command), "add partitions to transaction")
+
+
+async def _add_partitions(session: Session, command: BaseCommand) -> BaseCommand:
+    request = command.addPartitionToTxn
+    txn = _txn(request)
+    coordinator = await session.context.transactions.get(txn.most)
+    await coordinator.add_partitions(txn, list(request.partitions), await _who(session))
+    answer = BaseCommand(type=BaseCommand.ADD_PARTITION_TO_TXN_RESPONSE)
+    return _filled(answer, answer.addPartitionToTxnResponse, request.request_id, txn)
+
+
+def add_subscriptions(session: Session, command: BaseCommand, rest: bytes) -> None:
+    _run(session, command, _add_subscriptions(session, command), "add subscriptions to transaction")
+
+
+async def _add_subscriptions(session: Session, command: BaseCommand) -> BaseCommand:
+    request = command.addSubscriptionToTxn
+    txn = _txn(request)
+    coordinator = await session.context.transactions.get(txn.most)
+    named = [(each.topic, each.subscription) for each in request.subscription]
+    await coordinator.add_subscriptions(txn, named, await _who(session))
+    answer = BaseCommand(type=BaseCommand.ADD_SUBSCRIPTION_TO_TXN_RESPONSE)
+    return _filled(answer, answer.addSubscriptionToTxnResponse, request.request_id, txn)
+
+
+def end(session: Session, command: BaseCommand, rest: bytes) -> None:
+    _run(session, command, _end(session, command), "end transaction")
+
+
+async def _end(session: Session, command: BaseCommand) -> BaseCommand:
+    request = command.endTxn
+    txn = _txn(request)
+    coordinator = await session.context.transactions.get(txn.most)
+    await coordinator.end(txn, _commits(request), await _who(session))
+    answer = BaseCommand(type=BaseCommand.END_TXN_RESPONSE)
+    return _filled(answer, answer.endTxnResponse, request.request_id, txn)
+
+
+def end_on_partition(session: Session, command: BaseCommand, rest: bytes) -> None:
+    _run(session, command, _end_on_partition(session, command), "end transaction on partition")
+
+
+async def _end_on_partition(session: Session, command: BaseCommand) -> BaseCommand:
+    request = command.endTxnOnPartition
+    txn, low = _txn(request), request.txnid_least_bits_of_low_watermark
+    await session.context.participants.end_on_partition(request.topic, txn, _commits(request), low)
+    answer = BaseCommand(type=BaseCommand.END_TXN_ON_PARTITION_RESPONSE)
+    return _filled(answer, answer.endTxnOnPartitionResponse, request.request_id, txn)
+
+
+def end_on_subscription(session: Session, command: BaseCommand, rest: bytes) -> None:
+    _run(session, command, _end_on_subscription(session, command), "end transaction on subscription")
+
+
+async def _end_on_subscription(session: Session, command: BaseCommand) -> BaseCommand:
+    request = command.endTxnOnSubscription
+    txn, low = _txn(request), request.txnid_least_bits_of_low_watermark
+    where = request.subscription
+    participants = session.context.participants
+    await participants.end_on_subscription(where.topic, where.subscription, txn, _commits(request), low)
+    answer = BaseCommand(type=BaseCommand.END_TXN_ON_SUBSCRIPTION_RESPONSE)
+    return _filled(answer, answer.endTxnOnSubscriptionResponse, request.request_id, txn)
+
+
+def _txn(request: Any) -> TxnId:
+    return TxnId(request.txnid_most_bits, request.txnid_least_bits)
+
+
+def _commits(request: Any) -> bool:
+    """Raises NotAllowedError: an action that is missing parses as COMMIT."""
+    if not request.HasField("txn_action"):
+        raise NotAllowedError("the request does not say whether to commit or to abort")
+    return bool(request.txn_action == COMMIT)
+
+
+def _filled(answer: BaseCommand, response: Any, request_id: int, txn: TxnId) -> BaseCommand:
+    response.request_id = request_id
+    response.txnid_most_bits = txn.most
+    response.txnid_least_bits = txn.least
+    return answer

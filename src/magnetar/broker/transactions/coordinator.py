@@ -1,0 +1,255 @@
+"""One transaction coordinator: its transactions, their log, and carrying out what was decided.
+
+What a client is told is in the log first. Ending takes two steps: the outcome is logged, then every topic and subscription carries it
+out, each as often as it takes; a crash in between goes on where the log says. Then the records of the transaction are forgotten.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from bisect import bisect_left
+from collections.abc import Awaitable, Callable, Sequence
+
+from magnetar.base.clock import Clock
+from magnetar.base.errors import MagnetarError
+from magnetar.base.tasks import TaskScope
+from magnetar.broker.errors import (
+    AuthorizationError,
+    NotAllowedError,
+    SubscriptionNotFoundError,
+    TopicNotFoundError,
+)
+from magnetar.broker.transactions import coordinator_records as records
+from magnetar.broker.transactions.coordinator_state import CoordinatorState, Transaction, TxnStatus
+from magnetar.broker.transactions.log import RecordLog
+from magnetar.broker.transactions.ports import Participants
+from magnetar.broker.transactions.txn_id import TxnId
+
+logger = logging.getLogger(__name__)
+
+RETRY_FIRST_S, RETRY_MAX_S = 0.1, 10.0
+"""Pause after a step of ending a transaction failed; it doubles with each further failure."""
+
+RESERVED_AT_ONCE = 10_000
+"""Numbers that the log sets aside in one write: none of them is given out again after a restart."""
+
+LATENCY_BOUNDS_MS = (10, 20, 50, 100, 500, 1000, 5000, 15_000, 30_000, 60_000, 300_000, 1_500_000, 3_000_000)
+"""Pulsar's buckets of `pulsar_txn_execution_latency`; one more for what took longer."""
+
+MAY_DO_ALL = None
+"""As `who`: not only the owner's own transactions."""
+
+
+class TransactionCounters:
+    """Plain ints, read at scrape time."""
+
+    __slots__ = ("aborted", "committed", "created", "latency_buckets", "timed_out")
+
+    def __init__(self) -> None:
+        self.created = 0
+        self.committed = 0
+        self.aborted = 0
+        self.timed_out = 0
+        self.latency_buckets = [0] * (len(LATENCY_BOUNDS_MS) + 1)
+
+
+class TransactionCoordinator:
+    """`who` in its calls is the role that asks: others' transactions are refused with AuthorizationError."""
+
+    def __init__(
+        self, state: CoordinatorState, log: RecordLog, participants: Participants, clock: Clock, scope: TaskScope
+    ) -> None:
+        self.state = state
+        self.log = log
+        self.counters = TransactionCounters()
+        self.recovery_ms = (0, 0)
+        """Wall time at which the log was begun and ended to be read."""
+        self._participants = participants
+        self._clock = clock
+        self._scope = scope
+        self._ending: dict[TxnId, asyncio.Future[None]] = {}
+        self._deadline_moved = asyncio.Event()
+        self._reserving = asyncio.Lock()
+
+    @property
+    def coordinator_id(self) -> int:
+        return self.state.coordinator_id
+
+    async def recover(self) -> None:
+        """Read the log; what was decided goes on being carried out, what is open goes on with its time."""
+        began_ms = self._clock.now_ms()
+        found: dict[TxnId, Transaction] = {}
+        strays = [
+            entry.position
+            async for entry in self.log.records()
+            if not records.replay(self.state, found, entry.position, entry.data)
+        ]
+        self.log.forget(strays)
+        self.state.restored()
+        self.state.highest = max(self.state.highest, self.log.reserved)
+        for transaction in self.state:
+            if transaction.status is not TxnStatus.OPEN:
+                self._carry_out(transaction, logged=True)
+        self._scope.spawn(self._end_expired(), f"transaction timeouts {self.coordinator_id}")
+        self.recovery_ms = (began_ms, self._clock.now_ms())
+        if found:
+            logger.info("transactions recovered coordinator=%d count=%d", self.coordinator_id, len(self.state))
+
+    # ---- What clients ask for
+
+    async def new(self, timeout_ms: int, owner: str) -> TxnId:
+        """Raises TooManyRequestsError, or why the log could not be written."""
+        if timeout_ms <= 0:
+            raise NotAllowedError(f"a transaction's timeout must be positive, not {timeout_ms} ms")
+        async with self._reserving:
+            if self.state.highest >= self.log.reserved:
+                await self.log.reserve(self.state.highest + RESERVED_AT_ONCE)
+        transaction = self.state.open(self._clock.now_ms(), timeout_ms, owner)
+        txn = transaction.txn
+        try:
+            await self._record(transaction, records.opened(transaction, self.state.highest))
+        except BaseException:
+            self.state.forget(txn)
+            raise
+        self.counters.created += 1
+        self._deadline_moved.set()
+        return txn
+
+    async def add_partitions(self, txn: TxnId, topics: Sequence[str], who: str | None) -> None:
+        """The transaction will publish to these. Raises TransactionNotFoundError, InvalidTxnStatusError, TopicNotFoundError ..."""
+        self._owned(self.state.get_open(txn), who)
+        for topic in topics:
+            await self._participants.prepare_partition(topic)
+        transaction = self.state.add_partitions(txn, topics)
+        data = records.partitions_added(txn, topics, self._clock.now_ms(), self.state.highest)
+        await self._record(transaction, data)
+
+    async def add_subscriptions(self, txn: TxnId, subscriptions: Sequence[tuple[str, str]], who: str | None) -> None:
+        """The transaction will acknowledge there: pairs of topic and subscription. Raises as `add_partitions`."""
+        self._owned(self.state.get_open(txn), who)
+        for topic, subscription in subscriptions:
+            await self._participants.prepare_subscription(topic, subscription)
+        transaction = self.state.add_subscriptions(txn, subscriptions)
+        data = records.subscriptions_added(txn, subscriptions, self._clock.now_ms(), self.state.highest)
+        await self._record(transaction, data)
+
+    async def end(self, txn: TxnId, commit: bool, who: str | None) -> None:
+        """Until the outcome is carried out everywhere. Raises TransactionNotFoundError, InvalidTxnStatusError."""
+        self._owned(self.state.get(txn), who)
+        await asyncio.shield(self._end(txn, commit))
+
+    async def _record(self, transaction: Transaction, data: bytes) -> None:
+        """Durable on return."""
+        place = await self.log.append(data)
+        if transaction.txn in self.state:
+            transaction.places.append(place)
+        else:
+            self.log.forget([place])  # it ended meanwhile
+
+    def _owned(self, transaction: Transaction, who: str | None) -> None:
+        if who is not MAY_DO_ALL and transaction.owner and who != transaction.owner:
+            raise AuthorizationError(f"transaction {transaction.txn} belongs to another role")
+
+    # ---- Carrying out
+
+    def _end(self, txn: TxnId, commit: bool) -> asyncio.Future[None]:
+        if not self.state.end(txn, commit):
+            return self._ending[txn]
+        return self._carry_out(self.state.get(txn), logged=False)
+
+    def _carry_out(self, transaction: Transaction, logged: bool) -> asyncio.Future[None]:
+        carried_out = asyncio.get_running_loop().create_future()
+        self._ending[transaction.txn] = carried_out
+        self._scope.spawn(self._finish(transaction, logged, carried_out), f"end transaction {transaction.txn}")
+        return carried_out
+
+    async def _finish(self, transaction: Transaction, logged: bool, carried_out: asyncio.Future[None]) -> None:
+        txn, status = transaction.txn, transaction.status
+        commit = status is TxnStatus.COMMITTING
+        low = self.state.low_water_mark
+
+        async def log_outcome() -> None:
+            data = records.ended(txn, status, self._clock.now_ms(), self.state.highest)
+            await self._record(transaction, data)
+
+        if not logged:
+            await self._until_done(txn, log_outcome)
+        steps: list[Callable[[], Awaitable[None]]] = [
+            *(self._partition_step(topic, txn, commit, low) for topic in transaction.partitions),
+            *(self._subscription_step(*each, txn, commit, low) for each in transaction.subscriptions),
+        ]
+        await asyncio.gather(*(self._until_done(txn, step) for step in steps))
+        self.state.forget(txn)
+        self.log.forget(transaction.places)
+        del self._ending[txn]
+        self._count(transaction, commit)
+        if not carried_out.done():
+            carried_out.set_result(None)
+
+    def _partition_step(self, topic: str, txn: TxnId, commit: bool, low: int) -> Callable[[], Awaitable[None]]:
+        return lambda: self._participants.end_on_partition(topic, txn, commit, low)
+
+    def _subscription_step(
+        self, topic: str, subscription: str, txn: TxnId, commit: bool, low: int
+    ) -> Callable[[], Awaitable[None]]:
+        return lambda: self._participants.end_on_subscription(topic, subscription, txn, commit, low)
+
+    async def _until_done(self, txn: TxnId, step: Callable[[], Awaitable[None]]) -> None:
+        """Again and again: the outcome is decided, so no failure is an answer. What is gone has nothing to carry out."""
+        delay_s = RETRY_FIRST_S
+        while True:
+            try:
+                await step()
+                return
+            except (TopicNotFoundError, SubscriptionNotFoundError) as error:
+                logger.info("nothing left to end transaction=%s: %s", txn, error)
+                return
+            except MagnetarError as error:
+                logger.warning("transaction not ended yet transaction=%s retry_s=%.1f error=%s", txn, delay_s, error)
+            except Exception:  # our bug, in one step: the transaction must not hang on it without a word
+                logger.exception("transaction not ended yet transaction=%s retry_s=%.1f", txn, delay_s)
+            await asyncio.sleep(delay_s)
+            delay_s = min(delay_s * 2, RETRY_MAX_S)
+
+    def _count(self, transaction: Transaction, commit: bool) -> None:
+        counters = self.counters
+        if commit:
+            counters.committed += 1
+        else:
+            counters.aborted += 1
+        took_ms = self._clock.now_ms() - transaction.started_ms
+        counters.latency_buckets[bisect_left(LATENCY_BOUNDS_MS, took_ms)] += 1
+
+    async def _end_expired(self) -> None:
+        """Abort what is open beyond its time."""
+        while True:
+            self._deadline_moved.clear()
+            deadline_ms = self.state.next_deadline_ms()
+            wait_s = None if deadline_ms is None else max(0.0, (deadline_ms - self._clock.now_ms()) / 1000)
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._deadline_moved.wait()
+            except TimeoutError:
+                for txn in self.state.expired(self._clock.now_ms()):
+                    logger.info("transaction timed out transaction=%s", txn)
+                    self.counters.timed_out += 1
+                    self._end(txn, commit=False)
+
+    # ---- What topics ask
+
+    def publishes_to(self, txn: TxnId, topic: str) -> bool:
+        """Is the transaction open, and has it named this topic (by its complete name)?"""
+        transaction = self._open(txn)
+        return transaction is not None and topic in transaction.partitions.values()
+
+    def acknowledges(self, txn: TxnId, topic: str, subscription: str) -> bool:
+        """The same for a subscription."""
+        transaction = self._open(txn)
+        return transaction is not None and (topic, subscription) in transaction.subscriptions.values()
+
+    def _open(self, txn: TxnId) -> Transaction | None:
+        if txn not in self.state:
+            return None
+        transaction = self.state.get(txn)
+        return transaction if transaction.status is TxnStatus.OPEN else None

@@ -1,0 +1,150 @@
+"""The transaction coordinators of a broker: as many as the topic `pulsar/system/transaction_coordinator_assign` has partitions.
+
+Clients look that topic up to find their coordinator. A coordinator's log is opened with its first transaction, or at start when there
+is one; nothing is served before the logs that exist are read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Protocol
+
+from magnetar.base.clock import Clock
+from magnetar.base.errors import BadVersionError, MagnetarError
+from magnetar.base.tasks import TaskScope
+from magnetar.broker.errors import NotAllowedError, TransactionCoordinatorNotFoundError
+from magnetar.broker.naming import SYSTEM_NAMESPACE, TRANSACTION_LOG_PREFIX, TopicName
+from magnetar.broker.transactions.coordinator import TransactionCoordinator
+from magnetar.broker.transactions.coordinator_state import CoordinatorState
+from magnetar.broker.transactions.log import RecordLog
+from magnetar.broker.transactions.ports import Participants
+from magnetar.broker.transactions.txn_id import TxnId
+from magnetar.managed_ledger.config import ManagedLedgerConfig
+from magnetar.managed_ledger.factory import ManagedLedgerFactory
+from magnetar.metadata import paths
+
+logger = logging.getLogger(__name__)
+
+ASSIGN_TOPIC = TopicName.parse(f"{SYSTEM_NAMESPACE}/transaction_coordinator_assign")
+LOG_CURSOR = "transaction.subscription"
+NOT_ENABLED = "Transaction manager is not enabled; set transactionCoordinatorEnabled=true"
+
+
+class Names(Protocol):
+    """Where tenants, namespaces and partition counts are kept; the namespace registry fits."""
+
+    async def ensure_partitioned(self, topic: TopicName, partitions: int) -> None:
+        """The topic's tenant, namespace and partition count, unless they are there."""
+        ...
+
+    async def partitions(self, topic: TopicName) -> int: ...
+
+
+class Owner(Protocol):
+    """Which broker serves what; the ownership of bundles fits."""
+
+    async def acquire(self, topic: TopicName) -> object:
+        """Take the topic's bundle unless it is ours. Raises BadVersionError when it is another broker's."""
+        ...
+
+
+class Coordinators:
+    """By number. `initial_count` is that of the first start; `scale` raises it."""
+
+    def __init__(
+        self,
+        *,
+        enabled: bool,
+        initial_count: int,
+        active_max: int,
+        names: Names,
+        owner: Owner,
+        factory: ManagedLedgerFactory,
+        ledgers: ManagedLedgerConfig,
+        participants: Participants,
+        clock: Clock,
+        scope: TaskScope,
+    ) -> None:
+        self.enabled = enabled
+        self._initial_count = initial_count
+        self._active_max = active_max
+        self._names = names
+        self._owner = owner
+        self._factory = factory
+        self._ledgers = ledgers
+        self._participants = participants
+        self._clock = clock
+        self._scope = scope
+        self._loaded: dict[int, TransactionCoordinator] = {}
+        self._loading: dict[int, asyncio.Lock] = {}
+        self.count = 0
+
+    async def start(self) -> None:
+        """Make the coordinators known, and go on with the transactions of those that have a log."""
+        if not self.enabled:
+            return
+        await self._names.ensure_partitioned(ASSIGN_TOPIC, self._initial_count)
+        self.count = await self._names.partitions(ASSIGN_TOPIC)
+        for number in range(self.count):
+            if await self._factory.exists(_log_name(number)):
+                try:
+                    await self.get(number)
+                except TransactionCoordinatorNotFoundError:
+                    continue  # another broker's
+                except MagnetarError as error:
+                    logger.error("transaction coordinator not loaded coordinator=%d error=%s", number, error)
+
+    @property
+    def loaded(self) -> Sequence[TransactionCoordinator]:
+        """Those whose log is open, by number."""
+        return [self._loaded[number] for number in sorted(self._loaded)]
+
+    def check_served(self, number: int) -> None:
+        """Raises NotAllowedError where transactions are off, TransactionCoordinatorNotFoundError."""
+        if not self.enabled:
+            raise NotAllowedError(NOT_ENABLED)
+        if not 0 <= number < self.count:
+            raise TransactionCoordinatorNotFoundError(f"Transaction coordinator not found! coordinator id : {number}")
+
+    async def get(self, number: int) -> TransactionCoordinator:
+        """Raises what `check_served` raises, and why its log cannot be read."""
+        found = self._loaded.get(number)
+        if found is not None:
+            return found
+        self.check_served(number)
+        async with self._loading.setdefault(number, asyncio.Lock()):
+            found = self._loaded.get(number)
+            if found is None:
+                found = await self._open(number)
+                self._loaded[number] = found
+        return found
+
+    async def _open(self, number: int) -> TransactionCoordinator:
+        try:
+            await self._owner.acquire(ASSIGN_TOPIC.partition_name(number))
+        except BadVersionError:
+            raise TransactionCoordinatorNotFoundError(
+                f"Transaction coordinator not found! coordinator id : {number} is served by another broker"
+            ) from None
+        log = await RecordLog.open(self._factory, _log_name(number), LOG_CURSOR, self._ledgers)
+        state = CoordinatorState(number, self._active_max)
+        coordinator = TransactionCoordinator(state, log, self._participants, self._clock, self._scope)
+        await coordinator.recover()
+        return coordinator
+
+    def publishes_to(self, txn: TxnId, topic: str) -> bool:
+        """Is the transaction open, and has it named this topic?"""
+        coordinator = self._loaded.get(txn.most)
+        return coordinator is not None and coordinator.publishes_to(txn, topic)
+
+    def acknowledges(self, txn: TxnId, topic: str, subscription: str) -> bool:
+        """Is the transaction open, and has it named this subscription?"""
+        coordinator = self._loaded.get(txn.most)
+        return coordinator is not None and coordinator.acknowledges(txn, topic, subscription)
+
+
+def _log_name(number: int) -> str:
+    name = ASSIGN_TOPIC
+    return paths.managed_ledger_name(name.tenant, name.namespace, name.domain, f"{TRANSACTION_LOG_PREFIX}{number}")
