@@ -40,6 +40,17 @@ class TlsConfig:
     refresh_check_s: float = 300.0
 
 
+@dataclass(frozen=True, slots=True)
+class TransactionConfig:
+    """`coordinators` is the number of the first start; `active_max` is for each of them, 0 = no limit."""
+
+    enabled: bool = True
+    coordinators: int = 16
+    active_max: int = 10_000
+    snapshot_transactions: int = 1000
+    snapshot_interval_ms: int = 5000
+
+
 @dataclass(slots=True)
 class BrokerConfig:
     """Defaults are Pulsar standalone's, where it has the setting.
@@ -121,12 +132,7 @@ class BrokerConfig:
     compaction_monitor_interval_s: float = 60.0
     compaction_retain_null_key: bool = False
     stats_interval_s: float = 5.0
-
-    transaction_coordinators_enabled: bool = True
-    transaction_coordinators_initial: int = 16
-    transactions_active_max: int = 10_000
-    transaction_buffer_snapshot_transactions: int = 1000
-    transaction_buffer_snapshot_min_ms: int = 5000
+    transactions: TransactionConfig = field(default_factory=TransactionConfig)
 
     schema_compatibility_strategy: str = "FULL"
     schema_validation_enforced: bool = False

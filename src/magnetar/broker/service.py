@@ -104,8 +104,8 @@ class Broker:
                 transactions=TransactionStorage(
                     factory=self.factory,
                     ledgers=self.config.managed_ledger,
-                    snapshot_transactions=self.config.transaction_buffer_snapshot_transactions,
-                    snapshot_interval_ms=self.config.transaction_buffer_snapshot_min_ms,
+                    snapshot_transactions=self.config.transactions.snapshot_transactions,
+                    snapshot_interval_ms=self.config.transactions.snapshot_interval_ms,
                 ),
             ),
             scope=self._scope,
@@ -183,9 +183,9 @@ class Broker:
     def _coordinators(self) -> Coordinators:
         config = self.config
         return Coordinators(
-            enabled=config.transaction_coordinators_enabled,
-            initial_count=config.transaction_coordinators_initial,
-            active_max=config.transactions_active_max,
+            enabled=config.transactions.enabled,
+            initial_count=config.transactions.coordinators,
+            active_max=config.transactions.active_max,
             names=self.namespaces,
             owner=self.ownership,
             factory=self.factory,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from magnetar.base.broker_settings import BrokerSettings
 from magnetar.base.limits import OPEN_FILES_RESERVED
 from magnetar.base.security_settings import names_of
-from magnetar.broker.config import BrokerConfig, SecurityConfig, TlsConfig
+from magnetar.broker.config import BrokerConfig, SecurityConfig, TlsConfig, TransactionConfig
 from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.processes.listeners import Listeners
 
@@ -65,6 +65,16 @@ def connections_max(configured: int, open_files_max: int) -> int:
     return min(configured, possible) if configured else possible
 
 
+def transaction_config(config: BrokerSettings) -> TransactionConfig:
+    return TransactionConfig(
+        enabled=config.transaction_coordinator_enabled,
+        coordinators=config.initial_num_transaction_coordinators,
+        active_max=config.max_active_transactions_per_coordinator,
+        snapshot_transactions=config.transaction_buffer_snapshot_max_transaction_count,
+        snapshot_interval_ms=config.transaction_buffer_snapshot_min_time_ms,
+    )
+
+
 def broker_config(config: BrokerSettings, listeners: Listeners) -> BrokerConfig:
     """The broker's view of the configuration, with the ports that are really bound."""
     broker = BrokerConfig(
@@ -117,11 +127,7 @@ def broker_config(config: BrokerSettings, listeners: Listeners) -> BrokerConfig:
         compaction_threshold_bytes=config.compaction_threshold_bytes,
         compaction_monitor_interval_s=config.compaction_monitor_interval_s,
         compaction_retain_null_key=config.compaction_retain_null_key,
-        transaction_coordinators_enabled=config.transaction_coordinator_enabled,
-        transaction_coordinators_initial=config.initial_num_transaction_coordinators,
-        transactions_active_max=config.max_active_transactions_per_coordinator,
-        transaction_buffer_snapshot_transactions=config.transaction_buffer_snapshot_max_transaction_count,
-        transaction_buffer_snapshot_min_ms=config.transaction_buffer_snapshot_min_time_ms,
+        transactions=transaction_config(config),
         entry_cache_bytes=config.managed_ledger_cache_size_mb * _MIB,
         managed_ledger=ManagedLedgerConfig(
             ensemble_size=config.managed_ledger_ensemble_size,

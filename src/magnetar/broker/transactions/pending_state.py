@@ -109,8 +109,7 @@ class PendingState:
                     raise TransactionConflictError(
                         f"{_text(Ack(position))} is acknowledged by another open transaction than {txn}"
                     )
-        self._cumulative = txn
-        self._of(txn).cumulative = ack
+        self._move_upto(txn, ack)
 
     def _already_partly(self, position: Position) -> int:
         """An entry in the middle may be acknowledged by itself; what lies before it is not."""
@@ -120,11 +119,20 @@ class PendingState:
     def restore(self, txn: TxnId, acks: Iterable[Ack], cumulative: bool, place: Position) -> None:
         """A record of the log: it was admitted then."""
         if cumulative:
-            self._cumulative = txn
-            self._of(txn).cumulative = list(acks)[-1]
+            self._move_upto(txn, list(acks)[-1])
         else:
             self._hold(txn, acks)
         self._of(txn).places.append(place)
+
+    def _move_upto(self, txn: TxnId, ack: Ack) -> None:
+        """Never back: a repetition may name an earlier place."""
+        self._cumulative = txn
+        own = self._of(txn)
+        held = own.cumulative
+        if held is None or ack.position > held.position:
+            own.cumulative = ack
+        elif ack.position == held.position:
+            own.cumulative = Ack(ack.position, held.acked | ack.acked, max(held.batch_size, ack.batch_size))
 
     def _of(self, txn: TxnId) -> PendingTransaction:
         found = self._by_txn.get(txn)
