@@ -33,6 +33,25 @@ class FailureDomain(Document):
     brokers: list[str] = []
 
 
+class BookieInfo(Document):
+    """Where a bookie stands: `RACK`, `/RACK` or `/REGION/RACK`."""
+
+    rack: str
+    hostname: str | None = None
+
+
+class RawBookieInfo(Document):
+    """One bookie of the cluster."""
+
+    bookie_id: str
+
+
+class BookiesClusterInfo(Document):
+    """All bookies the cluster knows."""
+
+    bookies: list[RawBookieInfo] = []
+
+
 class AutoFailoverPolicy(Struct, kw_only=True):
     """When the secondary brokers take over: fewer than `min_limit` primaries below `usage_threshold` percent of load."""
 

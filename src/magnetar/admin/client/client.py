@@ -13,7 +13,7 @@ from magnetar.admin.client.namespaces import Namespaces
 from magnetar.admin.client.noun import filled, query_text
 from magnetar.admin.client.policies import NamespacePolicies, TopicPolicies
 from magnetar.admin.client.schemas import Schemas
-from magnetar.admin.client.servers import Brokers, BrokerStats, Clusters, Lookups, ResourceQuotas, Tenants
+from magnetar.admin.client.servers import Bookies, Brokers, BrokerStats, Clusters, Lookups, ResourceQuotas, Tenants
 from magnetar.admin.client.subscriptions import Subscriptions
 from magnetar.admin.client.topics import Topics
 
@@ -52,6 +52,7 @@ class AdminClient:
         self.topic_policies = TopicPolicies(self.call)
         self.subscriptions = Subscriptions(self.call)
         self.schemas = Schemas(self.call)
+        self.bookies = Bookies(self.call)
         self.brokers = Brokers(self.call)
         self.broker_stats = BrokerStats(self.call)
         self.resource_quotas = ResourceQuotas(self.call)

@@ -7,6 +7,8 @@ from typing import Any
 from magnetar.admin.client.noun import Noun, Texts, as_kind, namespace_names, topic_names
 from magnetar.admin.documents import (
     AllocatorStats,
+    BookieInfo,
+    BookiesClusterInfo,
     ClusterData,
     FailureDomain,
     InternalConfiguration,
@@ -24,9 +26,11 @@ from magnetar.admin.topic_documents import LookupResult, TopicStats
 _Brokers = list[IsolatedBroker]
 _Metrics = list[Metrics]
 _Beans = list[Any]
+_Racks = dict[str, dict[str, BookieInfo]]
 
 _CLUSTER = "/clusters/{cluster}"
 _DOMAIN = _CLUSTER + "/failureDomains/{domainName}"
+_RACK = "/bookies/racks-info/{bookie}"
 _POLICIES = _CLUSTER + "/namespaceIsolationPolicies"
 _POLICY = _POLICIES + "/{policyName}"
 
@@ -90,6 +94,26 @@ class Clusters(Noun):
             _POLICIES + "/brokers/{broker}", IsolatedBroker, cluster=cluster, broker=broker
         )
         return found
+
+
+class Bookies(Noun):
+    """Which bookies there are, and where they stand."""
+
+    def list(self) -> Texts:
+        return [each.bookie_id for each in self._get("/bookies/all", BookiesClusterInfo).bookies]
+
+    def racks(self) -> _Racks:
+        return dict(self._get("/bookies/racks-info", _Racks))
+
+    def rack(self, bookie: str) -> BookieInfo:
+        found: BookieInfo = self._get(_RACK, BookieInfo, bookie=bookie)
+        return found
+
+    def set_rack(self, bookie: str, group: str, rack: str, hostname: str | None = None) -> None:
+        self._post(_RACK, BookieInfo(rack=rack, hostname=hostname), query={"group": group}, bookie=bookie)
+
+    def delete_rack(self, bookie: str) -> None:
+        self._delete(_RACK, bookie=bookie)
 
 
 class Tenants(Noun):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from magnetar.admin.routes import (
+    bookies,
     broker_stats,
     brokers,
     bundles,
@@ -34,6 +35,7 @@ from magnetar.admin.routes import (
 from magnetar.admin.routing import Route
 
 MODULES = (
+    bookies,
     broker_stats,
     brokers,
     bundles,

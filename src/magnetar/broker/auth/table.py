@@ -170,6 +170,10 @@ _ROWS: tuple[tuple[Access, str, tuple[str, ...]], ...] = (
     (Access.SUPERUSER, f"{_ADMIN}/resource-quotas", ("GET", "POST")),
     (Access.SUPERUSER, f"{_ADMIN}/resource-quotas/{{tenant}}/{{namespace}}/{{bundle}}", ("GET", "POST", "DELETE")),
     *((Access.AUTHENTICATED, path, ("GET",)) for path in NO_FUNCTIONS),
+    # ---- Bookies
+    (Access.SUPERUSER, f"{_ADMIN}/bookies/all", ("GET",)),
+    (Access.SUPERUSER, f"{_ADMIN}/bookies/racks-info", ("GET",)),
+    (Access.SUPERUSER, f"{_ADMIN}/bookies/racks-info/{{bookie}}", ("GET", "POST", "DELETE")),
     # ---- Clusters and tenants
     (Access.AUTHENTICATED, f"{_ADMIN}/clusters", ("GET",)),
     (Access.SUPERUSER, f"{_ADMIN}/clusters/{{cluster}}", ("GET", "PUT", "POST", "DELETE")),
