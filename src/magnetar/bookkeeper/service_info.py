@@ -13,7 +13,7 @@ from magnetar.bookkeeper.errors import RegistrationError
 from magnetar.wire.bookkeeper.DataFormats_pb2 import BookieServiceInfoFormat
 
 BOOKIE_RPC: Final = "bookie-rpc"
-"""The id, and the protocol, of the endpoint that speaks BookKeeper's wire protocol."""
+"""The protocol of the endpoint that speaks BookKeeper's wire protocol, and the id that we give it; Apache's bookies call it `bookie`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class BookieServiceInfo:
     @property
     def rpc(self) -> Endpoint | None:
         """Where ledger clients connect; None when the bookie serves none."""
-        return next((endpoint for endpoint in self.endpoints if endpoint.id == BOOKIE_RPC), None)
+        return next((endpoint for endpoint in self.endpoints if endpoint.protocol == BOOKIE_RPC), None)
 
     def to_bytes(self) -> bytes:
         message = BookieServiceInfoFormat(properties=self.properties)

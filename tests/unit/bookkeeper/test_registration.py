@@ -57,6 +57,8 @@ def test_service_info_round_trips_and_an_empty_one_means_the_id() -> None:
     )
     assert BookieServiceInfo.from_bytes(info.to_bytes(), "x") == info
     assert BookieServiceInfo.from_bytes(b"", ID) == INFO
+    apache = BookieServiceInfo((Endpoint("httpserver", "h", 8080, "http"), Endpoint("bookie", "h", 3181, "bookie-rpc")))
+    assert apache.rpc == apache.endpoints[1], "clients find the endpoint by its protocol"
     with pytest.raises(RegistrationError, match="not host:port"):
         BookieServiceInfo.from_bytes(b"", "bookie-one")
     with pytest.raises(RegistrationError, match="cannot be read"):
