@@ -1,0 +1,36 @@
+"""What can go wrong in a pipeline; a branch of the one error tree."""
+
+from __future__ import annotations
+
+from magnetar.base.errors import BadVersionError, CorruptionError, InvalidArgumentError, MagnetarError
+
+
+class PipelineError(MagnetarError):
+    """A pipeline cannot do what it was asked for."""
+
+    slug = "pipeline"
+
+
+class DriverFencedError(PipelineError, BadVersionError):
+    """Another driver has taken this pipeline over; this one must stop and may not deliver anything any more."""
+
+    slug = "driver-fenced"
+    retriable = False
+
+
+class UnknownEpochError(PipelineError):
+    """The manifest of that epoch was collected, or never was."""
+
+    slug = "unknown-epoch"
+
+
+class DamagedStateError(PipelineError, CorruptionError):
+    """A run or a manifest does not match its checksum: nothing of it is used."""
+
+    slug = "damaged-state"
+
+
+class StateSchemaError(PipelineError, InvalidArgumentError):
+    """Rows do not have the columns of their table."""
+
+    slug = "state-schema"

@@ -1,0 +1,125 @@
+"""A state table: named columns, some of which are the key, and a number of vnodes that never changes.
+
+The storage key is `table_id | vnode | key`: the table is the directory, rows are ordered by vnode and then by the key's columns in
+memcomparable order (NULL first, numbers by value, texts and bytes by their bytes). Which unit serves a vnode is none of its business.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from typing import Any, Final
+
+import polars as pl
+import pyarrow as pa
+
+from magnetar.hashing.vectorized.vnode import vnodes
+from magnetar.hashing.vnode import DEFAULT_VNODES, check_vnode_count
+from magnetar.pipeline.errors import StateSchemaError
+
+VNODE: Final = "_vnode"
+OP: Final = "_op"
+PUT: Final = 0
+DELETE: Final = 1
+
+TABLE_ID_MAX: Final = 2**32 - 1
+
+
+@dataclass(frozen=True)
+class StateTable:
+    """`schema`: key and value columns; `key`: their names that make a row unique (none: one row, vnode 0)."""
+
+    table_id: int
+    name: str
+    schema: pa.Schema
+    key: tuple[str, ...]
+    vnode_count: int = DEFAULT_VNODES
+
+    def __post_init__(self) -> None:
+        check_vnode_count(self.vnode_count)
+        if not 0 <= self.table_id <= TABLE_ID_MAX:
+            raise StateSchemaError(f"table id {self.table_id} is outside 0 to {TABLE_ID_MAX}")
+        missing = [name for name in self.key if name not in self.schema.names]
+        if missing:
+            raise StateSchemaError(f"table {self.name}: key column {missing[0]!r} is not among {self.schema.names}")
+        for name in (VNODE, OP):
+            if name in self.schema.names:
+                raise StateSchemaError(f"table {self.name}: {name} is the storage's own column; rename it")
+
+    @property
+    def directory(self) -> str:
+        """Of its runs, below the pipeline's directory."""
+        return f"tables/{self.table_id:08x}"
+
+    @property
+    def stored_schema(self) -> pa.Schema:
+        """What a run holds: the vnode, the columns, and whether the row is there or gone."""
+        return pa.schema([pa.field(VNODE, pa.uint16(), False), *self.schema, pa.field(OP, pa.int8(), False)])
+
+    def vnodes_of(self, rows: pa.Table) -> Any:
+        """The vnode of every row (numpy uint16) by its key columns."""
+        if not self.key:
+            return pl.zeros(rows.num_rows, pl.UInt16, eager=True).to_numpy()
+        columns = [rows.column(name).combine_chunks() for name in self.key]
+        return vnodes(columns, count=self.vnode_count)
+
+    def with_vnodes(self, rows: pa.Table, op: int | None = None) -> pl.DataFrame:
+        """Rows as a run stores them, in storage order. `op` for all of them, or None when they carry `_op` themselves.
+
+        Raises StateSchemaError when columns are missing or have other types.
+        """
+        wanted = self.stored_schema
+        if op is not None:
+            rows = rows.append_column(
+                pa.field(OP, pa.int8(), False), pa.array([op], pa.int8()).take(_zeros(rows.num_rows))
+            )
+        rows = rows.add_column(0, pa.field(VNODE, pa.uint16(), False), pa.array(self.vnodes_of(rows), pa.uint16()))
+        try:
+            rows = rows.select(wanted.names).cast(wanted)
+        except (KeyError, ValueError) as error:  # pyarrow's own errors are ValueErrors
+            raise StateSchemaError(f"table {self.name} takes {wanted.names}, not these rows: {error}") from error
+        return ordered(self, as_frame(rows))
+
+    def describe(self) -> dict[str, Any]:
+        """Plain values, for a manifest."""
+        return {
+            "table_id": self.table_id,
+            "name": self.name,
+            "schema": base64.b64encode(self.schema.serialize().to_pybytes()).decode(),
+            "key": list(self.key),
+            "vnode_count": self.vnode_count,
+        }
+
+    @staticmethod
+    def from_description(description: dict[str, Any]) -> StateTable:
+        """The table of `describe`."""
+        schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(description["schema"])))
+        return StateTable(
+            description["table_id"],
+            description["name"],
+            schema,
+            tuple(description["key"]),
+            description["vnode_count"],
+        )
+
+
+def as_frame(rows: pa.Table) -> pl.DataFrame:
+    """Without copying; Arrow metadata of columns, which may be no text, stays behind."""
+    frame = pl.from_arrow(rows.replace_schema_metadata())
+    assert isinstance(frame, pl.DataFrame)
+    return frame
+
+
+def as_arrow(table: StateTable, frame: pl.DataFrame, schema: pa.Schema | None = None) -> pa.Table:
+    """The table's own column types again; polars knows fewer."""
+    wanted = schema if schema is not None else table.schema
+    return frame.select(wanted.names).to_arrow().cast(wanted)
+
+
+def ordered(table: StateTable, frame: pl.DataFrame) -> pl.DataFrame:
+    """By vnode, then key."""
+    return frame.sort(VNODE, *table.key, nulls_last=False, maintain_order=True)
+
+
+def _zeros(rows: int) -> pa.Array:
+    return pa.array(pl.zeros(rows, pl.Int32, eager=True).to_numpy(), pa.int32())

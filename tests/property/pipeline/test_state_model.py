@@ -1,0 +1,76 @@
+"""State tables against a dict: any mixture of puts, deletions, rescales, merges and collections shows the same rows."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from magnetar.base.clock import SystemClock
+from magnetar.pipeline.state import compaction, gc, vnode_set
+from magnetar.pipeline.state.compaction import BASE_LEVEL, RUNS_PER_LEVEL
+from tests.support.state_tables import VNODES, Key, Site
+
+keys: st.SearchStrategy[Key] = st.tuples(
+    st.none() | st.sampled_from(["", "a", "b", "ä", "a\x00"]), st.none() | st.integers(-3, 3)
+)
+changes = st.dictionaries(keys, st.none() | st.floats(-5, 5), max_size=12)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    steps=st.lists(
+        changes.map(lambda found: ("epoch", found))
+        | st.integers(1, 6).map(lambda units: ("rescale", units))
+        | st.just(("collect", None)),
+        max_size=25,
+    )
+)
+def test_rows_are_those_of_a_dict(steps: list[tuple[str, object]]) -> None:
+    site = Site(f"memory://state-{uuid4().hex}")
+    model: dict[Key, float] = {}
+    by_epoch = {0: dict(model)}
+    for kind, value in steps:
+        if kind == "epoch":
+            assert isinstance(value, dict)
+            site.epoch(value)
+            for key, put in value.items():
+                if put is None:
+                    model.pop(key, None)
+                else:
+                    model[key] = put
+            by_epoch[site.manifest.epoch] = dict(model)
+        elif kind == "rescale":
+            assert isinstance(value, int)
+            files_before = site.files.fs.find(site.files.root)
+            site.mapping = site.mapping.rescale(value)
+            site.commit(mapping=site.mapping.to_json())
+            written = set(site.files.fs.find(site.files.root)) - set(files_before)
+            assert len(written) == 1, "the manifest, and no state"
+        else:
+            gc.collect(site.files, SystemClock(), kept=3, orphan_age_s=1e9)
+        assert site.rows() == model
+    for number in site.store.numbers():
+        manifest = site.store.read(number)
+        assert site.rows(manifest.tables[7]) == by_epoch[manifest.epoch], f"epoch {manifest.epoch}, read later"
+    for unit in site.mapping.units:
+        check_bounds(site, vnode_set.of(site.mapping.vnodes_of(unit)))
+
+
+def check_bounds(site: Site, bits: int) -> None:
+    """At most one base, and less than RUNS_PER_LEVEL runs of a level once nothing is left to merge."""
+    runs = site.state.runs
+    while (merged := compaction.plan(runs, bits)) is not None:
+        runs = compaction.replace_runs(runs, merged, compaction.run_merge(site.files, site.state, merged))
+    for vnode in vnode_set.members(bits):
+        levels = [run.level for run in runs if run.vnode_bits >> vnode & 1]
+        assert levels.count(BASE_LEVEL) <= 1
+        assert all(levels.count(level) < RUNS_PER_LEVEL for level in set(levels) - {BASE_LEVEL})
+
+
+@given(vnodes=st.sets(st.integers(0, VNODES - 1)))
+def test_vnode_sets(vnodes: set[int]) -> None:
+    bits = vnode_set.of(vnodes)
+    assert list(vnode_set.members(bits)) == sorted(vnodes)
+    assert vnode_set.from_text(vnode_set.to_text(bits)) == bits

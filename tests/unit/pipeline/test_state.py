@@ -1,0 +1,196 @@
+"""Runs, manifests, fencing, damage, collection: what state tables promise besides their rows."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import duckdb
+import pandas
+import polars
+import pyarrow as pa
+import pytest
+
+from magnetar.base.clock import SystemClock
+from magnetar.pipeline.errors import DamagedStateError, DriverFencedError, StateSchemaError, UnknownEpochError
+from magnetar.pipeline.state import gc
+from magnetar.pipeline.state.files import TEMPORARY, StateFiles
+from magnetar.pipeline.state.manifest import Manifest, ManifestStore, TableState, file_name
+from magnetar.pipeline.state.reader import read_arrow
+from magnetar.pipeline.state.run import RunInfo, read_run, write_run
+from magnetar.pipeline.state.table import PUT, VNODE, StateTable
+from tests.support.state_tables import TABLE, VNODES, Site
+
+ALL = (1 << VNODES) - 1
+
+
+def rows(count: int, start: int = 0) -> pa.Table:
+    numbers = range(start, start + count)
+    return pa.table(
+        {"k": [f"key{number:09d}" for number in numbers], "n": list(numbers), "v": [number / 2 for number in numbers]}
+    )
+
+
+def one_run(files: StateFiles, count: int) -> RunInfo:
+    return write_run(files, TABLE, TABLE.with_vnodes(rows(count), PUT), level=0, oldest=1, newest=1, vnode_bits=ALL)
+
+
+def test_a_run_is_plain_parquet_in_storage_order(tmp_path: Path) -> None:
+    run = one_run(StateFiles(str(tmp_path)), 1000)
+    path = str(tmp_path / run.path)
+    frames = [
+        pandas.read_parquet(path),
+        polars.read_parquet(path).to_pandas(),
+        duckdb.sql(f"select * from read_parquet('{path}')").df(),
+    ]
+    for frame in frames:
+        assert len(frame) == 1000
+        order = list(zip(frame[VNODE], frame["k"], frame["n"], strict=True))
+        assert order == sorted(order)
+        assert set(frame["_op"]) == {PUT}
+
+
+def test_only_the_groups_of_the_vnodes_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = StateFiles(str(tmp_path))
+    run = one_run(files, 300_000)
+    assert len(run.groups) > 3
+    found = read_run(files, TABLE, run, 1 << 5)
+    assert set(found[VNODE]) == {5}
+    everything = read_run(files, TABLE, run, ALL)
+    assert everything.height == 300_000
+    assert found.equals(everything.filter(everything[VNODE] == 5))
+
+
+def test_keys_find_their_rows(tmp_path: Path) -> None:
+    site = Site(str(tmp_path))
+    site.epoch({("a", 1): 1.0, ("b", None): 2.0, (None, 3): 3.0})
+    site.epoch({("a", 1): None, ("b", None): 4.0})
+    wanted = pa.table({"k": ["a", "b", None, "c"], "n": pa.array([1, None, 3, 1], pa.int64())})
+    found = read_arrow(site.files, site.state, range(VNODES), wanted)
+    assert {(row["k"], row["n"], row["v"]) for row in found.to_pylist()} == {("b", None, 4.0), (None, 3, 3.0)}
+
+
+def test_every_flipped_byte_and_every_cut_is_noticed(tmp_path: Path) -> None:
+    """Wrong rows are never served: an error, or, where the byte means nothing, the right ones."""
+    files = StateFiles(str(tmp_path))
+    run = one_run(files, 40)
+    path = tmp_path / run.path
+    good = path.read_bytes()
+    expected = read_run(files, TABLE, run, ALL)
+    refused = 0
+    for place in range(len(good)):
+        path.write_bytes(good[:place] + bytes([good[place] ^ 0x10]) + good[place + 1 :])
+        try:
+            assert read_run(files, TABLE, run, ALL).equals(expected), f"byte {place}"
+        except DamagedStateError:
+            refused += 1
+    assert refused > len(good) * 0.9
+    for size in range(len(good)):
+        path.write_bytes(good[:size])
+        with pytest.raises(DamagedStateError):
+            read_run(files, TABLE, run, ALL)
+    path.unlink()
+    with pytest.raises(DamagedStateError):
+        read_run(files, TABLE, run, ALL)
+
+
+def test_a_damaged_manifest_is_refused(tmp_path: Path) -> None:
+    site = Site(str(tmp_path))
+    site.epoch({("a", 1): 1.0})
+    path = tmp_path / file_name(site.manifest.number)
+    good = path.read_bytes()
+    for place in range(0, len(good), 7):
+        path.write_bytes(good[:place] + bytes([good[place] ^ 1]) + good[place + 1 :])
+        with pytest.raises(DamagedStateError):
+            site.store.latest()
+    path.write_bytes(good[: len(good) // 2])
+    with pytest.raises(DamagedStateError):
+        gc.collect(site.files, SystemClock())
+    path.write_bytes(good)
+    assert site.store.latest() == site.manifest
+
+
+def test_an_unfinished_manifest_is_not_there(tmp_path: Path) -> None:
+    site = Site(str(tmp_path))
+    site.epoch({("a", 1): 1.0})
+    following = site.manifest.next(epoch=9).to_bytes()
+    (tmp_path / "manifests" / f"{TEMPORARY}x-MANIFEST").write_bytes(following[: len(following) // 2])
+    assert site.store.latest() == site.manifest
+
+
+@pytest.mark.parametrize("root", ["{tmp}", "memory://{name}"])
+def test_the_driver_that_claims_last_is_the_only_one(root: str, tmp_path: Path) -> None:
+    root = root.format(tmp=tmp_path, name=tmp_path.name)
+    old, new = Site(root), Site(root)
+    assert new.manifest.term == old.manifest.term + 1
+    with pytest.raises(DriverFencedError, match="this one stops"):
+        old.epoch({("a", 1): 1.0})
+    new.epoch({("b", 1): 2.0})
+    assert new.store.latest() == new.manifest
+    assert new.rows() == {("b", 1): 2.0}
+
+
+def test_epochs_are_found_and_missed_ones_named(tmp_path: Path) -> None:
+    site = Site(str(tmp_path))
+    for number in range(12):
+        site.epoch({("a", number): 1.0})
+        if number % 3 == 0:
+            site.commit(sinks={"s": number})
+    assert len(site.rows(site.store.at_epoch(4).tables[7])) == 4
+    gc.collect(site.files, SystemClock(), kept=5)
+    with pytest.raises(UnknownEpochError, match="there are: 9 to 12"):
+        site.store.at_epoch(4)
+    assert site.store.at_epoch(10).sinks == {"s": 9}, "the last manifest of the epoch"
+
+
+def test_pinned_manifests_and_young_files_stay(tmp_path: Path) -> None:
+    site = Site(str(tmp_path))
+    site.epoch({("a", 1): 1.0})
+    pinned = site.manifest
+    name = gc.pin(site.files, SystemClock(), pinned)
+    orphan = one_run(site.files, 10)
+    for number in range(20):
+        site.epoch({("a", 1): float(number)})
+    gc.collect(site.files, SystemClock(), kept=2)
+    assert site.rows(site.store.read(pinned.number).tables[7]) == {("a", 1): 1.0}
+    assert (tmp_path / orphan.path).exists(), "a task may still be at it"
+    gc.unpin(site.files, name)
+    long_ago = 1_000_000_000
+    os.utime(tmp_path / orphan.path, (long_ago, long_ago))
+    gc.collect(site.files, SystemClock(), kept=2)
+    assert not (tmp_path / orphan.path).exists()
+    with pytest.raises(UnknownEpochError):
+        site.store.read(pinned.number)
+    named = {path for number in site.store.numbers() for path in site.store.read(number).run_paths()}
+    assert {f"{TABLE.directory}/{path.name}" for path in (tmp_path / TABLE.directory).iterdir()} == named
+    assert site.rows() == {("a", 1): 19.0}
+
+
+def test_a_table_without_key_is_one_row(tmp_path: Path) -> None:
+    table = StateTable(1, "total", pa.schema([("n", pa.int64())]), (), VNODES)
+    files = StateFiles(str(tmp_path))
+    runs = tuple(
+        write_run(
+            files, table, table.with_vnodes(pa.table({"n": [n]}), PUT), level=0, oldest=n, newest=n, vnode_bits=ALL
+        )
+        for n in (1, 2, 3)
+    )
+    assert read_arrow(files, TableState(table, runs), range(VNODES)).to_pylist() == [{"n": 3}]
+
+
+def test_rows_that_do_not_fit_name_the_columns() -> None:
+    with pytest.raises(StateSchemaError, match="table t takes"):
+        TABLE.with_vnodes(pa.table({"k": ["a"], "n": [1]}), PUT)
+    with pytest.raises(StateSchemaError, match="rename it"):
+        StateTable(1, "t", pa.schema([("_vnode", pa.int64())]), ())
+    with pytest.raises(StateSchemaError, match="key column 'x'"):
+        StateTable(1, "t", pa.schema([("a", pa.int64())]), ("x",))
+
+
+def test_manifests_come_back_as_they_were(tmp_path: Path) -> None:
+    site = Site(str(tmp_path))
+    site.epoch({("a", 1): 1.0})
+    site.commit(sources={"s": {"t": [1, 2]}}, watermarks_us={"w": 5}, views={"v": {"sql": "select 'ä'"}})
+    data = site.manifest.to_bytes()
+    assert Manifest.from_bytes("m", data) == site.manifest
+    assert ManifestStore(site.files, SystemClock()).latest() == site.manifest
