@@ -65,7 +65,7 @@ class BookieProcess(Composition):
         manager = LedgerManager(metadata)
         self.bookie = Bookie(
             replace(
-                bookie_config(config, config.data_dir, bookie_id, instance_id),
+                bookie_config(config, config.data_dir.absolute(), bookie_id, instance_id),
                 journal_dir=_path(config.journal_directory),
                 ledger_dir=_path(config.ledger_directory),
             ),
@@ -124,7 +124,7 @@ class BookieProcess(Composition):
 
 
 def _path(text: str) -> Path | None:
-    return Path(text) if text else None
+    return Path(text).absolute() if text else None
 
 
 async def run(config: BookieProcessConfig) -> int:

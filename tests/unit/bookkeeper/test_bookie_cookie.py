@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from magnetar.base.errors import MetadataError
 from magnetar.bookkeeper.bookie.bookie import Bookie
 from magnetar.bookkeeper.bookie.config import BookieConfig
+from magnetar.bookkeeper.bookie.cookie import Cookie, check_directories, check_store
+from magnetar.bookkeeper.bookie.disk import OsDisk
 from magnetar.bookkeeper.codes import ReturnCode
 from magnetar.bookkeeper.errors import CookieError
 from tests.unit.bookkeeper.bookie_helpers import add, read, small_config
@@ -105,3 +108,75 @@ async def test_a_crash_while_stamping_is_survived(tmp_path: Path, stamped: list[
     store = Store()
     await start(small_config(tmp_path), store)
     assert len(store.cookies) == 1
+
+
+COOKIE = Cookie("b:1", "j", "l", "i-1")
+OTHER = Cookie("b:2", "j", "l", "i-1")
+STATES = ("empty", "stamped", "created", "in use", "unstamped data", "foreign", "torn stamp")
+
+
+def put_in_state(path: Path, state: str) -> None:
+    path.mkdir()
+    stamps = {"stamped": COOKIE, "created": COOKIE, "in use": COOKIE, "foreign": OTHER}
+    if state in stamps:
+        (path / "VERSION").write_bytes(stamps[state].pack())
+    if state == "torn stamp":
+        (path / "VERSION").write_bytes(COOKIE.pack()[:-7])
+    if state in ("created", "in use"):
+        (path / "index.sqlite").touch()
+    if state in ("in use", "unstamped data"):
+        (path / "00000001.log").touch()
+
+
+def expected(journal: str, ledgers: str, known: Cookie | None) -> str:
+    """The rules in words: what a start with these directories and this entry in the metadata store comes to."""
+    both = {journal, ledgers}
+    if both & {"foreign", "torn stamp", "unstamped data"}:
+        return "refused"
+    written = bool(both & {"created", "in use"})
+    if "empty" in both and written:
+        return "refused: a directory is missing"
+    if known is None:
+        return "refused: is this the right store?" if "in use" in both else "new"
+    if "empty" in both or not written:
+        return "refused: wiped"
+    return "known" if known == COOKIE else "refused: another bookie"
+
+
+@pytest.mark.parametrize("known", [None, COOKIE, OTHER], ids=["unknown", "known", "known as another"])
+@pytest.mark.parametrize("ledgers", STATES)
+@pytest.mark.parametrize("journal", STATES)
+async def test_every_start(tmp_path: Path, journal: str, ledgers: str, known: Cookie | None) -> None:
+    store = Store()
+    if known is not None:
+        store.cookies["b:1"] = known.pack()
+    directories = [str(tmp_path / "j"), str(tmp_path / "l")]
+    put_in_state(tmp_path / "j", journal)
+    put_in_state(tmp_path / "l", ledgers)
+    try:
+        tell = await check_store(store, COOKIE, check_directories(OsDisk(), COOKIE, directories))
+    except CookieError:
+        outcome = "refused"
+    else:
+        outcome = "new" if tell else "known"
+    assert outcome == expected(journal, ledgers, known).partition(":")[0]
+
+
+async def test_emptied_directories_with_their_stamps_left_are_refused(tmp_path: Path) -> None:
+    store = Store()
+    await start(small_config(tmp_path), store)
+    for part in ("journal", "ledgers"):
+        for path in (tmp_path / part / "current").iterdir():
+            if path.name != "VERSION":
+                path.unlink()
+    await refused(small_config(tmp_path), "its entries are lost here", store)
+
+
+async def test_a_start_that_dies_before_the_store_is_told_is_repeated(tmp_path: Path) -> None:
+    class Unreachable(Store):
+        async def write(self, bookie_id: str, cookie: bytes) -> None:
+            raise MetadataError("no answer")
+
+    with pytest.raises(MetadataError):
+        await start(small_config(tmp_path), Unreachable())
+    await start(small_config(tmp_path), Store())

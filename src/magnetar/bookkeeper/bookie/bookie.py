@@ -216,9 +216,11 @@ class Bookie:
             for directory in (self.config.data_dir, self.config.journal_dir, self.config.ledger_dir):
                 if directory is not None:
                     stack.enter_context(self._lock_directory(str(directory)))
-            await self._claim_directories()
+            new_cookie = await self._claim_directories()
             index = await self._executors.storage.run(self._index_factory, self.config.ledger_path, self.config.index)
             stack.push_async_callback(self._executors.storage.run, index.close)
+            if new_cookie is not None and self._cookie_store is not None:
+                await self._cookie_store.write(self.config.bookie_id, new_cookie)
             started_s = self._clock.monotonic_s()
             self._storage, recovered = await self._executors.storage.run(self._recover, index)
             stack.push_async_callback(self._executors.storage.run, self._storage.logs.close)
@@ -254,7 +256,8 @@ class Bookie:
         except StorageError as error:
             _logger.warning("the current entry log stays unsealed: %s", error)
 
-    async def _claim_directories(self) -> None:
+    async def _claim_directories(self) -> bytes | None:
+        """The cookie that the metadata store has to be told; None when it knows."""
         run = self._executors.storage.run
         config = self.config
         directories = sorted({config.journal_path, config.ledger_path})
@@ -265,8 +268,7 @@ class Bookie:
         tell_store = self._cookie_store is not None and await check_store(self._cookie_store, cookie, found)
         if not found.stamped:
             await run(stamp_directories, self._disk, cookie, directories)
-        if tell_store and self._cookie_store is not None:
-            await self._cookie_store.write(config.bookie_id, cookie.pack())
+        return cookie.pack() if tell_store else None
 
     def _recover(self, index: Index) -> tuple[LedgerStorage, Recovered]:
         storage = LedgerStorage(self.config, self._disk, index, self._executors.hand_over)

@@ -17,6 +17,8 @@ from magnetar.bookkeeper.errors import CookieError
 FILE_NAME: Final = "VERSION"
 _FORMAT: Final = "5"
 _BYTES_MAX: Final = 64 * 1024
+_INDEX_PREFIX: Final = "index."
+"""Names of index files begin so."""
 
 
 class CookieStore(Protocol):
@@ -51,9 +53,11 @@ class Cookie:
 
 
 class Found(NamedTuple):
-    """What the directories say: `stamped`: all carry the cookie; `has_data`: the bookie has written there before."""
+    """What the directories say: `stamped`: all carry the cookie; `created`: a start got as far as making an index; `has_data`: there is
+    more than that."""
 
     stamped: bool
+    created: bool
     has_data: bool
 
 
@@ -68,13 +72,14 @@ def check_directories(disk: Disk, cookie: Cookie, directories: Sequence[str]) ->
                 f"{expected.decode()}start it with the bookie id, directories and instance id it was created with"
             )
     missing = [path for path in directories if found[path] is None]
-    has_data = any(_content(disk, path) for path in directories)
-    if has_data and missing:  # a crash while stamping leaves directories without data, which are stamped again
+    content = [name for path in directories for name in _content(disk, path)]
+    if content and missing:  # a crash while stamping leaves directories without data, which are stamped again
         raise CookieError(
             f"{missing[0]} has no VERSION file but the bookie has data: its data is incomplete and it could deny entries that "
             "it has acknowledged; bring the directory back, or remove all of the bookie's directories to begin anew"
         )
-    return Found(not missing, has_data)
+    has_data = any(not name.startswith(_INDEX_PREFIX) for name in content)
+    return Found(not missing, bool(content), has_data)
 
 
 def stamp_directories(disk: Disk, cookie: Cookie, directories: Sequence[str]) -> None:
@@ -84,7 +89,10 @@ def stamp_directories(disk: Disk, cookie: Cookie, directories: Sequence[str]) ->
 
 
 async def check_store(store: CookieStore, cookie: Cookie, found: Found) -> bool:
-    """Compare with the metadata store; True: it has to be told (after the directories are stamped). Raises CookieError."""
+    """Compare with the metadata store; True: it has to be told, once the directories are stamped and the index is made.
+
+    In that order a bookie that the store knows has an index: without one its directories were emptied. Raises CookieError.
+    """
     known = await store.read(cookie.bookie_id)
     if known is None:
         if found.has_data:
@@ -92,7 +100,7 @@ async def check_store(store: CookieStore, cookie: Cookie, found: Found) -> bool:
                 f"bookie {cookie.bookie_id} has data but the metadata store does not know it: is this the right metadata store?"
             )
         return True
-    if not found.stamped:
+    if not found.stamped or not found.created:
         raise CookieError(
             f"the metadata store knows bookie {cookie.bookie_id} but its directories are empty: its entries are lost here. "
             "Bring the directories back, or let the other bookies re-replicate and delete this bookie's cookie"
