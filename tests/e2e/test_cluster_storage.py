@@ -202,3 +202,22 @@ def test_a_broker_that_was_given_up_stops(cluster: ClusterProcesses, connect: Co
     assert "the broker lost its session with the metadata store and stops" in cluster.log("broker1")
     cluster.start_again("broker1")
     connect(cluster.service_url).create_producer(topic).send(b"served again")
+
+
+def test_with_three_bookies_the_loss_of_one_is_borne(tmp_path: Path, connect: Connect) -> None:
+    """Nobody can take its place: new ledgers are on two bookies until it is back, with as many copies as ever."""
+    with ClusterProcesses(tmp_path / "three", zookeeper=True) as cluster:
+        client = connect(cluster.service_url)
+        client.subscribe("t", "keeps it")
+        producing = Producing(client, "t", "p")
+        flows(producing)
+        cluster.kill("bookie2")
+        flows(producing)
+        cluster.start_again("bookie2")
+        flows(producing)
+        producing.finish()
+        assert producing.failures == []
+        assert producing.longest_pause_s < PAUSE_MAX_S
+        assert_nothing_lost(client, "t", producing)
+        ledgers = ledgers_of(cluster.metadata_url, "public/default/persistent/t")
+        assert [(each.ensemble_size, each.write_quorum, each.ack_quorum) for each in ledgers] == [(3, 2, 2), (2, 2, 2)]

@@ -81,6 +81,19 @@ class BrokerProcessConfig(BrokerSettings):
         2, "managedLedgerDefaultAckQuorum", "Copies on disk before an entry counts as stored.", minimum=1
     )
 
+    bookkeeper_opportunistic_striping: bool = setting(
+        True,
+        "bookkeeper_opportunisticStriping",
+        "While fewer bookies work than a new ledger's ensemble needs, take fewer, down to its write quorum. BookKeeper: false.",
+    )
+    bookkeeper_client_speculative_read_timeout_ms: int = setting(
+        2000,
+        "bookkeeperClientSpeculativeReadTimeoutInMillis",
+        "A read that is not answered asks the next replica as well after this; 0: only after a failure. Pulsar: 0.",
+        unit="ms",
+        minimum=0,
+    )
+
     def __post_init__(self) -> None:
         """Raises ConfigError."""
         self.check_broker()
@@ -125,10 +138,18 @@ class MetadataServerConfig(ListenSettings):
     port: int = setting(
         2181, "clientPort", "Port of ZooKeeper's protocol; 0 takes any free one.", minimum=0, maximum=65535
     )
+    min_session_timeout_ms: int = setting(
+        1000, "minSessionTimeout", "The shortest session that a client gets.", unit="ms", minimum=100
+    )
+    max_session_timeout_ms: int = setting(
+        60_000, "maxSessionTimeout", "The longest session that a client gets.", unit="ms", minimum=100
+    )
 
     def __post_init__(self) -> None:
         """Raises ConfigError."""
         check_listening(self)
+        if self.min_session_timeout_ms > self.max_session_timeout_ms:
+            raise ConfigError("minSessionTimeout <= maxSessionTimeout must hold")
 
     def warnings(self) -> list[str]:
         """What the operator must hear about at every start, one line each."""

@@ -24,6 +24,9 @@ COMMANDS = {
     "autorecovery": LazyCommand(
         "magnetar.cli.server:autorecovery_command", "Serve auto-recovery: give lost copies back."
     ),
+    "metadata-server": LazyCommand(
+        "magnetar.cli.server:metadata_server_command", "Serve a cluster's metadata, without Java."
+    ),
     "produce": LazyCommand("magnetar.cli.produce:produce_command", "Send messages to a topic."),
     "consume": LazyCommand("magnetar.cli.consume:consume_command", "Receive and acknowledge messages."),
     "clusters": LazyCommand("magnetar.cli.clusters:clusters_group", "List and describe clusters."),

@@ -22,6 +22,7 @@ from magnetar.base.process_config import (
     AutorecoveryConfig,
     BookieProcessConfig,
     BrokerProcessConfig,
+    MetadataServerConfig,
 )
 from magnetar.base.settings import find, load_settings, parse, table_of
 from magnetar.cli.settings import config_file_option
@@ -138,6 +139,26 @@ def autorecovery_command(
     from magnetar.processes import autorecovery
 
     ctx.exit(serve(autorecovery.run(config)))
+
+
+@click.command("metadata-server")
+@click.option(
+    "--data-dir", type=click.Path(path_type=Path), help="Directory of the data.  [default: magnetar-metadata]"
+)
+@click.option("--port", type=click.IntRange(0, 65535), help="ZooKeeper's protocol; 0 = any free.  [default: 2181]")
+@server_options
+@click.pass_context
+def metadata_server_command(
+    ctx: click.Context, /, config_file: Path | None, assignments: tuple[str, ...], **flags: object
+) -> None:
+    """Serve a cluster's metadata by ZooKeeper's protocol, without Java. One process: it is not replicated.
+
+    When it serves, exactly one line goes to stdout: `magnetar ready zk:HOST:PORT`. Logs go to stderr.
+    """
+    config = configuration(MetadataServerConfig, config_file, assignments, flags)
+    from magnetar.processes import metadata_server
+
+    ctx.exit(serve(metadata_server.run(config)))
 
 
 def configuration(kind: type[C], config_file: Path | None, assignments: tuple[str, ...], flags: dict[str, object]) -> C:

@@ -8,6 +8,13 @@ from pathlib import Path
 import click
 
 from magnetar.base.config import StandaloneConfig
+from magnetar.base.process_config import (
+    CONFIGURATIONS,
+    AutorecoveryConfig,
+    BookieProcessConfig,
+    BrokerProcessConfig,
+    MetadataServerConfig,
+)
 from magnetar.base.settings import PULSAR_ENV_PREFIX, Setting, find, resolve, table_of
 from magnetar.cli.output import emit, emit_record, json_option
 
@@ -21,24 +28,38 @@ config_file_option = click.option(
 )
 
 
+KINDS: dict[str, type] = {
+    "standalone": StandaloneConfig,
+    "bookie": BookieProcessConfig,
+    "broker": BrokerProcessConfig,
+    "autorecovery": AutorecoveryConfig,
+    "metadata-server": MetadataServerConfig,
+}
+
+command_option = click.option(
+    "--for", "kind", type=click.Choice([*KINDS]), default="standalone", show_default=True, help="Of which command."
+)
+
+
 @click.group("config")
 def config_group() -> None:
-    """List and explain the server's settings.
+    """List and explain the servers' settings.
 
     A value is taken from the flags, else MAGNETAR_<NAME>, else PULSAR_PREFIX_<key>, else the file, else the default.
     """
 
 
 @config_group.command("list")
+@command_option
 @config_file_option
 @click.option("--changed", is_flag=True, help="Only settings that differ from their default.")
 @json_option
-def list_command(config_file: Path | None, changed: bool, as_json: bool) -> None:
+def list_command(kind: str, config_file: Path | None, changed: bool, as_json: bool) -> None:
     """Every setting with its value and where the value comes from."""
-    values = resolve(StandaloneConfig, config_file, os.environ, {})
+    values = resolve(KINDS[kind], config_file, os.environ, {}, CONFIGURATIONS)
     rows = [
         {"key": row.key, "value": row.shown(values[name].value), "unit": row.unit, "source": values[name].source}
-        for name, row in table_of(StandaloneConfig).items()
+        for name, row in table_of(KINDS[kind]).items()
         if not changed or values[name].value != row.default
     ]
     emit(rows, as_json=as_json, title="settings")
@@ -46,12 +67,13 @@ def list_command(config_file: Path | None, changed: bool, as_json: bool) -> None
 
 @config_group.command("explain")
 @click.argument("key")
+@command_option
 @config_file_option
 @json_option
-def explain_command(key: str, config_file: Path | None, as_json: bool) -> None:
+def explain_command(key: str, kind: str, config_file: Path | None, as_json: bool) -> None:
     """What a setting does, what it may be, and what it is now. KEY is Pulsar's name or ours."""
-    row = find(table_of(StandaloneConfig), key, "config explain")
-    value = resolve(StandaloneConfig, config_file, os.environ, {})[row.name]
+    row = find(table_of(KINDS[kind]), key, "config explain")
+    value = resolve(KINDS[kind], config_file, os.environ, {}, CONFIGURATIONS)[row.name]
     emit_record(
         {
             "key": row.key,

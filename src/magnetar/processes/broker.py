@@ -11,6 +11,7 @@ from magnetar.base.clock import SystemClock
 from magnetar.base.process_config import BrokerProcessConfig
 from magnetar.bookkeeper.bookie.statistics import BookieStatistics
 from magnetar.bookkeeper.client.bookies import BookieDirectory
+from magnetar.bookkeeper.client.config import ClientConfig
 from magnetar.bookkeeper.cluster import initialize_cluster
 from magnetar.broker.service import Broker
 from magnetar.processes.broker_config import broker_config
@@ -43,32 +44,47 @@ class BrokerProcess(Composition):
         metadata = await open_metadata(config.metadata_store_url, timeout_s, clock, stack)
         stack.callback(end_with_session(metadata, "the broker", self.fail))
         await initialize_cluster(metadata, rng)
-        client, directory = await open_ledger_client(metadata, clock, rng, stack)
+        client, directory = await open_ledger_client(metadata, clock, rng, stack, client_config(config))
         settings = broker_config(config, listeners)
         await forget_former_broker(metadata, settings)
         self.broker = Broker(
             config=settings, metadata=metadata, bookkeeper=client, clock=clock, rng=random.Random(rng.random())
         )
         await stack.enter_async_context(self.broker)
-        storage = RemoteStorage(directory, config.managed_ledger_ensemble_size)
+        storage = RemoteStorage(directory, needed_bookies(config))
         # `failed` without a failure: the server was told over HTTP to stop
         admin = await stack.enter_async_context(AdminServer(self.broker, config, storage, self.failed.set))
         await serve_broker(self.broker, admin, listeners)
 
 
+def client_config(config: BrokerProcessConfig) -> ClientConfig:
+    """From the configuration file's settings."""
+    return ClientConfig(
+        opportunistic_striping=config.bookkeeper_opportunistic_striping,
+        speculative_read_timeout_s=config.bookkeeper_client_speculative_read_timeout_ms / 1000,
+    )
+
+
+def needed_bookies(config: BrokerProcessConfig) -> int:
+    """To make a ledger of the broker's default."""
+    if config.bookkeeper_opportunistic_striping:
+        return config.managed_ledger_write_quorum
+    return config.managed_ledger_ensemble_size
+
+
 class RemoteStorage:
     """What the admin side says about the bookies."""
 
-    def __init__(self, directory: BookieDirectory, ensemble_size: int) -> None:
+    def __init__(self, directory: BookieDirectory, needed: int) -> None:
         self._directory = directory
-        self._ensemble_size = ensemble_size
+        self._needed = needed
 
     def problem(self) -> str | None:
         """Topics that write to a ledger already may go on; new ledgers cannot be made."""
         writable = len(self._directory.writable())
-        if writable >= self._ensemble_size:
+        if writable >= self._needed:
             return None
-        return f"a ledger needs {self._ensemble_size} writable bookies and there are {writable}; start more of them"
+        return f"a ledger needs {self._needed} writable bookies and there are {writable}; start more of them"
 
     def bookie_statistics(self) -> BookieStatistics | None:
         return None

@@ -65,10 +65,10 @@ def check_directories(disk: Disk, cookie: Cookie, directories: Sequence[str]) ->
     """Raises CookieError unless all directories carry this cookie, or none of them holds any data. Blocks."""
     expected = cookie.pack()
     found = {path: read_file(disk, os.path.join(path, FILE_NAME), _BYTES_MAX) for path in directories}
-    for path, content in found.items():
-        if content is not None and content != expected:
+    for path, stamp in found.items():
+        if stamp is not None and stamp != expected:
             raise CookieError(
-                f"{path} belongs to another bookie; it says:\n{content.decode(errors='replace')}and this bookie is:\n"
+                f"{path} belongs to another bookie; it says:\n{stamp.decode(errors='replace')}and this bookie is:\n"
                 f"{expected.decode()}start it with the bookie id, directories and instance id it was created with"
             )
     missing = [path for path in directories if found[path] is None]

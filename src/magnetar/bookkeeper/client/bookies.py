@@ -16,6 +16,9 @@ from magnetar.bookkeeper.codes import BOOKIE_TIMEOUT, BOOKIE_UNAVAILABLE
 from magnetar.bookkeeper.errors import BookieUnavailableError, error_for
 from magnetar.bookkeeper.ports import AddDone, BatchDone, BookieChannel, LacDone, ReadDone
 
+AVOIDED_S: Final = 10.0
+"""For so long after a failed request a bookie is taken for new ensembles only in need: its registration may outlive it."""
+
 
 class BookieDirectory:
     """In-process bookies register themselves; channels to remote ones are registered by whoever watches the cluster.
@@ -40,6 +43,7 @@ class BookieDirectory:
         self._writable: dict[str, None] = {}
         self._locations: dict[str, str] = {}
         self._free_bytes: dict[str, int] = {}
+        self._failed_s: dict[str, float] = {}
 
     def register(self, bookie_id: str, channel: BookieChannel, *, writable: bool = True) -> None:
         """Add the bookie, or replace its channel or its state. Not writable: it is read-only."""
@@ -56,6 +60,7 @@ class BookieDirectory:
         self._channels.pop(bookie_id, None)
         self._writable.pop(bookie_id, None)
         self._free_bytes.pop(bookie_id, None)
+        self._failed_s.pop(bookie_id, None)
         self.health.forget(bookie_id)
 
     def set_locations(self, locations: Mapping[str, str]) -> None:
@@ -92,7 +97,8 @@ class BookieDirectory:
 
     def note_failure(self, bookie_id: str) -> None:
         """A request to the bookie failed in a way that says something about the bookie."""
-        self.quarantine.failed(bookie_id, self._clock.monotonic_s())
+        now_s = self._failed_s[bookie_id] = self._clock.monotonic_s()
+        self.quarantine.failed(bookie_id, now_s)
 
     def note_read_failure(self, bookie_id: str) -> None:
         """As `note_failure`, of a read: others are asked before it for a while."""
@@ -118,7 +124,7 @@ class BookieDirectory:
             Candidate(
                 bookie_id,
                 self.location(bookie_id),
-                self.quarantine.holds(bookie_id, now_s),
+                self.quarantine.holds(bookie_id, now_s) or self._failed_lately(bookie_id, now_s),
                 self._free_bytes.get(bookie_id, 0),
             )
             for bookie_id in self.writable()
@@ -129,9 +135,19 @@ class BookieDirectory:
         rng.shuffle(found)
         return found
 
-    def choose_ensemble(self, size: int, write_quorum: int, rng: random.Random) -> tuple[str, ...]:
-        """`size` distinct writable bookies. Raises NotEnoughBookiesError."""
-        return self.policy.ensemble(size, write_quorum, self.candidates(rng))
+    def choose_ensemble(
+        self, size: int, write_quorum: int, rng: random.Random, *, at_least: int | None = None
+    ) -> tuple[str, ...]:
+        """`size` distinct writable bookies, or as few as `at_least` while no more of them work. Raises NotEnoughBookiesError."""
+        candidates = self.candidates(rng)
+        if at_least is not None:
+            working = sum(not candidate.quarantined for candidate in candidates)
+            size = max(at_least, min(size, working))
+        return self.policy.ensemble(size, write_quorum, candidates)
+
+    def _failed_lately(self, bookie_id: str, now_s: float) -> bool:
+        failed_s = self._failed_s.get(bookie_id)
+        return failed_s is not None and now_s < failed_s + AVOIDED_S
 
     def choose_replacement(
         self,

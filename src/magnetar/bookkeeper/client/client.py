@@ -64,11 +64,13 @@ class BookKeeperClient:
     ) -> LedgerWriter:
         """A new, empty ledger. Raises NotEnoughBookiesError, InvalidArgumentError for impossible quorums."""
         check_quorum(ensemble_size, write_quorum, ack_quorum)
+        at_least = write_quorum if self._context.config.opportunistic_striping else ensemble_size
+        ensemble = self._bookies.choose_ensemble(ensemble_size, write_quorum, self._rng, at_least=at_least)
         metadata = LedgerMetadata(
-            ensemble_size=ensemble_size,
+            ensemble_size=len(ensemble),
             write_quorum=write_quorum,
             ack_quorum=ack_quorum,
-            segments=(Segment(0, self._bookies.choose_ensemble(ensemble_size, write_quorum, self._rng)),),
+            segments=(Segment(0, ensemble),),
             digest_type=digest_type,
             password=password,
             ctime_ms=self._clock.now_ms(),

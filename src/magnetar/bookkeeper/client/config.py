@@ -11,6 +11,8 @@ class ClientConfig:
 
     delay_ensemble_change: bool = False
     """delayEnsembleChange: replace a bookie only when an ack quorum is out of reach, or when it says that it is read-only."""
+    opportunistic_striping: bool = False
+    """opportunisticStriping: while fewer bookies work than a new ledger's ensemble needs, take fewer, down to its write quorum."""
     ensemble_changes_max: int | None = None
     """maxAllowedEnsembleChanges of one ledger: the next one fails its writer instead. None: any number."""
     add_quorum_timeout_s: float = 0.0
