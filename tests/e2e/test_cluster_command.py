@@ -77,10 +77,10 @@ def states(cluster: ClusterProcesses) -> dict[str, str]:
 
 def test_a_life(cluster: ClusterProcesses) -> None:
     where = ("--dir", cluster.directory)
-    exported = done("cluster", "up", "--bookies", "2", "--autorecovery", "--zookeeper", *where)
+    exported = done("cluster", "up", "--bookies", "2", "--autorecovery", *where)
     assert exported == f"export MAGNETAR_URL={cluster.service_url} MAGNETAR_ADMIN_URL={cluster.http_url}\n"
     first = status(cluster)
-    names = ["zookeeper", "bookie1", "bookie2", "autorecovery1", "broker1"]
+    names = ["metadata", "bookie1", "bookie2", "autorecovery1", "broker1"]
     assert [process["name"] for process in first["processes"]] == names
     assert [process["role"] for process in first["processes"]] == [name.rstrip("12") for name in names]
     assert {process["state"] for process in first["processes"]} == {"running"}
@@ -134,9 +134,9 @@ def test_wrong_uses_say_what_to_do(cluster: ClusterProcesses, tmp_path: Path) ->
         assert "bookie1 is not running; say: magnetar cluster start bookie1" in refused(
             "cluster", command, "bookie1", *where
         )
-        assert "it has zookeeper, bookie1, bookie2" in refused("cluster", command, "bookie9", *where)
-    assert "it has zookeeper, bookie1" in refused("cluster", "logs", "bokie1", *where)
-    assert "keeps it" in refused("cluster", "up", "--embedded", *where)
+        assert "it has metadata, bookie1, bookie2" in refused("cluster", command, "bookie9", *where)
+    assert "it has metadata, bookie1" in refused("cluster", "logs", "bokie1", *where)
+    assert "keeps it" in refused("cluster", "up", "--zookeeper", *where)
     assert "there are 3; say --bookies 5" in refused("cluster", "up", "--ensemble-size", "5", *where)
     assert "need 1 <= ack <= write <= ensemble" in refused("cluster", "up", "--ack-quorum", "3", *where)
     assert "the nearest is 'majorCompactionInterval'" in refused(
@@ -173,7 +173,7 @@ def test_a_command_that_dies_leaves_nothing_that_the_next_one_cannot_handle(tmp_
         "from magnetar.processes.cluster.cluster import Cluster\n"
         "from magnetar.processes.cluster.growth import Wish\n"
         "Cluster._wait_ready = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
-        f"Cluster(pathlib.Path({str(directory)!r})).up(Wish(bookies=1, zookeeper=True))\n"
+        f"Cluster(pathlib.Path({str(directory)!r})).up(Wish(bookies=1))\n"
     )
     processes = ClusterProcesses(directory)
     try:

@@ -1,4 +1,4 @@
-"""A broker on real bookies: they are killed, wiped, paused and joined while the official client goes on."""
+"""A broker on real bookies and a real ZooKeeper: they are killed, wiped, paused and joined while the official client goes on."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from urllib.request import Request, urlopen
 
 import pulsar
@@ -206,7 +207,7 @@ def test_a_broker_that_was_given_up_stops(cluster: ClusterProcesses, connect: Co
 
 def test_with_three_bookies_the_loss_of_one_is_borne(tmp_path: Path, connect: Connect) -> None:
     """Nobody can take its place: new ledgers are on two bookies until it is back, with as many copies as ever."""
-    with ClusterProcesses(tmp_path / "three", zookeeper=True) as cluster:
+    with ClusterProcesses(tmp_path / "three") as cluster:
         client = connect(cluster.service_url)
         client.subscribe("t", "keeps it")
         producing = Producing(client, "t", "p")

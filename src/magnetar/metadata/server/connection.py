@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 from magnetar.metadata.server.jute import (
     AUTH_XID,
@@ -80,8 +80,7 @@ class ClientConnection(asyncio.Protocol):
     # ---- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's transports do not derive from it
 
     def connection_lost(self, error: Exception | None) -> None:
         self._closed = True
