@@ -46,6 +46,7 @@ COMMANDS = {
     ),
     "bookies": LazyCommand("magnetar.cli.bookies:bookies_group", "List, place, recover and decommission bookies."),
     "ledger": LazyCommand("magnetar.cli.ledger:ledger_group", "List, show, read and verify ledgers."),
+    "metadata": LazyCommand("magnetar.cli.metadata:metadata_group", "Look into the metadata tree, values decoded."),
     "config": LazyCommand("magnetar.cli.settings:config_group", "List and explain the server's settings."),
     "hash": LazyCommand("magnetar.cli.hash:hash_command", "Hash keys as Pulsar does."),
     "ring": LazyCommand("magnetar.cli.ring:ring_group", "Build and compare consistent hashing rings."),

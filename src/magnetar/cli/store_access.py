@@ -14,8 +14,9 @@ import click
 from magnetar.base.clock import SystemClock
 from magnetar.base.executor import ThreadExecutor
 from magnetar.cli.errors import CommandError
-from magnetar.metadata.open import open_store
-from magnetar.metadata.store import MetadataStore
+from magnetar.metadata.open import open_store, parse_url
+from magnetar.metadata.sqlite import SqliteMetadataStore
+from magnetar.metadata.store import InspectableStore, MetadataStore
 from magnetar.processes.cluster.cluster import Cluster
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -52,7 +53,11 @@ def store_options(function: F) -> F:
     @click.option(
         "--metadata", "url", envvar="MAGNETAR_METADATA_URL", show_envvar=True, help="zk:HOST:PORT, sqlite:FILE."
     )
-    @click.option("--data-dir", type=click.Path(path_type=Path), help="Of a standalone server that is not running.")
+    @click.option(
+        "--data-dir",
+        type=click.Path(path_type=Path),
+        help="Of a server on this machine; it may run while a command only looks.",
+    )
     @click.option("--dir", "cluster_dir", type=click.Path(path_type=Path), help="Of magnetar cluster.")
     @wraps(function)
     def wrapper(*args: Any, url: str | None, data_dir: Path | None, cluster_dir: Path | None, **kwargs: Any) -> Any:
@@ -77,6 +82,29 @@ async def opened_store(source: StoreSource) -> AsyncIterator[MetadataStore]:
         store = await open_store(
             source.metadata_url(), clock=SystemClock(), executor=executor, session_timeout_s=SESSION_TIMEOUT_S
         )
+        try:
+            yield store
+        finally:
+            await store.close()
+    finally:
+        executor.close()
+
+
+@asynccontextmanager
+async def opened_for_reading(source: StoreSource) -> AsyncIterator[InspectableStore]:
+    """The same for commands that only look: a file may belong to a server that is running."""
+    url = parse_url(source.metadata_url())
+    if url.kind == "memory":
+        raise CommandError("memory: lies inside another process; give --metadata zk:HOST:PORT or sqlite:FILE")
+    executor = ThreadExecutor("metadata")
+    try:
+        store: InspectableStore
+        if url.kind == "sqlite":
+            store = await SqliteMetadataStore.open_read_only(url.address, executor)
+        else:
+            store = await open_store(
+                source.metadata_url(), clock=SystemClock(), executor=executor, session_timeout_s=SESSION_TIMEOUT_S
+            )
         try:
             yield store
         finally:

@@ -75,6 +75,7 @@ class ZooKeeperMetadataStore:
         self._closed = False
         self._can_watch = True
         self._timer: asyncio.TimerHandle | None = None
+        self._replacing: asyncio.Future[None] | None = None
         self._wanted_timeout_s = session_timeout_s
         self._kazoo = self._bridge()
 
@@ -188,6 +189,8 @@ class ZooKeeperMetadataStore:
         self._listeners.clear()
         self._stop_timer()
         self._up.set()  # who waits for a connection finds the store closed
+        if self._replacing is not None:
+            await self._replacing
         await self._loop.run_in_executor(None, self._kazoo.close)
 
     # ---- Requests
@@ -320,7 +323,7 @@ class ZooKeeperMetadataStore:
         if self._lost and session == before:
             # Everybody was told that it is gone. Now it has to be: closing it takes its nodes away.
             old, self._kazoo = self._kazoo, self._bridge()
-            self._loop.run_in_executor(None, _replace, old, self._kazoo)
+            self._replacing = self._loop.run_in_executor(None, _replace, old, self._kazoo)
             return
         self._session_id = session
         self._up.set()
