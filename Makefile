@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 SEEDS ?= 100
 
-.PHONY: help demo test test-long lint format sim bench proto clean
+.PHONY: help demo test test-long compat lint format sim bench proto clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -29,6 +29,9 @@ test: $(VENV)/.dev ## Every normal test; ARGS="-k name" narrows it
 
 test-long: $(VENV)/.dev ## The tests that take minutes as well
 	@$(BIN)/python -m pytest --run-long $(ARGS)
+
+compat: $(VENV)/.dev ## The official client's own suite against this server; PULSAR_CLIENT_PYTHON=DIR says where it lies
+	@PULSAR_CLIENT_PYTHON="$(PULSAR_CLIENT_PYTHON)" $(BIN)/python tools/compat.py $(ARGS)
 
 lint: $(VENV)/.dev ## Style, types, import contracts, sizes, generated code
 	@$(BIN)/ruff check .

@@ -13,10 +13,7 @@ from magnetar.cli.admin_options import subscription_option as _subscription
 from magnetar.cli.admin_output import show_document, show_names
 from magnetar.cli.output import emit_done
 from magnetar.cli.peek import peek_command
-from magnetar.cli.policy_flags import SECONDS, Amount
-
-MINUTES_BACK = Amount("s", bare=60)
-"""As in pulsar-admin: plain numbers are minutes."""
+from magnetar.cli.policy_flags import SECONDS
 
 
 @click.command("subscriptions")
@@ -119,7 +116,7 @@ def expire_all_command(topic: str, age_s: int, admin_url: str, as_json: bool) ->
 @click.command("reset-cursor")
 @click.argument("topic")
 @_subscription
-@click.option("-t", "--time", "back_s", type=MINUTES_BACK, help="So long ago, such as 10m or 2h; numbers are minutes.")
+@click.option("-t", "--time", "back_s", type=SECONDS, help="So long ago, such as 10m or 2h; plain numbers are seconds.")
 @click.option("-m", "--messageId", "position", type=MESSAGE_ID, help="ledger:entry, earliest or latest.")
 @click.option("-e", "--exclude-reset-position", "excluded", is_flag=True, help="The message behind it.")
 @common

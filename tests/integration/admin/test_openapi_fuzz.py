@@ -89,5 +89,5 @@ def test_answers_are_as_documented(server: ServerProcess, aimed_document: str) -
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_answers_are_as_documented_whatever_is_asked(server: ServerProcess, aimed_document: str) -> None:
-    fuzz(server, aimed_document, "coverage,fuzzing", 40)
-    fuzz(server, f"{server.http_url}/openapi.json", "coverage,fuzzing", 10)
+    fuzz(server, aimed_document, "coverage,fuzzing", 20)
+    fuzz(server, f"{server.http_url}/openapi.json", "coverage,fuzzing", 5)

@@ -1,0 +1,55 @@
+"""`make compat` judges rightly: what it lets pass, what it refuses. The suite itself runs where somebody has it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+
+from compat import ALLOWED, Outcome, allow_list, judge, listed, tabulate  # noqa: E402  # behind the line that finds it
+
+
+def test_what_fails_must_be_allowed_and_what_passes_must_not() -> None:
+    outcomes = [
+        Outcome("a.py::A::good", "passed", ""),
+        Outcome("a.py::A::bad", "failed", "why"),
+        Outcome("a.py::A::known", "skipped", "why"),
+        Outcome("b.py::B::cured", "passed", ""),
+    ]
+    allowed = {"a.py::A::known": "reason", "b.py::B::cured": "reason", "c.py::C::gone": "reason"}
+    problems = judge(outcomes, allowed, complete=True)
+    assert [problem.split(":")[0] for problem in problems] == ["FAILED a.py", "PASSED b.py", "UNKNOWN c.py"]
+    assert judge(outcomes[:1], {}, complete=True) == []
+    assert len(judge(outcomes, allowed, complete=False)) == 2
+    assert tabulate(outcomes, allowed).splitlines()[2:] == [
+        "| a.py | 1 | 1 | 1 |",
+        "| b.py | 1 | 0 | 0 |",
+        "| together | 2 | 1 | 1 |",
+    ]
+
+
+def test_every_entry_of_the_list_has_a_reason() -> None:
+    entries = allow_list(ALLOWED.read_text(encoding="utf-8"))
+    assert entries
+    assert all(test.count("::") == 2 and len(reason) > 10 for test, reason in entries.items())
+    with pytest.raises(SystemExit, match="no reason"):
+        allow_list("a.py::A::bad")
+
+
+def test_tests_are_found_without_importing_them(tmp_path: Path) -> None:
+    file = tmp_path / "x_test.py"
+    text = "class A(TestCase):\n    def test_one(self):\n        pass\n    async def test_two(self):\n        pass\n"
+    file.write_text(f"import nowhere\n{text}")
+    assert listed(file) == ["A::test_one", "A::test_two"]
+
+
+def test_without_the_suite_it_says_what_to_do() -> None:
+    command = [sys.executable, str(ROOT / "tools" / "compat.py")]
+    done = subprocess.run(command, env={"PATH": ""}, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "PULSAR_CLIENT_PYTHON" in done.stdout
