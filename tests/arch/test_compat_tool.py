@@ -25,6 +25,7 @@ def test_what_fails_must_be_allowed_and_what_passes_must_not() -> None:
     problems = judge(outcomes, allowed, complete=True)
     assert [problem.split(":")[0] for problem in problems] == ["FAILED a.py", "PASSED b.py", "UNKNOWN c.py"]
     assert judge(outcomes[:1], {}, complete=True) == []
+    assert judge(outcomes[3:], {"b.py::B::cured": "? the machine's"}, complete=True) == []
     assert len(judge(outcomes, allowed, complete=False)) == 2
     assert tabulate(outcomes, allowed).splitlines()[2:] == [
         "| a.py | 1 | 1 | 1 |",
