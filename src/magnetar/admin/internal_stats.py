@@ -23,7 +23,10 @@ NO_LEDGER = {"ledgerId": -1, "entries": -1, "size": -1, "offloaded": False, "und
 
 
 def internal_stats(topic: PersistentTopic) -> dict[str, Any]:
-    ledger = topic.ledger
+    return ledger_stats(topic.ledger, topic.compaction.current)
+
+
+def ledger_stats(ledger: ManagedLedger, compacted: CompactedLedger | None = None) -> dict[str, Any]:
     last = ledger.index.last
     return {
         "entriesAddedCounter": ledger.entries_total,
@@ -47,7 +50,7 @@ def internal_stats(topic: PersistentTopic) -> dict[str, Any]:
         ],
         "cursors": {name: _cursor(ledger, cursor) for name, cursor in ledger.cursors.items()},
         "schemaLedgers": [],
-        "compactedLedger": _compacted(topic.compaction.current),
+        "compactedLedger": _compacted(compacted),
         "properties": ledger.properties,
     }
 

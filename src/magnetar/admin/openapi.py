@@ -41,7 +41,10 @@ STATUSES = {
 
 ERRORS = tuple(status for status in STATUSES if status >= 400)
 
-NUMBERS = ("seconds", "timestamp", "number", "count", "ledger", "entry", "version")
+NUMBERS = (
+    *("seconds", "timestamp", "number", "count", "ledger", "entry", "version"),
+    *("mostSigBits", "leastSigBits", "coordinatorId", "timeout"),
+)
 """Path parameters that are whole numbers."""
 
 

@@ -36,6 +36,9 @@ COMMANDS = {
     "subscriptions": LazyCommand(
         "magnetar.cli.subscription_commands:subscriptions_group", "List, create, move and delete subscriptions."
     ),
+    "transactions": LazyCommand(
+        "magnetar.cli.transactions:transactions_group", "Coordinators, open transactions, and what they hold where."
+    ),
     "schemas": LazyCommand("magnetar.cli.schemas:schemas_group", "Show, upload, delete and compare schemas of topics."),
     "tokens": LazyCommand("magnetar.cli.tokens:tokens_group", "Make keys and tokens, and check them."),
     "topicPolicies": LazyCommand(

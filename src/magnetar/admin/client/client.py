@@ -16,6 +16,7 @@ from magnetar.admin.client.schemas import Schemas
 from magnetar.admin.client.servers import Bookies, Brokers, BrokerStats, Clusters, Lookups, ResourceQuotas, Tenants
 from magnetar.admin.client.subscriptions import Subscriptions
 from magnetar.admin.client.topics import Topics
+from magnetar.admin.client.transactions import Transactions
 
 Token = str | Callable[[], str]
 
@@ -57,6 +58,7 @@ class AdminClient:
         self.broker_stats = BrokerStats(self.call)
         self.resource_quotas = ResourceQuotas(self.call)
         self.lookups = Lookups(self.call)
+        self.transactions = Transactions(self.call)
 
     @property
     def url(self) -> str:

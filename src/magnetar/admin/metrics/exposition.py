@@ -16,6 +16,7 @@ from magnetar.admin.metrics.topics import (
     subscription_values,
     topic_values,
 )
+from magnetar.admin.metrics.transactions import COORDINATOR_COLUMNS, coordinator_row
 from magnetar.broker.topics.persistent import PersistentTopic
 
 if TYPE_CHECKING:
@@ -51,6 +52,10 @@ async def exposition(admin: AdminContext) -> AsyncIterator[str]:
     async for part in table(TOPIC_COLUMNS, topic_rows):
         yield part
     async for part in table(SUBSCRIPTION_COLUMNS, subscription_rows):
+        yield part
+    async for part in table(
+        COORDINATOR_COLUMNS, [coordinator_row(each, cluster) for each in broker.transactions.loaded]
+    ):
         yield part
     yield process_text()
 

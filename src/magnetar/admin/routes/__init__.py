@@ -31,6 +31,7 @@ from magnetar.admin.routes import (
     topic_policies,
     topic_stats,
     topics,
+    transactions,
 )
 from magnetar.admin.routing import Route
 
@@ -61,6 +62,7 @@ MODULES = (
     topic_policies,
     topic_stats,
     topics,
+    transactions,
 )
 
 

@@ -66,6 +66,32 @@ BROKER_STATS = (
     "topics",
 )
 
+_TRANSACTIONS = "/admin/v3/transactions"
+_OF_TOPIC = "{tenant}/{namespace}/{topic}"
+_TXN = "{mostSigBits}/{leastSigBits}"
+
+COORDINATORS = (
+    ("GET", "coordinators"),
+    ("GET", "coordinatorStats"),
+    ("GET", "coordinatorInternalStats/{coordinatorId}"),
+    ("GET", f"transactionMetadata/{_TXN}"),
+    ("GET", "slowTransactions/{timeout}"),
+    ("POST", f"abortTransaction/{_TXN}"),
+    ("POST", "transactionCoordinator/replicas"),
+)
+"""Transactions of everybody: for superusers (in CVE-2026-105931 such routes skipped the check of their siblings)."""
+
+TRANSACTIONS_OF_TOPICS = (
+    f"transactionBufferStats/{_OF_TOPIC}",
+    f"transactionBufferInternalStats/{_OF_TOPIC}",
+    f"transactionInBufferStats/{_OF_TOPIC}/{_TXN}",
+    f"pendingAckStats/{_OF_TOPIC}/{{subscription}}",
+    f"pendingAckInternalStats/{_OF_TOPIC}/{{subscription}}",
+    f"transactionInPendingAckStats/{_OF_TOPIC}/{{subscription}}/{_TXN}",
+    f"positionStatsInPendingAck/{_OF_TOPIC}/{{subscription}}/{{ledger}}/{{entry}}",
+)
+"""What transactions do in one topic: for the tenant's administrators."""
+
 NO_FUNCTIONS = (
     *(f"{_ADMIN}/worker/{leaf}" for leaf in ("assignments", "cluster", "cluster/leader", "cluster/leader/ready")),
     *(
@@ -174,6 +200,9 @@ _ROWS: tuple[tuple[Access, str, tuple[str, ...]], ...] = (
     (Access.SUPERUSER, f"{_ADMIN}/bookies/all", ("GET",)),
     (Access.SUPERUSER, f"{_ADMIN}/bookies/racks-info", ("GET",)),
     (Access.SUPERUSER, f"{_ADMIN}/bookies/racks-info/{{bookie}}", ("GET", "POST", "DELETE")),
+    # ---- Transactions
+    *((Access.SUPERUSER, f"{_TRANSACTIONS}/{leaf}", (method,)) for method, leaf in COORDINATORS),
+    *((Access.TENANT, f"{_TRANSACTIONS}/{leaf}", ("GET",)) for leaf in TRANSACTIONS_OF_TOPICS),
     # ---- Clusters and tenants
     (Access.AUTHENTICATED, f"{_ADMIN}/clusters", ("GET",)),
     (Access.SUPERUSER, f"{_ADMIN}/clusters/{{cluster}}", ("GET", "PUT", "POST", "DELETE")),

@@ -41,6 +41,10 @@ class Names(Protocol):
 
     async def partitions(self, topic: TopicName) -> int: ...
 
+    async def grow_partitioned(self, topic: TopicName, partitions: int) -> None:
+        """Raises PreconditionFailedError unless there are fewer now."""
+        ...
+
 
 class Owner(Protocol):
     """Which broker serves what; the ownership of bundles fits."""
@@ -95,6 +99,16 @@ class Coordinators:
                     continue  # another broker's
                 except MagnetarError as error:
                     logger.error("transaction coordinator not loaded coordinator=%d error=%s", number, error)
+
+    async def scale(self, count: int) -> None:
+        """More coordinators; clients take them up when they connect anew. Raises PreconditionFailedError."""
+        await self._names.grow_partitioned(ASSIGN_TOPIC, count)
+        self.count = await self._names.partitions(ASSIGN_TOPIC)
+
+    def get_loaded(self, number: int) -> TransactionCoordinator | None:
+        """None while it has had no transaction. Raises what `check_served` raises."""
+        self.check_served(number)
+        return self._loaded.get(number)
 
     @property
     def loaded(self) -> Sequence[TransactionCoordinator]:

@@ -1,0 +1,340 @@
+"""Transactions: their coordinators, and what they do in topics and subscriptions (Pulsar's admin API v3)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+from magnetar.admin.answers import as_json, done
+from magnetar.admin.call import Call
+from magnetar.admin.errors import BadRequestError, NotFoundError, UnhealthyError
+from magnetar.admin.internal_stats import ledger_stats
+from magnetar.admin.operation import documented
+from magnetar.admin.routing import Handler, Route
+from magnetar.admin.topic_access import single_persistent
+from magnetar.admin.transaction_documents import (
+    BufferStats,
+    CoordinatorInfo,
+    CoordinatorInternalStats,
+    CoordinatorStats,
+    InBufferStats,
+    InPendingAckStats,
+    LogStats,
+    PendingAckInternalStats,
+    PendingAckStats,
+    PositionInPendingAck,
+    TransactionMetadata,
+)
+from magnetar.broker.errors import SubscriptionNotFoundError, TopicNotFoundError
+from magnetar.broker.naming import PERSISTENT, TopicName
+from magnetar.broker.subscriptions.subscription import Subscription
+from magnetar.broker.topics.persistent import PersistentTopic
+from magnetar.broker.transactions.coordinator import MAY_DO_ALL, TransactionCoordinator
+from magnetar.broker.transactions.coordinator_state import Transaction
+from magnetar.broker.transactions.coordinators import Coordinators
+from magnetar.broker.transactions.log import RecordLog
+from magnetar.broker.transactions.pending_state import WHOLE
+from magnetar.broker.transactions.txn_id import TxnId
+from magnetar.managed_ledger.position import Position
+
+COORDINATORS_MAX = 1024
+"""More are refused with 400."""
+
+COORDINATOR_QUERY = {"coordinatorId": int}
+
+
+def _coordinators(call: Call) -> Coordinators:
+    """Raises UnhealthyError where transactions are off."""
+    coordinators = call.broker.transactions
+    if not coordinators.enabled:
+        raise UnhealthyError("This Broker is not configured with transactionCoordinatorEnabled=true.")
+    return coordinators
+
+
+def _chosen(call: Call) -> int | None:
+    """`coordinatorId` of the query. Raises BadRequestError."""
+    text = call.query("coordinatorId")
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= 9):
+        raise BadRequestError(f"coordinatorId must be a number, not '{text[:40]}'")
+    return int(text)
+
+
+def _txn(call: Call) -> TxnId:
+    return TxnId(call.number("mostSigBits"), call.number("leastSigBits"))
+
+
+def _text(position: Position) -> str:
+    return f"{position.ledger_id}:{position.entry_id}"
+
+
+def _answer(document: Any) -> Response:
+    return as_json(msgspec.to_builtins(document))
+
+
+# ---- Coordinators
+
+
+@documented(answer=list[CoordinatorInfo], errors=(503,))
+async def list_coordinators(call: Call) -> Response:
+    """The transaction coordinators and who serves them."""
+    found = _coordinators(call)
+    url = call.broker.config.service_url
+    return _answer([CoordinatorInfo(id=number, broker_service_url=url) for number in range(found.count)])
+
+
+@documented(answer=dict[str, Any], query=COORDINATOR_QUERY, errors=(404, 503))
+async def coordinator_stats(call: Call) -> Response:
+    """Of one coordinator, or of all by their number."""
+    found, chosen = _coordinators(call), _chosen(call)
+    if chosen is not None:
+        return _answer(_stats_of(found.get_loaded(chosen)))
+    return _answer({str(number): _stats_of(found.get_loaded(number)) for number in range(found.count)})
+
+
+def _stats_of(coordinator: TransactionCoordinator | None) -> CoordinatorStats:
+    if coordinator is None:
+        return CoordinatorStats()
+    state = coordinator.state
+    return CoordinatorStats(
+        state="Ready",
+        least_sig_bits=state.highest,
+        low_water_mark=state.low_water_mark,
+        ongoing_txn_size=len(state),
+        recover_start_time=coordinator.recovery_ms[0],
+        recover_end_time=coordinator.recovery_ms[1],
+    )
+
+
+@documented(answer=CoordinatorInternalStats, query={"metadata": bool}, errors=(404, 503))
+async def coordinator_internal_stats(call: Call) -> Response:
+    """The log of a coordinator."""
+    coordinator = _coordinators(call).get_loaded(call.number("coordinatorId"))
+    if coordinator is None:
+        raise NotFoundError("the coordinator has had no transaction yet and keeps no log")
+    return _answer(CoordinatorInternalStats(transaction_log_stats=_log_stats(coordinator.log)))
+
+
+def _log_stats(log: RecordLog) -> LogStats:
+    return LogStats(managed_ledger_name=log.ledger.name, managed_ledger_internal_stats=ledger_stats(log.ledger))
+
+
+@documented(body=int, errors=(412, 503))
+async def scale(call: Call) -> Response:
+    """Raise the number of coordinators."""
+    found = _coordinators(call)
+    count = await call.json()
+    if type(count) is not int or not 1 <= count <= COORDINATORS_MAX:
+        raise BadRequestError(f"expected a number of coordinators between 1 and {COORDINATORS_MAX}")
+    await found.scale(count)
+    return done()
+
+
+# ---- Transactions
+
+
+@documented(answer=TransactionMetadata, errors=(404, 503))
+async def metadata(call: Call) -> Response:
+    """A transaction that has not ended yet, with what it does where."""
+    txn = _txn(call)
+    coordinator = await _coordinators(call).get(txn.most)
+    return _answer(_metadata(call, coordinator.state.get(txn)))
+
+
+def _metadata(call: Call, transaction: Transaction) -> TransactionMetadata:
+    acked: dict[str, dict[str, InPendingAckStats]] = {}
+    for (topic, subscription), (name, _) in transaction.subscriptions.items():
+        acked.setdefault(topic, {})[subscription] = _in_pending(_loaded(call, name), subscription, transaction.txn)
+    return TransactionMetadata(
+        txn_id=str(transaction.txn),
+        status=transaction.status.name,
+        open_timestamp=transaction.started_ms,
+        timeout_at=transaction.timeout_ms,
+        produced_partitions={
+            topic: _in_buffer(_loaded(call, name), transaction.txn) for topic, name in transaction.partitions.items()
+        },
+        acked_partitions=acked,
+        owner=transaction.owner or None,
+    )
+
+
+def _loaded(call: Call, name: str) -> PersistentTopic | None:
+    topic = call.broker.topics.get_loaded(TopicName.parse(name))
+    return topic if isinstance(topic, PersistentTopic) else None
+
+
+@documented(answer=dict[str, TransactionMetadata], query=COORDINATOR_QUERY, errors=(404, 503))
+async def slow(call: Call) -> Response:
+    """Transactions that have been open for at least so many milliseconds."""
+    found, chosen = _coordinators(call), _chosen(call)
+    at_least_ms = call.number("timeout")
+    if chosen is not None:
+        found.check_served(chosen)
+    now_ms = call.broker.clock.now_ms()
+    return _answer(
+        {
+            str(transaction.txn): _metadata(call, transaction)
+            for coordinator in found.loaded
+            if chosen in (None, coordinator.coordinator_id)
+            for transaction in coordinator.state
+            if now_ms - transaction.started_ms >= at_least_ms
+        }
+    )
+
+
+@documented(errors=(404, 409, 503))
+async def abort(call: Call) -> Response:
+    """Abort an open transaction, whoever has opened it."""
+    txn = _txn(call)
+    coordinator = await _coordinators(call).get(txn.most)
+    await coordinator.end(txn, commit=False, who=MAY_DO_ALL)
+    return done()
+
+
+# ---- In a topic
+
+
+@documented(answer=BufferStats, query={"lowWaterMarks": bool, "segmentStats": bool}, errors=(404, 405, 503))
+async def buffer_stats(call: Call) -> Response:
+    """What a topic knows of transactions."""
+    _coordinators(call)
+    topic = await single_persistent(call)
+    buffer = topic.transactions.buffer
+    if buffer is None:
+        return _answer(BufferStats(max_read_position=_text(topic.ledger.last_confirmed)))
+    return _answer(
+        BufferStats(
+            state="Ready",
+            max_read_position=_text(buffer.readable_end),
+            last_snapshot_timestamps=buffer.snapshot_ms,
+            ongoing_txn_size=buffer.state.open_count,
+            total_aborted_transactions=buffer.state.aborted_count,
+            recover_start_time=buffer.recovery_ms[0],
+            recover_end_time=buffer.recovery_ms[1],
+        )
+    )
+
+
+@documented(answer=dict[str, Any], query={"metadata": bool}, errors=(404, 405, 503))
+async def buffer_internal_stats(call: Call) -> Response:
+    """Where the snapshots lie: in a cursor of the topic itself."""
+    _coordinators(call)
+    topic = await single_persistent(call)
+    document = {
+        "snapshotType": "Cursor",
+        "singleSnapshotSystemTopicInternalStats": None,
+        "managedLedgerName": topic.ledger.name,
+        "managedLedgerInternalStats": ledger_stats(topic.ledger),
+    }
+    return as_json(document)
+
+
+@documented(answer=InBufferStats, errors=(404, 405, 503))
+async def in_buffer_stats(call: Call) -> Response:
+    """A transaction in one topic."""
+    _coordinators(call)
+    return _answer(_in_buffer(await single_persistent(call), _txn(call)))
+
+
+def _in_buffer(topic: PersistentTopic | None, txn: TxnId) -> InBufferStats:
+    buffer = topic.transactions.buffer if topic is not None else None
+    if buffer is None:
+        return InBufferStats()
+    found = buffer.state.open_transaction(txn)
+    return InBufferStats(
+        start_position=None if found is None else _text(found.first), aborted=buffer.state.is_aborted(txn)
+    )
+
+
+# ---- In a subscription
+
+
+async def _subscription(call: Call) -> Subscription:
+    _coordinators(call)
+    topic = await single_persistent(call)
+    return topic.subscriptions.get(call.subscription)
+
+
+@documented(answer=PendingAckStats, query={"lowWaterMarks": bool}, errors=(404, 405, 503))
+async def pending_ack_stats(call: Call) -> Response:
+    """What a subscription holds for open transactions."""
+    pending = (await _subscription(call)).pending_acks
+    if pending is None:
+        return _answer(PendingAckStats())
+    return _answer(PendingAckStats(state="Ready", ongoing_txn_size=len(pending.state.transactions)))
+
+
+@documented(answer=PendingAckInternalStats, query={"metadata": bool}, errors=(404, 405, 503))
+async def pending_ack_internal_stats(call: Call) -> Response:
+    """The log of a subscription's pending acknowledgements."""
+    pending = (await _subscription(call)).pending_acks
+    if pending is None:
+        raise NotFoundError("no transaction has acknowledged in this subscription yet: it keeps no log")
+    return _answer(PendingAckInternalStats(pending_ack_log_stats=_log_stats(pending.log)))
+
+
+@documented(answer=InPendingAckStats, errors=(404, 405, 503))
+async def in_pending_ack_stats(call: Call) -> Response:
+    """A transaction in one subscription."""
+    await _subscription(call)
+    return _answer(_in_pending(await single_persistent(call), call.subscription, _txn(call)))
+
+
+def _in_pending(topic: PersistentTopic | None, subscription: str, txn: TxnId) -> InPendingAckStats:
+    try:
+        pending = topic.subscriptions.get(subscription).pending_acks if topic is not None else None
+    except (SubscriptionNotFoundError, TopicNotFoundError):
+        pending = None
+    found = pending.state.get(txn) if pending is not None else None
+    upto = found.cumulative if found is not None else None
+    return InPendingAckStats(cumulative_ack_position=None if upto is None else _text(upto.position))
+
+
+@documented(answer=PositionInPendingAck, query={"batchIndex": int}, errors=(404, 405, 503))
+async def position_stats(call: Call) -> Response:
+    """Where the acknowledgement of one message stands."""
+    subscription = await _subscription(call)
+    position = Position(call.number("ledger"), call.number("entry"))
+    index = call.query("batchIndex")
+    if index and not (index.isascii() and index.isdigit() and len(index) <= 6):
+        raise BadRequestError(f"batchIndex must be a number, not '{index[:40]}'")
+    bits = 1 << int(index) if index else WHOLE
+    pending = subscription.pending_acks
+    if not position.entry_id < subscription.ledger.index.entries_in(position.ledger_id):
+        return _answer(PositionInPendingAck(state="InvalidPosition"))
+    if subscription.cursor.is_acknowledged(position):
+        return _answer(PositionInPendingAck(state="MarkDelete"))
+    if pending is None:
+        return _answer(PositionInPendingAck(state="PendingAckNotReady"))
+    taken = pending.state.taken(position) & bits
+    return _answer(PositionInPendingAck(state="PendingAck" if taken else "NotInPendingAck"))
+
+
+_ROOT = "/admin/v3/transactions"
+_TOPIC = "{tenant}/{namespace}/{topic}"
+_IDS = "{mostSigBits}/{leastSigBits}"
+
+
+def _of_topic(leaf: str, handler: Handler) -> Route:
+    return Route("GET", f"{_ROOT}/{leaf}", handler, {"domain": PERSISTENT})
+
+
+ROUTES = (
+    Route("GET", f"{_ROOT}/coordinators", list_coordinators),
+    Route("GET", f"{_ROOT}/coordinatorStats", coordinator_stats),
+    Route("GET", f"{_ROOT}/coordinatorInternalStats/{{coordinatorId}}", coordinator_internal_stats),
+    Route("POST", f"{_ROOT}/transactionCoordinator/replicas", scale),
+    Route("GET", f"{_ROOT}/transactionMetadata/{_IDS}", metadata),
+    Route("GET", f"{_ROOT}/slowTransactions/{{timeout}}", slow),
+    Route("POST", f"{_ROOT}/abortTransaction/{_IDS}", abort),
+    _of_topic(f"transactionBufferStats/{_TOPIC}", buffer_stats),
+    _of_topic(f"transactionBufferInternalStats/{_TOPIC}", buffer_internal_stats),
+    _of_topic(f"transactionInBufferStats/{_TOPIC}/{_IDS}", in_buffer_stats),
+    _of_topic(f"pendingAckStats/{_TOPIC}/{{subscription}}", pending_ack_stats),
+    _of_topic(f"pendingAckInternalStats/{_TOPIC}/{{subscription}}", pending_ack_internal_stats),
+    _of_topic(f"transactionInPendingAckStats/{_TOPIC}/{{subscription}}/{_IDS}", in_pending_ack_stats),
+    _of_topic(f"positionStatsInPendingAck/{_TOPIC}/{{subscription}}/{{ledger}}/{{entry}}", position_stats),
+)
