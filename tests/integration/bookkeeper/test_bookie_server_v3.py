@@ -197,6 +197,20 @@ async def test_what_else_answers_a_long_poll(tmp_path: Path, what: str) -> None:
         assert found.HasField("body") == moved
 
 
+async def test_the_deletion_of_a_ledger_answers_its_long_polls(tmp_path: Path) -> None:
+    async def no_ledgers() -> list[int]:
+        return []
+
+    async with open_bookie(tmp_path, list_ledgers=no_ledgers) as bookie, serve(bookie) as served:
+        client = await client_of(served)
+        await client.add(7, 0)
+        poll = client.start_long_poll(7, 0, 60_000)
+        await client.read(7, 0)
+        await bookie.collect_garbage()
+        assert (await client.answer(poll)).readResponse.ledgerId == 7
+        assert (await client.read(7, 0)).status == pb.ENOLEDGER
+
+
 async def test_bad_long_polls(tmp_path: Path) -> None:
     async with served_bookie(tmp_path) as served:
         client = await client_of(served)

@@ -284,6 +284,24 @@ async def test_a_closed_channel_refuses(tmp_path: Path) -> None:
         assert await answer(channel.add_entry, 7, 0, entry(7, 0), KEY, 0) == BOOKIE_UNAVAILABLE
 
 
+async def test_a_callback_may_close_the_channel(tmp_path: Path) -> None:
+    """Answers of one burst: those behind it are answered as lost, and once."""
+    async with served_bookie(tmp_path) as served:
+        channel = served.channel()
+        codes: list[int] = []
+
+        def done(code: int) -> None:
+            codes.append(code)
+            if len(codes) == 3:
+                channel.close()
+
+        for entry_id in range(100):
+            channel.add_entry(7, entry_id, entry(7, entry_id), KEY, 0, done)
+        await eventually(lambda: len(codes) >= 100, "all answered")
+        await asyncio.sleep(0)
+        assert codes == [ReturnCode.OK] * 3 + [BOOKIE_UNAVAILABLE] * 97
+
+
 async def test_nobody_listens_there(tmp_path: Path) -> None:
     async with served_bookie(tmp_path) as served:
         channel = served.channel()

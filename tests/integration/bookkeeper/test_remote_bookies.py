@@ -83,13 +83,18 @@ async def test_a_bookie_that_nobody_talked_to_leaves_without_a_trace(tmp_path: P
 
 async def test_a_bookie_that_moves_is_found_at_its_new_address(tmp_path: Path) -> None:
     store = MemoryMetadataStore()
-    async with served_bookie(tmp_path) as served, following(store) as (directory, _):
+    async with served_bookie(tmp_path) as served, following(store) as (directory, remote):
         async with registered(store, served):
             await eventually(lambda: directory.writable() == ["b0"], "registered")
             assert await add(directory, 0) == ReturnCode.OK
         await served.server.close()
         async with serve(served.bookie) as moved, registered(store, moved):
-            await eventually(lambda: directory.writable() == ["b0"], "registered anew")
+
+            def is_there() -> bool:
+                channel = remote.channels.get("b0")
+                return channel is not None and channel.address[1] == moved.port
+
+            await eventually(is_there, "registered anew")
             assert await add(directory, 1) == ReturnCode.OK
 
 

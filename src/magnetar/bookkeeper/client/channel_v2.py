@@ -43,12 +43,8 @@ _Key = tuple[int, int, int]
 """(operation, ledger, entry), or (BATCH_READ, request id, 0)."""
 
 
-class _Request(NamedTuple):
-    """Under way since sweep number `tick`. `done` is None when its time ran out. `size`: bytes it counts for."""
-
-    done: Callable[..., None] | None
-    tick: int
-    size: int
+_Request = tuple[Callable[..., None] | None, int, int]
+"""(`done`, or None when its time ran out; number of the sweep since which it is under way; bytes it counts for)."""
 
 
 class _Held(NamedTuple):
@@ -128,7 +124,7 @@ class V2Requests:
         if len(requests) >= BOOKIE_CLIENT_REQUESTS_MAX or self.pending_bytes + size > BOOKIE_CLIENT_BYTES_MAX:
             self.refused_total += 1
             return _TOO_MANY_REQUESTS
-        request = _Request(done, lane.ticks, size)
+        request = (done, lane.ticks, size)
         self.requests_total += 1
         if key in requests:
             return self._hold(key, _Held(request, first, second))
@@ -141,7 +137,7 @@ class V2Requests:
         if self._held_count >= BOOKIE_CLIENT_LATE_ANSWERS_MAX:
             self.refused_total += 1
             return _TOO_MANY_REQUESTS
-        self.pending_bytes += held.request.size
+        self.pending_bytes += held.request[2]
         self._held.setdefault(key, deque()).append(held)
         self._held_count += 1
         return 0
@@ -160,7 +156,6 @@ class V2Requests:
 
     def receive(self, frames: list[bytes]) -> None:
         """See `LaneUser.receive`."""
-        requests = self._requests
         for frame in frames:
             try:
                 header, code, ledger_id, entry_id = _decode_response(frame)
@@ -168,23 +163,21 @@ class V2Requests:
                 raise BookieFrameError(f"an answer of {len(frame)} bytes is too short") from None
             operation = header >> 16 & 0xFF
             data: Any = None
+            key = (operation, ledger_id, entry_id)
             if operation == _READ:
                 data = frame[_HEAD_BYTES:] if code == 0 else None
-                key = (operation, ledger_id, entry_id)
             elif operation == v2.BATCH_READ:
                 batch_id, data = v2.decode_batch_response(frame)
                 key = (operation, batch_id, 0)
-            else:
-                key = (operation, ledger_id, entry_id)
-            request = requests.pop(key, None)
+            request = self._requests.pop(key, None)  # a callback may have closed the lane: then there is nothing left
             if request is None:
                 raise BookieFrameError(
                     f"an answer to nothing: operation {operation} ledger {ledger_id} entry {entry_id}"
                 )
-            if key in self._held:
+            if self._held and key in self._held:
                 self._send_held(key)
-            self.pending_bytes -= request.size
-            done = request.done
+            done, _, size = request
+            self.pending_bytes -= size
             if done is None:
                 self._late_count -= 1
             else:
@@ -195,13 +188,14 @@ class V2Requests:
         requests, held = self._requests, self._held
         self._requests, self._held = {}, {}
         self._held_count = self._late_count = self.pending_bytes = 0
-        for key, request in requests.items():
-            if request.done is not None:
-                _call(request.done, key[0], BOOKIE_UNAVAILABLE, None)
+        for key, (done, _, _) in requests.items():
+            if done is not None:
+                _call(done, key[0], BOOKIE_UNAVAILABLE, None)
         for key, waiting in held.items():
             for one in waiting:
-                assert one.request.done is not None, "a held request is dropped when its time runs out"
-                _call(one.request.done, key[0], BOOKIE_UNAVAILABLE, None)
+                done = one.request[0]
+                assert done is not None, "a held request is dropped when its time runs out"
+                _call(done, key[0], BOOKIE_UNAVAILABLE, None)
 
     @property
     def busy(self) -> bool:
@@ -213,17 +207,17 @@ class V2Requests:
         add_limit, read_limit = ticks - self._add_ticks, ticks - self._read_ticks
         expired: list[tuple[_Key, _Request]] = []
         for key, request in self._requests.items():
-            if request.tick < (add_limit if key[0] == _ADD else read_limit) and request.done is not None:
+            if request[1] < (add_limit if key[0] == _ADD else read_limit) and request[0] is not None:
                 expired.append((key, request))
-        for key, request in expired:
-            self._requests[key] = _Request(None, request.tick, 0)
-            self.pending_bytes -= request.size
+        for key, (_, tick, size) in expired:
+            self._requests[key] = (None, tick, 0)
+            self.pending_bytes -= size
         self._late_count += len(expired)
         expired += self._expired_held(add_limit, read_limit)
         self.timeouts_total += len(expired)
-        for key, request in expired:
-            assert request.done is not None
-            _call(request.done, key[0], BOOKIE_TIMEOUT, None)
+        for key, (done, _, _) in expired:
+            assert done is not None
+            _call(done, key[0], BOOKIE_TIMEOUT, None)
         if self._late_count > BOOKIE_CLIENT_LATE_ANSWERS_MAX:
             self.lane.drop(ConnectionResetError(f"{self._late_count} requests were not answered in time"))
         return bool(expired)
@@ -233,9 +227,9 @@ class V2Requests:
         expired: list[tuple[_Key, _Request]] = []
         for key, waiting in list(self._held.items()):
             limit = add_limit if key[0] == _ADD else read_limit
-            while waiting and waiting[0].request.tick < limit:
+            while waiting and waiting[0].request[1] < limit:
                 request = waiting.popleft().request
-                self.pending_bytes -= request.size
+                self.pending_bytes -= request[2]
                 self._held_count -= 1
                 expired.append((key, request))
             if not waiting:
