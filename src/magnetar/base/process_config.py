@@ -14,6 +14,7 @@ from magnetar.base.bookie_settings import BookieSettings
 from magnetar.base.broker_settings import BrokerSettings
 from magnetar.base.config import StandaloneConfig
 from magnetar.base.errors import ConfigError
+from magnetar.base.ledger_client_settings import LedgerClientSettings
 from magnetar.base.listen_settings import ListenSettings, is_loopback
 from magnetar.base.settings import setting
 
@@ -62,7 +63,7 @@ class BookieProcessConfig(ListenSettings, BookieSettings, AutorecoverySettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BrokerProcessConfig(BrokerSettings):
+class BrokerProcessConfig(BrokerSettings, LedgerClientSettings):
     """`magnetar broker`."""
 
     metadata_store_url: str = setting("", "metadataStoreUrl", f"Metadata store: {METADATA_URL_FORMS}.")
@@ -79,19 +80,6 @@ class BrokerProcessConfig(BrokerSettings):
     managed_ledger_write_quorum: int = setting(2, "managedLedgerDefaultWriteQuorum", "Copies of each entry.", minimum=1)
     managed_ledger_ack_quorum: int = setting(
         2, "managedLedgerDefaultAckQuorum", "Copies on disk before an entry counts as stored.", minimum=1
-    )
-
-    bookkeeper_opportunistic_striping: bool = setting(
-        True,
-        "bookkeeper_opportunisticStriping",
-        "While fewer bookies work than a new ledger's ensemble needs, take fewer, down to its write quorum. BookKeeper: false.",
-    )
-    bookkeeper_client_speculative_read_timeout_ms: int = setting(
-        2000,
-        "bookkeeperClientSpeculativeReadTimeoutInMillis",
-        "A read that is not answered asks the next replica as well after this; 0: only after a failure. Pulsar: 0.",
-        unit="ms",
-        minimum=0,
     )
 
     def __post_init__(self) -> None:

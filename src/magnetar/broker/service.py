@@ -62,6 +62,8 @@ class Broker:
         self.metadata = metadata
         self.clock = clock
         self.started_ms = clock.now_ms()
+        self.ledger_client = bookkeeper.statistics
+        """What the ledger client has been through."""
         self._bookkeeper = bookkeeper
         self._rng = rng
         self._scope = TaskScope("broker")

@@ -11,7 +11,6 @@ from magnetar.base.clock import SystemClock
 from magnetar.base.process_config import BrokerProcessConfig
 from magnetar.bookkeeper.bookie.statistics import BookieStatistics
 from magnetar.bookkeeper.client.bookies import BookieDirectory
-from magnetar.bookkeeper.client.config import ClientConfig
 from magnetar.bookkeeper.cluster import initialize_cluster
 from magnetar.broker.service import Broker
 from magnetar.processes.broker_config import broker_config
@@ -44,7 +43,7 @@ class BrokerProcess(Composition):
         metadata = await open_metadata(config.metadata_store_url, timeout_s, clock, stack)
         stack.callback(end_with_session(metadata, "the broker", self.fail))
         await initialize_cluster(metadata, rng)
-        client, directory = await open_ledger_client(metadata, clock, rng, stack, client_config(config))
+        client, directory = await open_ledger_client(metadata, clock, rng, stack, config)
         settings = broker_config(config, listeners)
         await forget_former_broker(metadata, settings)
         self.broker = Broker(
@@ -55,14 +54,6 @@ class BrokerProcess(Composition):
         # `failed` without a failure: the server was told over HTTP to stop
         admin = await stack.enter_async_context(AdminServer(self.broker, config, storage, self.failed.set))
         await serve_broker(self.broker, admin, listeners)
-
-
-def client_config(config: BrokerProcessConfig) -> ClientConfig:
-    """From the configuration file's settings."""
-    return ClientConfig(
-        opportunistic_striping=config.bookkeeper_opportunistic_striping,
-        speculative_read_timeout_s=config.bookkeeper_client_speculative_read_timeout_ms / 1000,
-    )
 
 
 def needed_bookies(config: BrokerProcessConfig) -> int:

@@ -6,13 +6,21 @@ import random
 from contextlib import AsyncExitStack
 
 from magnetar.base.clock import Clock
+from magnetar.base.ledger_client_settings import LedgerClientSettings
 from magnetar.base.network import AsyncioNetwork
 from magnetar.base.tasks import TaskScope
 from magnetar.bookkeeper.client.bookies import BookieDirectory
+from magnetar.bookkeeper.client.channel_options import ChannelOptions
 from magnetar.bookkeeper.client.client import BookKeeperClient
-from magnetar.bookkeeper.client.config import DEFAULT_CONFIG, ClientConfig
+from magnetar.bookkeeper.client.config import ClientConfig
+from magnetar.bookkeeper.client.placement import PlacementPolicy, RackAwarePlacement, RegionAwarePlacement
+from magnetar.bookkeeper.client.quarantine import QuarantineConfig
+from magnetar.bookkeeper.client.racks import RackFollower
 from magnetar.bookkeeper.client.remote_bookies import RemoteBookies
 from magnetar.metadata.store import MetadataStore
+
+FREE_SPACE_INTERVAL_S = 60.0
+"""How often bookies are asked for their free space, when placement goes by it. BookKeeper: once a day."""
 
 
 async def open_ledger_client(
@@ -20,11 +28,55 @@ async def open_ledger_client(
     clock: Clock,
     rng: random.Random,
     stack: AsyncExitStack,
-    config: ClientConfig = DEFAULT_CONFIG,
+    config: LedgerClientSettings | None = None,
 ) -> tuple[BookKeeperClient, BookieDirectory]:
-    """Both for as long as `stack` lasts; the directory follows the lists."""
-    directory = BookieDirectory()
-    bookies = RemoteBookies(metadata, directory, AsyncioNetwork(), clock, random.Random(rng.random()))
+    """Both for as long as `stack` lasts; the directory follows the lists and the racks."""
+    config = config or LedgerClientSettings()
+    weighted = config.disk_weight_placement
+    directory = BookieDirectory(placement(config), quarantine(config), clock, by_free_space=weighted)
+    await stack.enter_async_context(RackFollower(metadata, directory))
+    options = ChannelOptions(add_timeout_s=config.client_timeout_s, read_timeout_s=config.client_timeout_s)
+    bookies = RemoteBookies(
+        metadata,
+        directory,
+        AsyncioNetwork(),
+        clock,
+        random.Random(rng.random()),
+        options,
+        info_interval_s=FREE_SPACE_INTERVAL_S if weighted else 0.0,
+    )
     await stack.enter_async_context(bookies)
     scope = await stack.enter_async_context(TaskScope("ledger client"))
-    return BookKeeperClient(metadata, directory, clock, random.Random(rng.random()), scope, config), directory
+    settings = client_config(config)
+    return BookKeeperClient(metadata, directory, clock, random.Random(rng.random()), scope, settings), directory
+
+
+def placement(config: LedgerClientSettings) -> PlacementPolicy:
+    """The policy that the configuration names; region-aware includes rack-aware."""
+    if config.regionaware_policy_enabled:
+        return RegionAwarePlacement(config.min_racks_per_write_quorum, enforced=config.enforce_min_racks)
+    if config.rackaware_policy_enabled:
+        return RackAwarePlacement(config.min_racks_per_write_quorum, enforced=config.enforce_min_racks)
+    return PlacementPolicy()
+
+
+def quarantine(config: LedgerClientSettings) -> QuarantineConfig:
+    return QuarantineConfig(
+        enabled=config.health_check_enabled,
+        errors=config.health_check_error_threshold,
+        interval_s=config.health_check_interval_s,
+        quarantine_s=config.health_check_quarantine_s,
+    )
+
+
+def client_config(config: LedgerClientSettings) -> ClientConfig:
+    changes_max = config.max_allowed_ensemble_changes
+    return ClientConfig(
+        opportunistic_striping=config.bookkeeper_opportunistic_striping,
+        delay_ensemble_change=config.delay_ensemble_change,
+        ensemble_changes_max=None if changes_max < 0 else changes_max,
+        add_quorum_timeout_s=config.add_entry_quorum_timeout_s,
+        explicit_lac_interval_s=config.explicit_lac_interval_ms / 1000,
+        speculative_read_timeout_s=config.speculative_read_timeout_ms / 1000,
+        reorder_reads=config.reorder_read_sequence,
+    )

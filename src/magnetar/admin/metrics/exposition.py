@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING
 
 from magnetar.admin.context import AdminContext
 from magnetar.admin.metrics.families import Row, labels, table
-from magnetar.admin.metrics.server import bookie_families, broker_families, namespace_families
+from magnetar.admin.metrics.server import (
+    bookie_families,
+    broker_families,
+    ledger_client_families,
+    namespace_families,
+)
 from magnetar.admin.metrics.topics import (
     SUBSCRIPTION_COLUMNS,
     TOPIC_COLUMNS,
@@ -32,6 +37,7 @@ async def exposition(admin: AdminContext) -> AsyncIterator[str]:
     broker = admin.broker
     cluster = broker.config.cluster
     yield "".join(broker_families(broker, cluster))
+    yield "".join(ledger_client_families(broker.ledger_client, cluster))
     bookie = admin.storage.bookie_statistics()
     if bookie is not None:
         yield "".join(bookie_families(bookie, cluster=cluster))

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from magnetar.admin.metrics.families import families, heading, labels
 from magnetar.bookkeeper.bookie.latencies import QUANTILES, LatencySummary
 from magnetar.bookkeeper.bookie.statistics import BookieStatistics
+from magnetar.bookkeeper.client.statistics import ClientStatistics
 from magnetar.broker.service import Broker
 
 
@@ -21,6 +22,27 @@ def broker_families(broker: Broker, cluster: str) -> Iterator[str]:
             ("pulsar_broker_refused_connections_total", counters.refused_connections),
             ("pulsar_broker_refused_frames_total", counters.refused_frames),
             ("pulsar_broker_checksum_errors_total", counters.checksum_errors),
+        ),
+        labels(cluster=cluster),
+    )
+
+
+def ledger_client_families(client: ClientStatistics, cluster: str) -> Iterator[str]:
+    """How often bookies had to be replaced and how long that kept writers waiting, in seconds; recoveries and reads that went wrong."""
+    yield from families(
+        (
+            ("bookkeeper_client_ensemble_changes_total", client.ensemble_changes),
+            ("bookkeeper_client_ensemble_change_failures_total", client.ensemble_change_failures),
+            ("bookkeeper_client_bookies_replaced_total", client.bookies_replaced),
+            ("bookkeeper_client_ensemble_change_seconds_total", client.ensemble_change_s_total),
+            ("bookkeeper_client_ensemble_change_seconds_max", client.ensemble_change_s_max),
+            ("bookkeeper_client_ensemble_change_seconds_last", client.ensemble_change_s_last),
+            ("bookkeeper_client_add_retries_total", client.add_retries),
+            ("bookkeeper_client_add_quorum_timeouts_total", client.add_quorum_timeouts),
+            ("bookkeeper_client_recoveries_total", client.recoveries),
+            ("bookkeeper_client_recovered_entries_total", client.recovered_entries),
+            ("bookkeeper_client_speculative_reads_total", client.speculative_reads),
+            ("bookkeeper_client_digest_mismatches_total", client.digest_mismatches),
         ),
         labels(cluster=cluster),
     )

@@ -46,9 +46,16 @@ class BookieDirectory:
         self._failed_s: dict[str, float] = {}
 
     def register(self, bookie_id: str, channel: BookieChannel, *, writable: bool = True) -> None:
-        """Add the bookie, or replace its channel or its state. Not writable: it is read-only."""
+        """Add the bookie, or replace its channel or its state. Not writable: it is read-only.
+
+        One that becomes writable starts with a clean record: it has registered anew.
+        """
         if not bookie_id:
             raise InvalidArgumentError("a bookie id must not be empty; use host:port")
+        if writable and bookie_id not in self._writable:
+            self.quarantine.forget(bookie_id)
+            self._failed_s.pop(bookie_id, None)
+            self.health.forget(bookie_id)
         self._channels[bookie_id] = channel
         if writable:
             self._writable[bookie_id] = None

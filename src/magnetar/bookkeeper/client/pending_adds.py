@@ -55,7 +55,8 @@ class PendingAdds(Generic[AddT]):
         """The bookie at `index` stored the entry. True when `pop_completed` may have something now."""
         bit = 1 << index
         add.acks |= bit
-        add.failures &= ~bit
+        if add.failures:
+            add.failures &= ~bit
         if not add.complete and add.acks.bit_count() >= self._ack_quorum:
             add.complete = True
         queue = self._queue

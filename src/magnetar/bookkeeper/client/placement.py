@@ -21,6 +21,10 @@ DEFAULT_REGION: Final = "UnknownRegion"
 """Of bookies whose location has no region."""
 
 
+WALKS_MAX: Final = 10
+"""Attempts to find an ensemble that spans enough racks, each from another first bookie: then the first attempt's is taken, or none."""
+
+
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A writable bookie. `quarantined`: it failed often lately, and is taken only when nothing else will do."""
@@ -137,7 +141,8 @@ class RackAwarePlacement(PlacementPolicy):
 
     def _pick(self, size: int, write_quorum: int, pool: Sequence[Candidate]) -> tuple[str, ...] | None:
         best: tuple[str, ...] | None = None
-        for start in range(len(pool)):
+        possible = len({candidate.location for candidate in pool}) >= min(self._racks_min, write_quorum)
+        for start in range(min(len(pool), WALKS_MAX if possible else 1)):
             chosen = self._walk(size, write_quorum, [*pool[start:], *pool[:start]])
             if self.adheres([candidate.location for candidate in chosen], write_quorum):
                 return tuple(candidate.bookie_id for candidate in chosen)

@@ -188,9 +188,11 @@ class LedgerWriter:
         if self._timers is not None:
             self._timers.sent(add.entry_id, self._pending.lac)
         self._pending.push(add)
+        entry_id, packed, ensemble, channels = add.entry_id, add.packed, self._ensemble, self._channels
         write_sets = self._source.write_sets
-        for index in write_sets[add.entry_id % len(write_sets)]:
-            self._send_to(add, index)
+        for index in write_sets[entry_id % len(write_sets)]:
+            done = _Reply(add, index, ensemble[index]).replied
+            channels[index].add_entry(self.ledger_id, entry_id, packed, self._master_key, 0, done)
 
     def _send_to(self, add: _Add, index: int) -> None:
         done = _Reply(add, index, self._ensemble[index]).replied

@@ -1,0 +1,103 @@
+"""The settings of a ledger client whose bookies are other processes: Pulsar's broker key names, BookKeeper's where Pulsar has none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from magnetar.base.settings import setting
+
+
+@dataclass(frozen=True, kw_only=True)  # no slots: of several bases only one may have them
+class LedgerClientSettings:
+    """A part of the configuration of `magnetar broker`."""
+
+    # ---- Placement of ledgers
+    rackaware_policy_enabled: bool = setting(
+        True,
+        "bookkeeperClientRackawarePolicyEnabled",
+        "Spread the copies of an entry over racks, as /bookies names them.",
+    )
+    regionaware_policy_enabled: bool = setting(
+        False, "bookkeeperClientRegionawarePolicyEnabled", "Spread over regions first: racks are /REGION/RACK then."
+    )
+    min_racks_per_write_quorum: int = setting(
+        2, "bookkeeperClientMinNumRacksPerWriteQuorum", "Racks that the copies of an entry are spread over.", minimum=1
+    )
+    enforce_min_racks: bool = setting(
+        False,
+        "bookkeeperClientEnforceMinNumRacksPerWriteQuorum",
+        "Refuse to create a ledger that cannot have so many racks; otherwise it gets as many as there are.",
+    )
+    disk_weight_placement: bool = setting(
+        False, "bookkeeperDiskWeightBasedPlacementEnabled", "Bookies with more free space get more ledgers."
+    )
+    bookkeeper_opportunistic_striping: bool = setting(
+        True,
+        "bookkeeper_opportunisticStriping",
+        "While fewer bookies work than a new ledger's ensemble needs, take fewer, down to its write quorum. BookKeeper: false.",
+    )
+    # ---- Failing bookies
+    health_check_enabled: bool = setting(
+        True, "bookkeeperClientHealthCheckEnabled", "Leave bookies that fail often out of new ledgers for a while."
+    )
+    health_check_interval_s: int = setting(
+        60, "bookkeeperClientHealthCheckIntervalSeconds", "Within which failures are counted.", unit="s", minimum=1
+    )
+    health_check_error_threshold: int = setting(
+        100,
+        "bookkeeperClientHealthCheckErrorThresholdPerInterval",
+        "Failed requests above which a bookie is left out, as in BookKeeper. Pulsar: 5.",
+        minimum=1,
+    )
+    health_check_quarantine_s: int = setting(
+        1800,
+        "bookkeeperClientHealthCheckQuarantineTimeInSeconds",
+        "For how long; less when it registers anew or is needed.",
+        unit="s",
+        minimum=1,
+    )
+    delay_ensemble_change: bool = setting(
+        False,
+        "delayEnsembleChange",
+        "Replace a failed bookie only once an entry cannot get its ack quorum without that.",
+    )
+    max_allowed_ensemble_changes: int = setting(
+        -1,
+        "maxAllowedEnsembleChanges",
+        "Changes of one ledger before it is given up for a new one; -1: any number.",
+        minimum=-1,
+    )
+    add_entry_quorum_timeout_s: int = setting(
+        0,
+        "addEntryQuorumTimeoutSec",
+        "Give a ledger up whose entry waits longer for its ack quorum; 0: never.",
+        unit="s",
+        minimum=0,
+    )
+    # ---- Requests
+    client_timeout_s: float = setting(
+        5.0,
+        "bookkeeperClientTimeoutInSeconds",
+        "Silence after which a request to a bookie has failed, as in BookKeeper. Pulsar: 30.",
+        unit="s",
+        minimum=0.1,
+    )
+    speculative_read_timeout_ms: int = setting(
+        2000,
+        "bookkeeperClientSpeculativeReadTimeoutInMillis",
+        "Silence after which a read asks the next copy as well, as in BookKeeper. 0: never, as in Pulsar.",
+        unit="ms",
+        minimum=0,
+    )
+    reorder_read_sequence: bool = setting(
+        True,
+        "bookkeeperClientReorderReadSequenceEnabled",
+        "Read from bookies that answer well before those that do not.",
+    )
+    explicit_lac_interval_ms: int = setting(
+        0,
+        "bookkeeperExplicitLacIntervalInMills",
+        "How soon an idle ledger's last entry may be read by others; 0: with the next entry.",
+        unit="ms",
+        minimum=0,
+    )
