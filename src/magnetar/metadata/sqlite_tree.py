@@ -106,12 +106,24 @@ class SqliteTree:
         row = None if sequential else self._find(path)
         check_version(path, None if row is None else row.version, expected_version)
         if row is None:
-            return self.create(path, value, owner, sequential, make_parents=True), 0
+            return self.create(path, value, owner, sequential, make_parents=True, is_new=not sequential), 0
         self._write(path, value, row)
         return path, row.version + 1
 
-    def create(self, path: str, value: bytes, owner: int, sequential: bool, *, make_parents: bool = False) -> str:
-        """The path that was created. Raises NodeNotFoundError (no parent), NodeExistsError, EphemeralParentError."""
+    def create(
+        self,
+        path: str,
+        value: bytes,
+        owner: int,
+        sequential: bool,
+        *,
+        make_parents: bool = False,
+        is_new: bool = False,
+    ) -> str:
+        """The path that was created. Raises NodeNotFoundError (no parent), NodeExistsError, EphemeralParentError.
+
+        `is_new`: the caller has seen that the path does not exist.
+        """
         parent_path, name = split_path(path)
         parent = self._find(parent_path)
         if parent is None:
@@ -124,7 +136,7 @@ class SqliteTree:
         if sequential:
             suffix = f"{parent.next_sequence:0{SEQUENCE_DIGITS}d}"
             name, path = name + suffix, path + suffix
-        row = self._find(path)
+        row = None if is_new else self._find(path)
         check_version(path, None if row is None else row.version, MUST_NOT_EXIST)
         if parent.owner:
             raise EphemeralParentError(f"{parent_path} is ephemeral and cannot have the child {name}")

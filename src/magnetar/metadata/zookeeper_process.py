@@ -5,6 +5,7 @@ One server (no ensemble) on loopback, with its data, its configuration and its l
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import signal
 import socket
@@ -31,7 +32,7 @@ _MAIN: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
 
 class ZooKeeperProcess:
-    """`with ZooKeeperProcess(directory) as zookeeper: connect(zookeeper.address)`.
+    """`with` (or `async with`) `ZooKeeperProcess(directory) as zookeeper: connect(zookeeper.address)`.
 
     Port 0 takes a free one at the first start and keeps it. Sessions last between 2 and 20 ticks.
     """
@@ -132,6 +133,14 @@ class ZooKeeperProcess:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+    async def __aenter__(self) -> ZooKeeperProcess:
+        return await asyncio.to_thread(self.start)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.stop)
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None:

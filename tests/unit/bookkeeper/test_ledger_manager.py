@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from magnetar.base.errors import BadVersionError
@@ -10,6 +12,7 @@ from magnetar.bookkeeper.client.ledger_manager import LedgerManager
 from magnetar.bookkeeper.errors import LedgerExistsError, LedgerMetadataError, NoSuchLedgerError
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata, Segment
 from magnetar.metadata import paths
+from magnetar.metadata.errors import MetadataConnectionError
 from magnetar.metadata.memory import MemoryMetadataStore
 
 METADATA = LedgerMetadata(1, 1, 1, (Segment(0, ("b0",)),), c_token=11)
@@ -55,6 +58,43 @@ async def test_our_own_repeated_create_is_a_success() -> None:
     store = MemoryMetadataStore()
     await store.put(paths.ledger_path(0), METADATA.to_bytes())
     assert await LedgerManager(store).create(METADATA) == (0, 0)
+
+
+class LosesAnswers(MemoryMetadataStore):
+    """The first write and the first deletion are done, and nobody is told."""
+
+    left = 1
+    left_deletions = 1
+
+    async def put(
+        self,
+        path: str,
+        value: bytes,
+        expected_version: int | None = None,
+        *,
+        ephemeral: bool = False,
+        sequential: bool = False,
+    ) -> tuple[str, int]:
+        answer = await super().put(path, value, expected_version, ephemeral=ephemeral, sequential=sequential)
+        if not sequential and self.left:
+            self.left -= 1
+            raise MetadataConnectionError("cut")
+        return answer
+
+    async def delete(self, path: str, expected_version: int | None = None) -> None:
+        await super().delete(path, expected_version)
+        if self.left_deletions:
+            self.left_deletions -= 1
+            raise MetadataConnectionError("cut")
+
+
+async def test_lost_answers_cost_neither_the_ledger_nor_its_id() -> None:
+    store = LosesAnswers()
+    assert await LedgerManager(store).create(METADATA) == (0, 0)
+    assert (store.left, store.left_deletions) == (0, 0)
+    store.left = 1
+    without = replace(METADATA, c_token=0)
+    assert await LedgerManager(store).create(without) == (2, 0), "without a token nobody can say whose ledger 1 is"
 
 
 async def test_a_counter_that_was_set_back_far_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:

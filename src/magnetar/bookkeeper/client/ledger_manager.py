@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from magnetar.base.errors import BadVersionError, NodeNotFoundError
+from magnetar.base.errors import BadVersionError, MetadataError, NodeNotFoundError
 from magnetar.bookkeeper.errors import LedgerExistsError, NoSuchLedgerError
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
 from magnetar.metadata import paths
-from magnetar.metadata.errors import NodeHasChildrenError
+from magnetar.metadata.errors import MetadataConnectionError, NodeHasChildrenError
 from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore
 
 ID_COLLISIONS_MAX = 100
@@ -29,13 +29,13 @@ class LedgerManager:
             try:
                 _, version = await self._store.put(paths.ledger_path(ledger_id), data, MUST_NOT_EXIST)
                 return ledger_id, version
-            except BadVersionError:
-                # Our own create may have been repeated below us after a lost answer: the token tells.
+            except (BadVersionError, MetadataConnectionError):
+                # Our own create may have been done although its answer was lost: the token tells.
                 existing = await self._store.get(paths.ledger_path(ledger_id))
-                if existing is not None and LedgerMetadata.from_bytes(existing.value).c_token == metadata.c_token:
+                if existing is not None and _is_same(LedgerMetadata.from_bytes(existing.value), metadata):
                     return ledger_id, existing.version
             finally:
-                await self._store.delete(id_node)
+                await self._drop(id_node)
         raise LedgerExistsError(f"{ID_COLLISIONS_MAX} fresh ledger ids were taken already; the id counter was set back")
 
     async def read(self, ledger_id: int) -> tuple[LedgerMetadata, int]:
@@ -81,6 +81,13 @@ class LedgerManager:
                 return
             parent = parent.rpartition("/")[0]
 
+    async def _drop(self, id_node: str) -> None:
+        """The ledger counts, not the node that reserved its id: that one goes with the session at the latest."""
+        try:
+            await self._store.delete(id_node)
+        except MetadataError:
+            return
+
     async def _next_id(self) -> tuple[int, str]:
         """(id, the ephemeral node that reserved it: to be deleted once the ledger exists)."""
         if self._high_bits == 0:
@@ -100,3 +107,8 @@ class LedgerManager:
     async def _highest_high_bits(self) -> int:
         names = await self._store.children(paths.LONG_LEDGER_ID_PARENT)
         return max((paths.sequence_of(name) for name in names), default=1)
+
+
+def _is_same(existing: LedgerMetadata, created: LedgerMetadata) -> bool:
+    """Without a token (0) nobody can say."""
+    return created.c_token != 0 and existing.c_token == created.c_token
