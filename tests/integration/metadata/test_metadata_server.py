@@ -17,6 +17,8 @@ from magnetar.base.clock import SystemClock
 from magnetar.base.errors import MetadataError
 from magnetar.base.java import find_java
 from magnetar.metadata import zookeeper as zookeeper_module
+from magnetar.metadata.server import connection as connection_module
+from magnetar.metadata.server import server as server_module
 from magnetar.metadata.server.connection import FRAME_BYTES_MAX
 from magnetar.metadata.store import RESYNC, SessionEvent
 from magnetar.metadata.zookeeper import ZooKeeperMetadataStore
@@ -131,6 +133,33 @@ async def test_a_server_without_tree_watches_is_looked_at_again_and_again(
     world.store.watch(heard.append)
     await until(lambda: heard[:3] == [RESYNC] * 3)
     await world.close()
+
+
+async def test_connections_and_sessions_are_bounded(world: ServerWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The world's own store is one of each."""
+
+    async def is_closed(first_bytes: bytes) -> bool:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(world.address.rpartition(":")[2]))
+        writer.write(first_bytes)
+        try:
+            async with asyncio.timeout(10):
+                return await reader.read(1) == b""
+        except ConnectionError:
+            return True
+        finally:
+            writer.close()
+
+    connect = struct.pack("!iqiq", 0, 0, 1000, 0) + struct.pack("!i", 16) + bytes(16) + b"\0"
+    wanted = struct.pack("!i", len(connect)) + connect
+    assert not await is_closed(wanted)
+    monkeypatch.setattr(server_module, "SESSIONS_MAX", 1)
+    assert await is_closed(wanted)
+    monkeypatch.setattr(server_module, "CONNECTIONS_MAX", 1)
+    assert await is_closed(b"")
+    monkeypatch.setattr(server_module, "CONNECTIONS_MAX", 100)
+    monkeypatch.setattr(connection_module, "HANDSHAKE_TIMEOUT_S", 0.05)
+    assert await is_closed(b"")  # says nothing for too long
+    assert await world.store.exists("/")
 
 
 def test_four_letter_words_and_nonsense_from_strangers(tmp_path: Path) -> None:

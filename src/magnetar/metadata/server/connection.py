@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import Final, Protocol, cast
 
+from magnetar.base.limits import HANDSHAKE_TIMEOUT_S
 from magnetar.metadata.server.jute import (
     AUTH_XID,
     PING_XID,
@@ -64,7 +65,8 @@ class SessionHost(Protocol):
 class ClientConnection(asyncio.Protocol):
     """`number` names it among the watchers. `session_id` is 0 until the session is open."""
 
-    def __init__(self, host: SessionHost, number: int, *, tree_watches: bool) -> None:
+    def __init__(self, host: SessionHost, number: int, *, tree_watches: bool, refused: bool = False) -> None:
+        """`refused`: end it as soon as it is made; there are too many."""
         self.number = number
         self.session_id = 0
         self._host = host
@@ -75,15 +77,21 @@ class ClientConnection(asyncio.Protocol):
         self._asked = False
         self._pending = 0
         self._paused = False
-        self._closed = False
+        self._closed = refused
+        self._handshake: asyncio.TimerHandle | None = None
 
     # ---- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's transports do not derive from it
+        if self._closed:
+            self._transport.abort()
+        else:
+            self._handshake = asyncio.get_running_loop().call_later(HANDSHAKE_TIMEOUT_S, self.abort)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._closed = True
+        self._end_handshake()
         self._host.disconnected(self)
 
     def data_received(self, data: bytes) -> None:
@@ -164,6 +172,7 @@ class ClientConnection(asyncio.Protocol):
 
     def greet(self, timeout_ms: int, session_id: int, password: bytes) -> None:
         """The session is open."""
+        self._end_handshake()
         self.session_id = session_id
         self.send(connect_reply(timeout_ms, session_id, password))
 
@@ -191,6 +200,11 @@ class ClientConnection(asyncio.Protocol):
         self._closed = True
         if self._transport is not None:
             self._transport.abort()
+
+    def _end_handshake(self) -> None:
+        if self._handshake is not None:
+            self._handshake.cancel()
+            self._handshake = None
 
     def _flush(self) -> None:
         if self._closed or self._transport is None or not self._output:

@@ -38,6 +38,12 @@ SESSION_TIMEOUT_MIN_S: Final = 1.0
 SESSION_TIMEOUT_MAX_S: Final = 60.0
 """A client that asks for less or more gets these."""
 
+CONNECTIONS_MAX: Final = 5_000
+"""Further ones are closed at once."""
+
+SESSIONS_MAX: Final = 10_000
+"""A client that asks for one more is not answered and its connection is closed; it tries again."""
+
 EXPIRY_INTERVAL_S: Final = 0.25
 """Between looks for sessions that are over."""
 
@@ -115,7 +121,10 @@ class MetadataServer:
 
     def _accept(self) -> ClientConnection:
         self._connection_count += 1
-        connection = ClientConnection(self, self._connection_count, tree_watches=self._tree_watches)
+        refused = len(self._connections) >= CONNECTIONS_MAX
+        if refused:
+            logger.warning("a client is turned away: there are %d connections already", CONNECTIONS_MAX)
+        connection = ClientConnection(self, self._connection_count, tree_watches=self._tree_watches, refused=refused)
         self._connections[connection.number] = connection
         return connection
 
@@ -193,6 +202,9 @@ class MetadataServer:
             logger.warning(
                 "a client has seen 0x%x and this server is at 0x%x: turned away", wanted.last_zxid, self._zxid
             )
+            connection.abort()
+        elif wanted.session_id == 0 and len(self._sessions) >= SESSIONS_MAX:
+            logger.warning("a client is turned away: there are %d sessions already", SESSIONS_MAX)
             connection.abort()
         elif wanted.session_id == 0:
             self._new_session(connection, wanted)
