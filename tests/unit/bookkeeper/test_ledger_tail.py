@@ -10,7 +10,7 @@ from magnetar.bookkeeper.client.config import ClientConfig
 from magnetar.bookkeeper.client.writer import LedgerWriter
 from magnetar.bookkeeper.codes import ReturnCode
 from magnetar.bookkeeper.entry_format import unpack_lac
-from magnetar.bookkeeper.errors import AddQuorumTimeoutError, LedgerBusyError, LedgerRecoveryError
+from magnetar.bookkeeper.errors import AddQuorumTimeoutError, BookieRequestError, LedgerBusyError, LedgerRecoveryError
 from tests.unit.bookkeeper.fake_bookies import Cluster, FakeBookie
 from tests.unit.bookkeeper.ledger_helpers import Outcomes, append_all, read, read_all, settle
 
@@ -183,3 +183,15 @@ async def test_too_many_entries_under_way_are_refused_and_the_writer_goes_on(mon
     assert outcomes.stored == [b"0", b"1", b"2"]
     await append_all(writer, [b"3"])
     assert await read_all(writer) == [b"0", b"1", b"2", b"3"]
+
+
+async def test_force_needs_every_bookie_of_the_ensemble() -> None:
+    cluster = Cluster(4)
+    writer = await cluster.client.create_ledger(**STRIPED)
+    await append_all(writer, [b"0"])
+    await writer.force()
+    bookies = ensemble(cluster, writer)
+    assert [bookie.forces for bookie in bookies] == [1, 1, 1]
+    bookies[2].add_code = ReturnCode.IO_ERROR
+    with pytest.raises(BookieRequestError):
+        await writer.force()

@@ -14,6 +14,7 @@ from magnetar.base.errors import BadVersionError, LedgerError, MetadataError
 from magnetar.bookkeeper.client.bookies import answer_error
 from magnetar.bookkeeper.client.context import ClientContext
 from magnetar.bookkeeper.client.ensemble_change import FATAL_CODES, Change, EnsembleChanges
+from magnetar.bookkeeper.client.force import force_ledger
 from magnetar.bookkeeper.client.ledger_source import LedgerSource
 from magnetar.bookkeeper.client.metadata_change import write_change
 from magnetar.bookkeeper.client.pending_adds import PendingAdd, PendingAdds
@@ -163,6 +164,13 @@ class LedgerWriter:
                 f"this writer is at {self.last_add_confirmed}"
             )
         self._source.metadata = metadata
+
+    async def force(self) -> None:
+        """What is confirmed when this is called is durable on all bookies that have it when this returns. Raises LedgerError.
+
+        Ours are so already when they acknowledge; this is for bookies with journalSyncData=false.
+        """
+        await force_ledger(self._source)
 
     def fail(self, error: LedgerError) -> None:
         """Give up: what is pending fails with `error`, nothing more is accepted. Close still seals what is confirmed."""
