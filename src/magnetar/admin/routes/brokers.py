@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from magnetar import __version__
 from magnetar.admin.answers import as_json, done, text
-from magnetar.admin.call import Call
+from magnetar.admin.call import Call, parse_json
 from magnetar.admin.documents import InternalConfiguration, LeaderBroker, NamespaceOwnership
 from magnetar.admin.errors import NotFoundError, UnhealthyError
 from magnetar.admin.operation import TEXT, documented
@@ -61,10 +61,13 @@ async def active_in_cluster(call: Call) -> Response:
     return await active(call)
 
 
-@documented("The broker that decides about load.", answer=LeaderBroker)
+@documented("The broker that decides about load.", answer=LeaderBroker, errors=(404,))
 async def leader(call: Call) -> Response:
-    broker = call.broker
-    return as_json({"brokerId": broker.ownership.broker_id, "serviceUrl": broker.config.web_service_url})
+    node = await call.broker.metadata.get(paths.LEADER_PATH)
+    if node is None:
+        raise NotFoundError("Couldn't find leader broker")
+    found = parse_json(node.value)
+    return as_json({"brokerId": found["brokerId"], "serviceUrl": found["serviceUrl"]})
 
 
 @documented("The server's version.", answer=str, media=TEXT)
@@ -74,12 +77,13 @@ async def version(call: Call) -> Response:
 
 @documented("Where the cluster keeps its metadata.", answer=InternalConfiguration)
 async def internal_configuration(call: Call) -> Response:
+    url = call.admin.settings.get("metadataStoreUrl", "")  # empty: a file of the one process
     return as_json(
         {
-            "metadataStoreUrl": "",
-            "configurationMetadataStoreUrl": "",
+            "metadataStoreUrl": url,
+            "configurationMetadataStoreUrl": url,
             "ledgersRootPath": paths.LEDGERS_ROOT,
-            "bookkeeperMetadataServiceUri": "",
+            "bookkeeperMetadataServiceUri": f"metadata-store:{url}{paths.LEDGERS_ROOT}" if url else "",
             "stateStorageServiceUrl": None,
         }
     )

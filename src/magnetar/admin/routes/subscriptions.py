@@ -27,9 +27,9 @@ async def names(call: Call) -> Response:
     return as_json(await call.admin.partitioned.subscriptions(call.topic))
 
 
-@documented(body=ResetPosition | None)
+@documented(body=ResetPosition | None, query={"replicated": bool})
 async def create(call: Call) -> Response:
-    """The body names the first message to be consumed; without one, only what comes from now on."""
+    """The body names the first message to be consumed; without one, only what comes from now on. `replicated` has no effect here."""
     topic, name = call.topic, call.subscription
     position, document = await call.position()
     properties = properties_of(document.get("properties"))
