@@ -136,6 +136,23 @@ def test_cumulative_acknowledgements_are_one_transactions(raw: RawTransactions, 
     assert backlog(api, topic) == 0
 
 
+def test_an_abort_after_the_subscription_became_a_shared_one(raw: RawTransactions, topic: str) -> None:
+    raw.producer(topic)
+    raw.subscribe(topic, "s", CommandSubscribe.Exclusive)
+    for number in range(4):
+        publish(raw, b"%d" % number, number)
+    ids = [each for each, _ in take(raw, 4)]
+    txn = begin(raw, topic, "s")
+    raw.ack_in(txn, ids[2], cumulative=True)
+    raw.close_consumer()
+    raw.subscribe(topic, "s", CommandSubscribe.Shared)
+    assert take(raw, 1)[0][1] == b"3"
+    assert raw.no_message()
+    raw.abort(txn)
+    assert sorted(payload for _, payload in take(raw, 3)) == [b"0", b"1", b"2"]
+    assert raw.no_message()
+
+
 @pytest.mark.parametrize("kind", SHARING)
 def test_messages_of_a_batch_count_for_themselves(raw: RawTransactions, api: Api, topic: str, kind: int) -> None:
     raw.producer(topic)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -13,13 +15,16 @@ from magnetar.broker.errors import NotAllowedError
 from magnetar.broker.subscriptions.consumer import Consumer
 from magnetar.broker.subscriptions.types import AckDone, AckId
 from magnetar.broker.transactions.pending_records import ack_of
-from magnetar.broker.transactions.pending_state import Ack, PendingTransaction
+from magnetar.broker.transactions.pending_state import PendingTransaction
 from magnetar.broker.transactions.txn_id import TxnId
 from magnetar.managed_ledger.errors import EntryNotFoundError
 from magnetar.managed_ledger.position import Position
 
 if TYPE_CHECKING:
     from magnetar.broker.subscriptions.subscription import Subscription
+
+POSITIONS_PER_TURN = 1000
+"""Positions delivered again before other connections get their turn."""
 
 
 def acknowledge(
@@ -62,7 +67,9 @@ async def end(subscription: Subscription, txn: TxnId, commit: bool, low_water_ma
         return
     for aborted in await pending.end(txn, commit, low_water_mark):
         await _deliver_again(subscription, aborted)
-    subscription.acknowledged_elsewhere()
+    if subscription.members.leftover:
+        subscription.members.leftover_changed()
+    subscription.tell_if_ended()
 
 
 async def _deliver_again(subscription: Subscription, aborted: PendingTransaction) -> None:
@@ -71,14 +78,27 @@ async def _deliver_again(subscription: Subscription, aborted: PendingTransaction
     if sharing is None:
         members.pump.rewind()
         return
-    for ack in sorted(aborted.individual.values()):
-        await _requeue(subscription, sharing, ack)
+    for position in sorted(aborted.individual):
+        await _requeue(subscription, sharing, position)
+    if aborted.cumulative is not None:  # acknowledged while the subscription was an Exclusive or Failover one
+        await _requeue_upto(subscription, sharing, aborted.cumulative.position)
     members.pump.wake()
 
 
-async def _requeue(subscription: Subscription, sharing: SharingDispatcher, ack: Ack) -> None:
+async def _requeue_upto(subscription: Subscription, sharing: SharingDispatcher, last: Position) -> None:
+    ledger, position = subscription.ledger, subscription.cursor.mark_delete_position
+    for count in itertools.count(1):
+        position = ledger.next_position(position)
+        if position > last:
+            return
+        await _requeue(subscription, sharing, position)
+        if count % POSITIONS_PER_TURN == 0:
+            await asyncio.sleep(0)
+
+
+async def _requeue(subscription: Subscription, sharing: SharingDispatcher, position: Position) -> None:
     """What the cursor has not read again by itself is redelivered; of a batch that somebody holds in part, all that is left."""
-    cursor, position = subscription.cursor, ack.position
+    cursor = subscription.cursor
     slot = 0
     if isinstance(sharing, KeySharedDispatcher):
         try:

@@ -17,6 +17,7 @@ from magnetar.base.tasks import TaskScope
 from magnetar.broker.errors import (
     AuthorizationError,
     NotAllowedError,
+    ServiceNotReadyError,
     SubscriptionNotFoundError,
     TopicNotFoundError,
 )
@@ -30,6 +31,9 @@ logger = logging.getLogger(__name__)
 
 RETRY_FIRST_S, RETRY_MAX_S = 0.1, 10.0
 """Pause after a step of ending a transaction failed; it doubles with each further failure."""
+
+END_ANSWER_S = 25.0
+"""How long an answer to the end of a transaction waits for all topics; the clients' own patience is 30 s."""
 
 RESERVED_AT_ONCE = 10_000
 """Numbers that the log sets aside in one write: none of them is given out again after a restart."""
@@ -135,9 +139,13 @@ class TransactionCoordinator:
         await self._record(transaction, data)
 
     async def end(self, txn: TxnId, commit: bool, who: str | None) -> None:
-        """Until the outcome is carried out everywhere. Raises TransactionNotFoundError, InvalidTxnStatusError."""
+        """Until the outcome is carried out everywhere. Raises TransactionNotFoundError, InvalidTxnStatusError, and ServiceNotReadyError
+        when that takes too long to wait for: it goes on, and asking again waits again."""
         self._owned(self.state.get(txn), who)
-        await asyncio.shield(self._end(txn, commit))
+        carried_out = self._end(txn, commit)
+        await asyncio.wait([carried_out], timeout=END_ANSWER_S)
+        if not carried_out.done():
+            raise ServiceNotReadyError(f"the outcome of {txn} is not carried out everywhere yet; ask again")
 
     async def _record(self, transaction: Transaction, data: bytes) -> None:
         """Durable on return."""
