@@ -173,6 +173,12 @@ class UnderreplicationFormatError(LedgerError):
     slug = "underreplication-format"
 
 
+class UnsyncedError(StartupError):
+    """The bookie did not sync its journal and the machine went down: starting could deny acknowledged entries."""
+
+    slug = "bookie-unsynced"
+
+
 _BY_CODE: dict[int, type[LedgerError]] = {
     ReturnCode.NO_LEDGER: NoSuchLedgerError,
     ReturnCode.NO_ENTRY: NoSuchEntryError,

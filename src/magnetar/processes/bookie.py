@@ -68,6 +68,7 @@ class BookieProcess(Composition):
                 bookie_config(config, config.data_dir.absolute(), bookie_id, instance_id),
                 journal_dir=_path(config.journal_directory),
                 ledger_dir=_path(config.ledger_directory),
+                boot_id=_boot_id(),
             ),
             clock=clock,
             disk=self._disk,
@@ -121,6 +122,14 @@ class BookieProcess(Composition):
     def _read_only_changed(self, read_only: bool) -> None:
         if self._registration is not None:
             self._registration.set_read_only(read_only)
+
+
+def _boot_id() -> str:
+    """Another one after every start of the machine; empty where the system does not tell."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
 
 
 def _path(text: str) -> Path | None:

@@ -38,6 +38,7 @@ from magnetar.bookkeeper.bookie.reads import ReadQueue
 from magnetar.bookkeeper.bookie.recovery import Recovered, recover
 from magnetar.bookkeeper.bookie.statistics import BookieStatistics, DirectoryUsage
 from magnetar.bookkeeper.bookie.storage import LedgerStorage
+from magnetar.bookkeeper.bookie.unsynced_mark import UnsyncedMark
 from magnetar.bookkeeper.bookie.write_cache import WriteCache
 from magnetar.bookkeeper.ports import AddDone, BatchDone, LacDone, ReadDone
 
@@ -221,6 +222,7 @@ class Bookie:
             stack.push_async_callback(self._executors.storage.run, index.close)
             if new_cookie is not None and self._cookie_store is not None:
                 await self._cookie_store.write(self.config.bookie_id, new_cookie)
+            await self._executors.storage.run(self._begin_unsynced)
             started_s = self._clock.monotonic_s()
             self._storage, recovered = await self._executors.storage.run(self._recover, index)
             stack.push_async_callback(self._executors.storage.run, self._storage.logs.close)
@@ -243,6 +245,7 @@ class Bookie:
                 await self._journal.drain()
                 await self.checkpoint()
                 await self._seal_current_log()
+                await self._executors.storage.run(self._end_unsynced)
         finally:
             await self._resources.__aexit__(kind, error, trace)
 
@@ -255,6 +258,17 @@ class Bookie:
                 await self._executors.storage.run(self._storage.logs.seal)
         except StorageError as error:
             _logger.warning("the current entry log stays unsealed: %s", error)
+
+    def _begin_unsynced(self) -> None:
+        mark = UnsyncedMark(self._disk, self.config.ledger_path, self.config.boot_id)
+        mark.check()
+        if self.config.unsafe_no_fsync:
+            mark.put()
+
+    def _end_unsynced(self) -> None:
+        """After the last checkpoint. What a full disk has kept from it stays in the journal, and the mark with it."""
+        if self._storage.mark.sequence >= self._journal.durable_sequence:
+            UnsyncedMark(self._disk, self.config.ledger_path, self.config.boot_id).clear()
 
     async def _claim_directories(self) -> bytes | None:
         """The cookie that the metadata store has to be told; None when it knows."""

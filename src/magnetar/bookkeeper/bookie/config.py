@@ -28,6 +28,9 @@ class BookieConfig:
     unsafe_no_fsync: bool = False
     """Acknowledge after write() instead of fsync: a power cut loses acknowledged entries and fences. Never for data you need."""
 
+    boot_id: str = ""
+    """Of the machine, another one after each of its starts: a bookie that did not sync refuses to start on another than it ran on."""
+
     journal_file_bytes: int = 32 * _MIB
     journal_batch_bytes: int = 4 * _MIB
     """A commit takes entries until it holds this much; the rest goes into the next one."""
