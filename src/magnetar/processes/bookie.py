@@ -26,7 +26,7 @@ from magnetar.processes.autorecovery import open_autorecovery
 from magnetar.processes.autorecovery_http import autorecovery_families
 from magnetar.processes.bookie_config import bookie_config
 from magnetar.processes.bookie_http import bookie_app
-from magnetar.processes.composition import Composition
+from magnetar.processes.composition import Composition, enter_alone
 from magnetar.processes.directories import prepare_directory
 from magnetar.processes.former_self import forget_former_bookie
 from magnetar.processes.metadata_access import open_metadata
@@ -81,7 +81,7 @@ class BookieProcess(Composition):
             on_read_only_change=self._read_only_changed,
         )
         await stack.enter_async_context(self.bookie)
-        scope = await stack.enter_async_context(TaskScope("bookie server"))
+        scope = await enter_alone(stack, TaskScope("bookie server"))
         server = BookieServer(self.bookie, scope)
         stack.push_async_callback(server.close)
         await server.serve(listener)

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
+
+T = TypeVar("T")
+
+
+async def enter_alone(stack: AsyncExitStack, part: AbstractAsyncContextManager[T]) -> T:
+    """Enter a part that is left without the body's exception: its task group would wrap it, and nobody could catch it by class."""
+    entered = await part.__aenter__()
+    stack.push_async_callback(part.__aexit__, None, None, None)
+    return entered
 
 
 class Composition:

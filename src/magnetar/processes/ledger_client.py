@@ -18,6 +18,7 @@ from magnetar.bookkeeper.client.quarantine import QuarantineConfig
 from magnetar.bookkeeper.client.racks import RackFollower
 from magnetar.bookkeeper.client.remote_bookies import RemoteBookies
 from magnetar.metadata.store import MetadataStore
+from magnetar.processes.composition import enter_alone
 
 FREE_SPACE_INTERVAL_S = 60.0
 """How often bookies are asked for their free space, when placement goes by it. BookKeeper: once a day."""
@@ -34,7 +35,7 @@ async def open_ledger_client(
     config = config or LedgerClientSettings()
     weighted = config.disk_weight_placement
     directory = BookieDirectory(placement(config), quarantine(config), clock, by_free_space=weighted)
-    await stack.enter_async_context(RackFollower(metadata, directory))
+    await enter_alone(stack, RackFollower(metadata, directory))
     options = ChannelOptions(add_timeout_s=config.client_timeout_s, read_timeout_s=config.client_timeout_s)
     bookies = RemoteBookies(
         metadata,
@@ -45,8 +46,8 @@ async def open_ledger_client(
         options,
         info_interval_s=FREE_SPACE_INTERVAL_S if weighted else 0.0,
     )
-    await stack.enter_async_context(bookies)
-    scope = await stack.enter_async_context(TaskScope("ledger client"))
+    await enter_alone(stack, bookies)
+    scope = await enter_alone(stack, TaskScope("ledger client"))
     settings = client_config(config)
     return BookKeeperClient(metadata, directory, clock, random.Random(rng.random()), scope, settings), directory
 
