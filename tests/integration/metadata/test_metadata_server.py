@@ -105,14 +105,15 @@ async def test_a_session_outlives_its_connection_and_the_server_but_not_its_time
     watcher = await world.other()
     heard: list[str] = []
     watcher.watch(heard.append, "/e")
-    client = KazooClient(world.address, timeout=3.0)
+    client = KazooClient(world.address, timeout=10.0)
     await asyncio.to_thread(client.start)
     await asyncio.to_thread(client.create, f"{world.root}/e", b"", None, True)
     identity = client.client_id
     client._connection._socket.shutdown(socket.SHUT_RDWR)
-    await asyncio.to_thread(client.get, f"{world.root}/e")
+    await asyncio.to_thread(client.retry, client.get, f"{world.root}/e")
     assert client.client_id == identity
     await world.stop()
+    await until(lambda: not client.connected)
     await world.start()
     await until(lambda: client.connected)
     assert client.client_id == identity
@@ -120,6 +121,9 @@ async def test_a_session_outlives_its_connection_and_the_server_but_not_its_time
     client._connection._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     client._stopped.set()  # kazoo falls silent: no close, no ping
     client._connection._socket.shutdown(socket.SHUT_RDWR)
+    session = world.server._sessions.get(identity[0])
+    assert session is not None
+    session.heard_s -= 9.5  # of its ten seconds
     await until(lambda: heard.count("/e") == 2)
     assert not await watcher.exists("/e")
 
