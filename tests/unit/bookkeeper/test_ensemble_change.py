@@ -7,11 +7,14 @@ issues 1591, 3005, 4261 and 4459.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Sequence
 
 import pytest
 
 from magnetar.base.errors import LedgerError, MetadataError
+from magnetar.base.tasks import TaskScope
+from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.client.config import ClientConfig
 from magnetar.bookkeeper.client.placement import Candidate, PlacementPolicy
 from magnetar.bookkeeper.client.writer import LedgerWriter
@@ -499,3 +502,22 @@ async def test_a_cluster_that_is_down_is_not_written_around_in_circles() -> None
     await until_settled(writer)
     assert [type(error) for error in outcomes.errors] == [BookieRequestError]
     assert cluster.metadata.ledger_writes <= len(cluster.bookies)
+
+
+async def test_a_client_that_ends_leaves_no_append_without_an_answer() -> None:
+    cluster = Cluster(4)
+    async with TaskScope("client") as scope:
+        client = BookKeeperClient(cluster.metadata, cluster.directory, cluster.clock, random.Random(1), scope)
+        writer = await client.create_ledger(ensemble_size=3, write_quorum=2, ack_quorum=2)
+        late = await client.create_ledger(ensemble_size=3, write_quorum=2, ack_quorum=2)
+        cluster.metadata.gate = asyncio.Event()
+        for bookie_id in writer.metadata.last_segment.ensemble:
+            cluster.bookie(bookie_id).add_code = ReturnCode.IO_ERROR
+        outcomes = Outcomes()
+        outcomes.append(writer, b"0")
+        await settle()
+        assert writer.changing_ensemble
+    assert [type(error) for error in outcomes.errors] == [LedgerClosedError]
+    outcomes.append(late, b"1")
+    await settle()
+    assert [type(error) for error in outcomes.errors] == [LedgerClosedError] * 2

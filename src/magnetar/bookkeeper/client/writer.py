@@ -268,7 +268,10 @@ class LedgerWriter:
             return False
         self._changes.begin()
         self._pending.begin_change()
-        self._context.scope.spawn(self._run_change(change), f"ensemble change of ledger {self.ledger_id}")
+        try:
+            self._context.scope.spawn(self._run_change(change), f"ensemble change of ledger {self.ledger_id}")
+        except RuntimeError:
+            self._stop(LedgerClosedError(f"ledger {self.ledger_id}: its client has ended"))
         return True
 
     def _plan(self) -> Change | None:
@@ -291,6 +294,9 @@ class LedgerWriter:
                 metadata, version = await write_change(
                     context.manager, self.ledger_id, self._source.metadata, self._version, change
                 )
+            except asyncio.CancelledError:
+                self._stop(LedgerClosedError(f"ledger {self.ledger_id}: its client has ended"))
+                raise
             except (LedgerError, MetadataError) as error:
                 context.statistics.ensemble_change_failures += 1
                 self._stop(_as_ledger_error(self.ledger_id, error))
