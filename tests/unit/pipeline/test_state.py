@@ -70,7 +70,7 @@ def test_keys_find_their_rows(tmp_path: Path) -> None:
     assert {(row["k"], row["n"], row["v"]) for row in found.to_pylist()} == {("b", None, 4.0), (None, 3, 3.0)}
 
 
-def test_every_flipped_byte_and_every_cut_is_noticed(tmp_path: Path) -> None:
+def test_flipped_bytes_and_cuts_are_noticed(tmp_path: Path) -> None:
     """Wrong rows are never served: an error, or, where the byte means nothing, the right ones."""
     files = StateFiles(str(tmp_path))
     run = one_run(files, 40)
@@ -78,14 +78,14 @@ def test_every_flipped_byte_and_every_cut_is_noticed(tmp_path: Path) -> None:
     good = path.read_bytes()
     expected = read_run(files, TABLE, run, ALL)
     refused = 0
-    for place in range(len(good)):
+    for place in range(0, len(good), 5):
         path.write_bytes(good[:place] + bytes([good[place] ^ 0x10]) + good[place + 1 :])
         try:
             assert read_run(files, TABLE, run, ALL).equals(expected), f"byte {place}"
         except DamagedStateError:
             refused += 1
-    assert refused > len(good) * 0.9
-    for size in range(len(good)):
+    assert refused > len(good) / 5 * 0.9
+    for size in range(0, len(good), 3):
         path.write_bytes(good[:size])
         with pytest.raises(DamagedStateError):
             read_run(files, TABLE, run, ALL)

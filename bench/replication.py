@@ -1,0 +1,140 @@
+#!/usr/bin/env python3
+"""What replication costs, in one run: a broker on bookie processes against the standalone server with its bookie inside.
+
+  replication.py [--rounds N] [--messages N] [--json]
+
+The same load on each server in turns, a median of each: single 1 KiB entries, every one synced before its receipt. Then the
+latency at a rate that all of them can serve. The CPU time of every process during the runs names the bottleneck.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "src"))
+
+from magnetar.testing.cluster import ClusterProcesses  # noqa: E402
+from magnetar.testing.server import ServerProcess  # noqa: E402
+
+LATENCY_RATE = 500
+WIDTHS = ((1, 1, 1), (2, 2, 1), (2, 2, 2), (3, 2, 2), (3, 3, 2), (3, 3, 3))
+"""Ensemble size, write quorum, ack quorum."""
+
+
+@dataclass
+class Contender:
+    """One server, what it did, and how to tell the CPU seconds of its processes."""
+
+    name: str
+    port: int
+    cpu: Callable[[], dict[str, float]]
+    rates: list[float] = field(default_factory=list)
+    p99_ms: list[float] = field(default_factory=list)
+    used: dict[str, float] = field(default_factory=dict)
+    topics: int = 0
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def load(contender: Contender, *options: object) -> dict[str, float]:
+    contender.topics += 1
+    topic = f"persistent://public/default/bench-{contender.topics}"
+    command = [
+        sys.executable,
+        str(HERE / "loadgen.py"),
+        *map(str, options),
+        "--port",
+        str(contender.port),
+        "--topic",
+        topic,
+    ]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    if result.returncode != 0:
+        raise SystemExit(f"{' '.join(command)} failed: {result.stderr.strip() or result.stdout.strip()}")
+    answer: dict[str, float] = json.loads(result.stdout)
+    return answer
+
+
+def measure(contender: Contender, messages: int) -> None:
+    before = contender.cpu()
+    contender.rates.append(load(contender, "produce", "--messages", messages)["entries_per_s"])
+    for name, seconds in contender.cpu().items():
+        contender.used[name] = contender.used.get(name, 0.0) + seconds - before[name]
+    contender.p99_ms.append(
+        load(contender, "latency", "--messages", LATENCY_RATE * 4, "--rate", LATENCY_RATE)["p99_ms"]
+    )
+
+
+def start_all(stack: ExitStack, folder: Path) -> list[Contender]:
+    standalone = ServerProcess(folder / "standalone").start()
+    stack.callback(standalone.close)
+    contenders = [Contender("standalone", standalone.port, lambda: {"standalone": cpu_seconds(standalone.pid)})]
+    for width in WIDTHS:
+        cluster = stack.enter_context(ClusterProcesses(folder / "x".join(map(str, width)), bookies=3, ensemble=width))
+        port = int(cluster.service_url.rsplit(":", 1)[1])
+
+        def cpu(cluster: ClusterProcesses = cluster) -> dict[str, float]:
+            return {status.name: cpu_seconds(status.pid) for status in cluster.cluster.status() if status.pid}
+
+        contenders.append(Contender("E={} Qw={} Qa={}".format(*width), port, cpu))
+    return contenders
+
+
+def report(contenders: list[Contender]) -> list[dict[str, object]]:
+    base = statistics.median(contenders[0].rates)
+    rows: list[dict[str, object]] = []
+    for contender in contenders:
+        rate = statistics.median(contender.rates)
+        busiest = max(contender.used, key=lambda name: contender.used[name])
+        total = sum(contender.used.values())
+        rows.append(
+            {
+                "name": contender.name,
+                "entries_per_s": round(rate),
+                "ratio": round(rate / base, 3),
+                "p99_ms": round(statistics.median(contender.p99_ms), 2),
+                "busiest": busiest,
+                "busiest_share": round(contender.used[busiest] / total, 2) if total else None,
+                "cpu_s": {name: round(seconds, 2) for name, seconds in sorted(contender.used.items())},
+            }
+        )
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--messages", type=int, default=40_000)
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        contenders = start_all(stack, Path(folder))
+        for _ in range(args.rounds):
+            for contender in contenders:
+                measure(contender, args.messages)
+        rows = report(contenders)
+    if args.json:
+        print(json.dumps(rows))
+        return
+    print("| | entries/s | of standalone | p99 at 500/s | most CPU |\n|---|---|---|---|---|")
+    for row in rows:
+        share = f"{row['busiest']} {row['busiest_share']:.0%}" if row["busiest_share"] is not None else ""
+        print(f"| {row['name']} | {row['entries_per_s']:,} | {row['ratio']} | {row['p99_ms']} ms | {share} |")
+
+
+if __name__ == "__main__":
+    main()
