@@ -7,7 +7,7 @@ import contextlib
 import random
 import socket
 import struct
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -122,3 +122,29 @@ async def answer(call: Callable[..., None], *args: Any) -> Any:
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     call(*args, lambda *values: future.set_result(values[0] if len(values) == 1 else values))
     return await asyncio.wait_for(future, 20)
+
+
+@contextlib.asynccontextmanager
+async def peer(talk: Callable[[Wire], Awaitable[None]], **more: Any) -> AsyncIterator[RemoteBookie]:
+    """A channel to something that is no bookie: `talk` has the other end of each connection. `more`: options."""
+    talks: list[asyncio.Task[None]] = []
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        talks.append(asyncio.current_task())  # type: ignore[arg-type]
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            await talk(Wire(reader, writer))
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with TaskScope("test") as scope:
+        quick = {"add_timeout_s": 0.05, "read_timeout_s": 0.05, "retry_min_s": 0.001, "retry_max_s": 0.01}
+        options = ChannelOptions(**(quick | more))
+        channel = RemoteBookie(("127.0.0.1", port), NETWORK, SystemClock(), random.Random(7), scope, options)
+        try:
+            yield channel
+        finally:
+            channel.close()
+            server.close()
+            for one in talks:
+                one.cancel()
+            await asyncio.gather(*talks, return_exceptions=True)

@@ -13,7 +13,7 @@ from magnetar.bookkeeper.errors import LedgerUnauthorizedError
 from magnetar.wire.bookkeeper import BookkeeperProtocol_pb2 as pb
 from magnetar.wire.bookkeeper import v2
 from magnetar.wire.bookkeeper.frames import encode_frame
-from tests.integration.bookkeeper.remote import answer, served_bookie
+from tests.integration.bookkeeper.remote import Wire, answer, peer, served_bookie
 from tests.support.certificates import Authority
 from tests.unit.bookkeeper.bookie_helpers import KEY, entry
 
@@ -82,6 +82,20 @@ async def test_tls_that_cannot_be(tmp_path: Path, contexts: tuple[ssl.SSLContext
         trusting_nobody = ssl.create_default_context()
         channel = served.channel(tls=trusting_nobody)
         assert await answer(channel.add_entry, 7, 0, entry(7, 0), KEY, 0) == BOOKIE_UNAVAILABLE
+
+
+@pytest.mark.parametrize("plan", ["tls", "auth"])
+async def test_an_answer_without_a_status_is_no_consent(plan: str) -> None:
+    """A missing required field reads as its default, and the default of a status is success."""
+
+    async def talk(wire: Wire) -> None:
+        asked = await wire.frame()
+        empty = pb.Response(header=pb.Request.FromString(asked).header) if plan == "tls" else pb.Response()
+        wire.send_body(empty.SerializePartialToString())
+
+    options = {"tls": ssl.create_default_context()} if plan == "tls" else {"auth": Secret()}
+    async with peer(talk, **options) as channel:
+        assert await answer(channel.force_ledger, 7) == BOOKIE_UNAVAILABLE
 
 
 async def test_nothing_in_the_clear_counts_after_start_tls(

@@ -305,11 +305,16 @@ async def test_lists_of_entries_from_memory_and_logs(tmp_path: Path) -> None:
         assert response.status == pb.ENOLEDGER
 
 
-async def test_garbage_that_looks_like_version_three(tmp_path: Path) -> None:
+async def test_garbage_that_looks_like_version_three(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Messages without their required fields parse, and are no requests all the same."""
+    without_key = pb.Request(header=pb.BKPacketHeader(version=3, operation=pb.ADD_ENTRY, txnId=1))
+    without_key.addRequest.ledgerId = 7
     async with served_bookie(tmp_path) as served:
-        for body in (b"\x0a", b"\x0a\xff\xff", b"\x0a\x02\x08\x03", b"\xff" * 50):
+        bodies = (b"\x0a", b"\x0a\xff\xff", b"\x0a\x02\x08\x03", b"\xff" * 50, b"\t" + bytes(8))
+        for body in (*bodies, without_key.SerializePartialToString()):
             wire = await served.wire()
             wire.send_body(body)
             assert await wire.ended()
         await asyncio.sleep(0)
         assert served.server.connections_count == 0
+        assert "failed" not in caplog.text

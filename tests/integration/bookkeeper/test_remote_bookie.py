@@ -5,51 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from magnetar.base.clock import SystemClock
-from magnetar.base.tasks import TaskScope
 from magnetar.bookkeeper.client.bookies import BookieDirectory
-from magnetar.bookkeeper.client.channel import RemoteBookie
-from magnetar.bookkeeper.client.channel_options import ChannelOptions
 from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.codes import BOOKIE_TIMEOUT, BOOKIE_UNAVAILABLE, EXPLICIT_NEGATIVES, FLAG_FENCE, ReturnCode
 from magnetar.bookkeeper.entry_format import DigestType, pack_lac
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.wire.bookkeeper import v2
-from tests.integration.bookkeeper.remote import NETWORK, Wire, answer, serve, served_bookie
+from tests.integration.bookkeeper.remote import Wire, answer, peer, serve, served_bookie
 from tests.support.scopes import LoopScope
 from tests.unit.bookkeeper.bookie_helpers import DIGEST, KEY, entry, eventually, open_bookie
 from tests.unit.bookkeeper.fake_bookies import FakeBookie
-
-
-@contextlib.asynccontextmanager
-async def peer(talk: Callable[[Wire], Awaitable[None]]) -> AsyncIterator[tuple[RemoteBookie, TaskScope]]:
-    """A channel to something that is no bookie: `talk` has the other end of each connection."""
-    talks: list[asyncio.Task[None]] = []
-
-    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        talks.append(asyncio.current_task())  # type: ignore[arg-type]
-        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
-            await talk(Wire(reader, writer))
-
-    server = await asyncio.start_server(accept, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    async with TaskScope("test") as scope:
-        options = ChannelOptions(add_timeout_s=0.05, read_timeout_s=0.05, retry_min_s=0.001, retry_max_s=0.01)
-        channel = RemoteBookie(("127.0.0.1", port), NETWORK, SystemClock(), random.Random(7), scope, options)
-        try:
-            yield channel, scope
-        finally:
-            channel.close()
-            server.close()
-            for one in talks:
-                one.cancel()
-            await asyncio.gather(*talks, return_exceptions=True)
 
 
 def ok(operation: int, ledger_id: int, entry_id: int, code: int = 0) -> bytes:
@@ -106,7 +77,7 @@ async def test_a_request_of_version_three_that_is_not_answered_is_a_timeout() ->
         while True:
             await wire.frame()
 
-    async with peer(silent) as (channel, _):
+    async with peer(silent) as channel:
         assert await answer(channel.list_entries, 7) == (BOOKIE_TIMEOUT, None)
         channel.announce()
         assert await answer(channel.read_lac, 7) == (BOOKIE_TIMEOUT, None, None)
@@ -165,7 +136,7 @@ async def test_what_is_under_way_when_the_connection_breaks_is_unknown() -> None
         await wire.frame()
         wire.writer.close()
 
-    async with peer(hang_up) as (channel, _):
+    async with peer(hang_up) as channel:
         answers = [
             answer(channel.add_entry, 7, 0, entry(7, 0), KEY, 0),
             answer(channel.add_entry, 7, 0, entry(7, 0), KEY, 2),
@@ -195,7 +166,7 @@ async def test_an_answer_that_does_not_come_is_a_timeout_and_may_come_late() -> 
             else:
                 silent += 1
 
-    async with peer(late) as (channel, _):
+    async with peer(late) as channel:
         plain = asyncio.ensure_future(answer(channel.read_entry, 7, -1, 0, b""))
         for entry_id in range(160):
             await asyncio.sleep(0.001)
@@ -215,7 +186,7 @@ async def test_a_silent_bookie_is_given_up_and_asked_anew() -> None:
         while True:
             await wire.frame()
 
-    async with peer(silent) as (channel, _):
+    async with peer(silent) as channel:
         codes = await asyncio.gather(
             *(answer(channel.add_entry, 7, entry_id, entry(7, entry_id), KEY, 0) for entry_id in range(3))
         )
@@ -248,7 +219,7 @@ async def test_a_peer_that_is_no_bookie_is_left(garbage: bytes) -> None:
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             await wire.frame()
 
-    async with peer(talk) as (channel, _):
+    async with peer(talk) as channel:
         assert await answer(channel.add_entry, 7, 0, entry(7, 0), KEY, 0) == BOOKIE_UNAVAILABLE
 
 
@@ -259,7 +230,7 @@ async def test_answers_to_nothing_end_the_connection() -> None:
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             await wire.frame()
 
-    async with peer(talk) as (channel, _):
+    async with peer(talk) as channel:
         assert await answer(channel.add_entry, 7, 0, entry(7, 0), KEY, 0) == BOOKIE_UNAVAILABLE
 
 

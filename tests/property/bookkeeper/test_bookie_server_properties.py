@@ -122,6 +122,8 @@ class Transport:
     def close(self) -> None:
         self.closed = True
 
+    abort = close
+
 
 async def say(frames: list[bytes]) -> tuple[bytes, bool]:
     """(what the server wrote, whether it closed the connection)."""

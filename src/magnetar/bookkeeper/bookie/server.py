@@ -7,8 +7,6 @@ import ssl
 from dataclasses import dataclass
 from typing import Final
 
-from google.protobuf.message import DecodeError
-
 from magnetar.base.network import Listener
 from magnetar.base.tasks import TaskScope
 from magnetar.bookkeeper.bookie.server_auth import BookieAuth, ConnectionAuth
@@ -93,10 +91,9 @@ class _Session:
 
     def _receive(self, frame: bytes) -> None:
         if frame and frame[0] not in _V2_FIRST_BYTES:
-            try:
-                request = Request.FromString(frame)
-            except DecodeError:
-                raise BookieFrameError("neither version 2 nor version 3 of the protocol") from None
+            request = Request.FromString(frame)
+            if not request.IsInitialized():  # parsing alone does not look for required fields
+                raise BookieFrameError("neither version 2 nor version 3 of the protocol")
             self._v3.receive(request)
             return
         self.connection.receive = self._v2.receive

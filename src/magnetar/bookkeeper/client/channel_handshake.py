@@ -74,16 +74,22 @@ async def _upgrade(connection: BookieConnection, host: str, context: ssl.SSLCont
 async def _ask_v3(connection: BookieConnection, request: Request) -> Response:
     frame = await connection.ask(encode_frame(request.SerializeToString()))
     try:
-        return Response.FromString(frame)
+        response = Response.FromString(frame)
     except DecodeError:
         raise BookieUnavailableError("the peer does not answer as a bookie") from None
+    if not response.IsInitialized():  # parsing alone does not look for required fields, and a missing status is EOK
+        raise BookieUnavailableError("the peer does not answer as a bookie")
+    return response
 
 
 def _parse_auth(data: bytes) -> AuthMessage:
     try:
-        return AuthMessage.FromString(data)
+        message = AuthMessage.FromString(data)
     except DecodeError:
         raise BookieUnavailableError("the peer does not answer as a bookie") from None
+    if not message.IsInitialized():
+        raise BookieUnavailableError("the peer does not answer as a bookie")
+    return message
 
 
 async def _authenticate(auth: ClientAuth, exchange: _Exchange) -> None:

@@ -171,6 +171,10 @@ class V3Requests:
                 response = pb.Response.FromString(frame)
             except DecodeError:
                 raise BookieFrameError("an answer that is not of version 3") from None
+            if (
+                not response.IsInitialized()
+            ):  # parsing alone does not look for required fields, and a missing status is EOK
+                raise BookieFrameError("an answer without its required fields")
             answered, _ = self._requests.pop(response.header.txnId, (None, 0))
             if answered is not None:  # else its time ran out before
                 _call(answered, CODE_OF_STATUS.get(response.status, _IO_ERROR), response)
