@@ -142,6 +142,7 @@ class Auditor:
 
     async def check_replicas(self) -> int:
         """Ask every bookie which entries it holds, and mark the ledgers that miss any copy. Answers how many."""
+        self._checker.ask_all_again()
         count = await self._check_ledgers(lists=True)
         self._statistics.replicas_checks_total += 1
         return count

@@ -33,7 +33,11 @@ class LedgerChecker:
         self._timeout_s = timeout_s
         self._percentage = percentage
         self._no_lists: set[str] = set()
-        """Bookies that did not answer what they hold: Apache's DbLedgerStorage never does. They are not asked again."""
+        """Bookies that did not answer what they hold: Apache's DbLedgerStorage never does. They are not asked for a while."""
+
+    def ask_all_again(self) -> None:
+        """Those that did not say what they hold, too."""
+        self._no_lists.clear()
 
     async def check(
         self,
