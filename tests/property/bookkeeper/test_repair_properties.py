@@ -69,7 +69,7 @@ async def run(history: tuple[int, int, int, bool, list[tuple[str, int, int]]]) -
         metadata = metadata.closed(ENTRIES - 1, writer.length)
     await site.manager.write(ledger_id, metadata, version)
     alive = set(site.names)
-    recovery = site.recovery(read_timeout_s=0.01, store=site.store)
+    recovery = site.recovery(read_timeout_s=30, store=site.store)
     for kind, bookie, entry_id in events:
         await happen(site, alive, kind, bookie, ledger_id, entry_id)
         await repair_and_check(site, recovery, ledger_id, alive)
@@ -146,7 +146,7 @@ async def repair_and_check(site: RecoverySite, recovery: AutoRecovery, ledger_id
         assert site.adds() == adds
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(histories())
 def test_repairs_lose_nothing_and_touch_nothing_unproven(
     history: tuple[int, int, int, bool, list[tuple[str, int, int]]],
