@@ -239,6 +239,8 @@ class ClientNode(Node):
         self.directory: BookieDirectory
         self.ready: asyncio.Event
         self._work = work
+        self.finished = False
+        """The work is done."""
         self.config = DEFAULT_CONFIG
         self.tapped = False
         """Requests and answers are told as moments, and pass `gate`."""
@@ -247,6 +249,7 @@ class ClientNode(Node):
     def _prepare(self, process: Process) -> None:
         super()._prepare(process)
         self.ready = asyncio.Event()
+        self.finished = False
 
     async def _run(self, process: Process) -> None:
         try:
@@ -264,6 +267,7 @@ class ClientNode(Node):
             self.ready.set()
             if self._work is not None:
                 await self._work(self)
+            self.finished = True
             await asyncio.Event().wait()
 
     def _exit(self, process: Process, error: MagnetarError) -> None:

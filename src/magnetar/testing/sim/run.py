@@ -141,6 +141,11 @@ class Run:
         except TimeoutError:
             down = [f"{one.name} ({one.refused})" for one in self.cluster.expected if not one.serving]
             self.violate(LIVE, f"not serving {SETTLE_S:g} s after healing: {', '.join(down)}")
+        try:
+            await until(lambda: all(client.finished for client in self.cluster.clients), SETTLE_S)
+        except TimeoutError:
+            busy = [client.name for client in self.cluster.clients if not client.finished]
+            self.violate(LIVE, f"still waiting for something {SETTLE_S:g} s after healing: {', '.join(busy)}")
 
     # ---- What is left
 
