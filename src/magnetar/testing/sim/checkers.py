@@ -35,7 +35,8 @@ class Checkers:
 
     # ---- What clients report
 
-    def sent(self, ledger: LedgerHistory, entry_id: int, payload: bytes) -> None:
+    def sent(self, ledger: LedgerHistory, entry_id: int, payload: bytes, lac: int) -> None:
+        ledger.carried[entry_id] = lac
         self.history.sent_total += 1
         if ledger.sent.setdefault(entry_id, payload) != payload:
             self._violate(BYTES, f"{ledger.ledger_id}: entry {entry_id} was given out twice")
@@ -72,8 +73,10 @@ class Checkers:
                 f"{metadata.state.name} {metadata.last_entry_id}, length {metadata.length}",
             )
 
-    def open_read(self, ledger: LedgerHistory, lac: int) -> None:
-        """A client opened the ledger without closing it."""
+    def open_read(self, ledger: LedgerHistory, lac: int, floor: int) -> None:
+        """A client opened the ledger without closing it. `floor`: what the bookies were told before it asked."""
+        if lac < floor:
+            self._violate(LAC, f"{ledger.ledger_id}: a reader sees LAC {lac}, the bookies had been told {floor}")
         if lac > ledger.last_acked:
             self._violate(LAC, f"{ledger.ledger_id}: a reader sees LAC {lac}, confirmed is {ledger.last_acked}")
         ledger.highest_lac = max(ledger.highest_lac, lac)

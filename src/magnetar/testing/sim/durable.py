@@ -7,7 +7,14 @@ from dataclasses import dataclass, field
 from magnetar.base.errors import StorageError
 from magnetar.bookkeeper.bookie.recovery import recover
 from magnetar.bookkeeper.bookie.storage import LedgerStorage
+from magnetar.bookkeeper.entry_format import Digest, DigestType, unpack_entry
+from magnetar.bookkeeper.errors import DigestMismatchError
+from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
+from magnetar.bookkeeper.quorum import write_set
+from magnetar.testing.sim.checkers import DURABLE, GONE, Checkers
+from magnetar.testing.sim.cluster import Cluster
 from magnetar.testing.sim.disk import SimDisk
+from magnetar.testing.sim.history import History, LedgerHistory
 from magnetar.testing.sim.index import SimIndex
 from magnetar.testing.sim.nodes import BookieNode
 
@@ -44,3 +51,52 @@ def durable_state(node: BookieNode) -> Durable:
         found.entries.setdefault(ledger_id, {}).update(entries)
     found.fenced = {ledger_id for ledger_id, state in recovered.ledgers.items() if state.fenced}
     return found
+
+
+def durable_problems(cluster: Cluster, history: History, checkers: Checkers) -> list[tuple[str, str]]:
+    """(checker, text) for every acknowledged entry that is not on Qa bookies of its ensemble, and every damaged copy."""
+    problems: list[tuple[str, str]] = []
+    states = {bookie.bookie_id: durable_state(bookie) for bookie in cluster.bookies}
+    excused = {bookie.bookie_id for bookie in cluster.bookies if bookie.name in cluster.given_up}
+    for bookie_id, state in states.items():
+        if state.problem is not None and bookie_id not in excused:
+            problems.append((DURABLE, f"{bookie_id} could not start after a power cut: {state.problem}"))
+    for ledger in history.ledgers.values():
+        if not ledger.deleted:
+            problem = _ledger_problem(ledger, checkers.metadata(ledger.ledger_id), states, excused)
+            if problem is not None:
+                problems.append(problem)
+    return problems
+
+
+def _ledger_problem(
+    ledger: LedgerHistory, metadata: LedgerMetadata | None, states: dict[str, Durable], excused: set[str]
+) -> tuple[str, str] | None:
+    if metadata is None:
+        return GONE, f"{ledger.ledger_id} has no metadata"
+    digest = Digest(DigestType.CRC32C, ledger.password)
+    for entry_id in ledger.acked:
+        ensemble = metadata.segments[metadata.segment_index(entry_id)].ensemble
+        holders = [ensemble[index] for index in write_set(entry_id, ledger.ensemble_size, ledger.write_quorum)]
+        good = 0
+        for bookie_id in holders:
+            packed = states[bookie_id].entries.get(ledger.ledger_id, {}).get(entry_id)
+            if bookie_id in excused:
+                good += 1
+            elif packed is not None:
+                problem = _copy_problem(digest, ledger, entry_id, packed)
+                if problem is not None:
+                    return DURABLE, f"{bookie_id}: {problem}"
+                good += 1
+        if good < ledger.ack_quorum:
+            where = f"{good} of {holders}, Qa {ledger.ack_quorum}"
+            return DURABLE, f"{ledger.ledger_id}: entry {entry_id} is on {where}"
+    return None
+
+
+def _copy_problem(digest: Digest, ledger: LedgerHistory, entry_id: int, packed: bytes) -> str | None:
+    try:
+        payload = unpack_entry(packed, digest, ledger.ledger_id, entry_id).payload
+    except DigestMismatchError as error:
+        return f"a damaged entry: {error}"
+    return None if payload == ledger.sent[entry_id] else f"other bytes in {ledger.ledger_id}:{entry_id}"

@@ -18,6 +18,8 @@ class LedgerHistory:
     sent: dict[int, bytes] = field(default_factory=dict)
     acked: dict[int, float] = field(default_factory=dict)
     """Entry id -> virtual time of its acknowledgement."""
+    carried: dict[int, int] = field(default_factory=dict)
+    """Entry id -> the LAC that the entry carried to its bookies."""
     failed: dict[int, str] = field(default_factory=dict)
     highest_lac: int = -1
     """The highest LAC that any handle has shown."""
@@ -28,6 +30,11 @@ class LedgerHistory:
     @property
     def last_acked(self) -> int:
         return max(self.acked, default=-1)
+
+    @property
+    def known_lac(self) -> int:
+        """What every reader must be able to find out: the LAC that the last confirmed entry carried."""
+        return self.carried.get(self.last_acked, -1)
 
 
 @dataclass(slots=True)

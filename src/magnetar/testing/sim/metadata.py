@@ -206,6 +206,8 @@ class SimMetadataStore:
                 service.on_change(self._process, operation, path)
             if service.moments.listeners:
                 service.moments.tell(self._process, f"metadata {operation} after {path}")
+        elif operation == "children" and service.moments.listeners:
+            service.moments.tell(self._process, f"list after {path}")
         return outcome
 
     def _answer(self, number: int, outcome: tuple[Any, Exception | None]) -> None:

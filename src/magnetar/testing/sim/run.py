@@ -8,12 +8,10 @@ from dataclasses import dataclass, field
 
 from magnetar.base.errors import MagnetarError
 from magnetar.bookkeeper.cluster import initialize_cluster
-from magnetar.bookkeeper.entry_format import Digest, DigestType, unpack_entry
-from magnetar.bookkeeper.errors import DigestMismatchError, NoSuchLedgerError
-from magnetar.bookkeeper.quorum import write_set
-from magnetar.testing.sim.checkers import CRASH, DURABLE, GONE, LIVE, READABLE, Checkers
+from magnetar.bookkeeper.errors import NoSuchLedgerError
+from magnetar.testing.sim.checkers import CRASH, LIVE, READABLE, Checkers
 from magnetar.testing.sim.cluster import Cluster
-from magnetar.testing.sim.durable import Durable, durable_state
+from magnetar.testing.sim.durable import durable_problems
 from magnetar.testing.sim.faults import Nemesis
 from magnetar.testing.sim.history import History, LedgerHistory, Violation
 from magnetar.testing.sim.loop import SimulationError
@@ -209,48 +207,8 @@ class Run:
 
     def check_disks(self) -> None:
         """Every acknowledged entry is durable on Qa bookies of its ensemble."""
-        states = {bookie.bookie_id: durable_state(bookie) for bookie in self.cluster.bookies}
-        excused = {bookie.bookie_id for bookie in self.cluster.bookies if bookie.name in self.cluster.given_up}
-        for bookie_id, state in states.items():
-            if state.problem is not None and bookie_id not in excused:
-                self.violate(DURABLE, f"{bookie_id} could not start after a power cut: {state.problem}")
-        for ledger in self.history.ledgers.values():
-            if not ledger.deleted:
-                self._check_ledger(ledger, states, excused)
-
-    def _check_ledger(self, ledger: LedgerHistory, states: dict[str, Durable], excused: set[str]) -> None:
-        metadata = self.checkers.metadata(ledger.ledger_id)
-        if metadata is None:
-            self.violate(GONE, f"{ledger.ledger_id} has no metadata")
-            return
-        digest = Digest(DigestType.CRC32C, ledger.password)
-        for entry_id in ledger.acked:
-            ensemble = metadata.segments[metadata.segment_index(entry_id)].ensemble
-            holders = [ensemble[index] for index in write_set(entry_id, ledger.ensemble_size, ledger.write_quorum)]
-            good = 0
-            for bookie_id in holders:
-                packed = states[bookie_id].entries.get(ledger.ledger_id, {}).get(entry_id)
-                if bookie_id in excused:
-                    good += 1
-                elif packed is not None:
-                    good += self._is_good(digest, ledger, entry_id, packed, bookie_id)
-            if good < ledger.ack_quorum:
-                self.violate(
-                    DURABLE,
-                    f"{ledger.ledger_id}: entry {entry_id} is on {good} of {holders}, Qa {ledger.ack_quorum}",
-                )
-                return
-
-    def _is_good(self, digest: Digest, ledger: LedgerHistory, entry_id: int, packed: bytes, bookie_id: str) -> bool:
-        try:
-            payload = unpack_entry(packed, digest, ledger.ledger_id, entry_id).payload
-        except DigestMismatchError as error:
-            self.violate(DURABLE, f"{bookie_id} holds a damaged entry: {error}")
-            return False
-        if payload != ledger.sent[entry_id]:
-            self.violate(DURABLE, f"{bookie_id} holds other bytes of {ledger.ledger_id}:{entry_id}")
-            return False
-        return True
+        for checker, text in durable_problems(self.cluster, self.history, self.checkers):
+            self.violate(checker, text)
 
     def violate(self, checker: str, text: str) -> None:
         self.world.note("checker", f"{checker}: {text}")

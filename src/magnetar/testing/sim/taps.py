@@ -65,7 +65,10 @@ class Tap:
         self._channel.write_lac(ledger_id, body, master_key, done)
 
     def read_lac(self, ledger_id: int, done: LacDone) -> None:
-        self._channel.read_lac(ledger_id, done)
+        def answered(code: int, body: bytes | None, entry: bytes | None) -> None:
+            self._pass("lac answered", ledger_id, -1, lambda: done(code, body, entry))
+
+        self._pass("lac sent", ledger_id, -1, lambda: self._channel.read_lac(ledger_id, answered))
 
     def _pass(self, what: str, ledger_id: int, entry_id: int, go: Callable[[], None]) -> None:
         if self._moments.listeners:

@@ -76,6 +76,7 @@ class Workload:
         )
         checkers = self._checkers
         box = [-1]
+        lac = writer.last_add_confirmed
 
         def done(error: MagnetarError | None) -> None:
             if error is None:
@@ -85,7 +86,7 @@ class Workload:
 
         box[0] = writer.append(payload, done)
         if box[0] >= 0:
-            checkers.sent(ledger, box[0], payload)
+            checkers.sent(ledger, box[0], payload, lac)
 
     async def _finish(self, node: ClientNode, writer: LedgerWriter, ledger: LedgerHistory, rng: random.Random) -> None:
         """Close it, or walk away and leave it to somebody's recovery."""
@@ -138,6 +139,7 @@ class Workload:
 
     async def open(self, node: ClientNode, ledger: LedgerHistory, recover: bool) -> LedgerReader | None:
         """A reader that the checkers have seen; None when it cannot be had now."""
+        floor = ledger.known_lac
         try:
             reader = await node.client.open_ledger(ledger.ledger_id, recover=recover, password=ledger.password)
         except NoSuchLedgerError:
@@ -151,7 +153,7 @@ class Workload:
             self._checkers.closed(ledger, reader.last_add_confirmed, reader.length)
         else:
             self._history.count("opened open")
-            self._checkers.open_read(ledger, reader.last_add_confirmed)
+            self._checkers.open_read(ledger, reader.last_add_confirmed, floor)
         return reader
 
     # ---- Readers
