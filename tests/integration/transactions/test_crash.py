@@ -141,17 +141,18 @@ class Transfers:
         self.ended[order] = commit
 
 
-def test_transfers_are_whole_whenever_the_server_dies(server: ServerProcess) -> None:
-    """Six crashes at random moments of a stream of transfers, of which every fourth is aborted and then done again."""
-    rng = random.Random(7)
-    orders = 60
+@pytest.mark.parametrize("crashes", [4, pytest.param(30, marks=pytest.mark.long)])
+def test_transfers_are_whole_whenever_the_server_dies(server: ServerProcess, crashes: int) -> None:
+    """Crashes at random moments of a stream of transfers, of which every fourth is aborted and then done again."""
+    rng = random.Random(crashes)
+    orders = 40 * crashes
     raw = RawTransactions(server.port)
     producers(raw)
     for number in range(orders):
         raw.publish(message(b"%d" % number, sequence_id=number), producer_id=0, sequence_id=number)
         raw.receipt()
     told: dict[bytes, bool] = {}
-    for _ in range(6):
+    for _ in range(crashes):
         bank = Transfers(server.port)
         timer = threading.Timer(rng.uniform(0.05, 0.6), server.kill)
         count = 0
