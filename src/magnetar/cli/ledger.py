@@ -19,7 +19,7 @@ from magnetar.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
 from magnetar.cli.bookie_access import ClusterAccess, opened_cluster
 from magnetar.cli.ledger_progress import progress_bar
 from magnetar.cli.output import emit, emit_record, json_option, on_terminal, print_json
-from magnetar.cli.store_access import StoreSource, opened_store, store_options
+from magnetar.cli.store_access import StoreSource, opened_for_reading, store_options
 
 READ_BYTES = 1024 * 1024
 """Asked for at a time."""
@@ -55,7 +55,7 @@ def list_command(source: StoreSource, bookie: str | None, as_json: bool) -> None
 
 async def _list(source: StoreSource, bookie: str | None) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
-    async with opened_store(source) as store:
+    async with opened_for_reading(source) as store:
         manager = LedgerManager(store)
         ids = sorted(await manager.list_ids())
         with progress_bar("ledgers", len(ids)) as advance:
@@ -127,7 +127,7 @@ def show_command(source: StoreSource, ledger_id: int, as_json: bool) -> None:
 
 
 async def _show(source: StoreSource, ledger_id: int) -> LedgerMetadata:
-    async with opened_store(source) as store:
+    async with opened_for_reading(source) as store:
         metadata, _ = await LedgerManager(store).read(ledger_id)
         return metadata
 

@@ -239,13 +239,15 @@ async def test_recover_copies_by_itself_and_force_frees_a_bookie_that_serves(sit
     assert await site.cluster.store.children(paths.UNDERREPLICATION_LOCKS_PATH) == []
 
 
-async def test_a_standalone_servers_directory_is_read_while_it_is_stopped(tmp_path: Path) -> None:
+async def test_a_running_standalone_server_is_looked_into_and_a_stopped_one_read(tmp_path: Path) -> None:
     data_dir = tmp_path / "data"
     where = ["--data-dir", str(data_dir)]
     server = ServerProcess(data_dir).start()
     try:
         await run("produce", "t", "-m", "hello", "--url", server.service_url)
         code, text = await asyncio.to_thread(run_here, "ledger", "list", *where)
+        assert (code, "public/default/persistent/t" in text) == (0, True), text
+        code, text = await asyncio.to_thread(run_here, "ledger", "verify", "--all", *where)
         assert (code, "stop it first" in text) == (1, True), text
     finally:
         server.stop()
