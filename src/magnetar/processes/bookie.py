@@ -6,6 +6,7 @@ import os
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from magnetar.admin.http_server import HttpServer
@@ -18,10 +19,12 @@ from magnetar.bookkeeper.bookie.bookie import Bookie
 from magnetar.bookkeeper.bookie.disk import Disk
 from magnetar.bookkeeper.bookie.server import BookieServer
 from magnetar.bookkeeper.client.ledger_manager import LedgerManager
-from magnetar.bookkeeper.cluster import MetadataCookies, initialize_cluster
+from magnetar.bookkeeper.cluster import MetadataCookies, initialize_cluster, instance_id
+from magnetar.bookkeeper.errors import ClusterLayoutError
 from magnetar.bookkeeper.ledger_homes import MetadataLedgerHomes
 from magnetar.bookkeeper.registration import BookieRegistration
 from magnetar.bookkeeper.service_info import BOOKIE_RPC, BookieServiceInfo, Endpoint
+from magnetar.metadata.store import MetadataStore
 from magnetar.processes.autorecovery import open_autorecovery
 from magnetar.processes.autorecovery_http import autorecovery_families
 from magnetar.processes.bookie_config import bookie_config
@@ -61,11 +64,11 @@ class BookieProcess(Composition):
         bookie_id = config.bookie_id or f"{config.advertised_host}:{listener.port}"
         prepare_directory(config.data_dir)
         metadata = await open_metadata(config.metadata_service_uri, config.zk_timeout_ms / 1000, clock, stack)
-        instance_id = await initialize_cluster(metadata, rng)
+        instance = await initialize_cluster(metadata, rng)
         manager = LedgerManager(metadata)
         self.bookie = Bookie(
             replace(
-                bookie_config(config, config.data_dir.absolute(), bookie_id, instance_id),
+                bookie_config(config, config.data_dir.absolute(), bookie_id, instance),
                 journal_dir=_path(config.journal_directory),
                 ledger_dir=_path(config.ledger_directory),
                 boot_id=_boot_id(),
@@ -73,7 +76,7 @@ class BookieProcess(Composition):
             clock=clock,
             disk=self._disk,
             rng=random.Random(rng.random()),
-            list_ledgers=manager.list_ids,
+            list_ledgers=partial(list_ledgers, metadata, manager, instance),
             ledger_exists=manager.exists,
             homes=MetadataLedgerHomes(metadata, bookie_id),
             cookie_store=MetadataCookies(metadata),
@@ -134,6 +137,17 @@ def _boot_id() -> str:
 
 def _path(text: str) -> Path | None:
     return Path(text).absolute() if text else None
+
+
+async def list_ledgers(metadata: MetadataStore, manager: LedgerManager, instance: str) -> list[int]:
+    """For garbage collection. Raises ClusterLayoutError when this is not the bookie's cluster any more: a metadata store that was
+    emptied or exchanged lists no ledger, and the bookie would delete all it has."""
+    found = await manager.list_ids()
+    if (now := await instance_id(metadata)) != instance:
+        raise ClusterLayoutError(
+            f"the metadata store is of cluster {now}, not of {instance}: correct it; nothing is deleted"
+        )
+    return found
 
 
 async def run(config: BookieProcessConfig) -> int:

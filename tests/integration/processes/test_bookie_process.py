@@ -17,7 +17,7 @@ import pytest
 
 from magnetar.base.clock import SystemClock
 from magnetar.base.errors import StartupError
-from magnetar.base.process_config import BookieProcessConfig, MetadataServerConfig
+from magnetar.base.process_config import AutorecoveryConfig, BookieProcessConfig, MetadataServerConfig
 from magnetar.bookkeeper.bookie.disk import DiskSpace, OsDisk
 from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.client.ledger_manager import LedgerManager
@@ -26,6 +26,7 @@ from magnetar.bookkeeper.errors import CookieError, NotEnoughBookiesError, Regis
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState, Segment
 from magnetar.metadata import paths
 from magnetar.metadata.store import MetadataStore
+from magnetar.processes.autorecovery import AutorecoveryProcess
 from magnetar.processes.bookie import BookieProcess
 from magnetar.processes.ledger_client import open_ledger_client
 from magnetar.processes.metadata_access import open_metadata
@@ -193,6 +194,28 @@ async def test_garbage_is_what_the_metadata_does_not_have_or_gives_to_others(wor
         await until(lambda: _is(locks, []), "the replication lock is given back")
 
 
+async def test_a_metadata_store_that_was_emptied_or_exchanged_deletes_nothing(world: World) -> None:
+    async with world.bookie() as bookie:
+        client = await world.client()
+        writer = await client.create_ledger()
+        stored = asyncio.Event()
+        writer.append(b"x", lambda error: stored.set())
+        await asyncio.wait_for(stored.wait(), 10)
+        await writer.close()
+        await client.delete_ledger(writer.ledger_id)  # as far as the store can tell
+        node = await world.store.get(paths.INSTANCE_ID_PATH)
+        assert node is not None
+        await world.store.delete(paths.INSTANCE_ID_PATH)
+        await bookie.bookie.collect_garbage()
+        await world.store.put(paths.INSTANCE_ID_PATH, b"another")
+        await bookie.bookie.collect_garbage()
+        assert bookie.bookie.ledger_ids() == [writer.ledger_id]
+        assert bookie.bookie.statistics().garbage_collections_failed_total == 2
+        await world.store.put(paths.INSTANCE_ID_PATH, node.value)
+        await bookie.bookie.collect_garbage()
+        assert bookie.bookie.ledger_ids() == []
+
+
 async def test_its_name_is_taken(world: World, tmp_path: Path) -> None:
     async with world.bookie("b1", bookie_id="one") as bookie:
         with pytest.raises(CookieError, match="its directories are empty"):
@@ -251,3 +274,17 @@ async def _fresh_ledger(world: World) -> None:
     async with AsyncExitStack() as stack:
         client, _ = await open_ledger_client(world.store, SystemClock(), random.Random(7), stack)
         await client.create_ledger()
+
+
+async def test_auto_recovery_inside_a_bookie_and_in_a_process(world: World) -> None:
+    async with world.bookie(auto_recovery_daemon_enabled=True) as bookie:
+        await until(lambda: _says(bookie.urls[1], "autorecovery_auditor_elected 1\n"), "its auditor is elected")
+    config = AutorecoveryConfig(http_port=0, metadata_service_uri=world.url, zk_timeout_ms=SESSION_MS)
+    async with AutorecoveryProcess(config) as recovery:
+        (url,) = recovery.urls
+        assert await http(url, "/healthz") == (200, "ok\n")
+        await until(lambda: _says(url, "autorecovery_auditor_elected 1\n"), "it is elected after the other has gone")
+
+
+async def _says(url: str, line: str) -> bool:
+    return line in (await http(url, "/metrics"))[1]
