@@ -141,7 +141,7 @@ class Transfers:
         self.ended[order] = commit
 
 
-@pytest.mark.parametrize("crashes", [4, pytest.param(30, marks=pytest.mark.long)])
+@pytest.mark.parametrize("crashes", [4, pytest.param(30, marks=[pytest.mark.long, pytest.mark.timeout(900)])])
 def test_transfers_are_whole_whenever_the_server_dies(server: ServerProcess, crashes: int) -> None:
     """Crashes at random moments of a stream of transfers, of which every fourth is aborted and then done again."""
     rng = random.Random(crashes)
