@@ -34,3 +34,17 @@ class StateSchemaError(PipelineError, InvalidArgumentError):
     """Rows do not have the columns of their table."""
 
     slug = "state-schema"
+
+
+class ChangelogError(PipelineError, InvalidArgumentError):
+    """Changes do not fit each other, their columns or the rows they change: one is missing, doubled or from elsewhere."""
+
+    slug = "changelog"
+    retriable = False
+
+
+class AggregateOverflowError(PipelineError):
+    """A sum of whole numbers left 64 bits; sum a decimal or a double instead."""
+
+    slug = "aggregate-overflow"
+    retriable = False

@@ -194,3 +194,18 @@ def test_manifests_come_back_as_they_were(tmp_path: Path) -> None:
     data = site.manifest.to_bytes()
     assert Manifest.from_bytes("m", data) == site.manifest
     assert ManifestStore(site.files, SystemClock()).latest() == site.manifest
+
+
+def test_rows_of_a_group_share_a_vnode(tmp_path: Path) -> None:
+    table = StateTable(8, "g", TABLE.schema, ("k", "n"), VNODES, ("k",))
+    assert StateTable.from_description(table.describe()) == table
+    found = table.with_vnodes(pa.table({"k": ["a", "b"] * 20, "n": range(40), "v": [0.0] * 40}), PUT)
+    assert found.group_by("k").agg(polars.col(VNODE).n_unique())[VNODE].to_list() == [1, 1]
+    files = StateFiles(str(tmp_path))
+    run = write_run(files, table, found, level=0, oldest=1, newest=1, vnode_bits=ALL)
+    rows = read_arrow(files, TableState(table, (run,)), range(VNODES), pa.table({"k": ["a"]}))
+    assert sorted(rows["n"].to_pylist()) == list(range(0, 40, 2))
+    one_vnode = StateTable(9, "all", TABLE.schema, ("k", "n"), VNODES, ())
+    assert set(one_vnode.with_vnodes(pa.table({"k": ["a"], "n": [1], "v": [0.0]}), PUT)[VNODE]) == {0}
+    with pytest.raises(StateSchemaError, match="first columns"):
+        StateTable(8, "g", TABLE.schema, ("k", "n"), VNODES, ("n",))

@@ -17,7 +17,8 @@ from magnetar.pipeline.state.table import DELETE, OP, VNODE, StateTable, as_arro
 def read_slices(
     files: StateFiles, state: TableState, vnodes: Iterable[int], keys: pa.Table | None = None
 ) -> pl.DataFrame:
-    """The live rows of these vnodes with `_vnode`, in storage order. `keys`: only rows with these key columns' values.
+    """The live rows of these vnodes with `_vnode`, in storage order. `keys`: only rows with these values in these key
+    columns, which are at least those that the table is distributed by.
 
     Raises DamagedStateError.
     """
@@ -25,7 +26,7 @@ def read_slices(
     bits = vnode_set.of(vnodes)
     wanted = None
     if keys is not None:
-        wanted = as_frame(keys.select(list(table.key))).with_columns(
+        wanted = as_frame(keys.select([name for name in table.key if name in keys.column_names])).with_columns(
             pl.Series(VNODE, table.vnodes_of(keys), dtype=pl.UInt16)
         )
         bits &= vnode_set.of(int(vnode) for vnode in wanted[VNODE].unique())
@@ -68,4 +69,4 @@ def _part(files: StateFiles, table: StateTable, run: RunInfo, bits: int, wanted:
     found = read_run(files, table, run, bits)
     if wanted is None or not found.height:
         return found
-    return found.join(wanted, on=[VNODE, *table.key], how="semi", nulls_equal=True, maintain_order="left")
+    return found.join(wanted, on=wanted.columns, how="semi", nulls_equal=True, maintain_order="left")

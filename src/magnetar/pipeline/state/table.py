@@ -27,13 +27,18 @@ TABLE_ID_MAX: Final = 2**32 - 1
 
 @dataclass(frozen=True)
 class StateTable:
-    """`schema`: key and value columns; `key`: their names that make a row unique (none: one row, vnode 0)."""
+    """`schema`: key and value columns; `key`: their names that make a row unique (none: one row, vnode 0).
+
+    `distribution`: the first columns of the key, whose values decide the vnode, where that is not the whole key: rows of one group
+    lie together. Empty: all rows in vnode 0.
+    """
 
     table_id: int
     name: str
     schema: pa.Schema
     key: tuple[str, ...]
     vnode_count: int = DEFAULT_VNODES
+    distribution: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         check_vnode_count(self.vnode_count)
@@ -42,6 +47,10 @@ class StateTable:
         missing = [name for name in self.key if name not in self.schema.names]
         if missing:
             raise StateSchemaError(f"table {self.name}: key column {missing[0]!r} is not among {self.schema.names}")
+        if self.distributed_by != self.key[: len(self.distributed_by)]:
+            raise StateSchemaError(
+                f"table {self.name}: rows lie by the first columns of the key {list(self.key)}, not by {list(self.distributed_by)}"
+            )
         for name in (VNODE, OP):
             if name in self.schema.names:
                 raise StateSchemaError(f"table {self.name}: {name} is the storage's own column; rename it")
@@ -52,15 +61,20 @@ class StateTable:
         return f"tables/{self.table_id:08x}"
 
     @property
+    def distributed_by(self) -> tuple[str, ...]:
+        """The columns whose values decide the vnode."""
+        return self.key if self.distribution is None else self.distribution
+
+    @property
     def stored_schema(self) -> pa.Schema:
         """What a run holds: the vnode, the columns, and whether the row is there or gone."""
         return pa.schema([pa.field(VNODE, pa.uint16(), False), *self.schema, pa.field(OP, pa.int8(), False)])
 
     def vnodes_of(self, rows: pa.Table) -> Any:
-        """The vnode of every row (numpy uint16) by its key columns."""
-        if not self.key:
+        """The vnode of every row (numpy uint16) by the columns it is distributed by."""
+        if not self.distributed_by:
             return pl.zeros(rows.num_rows, pl.UInt16, eager=True).to_numpy()
-        columns = [rows.column(name).combine_chunks() for name in self.key]
+        columns = [rows.column(name).combine_chunks() for name in self.distributed_by]
         return vnodes(columns, count=self.vnode_count)
 
     def with_vnodes(self, rows: pa.Table, op: int | None = None) -> pl.DataFrame:
@@ -88,18 +102,21 @@ class StateTable:
             "schema": base64.b64encode(self.schema.serialize().to_pybytes()).decode(),
             "key": list(self.key),
             "vnode_count": self.vnode_count,
+            "distribution": None if self.distribution is None else list(self.distribution),
         }
 
     @staticmethod
     def from_description(description: dict[str, Any]) -> StateTable:
         """The table of `describe`."""
         schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(description["schema"])))
+        distribution = description.get("distribution")
         return StateTable(
             description["table_id"],
             description["name"],
             schema,
             tuple(description["key"]),
             description["vnode_count"],
+            None if distribution is None else tuple(distribution),
         )
 
 

@@ -1,0 +1,1 @@
+"""Incremental operators: pure functions from (state, changes) to (state writes, changes). No Spark, no I/O; frames are polars'."""

@@ -1,0 +1,136 @@
+"""GROUP BY: partial results where they are exact, the groups' rows where they are not.
+
+Partial results (one state row a group) serve append-only input unless something distinct is counted, and retracting input as long as
+all calls can be subtracted exactly: counts, sums and averages of whole numbers. Everything else keeps the input rows and recomputes the
+groups that changed. A group without rows has no result; neither has an ungrouped aggregate of nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+import pyarrow as pa
+
+from magnetar.hashing.vnode import DEFAULT_VNODES
+from magnetar.pipeline.errors import ChangelogError, StateSchemaError
+from magnetar.pipeline.operators import aggregate_calls
+from magnetar.pipeline.operators.aggregate_calls import ROWS, Call
+from magnetar.pipeline.operators.changelog import (
+    checked,
+    difference,
+    empty,
+    key_of,
+    keyed,
+    matching,
+    require_append_only,
+)
+from magnetar.pipeline.operators.operator import INPUT, Deltas, EpochContext, Keys, Operator, OperatorResult, Slices
+from magnetar.pipeline.operators.recompute import RecomputeGroups
+from magnetar.pipeline.operators.stored_rows import StoredRows, puts_and_deletes
+from magnetar.pipeline.state.table import StateTable
+
+
+def aggregate(
+    table_id: int,
+    name: str,
+    schema: pa.Schema,
+    group: Sequence[str],
+    calls: Sequence[Call],
+    *,
+    append_only: bool,
+    row_key: Sequence[str] = (),
+    vnode_count: int = DEFAULT_VNODES,
+) -> MergedAggregate | RecomputeGroups:
+    """The cheapest exact operator for these calls. `row_key`: what makes an input row unique, needed where rows are kept.
+
+    StateSchemaError for columns and functions that do not exist, or a row key that is missing.
+    """
+    outputs = [pa.field(call.name, call.value_type(schema)) for call in calls]
+    missing = [column for column in group if column not in schema.names]
+    if missing:
+        raise StateSchemaError(f"GROUP BY {missing[0]}: the input has the columns {schema.names}")
+    output = pa.schema([*(schema.field(column) for column in group), *outputs])
+    if len(set(output.names)) < len(output.names):
+        raise StateSchemaError(f"the result's columns {output.names} have a name twice; give aliases")
+    merges = all(call.function != "count_distinct" if append_only else call.subtracts(schema) for call in calls)
+    if merges:
+        return MergedAggregate(table_id, name, schema, output, group, calls, append_only, vnode_count)
+    if not row_key:
+        raise StateSchemaError(f"aggregate {name} keeps its input rows, so the input needs a key")
+    rows = StoredRows(table_id, name, schema, group, row_key, vnode_count)
+    return RecomputeGroups(rows, output, group, lambda found: aggregate_calls.over_rows(calls, found, group, schema))
+
+
+class MergedAggregate:
+    """One partial result a group, into which those of each delta are merged."""
+
+    def __init__(
+        self,
+        table_id: int,
+        name: str,
+        schema: pa.Schema,
+        output_schema: pa.Schema,
+        group: Sequence[str],
+        calls: Sequence[Call],
+        append_only: bool,
+        vnode_count: int,
+    ) -> None:
+        self.schema = schema
+        self.output_schema = output_schema
+        self.output_key = tuple(group)
+        self._calls = tuple(calls)
+        self._append_only = append_only
+        partials = aggregate_calls.partial_schema(calls, group, schema)
+        self._table = StateTable(table_id, name, partials, self.output_key, vnode_count)
+
+    def state_tables(self) -> list[StateTable]:
+        return [self._table]
+
+    def keys_needed(self, deltas: Deltas, context: EpochContext) -> Keys:
+        if not self.output_key:
+            return {self._table.table_id: None}
+        delta = checked(deltas.get(INPUT), self.schema)
+        return {self._table.table_id: delta.select(self.output_key).unique(maintain_order=True)}
+
+    def apply(self, state: Slices, deltas: Deltas, context: EpochContext) -> OperatorResult:
+        delta = checked(deltas.get(INPUT), self.schema)
+        if self._append_only:
+            require_append_only(delta, f"aggregate {self._table.name}")
+        group = self.output_key
+        change = self._conform(aggregate_calls.partial(self._calls, delta, group, self.schema))
+        stored = state.get(self._table.table_id)
+        old = empty(self._table.schema) if stored is None else stored.select(self._table.schema.names)
+        old = matching(old, change.select(keyed(change, group)))
+        new = self._conform(aggregate_calls.merged(self._calls, [old, change], group, self.schema))
+        self._check(new)
+        gone, new = new.filter(pl.col(ROWS) == 0), new.filter(pl.col(ROWS) > 0)
+        gone = matching(gone, old.select(keyed(old, group)))
+        changelog = difference(self.results(old), self.results(new), group)
+        return OperatorResult({self._table.table_id: puts_and_deletes(new, gone, group)}, changelog)
+
+    def results(self, stored: pl.DataFrame) -> pl.DataFrame:
+        """The output rows of these state rows."""
+        return aggregate_calls.finished(self._calls, stored, self.output_key, self.schema)
+
+    def _conform(self, partials: pl.DataFrame) -> pl.DataFrame:
+        return partials.select(self._table.schema.names)
+
+    def _check(self, new: pl.DataFrame) -> None:
+        """What is left of a group must be possible: no count below 0, and nothing left of no rows."""
+        counts = [name for name in new.columns if name == ROWS or (name.startswith("_p") and name.endswith("_n"))]
+        sums = [name for name in new.columns if name.startswith("_p") and name.endswith("_sum")]
+        wrong = pl.any_horizontal(pl.col(name) < 0 for name in counts)
+        if not self._append_only:
+            nothing = pl.col(ROWS) == 0
+            wrong |= nothing & pl.any_horizontal(pl.col(name) != 0 for name in [*counts, *sums])
+        found = new.filter(wrong)
+        if found.height:
+            raise ChangelogError(
+                f"rows are taken away that were never there, in the group {key_of(found, self.output_key)}"
+            )
+
+
+def _is_operator(merged: MergedAggregate, recomputed: RecomputeGroups) -> tuple[Operator, Operator]:
+    """For the type checker: both are operators."""
+    return merged, recomputed

@@ -1,0 +1,82 @@
+"""What every operator is, and how whoever runs one calls it.
+
+Once an epoch and unit: ask `keys_needed`, read those rows of its state tables (`read_slices(..., keys)` for the unit's vnodes; None
+stands for all rows of these vnodes), call `apply`, write `writes` (`rows_to_write` makes them a run's rows) and the changelog. An
+operator holds nothing between calls, so an epoch that is repeated with the same input gives the same rows in the same order.
+
+A changelog is a frame with `_change` and the columns (`changelog.py`). Deltas are changelogs, one for each input by name. They hold
+only rows whose vnode by `StateTable.distributed_by` is the unit's; a change that moves a row from one group to another is therefore
+the removal in one unit and the addition in another. Unless an operator says otherwise the order of a delta's rows means nothing, so a
+shuffle may change it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+import polars as pl
+import pyarrow as pa
+
+from magnetar.pipeline.state.table import OP, StateTable, as_arrow
+
+INPUT: Final = "input"
+"""The name of the only input of operators with one."""
+LEFT: Final = "left"
+RIGHT: Final = "right"
+
+Deltas = Mapping[str, pl.DataFrame]
+"""By input; a missing one is empty."""
+
+Slices = Mapping[int, pl.DataFrame]
+"""Live rows by table id, with or without `_vnode`; at least those with the keys needed. A missing one is empty."""
+
+Keys = Mapping[int, pl.DataFrame | None]
+"""By table id: the values of some key columns, or None for all rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpochContext:
+    """The epoch's facts. Times in microseconds since 1970, from the manifest before the epoch so that a repetition sees the same ones.
+
+    `watermark_us`: no more rows are expected from before it. `previous_watermark_us`: what the epoch before had.
+    """
+
+    epoch: int
+    now_us: int
+    watermark_us: int | None = None
+    previous_watermark_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorResult:
+    """`writes`: rows with `_op` by table id, each key at most once. `changelog`: in an order that only its rows decide."""
+
+    writes: Mapping[int, pl.DataFrame]
+    changelog: pl.DataFrame
+    counters: Mapping[str, int] = field(default_factory=dict)
+
+
+class Operator(Protocol):
+    """An incremental operator. `output_key`: the columns that make a row of the output unique."""
+
+    @property
+    def output_schema(self) -> pa.Schema: ...
+
+    @property
+    def output_key(self) -> tuple[str, ...]: ...
+
+    def state_tables(self) -> list[StateTable]: ...
+
+    def keys_needed(self, deltas: Deltas, context: EpochContext) -> Keys: ...
+
+    def apply(self, state: Slices, deltas: Deltas, context: EpochContext) -> OperatorResult:
+        """Raises ChangelogError when a delta does not fit its columns or the state."""
+        ...
+
+
+def rows_to_write(table: StateTable, writes: pl.DataFrame) -> pl.DataFrame:
+    """An operator's writes as `write_run` takes them: with vnodes, in storage order."""
+    schema = pa.schema([*table.schema, pa.field(OP, pa.int8(), False)])
+    return table.with_vnodes(as_arrow(table, writes, schema))
