@@ -16,12 +16,16 @@ class Cluster:
         self.world = world
         self.bookies: list[BookieNode] = []
         self.clients: list[ClientNode] = []
+        self.helpers: list[ClientNode] = []
+        """Processes of auto-recovery."""
+        self.lost: set[str] = set()
+        """Bookies that never come back: what was on them has to be copied."""
         self.given_up: set[str] = set()
         """Bookies whose data may be gone for good: nobody waits for them."""
 
     @property
     def nodes(self) -> list[Node]:
-        return [*self.bookies, *self.clients]
+        return [*self.bookies, *self.clients, *self.helpers]
 
     @property
     def expected(self) -> list[BookieNode]:

@@ -53,24 +53,37 @@ def durable_state(node: BookieNode) -> Durable:
     return found
 
 
-def durable_problems(cluster: Cluster, history: History, checkers: Checkers) -> list[tuple[str, str]]:
-    """(checker, text) for every acknowledged entry that is not on Qa bookies of its ensemble, and every damaged copy."""
+def durable_problems(
+    cluster: Cluster, history: History, checkers: Checkers, repaired: bool = False
+) -> list[tuple[str, str]]:
+    """(checker, text) for every acknowledged entry that is not on Qa bookies of its ensemble (`repaired`: on Qw, none of them
+    lost), and every damaged copy."""
     problems: list[tuple[str, str]] = []
     states = {bookie.bookie_id: durable_state(bookie) for bookie in cluster.bookies}
-    excused = {bookie.bookie_id for bookie in cluster.bookies if bookie.name in cluster.given_up}
+    given_up = cluster.given_up - cluster.lost if repaired else cluster.given_up
+    excused = {bookie.bookie_id for bookie in cluster.bookies if bookie.name in given_up}
+    if repaired:
+        for bookie in cluster.bookies:
+            if bookie.name in cluster.lost:
+                states[bookie.bookie_id] = Durable()
     for bookie_id, state in states.items():
         if state.problem is not None and bookie_id not in excused:
             problems.append((DURABLE, f"{bookie_id} could not start after a power cut: {state.problem}"))
     for ledger in history.ledgers.values():
         if not ledger.deleted:
-            problem = _ledger_problem(ledger, checkers.metadata(ledger.ledger_id), states, excused)
+            copies = ledger.write_quorum if repaired else ledger.ack_quorum
+            problem = _ledger_problem(ledger, checkers.metadata(ledger.ledger_id), states, excused, copies)
             if problem is not None:
                 problems.append(problem)
     return problems
 
 
 def _ledger_problem(
-    ledger: LedgerHistory, metadata: LedgerMetadata | None, states: dict[str, Durable], excused: set[str]
+    ledger: LedgerHistory,
+    metadata: LedgerMetadata | None,
+    states: dict[str, Durable],
+    excused: set[str],
+    copies: int,
 ) -> tuple[str, str] | None:
     if metadata is None:
         return GONE, f"{ledger.ledger_id} has no metadata"
@@ -88,8 +101,8 @@ def _ledger_problem(
                 if problem is not None:
                     return DURABLE, f"{bookie_id}: {problem}"
                 good += 1
-        if good < ledger.ack_quorum:
-            where = f"{good} of {holders}, Qa {ledger.ack_quorum}"
+        if good < copies:
+            where = f"{good} of {holders}, {copies} copies are due"
             return DURABLE, f"{ledger.ledger_id}: entry {entry_id} is on {where}"
     return None
 

@@ -86,7 +86,7 @@ class Nemesis:
         return self._rng.choice(up) if up and len(down) < self._scenario.down_max else None
 
     def _client(self) -> ClientNode | None:
-        up = [client for client in self._cluster.clients if client.running]
+        up = [client for client in (*self._cluster.clients, *self._cluster.helpers) if client.running]
         return self._rng.choice(up) if up else None
 
     def _any(self) -> Node | None:
@@ -217,11 +217,13 @@ class Nemesis:
             self._cluster.given_up.add(self.victim.name)
             self.victim.cut_power()
             self.victim.machine.medium.wipe()
+            self._cluster.lost.add(self.victim.name)
             self._later(self.victim.start)
 
     def bookie_loss(self) -> None:
         self._cluster.given_up.add(self.victim.name)
-        self.victim.stays_down = True
+        self._cluster.lost.add(self.victim.name)
+        self.victim.gone = True
         self.victim.cut_power()
 
     # ---- Aimed

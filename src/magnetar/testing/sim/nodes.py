@@ -86,6 +86,8 @@ class Node:
         self.machine: Machine = world.machine(name)
         self.process: Process | None = None
         self.starts = 0
+        self.gone = False
+        """It burned down: nothing starts it again."""
         self.store: SimMetadataStore
         self.session_timeout_s = 4.0
 
@@ -96,7 +98,7 @@ class Node:
 
     def start(self) -> None:
         """Begin the program; nothing when it is running already."""
-        if self.process is not None and self.process.alive:
+        if self.gone or (self.process is not None and self.process.alive):
             return
         self.world.power_on(self.machine)
         self.starts += 1

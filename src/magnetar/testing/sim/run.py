@@ -7,9 +7,11 @@ import time
 from dataclasses import dataclass, field
 
 from magnetar.base.errors import MagnetarError
+from magnetar.bookkeeper.autorecovery.config import AutoRecoveryConfig
+from magnetar.bookkeeper.autorecovery.service import AutoRecovery
 from magnetar.bookkeeper.cluster import initialize_cluster
 from magnetar.bookkeeper.errors import NoSuchLedgerError
-from magnetar.testing.sim.checkers import CRASH, LIVE, READABLE, Checkers
+from magnetar.testing.sim.checkers import CRASH, LIVE, READABLE, REPAIRED, Checkers
 from magnetar.testing.sim.cluster import Cluster
 from magnetar.testing.sim.durable import durable_problems
 from magnetar.testing.sim.faults import Nemesis
@@ -22,6 +24,9 @@ from magnetar.testing.sim.world import World, until
 
 SETTLE_S = 60.0
 """After healing, everything must be back within this."""
+
+REPAIR_S = 120.0
+"""And everything copied that was lost."""
 
 RUN_LIMIT_S = 1800.0
 
@@ -97,12 +102,15 @@ class Run:
             ("reader", scenario.readers, self.workload.read),
         ):
             self.cluster.clients += [ClientNode(world, f"{kind}-{number + 1}", work) for number in range(count)]
+        self.cluster.helpers = [
+            ClientNode(world, f"autorecovery-{number + 1}", self._recover) for number in range(scenario.autorecovery)
+        ]
         skew = world.rng("skew")
         for one in self.cluster.nodes:
             one.session_timeout_s = scenario.session_timeout_s
             one.machine.clock.offset_ms = skew.randint(-scenario.skew_ms, scenario.skew_ms)
         if scenario.aims:
-            for client in self.cluster.clients:
+            for client in (*self.cluster.clients, *self.cluster.helpers):
                 client.tapped = True
 
     async def main(self) -> None:
@@ -112,7 +120,7 @@ class Run:
             bookie.start()
         await until(lambda: all(bookie.serving for bookie in self.cluster.bookies), SETTLE_S)
         nemesis = Nemesis(self.cluster, self.scenario, self.history)
-        for client in self.cluster.clients:
+        for client in (*self.cluster.clients, *self.cluster.helpers):
             client.start()
         strikes = self.world.loop.spawn(self.world.loop.outside, nemesis.run(), "nemesis")
         await self._disturbed(self.scenario.duration_s)
@@ -120,6 +128,15 @@ class Run:
         nemesis.stop()
         await self._heal()
         await self._verify()
+
+    async def _recover(self, node: ClientNode) -> None:
+        """The program of an auto-recovery process."""
+        assert node.process is not None
+        rng = self.world.rng(f"{node.process.name} autorecovery")
+        config = AutoRecoveryConfig(**self.scenario.recovery)
+        clock = node.machine.clock
+        async with AutoRecovery(node.store, node.client, node.directory, clock, rng, config, node.process.name):
+            await asyncio.Event().wait()
 
     async def _disturbed(self, duration_s: float) -> None:
         """Let it happen; look at the disks now and then."""
@@ -156,6 +173,7 @@ class Run:
             if not ledger.deleted:
                 await self.world.loop.spawn(node.process, self._verify_ledger(node, ledger))
         self.check_disks()
+        await self._verify_repair()
         await self.world.loop.spawn(node.process, self._verify_liveness(node))
 
     async def _verify_ledger(self, node: ClientNode, ledger: LedgerHistory) -> None:
@@ -179,6 +197,19 @@ class Run:
                 self.violate(READABLE, f"{ledger.ledger_id} of 0..{reader.last_add_confirmed}: {problem}")
                 return
             await asyncio.sleep(1.0)
+
+    async def _verify_repair(self) -> None:
+        """Auto-recovery brings every acknowledged entry back to Qw bookies, where there are enough of them."""
+        there = len(self.cluster.bookies) - len(self.cluster.lost)
+        if not self.cluster.helpers or any(size > there for size, _, _ in self.scenario.quorums):
+            return
+        deadline_s = self.world.loop.now_s + REPAIR_S
+        while problems := durable_problems(self.cluster, self.history, self.checkers, repaired=True):
+            if self.world.loop.now_s > deadline_s:
+                for _, text in problems:
+                    self.violate(REPAIRED, text)
+                return
+            await asyncio.sleep(2.0)
 
     async def _verify_liveness(self, node: ClientNode) -> None:
         """A new ledger over every bookie that is there."""

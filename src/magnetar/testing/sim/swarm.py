@@ -120,6 +120,10 @@ class Scenario:
     down_max: int = 1
     """Bookies that faults may have down at a time; `all power` does not count."""
     aims: tuple[Aim, ...] = ()
+    autorecovery: int = 0
+    """Processes that audit and re-replicate."""
+    recovery: dict[str, Any] = field(default_factory=dict)
+    """Their settings (`AutoRecoveryConfig`)."""
     bookie: dict[str, Any] = field(default_factory=dict)
     """Settings of the bookies (`BookieConfig`)."""
 
@@ -178,12 +182,30 @@ def scenario(seed: str) -> Scenario:
         down_max=rng.choice((1, 1, 2)),
         aims=aims,
         bookie=_bookie(rng),
+        autorecovery=rng.choice((0, 0, 1, 2)),
+        recovery=_recovery(rng),
     )
 
 
 def quiet(scenario: Scenario) -> Scenario:
     """The same without any fault."""
     return replace(scenario, faults=(), aims=())
+
+
+def _recovery(rng: random.Random) -> dict[str, Any]:
+    return {
+        "lost_bookie_recovery_delay_s": rng.choice((0, 0, 2)),
+        "auditor_periodic_bookie_check_interval_s": rng.choice((2.0, 10.0)),
+        "auditor_periodic_check_interval_s": rng.choice((0.0, 4.0)),
+        "auditor_replicas_check_interval_s": rng.choice((2.0, 10.0)),
+        "auditor_second_look_s": 3.0,
+        "open_ledger_rereplication_grace_period_s": rng.choice((0.5, 3.0)),
+        "rereplication_entry_batch_size": rng.choice((1, 10, 64)),
+        "failed_ledger_backoff_s": 0.5,
+        "failed_ledger_backoff_max_s": 4.0,
+        "poll_interval_s": 1.0,
+        "read_timeout_s": rng.choice((2.0, 10.0)),
+    }
 
 
 def _bookie(rng: random.Random) -> dict[str, Any]:
