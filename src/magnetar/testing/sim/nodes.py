@@ -16,6 +16,7 @@ from magnetar.bookkeeper.bookie.bookie import Bookie, BookieExecutors
 from magnetar.bookkeeper.bookie.config import BookieConfig
 from magnetar.bookkeeper.bookie.server import BookieServer
 from magnetar.bookkeeper.client.bookies import BookieDirectory
+from magnetar.bookkeeper.client.channel_options import ChannelOptions
 from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.client.config import DEFAULT_CONFIG
 from magnetar.bookkeeper.client.ledger_manager import LedgerManager
@@ -244,6 +245,7 @@ class ClientNode(Node):
         self.finished = False
         """The work is done."""
         self.config = DEFAULT_CONFIG
+        self.channel_options = ChannelOptions()
         self.tapped = False
         """Requests and answers are told as moments, and pass `gate`."""
         self.gate: Gate | None = None
@@ -263,7 +265,7 @@ class ClientNode(Node):
         rng = self.world.rng(f"{process.name} product")
         clock = self.machine.clock
         self.directory = TappedDirectory(self, process) if self.tapped else BookieDirectory(clock=clock)
-        bookies = RemoteBookies(self.store, self.directory, self.network, clock, rng)
+        bookies = RemoteBookies(self.store, self.directory, self.network, clock, rng, self.channel_options)
         async with bookies, TaskScope("ledger client") as scope:
             self.client = BookKeeperClient(self.store, self.directory, clock, rng, scope, self.config)
             self.ready.set()

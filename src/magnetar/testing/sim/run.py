@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from magnetar.base.errors import MagnetarError
 from magnetar.bookkeeper.autorecovery.config import AutoRecoveryConfig
 from magnetar.bookkeeper.autorecovery.service import AutoRecovery
+from magnetar.bookkeeper.client.channel_options import ChannelOptions
+from magnetar.bookkeeper.client.config import ClientConfig
 from magnetar.bookkeeper.cluster import initialize_cluster
 from magnetar.bookkeeper.errors import NoSuchLedgerError
 from magnetar.testing.sim.checkers import CRASH, LIVE, READABLE, REPAIRED, Checkers
@@ -105,6 +107,9 @@ class Run:
         self.cluster.helpers = [
             ClientNode(world, f"autorecovery-{number + 1}", self._recover) for number in range(scenario.autorecovery)
         ]
+        for client in (*self.cluster.clients, *self.cluster.helpers):
+            client.config = ClientConfig(**scenario.client)
+            client.channel_options = ChannelOptions(**scenario.channel)
         skew = world.rng("skew")
         for one in self.cluster.nodes:
             one.session_timeout_s = scenario.session_timeout_s

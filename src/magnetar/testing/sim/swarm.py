@@ -120,6 +120,10 @@ class Scenario:
     down_max: int = 1
     """Bookies that faults may have down at a time; `all power` does not count."""
     aims: tuple[Aim, ...] = ()
+    channel: dict[str, Any] = field(default_factory=dict)
+    """Settings of the clients' connections (`ChannelOptions`)."""
+    client: dict[str, Any] = field(default_factory=dict)
+    """Settings of the clients (`ClientConfig`)."""
     autorecovery: int = 0
     """Processes that audit and re-replicate."""
     recovery: dict[str, Any] = field(default_factory=dict)
@@ -184,12 +188,24 @@ def scenario(seed: str) -> Scenario:
         bookie=_bookie(rng),
         autorecovery=rng.choice((0, 0, 1, 2)),
         recovery=_recovery(rng),
+        channel=_channel(rng),
+        client={
+            "delay_ensemble_change": rng.random() < 0.3,
+            "explicit_lac_interval_s": rng.choice((0.0, 0.0, 0.2)),
+            "speculative_read_timeout_s": rng.choice((0.05, 2.0)),
+            "recovery_reads_under_way": rng.choice((1, 16)),
+        },
     )
 
 
 def quiet(scenario: Scenario) -> Scenario:
     """The same without any fault."""
     return replace(scenario, faults=(), aims=())
+
+
+def _channel(rng: random.Random) -> dict[str, Any]:
+    timeout_s = rng.choice((0.3, 1.0, 5.0, 5.0))
+    return {"add_timeout_s": timeout_s, "read_timeout_s": timeout_s, "connect_timeout_s": 2 * timeout_s}
 
 
 def _recovery(rng: random.Random) -> dict[str, Any]:
