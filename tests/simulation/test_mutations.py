@@ -41,7 +41,10 @@ CAUGHT_BY_SCRIPT = {
     "a recovery stores its tail on one bookie": "a recovery leaves its tail on Qa bookies",
 }
 
-CAUGHT_BY_SEEDS: dict[str, str] = {}
+CAUGHT_BY_SEEDS = {
+    "ack before fsync": "0",
+    "entries complete in any order": "0",
+}
 """Mutation -> the first of the seeds 0, 1, 2, ... that finds it."""
 
 
