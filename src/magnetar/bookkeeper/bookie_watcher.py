@@ -61,7 +61,8 @@ class BookieWatcher:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._end()
-        await self._scope.__aexit__(kind, error, trace)
+        # Without the body's exception: a task group would wrap it, and callers could not catch it by its class.
+        await self._scope.__aexit__(None, None, None)
 
     def _told(self, path: str) -> None:
         if path == RESYNC:

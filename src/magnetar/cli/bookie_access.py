@@ -21,6 +21,7 @@ from magnetar.bookkeeper.client.ledger_manager import LedgerManager
 from magnetar.cli.store_access import StoreSource, opened_store
 from magnetar.metadata.store import MetadataStore
 from magnetar.processes.bookie_config import bookie_config
+from magnetar.processes.composition import enter_alone
 from magnetar.processes.ledger_client import open_ledger_client
 from magnetar.standalone import BOOKIE_ID
 
@@ -48,20 +49,16 @@ class ClusterAccess:
 async def opened_cluster(source: StoreSource) -> AsyncIterator[ClusterAccess]:
     """Raises what `opened_store` raises."""
     clock, rng = SystemClock(), random.Random(os.urandom(16))
-    stack = AsyncExitStack()
-    try:
+    async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(opened_store(source))
         if source.data_dir is not None:
             bookies = BookieDirectory()
             await stack.enter_async_context(own_bookie(source.data_dir, bookies))
-            scope = await stack.enter_async_context(TaskScope("ledger client"))
+            scope = await enter_alone(stack, TaskScope("ledger client"))
             client = BookKeeperClient(store, bookies, clock, rng, scope)
         else:
             client, bookies = await open_ledger_client(store, clock, rng, stack)
         yield ClusterAccess(store, bookies, client, LedgerManager(store), clock, bookies.registered())
-    finally:
-        # Without the body's exception: a task group would wrap it, and nobody could tell what went wrong.
-        await stack.aclose()
 
 
 @asynccontextmanager

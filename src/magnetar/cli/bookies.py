@@ -9,8 +9,8 @@ from typing import TypeVar
 import click
 
 from magnetar.base.clock import SystemClock
+from magnetar.bookkeeper.autorecovery.auditor_election import elected_auditor
 from magnetar.bookkeeper.autorecovery.decommission import Decommission, Progress
-from magnetar.bookkeeper.autorecovery.election import AuditorVote
 from magnetar.bookkeeper.autorecovery.underreplication import UnderreplicationManager
 from magnetar.bookkeeper.bookie_watcher import BookieWatcher
 from magnetar.bookkeeper.rack_mapping import DEFAULT_GROUP, delete_rack, locations_of, read_mapping, set_rack
@@ -155,7 +155,7 @@ async def _recovery_status(store: MetadataStore) -> dict[str, object]:
     marks = _marks(store)
     return {
         "enabled": await marks.enabled(),
-        "auditor": await AuditorVote(store, "").leader(),
+        "auditor": await elected_auditor(store),
         "lostBookieRecoveryDelay": await marks.lost_bookie_recovery_delay_s(),
         "underreplicatedLedgers": len(await marks.marked()),
         "ledgersBeingCopied": await store.children_count(paths.UNDERREPLICATION_LOCKS_PATH),

@@ -70,7 +70,8 @@ class Election:
     ) -> None:
         self._end_session()
         self._end_watch()
-        await self._scope.__aexit__(kind, error, trace)
+        # Without the body's exception: a task group would wrap it, and callers could not catch it by its class.
+        await self._scope.__aexit__(None, None, None)
         self._lead(False)
         try:
             await self._withdraw()

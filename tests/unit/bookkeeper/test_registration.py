@@ -192,6 +192,16 @@ async def test_the_watcher_keeps_what_it_knew_and_catches_up() -> None:
         await until(lambda: list(bookies.writable) == ["new:1"])
 
 
+class Stop(Exception):
+    pass
+
+
+async def test_an_error_in_the_body_of_a_watcher_keeps_its_class() -> None:
+    with pytest.raises(Stop):
+        async with BookieWatcher(MemoryMetadataStore()):
+            raise Stop
+
+
 async def test_a_new_cluster_has_bookkeepers_nodes() -> None:
     store = MemoryMetadataStore()
     with pytest.raises(ClusterLayoutError, match="initialize"):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
-from magnetar.base.errors import InvalidArgumentError
+from magnetar.base.errors import InvalidArgumentError, MetadataError
 from magnetar.bookkeeper.autorecovery.underreplication import (
     CHECK_ALL_LEDGERS,
     CHECK_REPLICAS,
@@ -15,7 +16,7 @@ from magnetar.bookkeeper.autorecovery.underreplication import (
 )
 from magnetar.bookkeeper.errors import UnderreplicationFormatError
 from magnetar.metadata.memory import MemoryMetadataStore
-from magnetar.metadata.store import MUST_NOT_EXIST
+from magnetar.metadata.store import MUST_NOT_EXIST, Node
 
 ROOT = "/ledgers/underreplication"
 NOW_MS = 1_700_000_000_000
@@ -111,6 +112,46 @@ async def test_locks_end_with_the_session_and_a_later_ones_is_left_alone(store: 
     assert await second.lock(1) is not None
     await first.release(lock)
     assert await second.holder(1) == "b1:3181"
+
+
+class LosesAnswers(MemoryMetadataStore):
+    """What it is asked happens, and the answer is lost while `lost` says so."""
+
+    lost = ""
+
+    async def put(self, *args: Any, **kwargs: Any) -> tuple[str, int]:
+        answer = await super().put(*args, **kwargs)
+        self._answer("put")
+        return answer
+
+    async def get(self, path: str) -> Node | None:
+        node = await super().get(path)
+        self._answer("get")
+        return node
+
+    def _answer(self, kind: str) -> None:
+        if self.lost == kind:
+            raise MetadataError("the answer is lost")
+
+
+@pytest.mark.parametrize("lost", ["put", "get"])
+async def test_a_lock_whose_answer_was_lost_is_taken_up_again_by_its_holder_alone(lost: str) -> None:
+    store = LosesAnswers()
+    marks, other = manager(store, "one"), manager(store, "two")
+    await marks.mark(1, ["b0:3181"])
+    store.lost = lost
+    with pytest.raises(MetadataError):
+        await marks.acquire(random.Random(1))
+    store.lost = ""
+    assert await other.acquire(random.Random(1)) is None
+    lock = await marks.acquire(random.Random(1))
+    assert lock == LedgerLock(1, 0)
+    assert await marks.acquire(random.Random(1)) is None
+    store.lost = "get"
+    with pytest.raises(MetadataError):
+        await marks.release(lock)
+    store.lost = ""
+    assert await marks.acquire(random.Random(1)) == lock
 
 
 async def test_repaired_ledgers_leave_no_node_behind(store: MemoryMetadataStore) -> None:

@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 
 from magnetar.base.clock import Clock
 from magnetar.base.errors import LedgerError, MetadataError
+from magnetar.bookkeeper.autorecovery.auditor_election import auditor_election
 from magnetar.bookkeeper.autorecovery.config import AutoRecoveryConfig
-from magnetar.bookkeeper.autorecovery.election import VOTES_PATH, AuditorVote
 from magnetar.bookkeeper.autorecovery.fragments import bookies_of
 from magnetar.bookkeeper.autorecovery.ledger_checker import LedgerChecker
 from magnetar.bookkeeper.autorecovery.lost_bookies import LostBookies
@@ -39,7 +39,6 @@ LEDGERS_AT_ONCE = 32
 
 WATCHED = (
     paths.AVAILABLE_BOOKIES_PATH,
-    VOTES_PATH,
     paths.REPLICATION_DISABLED_PATH,
     paths.LOST_BOOKIE_RECOVERY_DELAY_PATH,
 )
@@ -67,7 +66,8 @@ class Auditor:
         self._clock = clock
         self._config = config
         self._statistics = statistics
-        self._vote = AuditorVote(store, bookie_id)
+        self._bookie_id = bookie_id
+        self._term_begins = True
         self._lost: LostBookies | None = None
         self._next_bookie_audit_s = 0.0
         self._look_again = False
@@ -75,24 +75,30 @@ class Auditor:
     async def run(self) -> None:
         """Stand for election, and audit while elected. A metadata store that fails is asked again later."""
         with StoreWake(self._store, *WATCHED) as wake:
-            try:
+
+            def changed(leads: bool) -> None:
+                self._elected(leads)
+                wake.wake()
+
+            async with auditor_election(self._store, self._bookie_id, changed) as election:
                 while True:
                     pause_s = self._config.poll_interval_s
                     try:
-                        if await self._lead():
+                        if election.is_leader:
                             pause_s = await self.audit()
                     except (MetadataError, LedgerError) as error:
                         self._statistics.audits_failed_total += 1
                         _logger.warning("auditor: %s; trying again", error)
                     await wake.wait(min(pause_s, self._config.poll_interval_s))
-            finally:
-                self._statistics.auditor_elected = False
-                await self._withdraw()
 
     async def audit(self) -> float:
         """Do what is due now; answers how long nothing will be, unless something changes (seconds)."""
         if not await self._marks.enabled():
             return self._config.poll_interval_s
+        if self._term_begins:  # what an earlier term knew is out of date
+            self._term_begins = False
+            self._lost = None
+            self._next_bookie_audit_s = 0.0
         lost = await self._watch_begun()
         delay_s = await self._marks.lost_bookie_recovery_delay_s()
         lost.set_delay(self._config.lost_bookie_recovery_delay_s if delay_s is None else delay_s)
@@ -172,14 +178,10 @@ class Auditor:
 
     # ---- Parts
 
-    async def _lead(self) -> bool:
-        leads = await self._vote.leads()
-        if leads != self._statistics.auditor_elected:
-            self._statistics.auditor_elected = leads
-            self._lost = None
-            self._next_bookie_audit_s = 0.0
-            _logger.info("auditor: %s", "elected" if leads else "no longer elected")
-        return leads
+    def _elected(self, leads: bool) -> None:
+        self._statistics.auditor_elected = leads
+        self._term_begins |= leads
+        _logger.info("auditor: %s", "elected" if leads else "no longer elected")
 
     async def _watch_begun(self) -> LostBookies:
         """Bookies that have a cookie and are not there when an auditor begins may come back in time like any other."""
@@ -217,9 +219,3 @@ class Auditor:
             _logger.error("ledger %d is left out: %s", ledger_id, error)
             return None
         return metadata
-
-    async def _withdraw(self) -> None:
-        try:
-            await self._vote.withdraw()
-        except MetadataError:
-            _logger.info("auditor: leaves without a word; its session's end will tell")

@@ -14,7 +14,7 @@ from google.protobuf import text_format
 from google.protobuf.message import DecodeError, Message
 
 from magnetar.base.clock import Clock
-from magnetar.base.errors import BadVersionError, InvalidArgumentError, NodeNotFoundError
+from magnetar.base.errors import BadVersionError, InvalidArgumentError, MetadataError, NodeNotFoundError
 from magnetar.bookkeeper.errors import UnderreplicationFormatError
 from magnetar.metadata import paths
 from magnetar.metadata.errors import NodeHasChildrenError
@@ -71,6 +71,8 @@ class UnderreplicationManager:
         self._store = store
         self._clock = clock
         self._lock_data = _text(LockDataFormat(bookieId=holder))
+        self._doubtful: set[int] = set()
+        """Ledgers whose lock may be ours although nobody here works on them: the store failed meanwhile. The next try finds out."""
 
     async def prepare(self) -> None:
         """Create what is missing of the tree. Raises UnderreplicationFormatError when another layout is there."""
@@ -134,19 +136,29 @@ class UnderreplicationManager:
         locks = set(await self._store.children(paths.UNDERREPLICATION_LOCKS_PATH))
         taken = {paths.underreplicated_ledger_id(name) for name in locks}
         async for ledger_id in self._walk(paths.UNDERREPLICATED_LEDGERS_PATH, rng.shuffle):
-            if ledger_id in taken or ledger_id in skip:
+            if ledger_id in skip or (ledger_id in taken and ledger_id not in self._doubtful):
                 continue
             if (lock := await self.lock(ledger_id)) is not None:
                 return lock
         return None
 
     async def lock(self, ledger_id: int) -> LedgerLock | None:
-        """Lock one marked ledger; None when it is not marked, or somebody else's."""
+        """Lock one marked ledger; None when it is not marked, or somebody else's. After a MetadataError: try again to find out."""
+        doubtful = ledger_id in self._doubtful
+        self._doubtful.discard(ledger_id)
         try:
-            path = paths.underreplication_lock_path(ledger_id)
+            return await self._try_lock(ledger_id, doubtful)
+        except MetadataError:
+            self._doubtful.add(ledger_id)
+            raise
+
+    async def _try_lock(self, ledger_id: int, doubtful: bool) -> LedgerLock | None:
+        path = paths.underreplication_lock_path(ledger_id)
+        try:
             await self._store.put(path, self._lock_data, MUST_NOT_EXIST, ephemeral=True)
         except BadVersionError:
-            return None
+            if not (doubtful and self._ours(await self._store.get(path))):
+                return None
         node = await self._store.get(paths.underreplicated_ledger_path(ledger_id))
         if node is None:  # repaired by the one who held the lock before us
             await self._unlock(ledger_id)
@@ -251,13 +263,15 @@ class UnderreplicationManager:
     async def _unlock(self, ledger_id: int) -> None:
         """Delete the lock if it is ours: after a lost session it may be somebody else's."""
         path = paths.underreplication_lock_path(ledger_id)
-        node = await self._store.get(path)
-        if node is None or not self._ours(node):
-            return
         try:
-            await self._store.delete(path, node.version)
+            node = await self._store.get(path)
+            if node is not None and self._ours(node):
+                await self._store.delete(path, node.version)
         except (NodeNotFoundError, BadVersionError):
             return
+        except MetadataError:
+            self._doubtful.add(ledger_id)
+            raise
 
     def _ours(self, node: Node | None) -> bool:
         return node is not None and node.owner == self._store.session_id and node.value == self._lock_data

@@ -46,7 +46,8 @@ class RackFollower:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._end()
-        await self._scope.__aexit__(kind, error, trace)
+        # Without the body's exception: a task group would wrap it, and callers could not catch it by its class.
+        await self._scope.__aexit__(None, None, None)
 
     async def _follow(self) -> None:
         while True:

@@ -1,4 +1,4 @@
-"""One leader and one holder at a time, on every store that several sessions can share."""
+"""One leader at a time, on every store that several sessions can share."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 
+import pytest
+
 from magnetar.metadata.election import Election
-from magnetar.metadata.lock import EphemeralLock
 from tests.contract.metadata.worlds import World
 
 PREFIX = "/underreplication/auditorelection/V_"
@@ -61,21 +62,12 @@ async def test_two_of_one_process_vote_apart(shared: World) -> None:
         assert first.is_leader != second.is_leader
 
 
-async def test_a_lock_has_one_holder_until_it_is_released_or_its_session_ends(shared: World) -> None:
-    other = await shared.other()
-    mine, theirs = EphemeralLock(shared.store, "/locks/a", b"me"), EphemeralLock(other, "/locks/a", b"they")
-    assert await mine.try_acquire()
-    assert await mine.try_acquire()
-    assert not await theirs.try_acquire()
-    await theirs.release()
-    assert (mine.held, theirs.held) == (True, False)
-    await mine.release()
-    assert await theirs.try_acquire()
-    await theirs.release()
-    assert await mine.try_acquire()
-    await shared.expire(shared.store)
-    await until(lambda: not mine.held)
-    while not await theirs.try_acquire():
-        await asyncio.sleep(0.005)
-    mine.close()
-    theirs.close()
+class Stop(Exception):
+    pass
+
+
+async def test_the_bodys_error_keeps_its_class(shared: World) -> None:
+    with pytest.raises(Stop):
+        async with Election(shared.store, PREFIX, b"one"):
+            raise Stop
+    assert await shared.store.children("/underreplication/auditorelection") == []
