@@ -1,0 +1,95 @@
+"""The few questions that only the broker's admin API answers: which topics match, how many entries lie in which ledger, the schema."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any, Final
+from urllib.parse import quote
+
+from magnetar.pipeline.connect.errors import AdminRequestError
+from magnetar.pipeline.connect.options import Connection
+
+TIMEOUT_S: Final = 30.0
+"""A request that takes longer fails with AdminRequestError; Spark then runs the query's batch again."""
+_PARTITION: Final = re.compile(r"-partition-\d+$")
+
+
+class AdminRest:
+    """Blocking requests, for the driver's side only."""
+
+    __slots__ = ("_connection",)
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def matching_topics(self, pattern: str) -> list[str]:
+        """Full names without partitions, of the namespace that the pattern names, else of public/default."""
+        path = pattern.removeprefix("persistent://")
+        tenant, namespace = "public", "default"
+        if path.count("/") >= 2:
+            tenant, namespace, path = path.split("/", 2)
+        expression = re.compile(path)
+        base = f"/admin/v2/persistent/{quote(tenant, safe='')}/{quote(namespace, safe='')}"
+        names = {_PARTITION.sub("", name) for name in self._get(base)} | set(self._get(f"{base}/partitioned"))
+        locals_of = {name: name.rpartition("/")[2] for name in names if name.startswith("persistent://")}
+        return sorted(name for name, local in locals_of.items() if expression.fullmatch(local) and local[:2] != "__")
+
+    def ledgers(self, topic: str) -> list[tuple[int, int]]:
+        """(ledger, entries) in order; the entries of the last one are those written so far."""
+        document = self._get(f"{_topic_path(topic)}/internalStats")
+        listed = [(int(each["ledgerId"]), int(each["entries"])) for each in document.get("ledgers", [])]
+        current = int(document.get("currentLedgerEntries", 0))
+        if listed and listed[-1][1] < current:
+            listed[-1] = (listed[-1][0], current)
+        return listed
+
+    def schema(self, topic: str) -> tuple[str, str] | None:
+        """(type, definition) of the latest registered schema; None without one."""
+        path = _topic_path(_PARTITION.sub("", topic)).replace("/admin/v2/persistent/", "/admin/v2/schemas/")
+        try:
+            document = self._get(f"{path}/schema")
+        except AdminRequestError as error:
+            if "404" in str(error):
+                return None
+            raise
+        return str(document["type"]), str(document.get("data", ""))
+
+    def _get(self, path: str) -> Any:
+        request = urllib.request.Request(f"{self._connection.admin_url}{path}")
+        token = _token(self._connection)
+        if token:
+            request.add_header("Authorization", f"Bearer {token}")
+        try:
+            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            raise AdminRequestError(
+                f"GET {path}: HTTP {error.code} {error.reason}; check admin.url and rights"
+            ) from None
+        except (OSError, ValueError) as error:
+            raise AdminRequestError(f"GET {path}: {error}; check admin.url") from None
+
+
+def _topic_path(topic: str) -> str:
+    return "/admin/v2/persistent/" + "/".join(quote(part, safe="") for part in _parts(topic))
+
+
+def _parts(topic: str) -> Iterator[str]:
+    yield from topic.removeprefix("persistent://").split("/", 2)
+
+
+def _token(connection: Connection) -> str | None:
+    """What the plugin for tokens sends: `token:...`, `{"token": "..."}` or the bare token; a file's is read."""
+    plugin, params = connection.auth_plugin or "", connection.auth_params or ""
+    if "token" not in plugin.lower() or not params:
+        return None
+    if params.startswith("{"):
+        params = str(json.loads(params).get("token", ""))
+    if params.startswith("file:"):
+        with open(params.removeprefix("file:").removeprefix("//"), encoding="utf-8") as file:
+            return file.read().strip()
+    return params.removeprefix("token:")

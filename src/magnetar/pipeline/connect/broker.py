@@ -1,0 +1,178 @@
+"""Topics, partitions and ends as the broker tells them through the official client. One client per process and connection."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import pulsar
+
+from magnetar.pipeline.connect.admin_rest import AdminRest
+from magnetar.pipeline.connect.errors import DataLossError, OffsetError, ReadStalledError
+from magnetar.pipeline.connect.offsets import EARLIEST, Offsets, Position
+from magnetar.pipeline.connect.options import Connection, ReadOptions, full_name
+
+END_TIMEOUT_MS: Final = 30_000
+"""For the last message of a topic, which the broker has said is there."""
+
+_clients: dict[Connection, pulsar.Client] = {}
+_lock = threading.Lock()
+
+
+def shared_client(connection: Connection) -> pulsar.Client:
+    """Kept until the process ends: Spark uses its Python workers again, and connecting costs more than a small task."""
+    with _lock:
+        if connection not in _clients:
+            _clients[connection] = open_client(connection)
+        return _clients[connection]
+
+
+def open_client(connection: Connection) -> pulsar.Client:
+    options: dict[str, Any] = {
+        "operation_timeout_seconds": max(connection.operation_timeout_ms // 1000, 1),
+        "logger": pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+        "tls_allow_insecure_connection": connection.tls_allow_insecure,
+        "tls_validate_hostname": connection.tls_validate_hostname,
+    }
+    if connection.tls_trust_certs:
+        options["tls_trust_certs_file_path"] = connection.tls_trust_certs
+    if connection.auth_plugin:
+        options["authentication"] = _authentication(connection.auth_plugin, connection.auth_params or "")
+    return pulsar.Client(connection.service_url, **options)
+
+
+def id_position(message_id: Any) -> Position:
+    """Of the message with this id; the client says -1 for the batch index of a message that is not in a batch."""
+    return Position(message_id.ledger_id(), message_id.entry_id(), max(message_id.batch_index(), 0))
+
+
+def open_reader(client: pulsar.Client, topic: str, start: Position, queue: int = 1000) -> pulsar.Reader:
+    """A reader whose first message is the first one at or behind `start`."""
+    at = pulsar.MessageId.earliest if start <= EARLIEST else pulsar.MessageId(-1, *start)
+    return client.create_reader(topic, at, receiver_queue_size=queue, start_message_id_inclusive=True)
+
+
+class Topics:
+    """What the driver's side has to know before it can plan."""
+
+    __slots__ = ("_client", "_options", "admin")
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._client = shared_client(options.connection)
+        self.admin = AdminRest(options.connection) if options.connection.admin_url else None
+
+    def partitions(self) -> list[str]:
+        """Full names of all partitions of all topics of the options, as they are now."""
+        names: Iterable[str] = self._options.topics
+        if self._options.pattern is not None and self.admin is not None:
+            names = self.admin.matching_topics(self._options.pattern)
+        return sorted(part for name in names for part in self._client.get_topic_partitions(name))
+
+    def end(self, topic: str) -> Position:
+        """Behind the last message; EARLIEST when there is none."""
+        reader = self._client.create_reader(topic, pulsar.MessageId.latest, start_message_id_inclusive=True)
+        try:
+            last = EARLIEST
+            while reader.has_message_available():
+                last = max(last, id_position(_next(reader, topic).message_id()).after())
+            return last
+        finally:
+            reader.close()
+
+    def ends(self, topics: Iterable[str]) -> Offsets:
+        return {topic: self.end(topic) for topic in topics}
+
+    def first(self, topic: str) -> Position | None:
+        """Of the first message that is still there; None when there is none."""
+        return self._first_of(open_reader(self._client, topic, EARLIEST, 1), topic)
+
+    def at_time(self, topic: str, time_ms: int) -> Position:
+        """Of the first message published at or after a time, else the end."""
+        reader = open_reader(self._client, topic, EARLIEST, 1)
+        reader.seek(time_ms)
+        return self._first_of(reader, topic, time_ms) or self.end(topic)
+
+    def _first_of(self, reader: pulsar.Reader, topic: str, time_ms: int = 0) -> Position | None:
+        try:
+            while reader.has_message_available():
+                message = _next(reader, topic)
+                if message.publish_timestamp() >= time_ms:
+                    return id_position(message.message_id())
+            return None
+        finally:
+            reader.close()
+
+    def starts(self, topics: Iterable[str], default: str) -> Offsets:
+        """Where reading begins, by startingOffsets or startingTime, else by `default`: earliest or latest."""
+        topics = list(topics)
+        if self._options.starting_time_ms is not None:
+            return {topic: self.at_time(topic, self._options.starting_time_ms) for topic in topics}
+        return self.resolve(topics, self._options.starting or default, "startingOffsets", default)
+
+    def resolve(
+        self, topics: Iterable[str], wanted: str | Mapping[str, Position | str], option: str, default: str
+    ) -> Offsets:
+        """Words become positions; a JSON offset may name a partition, or a topic for all of its partitions."""
+        topics = list(topics)
+        named = {} if isinstance(wanted, str) else {full_name(topic): value for topic, value in wanted.items()}
+        found: Offsets = {}
+        used = set()
+        for topic in topics:
+            whole = topic.rpartition("-partition-")[0] or topic
+            key = topic if topic in named else whole
+            used.add(key)
+            value = wanted if isinstance(wanted, str) else named.get(key, default)
+            if isinstance(value, Position) and key != topic:
+                raise OffsetError(f"{option}: {key} has partitions; give a position for each, such as {topic}")
+            found[topic] = value if isinstance(value, Position) else self.end(topic) if value == "latest" else EARLIEST
+        if unknown := sorted(set(named) - used):
+            raise OffsetError(f"{option} names a topic that is not read: {unknown[0]}; read are: {', '.join(topics)}")
+        return found
+
+    def check_loss(self, starts: Mapping[str, Position]) -> Offsets:
+        """The same positions, moved up to what is still there; DataLossError unless failOnDataLoss=false."""
+        found = dict(starts)
+        for topic, start in starts.items():
+            if start <= EARLIEST:
+                continue
+            first = self.first(topic)
+            if first is None or first.ledger <= start.ledger or self._at_ledgers_end(topic, start, first):
+                continue
+            if self._options.fail_on_data_loss:
+                raise DataLossError(
+                    f"{topic}: reading was to go on at {start.document()}, but the first message there is {first.document()}; what "
+                    "lay between was deleted. Keep it with retention or a subscription, or set failOnDataLoss=false to go on"
+                )
+            found[topic] = first
+        return found
+
+    def _at_ledgers_end(self, topic: str, start: Position, first: Position) -> bool:
+        """Whether nothing can lie between: the ledger of `start` is still known, or a cursor keeps what is not read."""
+        if self._options.subscription is not None:
+            return True
+        if self.admin is None:
+            return False
+        return start.ledger in {ledger for ledger, _ in self.admin.ledgers(topic)}
+
+
+def _next(reader: pulsar.Reader, topic: str) -> pulsar.Message:
+    try:
+        return reader.read_next(END_TIMEOUT_MS)
+    except pulsar.Timeout:
+        raise ReadStalledError(f"{topic}: the broker announced a message and did not deliver it") from None
+
+
+def _authentication(plugin: str, params: str) -> pulsar.Authentication:
+    name = plugin.rpartition(".")[2].lower()
+    if "token" in name:
+        value = params.removeprefix("token:")
+        if params.startswith("file:"):
+            path = params.removeprefix("file:").removeprefix("//")
+            return pulsar.AuthenticationToken(lambda: open(path, encoding="utf-8").read().strip())
+        return pulsar.AuthenticationToken(value)
+    if name == "authenticationtls":
+        pairs = dict(pair.split(":", 1) for pair in params.split(","))
+        return pulsar.AuthenticationTLS(pairs["tlsCertFile"], pairs["tlsKeyFile"])
+    return pulsar.Authentication(plugin, params)

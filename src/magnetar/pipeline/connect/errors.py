@@ -1,0 +1,44 @@
+"""What can go wrong between Spark and topics; leaves of the one error tree."""
+
+from __future__ import annotations
+
+from magnetar.base.errors import ConfigError, InvalidArgumentError
+from magnetar.pipeline.errors import PipelineError
+
+
+class OptionError(PipelineError, ConfigError):
+    """An option of the data source is unknown, missing or has a bad value; the text names the fix."""
+
+    slug = "spark-option"
+
+
+class OffsetError(PipelineError, InvalidArgumentError):
+    """An offset is not one of the forms that the data source takes."""
+
+    slug = "spark-offset"
+
+
+class DataLossError(PipelineError):
+    """Messages of the range are not in the topic any more."""
+
+    slug = "data-loss"
+
+
+class ReadStalledError(PipelineError):
+    """The broker did not deliver a message of the range in time."""
+
+    slug = "read-stalled"
+    retriable = True
+
+
+class AdminRequestError(PipelineError):
+    """The broker's admin API refused or did not answer."""
+
+    slug = "admin-request"
+    retriable = True
+
+
+class WriteError(PipelineError):
+    """Rows cannot be written to topics."""
+
+    slug = "spark-write"

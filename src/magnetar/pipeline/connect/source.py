@@ -1,0 +1,77 @@
+"""The data source that Spark finds under the names `magnetar` and `pulsar`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from magnetar.pipeline.connect.broker import Topics
+from magnetar.pipeline.connect.columns import Columns, full_schema
+from magnetar.pipeline.connect.offsets import Range, ranges, split
+from magnetar.pipeline.connect.options import ReadOptions, read_options
+from magnetar.pipeline.connect.range_reader import read_range
+
+
+class MagnetarDataSource(DataSource):
+    """`spark.read.format("magnetar")`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "magnetar"
+
+    def schema(self) -> StructType:
+        read_options(self.options)
+        return full_schema()
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return TopicReader(read_options(self.options), schema)
+
+
+class PulsarDataSource(MagnetarDataSource):
+    """The same by the name that jobs for Apache Pulsar use."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "pulsar"
+
+
+class RangePartition(InputPartition):
+    """One task's range."""
+
+    def __init__(self, part: Range) -> None:
+        super().__init__(part)
+        self.part = part
+
+
+class TopicReader(DataSourceReader):
+    """A batch read: the range is fixed when Spark plans, each partition's piece is a task or several."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        Columns(schema)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        topics = Topics(self._options)
+        names = topics.partitions()
+        starts = topics.check_loss(topics.starts(names, "earliest"))
+        ends = topics.ends(names)
+        wanted = topics.resolve(names, self._options.ending, "endingOffsets", "latest")
+        parts = ranges(starts, {name: min(ends[name], wanted[name]) for name in names})
+        return [RangePartition(each) for each in split_all(topics, parts, self._options.min_partitions)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        # Without partitions Spark runs one task, with None.
+        if isinstance(partition, RangePartition):
+            yield from read_range(self._options, partition.part, Columns(self._schema))
+
+
+def split_all(topics: Topics, parts: list[Range], at_least: int) -> list[Range]:
+    """Ranges cut by entries until there are about `at_least`; without the admin API, which knows the entries, as they are."""
+    if len(parts) >= at_least or topics.admin is None or not parts:
+        return parts
+    each = -(-at_least // len(parts))
+    return [piece for part in parts for piece in split(part, topics.admin.ledgers(part.topic), each)]

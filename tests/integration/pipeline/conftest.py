@@ -1,0 +1,39 @@
+"""One SparkSession for all tests of this directory: starting a JVM takes longer than any of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="pyspark is not installed: pip install 'magnetar[spark]'")
+
+from pyspark.sql import SparkSession
+
+from magnetar.base.errors import StartupError
+from magnetar.base.java import find_java
+from magnetar.pipeline.session import build_session
+from magnetar.testing.server import ServerProcess
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    try:
+        find_java()
+    except StartupError as error:
+        pytest.skip(f"Spark needs Java: {error}")
+    session = build_session("local[2]")
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def read(spark: SparkSession, server: ServerProcess) -> Callable[..., Any]:
+    """`read(topic="a", startingOffsets=...)`: the DataFrame of a batch read from the module's server."""
+
+    def load(**options: object) -> Any:
+        texts = {name: str(value) for name, value in options.items()}
+        return spark.read.format("magnetar").options(**{"service.url": server.service_url} | texts).load()
+
+    return load

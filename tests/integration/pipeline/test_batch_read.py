@@ -1,0 +1,137 @@
+"""Topics as DataFrames: what was sent is what `load()` shows, each message of [start, end) once."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Callable
+from typing import Any
+
+import pulsar
+import pytest
+
+from magnetar.pipeline.connect.broker import id_position
+from magnetar.testing.server import ServerProcess
+
+Read = Callable[..., Any]
+BATCH = 7
+
+
+def produce(client: pulsar.Client, topic: str, values: list[bytes], **batching: object) -> list[Any]:
+    """Message ids in the order of `values`."""
+    producer = client.create_producer(topic, **batching)
+    ids: list[Any] = []
+    for value in values:
+        producer.send_async(value, lambda _result, message_id: ids.append(message_id))
+    producer.flush()
+    producer.close()
+    return ids
+
+
+def test_metadata_columns(read: Read, client: pulsar.Client, topic: str) -> None:
+    producer = client.create_producer(topic)
+    first = producer.send(b"a", {"p": "1"}, partition_key="k", event_timestamp=1_700_000_000_123)
+    producer.send(b"b")
+    frame = read(topic=topic)
+    keyed, plain = frame.selectExpr(
+        "*", "unix_millis(__eventTime) event", "__publishTime > '2020-01-01' late"
+    ).collect()
+    assert (keyed.value, keyed["__key"], keyed.event) == (b"a", "k", 1_700_000_000_123)
+    assert (keyed["__topic"], keyed["__messageProperties"], keyed["__partition"]) == (topic, {"p": "1"}, -1)
+    at = id_position(pulsar.MessageId.deserialize(bytes(keyed["__messageId"])))
+    assert at == id_position(first) == (keyed["__ledgerId"], keyed["__entryId"], keyed["__batchIndex"])
+    assert (plain.value, plain["__key"], plain["__eventTime"], plain["__messageProperties"]) == (b"b", None, None, {})
+    assert keyed.late
+    assert plain.late
+
+
+def test_every_range_of_a_topic_across_ledgers_batches_and_a_restart(
+    spark: Any, start_server: Callable[..., ServerProcess], connect: Callable[..., pulsar.Client]
+) -> None:
+    server = start_server(
+        managedLedgerMaxEntriesPerLedger=3,
+        managedLedgerMinLedgerRolloverTimeMinutes=0,
+        defaultRetentionTimeInMinutes=60,
+        defaultRetentionSizeInMB=-1,
+    )
+    topic = "persistent://public/default/ranges"
+    batching = {"batching_enabled": True, "batching_max_messages": BATCH, "batching_max_publish_delay_ms": 5000}
+    values = [b"%d" % number for number in range(60)]
+    ids = produce(connect(server.service_url), topic, values[:40], **batching)
+    server.restart()
+    ids += produce(connect(server.service_url), topic, values[40:])
+    where = [id_position(each) for each in ids]
+    assert len({at.ledger for at in where}) > 2
+    assert max(at.batch for at in where) == BATCH - 1
+
+    def values_of(**options: object) -> list[bytes]:
+        texts = {name: str(value) for name, value in options.items()} | {"service.url": server.service_url}
+        frame = spark.read.format("pulsar").options(topic=topic, **texts).load()
+        return sorted((bytes(row.value) for row in frame.collect()), key=int)
+
+    def offsets(index: int) -> str:
+        return json.dumps({topic: where[index].document()})
+
+    assert values_of() == values
+    for first, last in [(0, 5), (3, 14), (13, 15), (20, 59), (8, 8)]:
+        assert values_of(startingOffsets=offsets(first), endingOffsets=offsets(last)) == values[first:last]
+    split = {"admin.url": server.http_url, "minPartitions": "4", "topicSchema": "false"}
+    assert values_of(**split) == values
+    assert spark.read.format("pulsar").options(
+        **split, **{"service.url": server.service_url, "topic": topic}
+    ).load().rdd.getNumPartitions() in (3, 4)
+
+
+def test_partitions_pattern_time_and_empty_topic(
+    read: Read, client: pulsar.Client, server: ServerProcess, topic: str
+) -> None:
+    name = f"{topic}-many"
+    path = f"/admin/v2/persistent/public/default/{name.rpartition('/')[2]}/partitions"
+    asked = urllib.request.Request(server.http_url + path, b"3", {"Content-Type": "application/json"}, method="PUT")
+    urllib.request.urlopen(asked, timeout=10).close()
+    sent = [b"%d" % number for number in range(30)]
+    produce(client, name, sent, message_routing_mode=pulsar.PartitionsRoutingMode.RoundRobinDistribution)
+    rows = read(topic=name).collect()
+    assert sorted(bytes(row.value) for row in rows) == sorted(sent)
+    assert {row["__partition"] for row in rows} == {0, 1, 2}
+    pattern = {"topicsPattern": f"{name.rpartition('/')[2][:-2]}.*", "admin.url": server.http_url}
+    assert read(**pattern).count() == len(sent)
+    latest = max(row["__publishTime"] for row in rows)
+    later = read(topic=name, startingTime=int(latest.timestamp() * 1000) + 1)
+    assert later.count() == 0
+    assert read(topics=f"{topic}-none,{name}", startingTime=1).count() == len(sent)
+
+
+def test_what_is_asked_for_wrongly_is_refused_with_the_fix(read: Read, topic: str) -> None:
+    for options, words in [
+        ({"topic": topic, "startingOfsets": "earliest"}, "did you mean startingOffsets"),
+        ({"topic": topic, "topics": topic}, "exactly one of"),
+        ({"topicsPattern": "a.*"}, "give admin.url"),
+        ({"topic": topic, "startingOffsets": "x"}, "are no offsets"),
+    ]:
+        with pytest.raises(Exception, match=words):
+            read(**options)
+
+
+def test_only_the_columns_that_are_asked_for(
+    spark: Any, server: ServerProcess, client: pulsar.Client, topic: str
+) -> None:
+    produce(client, topic, [b"v"])
+    options = {"service.url": server.service_url, "topic": topic}
+    frame = spark.read.format("magnetar").schema("__partition int, value binary").options(**options).load()
+    assert [tuple(row) for row in frame.collect()] == [(-1, bytearray(b"v"))]
+
+
+def test_credentials_are_in_no_plan(spark: Any, server: ServerProcess, topic: str, capfd: Any) -> None:
+    secret = "s3cr3t-of-this-test"
+    auth = {"pulsar.client.authPluginClassName": "AuthenticationToken", "pulsar.client.authParams": f"token:{secret}"}
+    options = {"service.url": server.service_url, "topic": topic} | auth
+    frame = spark.read.format("magnetar").options(**options).load()
+    frame.explain("extended")
+    frame.collect()
+    shown = capfd.readouterr()
+    assert "magnetar" in shown.out
+    assert secret not in shown.out + shown.err
+    with pytest.raises(Exception, match="unknown option") as refused:
+        spark.read.format("magnetar").options(**options, nonsense="1").load()
+    assert secret not in str(refused.value)
