@@ -154,6 +154,15 @@ def matching(rows: pl.DataFrame, keys: pl.DataFrame) -> pl.DataFrame:
     return rows.join(keys, on=keys.columns, how="semi", nulls_equal=True, maintain_order="left")
 
 
+def equal_join(left: pl.DataFrame, right: pl.DataFrame, on: Sequence[str]) -> pl.DataFrame:
+    """Pairs of rows with equal, not NULL, columns; NaN is equal to itself.
+
+    The constant in the key is for polars 2.1, which joins one row with NaN as the only key column to none.
+    """
+    one = pl.lit(1).alias(_ONE)
+    return left.with_columns(one).join(right.with_columns(one), on=[_ONE, *on], how="inner").drop(_ONE)
+
+
 def keyed(frame: pl.DataFrame, key: Sequence[str]) -> list[pl.Expr]:
     """What to select for a key; a key without columns needs one to have rows."""
     return [pl.col(name) for name in key] if key else [pl.repeat(1, frame.height, dtype=pl.Int32).alias(_ONE)]

@@ -28,6 +28,11 @@ class RecomputeGroups:
         self.output_key = tuple(output_key)
         self._compute = compute
 
+    @property
+    def schema(self) -> pa.Schema:
+        """Of the input."""
+        return self.rows.schema
+
     def state_tables(self) -> list[StateTable]:
         return [self.rows.table]
 
