@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from google.protobuf import text_format
 
@@ -23,10 +23,15 @@ class MetadataLedgerHomes:
         self._metadata = metadata
         self._manager = LedgerManager(metadata)
         self._bookie_id = bookie_id
-        self._lock_data = text_format.MessageToString(LockDataFormat(bookieId=bookie_id)).encode()
+        self._left_behind: set[int] = set()
+        """Ledgers whose lock may still be there: an answer was lost. Unlocked on the next occasion."""
+        # Not the bare id: a replication worker in the same process would take the lock for its own.
+        self._lock_data = text_format.MessageToString(LockDataFormat(bookieId=f"{bookie_id} (collection)")).encode()
 
     async def stored_elsewhere(self, ledger_id: int) -> bool:
         """A ledger that is gone is not elsewhere: the ordinary collection decides about it."""
+        for left in sorted(self._left_behind):
+            await self._unlock(left)
         try:
             metadata, _ = await self._manager.read(ledger_id)
         except NoSuchLedgerError:
@@ -38,15 +43,23 @@ class MetadataLedgerHomes:
     async def lock(self, ledger_id: int) -> AsyncIterator[bool]:
         """The node that replication workers take too, whether or not the ledger is marked."""
         path = paths.underreplication_lock_path(ledger_id)
+        self._left_behind.add(ledger_id)
         try:
             await self._metadata.put(path, self._lock_data, MUST_NOT_EXIST, ephemeral=True)
         except BadVersionError:
+            self._left_behind.discard(ledger_id)
             yield False
             return
         try:
             yield True
         finally:
-            try:
-                await self._metadata.delete(path)
-            except NodeNotFoundError:
-                pass  # the session has ended, and the lock with it
+            await self._unlock(ledger_id)
+
+    async def _unlock(self, ledger_id: int) -> None:
+        """Delete the lock if it is ours: with a lost session it went, and may be somebody else's now."""
+        path = paths.underreplication_lock_path(ledger_id)
+        node = await self._metadata.get(path)
+        if node is not None and node.owner == self._metadata.session_id and node.value == self._lock_data:
+            with suppress(NodeNotFoundError, BadVersionError):
+                await self._metadata.delete(path, node.version)
+        self._left_behind.discard(ledger_id)

@@ -130,7 +130,7 @@ class ReplicationWorker:
         statistics.ledgers_waiting = len(self._backoff)
 
     async def _release(self, lock: LedgerLock) -> None:
-        with suppress(MetadataError):  # without a store the session ends, and the lock with it
+        with suppress(MetadataError):  # the lock goes with the session, or before the next one is taken
             await self._marks.release(lock)
 
     # ---- Ledgers that are being written

@@ -1,0 +1,88 @@
+"""Bugs that seeds have found, as scripts."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from magnetar.bookkeeper.autorecovery.underreplication import UnderreplicationManager
+from magnetar.bookkeeper.ledger_homes import MetadataLedgerHomes
+from magnetar.metadata.errors import MetadataConnectionError
+from magnetar.testing.sim.loop import Process
+from magnetar.testing.sim.metadata import SimMetadataStore
+from magnetar.testing.sim.world import World, until
+
+
+class Session:
+    """One process with a session, whose connection breaks at a moment."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.machine = world.machine("worker")
+        self.process = world.start(self.machine, "worker")
+        self.store = SimMetadataStore(world.metadata, self.process, "worker")
+
+    async def do(self, work: Coroutine[Any, Any, None]) -> None:
+        """As the process."""
+        await self.world.loop.spawn(self.process, work)
+
+    @asynccontextmanager
+    async def broken_at(self, moment: str) -> AsyncIterator[None]:
+        """The answer to what is done at `moment` is lost; afterwards the session goes on."""
+
+        def strike(process: Process, told: str) -> None:
+            if told.startswith(moment):
+                self.world.moments.listeners.clear()
+                self.store.drop_connection()
+
+        self.world.moments.listeners.append(strike)
+        with pytest.raises(MetadataConnectionError):
+            yield
+        assert not self.world.moments.listeners
+        await until(lambda: self.store._connected)
+
+
+@pytest.mark.parametrize("moment", ["metadata put after", "metadata delete before", "metadata delete after"])
+def test_a_lock_is_not_left_behind_when_an_answer_is_lost(moment: str) -> None:
+    """Seed 5153: nobody repaired the ledger until the worker's session ended."""
+    with World(1) as world:
+        session = Session(world)
+
+        async def main() -> None:
+            marks = UnderreplicationManager(session.store, session.machine.clock, "worker")
+            await marks.prepare()
+            await marks.mark(7, ["bookie-1:3181"])
+            rng = random.Random(1)
+            async with session.broken_at(f"{moment} /ledgers/underreplication/locks"):
+                lock = await marks.acquire(rng)
+                assert lock is not None
+                await marks.release(lock)
+            again = await marks.acquire(rng)
+            assert again is not None
+            assert await marks.acquire(rng) is None
+            await marks.release(again)
+
+        world.run(session.do(main()))
+
+
+@pytest.mark.parametrize("moment", ["metadata put after", "metadata delete before", "metadata delete after"])
+def test_a_collection_leaves_no_lock_behind_either(moment: str) -> None:
+    with World(1) as world:
+        session = Session(world)
+
+        async def main() -> None:
+            marks = UnderreplicationManager(session.store, session.machine.clock, "bookie-1:3181")
+            await marks.prepare()
+            await marks.mark(7, ["bookie-2:3181"])
+            homes = MetadataLedgerHomes(session.store, "bookie-1:3181")
+            async with session.broken_at(f"{moment} /ledgers/underreplication/locks"), homes.lock(7) as locked:
+                assert locked
+                assert await marks.acquire(random.Random(1)) is None
+            assert not await homes.stored_elsewhere(8)
+            assert await marks.acquire(random.Random(1)) is not None
+
+        world.run(session.do(main()))
