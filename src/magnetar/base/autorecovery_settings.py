@@ -48,6 +48,13 @@ class AutorecoverySettings:
         unit="s",
         minimum=0,
     )
+    auditor_periodic_placement_policy_check_interval_s: int = setting(
+        0,
+        "auditorPeriodicPlacementPolicyCheckInterval",
+        "How often the auditor counts the ledgers that do not lie as the placement policy wants; 0: never.",
+        unit="s",
+        minimum=0,
+    )
     open_ledger_rereplication_grace_period_ms: int = setting(
         30_000,
         "openLedgerRereplicationGracePeriod",

@@ -30,6 +30,7 @@ def autorecovery_config(config: AutorecoverySettings) -> AutoRecoveryConfig:
         auditor_periodic_bookie_check_interval_s=config.auditor_periodic_bookie_check_interval_s,
         auditor_periodic_check_interval_s=config.auditor_periodic_check_interval_s,
         auditor_replicas_check_interval_s=config.auditor_periodic_replicas_check_interval_s,
+        auditor_placement_check_interval_s=config.auditor_periodic_placement_policy_check_interval_s,
         auditor_ledger_verification_percentage=config.auditor_ledger_verification_percentage,
         open_ledger_rereplication_grace_period_s=config.open_ledger_rereplication_grace_period_ms / 1000,
         rereplication_entry_batch_size=config.rereplication_entry_batch_size,

@@ -10,6 +10,8 @@ import pytest
 
 from magnetar.base.errors import ConfigError, MetadataError
 from magnetar.bookkeeper.autorecovery.config import AutoRecoveryConfig
+from magnetar.bookkeeper.autorecovery.underreplication import CHECK_PLACEMENT
+from magnetar.bookkeeper.client.placement import RackAwarePlacement
 from magnetar.bookkeeper.codes import FLAG_RECOVERY_ADD
 from magnetar.bookkeeper.ledger_metadata import LedgerState
 from magnetar.metadata import paths
@@ -315,6 +317,31 @@ async def test_the_check_of_all_ledgers_comes_after_its_interval_whoever_audits(
     assert other.statistics.all_ledgers_checks_total == 1
     await recovery.auditor.audit()
     assert recovery.statistics.all_ledgers_checks_total == 0
+
+
+async def test_ledgers_that_lie_elsewhere_than_the_policy_wants_are_counted_and_not_marked(
+    site: RecoverySite, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = site.cluster.directory
+    directory.policy = RackAwarePlacement(2)
+    directory.set_locations({name: f"/r{number % 2}" for number, name in enumerate(site.names)})
+    spread = await site.write(5, ensemble=2)
+    open_ = await site.write(5, ensemble=2, close=False)
+    recovery = site.recovery(auditor_placement_check_interval_s=1.0)
+    await recovery.marks.prepare()
+    assert await recovery.auditor.check_placement() == 0
+    # the bookies of both ledgers turn out to stand in one rack
+    members = {*spread.metadata.last_segment.ensemble, *open_.metadata.last_segment.ensemble}
+    directory.set_locations(dict.fromkeys(members, "/r0"))
+    await site.store.put(paths.PLACEMENT_POLICY_CHECK_TIME_PATH, b"\x08\x01")
+    await recovery.auditor.audit()
+    assert recovery.statistics.placement_checks_total == 2
+    assert recovery.statistics.ledgers_not_adhering_to_placement_policy == 1
+    assert f"ledger {spread.ledger_id} does not adhere to the rack placement policy" in caplog.text
+    assert await recovery.marks.check_time_ms(CHECK_PLACEMENT) > 1
+    assert await site.marked() == []
+    await recovery.auditor.audit()
+    assert recovery.statistics.placement_checks_total == 2
 
 
 async def test_unreadable_metadata_hides_no_other_ledger(site: RecoverySite) -> None:

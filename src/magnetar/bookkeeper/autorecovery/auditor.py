@@ -17,15 +17,18 @@ from magnetar.bookkeeper.autorecovery.config import AutoRecoveryConfig
 from magnetar.bookkeeper.autorecovery.fragments import bookies_of
 from magnetar.bookkeeper.autorecovery.ledger_checker import LedgerChecker
 from magnetar.bookkeeper.autorecovery.lost_bookies import LostBookies
+from magnetar.bookkeeper.autorecovery.placement_check import misplaced_segments
 from magnetar.bookkeeper.autorecovery.registered import read_registered
 from magnetar.bookkeeper.autorecovery.statistics import AutoRecoveryStatistics
 from magnetar.bookkeeper.autorecovery.underreplication import (
     CHECK_ALL_LEDGERS,
+    CHECK_PLACEMENT,
     CHECK_REPLICAS,
     PeriodicCheck,
     UnderreplicationManager,
 )
 from magnetar.bookkeeper.autorecovery.wake import StoreWake
+from magnetar.bookkeeper.client.bookies import BookieDirectory
 from magnetar.bookkeeper.client.ledger_manager import LedgerManager
 from magnetar.bookkeeper.errors import LedgerMetadataError, NoSuchLedgerError
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
@@ -36,6 +39,9 @@ _logger = logging.getLogger(__name__)
 
 LEDGERS_AT_ONCE = 32
 """Ledgers whose metadata is read at a time."""
+
+MISPLACED_LOGGED_MAX = 100
+"""Ledgers that one check of the placement names in the log; the others are counted."""
 
 WATCHED = (
     paths.AVAILABLE_BOOKIES_PATH,
@@ -58,6 +64,7 @@ class Auditor:
         config: AutoRecoveryConfig,
         statistics: AutoRecoveryStatistics,
         bookie_id: str,
+        bookies: BookieDirectory,
     ) -> None:
         self._store = store
         self._marks = marks
@@ -67,6 +74,7 @@ class Auditor:
         self._config = config
         self._statistics = statistics
         self._bookie_id = bookie_id
+        self._bookies = bookies
         self._term_begins = True
         self._lost: LostBookies | None = None
         self._next_bookie_audit_s = 0.0
@@ -119,6 +127,7 @@ class Auditor:
             CHECK_ALL_LEDGERS, self._config.auditor_periodic_check_interval_s, self.check_all_ledgers
         )
         await self._periodically(CHECK_REPLICAS, self._config.auditor_replicas_check_interval_s, self.check_replicas)
+        await self._periodically(CHECK_PLACEMENT, self._config.auditor_placement_check_interval_s, self.check_placement)
         due_s = min(self._next_bookie_audit_s, float("inf") if lost.due_s is None else lost.due_s)
         return max(0.0, due_s - self._clock.monotonic_s())
 
@@ -151,6 +160,26 @@ class Auditor:
         self._checker.ask_all_again()
         count = await self._check_ledgers(lists=True)
         self._statistics.replicas_checks_total += 1
+        return count
+
+    async def check_placement(self) -> int:
+        """Count the closed ledgers that lie elsewhere than the placement policy wants. Answers how many; repairs nothing."""
+        count = 0
+        async for ledger_id, metadata in self.all_ledgers():
+            if misplaced := misplaced_segments(metadata, self._bookies):
+                count += 1
+                if count <= MISPLACED_LOGGED_MAX:
+                    _logger.warning(
+                        "ledger %d does not adhere to the %s placement policy: segments_from=%s write_quorum=%d",
+                        ledger_id,
+                        self._bookies.policy.name,
+                        misplaced,
+                        metadata.write_quorum,
+                    )
+        if count:
+            _logger.warning("%d ledgers do not adhere to the %s placement policy", count, self._bookies.policy.name)
+        self._statistics.ledgers_not_adhering_to_placement_policy = count
+        self._statistics.placement_checks_total += 1
         return count
 
     async def _check_ledgers(self, *, lists: bool) -> int:
@@ -202,7 +231,7 @@ class Auditor:
         elif now_ms >= last_ms + interval_s * 1000:
             count = await run()
             await self._marks.set_check_time_ms(check, now_ms)
-            _logger.info("check %s done: ledgers_marked=%d", check.path.rpartition("/")[2], count)
+            _logger.info("check %s done: ledgers_found=%d", check.path.rpartition("/")[2], count)
 
     async def _mark(self, ledger_id: int, bookies: Collection[str]) -> None:
         if await self._marks.mark(ledger_id, bookies):

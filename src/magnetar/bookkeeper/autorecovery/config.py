@@ -24,6 +24,8 @@ class AutoRecoveryConfig:
     """Between two checks of all ledgers' first and last entries; 0: never."""
     auditor_replicas_check_interval_s: float = 0.0
     """Between two checks of which entries every bookie says it holds; 0: never."""
+    auditor_placement_check_interval_s: float = 0.0
+    """Between two looks for ledgers that lie elsewhere than the placement policy wants; 0: never. They are counted, not moved."""
     auditor_ledger_verification_percentage: float = 0.0
     """Of the entries between first and last that the check of all ledgers reads as well."""
 
@@ -59,6 +61,7 @@ class AutoRecoveryConfig:
             "auditor_periodic_bookie_check_interval_s",
             "auditor_periodic_check_interval_s",
             "auditor_replicas_check_interval_s",
+            "auditor_placement_check_interval_s",
             "open_ledger_rereplication_grace_period_s",
         ):
             if getattr(self, name) < 0:

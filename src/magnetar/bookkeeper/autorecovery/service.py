@@ -54,7 +54,7 @@ class AutoRecovery:
         manager = LedgerManager(store)
         percentage = config.auditor_ledger_verification_percentage
         checker = LedgerChecker(bookies, rng, config.read_timeout_s, percentage)
-        self.auditor = Auditor(store, self.marks, manager, checker, clock, config, self.statistics, bookie_id)
+        self.auditor = Auditor(store, self.marks, manager, checker, clock, config, self.statistics, bookie_id, bookies)
         self.repairer = LedgerRepairer(
             manager,
             checker,

@@ -19,6 +19,9 @@ class AutoRecoveryStatistics:
     ledgers_unreadable_metadata_total: int = 0
     all_ledgers_checks_total: int = 0
     replicas_checks_total: int = 0
+    placement_checks_total: int = 0
+    ledgers_not_adhering_to_placement_policy: int = 0
+    """As the last check of the placement found them."""
     audits_failed_total: int = 0
 
     ledgers_repaired_total: int = 0

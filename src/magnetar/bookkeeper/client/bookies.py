@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from magnetar.base.clock import Clock, SystemClock
@@ -151,6 +151,10 @@ class BookieDirectory:
             working = sum(not candidate.quarantined for candidate in candidates)
             size = max(at_least, min(size, working))
         return self.policy.ensemble(size, write_quorum, candidates)
+
+    def adheres(self, ensemble: Sequence[str], write_quorum: int) -> bool:
+        """Whether these bookies, where they stand now, are as the policy wants an ensemble."""
+        return self.policy.adheres([self.location(bookie_id) for bookie_id in ensemble], write_quorum)
 
     def _failed_lately(self, bookie_id: str, now_s: float) -> bool:
         failed_s = self._failed_s.get(bookie_id)
