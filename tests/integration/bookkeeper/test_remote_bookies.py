@@ -113,3 +113,27 @@ async def test_the_bookie_of_this_process_is_left_alone_and_space_is_asked_for(t
             return directory.candidates(random.Random(1))[0].free_bytes
 
         await eventually(lambda: free_bytes() > 0, "the free space is known")
+
+
+async def test_room_is_known_of_every_bookie_soon_after_it_appeared(tmp_path: Path) -> None:
+    store = MemoryMetadataStore()
+    rng = random.Random(1)
+    async with served_bookie(tmp_path) as served, following(store, info_interval_s=3600.0) as (directory, _):
+        code, total, free = await answer(served.bookie.bookie_info)
+        assert (code, 0 < free <= total) == (ReturnCode.OK, True)
+        async with registered(store, served):
+            await eventually(lambda: [each.free_bytes for each in directory.candidates(rng)] == [free], "its room")
+        await eventually(lambda: directory.candidates(rng) == [], "gone")
+
+
+async def test_room_is_asked_for_again_after_the_interval(tmp_path: Path) -> None:
+    store = MemoryMetadataStore()
+    rng = random.Random(1)
+    async with (
+        served_bookie(tmp_path) as served,
+        registered(store, served),
+        following(store, info_interval_s=0.01) as (directory, _),
+    ):
+        await eventually(lambda: all(each.free_bytes for each in directory.candidates(rng)), "its room")
+        directory.set_free_bytes("b0", 1)
+        await eventually(lambda: all(each.free_bytes > 1 for each in directory.candidates(rng)), "its room again")

@@ -156,6 +156,15 @@ async def test_verify_names_every_copy_that_is_not_there(site: Site) -> None:
     assert (await site.cluster.metadata(other.ledger_id)).state is LedgerState.OPEN
 
 
+async def free_bytes(site: Site, bookie: str) -> int:
+    """What the bookie itself saw at its last look at the disk."""
+    answered = asyncio.get_running_loop().create_future()
+    site.cluster.running[bookie].bookie.bookie_info(lambda *answer: answered.set_result(answer))
+    code, _, free = await answered
+    assert code == 0
+    return int(free)
+
+
 async def test_bookies_are_listed_with_their_places(site: Site) -> None:
     await site.cluster.crash("bookie3:3181")
     await site.run("bookies", "racks", "set", "bookie0:3181", "/eu/r1", "--hostname", "host0")
@@ -169,6 +178,8 @@ async def test_bookies_are_listed_with_their_places(site: Site) -> None:
         "rack": "/eu/r1",
         "hostname": "host0",
     }
+    assert rows["bookie0:3181"]["freeBytes"] == await free_bytes(site, "bookie0:3181") > 0
+    assert rows["bookie3:3181"]["freeBytes"] is None
     node = await site.cluster.store.get(paths.BOOKIE_RACKS_PATH)
     assert node is not None
     assert json.loads(node.value) == {

@@ -74,7 +74,7 @@ class RemoteBookies:
             raise
         self._update()
         if self._info_interval_s > 0:
-            self._scope.spawn(self._ask_for_space(), "free space")
+            self._scope.spawn(self._ask_all_for_space(), "free space")
         return self
 
     async def __aexit__(
@@ -101,6 +101,8 @@ class RemoteBookies:
             if bookie_id in appeared:
                 channel.announce()
             self._directory.register(bookie_id, channel, writable=bookie_id in writable)
+            if bookie_id in appeared and self._info_interval_s > 0:  # one of unknown room would get no ledgers
+                self._ask_for_space(bookie_id, channel)
         for bookie_id in self._channels.keys() - known.keys():
             self._leave(bookie_id)
         self._listed = set(known)
@@ -127,12 +129,15 @@ class RemoteBookies:
         self._directory.unregister(bookie_id)
         self._channels.pop(bookie_id).close()
 
-    async def _ask_for_space(self) -> None:
+    async def _ask_all_for_space(self) -> None:
         while True:
-            for bookie_id, channel in self._channels.items():
-                channel.bookie_info(partial(self._note_space, bookie_id))
             await asyncio.sleep(self._info_interval_s)
+            for bookie_id, channel in list(self._channels.items()):
+                self._ask_for_space(bookie_id, channel)
+
+    def _ask_for_space(self, bookie_id: str, channel: RemoteBookie) -> None:
+        channel.bookie_info(partial(self._note_space, bookie_id))
 
     def _note_space(self, bookie_id: str, code: int, total_bytes: int, free_bytes: int) -> None:
-        if code == ReturnCode.OK:
+        if code == ReturnCode.OK and bookie_id in self._channels:
             self._directory.set_free_bytes(bookie_id, free_bytes)
