@@ -267,8 +267,12 @@ class Bookie:
 
     def _end_unsynced(self) -> None:
         """After the last checkpoint. What a full disk has kept from it stays in the journal, and the mark with it."""
-        if self._storage.mark.sequence >= self._journal.durable_sequence:
+        if self._storage.mark.sequence < self._journal.durable_sequence:
+            return
+        try:
             UnsyncedMark(self._disk, self.config.ledger_path, self.config.boot_id).clear()
+        except StorageError as error:
+            _logger.warning("whether this bookie ran without fsync stays as it was noted: %s", error)
 
     async def _claim_directories(self) -> bytes | None:
         """The cookie that the metadata store has to be told; None when it knows."""
