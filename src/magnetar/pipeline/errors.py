@@ -48,3 +48,26 @@ class AggregateOverflowError(PipelineError):
 
     slug = "aggregate-overflow"
     retriable = False
+
+
+class SqlError(PipelineError, InvalidArgumentError):
+    """A statement cannot be read. `line` and `column` (from 1) say where, the text says what to write instead."""
+
+    slug = "sql"
+
+    def __init__(self, message: str, line: int = 1, column: int = 1) -> None:
+        super().__init__(f"line {line}, column {column}: {message}")
+        self.line = line
+        self.column = column
+
+
+class PlanRefusedError(SqlError):
+    """The query reads well but has no exact incremental plan; the text says why and what to write instead."""
+
+    slug = "plan-refused"
+
+
+class CatalogError(PipelineError, InvalidArgumentError):
+    """A name is taken, unknown or still in use."""
+
+    slug = "catalog"

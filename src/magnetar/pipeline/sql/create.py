@@ -1,0 +1,314 @@
+"""CREATE SOURCE, CREATE TABLE and CREATE SINK: columns, keys, watermarks, INCLUDE, WITH and FORMAT ... ENCODE."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Literal, cast, get_args
+
+from magnetar.pipeline.sql.cursor import Cursor
+from magnetar.pipeline.sql.expressions import check_expression
+from magnetar.pipeline.sql.intervals import interval_us
+from magnetar.pipeline.sql.lexer import Kind, Token
+from magnetar.pipeline.sql.options import Options
+from magnetar.pipeline.sql.statements import (
+    INCLUDED_COLUMNS,
+    ColumnDefinition,
+    CreateSource,
+    Format,
+    Include,
+    IncludeKind,
+    Query,
+    Watermark,
+)
+from magnetar.pipeline.sql.types import normalise_type
+
+CONNECTORS = ("pulsar", "magnetar")
+_TOPICS = ("topic", "topics", "topicsPattern")
+
+
+def create_source(cursor: Cursor, table: bool) -> CreateSource:
+    """Behind CREATE SOURCE or CREATE TABLE."""
+    of = "table" if table else "source"
+    if_not_exists = cursor.take("IF", "NOT", "EXISTS")
+    name = cursor.name(of)
+    body = _Body(cursor)
+    includes: list[Include] = []
+    if cursor.take_symbol("("):
+        body.read()
+    while cursor.take("INCLUDE"):
+        includes.append(_include(cursor))
+    if table and not cursor.looks_at("WITH"):
+        cursor.fail(
+            "a table here is fed by a topic; add WITH (connector = 'pulsar', topic = '...') or create a materialized view"
+        )
+    cursor.expect(
+        "WITH", fix="a source names its topic: WITH (connector = 'pulsar', topic = '...', service.url = '...')"
+    )
+    options = read_options(cursor)
+    _check_connector(cursor, options)
+    while cursor.take("INCLUDE"):
+        includes.append(_include(cursor))
+    if not cursor.looks_at("FORMAT"):
+        cursor.fail("add FORMAT PLAIN ENCODE JSON (or UPSERT; AVRO, BYTES): it says how a message becomes a row")
+    format_ = read_format(cursor, ("PLAIN", "UPSERT"))
+    cursor.finish()
+    source = CreateSource(
+        name,
+        options,
+        format_,
+        tuple(body.columns),
+        tuple(body.primary_key),
+        body.watermark,
+        tuple(includes),
+        table,
+        if_not_exists,
+    )
+    _check_source(cursor, source)
+    return source
+
+
+class _Body:
+    """What stands within the parentheses: columns, PRIMARY KEY (...), WATERMARK FOR."""
+
+    def __init__(self, cursor: Cursor) -> None:
+        self.cursor = cursor
+        self.columns: list[ColumnDefinition] = []
+        self.primary_key: list[str] = []
+        self.watermark: Watermark | None = None
+
+    def read(self) -> None:
+        cursor = self.cursor
+        while True:
+            if cursor.looks_at("PRIMARY", "KEY"):
+                cursor.expect("PRIMARY", "KEY")
+                self._key(names(cursor, "key column"))
+            elif cursor.looks_at("WATERMARK", "FOR"):
+                self._watermark()
+            elif not cursor.take_symbol("*"):
+                self._column()
+            if not cursor.take_symbol(","):
+                break
+        cursor.expect_symbol(")", fix="columns are separated by ','")
+
+    def _key(self, columns: list[str]) -> None:
+        if self.primary_key:
+            self.cursor.fail("the primary key is given twice; keep one PRIMARY KEY (a, b)")
+        self.primary_key = columns
+
+    def _watermark(self) -> None:
+        cursor = self.cursor
+        if self.watermark:
+            cursor.fail("a source has one watermark; remove the second")
+        cursor.expect("WATERMARK", "FOR")
+        column = cursor.name("time column")
+        cursor.expect("AS", fix=f"write WATERMARK FOR {column} AS {column} - INTERVAL '5 seconds'")
+        again = cursor.token
+        if cursor.name("time column").lower() != column.lower():
+            cursor.fail(
+                f"the watermark of {column} is computed from {column} alone; write {column} - INTERVAL '5 seconds'",
+                again,
+            )
+        self.watermark = Watermark(column, read_interval(cursor) if cursor.take_symbol("-") else 0)
+
+    def _column(self) -> None:
+        cursor = self.cursor
+        at = cursor.token
+        name = cursor.name("column")
+        if any(column.name.lower() == name.lower() for column in self.columns):
+            cursor.fail(f"column {name} is defined twice; remove one", at)
+        type_ = None if cursor.looks_at("AS") else self._type(name)
+        generated = None
+        while not cursor.at_end and not cursor.at_symbol(",", ")"):
+            if cursor.take("PRIMARY", "KEY"):
+                self._key([name])
+            elif cursor.take("NOT", "NULL") or cursor.take("NULL"):
+                pass
+            elif cursor.take("AS"):
+                generated = self._expression()
+            else:
+                cursor.fail(f"expected ',' or ')' behind column {name}, found {cursor.token.described()}")
+        self.columns.append(ColumnDefinition(name, type_, generated))
+
+    def _type(self, name: str) -> str:
+        cursor = self.cursor
+        start, angle = cursor.token, 0
+        while not cursor.at_end:
+            token = cursor.token
+            if angle == 0 and (cursor.at_symbol(",", ")") or token.keyword in ("PRIMARY", "NOT", "NULL", "AS")):
+                break
+            if token.kind is Kind.STRING:
+                cursor.fail(f"expected the type of column {name}, found a string")
+            angle += (token.value == "<") - (token.value == ">")
+            cursor.skip_group()
+        try:
+            return normalise_type(cursor.without_comments(start, cursor.token))
+        except ValueError as error:
+            cursor.fail(f"column {name}: {error}", start)
+
+    def _expression(self) -> str:
+        cursor = self.cursor
+        start = cursor.token
+        while not cursor.at_end and not cursor.at_symbol(",", ")"):
+            cursor.skip_group()
+        text = cursor.without_comments(start, cursor.token)
+        if not text:
+            cursor.fail("expected an expression behind AS")
+        check_expression(text, *cursor.where(start))
+        return text
+
+
+def names(cursor: Cursor, of: str) -> list[str]:
+    """`(a, b)`."""
+    cursor.expect_symbol("(", fix=f"write the {of}s within parentheses")
+    found = [cursor.name(of)]
+    while cursor.take_symbol(","):
+        found.append(cursor.name(of))
+    cursor.expect_symbol(")")
+    return found
+
+
+def read_interval(cursor: Cursor) -> int:
+    """`INTERVAL '5 seconds'` or `INTERVAL '5' SECOND`, in microseconds."""
+    cursor.expect("INTERVAL", fix="write for example INTERVAL '5 seconds'")
+    at = cursor.token
+    text = cursor.string("the length")
+    unit = cursor.advance().value if cursor.token.kind is Kind.WORD else None
+    try:
+        return interval_us(text, unit)
+    except ValueError as error:
+        cursor.fail(str(error), at)
+
+
+def read_options(cursor: Cursor) -> Options:
+    """`(connector = 'pulsar', service.url = '...')`. Names may have dots and dashes; values are strings, numbers or true and false."""
+    cursor.expect_symbol("(", fix="options stand within parentheses: (name = 'value', ...)")
+    values: dict[str, str] = {}
+    lowered: set[str] = set()
+    while not cursor.take_symbol(")"):
+        at = cursor.token
+        name = _option_name(cursor)
+        cursor.expect_symbol("=", fix=f"write {name} = 'value'")
+        if name.lower() in lowered:
+            cursor.fail(f"option {name} is given twice; remove one", at)
+        lowered.add(name.lower())
+        values[name] = _option_value(cursor, name)
+        if not cursor.take_symbol(","):
+            cursor.expect_symbol(")", fix="options are separated by ','")
+            break
+    return Options(values)
+
+
+def _option_name(cursor: Cursor) -> str:
+    parts: list[str] = []
+    while True:
+        token = cursor.token
+        if token.kind not in (Kind.WORD, Kind.QUOTED, Kind.NUMBER):
+            cursor.fail(f"expected the name of an option, found {token.described()}")
+        parts.append(cursor.advance().value)
+        if cursor.take_symbol("."):
+            parts.append(".")
+        elif cursor.take_symbol("-"):
+            parts.append("-")
+        else:
+            name = "".join(parts)
+            if not name:
+                cursor.fail("an option's name is not empty", token)
+            return name
+
+
+def _option_value(cursor: Cursor, name: str) -> str:
+    token = cursor.token
+    if token.kind in (Kind.STRING, Kind.NUMBER):
+        return cursor.advance().value
+    if token.keyword in ("TRUE", "FALSE"):
+        return cursor.advance().value.lower()
+    if token.keyword == "SECRET":
+        cursor.fail(f"SECRET objects are not kept here; write {name} = 'value', it is never shown again")
+    cursor.fail(f"the value of {name} stands within single quotes: {name} = '...'")
+
+
+def read_format(cursor: Cursor, formats: tuple[str, ...]) -> Format:
+    """`FORMAT PLAIN ENCODE JSON [(name = 'value')]`."""
+    cursor.expect("FORMAT")
+    format_ = _one_of(cursor, "FORMAT", formats)
+    cursor.expect("ENCODE", fix="write for example FORMAT PLAIN ENCODE JSON")
+    encode = _one_of(cursor, "ENCODE", ("JSON", "AVRO", "BYTES"))
+    options = read_options(cursor) if cursor.at_symbol("(") else Options()
+    return Format(
+        cast("Literal['PLAIN', 'UPSERT', 'DEBEZIUM']", format_),
+        cast("Literal['JSON', 'AVRO', 'BYTES']", encode),
+        options,
+    )
+
+
+def _one_of(cursor: Cursor, word: str, allowed: tuple[str, ...]) -> str:
+    if cursor.token.keyword not in allowed:
+        cursor.fail(f"{word} takes {', '.join(allowed)}; found {cursor.token.described()}")
+    return cursor.advance().keyword
+
+
+def _include(cursor: Cursor) -> Include:
+    at = cursor.token
+    kind = at.keyword
+    if kind not in get_args(IncludeKind):
+        cursor.fail(f"INCLUDE takes {', '.join(get_args(IncludeKind))}; found {at.described()}")
+    cursor.advance()
+    header = cursor.advance().value if kind == "HEADER" and cursor.token.kind is Kind.STRING else None
+    name = cursor.name("column") if cursor.take("AS") else header or INCLUDED_COLUMNS[kind]
+    return Include(cast("IncludeKind", kind), name, header)
+
+
+def _check_connector(cursor: Cursor, options: Options) -> None:
+    connector = options.get("connector")
+    if connector is None:
+        cursor.fail("WITH names no connector; add connector = 'pulsar' (or 'magnetar')")
+    if connector not in CONNECTORS:
+        cursor.fail("this connector does not exist here; use connector = 'pulsar' or 'magnetar'")
+    given = [name for name in _TOPICS if name in options]
+    if len(given) != 1:
+        cursor.fail(f"WITH names {'no topic' if not given else 'topics twice'}; give one of {', '.join(_TOPICS)}")
+
+
+def _check_source(cursor: Cursor, source: CreateSource) -> None:
+    columns = {column.name.lower() for column in source.columns} | {include.name.lower() for include in source.includes}
+    if len(columns) != len(source.columns) + len(source.includes):
+        cursor.fail(f"{source.name}: a column has the name of an INCLUDE column; rename it with INCLUDE ... AS name")
+    if source.format.format == "UPSERT" and not source.primary_key:
+        cursor.fail(f"{source.name}: FORMAT UPSERT replaces rows by key; add PRIMARY KEY (column)")
+    if source.format.encode == "BYTES" and [column.type for column in source.columns] not in ([], ["BYTEA"]):
+        cursor.fail(f"{source.name}: ENCODE BYTES has one column of type BYTEA; use ENCODE JSON for several")
+    if source.columns:
+        needed = [*source.primary_key, *([source.watermark.column] if source.watermark else [])]
+        for name in needed:
+            if name.lower() not in columns:
+                cursor.fail(f"{source.name}: there is no column {name}; define it or correct the key or watermark")
+
+
+def read_query(cursor: Cursor) -> tuple[Query, bool]:
+    """A SELECT up to the clauses of the statement around it; and whether EMIT ON WINDOW CLOSE stood behind it."""
+    start = cursor.token
+    if start.keyword not in ("SELECT", "WITH", "VALUES") and not cursor.at_symbol("("):
+        cursor.fail(f"expected SELECT, found {start.described()}")
+    depth, last = 0, start
+    rest = [*cursor.rest(), cursor.end]
+    for token, after in pairwise(rest):
+        if token is not start and depth == 0 and _ends_query(token, after):
+            break
+        if token.kind is Kind.SYMBOL:
+            depth += (token.value in "([{") - (token.value in ")]}")
+        last = token
+    query = Query(cursor.text[start.start : last.end], *cursor.where(start))
+    cursor.pass_over(last)
+    emit = cursor.take("EMIT", "ON", "WINDOW", "CLOSE")
+    if not emit and cursor.looks_at("EMIT"):
+        cursor.fail("write EMIT ON WINDOW CLOSE, or leave EMIT out: changes are then sent with every epoch")
+    return query, emit
+
+
+def _ends_query(token: Token, after: Token) -> bool:
+    """EMIT ..., WITH (...) and FORMAT ... ENCODE belong to the statement around a query; `WITH TIME ZONE` and `format()` do not."""
+    if token.keyword == "WITH":
+        return after.value == "(" and after.kind is Kind.SYMBOL
+    if token.keyword == "FORMAT":
+        return after.keyword in ("PLAIN", "UPSERT", "DEBEZIUM")
+    return token.keyword == "EMIT"

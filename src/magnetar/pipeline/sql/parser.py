@@ -1,0 +1,234 @@
+"""From a text of statements to values: `parse(text)`. Queries stay text here; `magnetar.pipeline.sql.plan` reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+from magnetar.pipeline.errors import SqlError
+from magnetar.pipeline.sql.create import create_source, read_format, read_options, read_query
+from magnetar.pipeline.sql.cursor import Cursor
+from magnetar.pipeline.sql.lexer import Position, statements_of
+from magnetar.pipeline.sql.statements import (
+    CreateSink,
+    CreateSource,
+    CreateView,
+    Describe,
+    Drop,
+    Explain,
+    Flush,
+    ObjectKind,
+    Query,
+    Select,
+    SetParallelism,
+    Show,
+    ShowCreate,
+    Statement,
+)
+
+MAX_STATEMENTS = 1_000
+"""A text with more statements is refused."""
+MAX_PARALLELISM = 32_768
+"""The largest number of vnodes a table may have, so the largest parallelism."""
+
+_INSTEAD = {
+    "INSERT": "rows come from topics; publish them, and read the topic with CREATE SOURCE",
+    "UPDATE": "rows come from topics; publish a newer message with the same key to a source with FORMAT UPSERT",
+    "DELETE": "rows come from topics; publish an empty message with the key to a source with FORMAT UPSERT",
+    "SET": "settings belong to `magnetar pipeline run`; for parallelism write ALTER MATERIALIZED VIEW v SET PARALLELISM = n",
+    "BEGIN": "every epoch is one transaction over all views; leave BEGIN and COMMIT out",
+    "COMMIT": "every epoch is one transaction over all views; leave BEGIN and COMMIT out",
+    "GRANT": "who may read a topic is decided by the broker's permissions",
+    "USE": "there is one catalog for each pipeline; leave USE out",
+}
+_CREATE_INSTEAD = {
+    "VIEW": "write CREATE MATERIALIZED VIEW, or a WITH clause within the query",
+    "INDEX": "a view is sorted by its key already; create a materialized view grouped by the other column",
+    "SUBSCRIPTION": "send the changes to a topic with CREATE SINK and subscribe to the topic",
+    "FUNCTION": "register Python functions with Pipeline.function in Python",
+    "SCHEMA": "names have no schema here",
+    "DATABASE": "there is one catalog for each pipeline",
+    "SECRET": "write the value in WITH (...); it is never shown again",
+    "CONNECTION": "write the connection in the WITH (...) of each source and sink",
+}
+
+
+def parse(text: str) -> tuple[Statement, ...]:
+    """All statements of `text`. SqlError names line, column and the fix of the first that cannot be read."""
+    position = Position(text)
+    statements: list[Statement] = []
+    for tokens in statements_of(text):
+        cursor = Cursor(text, tokens, position)
+        if len(statements) == MAX_STATEMENTS:
+            cursor.fail(f"more than {MAX_STATEMENTS} statements; split the file")
+        statements.append(_statement(cursor))
+    return tuple(statements)
+
+
+def parse_one(text: str) -> Statement:
+    """The one statement of `text`."""
+    statements = parse(text)
+    if len(statements) != 1:
+        raise SqlError(f"expected one statement, found {len(statements)}; run a file for several")
+    return statements[0]
+
+
+def _statement(cursor: Cursor) -> Statement:
+    word = cursor.token.keyword
+    if word in ("SELECT", "WITH", "VALUES") or cursor.at_symbol("("):
+        query, emit = read_query(cursor)
+        if emit:
+            cursor.fail(
+                "EMIT ON WINDOW CLOSE belongs to CREATE MATERIALIZED VIEW ... AS SELECT; leave it out of a query"
+            )
+        cursor.finish()
+        return Select(query)
+    reader = _READERS.get(word)
+    if reader is None:
+        instead = _INSTEAD.get(word)
+        if instead:
+            cursor.fail(f"{word} is not a statement of a pipeline; {instead}")
+        cursor.fail(
+            f"a statement cannot begin with {cursor.token.described()}; use CREATE, ALTER, DROP, SHOW, DESCRIBE, EXPLAIN, FLUSH or SELECT"
+        )
+    cursor.advance()
+    statement = reader(cursor)
+    cursor.finish()
+    return statement
+
+
+def _create(cursor: Cursor) -> Statement:
+    if cursor.looks_at("OR", "REPLACE"):
+        cursor.fail("a source, view or sink is not replaced in place; DROP it and CREATE it again")
+    if cursor.take("SOURCE"):
+        return create_source(cursor, table=False)
+    if cursor.take("TABLE"):
+        return create_source(cursor, table=True)
+    if cursor.take("MATERIALIZED", "VIEW"):
+        return _create_view(cursor)
+    if cursor.take("SINK"):
+        return _create_sink(cursor)
+    what = cursor.token.keyword
+    if what in _CREATE_INSTEAD:
+        cursor.fail(f"CREATE {what} does not exist here; {_CREATE_INSTEAD[what]}")
+    cursor.fail(f"CREATE takes SOURCE, TABLE, MATERIALIZED VIEW or SINK; found {cursor.token.described()}")
+
+
+def _create_view(cursor: Cursor) -> CreateView:
+    if_not_exists = cursor.take("IF", "NOT", "EXISTS")
+    name = cursor.name("view")
+    cursor.expect("AS", fix=f"write CREATE MATERIALIZED VIEW {name} AS SELECT ...")
+    query, emit = read_query(cursor)
+    return CreateView(name, query, emit, if_not_exists)
+
+
+def _create_sink(cursor: Cursor) -> CreateSink:
+    if_not_exists = cursor.take("IF", "NOT", "EXISTS")
+    name = cursor.name("sink")
+    if cursor.looks_at("INTO"):
+        cursor.fail("a sink writes to a topic, not into a table; use FROM v WITH (connector = 'pulsar', topic = '...')")
+    source: str | Query
+    if cursor.take("FROM"):
+        source = cursor.name("view")
+    else:
+        cursor.expect(
+            "AS", fix=f"write CREATE SINK {name} FROM v WITH (...) or CREATE SINK {name} AS SELECT ... WITH (...)"
+        )
+        source, emit = read_query(cursor)
+        if emit:
+            cursor.fail(
+                "EMIT ON WINDOW CLOSE belongs to a materialized view; create one and write CREATE SINK ... FROM it"
+            )
+    cursor.expect("WITH", fix="a sink says where to: WITH (connector = 'pulsar', topic = '...')")
+    options = read_options(cursor)
+    if "connector" not in options:
+        cursor.fail(
+            f"{name}: WITH names no connector; add connector = 'pulsar' (or another Spark data source, as 'parquet')"
+        )
+    format_ = read_format(cursor, ("PLAIN", "UPSERT", "DEBEZIUM")) if cursor.looks_at("FORMAT") else None
+    return CreateSink(name, source, options, format_, if_not_exists)
+
+
+def _alter(cursor: Cursor) -> SetParallelism:
+    if not cursor.take("MATERIALIZED", "VIEW"):
+        cursor.fail("ALTER exists for a MATERIALIZED VIEW only; DROP and CREATE anything else again")
+    view = cursor.name("view")
+    fix = f"write ALTER MATERIALIZED VIEW {view} SET PARALLELISM = 4 (or ADAPTIVE)"
+    cursor.expect("SET", "PARALLELISM", fix=fix)
+    if not cursor.take_symbol("="):
+        cursor.expect("TO", fix=fix)
+    if cursor.take("ADAPTIVE"):
+        return SetParallelism(view, None)
+    at = cursor.token
+    parallelism = cursor.integer("the parallelism")
+    if not 1 <= parallelism <= MAX_PARALLELISM:
+        cursor.fail(f"the parallelism is 1 to {MAX_PARALLELISM}", at)
+    return SetParallelism(view, parallelism)
+
+
+_PLURALS: dict[str, ObjectKind] = {"SOURCES": "SOURCE", "TABLES": "TABLE", "SINKS": "SINK"}
+
+
+def _show(cursor: Cursor) -> Show | ShowCreate:
+    if cursor.take("CREATE"):
+        return ShowCreate(_kind(cursor, "SHOW CREATE"), cursor.name("object"))
+    kind: ObjectKind | None = "MATERIALIZED VIEW" if cursor.take("MATERIALIZED", "VIEWS") else None
+    if kind is None:
+        kind = _PLURALS.get(cursor.token.keyword)
+        if kind is None:
+            cursor.fail(
+                f"SHOW takes SOURCES, TABLES, MATERIALIZED VIEWS, SINKS or CREATE ...; found {cursor.token.described()}"
+            )
+        cursor.advance()
+    like = cursor.string("a pattern") if cursor.take("LIKE") else None
+    return Show(kind, like)
+
+
+def _kind(cursor: Cursor, of: str) -> ObjectKind:
+    if cursor.take("MATERIALIZED", "VIEW"):
+        return "MATERIALIZED VIEW"
+    word = cursor.token.keyword
+    if word not in ("SOURCE", "TABLE", "SINK"):
+        cursor.fail(f"{of} takes SOURCE, TABLE, MATERIALIZED VIEW or SINK; found {cursor.token.described()}")
+    cursor.advance()
+    return cast("ObjectKind", word)
+
+
+def _describe(cursor: Cursor) -> Describe:
+    return Describe(cursor.name("source, view or sink"))
+
+
+def _drop(cursor: Cursor) -> Drop:
+    kind = _kind(cursor, "DROP")
+    if_exists = cursor.take("IF", "EXISTS")
+    name = cursor.name(kind.lower())
+    cascade = cursor.take("CASCADE")
+    if not cascade:
+        cursor.take("RESTRICT")
+    return Drop(kind, name, if_exists, cascade)
+
+
+def _explain(cursor: Cursor) -> Explain:
+    at = cursor.token
+    if at.keyword == "EXPLAIN":
+        cursor.fail("EXPLAIN stands once")
+    statement = _statement(cursor)
+    if not isinstance(statement, CreateSource | CreateView | CreateSink | Select):
+        cursor.fail("EXPLAIN takes a SELECT or a CREATE statement", at)
+    return Explain(statement)
+
+
+def _flush(cursor: Cursor) -> Flush:
+    return Flush()
+
+
+_READERS: dict[str, Callable[[Cursor], Statement]] = {
+    "CREATE": _create,
+    "ALTER": _alter,
+    "SHOW": _show,
+    "DESCRIBE": _describe,
+    "DESC": _describe,
+    "DROP": _drop,
+    "EXPLAIN": _explain,
+    "FLUSH": _flush,
+}

@@ -1,0 +1,179 @@
+"""The statements of a pipeline as values. Equal values mean the same; where a statement stood in its file is not compared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from magnetar.pipeline.sql.options import Options
+
+ObjectKind: TypeAlias = Literal["SOURCE", "TABLE", "MATERIALIZED VIEW", "SINK"]
+IncludeKind: TypeAlias = Literal["KEY", "TIMESTAMP", "EVENT_TIME", "PARTITION", "OFFSET", "HEADER", "TOPIC", "PAYLOAD"]
+OBJECT_KINDS: tuple[ObjectKind, ...] = ("SOURCE", "TABLE", "MATERIALIZED VIEW", "SINK")
+
+INCLUDED_COLUMNS: dict[str, str] = {
+    "KEY": "__key",
+    "TIMESTAMP": "__publishTime",
+    "EVENT_TIME": "__eventTime",
+    "PARTITION": "__partition",
+    "OFFSET": "__messageId",
+    "HEADER": "__messageProperties",
+    "TOPIC": "__topic",
+    "PAYLOAD": "value",
+}
+"""Which column of the connector an INCLUDE clause reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A SELECT as it was written. `line` and `column` are where it begins in its file."""
+
+    text: str
+    line: int = field(default=1, compare=False, repr=False)
+    column: int = field(default=1, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnDefinition:
+    """`type` in RisingWave's spelling, normalised; `generated` is the expression of `AS (...)`, or None."""
+
+    name: str
+    type: str | None
+    generated: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """Rows of `column` older than the newest one seen less `delay_us` microseconds are late."""
+
+    column: str
+    delay_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Include:
+    """`INCLUDE KEY AS name`. `header` is the one message property wanted, None for all."""
+
+    kind: IncludeKind
+    name: str
+    header: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """`FORMAT PLAIN ENCODE JSON (...)`."""
+
+    format: Literal["PLAIN", "UPSERT", "DEBEZIUM"]
+    encode: Literal["JSON", "AVRO", "BYTES"]
+    options: Options = field(default_factory=Options)
+
+
+@dataclass(frozen=True, slots=True)
+class CreateSource:
+    """CREATE SOURCE, or CREATE TABLE with a connector (`table`). No columns: those of the topic's registered schema."""
+
+    name: str
+    options: Options
+    format: Format
+    columns: tuple[ColumnDefinition, ...] = ()
+    primary_key: tuple[str, ...] = ()
+    watermark: Watermark | None = None
+    includes: tuple[Include, ...] = ()
+    table: bool = False
+    if_not_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CreateView:
+    """CREATE MATERIALIZED VIEW."""
+
+    name: str
+    query: Query
+    emit_on_window_close: bool = False
+    if_not_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CreateSink:
+    """CREATE SINK: `source` is the name after FROM, or the query after AS."""
+
+    name: str
+    source: str | Query
+    options: Options
+    format: Format | None = None
+    if_not_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SetParallelism:
+    """ALTER MATERIALIZED VIEW ... SET PARALLELISM; None is ADAPTIVE."""
+
+    view: str
+    parallelism: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Show:
+    """SHOW SOURCES and so on; `like` filters the names."""
+
+    kind: ObjectKind
+    like: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ShowCreate:
+    """SHOW CREATE MATERIALIZED VIEW v."""
+
+    kind: ObjectKind
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Describe:
+    """DESCRIBE name."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """DROP; `cascade` also drops what reads from it."""
+
+    kind: ObjectKind
+    name: str
+    if_exists: bool = False
+    cascade: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """FLUSH: wait until the next epoch is committed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Select:
+    """A query over the views, run once as a batch."""
+
+    query: Query
+
+
+@dataclass(frozen=True, slots=True)
+class Explain:
+    """EXPLAIN of a query or of a CREATE."""
+
+    statement: CreateSource | CreateView | CreateSink | Select
+
+
+Statement: TypeAlias = (
+    CreateSource
+    | CreateView
+    | CreateSink
+    | SetParallelism
+    | Show
+    | ShowCreate
+    | Describe
+    | Drop
+    | Flush
+    | Select
+    | Explain
+)

@@ -1,0 +1,119 @@
+"""What cannot be read is refused with line, column and the fix, whatever the text is."""
+
+from __future__ import annotations
+
+import pytest
+
+from magnetar.pipeline.errors import SqlError
+from magnetar.pipeline.sql.lexer import MAX_NESTING, MAX_STATEMENT_TOKENS, MAX_TEXT_CHARACTERS
+from magnetar.pipeline.sql.parser import parse
+
+WITH = "WITH (connector='pulsar', topic='a')"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "column", "fix"),
+    [
+        ("CREATE SOURCE s", 1, 16, "WITH (connector"),
+        ("CREATE TABLE s (a int)", 1, 23, "fed by a topic"),
+        ("CREATE SOURCE s\nWITH (topic='a') FORMAT PLAIN ENCODE JSON", 2, 18, "connector = 'pulsar'"),
+        (
+            "CREATE SOURCE s WITH (connector='kafka', topic='a') FORMAT PLAIN ENCODE JSON",
+            1,
+            53,
+            "'pulsar' or 'magnetar'",
+        ),
+        ("CREATE SOURCE s WITH (connector='pulsar') FORMAT PLAIN ENCODE JSON", 1, 43, "give one of topic"),
+        (f"CREATE SOURCE s {WITH}", 1, 53, "FORMAT PLAIN ENCODE JSON"),
+        (f"CREATE SOURCE s {WITH} FORMAT DEBEZIUM ENCODE JSON", 1, 61, "PLAIN, UPSERT"),
+        (f"CREATE SOURCE s {WITH} FORMAT PLAIN ENCODE CSV", 1, 74, "JSON, AVRO, BYTES"),
+        (f"CREATE SOURCE s (a int) {WITH} FORMAT UPSERT ENCODE JSON", 1, 87, "PRIMARY KEY"),
+        (f"CREATE SOURCE s (a int, PRIMARY KEY (b)) {WITH} FORMAT PLAIN ENCODE JSON", 1, 103, "no column b"),
+        (f"CREATE SOURCE s (a int, A text) {WITH} FORMAT PLAIN ENCODE JSON", 1, 25, "defined twice"),
+        (f"CREATE SOURCE s (a blob9) {WITH} FORMAT PLAIN ENCODE JSON", 1, 20, "no Spark type"),
+        ("CREATE SOURCE s (a int,\n  b int c) WITH", 2, 5, "no column type"),
+        ("CREATE SOURCE s (a int AS 1 b)", 1, 27, "without a name"),
+        ("CREATE SOURCE s (a int,\n  b int AS 1 PRIMARY c)", 2, 22, "no SQL that can be read"),
+        ("CREATE SOURCE s WITH (connector=pulsar)", 1, 33, "single quotes"),
+        ("CREATE SOURCE s WITH (a='1', A='2')", 1, 30, "given twice"),
+        ("CREATE SOURCE select WITH (a='1')", 1, 15, '"select"'),
+        ("CREATE SOURCE public.s WITH (a='1')", 1, 21, "no schema"),
+        (f"CREATE SOURCE s (t timestamp, WATERMARK FOR t AS t - INTERVAL '1 month') {WITH}", 1, 63, "fixed length"),
+        ("CREATE MATERIALIZED VIEW v SELECT 1", 1, 28, "AS SELECT"),
+        ("CREATE MATERIALIZED VIEW v AS INSERT", 1, 31, "expected SELECT"),
+        ("CREATE MATERIALIZED VIEW v AS SELECT 1 EMIT CHANGES", 1, 40, "EMIT ON WINDOW CLOSE"),
+        ("CREATE OR REPLACE MATERIALIZED VIEW v AS SELECT 1", 1, 8, "DROP it"),
+        ("CREATE INDEX i ON v(a)", 1, 8, "materialized view"),
+        ("CREATE SINK s INTO t FROM v", 1, 15, "topic"),
+        ("CREATE SINK s FROM v", 1, 21, "WITH (connector"),
+        ("ALTER MATERIALIZED VIEW v SET PARALLELISM = 0", 1, 45, "1 to 32768"),
+        ("ALTER SINK v SET PARALLELISM = 1", 1, 7, "MATERIALIZED VIEW only"),
+        ("SHOW EVERYTHING", 1, 6, "SOURCES"),
+        ("DROP v", 1, 6, "MATERIALIZED VIEW"),
+        ("INSERT INTO t VALUES (1)", 1, 1, "publish"),
+        ("FLUSH SELECT 1", 1, 7, "';' missing"),
+        ("EXPLAIN EXPLAIN SELECT 1", 1, 9, "once"),
+        ("EXPLAIN SHOW SINKS", 1, 9, "SELECT or a CREATE"),
+        ("?", 1, 1, "CREATE"),
+        ("SELECT 'a\nb", 1, 8, "close it with '"),
+        ('SELECT "a', 1, 8, 'close it with "'),
+        ("SELECT $x$ a $y$", 1, 8, "close it with $x$"),
+        ("FLUSH; /* /* */", 1, 8, "close it with */"),
+        ("SELECT (1", 1, 8, "add ')'"),
+        ("SELECT (1]", 1, 10, "closes nothing"),
+    ],
+)
+def test_an_error_names_the_place_and_the_fix(text: str, line: int, column: int, fix: str) -> None:
+    with pytest.raises(SqlError) as caught:
+        parse(text)
+    assert fix in str(caught.value)
+    assert (caught.value.line, caught.value.column) == (line, column)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CREATE SOURCE s WITH (password='s3cr3t' 's3cr3t')",
+        "CREATE SOURCE 's3cr3t'",
+        "'s3cr3t'",
+        "FLUSH 's3cr3t'",
+        "CREATE SOURCE s (a 's3cr3t') WITH (a='b')",
+        "CREATE SOURCE s WITH (connector='s3cr3t')",
+    ],
+)
+def test_an_error_never_quotes_a_string(text: str) -> None:
+    with pytest.raises(SqlError) as caught:
+        parse(text)
+    assert "s3cr3t" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(" * MAX_TEXT_CHARACTERS,
+        "SELECT " + "(" * (MAX_NESTING + 1) + "1" + ")" * (MAX_NESTING + 1),
+        "SELECT " + "CASE WHEN " * 10_000,
+        "SELECT " + "NOT " * 10_000 + "a",
+        "SELECT " + "- " * 10_000 + "1",
+        "'" * (MAX_TEXT_CHARACTERS - 1),
+        "a " * (MAX_TEXT_CHARACTERS // 2),
+        "/*" * (MAX_TEXT_CHARACTERS // 2),
+        "EXPLAIN " * 9_000,
+        "FLUSH;" * 1_001,
+        "SELECT 1" + "+1" * MAX_STATEMENT_TOKENS,
+        "x" * (MAX_TEXT_CHARACTERS + 1),
+        "e'" + "\\" * (MAX_TEXT_CHARACTERS - 3),
+        "$" * 1001,
+        "\x00",
+    ],
+)
+@pytest.mark.timeout(20)
+def test_hostile_text_is_refused(text: str) -> None:
+    with pytest.raises(SqlError):
+        parse(text)
+
+
+@pytest.mark.timeout(20)
+def test_a_megabyte_of_comment_or_string_is_read() -> None:
+    assert parse("--" + "x" * 1_000_000) == ()
+    assert len(parse("SELECT '" + "''" * 500_000 + "'")) == 1
