@@ -102,7 +102,7 @@ class Broker:
                     clock=self.clock,
                     retain_null_key=self.config.compaction_retain_null_key,
                 ),
-                delayed_storage=DelayedStorage(self._bucket_store(), self._scope.spawn),
+                delayed_storage=DelayedStorage(LedgerBucketStore(self._bookkeeper), self._scope.spawn),
                 transactions=TransactionStorage(
                     factory=self.factory,
                     ledgers=self.config.managed_ledger,
@@ -195,15 +195,6 @@ class Broker:
             participants=self.participants,
             clock=self.clock,
             scope=self._scope,
-        )
-
-    def _bucket_store(self) -> LedgerBucketStore:
-        ledgers = self.config.managed_ledger
-        return LedgerBucketStore(
-            self._bookkeeper,
-            ensemble_size=ledgers.ensemble_size,
-            write_quorum=ledgers.write_quorum,
-            ack_quorum=ledgers.ack_quorum,
         )
 
     def _schema_registry(self) -> SchemaRegistry:

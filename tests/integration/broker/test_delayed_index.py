@@ -9,6 +9,7 @@ import pytest
 
 from magnetar.base.errors import CorruptionError
 from magnetar.base.tasks import TaskScope
+from magnetar.bookkeeper.client.ledger_manager import LedgerManager
 from magnetar.broker.dispatch.delayed import DelayedIndex
 from magnetar.broker.subscriptions.bucket_store import LedgerBucketStore
 from magnetar.broker.subscriptions.config import SubscriptionConfig
@@ -17,6 +18,7 @@ from magnetar.broker.subscriptions.delayed_buckets import BUCKET_PROPERTY, Bucke
 from magnetar.broker.subscriptions.delayed_codec import decode_header, decode_segment, encode
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.subscriptions.types import SubscriptionType
+from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
 from magnetar.managed_ledger.position import EARLIEST
 from tests.unit.broker.dispatch_fakes import FakeChannel, got, payload
@@ -31,8 +33,14 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def subscribe(world: World, factory: ManagedLedgerFactory, scope: TaskScope, seal_at: int = 100) -> Subscription:
-    ledger = await factory.open(NAME)
+async def subscribe(
+    world: World,
+    factory: ManagedLedgerFactory,
+    scope: TaskScope,
+    seal_at: int = 100,
+    config: ManagedLedgerConfig | None = None,
+) -> Subscription:
+    ledger = await factory.open(NAME, config)
     cursor = await ledger.open_cursor("sub", initial=EARLIEST, cursor_properties={"colour": "red"})
     store = LedgerBucketStore(world.cluster.new_client(7))
     return Subscription(
@@ -117,6 +125,56 @@ async def test_restart_neither_delivers_early_nor_indexes_again(kind: Subscripti
         await until(lambda: not buckets(subscription))
         subscription.acknowledge(consumer, 0, [(*position, None, 0) for position in positions])
         assert subscription.backlog_entries == 0
+
+
+async def bucket_copies(world: World, subscription: Subscription) -> list[tuple[int, int, int, int]]:
+    """Ensemble, write quorum, ack quorum, and bookies that hold something: of each bucket."""
+    manager = LedgerManager(world.metadata)
+    found = []
+    for name in buckets(subscription):
+        ledger_id = int(subscription.cursor.cursor_properties[name])
+        metadata, _ = await manager.read(ledger_id)
+        held = [bookie.entries.get(ledger_id, {}) for bookie in world.cluster.bookies]
+        quorums = metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum
+        found.append((*quorums, sum(map(bool, held))))
+    return found
+
+
+async def test_buckets_have_the_topics_copies_and_outlive_a_bookie() -> None:
+    world = World(4)
+    config = ManagedLedgerConfig(ensemble_size=2, write_quorum=2, ack_quorum=2)
+    async with world.broker() as factory, TaskScope("topic") as scope:
+        subscription = await subscribe(world, factory, scope, config=config)
+        consumer = join(subscription, SubscriptionType.Shared)
+        await publish_delayed(world, subscription, 300)
+        await until(lambda: len(got(consumer)) == 150)
+        await until(lambda: len(buckets(subscription)) == 1)
+        assert await bucket_copies(world, subscription) == [(2, 2, 2, 2)]
+        # the namespace's persistence changes while the topic is loaded: the next bucket has it
+        subscription.ledger.set_config(ManagedLedgerConfig(ensemble_size=3, write_quorum=3, ack_quorum=2))
+        await publish_delayed(world, subscription, 300)
+        await until(lambda: len(got(consumer)) == 300)
+        await until(lambda: len(buckets(subscription)) >= 2)
+        await settle()
+        assert set(await bucket_copies(world, subscription)) == {(2, 2, 2, 2), (3, 3, 2, 3)}
+        ids = [(entry.ledger_id, entry.entry_id, None, 0) for entry in got(consumer)]
+        done: list[object] = []
+        subscription.acknowledge(consumer, 0, ids, done.append)
+        await until(lambda: bool(done))
+        await subscription.close()
+        names = [int(subscription.cursor.cursor_properties[name]) for name in buckets(subscription)]
+    holder = next(number for number in range(4) if names[0] in world.cluster.bookies[number].entries)
+    world.cluster.directory.unregister(f"b{holder}")
+    async with world.broker() as factory, TaskScope("topic") as scope:
+        subscription = await subscribe(world, factory, scope, config=config)
+        consumer = join(subscription, SubscriptionType.Shared)
+        await until(lambda: subscription.delayed_messages == 300)
+        await settle()
+        assert (got(consumer), len(index(subscription)._heap)) == ([], 0), "all of them are known from the buckets"
+        world.clock.ms += HOUR_MS + 1000
+        subscription._pump.wake()
+        await until(lambda: len(got(consumer)) == 300)
+        assert len({entry.position for entry in got(consumer)}) == 300
 
 
 @pytest.mark.parametrize("kind", KINDS)

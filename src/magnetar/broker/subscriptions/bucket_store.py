@@ -9,30 +9,26 @@ from typing import Final
 from magnetar.base.errors import LedgerError, MagnetarError
 from magnetar.base.limits import BYTES_PER_READ_MAX
 from magnetar.bookkeeper.client.client import BookKeeperClient
+from magnetar.managed_ledger.config import ManagedLedgerConfig
 
 CUSTOM_METADATA: Final[Mapping[str, bytes]] = {"application": b"pulsar", "component": b"delayed-index"}
 """Tells these ledgers from a topic's and a cursor's in BookKeeper's tools."""
 
 
 class LedgerBucketStore:
-    """A `delayed_buckets.BucketStore`. Quorums as those of the topic's managed ledger."""
+    """A `delayed_buckets.BucketStore`."""
 
-    __slots__ = ("_ack_quorum", "_client", "_ensemble_size", "_write_quorum")
+    __slots__ = ("_client",)
 
-    def __init__(
-        self, client: BookKeeperClient, *, ensemble_size: int = 1, write_quorum: int = 1, ack_quorum: int = 1
-    ) -> None:
+    def __init__(self, client: BookKeeperClient) -> None:
         self._client = client
-        self._ensemble_size = ensemble_size
-        self._write_quorum = write_quorum
-        self._ack_quorum = ack_quorum
 
-    async def write(self, chunks: list[bytes]) -> int:
+    async def write(self, chunks: list[bytes], config: ManagedLedgerConfig) -> int:
         """The ledger's id. LedgerError; what was written is deleted then."""
         writer = await self._client.create_ledger(
-            ensemble_size=self._ensemble_size,
-            write_quorum=self._write_quorum,
-            ack_quorum=self._ack_quorum,
+            ensemble_size=config.ensemble_size,
+            write_quorum=config.write_quorum,
+            ack_quorum=config.ack_quorum,
             custom_metadata=CUSTOM_METADATA,
         )
         stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -24,6 +24,7 @@ from magnetar.base.errors import MagnetarError
 from magnetar.broker.dispatch.delayed import DelayedIndex
 from magnetar.broker.dispatch.waiting import SLOT_BITS
 from magnetar.broker.subscriptions.delayed_codec import Header, Item, decode_header, decode_segment, encode
+from magnetar.managed_ledger.config import ManagedLedgerConfig
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +47,8 @@ LOAD_RETRY_MS: Final = 15_000
 class BucketStore(Protocol):
     """Where buckets live."""
 
-    async def write(self, chunks: list[bytes]) -> int:
-        """Durable on return; the bucket's number."""
+    async def write(self, chunks: list[bytes], config: ManagedLedgerConfig, /) -> int:
+        """Durable on return, in as many copies as `config` says; the bucket's number."""
         ...
 
     async def read(self, bucket: int, chunk: int) -> bytes: ...
@@ -102,10 +103,16 @@ class _Bucket:
 
 
 class BucketedDelayedIndex(DelayedIndex):
-    """A DelayedIndex with storage. `wake` is called when loaded messages may be due."""
+    """A DelayedIndex with storage. `wake` is called when loaded messages may be due. `ledger_config`: of the topic, as it is now."""
 
     def __init__(
-        self, storage: DelayedStorage, cursor: PropertyHolder, clock: Clock, wake: Callable[[], None], label: str
+        self,
+        storage: DelayedStorage,
+        cursor: PropertyHolder,
+        clock: Clock,
+        wake: Callable[[], None],
+        label: str,
+        ledger_config: Callable[[], ManagedLedgerConfig],
     ) -> None:
         super().__init__()
         self._store = storage.store
@@ -116,6 +123,7 @@ class BucketedDelayedIndex(DelayedIndex):
         self._clock = clock
         self._wake = wake
         self._label = label
+        self._ledger_config = ledger_config
         self._buckets: list[_Bucket] = []
         self._recovered: list[Header] = []
         """Of buckets from before the restart; kept because skipped entries may be read late."""
@@ -209,7 +217,7 @@ class BucketedDelayedIndex(DelayedIndex):
     async def _seal(self, items: list[Item], generation: int) -> None:
         header, chunks = encode(items)
         try:
-            number = await self._store.write(chunks)
+            number = await self._store.write(chunks, self._ledger_config())
             if generation != self._generation:
                 await self._store.delete(number)
                 return

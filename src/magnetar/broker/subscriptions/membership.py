@@ -209,7 +209,12 @@ class Membership:
         if self._delayed_storage is None:
             return DelayedIndex()
         return BucketedDelayedIndex(
-            self._delayed_storage, self._cursor, self._clock, self._wake, f"{self._topic_name}/{self._name}"
+            self._delayed_storage,
+            self._cursor,
+            self._clock,
+            self._wake,
+            f"{self._topic_name}/{self._name}",
+            lambda: self._ledger.config,
         )
 
     def _wake(self) -> None:
