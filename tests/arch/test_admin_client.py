@@ -23,7 +23,9 @@ VALUES: dict[str, Any] = {"namespace": "t/n", "topic": "persistent://t/n/x", "do
 
 WITHOUT_METHOD = (
     "/admin/v2/worker/",
-    "/admin/v3/",
+    "/admin/v3/functions",
+    "/admin/v3/sources",
+    "/admin/v3/sinks",
     "/status.html",
     "/metrics",
     "/openapi.json",
@@ -31,7 +33,7 @@ WITHOUT_METHOD = (
     "/admin/v2/namespaces/{tenant}/{namespace}/removeOffloadPolicies",
     "/admin/v2/bookies",
 )
-"""There is no functions worker; the next four are for other tools; one is an older name; bookies have their own commands."""
+"""There is no functions worker; then four for other tools; one is an older name; bookies have their own commands."""
 
 
 class Recorded(Exception):
