@@ -1,20 +1,20 @@
 """What every operator is, and how whoever runs one calls it.
 
-Once an epoch and unit: ask `keys_needed`, read those rows of its state tables (`read_slices(..., keys)` for the unit's vnodes; None
-stands for all rows of these vnodes), call `apply`, write `writes` (`rows_to_write` makes them a run's rows) and the changelog. An
-operator holds nothing between calls, so an epoch that is repeated with the same input gives the same rows in the same order.
+Once an epoch and unit: ask `keys_needed`, read those rows of its state tables (`read_slices(..., keys_to_read(...))` for the unit's
+vnodes; None stands for all rows of these vnodes), call `apply`, write `writes` (`rows_to_write` makes them a run's rows) and the
+changelog. An operator holds nothing between calls, so an epoch that is repeated with the same input gives the same rows in the same order.
 
 A changelog is a frame with `_change` and the columns (`changelog.py`). Deltas are changelogs, one for each input by name. They hold
-only rows whose vnode by `StateTable.distributed_by` is the unit's; a change that moves a row from one group to another is therefore
-the removal in one unit and the addition in another. Unless an operator says otherwise the order of a delta's rows means nothing, so a
-shuffle may change it.
+only rows whose vnode (`vnodes_of_changes`, the same by any of the operator's tables) is the unit's; a change that moves a row from one
+group to another is therefore the removal in one unit and the addition in another. Unless an operator says otherwise the order of a
+delta's rows means nothing, so a shuffle may change it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import polars as pl
 import pyarrow as pa
@@ -80,3 +80,17 @@ def rows_to_write(table: StateTable, writes: pl.DataFrame) -> pl.DataFrame:
     """An operator's writes as `write_run` takes them: with vnodes, in storage order."""
     schema = pa.schema([*table.schema, pa.field(OP, pa.int8(), False)])
     return table.with_vnodes(as_arrow(table, writes, schema))
+
+
+def keys_to_read(table: StateTable, keys: pl.DataFrame | None) -> pa.Table | None:
+    """Needed keys as `read_slices` takes them."""
+    return None if keys is None else as_arrow(table, keys, _of(table, keys.columns))
+
+
+def vnodes_of_changes(table: StateTable, changes: pl.DataFrame) -> Any:
+    """The vnode of every change of a delta (numpy uint16): where it is to be sent."""
+    return table.vnodes_of(as_arrow(table, changes, _of(table, table.distributed_by)))
+
+
+def _of(table: StateTable, columns: Iterable[str]) -> pa.Schema:
+    return pa.schema([table.schema.field(name) for name in columns])
