@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from magnetar.base.clock import SystemClock
+from magnetar.bookkeeper.autorecovery.auditor_election import auditor_election
 from magnetar.bookkeeper.autorecovery.fragments import bookies_of
 from magnetar.bookkeeper.autorecovery.underreplication import UnderreplicationManager
 from magnetar.bookkeeper.client.writer import LedgerWriter
@@ -204,6 +205,11 @@ async def test_the_switches_of_auto_recovery(site: Site) -> None:
         "underreplicatedLedgers": 1,
         "ledgersBeingCopied": 1,
     }
+    async with auditor_election(site.cluster.store, "bookie1:3181") as election:
+        await election.wait_elected()
+        assert (await site.json("bookies", "recovery", "status"))["auditor"] == "bookie1:3181"
+    await site.cluster.store.put(paths.AUDITOR_VOTE_PREFIX, b"nonsense", ephemeral=True, sequential=True)
+    assert "vote" in await site.run("bookies", "recovery", "status", code=1)
     (row,) = await site.json("bookies", "recovery", "list")
     assert (row["ledgerId"], row["bookies"], row["worker"]) == (7, "bookie0:3181", "test")
     await site.run("bookies", "recovery", "enable")
