@@ -7,9 +7,10 @@ from typing import Final
 from magnetar.broker.transactions.txn_id import TxnId
 from magnetar.wire.pulsar.headers import with_checksum
 from magnetar.wire.pulsar.PulsarApi_pb2 import MessageMetadata
+from magnetar.wire.pulsar.PulsarMarkers_pb2 import MarkerType
 
-TXN_COMMIT: Final = 21
-TXN_ABORT: Final = 22
+TXN_COMMIT: Final = int(MarkerType.TXN_COMMIT)
+TXN_ABORT: Final = int(MarkerType.TXN_ABORT)
 MARKERS: Final = (TXN_COMMIT, TXN_ABORT)
 PRODUCER_NAME: Final = "pulsar.txn.marker"
 
