@@ -86,9 +86,9 @@ def test_what_is_no_marker_of_these() -> None:
         (10, b"\x0a\x04id-1", "which cluster asks"),
         (11, b"\x0a\x04id-1", "which cluster answers"),
         (12, b"\x0a\x04id-1", "which local message"),
-        (13, b"", "lacks subscription_name"),
-        (11, b"\x0a\x04id-1\x12\x03\x0a\x01b", "lacks cluster.message_id"),
-        (13, b"\x0a\x01s\x12\x07\x0a\x01b\x12\x02\x08\x01", "entry_id"),
+        (13, b"", "Update lacks a required field"),
+        (11, b"\x0a\x04id-1\x12\x03\x0a\x01b", "Response lacks a required field"),
+        (13, b"\x0a\x01s\x12\x07\x0a\x01b\x12\x02\x08\x01", "Update lacks a required field"),
         (10, b"\x0a\x7fid", "cannot be read"),
     ],
 )

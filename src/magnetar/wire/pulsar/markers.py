@@ -152,7 +152,7 @@ def _pack_id(message_id: MessageId) -> MarkersMessageIdData:
 def _parse(kind: type[Body], payload: bytes) -> Body:
     body = kind.FromString(payload)
     if not body.IsInitialized():  # the parser itself takes a message without its required fields
-        raise ValueError(f"a marker lacks {', '.join(body.FindInitializationErrors())}")
+        raise ValueError(f"a {kind.__name__} lacks a required field")
     return body
 
 
