@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from magnetar.base.bookie_wire_settings import BookieRequestSettings, BrokerBookieTlsSettings
 from magnetar.base.settings import setting
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: of several bases only one may have them
-class LedgerClientSettings:
+class LedgerClientSettings(BookieRequestSettings, BrokerBookieTlsSettings):
     """A part of the configuration of `magnetar broker`."""
 
     # ---- Placement of ledgers
@@ -81,6 +82,16 @@ class LedgerClientSettings:
         "Silence after which a request to a bookie has failed, as in BookKeeper. Pulsar: 30.",
         unit="s",
         minimum=0.1,
+    )
+    add_entry_timeout_s: float = setting(
+        0.0, "addEntryTimeoutSec", "The same for adds only; 0: bookkeeperClientTimeoutInSeconds.", unit="s", minimum=0
+    )
+    read_entry_timeout_s: float = setting(
+        0.0,
+        "readEntryTimeoutSec",
+        "The same for all other requests; 0: bookkeeperClientTimeoutInSeconds.",
+        unit="s",
+        minimum=0,
     )
     speculative_read_timeout_ms: int = setting(
         2000,

@@ -102,6 +102,9 @@ COMPACTION_UNPACKED_BYTES_MAX = 64 * 1024 * 1024
 """A batch that unpacks to more is not looked into: compaction keeps it as it is."""
 
 # ---- Bookie protocol
+BOOKIE_FRAME_BYTES_MAX = 5 * 1024 * 1024 + 10 * 1024
+"""Longest frame of the bookie protocol unless nettyMaxFrameSizeBytes says another: a longer one closes the connection."""
+
 BOOKIE_OUTPUT_HIGH_BYTES = 4 * 1024 * 1024
 """Unsent answers of one connection to a bookie: no more of its requests are read until they have drained to a quarter."""
 

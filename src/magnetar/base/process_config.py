@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from magnetar.base.autorecovery_settings import AutorecoverySettings
 from magnetar.base.bookie_settings import BookieSettings
+from magnetar.base.bookie_wire_settings import BookieRequestSettings, BookieServerTlsSettings, BookieTlsSettings
 from magnetar.base.broker_settings import BrokerSettings
 from magnetar.base.config import StandaloneConfig
 from magnetar.base.errors import ConfigError
@@ -26,7 +27,9 @@ ProcessConfig = TypeVar(
 
 
 @dataclass(frozen=True, kw_only=True)
-class BookieProcessConfig(ListenSettings, BookieSettings, AutorecoverySettings):
+class BookieProcessConfig(
+    ListenSettings, BookieSettings, AutorecoverySettings, BookieRequestSettings, BookieServerTlsSettings
+):
     """`magnetar bookie`."""
 
     data_dir: Path = setting(Path("magnetar-bookie"), "dataDir", "Directory that holds journal and ledgers.")
@@ -42,6 +45,11 @@ class BookieProcessConfig(ListenSettings, BookieSettings, AutorecoverySettings):
         minimum=-1,
         maximum=65535,
     )
+    http_server_host: str = setting(
+        "",
+        "httpServerHost",
+        "Where that port listens: it asks nobody who they are. Empty: bindAddress, or loopback if others reach that.",
+    )
     bookie_id: str = setting("", "bookieId", "Name in ledger metadata, for ever; empty: the advertised HOST:PORT.")
     metadata_service_uri: str = setting("", "metadataServiceUri", f"Metadata store: {METADATA_URL_FORMS}.")
     zk_timeout_ms: int = setting(
@@ -53,13 +61,53 @@ class BookieProcessConfig(ListenSettings, BookieSettings, AutorecoverySettings):
 
     def __post_init__(self) -> None:
         """Raises ConfigError."""
-        check_listening(self)
+        self._check_listening()
+        self.check_server_tls()
         self.check_bookie()
+        if self.auto_recovery_daemon_enabled and self.tls_certificate_path and not self.tls_trust_store:
+            raise ConfigError("autoRecoveryDaemonEnabled with TLS needs tlsTrustStore: other bookies are asked as well")
         check_metadata_url(self.metadata_service_uri, "metadataServiceUri", "--metadata-url")
 
     def warnings(self) -> list[str]:
         """What the operator must hear about at every start, one line each."""
-        return self.bookie_warnings() + open_door_warnings(self)
+        warnings = self.bookie_warnings()
+        if is_loopback(self.bind_address):
+            return warnings
+        if not self.asks_everybody:
+            return warnings + open_door_warnings(self)
+        if not is_loopback(self.http_host) and self.http_port >= 0:
+            warnings.append(f"insecureListen: anybody who reaches {self.http_host} may read what httpServerPort shows")
+        if not (self.tls_certificate_path and self.tls_required):
+            warnings.append(
+                f"bookiePort on {self.bind_address} serves clients that do not encrypt: entries can be read and changed on "
+                "the network; set tlsCertificatePath and tlsKeyStore"
+            )
+        return warnings
+
+    @property
+    def asks_everybody(self) -> bool:
+        """Whether a stranger gets nowhere on the bookie's port."""
+        return bool(self.bookie_shared_secret) or self.asks_for_certificates
+
+    @property
+    def http_host(self) -> str:
+        """Where the HTTP port listens."""
+        open_door = self.insecure_listen or is_loopback(self.bind_address)
+        return self.http_server_host or (self.bind_address if open_door else "127.0.0.1")
+
+    def _check_listening(self) -> None:
+        if self.insecure_listen:
+            return
+        if not is_loopback(self.bind_address) and not self.asks_everybody:
+            raise ConfigError(
+                f"bindAddress {self.bind_address} lets other machines in and nothing asks who they are; set "
+                "bookieSharedSecret or tlsClientAuthentication, or say --insecure-listen (insecureListen=true)"
+            )
+        if not is_loopback(self.http_host):
+            raise ConfigError(
+                f"httpServerHost {self.http_host} lets other machines in and nothing asks who they are; "
+                "say --insecure-listen (insecureListen=true) if that is wanted"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +133,7 @@ class BrokerProcessConfig(BrokerSettings, LedgerClientSettings):
     def __post_init__(self) -> None:
         """Raises ConfigError."""
         self.check_broker()
+        self.check_bookkeeper_tls()
         check_metadata_url(self.metadata_store_url, "metadataStoreUrl", "--metadata-url")
 
     def warnings(self) -> list[str]:
@@ -93,7 +142,7 @@ class BrokerProcessConfig(BrokerSettings, LedgerClientSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AutorecoveryConfig(ListenSettings, AutorecoverySettings):
+class AutorecoveryConfig(ListenSettings, AutorecoverySettings, BookieRequestSettings, BookieTlsSettings):
     """`magnetar autorecovery`."""
 
     http_port: int = setting(
@@ -111,6 +160,7 @@ class AutorecoveryConfig(ListenSettings, AutorecoverySettings):
     def __post_init__(self) -> None:
         """Raises ConfigError."""
         check_listening(self)
+        self.check_tls()
         check_metadata_url(self.metadata_service_uri, "metadataServiceUri", "--metadata-url")
 
     def warnings(self) -> list[str]:

@@ -38,6 +38,9 @@ class TlsConfig:
     trust_certs_file: str = ""
     require_client_cert: bool = False
     refresh_check_s: float = 300.0
+    certificate_settings: str = "tlsCertificateFilePath, tlsKeyFilePath"
+    trust_setting: str = "tlsTrustCertsFilePath"
+    """What an error says is to be mended."""
 
 
 @dataclass(frozen=True, slots=True)

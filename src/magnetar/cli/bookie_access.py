@@ -9,18 +9,26 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from magnetar.base.bookie_wire_settings import BookieRequestSettings, BookieTlsSettings
 from magnetar.base.clock import Clock, SystemClock
 from magnetar.base.config import StandaloneConfig
+from magnetar.base.process_config import CONFIGURATIONS
+from magnetar.base.settings import load_settings, parse, table_of
 from magnetar.base.tasks import TaskScope
 from magnetar.bookkeeper.autorecovery.config import AutoRecoveryConfig
 from magnetar.bookkeeper.autorecovery.service import AutoRecovery
 from magnetar.bookkeeper.bookie.bookie import Bookie
 from magnetar.bookkeeper.client.bookies import BookieDirectory
+from magnetar.bookkeeper.client.channel_options import ChannelOptions
 from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.client.ledger_manager import LedgerManager
 from magnetar.cli.store_access import StoreSource, opened_store
 from magnetar.metadata.store import MetadataStore
 from magnetar.processes.bookie_config import bookie_config
+from magnetar.processes.bookie_wire import command_options
+from magnetar.processes.cluster.cluster import Cluster
+from magnetar.processes.cluster.command_lines import settings_of
+from magnetar.processes.cluster.plan import AUTORECOVERY, ProcessPlan
 from magnetar.processes.composition import enter_alone
 from magnetar.processes.ledger_client import open_ledger_client
 from magnetar.standalone import BOOKIE_ID
@@ -57,8 +65,26 @@ async def opened_cluster(source: StoreSource) -> AsyncIterator[ClusterAccess]:
             scope = await enter_alone(stack, TaskScope("ledger client"))
             client = BookKeeperClient(store, bookies, clock, rng, scope)
         else:
-            client, bookies = await open_ledger_client(store, clock, rng, stack)
+            client, bookies = await open_ledger_client(store, clock, rng, stack, options=access_options(source))
         yield ClusterAccess(store, bookies, client, LedgerManager(store), clock, bookies.registered())
+
+
+def access_options(source: StoreSource) -> ChannelOptions:
+    """What bookies ask their clients for: MAGNETAR_bookieSharedSecret, MAGNETAR_tlsTrustStore ... of the environment, or what was said
+    for the auto-recovery of a `magnetar cluster`. Raises ConfigError."""
+    planned = {}
+    if source.cluster_dir is not None:
+        planned = settings_of(Cluster(source.cluster_dir).plan, ProcessPlan("", AUTORECOVERY, {}))
+    requests = load_settings(
+        BookieRequestSettings, None, os.environ, _known(BookieRequestSettings, planned), CONFIGURATIONS
+    )
+    tls = load_settings(BookieTlsSettings, None, os.environ, _known(BookieTlsSettings, planned), CONFIGURATIONS)
+    return command_options(requests, tls)
+
+
+def _known(kind: type, settings: dict[str, str]) -> dict[str, object]:
+    rows = {row.key: row for row in table_of(kind).values()}
+    return {rows[key].name: parse(rows[key], text, "--dir") for key, text in settings.items() if key in rows}
 
 
 @asynccontextmanager

@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 
 from magnetar.base.clock import SystemClock
@@ -19,10 +20,10 @@ from magnetar.bookkeeper.service_info import BookieServiceInfo
 TIMEOUT_S = 2.0
 
 
-async def free_spaces(bookies: Mapping[str, BookieServiceInfo]) -> dict[str, int]:
-    """Bookie id -> free bytes, of those that answered."""
+async def free_spaces(bookies: Mapping[str, BookieServiceInfo], options: ChannelOptions) -> dict[str, int]:
+    """Bookie id -> free bytes, of those that answered soon. `options`: what they ask their clients for."""
     network, clock, rng = AsyncioNetwork(), SystemClock(), random.Random(os.urandom(16))
-    options = ChannelOptions(connect_timeout_s=TIMEOUT_S, read_timeout_s=TIMEOUT_S)
+    options = replace(options, connect_timeout_s=TIMEOUT_S, read_timeout_s=TIMEOUT_S)
     addresses = {name: (info.rpc.host, info.rpc.port) for name, info in bookies.items() if info.rpc is not None}
     async with TaskScope("free space") as scope:
         channels = [RemoteBookie(address, network, clock, rng, scope, options) for address in addresses.values()]

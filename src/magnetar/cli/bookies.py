@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeVar
 
 import click
@@ -13,8 +14,9 @@ from magnetar.bookkeeper.autorecovery.auditor_election import elected_auditor
 from magnetar.bookkeeper.autorecovery.decommission import Decommission, Progress
 from magnetar.bookkeeper.autorecovery.underreplication import UnderreplicationManager
 from magnetar.bookkeeper.bookie_watcher import BookieWatcher
+from magnetar.bookkeeper.client.channel_options import ChannelOptions
 from magnetar.bookkeeper.rack_mapping import DEFAULT_GROUP, delete_rack, locations_of, read_mapping, set_rack
-from magnetar.cli.bookie_access import opened_cluster
+from magnetar.cli.bookie_access import access_options, opened_cluster
 from magnetar.cli.bookie_free_space import free_spaces
 from magnetar.cli.errors import CommandError
 from magnetar.cli.ledger_progress import progress_bar
@@ -52,15 +54,16 @@ def list_command(source: StoreSource, as_json: bool) -> None:
 
     Lost: it has a cookie and is not registered.
     """
-    emit(run_with_store(source, _list), as_json=as_json, title="bookies")
+    rows = run_with_store(source, partial(_list, access_options(source)))
+    emit(rows, as_json=as_json, title="bookies")
 
 
-async def _list(store: MetadataStore) -> list[dict[str, object]]:
+async def _list(options: ChannelOptions, store: MetadataStore) -> list[dict[str, object]]:
     locations = locations_of(await read_mapping(store))
     async with BookieWatcher(store) as watcher:
         known, writable = watcher.known, watcher.writable
     cookies = await store.children(paths.COOKIES_PATH)
-    free = await free_spaces(known)
+    free = await free_spaces(known, options)
     rows: list[dict[str, object]] = []
     for name in sorted({*cookies, *known}):
         endpoint = known[name].rpc if name in known else None

@@ -11,12 +11,13 @@ from magnetar.admin.http_server import HttpServer
 from magnetar.base.autorecovery_settings import AutorecoverySettings
 from magnetar.base.clock import Clock, SystemClock
 from magnetar.base.network import AsyncioNetwork
-from magnetar.base.process_config import AutorecoveryConfig
+from magnetar.base.process_config import AutorecoveryConfig, BookieProcessConfig
 from magnetar.bookkeeper.autorecovery.config import AutoRecoveryConfig
 from magnetar.bookkeeper.autorecovery.service import AutoRecovery
 from magnetar.bookkeeper.cluster import initialize_cluster
 from magnetar.metadata.store import MetadataStore
 from magnetar.processes.autorecovery_http import autorecovery_app
+from magnetar.processes.bookie_wire import client_options
 from magnetar.processes.composition import Composition
 from magnetar.processes.ledger_client import open_ledger_client
 from magnetar.processes.metadata_access import open_metadata
@@ -39,7 +40,7 @@ def autorecovery_config(config: AutorecoverySettings) -> AutoRecoveryConfig:
 
 
 async def open_autorecovery(
-    config: AutorecoverySettings,
+    config: AutorecoveryConfig | BookieProcessConfig,
     name: str,
     metadata: MetadataStore,
     clock: Clock,
@@ -47,7 +48,7 @@ async def open_autorecovery(
     stack: AsyncExitStack,
 ) -> AutoRecovery:
     """Runs for as long as `stack` lasts. `name`: unique in the cluster."""
-    client, directory = await open_ledger_client(metadata, clock, rng, stack)
+    client, directory = await open_ledger_client(metadata, clock, rng, stack, options=client_options(config))
     own_rng = random.Random(rng.random())
     recovery = AutoRecovery(metadata, client, directory, clock, own_rng, autorecovery_config(config), name)
     return await stack.enter_async_context(recovery)

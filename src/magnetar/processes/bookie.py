@@ -29,6 +29,7 @@ from magnetar.processes.autorecovery import open_autorecovery
 from magnetar.processes.autorecovery_http import autorecovery_families
 from magnetar.processes.bookie_config import bookie_config
 from magnetar.processes.bookie_http import bookie_app
+from magnetar.processes.bookie_wire import server_options
 from magnetar.processes.composition import Composition, enter_alone
 from magnetar.processes.directories import prepare_directory
 from magnetar.processes.former_self import forget_former_bookie
@@ -56,9 +57,10 @@ class BookieProcess(Composition):
         config, stack = self.config, self._stack
         clock, rng = SystemClock(), random.Random(os.urandom(16))
         network = AsyncioNetwork()
+        options = server_options(config, clock.monotonic_s)
         listener = network.bind(config.bind_address, config.port)
         stack.push_async_callback(listener.close)
-        http_listener = network.bind(config.bind_address, config.http_port) if config.http_port >= 0 else None
+        http_listener = network.bind(config.http_host, config.http_port) if config.http_port >= 0 else None
         if http_listener is not None:
             stack.push_async_callback(http_listener.close)
         bookie_id = config.bookie_id or f"{config.advertised_host}:{listener.port}"
@@ -85,7 +87,7 @@ class BookieProcess(Composition):
         )
         await stack.enter_async_context(self.bookie)
         scope = await enter_alone(stack, TaskScope("bookie server"))
-        server = BookieServer(self.bookie, scope)
+        server = BookieServer(self.bookie, scope, options)
         stack.push_async_callback(server.close)
         await server.serve(listener)
         http_port = await self._serve_http(http_listener, scope)
@@ -103,7 +105,7 @@ class BookieProcess(Composition):
             self._recovery = await open_autorecovery(config, bookie_id, metadata, clock, rng, stack)
         self._urls = [f"bookie://{config.advertised_host}:{listener.port}"]
         if http_port:
-            self._urls.append(f"http://{config.advertised_host}:{http_port}")
+            self._urls.append(f"http://{self._http_host}:{http_port}")
 
     async def _serve_http(self, listener: SocketListener | None, scope: TaskScope) -> int:
         if listener is None:
@@ -116,11 +118,17 @@ class BookieProcess(Composition):
         return "" if self._recovery is None else "".join(autorecovery_families(self._recovery.statistics))
 
     def _service_info(self, port: int, http_port: int) -> BookieServiceInfo:
-        host = self.config.advertised_host
-        endpoints = [Endpoint(BOOKIE_RPC, host, port)]
+        endpoints = [Endpoint(BOOKIE_RPC, self.config.advertised_host, port)]
         if http_port:
-            endpoints.append(Endpoint("httpserver", host, http_port, "http"))
+            endpoints.append(Endpoint("httpserver", self._http_host, http_port, "http"))
         return BookieServiceInfo(tuple(endpoints))
+
+    @property
+    def _http_host(self) -> str:
+        """What others are told; what only this machine reaches, if the bookie's own port is open to others."""
+        config = self.config
+        everywhere = config.http_host in (config.bind_address, "0.0.0.0", "::")
+        return config.advertised_host if everywhere else config.http_host
 
     def _read_only_changed(self, read_only: bool) -> None:
         if self._registration is not None:

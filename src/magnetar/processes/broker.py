@@ -13,6 +13,7 @@ from magnetar.bookkeeper.bookie.statistics import BookieStatistics
 from magnetar.bookkeeper.client.bookies import BookieDirectory
 from magnetar.bookkeeper.cluster import initialize_cluster
 from magnetar.broker.service import Broker
+from magnetar.processes.bookie_wire import broker_options
 from magnetar.processes.broker_config import broker_config
 from magnetar.processes.broker_serving import serve_broker
 from magnetar.processes.composition import Composition
@@ -37,13 +38,14 @@ class BrokerProcess(Composition):
     async def _start(self) -> None:
         config, stack = self.config, self._stack
         clock, rng = SystemClock(), random.Random(os.urandom(16))
+        options = broker_options(config)
         listeners = Listeners(config)
         stack.push_async_callback(listeners.close)
         timeout_s = config.metadata_store_session_timeout_ms / 1000
         metadata = await open_metadata(config.metadata_store_url, timeout_s, clock, stack)
         stack.callback(end_with_session(metadata, "the broker", self.fail))
         await initialize_cluster(metadata, rng)
-        client, directory = await open_ledger_client(metadata, clock, rng, stack, config)
+        client, directory = await open_ledger_client(metadata, clock, rng, stack, config, options)
         settings = broker_config(config, listeners)
         await forget_former_broker(metadata, settings)
         self.broker = Broker(

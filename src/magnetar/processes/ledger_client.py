@@ -30,13 +30,13 @@ async def open_ledger_client(
     rng: random.Random,
     stack: AsyncExitStack,
     config: LedgerClientSettings | None = None,
+    options: ChannelOptions | None = None,
 ) -> tuple[BookKeeperClient, BookieDirectory]:
-    """Both for as long as `stack` lasts; the directory follows the lists and the racks."""
+    """Both for as long as `stack` lasts; the directory follows the lists and the racks. `options`: of the connections."""
     config = config or LedgerClientSettings()
     weighted = config.disk_weight_placement
     directory = BookieDirectory(placement(config), quarantine(config), clock, by_free_space=weighted)
     await enter_alone(stack, RackFollower(metadata, directory))
-    options = ChannelOptions(add_timeout_s=config.client_timeout_s, read_timeout_s=config.client_timeout_s)
     bookies = RemoteBookies(
         metadata,
         directory,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from magnetar.bookkeeper.bookie.server_io import FrameConnection
 from magnetar.bookkeeper.codes import BOOKIE_UNAVAILABLE, ReturnCode
 from magnetar.bookkeeper.errors import LedgerUnauthorizedError
+from magnetar.bookkeeper.shared_secret import BookieSecret, ClientSecret
 from magnetar.wire.bookkeeper import BookkeeperProtocol_pb2 as pb
 from magnetar.wire.bookkeeper import v2
 from magnetar.wire.bookkeeper.frames import encode_frame
@@ -149,3 +151,55 @@ async def test_authentication_through_tls(tmp_path: Path, contexts: tuple[ssl.SS
         channel = served.channel(tls=client, auth=Secret())
         assert await answer(channel.add_entry, 7, 0, entry(7, 0), KEY, 0) == ReturnCode.OK
         assert await answer(channel.force_ledger, 7) == ReturnCode.OK
+
+
+async def test_nothing_is_served_in_the_clear_where_tls_is_required(
+    tmp_path: Path, contexts: tuple[ssl.SSLContext, ssl.SSLContext]
+) -> None:
+    server, client = contexts
+    async with served_bookie(tmp_path / "b", start_tls=server, tls_required=True) as served:
+        plain = served.channel()
+        assert await answer(plain.add_entry, 7, 0, entry(7, 0), KEY, 0) == ReturnCode.UNAUTHORIZED
+        assert await answer(plain.read_lac, 7) == (ReturnCode.UNAUTHORIZED, None, None)
+        channel = served.channel(tls=client)
+        assert await answer(channel.add_entry, 7, 0, entry(7, 0), KEY, 0) == ReturnCode.OK
+        assert await answer(channel.force_ledger, 7) == ReturnCode.OK
+
+
+async def test_the_shared_secret_is_asked_for_inside_tls_only(
+    tmp_path: Path, contexts: tuple[ssl.SSLContext, ssl.SSLContext]
+) -> None:
+    server, client = contexts
+    secret = b"correct horse battery staple"
+    more = {"start_tls": server, "tls_required": True, "auth": BookieSecret(secret)}
+    async with served_bookie(tmp_path / "b", **more) as served:
+        channel = served.channel(tls=client, auth=ClientSecret(secret))
+        assert await answer(channel.add_entry, 7, 0, entry(7, 0), KEY, 0) == ReturnCode.OK
+        assert await answer(channel.force_ledger, 7) == ReturnCode.OK
+        refused = {
+            "in the clear": ({"auth": ClientSecret(secret)}, BOOKIE_UNAVAILABLE),
+            "another secret": ({"tls": client, "auth": ClientSecret(secret[::-1])}, BOOKIE_UNAVAILABLE),
+            "no secret": ({"tls": client}, ReturnCode.UNAUTHORIZED),
+        }
+        for case, (options, code) in refused.items():
+            assert await answer(served.channel(**options).force_ledger, 7) == code, case
+            assert await answer(served.channel(**options).read_entry, 7, 0, 0, b"") == (code, None), case
+
+
+async def test_a_refused_certificate_is_not_shown_again_at_once(
+    tmp_path: Path, contexts: tuple[ssl.SSLContext, ssl.SSLContext]
+) -> None:
+    """TLS 1.3 tells the client after its handshake; pauses between attempts grow all the same."""
+    server, client = contexts
+    server.load_verify_locations(str(Authority(tmp_path / "other").file))
+    server.verify_mode = ssl.CERT_REQUIRED
+    async with served_bookie(tmp_path / "b", start_tls=server) as served:
+        channel = served.channel(tls=client, retry_min_s=0.01, retry_max_s=3600.0)
+        refused_at_once = 0
+        async with asyncio.timeout(20):
+            while refused_at_once < 3 or channel.connections_total < 3:
+                before = channel.refused_total
+                assert await answer(channel.add_entry, 7, 0, entry(7, 0), KEY, 0) == BOOKIE_UNAVAILABLE
+                refused_at_once += channel.refused_total - before
+                await asyncio.sleep(0.005)
+        assert channel._v2.lane._failures >= 3

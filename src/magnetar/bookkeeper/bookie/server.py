@@ -24,10 +24,14 @@ _V2_FIRST_BYTES: Final = frozenset(range(4))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BookieServerOptions:
-    """`auth`: without it nobody is asked. `start_tls`: what START_TLS upgrades to; without it that request is refused."""
+    """`auth`: without it nobody is asked. `start_tls`: what START_TLS upgrades to; without it that request is refused.
+
+    `tls_required`: before START_TLS every request is answered "unauthorized".
+    """
 
     auth: BookieAuth | None = None
     start_tls: ssl.SSLContext | None = None
+    tls_required: bool = False
     frame_bytes_max: int = FRAME_BYTES_MAX
 
 
@@ -83,7 +87,7 @@ class _Session:
         self._connections = connections
         connection = self.connection = FrameConnection(options.frame_bytes_max, self._changed)
         self._reads = ReadGate(connection)
-        auth = ConnectionAuth(options.auth, connection)
+        auth = ConnectionAuth(options.auth, connection, tls_required=options.tls_required)
         self._v2 = V2Requests(bookie, connection, self._reads, auth)
         self._v3 = V3Requests(bookie, connection, self._reads, auth, options.start_tls, scope)
         connection.receive = self._receive

@@ -38,18 +38,30 @@ class BookieAuth(Protocol):
 
 
 class ConnectionAuth:
-    """Of one connection: `passed`, and `answer` to AUTH messages of either protocol."""
+    """Of one connection: `passed`, and `answer` to AUTH messages of either protocol.
 
-    __slots__ = ("_auth", "_connection", "_session", "passed")
+    `tls_required`: nobody has passed in the clear, and nothing that proves who one is counts there.
+    """
 
-    def __init__(self, auth: BookieAuth | None, connection: FrameConnection) -> None:
+    __slots__ = ("_auth", "_connection", "_secured", "_session", "passed")
+
+    def __init__(self, auth: BookieAuth | None, connection: FrameConnection, *, tls_required: bool = False) -> None:
         self._auth = auth
         self._connection = connection
         self._session: AuthSession | None = None
-        self.passed = auth is None
+        self._secured = not tls_required
+        self.passed = auth is None and self._secured
+
+    def secured(self) -> None:
+        """TLS is spoken from now on."""
+        if not self._secured:
+            self._secured = True
+            self.passed = self._auth is None
 
     def answer(self, asked: AuthMessage) -> AuthMessage:
         """The answer to a client's message. Raises BookieFrameError when the client is refused."""
+        if not self._secured:
+            raise BookieFrameError("authentication in the clear, this bookie asks for TLS first")
         if self._auth is None:
             return AuthMessage(authPluginName=DISABLED_PLUGIN, payload=b"")
         if asked.authPluginName != self._auth.plugin_name:

@@ -72,8 +72,11 @@ class FrameConnection(asyncio.Protocol):
             raise BookieFrameError("bytes in the clear behind START_TLS")
         self._pause(_PAUSED_BY_HANDSHAKE)
 
-    async def start_tls(self, context: ssl.SSLContext) -> None:
-        """Send what is buffered in the clear, then speak TLS on the same socket. A failed handshake closes the connection."""
+    async def start_tls(self, context: ssl.SSLContext, secured: Callable[[], None]) -> None:
+        """Send what is buffered in the clear, then speak TLS on the same socket. A failed handshake closes the connection.
+
+        `secured` is called before the first frame that came through TLS is handled.
+        """
         self._flush()
         if self.closed:
             return
@@ -87,6 +90,7 @@ class FrameConnection(asyncio.Protocol):
         if upgraded is None or self.closed:
             return
         self._use(upgraded)
+        secured()
         self._resume(_PAUSED_BY_HANDSHAKE)
 
     def close(self, reason: str = "") -> None:

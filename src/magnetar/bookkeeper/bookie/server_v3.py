@@ -274,7 +274,7 @@ class V3Requests:
             return
         self._connection.prepare_tls()
         self._answer(pb.Response(header=request.header, status=pb.EOK, startTLSResponse=pb.StartTLSResponse()))
-        self._scope.spawn(self._connection.start_tls(self._start_tls), "START_TLS")
+        self._scope.spawn(self._connection.start_tls(self._start_tls, self._auth.secured), "START_TLS")
 
 
 def _status(code: int) -> pb.StatusCode.ValueType:

@@ -34,6 +34,8 @@ class BookieConnection(asyncio.Protocol):
         self._error: Exception | None = None
         self.heard = False
         """Something arrived since somebody last set this to False."""
+        self.served = False
+        """A request was answered. With TLS 1.3 a client learns only after its handshake that its certificate is refused."""
         self.closed = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -90,6 +92,7 @@ class BookieConnection(asyncio.Protocol):
         try:
             frames = self._cutter.feed(data)
             if self._open:
+                self.served = True
                 self._receive(frames)
             else:
                 self._take_answer(frames)

@@ -98,7 +98,10 @@ async def _authenticate(auth: ClientAuth, exchange: _Exchange) -> None:
     for _ in range(_ROUNDS_MAX):
         if payload is None:
             return
-        answer = await exchange(AuthMessage(authPluginName=auth.plugin_name, payload=payload))
+        try:
+            answer = await exchange(AuthMessage(authPluginName=auth.plugin_name, payload=payload))
+        except BookieUnavailableError as error:
+            raise LedgerUnauthorizedError(f"no answer to the authentication by {auth.plugin_name}: {error}") from None
         if answer.authPluginName == _DISABLED_PLUGIN:
             return
         payload = session.process(answer.payload)

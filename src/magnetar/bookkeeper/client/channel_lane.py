@@ -199,7 +199,6 @@ class Lane:
         if connection.closed or self.closed:
             self._attempt_failed(ConnectionResetError("the bookie closed the connection"))
             return
-        self._failures = 0
         self._silent_ticks = 0
         self.connections_total += 1
         self._connection = connection
@@ -232,6 +231,8 @@ class Lane:
     def _lost(self, connection: BookieConnection, error: Exception | None) -> None:
         if self._connection is not connection:
             return  # during the handshake, whose end tells; or it was given up before
+        if connection.served:
+            self._failures = 0
         if not self.closed:
             _logger.warning("connection to bookie %s:%d lost: %s", *self._address, error or "closed by the bookie")
         self._pause()

@@ -109,7 +109,8 @@ class V2Requests:
         """See `BookieChannel.read_batch`."""
         self._batch_id += 1
         # Bookies count the heads of the answer and its entries as well; an int32 is what travels.
-        frame = v2.encode_batch_read(ledger_id, first_entry_id, self._batch_id, min(max_count, 2**31 - 1), max_bytes)
+        max_count, max_bytes = min(max_count, 2**31 - 1), min(max_bytes, self._entry_bytes_max)
+        frame = v2.encode_batch_read(ledger_id, first_entry_id, self._batch_id, max_count, max_bytes)
         code = self._send((v2.BATCH_READ, self._batch_id, 0), done, 0, frame)
         if code:
             done(code, [])

@@ -71,17 +71,27 @@ def load(config: TlsConfig) -> ssl.SSLContext:
     # A resumed session would bring back a client certificate that the newest trust file refuses.
     context.options |= ssl.OP_NO_TICKET
     context.num_tickets = 0
-    try:
-        context.load_cert_chain(config.certificate_file, config.key_file, password=_no_password)
-    except (OSError, ssl.SSLError, ValueError) as error:
-        raise ConfigError(f"tlsCertificateFilePath, tlsKeyFilePath: {_reason(error)}") from None
+    load_certificate(context, config.certificate_file, config.key_file, config.certificate_settings)
     if config.trust_certs_file:
-        try:
-            context.load_verify_locations(config.trust_certs_file)
-        except (OSError, ssl.SSLError) as error:
-            raise ConfigError(f"tlsTrustCertsFilePath: {_reason(error)}") from None
+        load_trust(context, config.trust_certs_file, config.trust_setting)
         context.verify_mode = ssl.CERT_REQUIRED if config.require_client_cert else ssl.CERT_OPTIONAL
     return context
+
+
+def load_certificate(context: ssl.SSLContext, certificate_file: str, key_file: str, settings: str) -> None:
+    """Raises ConfigError naming `settings`."""
+    try:
+        context.load_cert_chain(certificate_file, key_file, password=_no_password)
+    except (OSError, ssl.SSLError, ValueError) as error:
+        raise ConfigError(f"{settings}: {_reason(error)}") from None
+
+
+def load_trust(context: ssl.SSLContext, file: str, setting: str) -> None:
+    """Raises ConfigError naming `setting`."""
+    try:
+        context.load_verify_locations(file)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"{setting}: {_reason(error)}") from None
 
 
 def _no_password() -> str:

@@ -51,12 +51,12 @@ def magnetar_command(directory: Path, plan: ClusterPlan, process: ProcessPlan) -
         words += ["--http-port", str(process.ports["http"])]
     if process.role != METADATA:
         words += ["--metadata-url", plan.metadata_url]
-    for key, value in _settings_of(plan, process).items():
+    for key, value in settings_of(plan, process).items():
         words += ["--set", f"{key}={value}"]
     return words
 
 
-def _settings_of(plan: ClusterPlan, process: ProcessPlan) -> dict[str, str]:
+def settings_of(plan: ClusterPlan, process: ProcessPlan) -> dict[str, str]:
     """What was said for the process wins over what was said for its role, and that over what was said for all."""
     table = table_of(_CONFIGURATIONS[process.role])
     settings: dict[str, str] = {}

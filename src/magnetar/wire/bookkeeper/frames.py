@@ -9,8 +9,9 @@ from struct import Struct
 from typing import Final
 
 from magnetar.base.errors import MagnetarError
+from magnetar.base.limits import BOOKIE_FRAME_BYTES_MAX
 
-FRAME_BYTES_MAX: Final = 5 * 1024 * 1024 + 10 * 1024
+FRAME_BYTES_MAX: Final = BOOKIE_FRAME_BYTES_MAX
 """Pulsar's setting of nettyMaxFrameSizeBytes: a message of 5 MiB and its headers. A longer frame closes the connection.
 
 BookKeeper's own default is 5 MiB; a plain BookKeeper client takes no longer answer than that."""
