@@ -8,9 +8,10 @@ from dataclasses import replace
 
 import pytest
 
+from magnetar.base.clock import SystemClock
 from magnetar.base.errors import ConfigError, MetadataError
 from magnetar.bookkeeper.autorecovery.config import AutoRecoveryConfig
-from magnetar.bookkeeper.autorecovery.underreplication import CHECK_PLACEMENT
+from magnetar.bookkeeper.autorecovery.underreplication import CHECK_ALL_LEDGERS, CHECK_PLACEMENT
 from magnetar.bookkeeper.client.placement import RackAwarePlacement
 from magnetar.bookkeeper.codes import FLAG_RECOVERY_ADD
 from magnetar.bookkeeper.ledger_metadata import LedgerState
@@ -342,6 +343,20 @@ async def test_ledgers_that_lie_elsewhere_than_the_policy_wants_are_counted_and_
     assert await site.marked() == []
     await recovery.auditor.audit()
     assert recovery.statistics.placement_checks_total == 2
+
+
+async def test_a_check_whose_last_time_lies_in_the_future_is_due(site: RecoverySite) -> None:
+    """Written by an auditor whose clock was an hour ahead; found by the simulator."""
+    await site.write(5)
+    recovery = site.recovery(auditor_periodic_check_interval_s=3600.0)
+    await recovery.marks.prepare()
+    ahead_ms = SystemClock().now_ms() + 3_600_000
+    await recovery.marks.set_check_time_ms(CHECK_ALL_LEDGERS, ahead_ms)
+    await recovery.auditor.audit()
+    assert recovery.statistics.all_ledgers_checks_total == 1
+    assert await recovery.marks.check_time_ms(CHECK_ALL_LEDGERS) < ahead_ms
+    await recovery.auditor.audit()
+    assert recovery.statistics.all_ledgers_checks_total == 1
 
 
 async def test_unreadable_metadata_hides_no_other_ledger(site: RecoverySite) -> None:

@@ -221,14 +221,17 @@ class Auditor:
         return self._lost
 
     async def _periodically(self, check: PeriodicCheck, interval_s: float, run: Callable[[], Awaitable[int]]) -> None:
-        """Run a check whose last time lies `interval_s` back; 0: never. A new cluster's first one is due after the interval."""
+        """Run a check whose last time lies `interval_s` back; 0: never. A new cluster's first one is due after the interval.
+
+        A last time in the future is due as well: some auditor's clock was wrong, and the check would rest until then.
+        """
         if interval_s <= 0:
             return
         last_ms = await self._marks.check_time_ms(check)
         now_ms = self._clock.now_ms()
         if last_ms < 0:
             await self._marks.set_check_time_ms(check, now_ms)
-        elif now_ms >= last_ms + interval_s * 1000:
+        elif not last_ms <= now_ms < last_ms + interval_s * 1000:
             count = await run()
             await self._marks.set_check_time_ms(check, now_ms)
             _logger.info("check %s done: ledgers_found=%d", check.path.rpartition("/")[2], count)
