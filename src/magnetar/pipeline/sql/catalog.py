@@ -1,0 +1,184 @@
+"""What exists in a pipeline: sources, views, sinks, and who reads from whom. A value: each change gives a new catalog."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from magnetar.pipeline.errors import CatalogError
+from magnetar.pipeline.sql.parser import parse_one
+from magnetar.pipeline.sql.plan import Plan, Scan, output_names, sources
+from magnetar.pipeline.sql.planner import plan_query
+from magnetar.pipeline.sql.printer import print_statement
+from magnetar.pipeline.sql.statements import (
+    CreateSink,
+    CreateSource,
+    CreateView,
+    Drop,
+    ObjectKind,
+    SetParallelism,
+    Show,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One object. `plan` is None for a source; `parallelism` None is adaptive; `columns` None when only the topic's schema knows."""
+
+    statement: CreateSource | CreateView | CreateSink
+    plan: Plan | None = None
+    columns: tuple[str, ...] | None = None
+    parallelism: int | None = None
+
+    @property
+    def kind(self) -> ObjectKind:
+        if isinstance(self.statement, CreateSource):
+            return "TABLE" if self.statement.table else "SOURCE"
+        return "MATERIALIZED VIEW" if isinstance(self.statement, CreateView) else "SINK"
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return () if self.plan is None else sources(self.plan)
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """Entries in the order they were created, which is an order of dependency: nothing reads from what comes later."""
+
+    entries: Mapping[str, Entry] = field(default_factory=dict)
+
+    def find(self, name: str) -> Entry:
+        """Names are compared without case. CatalogError when there is none."""
+        key = self._key(name)
+        if key is None:
+            raise CatalogError(f"{name} does not exist; there is {', '.join(self.entries) or 'nothing yet'}")
+        return self.entries[key]
+
+    def create(self, statement: CreateSource | CreateView | CreateSink) -> Catalog:
+        """With the new object. The same statement again changes nothing but its credentials; another one is a CatalogError."""
+        key = self._key(statement.name)
+        if key is None:
+            return Catalog({**self.entries, statement.name: self._entry(statement)})
+        known = self.entries[key]
+        if _without_credentials(known.statement) == _without_credentials(statement):
+            return Catalog({**self.entries, key: replace(known, statement=statement)})
+        if statement.if_not_exists:
+            return self
+        raise CatalogError(
+            f"{known.kind} {key} exists and is another one; DROP {known.kind} {key} first, or choose another name"
+        )
+
+    def drop(self, statement: Drop) -> Catalog:
+        """Without it, and with CASCADE without what reads from it. CatalogError while something does, or for the wrong kind."""
+        key = self._key(statement.name)
+        if key is None:
+            if statement.if_exists:
+                return self
+            raise CatalogError(
+                f"{statement.kind} {statement.name} does not exist; write DROP {statement.kind} IF EXISTS"
+            )
+        kind = self.entries[key].kind
+        if kind != statement.kind:
+            raise CatalogError(f"{key} is a {kind}; write DROP {kind} {key}")
+        readers = self.readers(key)
+        if readers and not statement.cascade:
+            raise CatalogError(
+                f"{', '.join(readers)} read from {key}; drop them first or write DROP {kind} {key} CASCADE"
+            )
+        return Catalog({name: entry for name, entry in self.entries.items() if name != key and name not in readers})
+
+    def set_parallelism(self, statement: SetParallelism) -> Catalog:
+        """With the view's new parallelism, from the next epoch on."""
+        entry = self.find(statement.view)
+        if entry.kind != "MATERIALIZED VIEW":
+            raise CatalogError(f"{statement.view} is a {entry.kind}; the parallelism is a materialized view's")
+        name = entry.statement.name
+        return Catalog({**self.entries, name: replace(entry, parallelism=statement.parallelism)})
+
+    def readers(self, name: str) -> tuple[str, ...]:
+        """What reads from it, directly or through others, in order of dependency."""
+        found = {name}
+        for other, entry in self.entries.items():
+            if found.intersection(entry.reads):
+                found.add(other)
+        return tuple(other for other in self.entries if other in found and other != name)
+
+    def topological(self) -> tuple[str, ...]:
+        """All names, each behind everything it reads from."""
+        return tuple(self.entries)
+
+    def show(self, statement: Show) -> tuple[str, ...]:
+        """The names of that kind; LIKE with % and _."""
+        names = [name for name, entry in self.entries.items() if entry.kind == statement.kind]
+        return tuple(name for name in names if statement.like is None or _like(name.lower(), statement.like.lower()))
+
+    def show_create(self, name: str) -> str:
+        """The statement, without credentials."""
+        return print_statement(self.find(name).statement)
+
+    def relations(self) -> dict[str, tuple[str, ...] | None]:
+        """What a query may read, with columns where they are known."""
+        return {name: entry.columns for name, entry in self.entries.items() if entry.kind != "SINK"}
+
+    def to_plain(self) -> list[dict[str, Any]]:
+        """For the manifest's `views`: strings and numbers, without credentials."""
+        return [
+            {"name": name, "statement": print_statement(entry.statement), "parallelism": entry.parallelism}
+            for name, entry in self.entries.items()
+        ]
+
+    @classmethod
+    def from_plain(cls, plain: list[dict[str, Any]]) -> Catalog:
+        """The catalog of a manifest; credentials come back when the same statements are run again. CatalogError when it is none."""
+        catalog = cls()
+        for item in plain:
+            statement = parse_one(str(item["statement"]))
+            if not isinstance(statement, CreateSource | CreateView | CreateSink):
+                raise CatalogError(
+                    f"the manifest holds no CREATE statement for {item['name']}; restore it from an older epoch"
+                )
+            catalog = catalog.create(statement)
+            if item["parallelism"] is not None:
+                catalog = catalog.set_parallelism(SetParallelism(statement.name, int(item["parallelism"])))
+        return catalog
+
+    def _key(self, name: str) -> str | None:
+        return next((known for known in self.entries if known.lower() == name.lower()), None)
+
+    def _entry(self, statement: CreateSource | CreateView | CreateSink) -> Entry:
+        if isinstance(statement, CreateSource):
+            return Entry(statement, columns=_source_columns(statement))
+        relations = self.relations()
+        if isinstance(statement, CreateView):
+            plan = plan_query(statement.query, relations)
+        elif isinstance(statement.source, str):
+            entry = self.find(statement.source)
+            if entry.kind == "SINK":
+                raise CatalogError(f"{statement.source} is a SINK; a sink reads from a source or a view")
+            plan = Scan(entry.statement.name)
+            return Entry(statement, plan, entry.columns)
+        else:
+            plan = plan_query(statement.source, relations)
+        return Entry(statement, plan, output_names(plan))
+
+
+def _source_columns(source: CreateSource) -> tuple[str, ...] | None:
+    if not source.columns:
+        return None
+    return (*(column.name for column in source.columns), *(include.name for include in source.includes))
+
+
+def _without_credentials(statement: CreateSource | CreateView | CreateSink) -> str:
+    return print_statement(replace(statement, if_not_exists=False))
+
+
+def _like(name: str, pattern: str) -> bool:
+    """SQL's LIKE in time of name x pattern, whatever the pattern."""
+    reached = {0}
+    for character in pattern:
+        if character == "%":
+            reached = set(range(min(reached), len(name) + 1)) if reached else set()
+        else:
+            reached = {at + 1 for at in reached if at < len(name) and character in ("_", name[at])}
+    return len(name) in reached

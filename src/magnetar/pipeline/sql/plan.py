@@ -1,0 +1,172 @@
+"""Plans: what a SELECT means in terms of operators. All expressions are Spark SQL over the columns of the node's input, unqualified."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+EPOCH_TIMESTAMP = "__epoch_timestamp"
+"""The column that stands for now(): the epoch's time, so that a repeated epoch gives the same rows."""
+RECOMPUTE_INPUT = "__input"
+"""The name of the input in the text of a Recompute."""
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """`sql AS name`; `*` for all columns of an input whose columns are not known yet."""
+
+    sql: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    sql: str
+    descending: bool = False
+    nulls_first: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """`function(argument) AS name`; no argument is count(*). `condition` is FILTER (WHERE ...)."""
+
+    function: Literal["count", "count_distinct", "sum", "avg", "min", "max"]
+    argument: str | None
+    name: str
+    condition: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """The changes of a source or view."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Windowed:
+    """TUMBLE (slide = size) or HOP: the input's columns, `window_start` and `window_end`; a row once for each window it is in."""
+
+    input: Plan
+    time_column: str
+    size_us: int
+    slide_us: int
+
+    @property
+    def spark_sql(self) -> str:
+        """A struct with `start` and `end`."""
+        slide = "" if self.slide_us == self.size_us else f", '{self.slide_us} microseconds'"
+        return f"window({self.time_column}, '{self.size_us} microseconds'{slide})"
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """Stateless: filter, then outputs."""
+
+    input: Plan
+    outputs: tuple[Named, ...]
+    condition: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """Filter, group by `keys`, `calls`; then HAVING and outputs over the names of keys and calls. No keys: one group."""
+
+    input: Plan
+    keys: tuple[Named, ...]
+    calls: tuple[Call, ...]
+    outputs: tuple[Named, ...]
+    condition: str | None = None
+    having: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Equi join. Keys are over the left and right input; it gives `left_columns` and `right_columns` under their new names.
+
+    `temporal`: the right side is looked up as it is when the left row arrives, and does not change rows sent before.
+    """
+
+    left: Plan
+    right: Plan
+    side: Literal["inner", "left"]
+    keys: tuple[tuple[str, str], ...]
+    left_columns: tuple[Named, ...]
+    right_columns: tuple[Named, ...]
+    temporal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TopN:
+    """The first `limit` rows of each partition; `rank` names the column with the row number, when it is wanted."""
+
+    input: Plan
+    partition_by: tuple[str, ...]
+    order_by: tuple[Order, ...]
+    limit: int
+    outputs: tuple[Named, ...]
+    rank: str | None = None
+    condition: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Dedup:
+    """The first row of each key in that order."""
+
+    input: Plan
+    keys: tuple[str, ...]
+    order_by: tuple[Order, ...]
+    outputs: tuple[Named, ...]
+    condition: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Recompute:
+    """No incremental rule: `sql` is run anew over all input rows of each group of `keys` that changed."""
+
+    input: Plan
+    keys: tuple[str, ...]
+    sql: str
+    output_names: tuple[str, ...]
+
+
+Plan: TypeAlias = Scan | Windowed | Project | Aggregate | Join | TopN | Dedup | Recompute
+
+
+def inputs(plan: Plan) -> tuple[Plan, ...]:
+    """The nodes directly below."""
+    if isinstance(plan, Scan):
+        return ()
+    return (plan.left, plan.right) if isinstance(plan, Join) else (plan.input,)
+
+
+def sources(plan: Plan) -> tuple[str, ...]:
+    """The names it reads, each once, in the order of the text."""
+    if isinstance(plan, Scan):
+        return (plan.name,)
+    return tuple(dict.fromkeys(name for below in inputs(plan) for name in sources(below)))
+
+
+def output_names(plan: Plan) -> tuple[str, ...] | None:
+    """The columns it gives; None when that depends on a source whose columns are not known."""
+    if isinstance(plan, Scan):
+        return None
+    if isinstance(plan, Recompute):
+        return plan.output_names
+    if isinstance(plan, Windowed):
+        below = output_names(plan.input)
+        return None if below is None else (*below, "window_start", "window_end")
+    named = (*plan.left_columns, *plan.right_columns) if isinstance(plan, Join) else plan.outputs
+    found = tuple(column.name for column in named)
+    return None if "*" in found else found
+
+
+def explain(plan: Plan, indent: int = 0) -> str:
+    """One line for each node, what it reads below it."""
+    fields = [
+        f"{name}={getattr(plan, name)!r}"
+        for name in type(plan).__dataclass_fields__
+        if name not in ("input", "left", "right") and getattr(plan, name)
+    ]
+    lines = [f"{'  ' * indent}{type(plan).__name__} {' '.join(fields)}".rstrip()]
+    return "\n".join([*lines, *(explain(below, indent + 1) for below in inputs(plan))])

@@ -1,0 +1,327 @@
+"""From a SELECT to its plan, or a refusal that says why and what to write instead."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from sqlglot import exp
+
+from magnetar.pipeline.errors import PlanRefusedError
+from magnetar.pipeline.sql.expressions import read_query
+from magnetar.pipeline.sql.from_clause import FromClause
+from magnetar.pipeline.sql.plan import (
+    RECOMPUTE_INPUT,
+    Aggregate,
+    Call,
+    Dedup,
+    Named,
+    Order,
+    Plan,
+    Project,
+    Recompute,
+    TopN,
+)
+from magnetar.pipeline.sql.scope import Relations, Scope, refuse
+from magnetar.pipeline.sql.statements import Query
+
+_ONE_ROW_CALLS: dict[type[exp.Expr], Literal["count", "sum", "avg", "min", "max"]] = {
+    exp.Count: "count",
+    exp.Sum: "sum",
+    exp.Avg: "avg",
+    exp.Min: "min",
+    exp.Max: "max",
+}
+_REFUSED_CLAUSES = {
+    "limit": "a view has no LIMIT over all rows; number them with row_number() OVER (PARTITION BY ... ORDER BY ...) and filter, "
+    "or write LIMIT in the query over the view",
+    "order": "a view has no order; write ORDER BY in the query over the view",
+    "offset": "a view has no OFFSET; write it in the query over the view",
+    "qualify": "write the window function in a subquery and filter its column outside",
+    "windows": "write the window within OVER (...)",
+    "laterals": "LATERAL has no incremental plan; create a view for the inner part and JOIN it",
+    "sample": "a sample differs when an epoch is repeated; filter by a hash of the key",
+}
+
+
+def plan_query(query: Query, relations: Relations) -> Plan:
+    """The plan of a view's or sink's query. PlanRefusedError when there is none, SqlError when it is no SQL."""
+    try:
+        return _plan(query, read_query(query.text, query.line, query.column), relations, {})
+    except RecursionError:
+        raise PlanRefusedError(
+            "the query is nested too deeply; give an inner part a view of its own", query.line, query.column
+        ) from None
+
+
+def _plan(query: Query, tree: exp.Expr, relations: Relations, named: dict[str, Plan]) -> Plan:
+    if isinstance(tree, exp.Subquery):
+        return _plan(query, tree.this, relations, named)
+    if not isinstance(tree, exp.Select):
+        raise refuse(
+            query,
+            tree,
+            f"{tree.key.upper()} has no incremental plan; create a view for each SELECT and one sink for each",
+        )
+    clause = tree.args.get("with_")
+    if clause is not None:
+        if clause.args.get("recursive"):
+            raise refuse(query, tree, "WITH RECURSIVE has no incremental plan; run it as a query over the views")
+        named = dict(named)
+        for table in clause.expressions:
+            named[table.alias.lower()] = _plan(query, table.this, relations, named)
+    distinct = tree.args.get("distinct")
+    for name, instead in _REFUSED_CLAUSES.items():
+        if tree.args.get(name) and not (name == "order" and distinct is not None and distinct.args.get("on")):
+            raise refuse(query, tree, instead)
+    if tree.args.get("from_") is None:
+        raise refuse(query, tree, "a view reads from something; add FROM source")
+    top = _top_n(query, tree, relations, named)
+    if top is not None:
+        return top
+    clauses = FromClause(query, relations, named, _plan)
+    scope, below = clauses.read(tree)
+    named_outputs = scope.named(tree.expressions)
+    where = tree.args.get("where")
+    condition = None if where is None else scope.resolved(where.this)
+    plan = _above(_Select(tree, scope, named_outputs, condition), below())
+    return plan
+
+
+class _Select:
+    """One SELECT, resolved over its input."""
+
+    def __init__(
+        self, tree: exp.Select, scope: Scope, outputs: list[tuple[exp.Expr, str]], condition: exp.Expr | None
+    ) -> None:
+        self.tree = tree
+        self.scope = scope
+        self.outputs = outputs
+        self.condition = None if condition is None else scope.sql(condition)
+
+    def refuse(self, node: exp.Expr, message: str) -> PlanRefusedError:
+        return refuse(self.scope.query, node, message)
+
+
+def _above(select: _Select, below: Plan) -> Plan:
+    tree, scope = select.tree, select.scope
+    windows: list[exp.Expr] = [node for output, _ in select.outputs for node in output.find_all(exp.Window)]
+    having = tree.args.get("having")
+    group = tree.args.get("group")
+    aggregated = group is not None or having is not None or any(_calls(output) for output, _ in select.outputs)
+    distinct = tree.args.get("distinct")
+    if distinct is not None and (aggregated or windows):
+        raise select.refuse(
+            tree, "DISTINCT together with GROUP BY or OVER; create a view without DISTINCT and one over it"
+        )
+    if windows:
+        if aggregated:
+            raise select.refuse(
+                windows[0], "OVER together with GROUP BY; create a view with the groups and one over it"
+            )
+        return _over(select, windows, below)
+    if aggregated:
+        return _aggregate(select, group, having, below)
+    outputs = scope.outputs(select.outputs)
+    if distinct is None:
+        return Project(below, outputs, select.condition)
+    if distinct.args.get("on"):
+        order = tree.args.get("order")
+        keys = tuple(scope.sql(scope.resolved(key)) for key in distinct.args["on"].expressions)
+        ordered = _orders(scope, order.expressions if order is not None else [])
+        return Dedup(below, keys, tuple(item for item in ordered if item.sql not in keys), outputs, select.condition)
+    if any(output.name == "*" for output in outputs):
+        raise select.refuse(tree, "SELECT DISTINCT * of an input whose columns are not known; name the columns")
+    rows = (Call("count", None, "__rows"),)
+    return Aggregate(below, outputs, rows, tuple(Named(_name(o.name), o.name) for o in outputs), select.condition)
+
+
+def _calls(node: exp.Expr) -> list[exp.Expr]:
+    return [found for found in node.find_all(exp.AggFunc) if found.find_ancestor(exp.Window) is None]
+
+
+def _name(name: str) -> str:
+    return exp.column(exp.to_identifier(name, quoted=not name.isidentifier())).sql("spark")
+
+
+def _orders(scope: Scope, expressions: list[exp.Expr]) -> tuple[Order, ...]:
+    found = []
+    for item in expressions:
+        ordered = item if isinstance(item, exp.Ordered) else exp.Ordered(this=item)
+        sql = scope.sql(scope.resolved(ordered.this))
+        found.append(Order(sql, bool(ordered.args.get("desc")), bool(ordered.args.get("nulls_first"))))
+    return tuple(found)
+
+
+def _group_keys(select: _Select, group: exp.Expr | None) -> list[tuple[exp.Expr, str]]:
+    keys: list[tuple[exp.Expr, str]] = []
+    if group is None:
+        return keys
+    if any(group.args.get(name) for name in ("cube", "rollup", "grouping_sets", "all")):
+        raise select.refuse(
+            group, "CUBE, ROLLUP and GROUPING SETS have no incremental plan; create a view for each grouping"
+        )
+    by_name = {name.lower(): (node, name) for node, name in select.outputs}
+    for number, item in enumerate(group.expressions):
+        if isinstance(item, exp.Literal) and not item.is_string:
+            position = int(item.name) if item.name.isdigit() else 0
+            if not 1 <= position <= len(select.outputs):
+                raise select.refuse(group, f"GROUP BY {item.name}: there are {len(select.outputs)} columns")
+            keys.append(select.outputs[position - 1])
+            continue
+        alias = by_name.get(item.name.lower()) if isinstance(item, exp.Column) and not item.table else None
+        if alias is not None and not _calls(alias[0]) and not select.scope.has(item.name):
+            keys.append(alias)
+            continue
+        node = select.scope.resolved(item)
+        same = [name for output, name in select.outputs if output == node]
+        keys.append((node, same[0] if same else f"__key{number}"))
+    return keys
+
+
+def _aggregate(select: _Select, group: exp.Expr | None, having: exp.Expr | None, below: Plan) -> Plan:
+    scope = select.scope
+    keys = _group_keys(select, group)
+    resolved_having = None if having is None else scope.resolved(having.this)
+    nodes = [output for output, _ in select.outputs] + ([] if resolved_having is None else [resolved_having])
+    calls: dict[str, Call] = {}
+    if not all(_is_incremental(call) for node in nodes for call in _calls(node)):
+        return _recompute(select, [node for node, _ in keys], below, [node for node, _ in keys], resolved_having)
+
+    def lifted(node: exp.Expr) -> exp.Expr:
+        for key, name in keys:
+            if node == key:
+                return exp.column(exp.to_identifier(name, quoted=not name.isidentifier()))
+        inner = node.this if isinstance(node, exp.Filter) else node
+        if isinstance(inner, exp.AggFunc):
+            if len(_calls(inner)) > 1:
+                raise select.refuse(
+                    node, "an aggregate of an aggregate; create a view with the inner one and group it again"
+                )
+            text = scope.sql(node)
+            call = calls.setdefault(text, _call(scope, node, f"__call{len(calls)}"))
+            return exp.column(call.name)
+        if isinstance(node, exp.Column):
+            raise select.refuse(
+                node, f"{node.name} is neither in GROUP BY nor within an aggregate; add it to GROUP BY or take max()"
+            )
+        return node
+
+    outputs = tuple(Named(scope.sql(node.copy().transform(lifted)), name) for node, name in select.outputs)
+    kept = None if resolved_having is None else scope.sql(resolved_having.copy().transform(lifted))
+    named_keys = tuple(Named(scope.sql(node), name) for node, name in keys)
+    return Aggregate(below, named_keys, tuple(calls.values()), outputs, select.condition, kept)
+
+
+def _is_incremental(call: exp.Expr) -> bool:
+    if type(call) not in _ONE_ROW_CALLS or call.args.get("expressions") or call.find(exp.Order):
+        return False
+    if isinstance(call.this, exp.Distinct):
+        return isinstance(call, exp.Count) and len(call.this.expressions) == 1
+    return True
+
+
+def _call(scope: Scope, node: exp.Expr, name: str) -> Call:
+    condition = None
+    if isinstance(node, exp.Filter):
+        condition = scope.sql(node.expression.this)
+        node = node.this
+    function = _ONE_ROW_CALLS[type(node)]
+    if isinstance(node.this, exp.Distinct):
+        return Call("count_distinct", scope.sql(node.this.expressions[0]), name, condition)
+    argument = None if isinstance(node.this, exp.Star) or node.this is None else scope.sql(node.this)
+    return Call(function, argument, name, condition)
+
+
+def _over(select: _Select, windows: list[exp.Expr], below: Plan) -> Plan:
+    partitions = [tuple(window.args.get("partition_by") or ()) for window in windows]
+    if not partitions[0]:
+        raise select.refuse(
+            windows[0], "OVER without PARTITION BY would recompute every row each epoch; add PARTITION BY key"
+        )
+    if any(set(partition) != set(partitions[0]) for partition in partitions):
+        raise select.refuse(windows[0], "the windows have different PARTITION BY; create a view for each")
+    return _recompute(select, list(partitions[0]), below, [], None)
+
+
+def _recompute(
+    select: _Select, keys: list[exp.Expr], below: Plan, group: list[exp.Expr], having: exp.Expr | None
+) -> Recompute:
+    scope = select.scope
+    if not keys:
+        raise select.refuse(
+            select.tree,
+            "this aggregate over all rows would be recomputed each epoch; add GROUP BY, or use count, sum, avg, min, max",
+        )
+    if any(name == "*" for _, name in select.outputs):
+        names: tuple[str, ...] = ()
+    else:
+        names = tuple(name for _, name in select.outputs)
+    items = ["*" if name == "*" else f"{scope.sql(node)} AS {_name(name)}" for node, name in select.outputs]
+    sql = f"SELECT {', '.join(items)} FROM {RECOMPUTE_INPUT}"
+    sql += f" WHERE {select.condition}" if select.condition else ""
+    sql += f" GROUP BY {', '.join(scope.sql(node) for node in group)}" if group else ""
+    sql += f" HAVING {scope.sql(having)}" if having is not None else ""
+    return Recompute(below, tuple(scope.sql(key) for key in keys), sql, names)
+
+
+def _top_n(query: Query, tree: exp.Select, relations: Relations, named: dict[str, Plan]) -> TopN | Dedup | None:
+    """`SELECT ... FROM (SELECT ..., row_number() OVER (PARTITION BY ... ORDER BY ...) AS rn FROM ...) WHERE rn <= n`."""
+    inner = tree.args["from_"].this
+    where = tree.args.get("where")
+    if (
+        not isinstance(inner, exp.Subquery)
+        or not isinstance(inner.this, exp.Select)
+        or where is None
+        or tree.args.get("joins")
+    ):
+        return None
+    ranks = [e for e in inner.this.expressions if isinstance(e, exp.Alias) and isinstance(e.this, exp.Window)]
+    if len(ranks) != 1 or not isinstance(ranks[0].this.this, exp.RowNumber):
+        return None
+    rank, window = ranks[0].alias, ranks[0].this
+    limit = _limit(where.this, rank)
+    if limit is None:
+        raise refuse(
+            query,
+            where,
+            f"filter the row number alone, with a whole number: WHERE {rank} <= 10; put other conditions inside",
+        )
+    if any(inner.this.args.get(name) for name in ("group", "having", "distinct", "limit", "order")):
+        raise refuse(query, tree, "row_number() over groups; create a view with the groups and one over it")
+    if not window.args.get("partition_by") or not window.args.get("order"):
+        raise refuse(
+            query, tree, "a top-n is per group and has an order; write OVER (PARTITION BY key ORDER BY value DESC)"
+        )
+    scope, below = FromClause(query, relations, named, _plan).read(inner.this)
+    kept = [e for e in inner.this.expressions if e is not ranks[0]]
+    columns = scope.named(kept)
+    condition = inner.this.args.get("where")
+    resolved = None if condition is None else scope.sql(scope.resolved(condition.this))
+    keys = tuple(scope.sql(scope.resolved(key)) for key in window.args["partition_by"])
+    order = _orders(scope, window.args["order"].expressions)
+    wanted = {e.alias_or_name.lower() for e in tree.expressions}
+    star = any(isinstance(e, exp.Star) for e in tree.expressions)
+    if any(not isinstance(e, exp.Column | exp.Star) for e in tree.expressions) or tree.args.get("group"):
+        raise refuse(
+            query, tree, "the outer SELECT of a top-n names columns only; compute inside, or in a view over it"
+        )
+    known = {name.lower() for _, name in columns}
+    if "*" not in known:
+        for expression in tree.expressions:
+            if isinstance(expression, exp.Column) and expression.name.lower() not in {*known, rank.lower()}:
+                raise refuse(query, expression, f"the inner SELECT has no column {expression.name}")
+    shown = [(node, name) for node, name in columns if star or name == "*" or name.lower() in wanted]
+    outputs = scope.outputs(shown)
+    if limit == 1 and not star and rank.lower() not in wanted:
+        return Dedup(below(), keys, order, outputs, resolved)
+    return TopN(below(), keys, order, limit, outputs, rank if star or rank.lower() in wanted else None, resolved)
+
+
+def _limit(condition: exp.Expr, rank: str) -> int | None:
+    if not isinstance(condition, exp.LTE | exp.LT | exp.EQ) or condition.this.name.lower() != rank.lower():
+        return None
+    value = condition.expression
+    if not isinstance(value, exp.Literal) or not value.name.isdigit():
+        return None
+    number = int(value.name) - isinstance(condition, exp.LT)
+    return number if number >= 1 and (number == 1 or not isinstance(condition, exp.EQ)) else None

@@ -1,0 +1,151 @@
+"""Whose column is it? Names of FROM, and the rewriting of columns to those of the node's input."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sqlglot import exp
+
+from magnetar.pipeline.errors import PlanRefusedError, SqlError
+from magnetar.pipeline.sql.expressions import place_of, spark_sql
+from magnetar.pipeline.sql.plan import EPOCH_TIMESTAMP, Named, Plan
+from magnetar.pipeline.sql.statements import Query
+
+_NOT_REPEATABLE = {"rand", "random", "uuid", "gen_random_uuid", "randn", "monotonically_increasing_id", "shuffle"}
+
+
+def refuse(query: Query, node: exp.Expr, message: str) -> PlanRefusedError:
+    """The error for a node of the query, at its place in the file."""
+    return PlanRefusedError(message, *place_of(node, query.line, query.column))
+
+
+@dataclass
+class Side:
+    """One name of FROM: its plan, its columns when known, and those the query asked for."""
+
+    alias: str
+    plan: Plan
+    columns: tuple[str, ...] | None
+    used: dict[str, None] = field(default_factory=dict)
+
+
+class Scope:
+    """The names of one SELECT. With one side a column keeps its name, with several `o.x` becomes `o__x`."""
+
+    def __init__(self, query: Query, sides: list[Side]) -> None:
+        self.query = query
+        self.sides = sides
+
+    def side_of(self, column: exp.Column) -> Side:
+        if column.table:
+            for side in self.sides:
+                if side.alias.lower() == column.table.lower():
+                    return side
+            names = ", ".join(side.alias for side in self.sides)
+            raise refuse(self.query, column, f"{column.table} is not in FROM; there is {names}")
+        if len(self.sides) == 1:
+            return self.sides[0]
+        name = column.name.lower()
+        found = [side for side in self.sides if side.columns and name in (c.lower() for c in side.columns)]
+        if len(found) == 1 and all(side.columns is not None for side in self.sides):
+            return found[0]
+        example = f"{self.sides[0].alias}.{column.name}"
+        raise refuse(self.query, column, f"{column.name} may be of more than one input; write {example}, say")
+
+    def has(self, name: str) -> bool:
+        """Whether an input is known to have such a column; in GROUP BY it goes before an output of that name."""
+        return any(name.lower() in (c.lower() for c in side.columns or ()) for side in self.sides)
+
+    def resolved(self, node: exp.Expr) -> exp.Expr:
+        """A copy over the input's columns: qualifiers gone, now() the epoch's time, what a repeat would change refused."""
+        return node.copy().transform(self._resolve)
+
+    def _resolve(self, node: exp.Expr) -> exp.Expr:
+        if isinstance(node, exp.Column) and not isinstance(node.this, exp.Star):
+            side = self.side_of(node)
+            if side.columns is not None and node.name.lower() not in (c.lower() for c in side.columns):
+                known = ", ".join(side.columns[:20])
+                raise refuse(self.query, node, f"{side.alias} has no column {node.name}; it has {known}")
+            side.used[node.name] = None
+            name = node.name if len(self.sides) == 1 else f"{side.alias}__{node.name}"
+            column = exp.column(exp.to_identifier(name, quoted=not name.isidentifier()))
+            column.this.meta.update(node.this.meta)
+            return column
+        if isinstance(node, exp.CurrentTimestamp) or (
+            isinstance(node, exp.Anonymous) and node.name.lower() == "proctime"
+        ):
+            return exp.column(EPOCH_TIMESTAMP)
+        if isinstance(node, exp.Query | exp.Exists):
+            raise refuse(
+                self.query, node, "a SELECT within an expression has no incremental plan; write a JOIN with it"
+            )
+        name = node.name.lower() if isinstance(node, exp.Anonymous) else node.key
+        if name in _NOT_REPEATABLE:
+            raise refuse(
+                self.query, node, f"{name}() gives another value when an epoch is repeated; compute it in the producer"
+            )
+        return node
+
+    def sql(self, node: exp.Expr) -> str:
+        """Spark SQL of a node that is resolved already."""
+        try:
+            return spark_sql(node)
+        except PlanRefusedError:
+            raise
+        except SqlError as error:
+            raise refuse(self.query, node, str(error).partition(": ")[2]) from None
+
+    def expanded(self, expressions: list[exp.Expr]) -> list[exp.Expr]:
+        """The select list with `*` and `o.*` as columns where those are known; a lone `*` stays where they are not."""
+        found: list[exp.Expr] = []
+        for expression in expressions:
+            star = isinstance(expression, exp.Star) or (
+                isinstance(expression, exp.Column) and isinstance(expression.this, exp.Star)
+            )
+            if not star:
+                found.append(expression)
+                continue
+            table = expression.table if isinstance(expression, exp.Column) else ""
+            for side in self.sides:
+                if table and side.alias.lower() != table.lower():
+                    continue
+                if side.columns is None and len(self.sides) > 1:
+                    raise refuse(
+                        self.query,
+                        expression,
+                        f"the columns of {side.alias} are not known here; name them instead of *",
+                    )
+                if side.columns is None:
+                    found.append(exp.Star())
+                else:
+                    found += [
+                        exp.column(exp.to_identifier(c, quoted=not c.isidentifier()), table=side.alias)
+                        for c in side.columns
+                    ]
+        return found
+
+    def named(self, expressions: list[exp.Expr]) -> list[tuple[exp.Expr, str]]:
+        """Resolved expressions with their output names, which are unique."""
+        result: list[tuple[exp.Expr, str]] = []
+        seen: set[str] = set()
+        for number, expression in enumerate(self.expanded(expressions), 1):
+            inner = expression.this if isinstance(expression, exp.Alias) else expression
+            given = expression.alias_or_name if isinstance(expression, exp.Alias | exp.Column | exp.Star) else ""
+            name = given or f"{_plain(inner)}{number}"
+            if name.lower() in seen:
+                raise refuse(self.query, expression, f"two columns have the name {name}; give one another name with AS")
+            seen.add(name.lower())
+            result.append((self.resolved(inner), name))
+        return result
+
+    def outputs(self, named: list[tuple[exp.Expr, str]]) -> tuple[Named, ...]:
+        return tuple(Named("*" if name == "*" else self.sql(node), name) for node, name in named)
+
+
+def _plain(node: exp.Expr) -> str:
+    return f"{node.key}_" if isinstance(node, exp.Func) else "column_"
+
+
+Relations = Mapping[str, tuple[str, ...] | None]
+"""The names a query may read, with their columns when known."""

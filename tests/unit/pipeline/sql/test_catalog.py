@@ -1,0 +1,83 @@
+"""What exists, who reads from whom, and the way through a manifest."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from magnetar.pipeline.errors import CatalogError
+from magnetar.pipeline.sql.catalog import Catalog
+from magnetar.pipeline.sql.options import REDACTED
+from magnetar.pipeline.sql.parser import parse, parse_one
+from magnetar.pipeline.sql.statements import CreateSink, CreateSource, CreateView, Drop, SetParallelism, Show
+
+TEXT = """
+CREATE SOURCE s (a INT, x BIGINT) WITH (connector='pulsar', topic='t', auth.token='s3cr3t') FORMAT PLAIN ENCODE JSON;
+CREATE MATERIALIZED VIEW v AS SELECT a, sum(x) AS total FROM s GROUP BY a;
+CREATE MATERIALIZED VIEW w AS SELECT total, count(*) AS n FROM V GROUP BY total;
+CREATE SINK k FROM w WITH (connector='pulsar', topic='out', password='s3cr3t');
+"""
+
+
+def run(text: str, catalog: Catalog | None = None) -> Catalog:
+    catalog = catalog or Catalog()
+    for statement in parse(text):
+        assert isinstance(statement, CreateSource | CreateView | CreateSink)
+        catalog = catalog.create(statement)
+    return catalog
+
+
+def test_dependencies_and_columns() -> None:
+    catalog = run(TEXT)
+    assert catalog.topological() == ("s", "v", "w", "k")
+    assert catalog.readers("s") == ("v", "w", "k")
+    assert catalog.find("W").reads == ("v",)
+    assert catalog.find("w").columns == ("total", "n")
+    assert catalog.show(Show("MATERIALIZED VIEW", "_")) == ("v", "w")
+    assert catalog.show(Show("MATERIALIZED VIEW", "%x%")) == ()
+
+
+def test_drop_is_refused_while_something_reads() -> None:
+    catalog = run(TEXT)
+    with pytest.raises(CatalogError, match="w, k read from v"):
+        catalog.drop(Drop("MATERIALIZED VIEW", "v"))
+    with pytest.raises(CatalogError, match="v is a MATERIALIZED VIEW"):
+        catalog.drop(Drop("SOURCE", "v"))
+    with pytest.raises(CatalogError, match="IF EXISTS"):
+        catalog.drop(Drop("SINK", "nope"))
+    assert catalog.drop(Drop("SINK", "nope", if_exists=True)) == catalog
+    assert catalog.drop(Drop("MATERIALIZED VIEW", "v", cascade=True)).topological() == ("s",)
+
+
+def test_a_name_is_taken_once() -> None:
+    catalog = run(TEXT)
+    assert run(TEXT, catalog) == catalog
+    with pytest.raises(CatalogError, match="DROP MATERIALIZED VIEW v first"):
+        run("CREATE MATERIALIZED VIEW V AS SELECT a FROM s", catalog)
+    assert run("CREATE MATERIALIZED VIEW IF NOT EXISTS v AS SELECT a FROM s", catalog) == catalog
+
+
+def test_through_the_manifest_without_credentials_and_back_with_them() -> None:
+    catalog = run(TEXT).set_parallelism(SetParallelism("v", 5))
+    text = json.dumps(catalog.to_plain())
+    assert "s3cr3t" not in text + repr(catalog) + catalog.show_create("s")
+    restored = Catalog.from_plain(json.loads(text))
+    assert restored.topological() == catalog.topological()
+    assert restored.find("v").parallelism == 5
+    source = restored.find("s").statement
+    assert isinstance(source, CreateSource)
+    assert source.options["auth.token"] == REDACTED
+    assert run(TEXT, restored) == catalog
+
+
+def test_parallelism_is_a_views() -> None:
+    with pytest.raises(CatalogError, match="s is a SOURCE"):
+        run(TEXT).set_parallelism(SetParallelism("s", 2))
+
+
+def test_a_sink_does_not_read_from_a_sink() -> None:
+    statement = parse_one("CREATE SINK j FROM k WITH (connector='pulsar', topic='o')")
+    assert isinstance(statement, CreateSink)
+    with pytest.raises(CatalogError, match="a source or a view"):
+        run(TEXT).create(statement)

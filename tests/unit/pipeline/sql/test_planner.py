@@ -1,0 +1,157 @@
+"""Which plan a SELECT gets, and what is said where there is none."""
+
+from __future__ import annotations
+
+import pytest
+import sqlglot
+
+from magnetar.pipeline.errors import PlanRefusedError, SqlError
+from magnetar.pipeline.sql.lexer import MAX_NESTING
+from magnetar.pipeline.sql.plan import (
+    Aggregate,
+    Call,
+    Dedup,
+    Join,
+    Named,
+    Order,
+    Plan,
+    Project,
+    Recompute,
+    Scan,
+    TopN,
+    Windowed,
+    explain,
+)
+from magnetar.pipeline.sql.planner import plan_query
+from magnetar.pipeline.sql.statements import Query
+
+RELATIONS = {"t": ("a", "b", "ts", "x"), "u": None, "c": ("id", "name"), "o": ("id", "cid", "amount")}
+A, X = Named("a", "a"), Named("x", "x")
+COUNT = Call("count", None, "__call0")
+RANKED = "FROM (SELECT *, row_number() OVER (PARTITION BY a ORDER BY x DESC) AS rn FROM t WHERE b > 0) AS q"
+BY_X = (Order("x", descending=True, nulls_first=True),)
+JOINED = Join(Scan("o"), Scan("c"), "inner", (("cid", "id"),), (Named("id", "o__id"),), (Named("name", "c__name"),))
+
+
+@pytest.mark.parametrize(
+    ("text", "plan"),
+    [
+        ("SELECT a, now() AS n FROM t WHERE b > 1", Project(Scan("t"), (A, Named("__epoch_timestamp", "n")), "b > 1")),
+        ("SELECT * FROM u", Project(Scan("u"), (Named("*", "*"),))),
+        ("SELECT q.a FROM t AS q", Project(Scan("t"), (A,))),
+        (
+            "SELECT a, sum(x) FILTER (WHERE b > 1) / count(*) AS r FROM t GROUP BY 1 HAVING count(*) > 1",
+            Aggregate(
+                Scan("t"),
+                (A,),
+                (Call("sum", "x", "__call0", "b > 1"), Call("count", None, "__call1")),
+                (A, Named("__call0 / __call1", "r")),
+                having="__call1 > 1",
+            ),
+        ),
+        ("SELECT count(*) FROM t", Aggregate(Scan("t"), (), (COUNT,), (Named("__call0", "count_1"),))),
+        (
+            "SELECT x + 1 AS x, count(DISTINCT b) AS n FROM t GROUP BY x",
+            Aggregate(
+                Scan("t"),
+                (Named("x", "__key0"),),
+                (Call("count_distinct", "b", "__call0"),),
+                (Named("__key0 + 1", "x"), Named("__call0", "n")),
+            ),
+        ),
+        (
+            "SELECT window_start, count(*) AS n FROM HOP(t, ts, INTERVAL '1 minute', INTERVAL '1 hour') GROUP BY window_start",
+            Aggregate(
+                Windowed(Scan("t"), "ts", 3_600_000_000, 60_000_000),
+                (Named("window_start", "window_start"),),
+                (COUNT,),
+                (Named("window_start", "window_start"), Named("__call0", "n")),
+            ),
+        ),
+        (
+            "SELECT o.id, name FROM o JOIN c ON c.id = o.cid",
+            Project(JOINED, (Named("o__id", "id"), Named("c__name", "name"))),
+        ),
+        (
+            "SELECT o.id FROM o LEFT JOIN c FOR SYSTEM_TIME AS OF PROCTIME() ON o.cid = c.id",
+            Project(
+                Join(Scan("o"), Scan("c"), "left", (("cid", "id"),), (Named("id", "o__id"),), (), temporal=True),
+                (Named("o__id", "id"),),
+            ),
+        ),
+        (f"SELECT a, x, rn {RANKED} WHERE rn <= 3", TopN(Scan("t"), ("a",), BY_X, 3, (A, X), "rn", "b > 0")),
+        (f"SELECT a, x {RANKED} WHERE rn < 3", TopN(Scan("t"), ("a",), BY_X, 2, (A, X), None, "b > 0")),
+        (f"SELECT a, x {RANKED} WHERE rn = 1", Dedup(Scan("t"), ("a",), BY_X, (A, X), "b > 0")),
+        ("SELECT DISTINCT ON (a) a, x FROM t ORDER BY a, x DESC", Dedup(Scan("t"), ("a",), BY_X, (A, X))),
+        ("SELECT DISTINCT a FROM t", Aggregate(Scan("t"), (A,), (Call("count", None, "__rows"),), (A,))),
+        (
+            "SELECT a, lag(x) OVER (PARTITION BY a ORDER BY ts) AS l FROM t",
+            Recompute(
+                Scan("t"),
+                ("a",),
+                "SELECT a AS a, LAG(x) OVER (PARTITION BY a ORDER BY ts NULLS LAST) AS l FROM __input",
+                ("a", "l"),
+            ),
+        ),
+        (
+            "SELECT a, stddev(x) AS s FROM t WHERE b > 0 GROUP BY a",
+            Recompute(
+                Scan("t"), ("a",), "SELECT a AS a, STDDEV(x) AS s FROM __input WHERE b > 0 GROUP BY a", ("a", "s")
+            ),
+        ),
+        ("WITH w AS (SELECT a FROM t) SELECT a FROM w", Project(Project(Scan("t"), (A,)), (A,))),
+    ],
+)
+def test_the_plan_of_a_query(text: str, plan: Plan) -> None:
+    found = plan_query(Query(text), RELATIONS)
+    assert found == plan
+    assert type(plan).__name__ in explain(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "column", "fix"),
+    [
+        ("SELECT a FROM t ORDER BY a", 8, "the query over the view"),
+        ("SELECT a FROM t LIMIT 1", 8, "row_number()"),
+        ("SELECT a FROM t UNION ALL SELECT b FROM t", 8, "a view for each SELECT"),
+        ("SELECT o.id FROM o RIGHT JOIN c ON o.cid = c.id", 31, "LEFT JOIN"),
+        ("SELECT o.id FROM o JOIN c ON o.cid > c.id", 30, "equality"),
+        ("SELECT id FROM o JOIN c ON o.cid = c.id", 8, "write o.id"),
+        ("SELECT * FROM u JOIN c ON u.i = c.id", 8, "name them"),
+        ("SELECT a FROM nope", 15, "CREATE SOURCE"),
+        ("SELECT a, zz FROM t", 11, "it has a, b"),
+        ("SELECT a, b FROM t GROUP BY a", 11, "GROUP BY"),
+        ("SELECT random() AS r FROM t", 8, "producer"),
+        ("SELECT a FROM t WHERE a IN (SELECT id FROM c)", 36, "JOIN"),
+        ("SELECT string_agg(a, ',') FROM t", 19, "add GROUP BY"),
+        ("SELECT rank() OVER (ORDER BY a) AS r FROM t", 8, "PARTITION BY"),
+        ("SELECT a, b AS a FROM t", 11, "another name"),
+        (f"SELECT a {RANKED} WHERE rn <= 3 AND x > 1", 114, "alone"),
+        ("SELECT a FROM TUMBLE(t, ts)", 15, "TUMBLE(t, ts, INTERVAL"),
+        ("SELECT sum(count(*)) FROM t GROUP BY a", 8, "aggregate of an aggregate"),
+    ],
+)
+def test_a_refusal_says_where_why_and_what_instead(text: str, column: int, fix: str) -> None:
+    with pytest.raises(PlanRefusedError) as caught:
+        plan_query(Query(text, line=7), RELATIONS)
+    assert fix in str(caught.value)
+    assert caught.value.line == 7
+    assert caught.value.column == column
+
+
+def test_text_that_is_no_query_is_an_error_in_its_place() -> None:
+    with pytest.raises(SqlError, match="line 4"):
+        plan_query(Query("SELECT a\nFROM t WHERE", line=3, column=5), RELATIONS)
+
+
+def test_the_deepest_query_the_lexer_lets_through_is_planned() -> None:
+    text = "SELECT " + "(" * MAX_NESTING + "a" + ")" * MAX_NESTING + " AS d FROM t"
+    plan = plan_query(Query(text), RELATIONS)
+    assert isinstance(plan, Project)
+    assert sqlglot.parse_one(plan.outputs[0].sql, read="spark").find(sqlglot.exp.Column) is not None
+
+
+def test_a_long_chain_of_operators_is_planned() -> None:
+    plan = plan_query(Query("SELECT a" + " + 1" * 4_000 + " AS s FROM t"), RELATIONS)
+    assert isinstance(plan, Project)
+    assert plan.outputs[0].sql.count("+") == 4_000
