@@ -12,20 +12,10 @@ import pytest
 
 from magnetar.pipeline.connect.broker import id_position
 from magnetar.testing.server import ServerProcess
+from tests.support.topics import produce
 
 Read = Callable[..., Any]
 BATCH = 7
-
-
-def produce(client: pulsar.Client, topic: str, values: list[bytes], **batching: object) -> list[Any]:
-    """Message ids in the order of `values`."""
-    producer = client.create_producer(topic, **batching)
-    ids: list[Any] = []
-    for value in values:
-        producer.send_async(value, lambda _result, message_id: ids.append(message_id))
-    producer.flush()
-    producer.close()
-    return ids
 
 
 def test_metadata_columns(read: Read, client: pulsar.Client, topic: str) -> None:
@@ -75,7 +65,7 @@ def test_every_range_of_a_topic_across_ledgers_batches_and_a_restart(
     assert values_of() == values
     for first, last in [(0, 5), (3, 14), (13, 15), (20, 59), (8, 8)]:
         assert values_of(startingOffsets=offsets(first), endingOffsets=offsets(last)) == values[first:last]
-    split = {"admin.url": server.http_url, "minPartitions": "4", "topicSchema": "false"}
+    split = {"admin.url": server.http_url, "minPartitions": "4"}
     assert values_of(**split) == values
     assert spark.read.format("pulsar").options(
         **split, **{"service.url": server.service_url, "topic": topic}

@@ -1,4 +1,4 @@
-"""The few questions that only the broker's admin API answers: which topics match, how many entries lie in which ledger, the schema."""
+"""The few questions that only the broker's admin API answers: which topics match and how many entries lie in which ledger."""
 
 from __future__ import annotations
 
@@ -46,17 +46,6 @@ class AdminRest:
         if listed and listed[-1][1] < current:
             listed[-1] = (listed[-1][0], current)
         return listed
-
-    def schema(self, topic: str) -> tuple[str, str] | None:
-        """(type, definition) of the latest registered schema; None without one."""
-        path = _topic_path(_PARTITION.sub("", topic)).replace("/admin/v2/persistent/", "/admin/v2/schemas/")
-        try:
-            document = self._get(f"{path}/schema")
-        except AdminRequestError as error:
-            if "404" in str(error):
-                return None
-            raise
-        return str(document["type"]), str(document.get("data", ""))
 
     def _get(self, path: str) -> Any:
         request = urllib.request.Request(f"{self._connection.admin_url}{path}")

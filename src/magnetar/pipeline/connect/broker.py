@@ -56,11 +56,12 @@ def open_reader(client: pulsar.Client, topic: str, start: Position, queue: int =
 class Topics:
     """What the driver's side has to know before it can plan."""
 
-    __slots__ = ("_client", "_options", "admin")
+    __slots__ = ("_client", "_options", "_tails", "admin")
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._client = shared_client(options.connection)
+        self._tails: dict[str, tuple[pulsar.Reader, Position]] = {}
         self.admin = AdminRest(options.connection) if options.connection.admin_url else None
 
     def partitions(self) -> list[str]:
@@ -71,15 +72,27 @@ class Topics:
         return sorted(part for name in names for part in self._client.get_topic_partitions(name))
 
     def end(self, topic: str) -> Position:
-        """Behind the last message; EARLIEST when there is none."""
-        reader = self._client.create_reader(topic, pulsar.MessageId.latest, start_message_id_inclusive=True)
-        try:
-            last = EARLIEST
-            while reader.has_message_available():
-                last = max(last, id_position(_next(reader, topic).message_id()).after())
-            return last
-        finally:
+        """Behind the entry of the last message; EARLIEST when there is none. Costs one request while nothing is added."""
+        held = self._tails.get(topic)
+        if held is not None:
+            if not held[0].has_message_available():
+                return held[1]
+            held[0].close()
+        reader = self._client.create_reader(
+            topic, pulsar.MessageId.latest, receiver_queue_size=1, start_message_id_inclusive=True
+        )
+        last = held[1] if held is not None else EARLIEST
+        while reader.has_message_available():
+            at = id_position(_next(reader, topic).message_id())
+            last = max(last, Position(at.ledger, at.entry + 1))
+        self._tails[topic] = (reader, last)
+        return last
+
+    def close(self) -> None:
+        """The readers at the ends of topics; the client is the process's."""
+        for reader, _ in self._tails.values():
             reader.close()
+        self._tails.clear()
 
     def ends(self, topics: Iterable[str]) -> Offsets:
         return {topic: self.end(topic) for topic in topics}

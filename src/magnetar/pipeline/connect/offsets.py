@@ -1,7 +1,7 @@
 """Offsets: a position per topic partition, and ranges [start, end) of them. A decision core.
 
-A position (ledger, entry, batch index) lies just before the message of that id, so the end of a topic is its last message's id
-with the batch index raised by one. EARLIEST lies before every message. Positions compare as tuples do; a message that is not in a
+A position (ledger, entry, batch index) lies just before the message of that id, so the end of a topic is behind the
+entry of its last message. EARLIEST lies before every message. Positions compare as tuples do; a message that is not in a
 batch has batch index 0. In Spark's logs and in options a position is `{"ledger": 3, "entry": 7, "batch": 0}`.
 """
 

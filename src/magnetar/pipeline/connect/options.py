@@ -36,9 +36,8 @@ READ: Final = (
     "maxBytesPerTrigger",
     "minPartitions",
     "pollTimeoutMs",
-    "topicSchema",
 )
-WRITE: Final = (*CONNECTION, "topic", "producerName", "checkpointLocation", "queryName", "batchingMaxMessages")
+WRITE: Final = (*CONNECTION, "topic", "producerName")
 SPARKS_OWN: Final = ("path", "serialization.format", "checkpointlocation", "queryname")
 """Options that Spark itself puts beside the user's."""
 
@@ -77,7 +76,6 @@ class ReadOptions:
     max_bytes: int | None = None
     min_partitions: int = 1
     poll_timeout_ms: int = POLL_TIMEOUT_MS
-    topic_schema: bool = False
 
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
@@ -99,9 +97,6 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     named, prefix = options.get("predefinedsubscription"), options.get("subscriptionprefix")
     if named and prefix:
         raise OptionError("predefinedSubscription and subscriptionPrefix exclude each other: leave one out")
-    topic_schema = _boolean(options, "topicSchema", bool(connection.admin_url))
-    if topic_schema and not connection.admin_url:
-        raise OptionError("topicSchema=true needs the schema registry: give admin.url, such as http://localhost:8080")
     return ReadOptions(
         connection=connection,
         topics=topics,
@@ -115,7 +110,25 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         max_bytes=_integer(options, "maxBytesPerTrigger", 1),
         min_partitions=_integer(options, "minPartitions", 1) or 1,
         poll_timeout_ms=_integer(options, "pollTimeoutMs", 1) or POLL_TIMEOUT_MS,
-        topic_schema=topic_schema,
+    )
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """Where to write. Without `topic` the rows say it."""
+
+    connection: Connection
+    topic: str | None = None
+    producer_name: str | None = None
+
+
+def write_options(given: Mapping[str, str]) -> WriteOptions:
+    """Raises OptionError, which names the option and the fix."""
+    options = _known(given, WRITE, "writing")
+    return WriteOptions(
+        connection=_connection(options),
+        topic=full_name(options["topic"]) if "topic" in options else None,
+        producer_name=options.get("producername"),
     )
 
 
@@ -148,12 +161,6 @@ def _topics(options: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
     if not names:
         raise OptionError("topics is empty: give names separated by commas")
     return tuple(dict.fromkeys(full_name(name) for name in names)), None
-
-
-def connection_of(given: Mapping[str, str], known: tuple[str, ...], use: str) -> tuple[Connection, dict[str, str]]:
-    """The connection and all options by lower-case name, checked against `known`."""
-    options = _known(given, known, use)
-    return _connection(options), options
 
 
 def _connection(options: Mapping[str, str]) -> Connection:

@@ -5,14 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
 from pyspark.sql.types import StructType
 
 from magnetar.pipeline.connect.broker import Topics
 from magnetar.pipeline.connect.columns import Columns, full_schema
-from magnetar.pipeline.connect.offsets import Range, ranges, split
-from magnetar.pipeline.connect.options import ReadOptions, read_options
+from magnetar.pipeline.connect.errors import OptionError
+from magnetar.pipeline.connect.offsets import ranges
+from magnetar.pipeline.connect.options import ReadOptions, read_options, write_options
+from magnetar.pipeline.connect.planning import RangePartition, split_all
 from magnetar.pipeline.connect.range_reader import read_range
+from magnetar.pipeline.connect.sink import TopicStreamWriter, TopicWriter
+from magnetar.pipeline.connect.stream import TopicStreamReader
 
 
 class MagnetarDataSource(DataSource):
@@ -29,6 +40,19 @@ class MagnetarDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         return TopicReader(read_options(self.options), schema)
 
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return TopicStreamReader(read_options(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        if overwrite:
+            raise OptionError("a topic cannot be overwritten: use mode('append')")
+        return TopicWriter(write_options(self.options), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        if overwrite:
+            raise OptionError("a topic cannot be overwritten: use outputMode('append') or 'update'")
+        return TopicStreamWriter(write_options(self.options), schema)
+
 
 class PulsarDataSource(MagnetarDataSource):
     """The same by the name that jobs for Apache Pulsar use."""
@@ -36,14 +60,6 @@ class PulsarDataSource(MagnetarDataSource):
     @classmethod
     def name(cls) -> str:
         return "pulsar"
-
-
-class RangePartition(InputPartition):
-    """One task's range."""
-
-    def __init__(self, part: Range) -> None:
-        super().__init__(part)
-        self.part = part
 
 
 class TopicReader(DataSourceReader):
@@ -59,6 +75,7 @@ class TopicReader(DataSourceReader):
         names = topics.partitions()
         starts = topics.check_loss(topics.starts(names, "earliest"))
         ends = topics.ends(names)
+        topics.close()
         wanted = topics.resolve(names, self._options.ending, "endingOffsets", "latest")
         parts = ranges(starts, {name: min(ends[name], wanted[name]) for name in names})
         return [RangePartition(each) for each in split_all(topics, parts, self._options.min_partitions)]
@@ -67,11 +84,3 @@ class TopicReader(DataSourceReader):
         # Without partitions Spark runs one task, with None.
         if isinstance(partition, RangePartition):
             yield from read_range(self._options, partition.part, Columns(self._schema))
-
-
-def split_all(topics: Topics, parts: list[Range], at_least: int) -> list[Range]:
-    """Ranges cut by entries until there are about `at_least`; without the admin API, which knows the entries, as they are."""
-    if len(parts) >= at_least or topics.admin is None or not parts:
-        return parts
-    each = -(-at_least // len(parts))
-    return [piece for part in parts for piece in split(part, topics.admin.ledgers(part.topic), each)]

@@ -1,0 +1,45 @@
+"""Acknowledgement of what a query has finished, so that the backlog of its subscription is what is really left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pulsar
+
+from magnetar.pipeline.connect.broker import shared_client
+from magnetar.pipeline.connect.offsets import Position
+from magnetar.pipeline.connect.options import Connection
+
+
+class Acknowledger:
+    """Moves a subscription's cursors: one consumer per topic partition, held open because a cursor's owner acknowledges."""
+
+    __slots__ = ("_client", "_consumers", "_subscription")
+
+    def __init__(self, connection: Connection, subscription: str) -> None:
+        self._client = shared_client(connection)
+        self._subscription = subscription
+        self._consumers: dict[str, pulsar.Consumer] = {}
+
+    def acknowledge(self, offsets: Mapping[str, Position]) -> None:
+        """Everything before these positions. A batch is acknowledged once all of it lies before them."""
+        for topic, at in offsets.items():
+            consumer = self._consumer(topic)
+            if at.entry > 0:
+                consumer.acknowledge_cumulative(pulsar.MessageId(-1, at.ledger, at.entry - 1, -1))
+
+    def close(self) -> None:
+        for consumer in self._consumers.values():
+            consumer.close()
+        self._consumers.clear()
+
+    def _consumer(self, topic: str) -> pulsar.Consumer:
+        if topic not in self._consumers:
+            self._consumers[topic] = self._client.subscribe(
+                topic,
+                self._subscription,
+                consumer_type=pulsar.ConsumerType.Failover,
+                initial_position=pulsar.InitialPosition.Earliest,
+                receiver_queue_size=1,
+            )
+        return self._consumers[topic]

@@ -1,0 +1,128 @@
+"""Topics as streams and streams into topics, with checkpoints that lose their last commit."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pulsar
+import pytest
+
+from magnetar.testing.server import ServerProcess
+from tests.support.topics import drain, produce
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """With deduplication, as an exact sink needs it."""
+    settings = {
+        "brokerDeduplicationEnabled": "true",
+        "defaultRetentionTimeInMinutes": 60,
+        "defaultRetentionSizeInMB": -1,
+    }
+    process = ServerProcess(tmp_path_factory.mktemp("server") / "data", settings).start()
+    yield process
+    process.close()
+
+
+@pytest.fixture
+def run(spark: Any, server: ServerProcess, tmp_path: Path) -> Callable[..., list[Any]]:
+    """`run(write, topic=...)`: one `AvailableNow` run of a query with the test's checkpoint; the progress of its batches."""
+
+    def once(write: Callable[[Any], Any], checkpoint: str = "checkpoint", **options: object) -> list[Any]:
+        texts = {"service.url": server.service_url} | {name: str(value) for name, value in options.items()}
+        frame = spark.readStream.format("magnetar").options(**texts).load()
+        writer = write(frame).option("checkpointLocation", str(tmp_path / checkpoint)).trigger(availableNow=True)
+        query = writer.start()
+        query.awaitTermination()
+        return [each for each in query.recentProgress if each.numInputRows]
+
+    return once
+
+
+def partitioned(server: ServerProcess, topic: str, count: int, method: str = "PUT") -> None:
+    path = f"/admin/v2/persistent/public/default/{topic.rpartition('/')[2]}/partitions"
+    headers = {"Content-Type": "application/json"}
+    asked = urllib.request.Request(server.http_url + path, str(count).encode(), headers, method=method)
+    urllib.request.urlopen(asked, timeout=10).close()
+
+
+def backlog(server: ServerProcess, topic: str, subscription: str) -> int:
+    path = f"/admin/v2/persistent/public/default/{topic.rpartition('/')[2]}/stats"
+    with urllib.request.urlopen(server.http_url + path, timeout=10) as answer:
+        return int(json.load(answer)["subscriptions"][subscription]["msgBacklog"])
+
+
+def test_limits_new_partitions_and_a_truthful_backlog(
+    run: Callable[..., list[Any]], spark: Any, server: ServerProcess, client: pulsar.Client, topic: str
+) -> None:
+    def into_memory(frame: Any) -> Any:
+        return frame.selectExpr("cast(value AS string) v", "__partition p").writeStream.foreachBatch(keep)
+
+    seen: list[tuple[str, int]] = []
+
+    def keep(frame: Any, _batch: int) -> None:
+        seen.extend((row.v, row.p) for row in frame.collect())
+
+    topic += "-parts"
+    partitioned(server, topic, 2)
+    batching = {"batching_enabled": True, "batching_max_messages": 4, "batching_max_publish_delay_ms": 5000}
+    values = [f"{number}" for number in range(41)]
+    produce(client, f"{topic}-partition-0", [value.encode() for value in values[:30]], **batching)
+    options = {"topic": topic, "startingOffsets": "earliest", "predefinedSubscription": "spark"}
+    batches = run(into_memory, maxMessagesPerTrigger=12, **options)
+    assert [each.numInputRows for each in batches] == [12, 12, 6]
+    assert [value for value, _ in seen] == values[:30]
+    # The source is told of a batch when the next is planned: all but the last are acknowledged, in whole entries of 4 messages.
+    # The one in which the second micro-batch ends counts as begun.
+    assert backlog(server, f"{topic}-partition-0", "spark") == 3
+
+    partitioned(server, topic, 3, "POST")
+    produce(client, f"{topic}-partition-2", [value.encode() for value in values[30:]])
+    run(into_memory, **options)
+    assert [value for value, _ in seen] == values
+    assert {part for _, part in seen} == {0, 2}
+
+
+def test_a_repeated_micro_batch_is_written_once(
+    run: Callable[..., list[Any]], server: ServerProcess, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    source, target = f"{topic}-in", f"{topic}-out"
+    produce(client, source, [b"%d" % number for number in range(20)])
+
+    def copy(frame: Any) -> Any:
+        rows = frame.selectExpr(
+            "value",
+            "concat('k', cast(value AS string)) __key",
+            "map('p', 'q') __messageProperties",
+            "__publishTime __eventTime",
+        )
+        return (
+            rows.writeStream.format("magnetar").options(**{"service.url": server.service_url}).option("topic", target)
+        )
+
+    options = {"topic": source, "startingOffsets": "earliest", "maxMessagesPerTrigger": 8}
+    run(copy, **options)
+    for name in ("2", ".2.crc"):
+        (tmp_path / "checkpoint" / "commits" / name).unlink(missing_ok=True)
+    produce(client, source, [b"%d" % number for number in range(20, 25)])
+    run(copy, **options)
+    written = drain(client, target)
+    assert [int(message.data()) for message in written] == list(range(25))
+    assert written[3].partition_key() == "k3"
+    assert written[3].properties() == {"p": "q"}
+    assert written[3].event_timestamp() > 1_700_000_000_000
+
+
+def test_batch_write(spark: Any, server: ServerProcess, client: pulsar.Client, topic: str) -> None:
+    frame = spark.range(50).selectExpr("cast(id AS string) value", f"'{topic}' __topic", "cast(id % 3 AS string) __key")
+    to = {"service.url": server.service_url}
+    frame.write.format("pulsar").mode("append").options(**to).save()
+    written = drain(client, topic)
+    assert sorted((int(each.data()), each.partition_key()) for each in written) == [(n, str(n % 3)) for n in range(50)]
+    for columns, words in [("id", "to_json"), ("cast(id AS string) value", "say the topic once")]:
+        with pytest.raises(Exception, match=words):
+            spark.range(1).selectExpr(columns).write.format("magnetar").mode("append").options(**to).save()
