@@ -33,6 +33,11 @@ WRITE_FAILED_HOLD_S = 1.0
 """After entries were refused, appends are refused for this long (or until `resume_writes`): entries that were sent behind the
 refused ones must not be stored before their producers have sent those again."""
 
+WRITE_FAILED_PAUSE_MIN_S = 0.1
+WRITE_FAILED_PAUSE_MAX_S = 10.0
+"""Nor is another ledger tried within this pause, which `resume_writes` does not lift: none after the first failure, then doubling from the
+least to the greatest until an entry is stored. Clients reconnect several times a second, and each time would cost two ledgers."""
+
 BARREN_LEDGERS_MAX = 2
 """Ledgers in a row that failed without storing one entry; then appends are refused for a while instead of going to a third, because
 bookies that refuse everything would otherwise be answered with thousands of ledgers."""
@@ -68,11 +73,13 @@ class AppendPipeline:
         "_age_timer",
         "_barren",
         "_context",
+        "_failures",
         "_hold_until_s",
         "_max_bytes",
         "_max_entries",
         "_on_burst",
         "_on_switched",
+        "_paused_until_s",
         "_switch_task",
         "_unfinished",
         "_waiting",
@@ -97,6 +104,9 @@ class AppendPipeline:
         self._switch_task: asyncio.Task[None] | None = None
         self._age_timer: asyncio.TimerHandle | None = None
         self._hold_until_s = 0.0
+        self._paused_until_s = 0.0
+        self._failures = 0
+        """Times in a row that there was no ledger to write, without an entry stored in between."""
         self._barren = 0
         self.set_limits(context.config)
 
@@ -118,7 +128,7 @@ class AppendPipeline:
             self._roll_if_full()
 
     def resume_writes(self) -> None:
-        self._hold_until_s = 0.0
+        self._hold_until_s = self._paused_until_s
 
     async def rollover(self) -> None:
         """Change the ledger unless it is empty. Raises WriteFailedError when that fails."""
@@ -189,6 +199,8 @@ class AppendPipeline:
         )
         if self.appender is not appender:
             return
+        if appender.summary.entries:
+            self._failures = 0
         self._barren = 0 if appender.summary.entries else self._barren + 1
         if self._barren < BARREN_LEDGERS_MAX:
             self._begin_switch(appender)
@@ -222,6 +234,7 @@ class AppendPipeline:
         if appender is None:
             return
         if is_full(appender.pushed, appender.pushed_bytes, self._age_ms(appender), self._context.config):
+            self._failures = 0
             self._begin_switch(appender)
 
     def _begin_switch(self, old: Appender | None) -> None:
@@ -262,7 +275,11 @@ class AppendPipeline:
             return
         log.error("no ledger to write  managed_ledger=%s: %s", self._context.name, error)
         self.state = State.WRITE_FAILED
-        self._hold_until_s = self._context.clock.monotonic_s() + WRITE_FAILED_HOLD_S
+        now_s = self._context.clock.monotonic_s()
+        doubled_s = WRITE_FAILED_PAUSE_MIN_S * 2 ** min(self._failures, 10) if self._failures else 0.0
+        self._failures += 1
+        self._paused_until_s = now_s + min(doubled_s, WRITE_FAILED_PAUSE_MAX_S)
+        self._hold_until_s = max(now_s + WRITE_FAILED_HOLD_S, self._paused_until_s)
         failure = WriteFailedError(f"{self._context.name}: the entry could not be stored: {error}")
         failure.__cause__ = error
         if old is not None:

@@ -356,3 +356,30 @@ async def test_bookies_that_refuse_everything_are_not_answered_with_ledger_after
         bookie.add_code = None
         ledger.resume_writes()
         assert len(await append_all(ledger, numbered(5))) == 5
+
+
+async def test_producers_that_come_back_at_once_do_not_cost_ledgers_each_time() -> None:
+    """A client reconnects five times a second, and each time lifts the hold of the refused entries; the pause it does not lift."""
+    world = World()
+    bookie = world.cluster.bookies[0]
+    async with world.broker() as factory:
+        ledger = await factory.open(NAME, KEEP)
+        first = ledger.current_ledger_id
+        bookie.add_code = ReturnCode.IO_ERROR
+        for _ in range(150):
+            appends = Appends()
+            appends.append(ledger, b"x")
+            await appends.wait(1)
+            world.clock.ms += 200
+            ledger.resume_writes()
+        assert ledger.current_ledger_id - first < 30, "thirty seconds: tries after 0.1, 0.2, ... 10 s, two ledgers each"
+        bookie.add_code = None
+        world.clock.ms += round(append_pipeline.WRITE_FAILED_PAUSE_MAX_S * 1000)
+        assert len(await append_all(ledger, numbered(5))) == 5
+        bookie.add_code = ReturnCode.IO_ERROR
+        appends = Appends()
+        appends.append(ledger, b"y")
+        await appends.wait(1)
+        bookie.add_code = None
+        ledger.resume_writes()
+        assert len(await append_all(ledger, numbered(5))) == 5, "the first failure after a success costs no pause"
