@@ -42,8 +42,8 @@ def histories(
     """Epochs of changes to rows of `k` and the values: inserts, updates and deletes that fit each other."""
     rows: dict[int, Row] = {}
     epochs: list[list[Change]] = [[]]
-    step = st.tuples(st.integers(0, 5), st.booleans(), st.fixed_dictionaries(dict(values)), st.integers(0, 3))
-    for number, (key, deletes, value, cut) in enumerate(draw(st.lists(step, max_size=25))):
+    step = st.tuples(st.integers(0, 5), st.booleans(), st.fixed_dictionaries(dict(values)), st.integers(0, 2))
+    for number, (key, deletes, value, cut) in enumerate(draw(st.lists(step, min_size=1, max_size=25))):
         key = number if append_only else key
         row = {"k": key, **value}
         if key not in rows:
