@@ -5,11 +5,17 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pulsar
 import pytest
 
+from magnetar.base.errors import StartupError
+from magnetar.base.java import find_java
 from magnetar.testing.server import ServerProcess
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _names = itertools.count()
 
@@ -66,3 +72,18 @@ def client(server: ServerProcess, connect: Callable[..., pulsar.Client]) -> puls
 def topic() -> str:
     """A name that no other test uses."""
     return f"persistent://public/default/test-{next(_names)}"
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One for all tests: a JVM takes longer to start than any of them, and looks for Python's data sources once in its life."""
+    pytest.importorskip("pyspark", reason="pyspark is not installed: pip install 'magnetar[spark]'")
+    from magnetar.pipeline.session import build_session
+
+    try:
+        find_java()
+    except StartupError as error:
+        pytest.skip(f"Spark needs Java: {error}")
+    session = build_session("local[2]")
+    yield session
+    session.stop()

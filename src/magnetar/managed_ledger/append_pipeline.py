@@ -34,7 +34,7 @@ WRITE_FAILED_HOLD_S = 1.0
 refused ones must not be stored before their producers have sent those again."""
 
 WRITE_FAILED_PAUSE_MIN_S = 0.1
-WRITE_FAILED_PAUSE_MAX_S = 10.0
+WRITE_FAILED_PAUSE_MAX_S = 2.0
 """Nor is another ledger tried within this pause, which `resume_writes` does not lift: none after the first failure, then doubling from the
 least to the greatest until an entry is stored. Clients reconnect several times a second, and each time would cost two ledgers."""
 

@@ -27,19 +27,16 @@ from magnetar.hashing.vnode import vnode  # noqa: E402
 RANDOM = random.Random(20_26)
 
 
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    session = (
-        SparkSession.builder.master("local[1]")
-        .config("spark.ui.enabled", "false")
-        # A zone with daylight saving: neither instants nor wall clocks may depend on it.
-        .config("spark.sql.session.timeZone", "America/New_York")
-        .config("spark.pyspark.python", sys.executable)
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("OFF")
-    yield session
-    session.stop()
+@pytest.fixture(scope="module", autouse=True)
+def far_away(spark: SparkSession) -> Iterator[None]:
+    """A zone with daylight saving: neither instants nor wall clocks may depend on it."""
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    assert zone is not None
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    spark.sparkContext.setLogLevel("OFF")
+    yield
+    spark.sparkContext.setLogLevel("ERROR")
+    spark.conf.set("spark.sql.session.timeZone", zone)
 
 
 def check(spark: SparkSession, spark_type: Any, values: list[Any]) -> None:

@@ -1,8 +1,8 @@
-"""One SparkSession for all tests of this directory: starting a JVM takes longer than any of them."""
+"""Topics as DataFrames, through the one SparkSession of all tests."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,6 @@ pytest.importorskip("pyspark", reason="pyspark is not installed: pip install 'ma
 
 from pyspark.sql import SparkSession
 
-from magnetar.base.errors import StartupError
-from magnetar.base.java import find_java
-from magnetar.pipeline.session import build_session
 from magnetar.testing.server import ServerProcess
 
 
@@ -23,17 +20,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.timeout(300))
-
-
-@pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    try:
-        find_java()
-    except StartupError as error:
-        pytest.skip(f"Spark needs Java: {error}")
-    session = build_session("local[2]")
-    yield session
-    session.stop()
 
 
 @pytest.fixture

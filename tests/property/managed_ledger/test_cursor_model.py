@@ -12,6 +12,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from magnetar.bookkeeper.codes import ReturnCode
+from magnetar.managed_ledger.append_pipeline import WRITE_FAILED_PAUSE_MAX_S
 from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.position import EARLIEST, Position
 from tests.unit.managed_ledger.ledger_world import NAME, Appends, World, acknowledge, append_all, read, read_all, until
@@ -70,6 +71,7 @@ class CursorAgainstList(RuleBasedStateMachine):
             bookie.add_code = None
             positions = await appends.wait(count)
             self.ledger.resume_writes()
+            self.world.clock.ms += round(WRITE_FAILED_PAUSE_MAX_S * 1000)
             assert [data for data, _, _ in appends.answers] == payloads
             self.written += zip(appends.stored, [p for p in positions if p.entry_id >= 0], strict=True)
 

@@ -38,7 +38,7 @@ async def append_all(writer: LedgerWriter, payloads: list[bytes]) -> None:
     outcomes = Outcomes()
     for payload in payloads:
         outcomes.append(writer, payload)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while len(outcomes.calls) < len(payloads):
             await asyncio.sleep(0)
     assert outcomes.stored == payloads

@@ -46,7 +46,7 @@ async def test_the_lock_is_the_one_of_the_replication_workers() -> None:
         assert locked
         node = await store.get(path)
         assert node is not None
-        assert (node.value, node.owner) == (b'bookieId: "here:3181"\n', store.session_id)
+        assert (node.value, node.owner) == (b'bookieId: "here:3181 (collection)"\n', store.session_id)
         async with MetadataLedgerHomes(store, "other:3181").lock(7) as again:
             assert not again
         assert await store.exists(path), "the loser leaves it alone"
