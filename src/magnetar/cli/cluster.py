@@ -44,8 +44,8 @@ def cluster_group() -> None:
 
 
 @cluster_group.command("up")
-@click.option("--bookies", type=int, help="How many.  [default: 3]")
-@click.option("--brokers", type=int, help="How many; until brokers share topics, one.  [default: 1]")
+@click.option("--bookies", type=click.IntRange(min=1), help="How many.  [default: 3]")
+@click.option("--brokers", type=click.IntRange(min=0), help="How many; until brokers share topics, one.  [default: 1]")
 @click.option(
     "--autorecovery", "autorecovery", is_flag=True, help="A process that re-replicates what lost bookies held."
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from types import TracebackType
@@ -18,7 +19,7 @@ async def enter_alone(stack: AsyncExitStack, part: AbstractAsyncContextManager[T
     return entered
 
 
-class Composition:
+class Composition(ABC):
     """`async with Server(config) as server:` serves until it is left. `failure` is set when a part had to stop itself.
 
     A subclass enters its parts into `_stack` in `_start`.
@@ -29,13 +30,14 @@ class Composition:
         self.failure: BaseException | None = None
         self._stack = AsyncExitStack()
 
+    @abstractmethod
     async def _start(self) -> None:
-        raise NotImplementedError
+        """Enter the parts. What it raises takes those entered so far down again."""
 
     @property
+    @abstractmethod
     def urls(self) -> Sequence[str]:
         """What the ready line names."""
-        raise NotImplementedError
 
     def fail(self, error: BaseException) -> None:
         """The process has to end, with this error."""
