@@ -1,0 +1,100 @@
+"""What a view becomes before it runs: stages, each one shuffle by vnode and one operator per unit.
+
+A view is a list of stages in topological order; the last one materializes its rows. Between two stages lies a changelog, to which
+Spark SQL does what has no state (filters, expressions, windows): the steps of a feed. Stages are values of the driver; what is sent to
+the tasks is their operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import pyarrow as pa
+
+from magnetar.pipeline.operators.operator import Operator
+from magnetar.pipeline.sql.plan import Named
+from magnetar.pipeline.state.table import StateTable
+
+ROW_ID: Final = "_row_id"
+"""Of a source's row: a string that no other row of the source has, the same whenever it is read again. It sorts as the position does
+within a topic partition."""
+
+EPOCH_TIMESTAMP: Final = "__epoch_timestamp"
+"""What `now()` became: a timestamp, the same for all rows of an epoch and whenever the epoch is repeated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Rows for which this Spark SQL condition is true."""
+
+    condition: str
+
+
+@dataclass(frozen=True, slots=True)
+class Select:
+    """Exactly these columns (and `_change`, which every step keeps)."""
+
+    outputs: tuple[Named, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AddWindows:
+    """`window_start` and `window_end` behind the columns that are there, the row once for each of its windows. NULL times are in none."""
+
+    spark_sql: str
+
+
+Step: TypeAlias = Filter | Select | AddWindows
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """The changes that go into one input of an operator, or out of a view.
+
+    `origin`: the name of a source, table or view, or the id of an earlier stage. `schema`: what the steps leave, without `_change`.
+    `place_by`: the columns whose vnode says which unit a row goes to.
+    """
+
+    input: str
+    origin: str
+    steps: tuple[Step, ...]
+    schema: pa.Schema
+    place_by: tuple[str, ...] = ()
+    ordered_by: tuple[str, ...] = ()
+    """Columns that the operator's delta has to be sorted by (upsert, dedup); they need not be in `schema`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One operator. `stage_id` is the same whenever the same statement is planned again: its state tables belong to it."""
+
+    stage_id: str
+    feeds: tuple[Feed, ...]
+    operator: Operator
+
+
+@dataclass(frozen=True, slots=True)
+class ViewPlan:
+    """A view (or a table with a primary key): its stages, and the table that holds its rows after the last of them.
+
+    A view's changelog is that of its last stage. `append_only`: rows are only ever added. `watermarks`: (relation, Spark SQL of the
+    time in its rows, delay in microseconds) of the sources that this view's windows depend on.
+    """
+
+    name: str
+    stages: tuple[Stage, ...]
+    table: StateTable
+    append_only: bool
+    watermarks: Sequence[tuple[str, str, int]] = ()
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of the rows."""
+        return self.table.schema
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What makes a row unique."""
+        return self.table.key
