@@ -1,0 +1,132 @@
+"""What brokers write about themselves and their bundles into the metadata store: Pulsar's paths, Pulsar's JSON (survey 2.3.2)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from magnetar.broker.naming import NamespaceName
+from magnetar.metadata import paths
+from magnetar.metadata.store import MetadataStore
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerAddress:
+    """Where a broker is reached; texts are empty where it does not listen."""
+
+    service_url: str
+    service_url_tls: str
+    web_service_url: str
+    web_service_url_tls: str
+
+    @property
+    def broker_id(self) -> str:
+        """`host:httpPort`: how brokers are called below `/loadbalance/brokers`."""
+        return urlsplit(self.web_service_url or self.web_service_url_tls).netloc
+
+
+@dataclass(frozen=True, slots=True)
+class BundleName:
+    """`tenant/namespace/0x..._0x...`."""
+
+    namespace: NamespaceName
+    range: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.range}"
+
+    @property
+    def path(self) -> str:
+        """Where its owner is written."""
+        return paths.bundle_ownership_path(self.namespace.tenant, self.namespace.namespace, self.range)
+
+    @classmethod
+    def of_path(cls, path: str) -> BundleName | None:
+        """None for any other path."""
+        parts = path.removeprefix(paths.NAMESPACE_OWNERSHIP_PATH + "/").split("/")
+        if not path.startswith(paths.NAMESPACE_OWNERSHIP_PATH + "/") or len(parts) != 3:
+            return None
+        return cls(NamespaceName(parts[0], parts[1]), parts[2])
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who serves a bundle. `leaving`: it is giving the bundle up, to `successor` if that is known."""
+
+    address: BrokerAddress
+    session: int
+    leaving: bool = False
+    successor: str = ""
+
+    @property
+    def broker_id(self) -> str:
+        return self.address.broker_id
+
+
+def owner_record(address: BrokerAddress, leaving: bool = False, successor: str = "") -> bytes:
+    """The value of a bundle's node. `successor` is ours: it lets clients be sent on before the bundle has arrived."""
+    record: dict[str, object] = {
+        "nativeUrl": address.service_url,
+        "nativeUrlTls": address.service_url_tls or None,
+        "httpUrl": address.web_service_url,
+        "httpUrlTls": address.web_service_url_tls or None,
+        "disabled": leaving,
+        "advertisedListeners": {},
+    }
+    if successor:
+        record["successor"] = successor
+    return json.dumps(record).encode()
+
+
+def parse_owner(value: bytes, session: int) -> Owner:
+    """Whatever is missing is empty: the node may have been written by Pulsar."""
+    record = decode(value)
+    address = BrokerAddress(
+        record.get("nativeUrl") or "",
+        record.get("nativeUrlTls") or "",
+        record.get("httpUrl") or "",
+        record.get("httpUrlTls") or "",
+    )
+    return Owner(address, session, bool(record.get("disabled")), str(record.get("successor") or ""))
+
+
+def broker_fields(address: BrokerAddress) -> dict[str, Any]:
+    """What a broker's node says besides its load."""
+    return {
+        "webServiceUrl": address.web_service_url,
+        "webServiceUrlTls": address.web_service_url_tls or None,
+        "pulsarServiceUrl": address.service_url,
+        "pulsarServiceUrlTls": address.service_url_tls or None,
+    }
+
+
+def parse_broker(value: bytes) -> BrokerAddress:
+    record = decode(value)
+    return BrokerAddress(
+        record.get("pulsarServiceUrl") or "",
+        record.get("pulsarServiceUrlTls") or "",
+        record.get("webServiceUrl") or "",
+        record.get("webServiceUrlTls") or "",
+    )
+
+
+async def owned_bundles(metadata: MetadataStore) -> list[BundleName]:
+    """Every bundle that somebody has, sorted."""
+    root = paths.NAMESPACE_OWNERSHIP_PATH
+    found: list[BundleName] = []
+    for tenant in await metadata.children(root):
+        for namespace in await metadata.children(f"{root}/{tenant}"):
+            ranges = await metadata.children(f"{root}/{tenant}/{namespace}")
+            found += [BundleName(NamespaceName(tenant, namespace), each) for each in ranges]
+    return found
+
+
+def decode(value: bytes) -> dict[str, Any]:
+    """A JSON object; {} for anything else."""
+    try:
+        document = json.loads(value or b"{}")
+    except ValueError:
+        return {}
+    return document if isinstance(document, dict) else {}
