@@ -42,3 +42,9 @@ class WriteError(PipelineError):
     """Rows cannot be written to topics."""
 
     slug = "spark-write"
+
+
+class SourceError(PipelineError, InvalidArgumentError):
+    """A source cannot be read as its statement says; the text names the fix."""
+
+    slug = "source"
