@@ -27,6 +27,8 @@ SETTINGS: Final[dict[str, str]] = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "200000",
     "spark.sql.session.timeZone": "UTC",
+    # Without it Spark refuses a Python source that takes filters (`magnetar.view` with pushdown=true).
+    "spark.sql.python.filterPushdown.enabled": "true",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     # Spark's own patterns plus what Pulsar calls its credentials.

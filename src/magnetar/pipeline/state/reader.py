@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 
 import polars as pl
 import pyarrow as pa
@@ -15,10 +16,14 @@ from magnetar.pipeline.state.table import DELETE, OP, VNODE, StateTable, as_arro
 
 
 def read_slices(
-    files: StateFiles, state: TableState, vnodes: Iterable[int], keys: pa.Table | None = None
+    files: StateFiles,
+    state: TableState,
+    vnodes: Iterable[int],
+    keys: pa.Table | None = None,
+    columns: Collection[str] | None = None,
 ) -> pl.DataFrame:
     """The live rows of these vnodes with `_vnode`, in storage order. `keys`: only rows with these values in these key
-    columns, which are at least those that the table is distributed by.
+    columns, which are at least those that the table is distributed by. `columns`: read no others but these and the key.
 
     Raises DamagedStateError.
     """
@@ -31,6 +36,9 @@ def read_slices(
         )
         bits &= vnode_set.of(int(vnode) for vnode in wanted[VNODE].unique())
         wanted = wanted.unique(maintain_order=True)
+    if columns is not None:
+        kept = {*columns, *table.key}
+        table = replace(table, schema=pa.schema([column for column in table.schema if column.name in kept]))
     parts = [_part(files, table, run, bits, wanted) for run in newest_last(state.runs)]
     return live(table, merge(table, parts))
 

@@ -1,0 +1,36 @@
+"""Where pipelines live: a directory of their own below `$MAGNETAR_HOME/pipelines`, unless told otherwise."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from magnetar.base.errors import InvalidArgumentError
+
+HOME_VARIABLE: Final = "MAGNETAR_HOME"
+DEFAULT_HOME: Final = "~/.magnetar"
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
+
+
+def pipelines_directory(environment: Mapping[str, str] = os.environ) -> Path:
+    """The directory of all pipelines by name."""
+    return Path(environment.get(HOME_VARIABLE) or DEFAULT_HOME).expanduser() / "pipelines"
+
+
+def check_name(name: str) -> str:
+    """The name itself. InvalidArgumentError when it could not be a directory's name everywhere."""
+    if not _NAME.fullmatch(name):
+        raise InvalidArgumentError(
+            f"{name!r} is no pipeline name: take 1 to 100 letters, digits, '.', '_' and '-', the first a letter or digit"
+        )
+    return name
+
+
+def pipeline_directory(name_or_directory: str, environment: Mapping[str, str] = os.environ) -> str:
+    """A name's directory below the home; what has a slash is a directory or an fsspec URL already. InvalidArgumentError."""
+    if "/" in name_or_directory:
+        return os.path.expanduser(name_or_directory) if "://" not in name_or_directory else name_or_directory
+    return str(pipelines_directory(environment) / check_name(name_or_directory))
