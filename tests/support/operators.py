@@ -122,6 +122,10 @@ class View:
     def rows(self) -> set[tuple[tuple[str, Any], ...]]:
         return plain_rows(self._rows.values())
 
+    def all(self) -> list[Row]:
+        """As they are."""
+        return list(self._rows.values())
+
 
 class Memory:
     """Runs an operator in one unit, its state in memory. Gives it the rows it asked for and no others."""

@@ -67,6 +67,12 @@ class PlanRefusedError(SqlError):
     slug = "plan-refused"
 
 
+class ExpressionError(PipelineError, InvalidArgumentError):
+    """Spark cannot make sense of an expression: a column, function or type does not fit."""
+
+    slug = "expression"
+
+
 class CatalogError(PipelineError, InvalidArgumentError):
     """A name is taken, unknown or still in use."""
 

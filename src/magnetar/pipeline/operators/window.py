@@ -1,7 +1,7 @@
 """Tumbling and hopping windows: rows to windows, and aggregates of windows that end.
 
 `assign` is a projection, done before rows are dispatched (Spark's `window()` gives the same windows). `WindowAggregate` is an aggregate
-whose group has `window_start` and `window_end`, and which forgets a window once the watermark has reached its end: what comes for it later
+whose group has the end of a window, and which forgets a window once the watermark has reached its end: what comes for it later
 is dropped and counted.
 """
 
@@ -81,11 +81,14 @@ class WindowAggregate:
     closed before the epoch's rows are looked at. In an epoch whose watermark has moved all state of the vnodes is read.
     """
 
-    def __init__(self, inner: MergedAggregate | RecomputeGroups, *, on_close: bool = False) -> None:
-        missing = {WINDOW_START, WINDOW_END} - set(inner.output_key)
-        if missing:
-            raise StateSchemaError(f"the aggregate's group needs {WINDOW_START} and {WINDOW_END}")
+    def __init__(
+        self, inner: MergedAggregate | RecomputeGroups, *, on_close: bool = False, end: str = WINDOW_END
+    ) -> None:
+        """`end`: the column of the group that holds the window's end."""
+        if end not in inner.output_key:
+            raise StateSchemaError(f"the aggregate's group needs the end of the window, {end}")
         self._inner = inner
+        self._end = end
         self._on_close = on_close
         self._schema = inner.schema
         (self._table,) = inner.state_tables()
@@ -111,10 +114,10 @@ class WindowAggregate:
         table_id = self._table.table_id
         found = state.get(table_id)
         stored = empty(self._table.schema) if found is None else found.select(self._table.schema.names)
-        closed = stored.filter(_closed(context))
-        late = delta.filter(_closed(context))
+        closed = stored.filter(self._closed(context))
+        late = delta.filter(self._closed(context))
         result = self._inner.apply(
-            {table_id: stored.filter(~_closed(context))}, {INPUT: delta.filter(~_closed(context))}, context
+            {table_id: stored.filter(~self._closed(context))}, {INPUT: delta.filter(~self._closed(context))}, context
         )
         changelog = result.changelog
         if self._on_close:
@@ -125,11 +128,10 @@ class WindowAggregate:
         writes = pl.concat([result.writes[table_id], forgotten])
         return OperatorResult({table_id: writes}, changelog, {**result.counters, LATE_ROWS: late.height})
 
-
-def _closed(context: EpochContext) -> pl.Expr:
-    if context.watermark_us is None:
-        return pl.lit(False)
-    return (pl.col(WINDOW_END).cast(pl.Int64) <= context.watermark_us).fill_null(False)
+    def _closed(self, context: EpochContext) -> pl.Expr:
+        if context.watermark_us is None:
+            return pl.lit(False)
+        return (pl.col(self._end).cast(pl.Int64) <= context.watermark_us).fill_null(False)
 
 
 def _is_operator(window: WindowAggregate) -> Operator:

@@ -25,6 +25,11 @@ EPOCH_TIMESTAMP: Final = "__epoch_timestamp"
 """What `now()` became: a timestamp, the same for all rows of an epoch and whenever the epoch is repeated."""
 
 
+def quoted(name: str) -> str:
+    """A column's name in Spark SQL."""
+    return "`" + name.replace("`", "``") + "`"
+
+
 @dataclass(frozen=True, slots=True)
 class Filter:
     """Rows for which this Spark SQL condition is true."""
@@ -46,7 +51,19 @@ class AddWindows:
     spark_sql: str
 
 
-Step: TypeAlias = Filter | Select | AddWindows
+@dataclass(frozen=True, slots=True)
+class OverGroups:
+    """Spark SQL over whole groups: `sql` reads `__input`, which is the rows that are inserted.
+
+    What comes in are groups that changed: all their rows as they are now (insert) and one delete a group, of which the columns
+    `group` count. What goes out is the rows of `sql` as inserts, and the deletes as they came, NULL in all columns but `group`.
+    """
+
+    sql: str
+    group: tuple[str, ...]
+
+
+Step: TypeAlias = Filter | Select | AddWindows | OverGroups
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +71,7 @@ class Feed:
     """The changes that go into one input of an operator, or out of a view.
 
     `origin`: the name of a source, table or view, or the id of an earlier stage. `schema`: what the steps leave, without `_change`.
-    `place_by`: the columns whose vnode says which unit a row goes to.
+    `place_by`: the columns whose vnode says which unit a row goes to; none: vnode 0. Several feeds may go into one input (UNION ALL).
     """
 
     input: str
@@ -73,19 +90,26 @@ class Stage:
     stage_id: str
     feeds: tuple[Feed, ...]
     operator: Operator
+    watermarks: tuple[str, ...] = ()
+    """Sources by whose least watermark the operator's windows are closed."""
+    preaggregate: tuple[Named, ...] | None = None
+    """Aggregates in Spark SQL over the columns of the feed and `_change`, for each value of `place_by`: where they are given, the
+    operator takes their result in place of the rows (a frame of `place_by` and these columns, without `_change`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ViewPlan:
-    """A view (or a table with a primary key): its stages, and the table that holds its rows after the last of them.
+    """A view (or a table): its stages, and the table that holds its rows after the last of them.
 
-    A view's changelog is that of its last stage. `append_only`: rows are only ever added. `watermarks`: (relation, Spark SQL of the
-    time in its rows, delay in microseconds) of the sources that this view's windows depend on.
+    A view's changelog is that of its last stage; it has the table's columns. `columns` are those that people see: the table may have
+    more, which its key needs. `append_only`: rows are only ever added. `watermarks`: (relation, Spark SQL of the time in its rows,
+    delay in microseconds) of the sources that this view's windows depend on.
     """
 
     name: str
     stages: tuple[Stage, ...]
     table: StateTable
+    columns: tuple[str, ...]
     append_only: bool
     watermarks: Sequence[tuple[str, str, int]] = ()
 
