@@ -123,7 +123,6 @@ POLICY_ROWS = (
         checks.dispatch_rate,
         namespace="replicatorDispatchRate",
         topic="replicatorDispatchRate",
-        effect=STORED,
     ),
     PolicyRow("publish_rate", checks.publish_rate, namespace="publishRate", topic="publishRate"),
     PolicyRow("subscribe_rate", checks.subscribe_rate, namespace="subscribeRate", topic="subscribeRate"),
@@ -172,7 +171,7 @@ POLICY_ROWS = (
     PolicyRow(
         "auto_update_schema", truth, namespace="isAllowAutoUpdateSchema", unset=_auto_update, effect=WITH_CLIENTS
     ),
-    PolicyRow("replication", checks.clusters, namespace="replication", topic="replication", unset=[], effect=STORED),
+    PolicyRow("replication", checks.clusters, namespace="replication", topic="replication", unset=[]),
     PolicyRow("offload", checks.any_object, namespace="offloadPolicies", topic="offloadPolicies", effect=STORED),
     PolicyRow(
         "offload_threshold",

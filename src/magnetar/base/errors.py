@@ -13,6 +13,7 @@
     │   └── CorruptionError      bytes on disk are damaged; never an answer of "does not exist"
     ├── LedgerError              a ledger operation failed (see `magnetar.bookkeeper.errors`)
     ├── ManagedLedgerError       a managed ledger or cursor operation failed (see `magnetar.managed_ledger.errors`)
+    ├── ClientError              another cluster could not be reached or refused (see `magnetar.client.errors`)
     └── BrokerError              a client's request was refused (see `magnetar.broker.errors`)
 
 Every class carries `slug` (stable, machine-readable) and `retriable` (may the same call succeed later without anybody changing
@@ -105,6 +106,12 @@ class ManagedLedgerError(MagnetarError):
     """A managed ledger or cursor operation failed."""
 
     slug = "managed-ledger"
+
+
+class ClientError(MagnetarError):
+    """A request to another cluster failed."""
+
+    slug = "client"
 
 
 class BrokerError(MagnetarError):

@@ -54,6 +54,24 @@ class TransactionConfig:
     snapshot_interval_ms: int = 5000
 
 
+@dataclass(frozen=True, slots=True)
+class ReplicationConfig:
+    """How this cluster sends to others, where a cluster's record does not say."""
+
+    queue_max: int = 1000
+    """Entries of one replicator that are sent and not acknowledged."""
+    start_at_earliest: bool = False
+    """A cluster that joins gets what the topic holds; else what comes from then on."""
+    create_topics: bool = True
+    dispatch_rate_messages: int = 0
+    dispatch_rate_bytes: int = 0
+    authentication_plugin: str = ""
+    authentication_parameters: str = field(default="", repr=False)
+    tls_enabled: bool = False
+    trust_certs_file: str = ""
+    verify_hostname: bool = True
+
+
 @dataclass(slots=True)
 class BrokerConfig:
     """Defaults are Pulsar standalone's, where it has the setting.
@@ -136,6 +154,7 @@ class BrokerConfig:
     compaction_retain_null_key: bool = False
     stats_interval_s: float = 5.0
     transactions: TransactionConfig = field(default_factory=TransactionConfig)
+    replication: ReplicationConfig = field(default_factory=ReplicationConfig)
 
     schema_compatibility_strategy: str = "FULL"
     schema_validation_enforced: bool = False

@@ -10,7 +10,7 @@ from types import TracebackType
 
 from magnetar.base.clock import Clock
 from magnetar.base.errors import MagnetarError
-from magnetar.base.network import Listener
+from magnetar.base.network import AsyncioNetwork, Listener, Network
 from magnetar.base.tasks import TaskScope
 from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.broker.auth.authorize import Security
@@ -25,6 +25,8 @@ from magnetar.broker.namespaces.policies import EffectivePolicies
 from magnetar.broker.namespaces.registry import NamespaceRegistry
 from magnetar.broker.namespaces.topic_policies import topic_of_path
 from magnetar.broker.naming import NamespaceName
+from magnetar.broker.replicators.remote_clusters import RemoteClusters
+from magnetar.broker.replicators.service import ReplicationService
 from magnetar.broker.schemas.admission import SchemaAdmission
 from magnetar.broker.schemas.registry import SchemaRegistry
 from magnetar.broker.schemas.storage import Quorum, SchemaStorage
@@ -56,8 +58,9 @@ class Broker:
         bookkeeper: BookKeeperClient,
         clock: Clock,
         rng: random.Random,
+        network: Network | None = None,
     ) -> None:
-        """`config` names the ports that are really bound."""
+        """`network`: the way to other clusters. `config` names the ports that are really bound."""
         self.config = config
         self.metadata = metadata
         self.clock = clock
@@ -66,6 +69,7 @@ class Broker:
         """What the ledger client has been through."""
         self._bookkeeper = bookkeeper
         self._rng = rng
+        self._network = network or AsyncioNetwork()
         self._scope = TaskScope("broker")
         self.dynamic = DynamicConfiguration(metadata, config)
         self.namespaces = NamespaceRegistry(metadata, config)
@@ -85,6 +89,7 @@ class Broker:
             EntryCache(self.config.entry_cache_bytes),
         )
         self.schemas = SchemaAdmission(self._schema_registry(), self.namespaces)
+        self.remote_clusters = self._remote_clusters()
         self.topics = TopicRegistry(
             schemas=self.schemas.registry,
             factory=self.factory,
@@ -109,6 +114,7 @@ class Broker:
                     snapshot_transactions=self.config.transactions.snapshot_transactions,
                     snapshot_interval_ms=self.config.transactions.snapshot_interval_ms,
                 ),
+                replication=ReplicationService(self.remote_clusters, self.schemas.registry, self.namespaces.partitions),
             ),
             scope=self._scope,
         )
@@ -148,6 +154,7 @@ class Broker:
             await self.connections.close()
             self._unwatch()
             await self.topics.close()
+            await self.remote_clusters.close()
             await self.factory.close()
             self.namespaces.close()
         finally:
@@ -194,6 +201,18 @@ class Broker:
             ledgers=config.managed_ledger,
             participants=self.participants,
             clock=self.clock,
+            scope=self._scope,
+        )
+
+    def _remote_clusters(self) -> RemoteClusters:
+        return RemoteClusters(
+            local=self.config.cluster,
+            config=self.config.replication,
+            metadata=self.metadata,
+            network=self._network,
+            clock=self.clock,
+            rng=self._rng,
+            scheduler=asyncio.get_running_loop(),
             scope=self._scope,
         )
 

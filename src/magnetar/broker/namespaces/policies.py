@@ -67,6 +67,9 @@ class EffectivePolicies:
     publish_rate: RateLimit
     dispatch_rate: RateLimit
     subscription_dispatch_rate: RateLimit
+    replicator_dispatch_rate: RateLimit
+    replication_clusters: tuple[str, ...]
+    """Among them this one, as a rule."""
     subscribe_rate: SubscribeRate
     encryption_required: bool
     delayed_delivery: bool
@@ -136,6 +139,8 @@ def effective(
         publish_rate=_publish_rate(value("publish_rate")),
         dispatch_rate=_dispatch_rate(value("dispatch_rate")),
         subscription_dispatch_rate=_dispatch_rate(value("subscription_dispatch_rate")),
+        replicator_dispatch_rate=_dispatch_rate(value("replicator_dispatch_rate")),
+        replication_clusters=tuple(value("replication")),
         subscribe_rate=_subscribe_rate(value("subscribe_rate"), config),
         encryption_required=bool(value("encryption_required")),
         delayed_delivery=_field(delayed, "active", config.delayed_delivery_enabled),

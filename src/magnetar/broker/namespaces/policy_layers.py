@@ -125,7 +125,12 @@ LAYERS: dict[str, Layer] = {
         lambda c: _dispatch_rate(c.dispatch_rate_per_subscription_messages, c.dispatch_rate_per_subscription_bytes),
         by_cluster=True,
     ),
-    "replicator_dispatch_rate": Layer("replicatorDispatchRate", "replicatorDispatchRate", by_cluster=True),
+    "replicator_dispatch_rate": Layer(
+        "replicatorDispatchRate",
+        "replicatorDispatchRate",
+        lambda c: _dispatch_rate(c.replication.dispatch_rate_messages, c.replication.dispatch_rate_bytes),
+        by_cluster=True,
+    ),
     "publish_rate": Layer(
         "publishRate",
         "publishMaxMessageRate",

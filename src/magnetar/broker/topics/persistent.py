@@ -19,6 +19,7 @@ from magnetar.broker.namespaces.errors import AlreadyExistsError
 from magnetar.broker.namespaces.policies import EffectivePolicies
 from magnetar.broker.naming import TopicName
 from magnetar.broker.rates import Rates
+from magnetar.broker.replicators.replicator_set import ReplicatorSet
 from magnetar.broker.subscriptions.consumer import Consumer
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics import backlog
@@ -89,6 +90,7 @@ class PersistentTopic:
         self.compaction = TopicCompaction(str(name), name.partition, ledger, surroundings.compaction)
         self.subscriptions = SubscriptionSet(str(name), ledger, surroundings, policies, self.compaction)
         self.transactions = TopicTransactions(name, ledger, self.subscriptions, self.compaction, surroundings)
+        self.replicators = ReplicatorSet(name, ledger, surroundings.replication)
         self._gate = PublishGate(surroundings.scheduler, surroundings.clock)
         self._subscribe_limiter = SubscribeLimiter()
         self._inactivity = Inactivity(surroundings.clock.monotonic_s())
@@ -217,6 +219,7 @@ class PersistentTopic:
     async def policies_applied(self) -> None:
         """What policies switch on or off and takes a while."""
         await self.update_deduplication()
+        await self.replicators.apply(self.policies.replication_clusters, self.policies.replicator_dispatch_rate)
         if self.policies.compaction_threshold_bytes > 0:
             await self.compaction.hold()
 
@@ -319,12 +322,15 @@ class PersistentTopic:
 
     def sample_rates(self, now_s: float) -> None:
         sample_rates(self.rates, self.publishers, self.subscriptions.all, now_s)
+        self.replicators.sample_rates(now_s)
         self.read_rates.sample(0, 0, now_s, self.ledger.reads.entries)
         self.subscriptions.publish_rate_is(self.rates.messages_per_s, self.rates.bytes_per_s, now_s)
 
     def stats(self) -> Mapping[str, object]:
         stats = persistent_stats(self.publishers, self.subscriptions, self.ledger, self.rates, self.created_ms)
-        return {**stats, "compaction": self.compaction.counters.as_stats(), **self.transactions.stats()}
+        replication = self.replicators.stats()
+        compaction = self.compaction.counters.as_stats()
+        return {**stats, "replication": replication, "compaction": compaction, **self.transactions.stats()}
 
     # ---- The end
 
@@ -341,6 +347,7 @@ class PersistentTopic:
     async def close(self) -> None:
         self._gate.release()
         self.publishers.disconnect_all()
+        await self.replicators.close()
         await self.compaction.close()
         await self.subscriptions.close()
         if self._dedup is not None:
@@ -351,6 +358,7 @@ class PersistentTopic:
     async def delete(self) -> None:
         self._gate.release()
         self.publishers.disconnect_all()
+        await self.replicators.close()
         await self.compaction.close()
         await self.subscriptions.close()
         compacted = self.compaction.stored_ledgers()

@@ -20,6 +20,7 @@ from magnetar.broker.namespaces.errors import AlreadyExistsError, PreconditionFa
 from magnetar.broker.namespaces.policies import EffectivePolicies
 from magnetar.broker.naming import subscription_name
 from magnetar.broker.rate_limits import RateMeter, meter_for
+from magnetar.broker.replicators.service import ReplicationService
 from magnetar.broker.subscriptions.config import SubscriptionConfig
 from magnetar.broker.subscriptions.consumer import Consumer
 from magnetar.broker.subscriptions.delayed_buckets import DelayedStorage
@@ -46,6 +47,7 @@ class Surroundings:
     compaction: CompactionService
     delayed_storage: DelayedStorage | None = None
     transactions: TransactionStorage | None = None
+    replication: ReplicationService | None = None
 
 
 class SubscriptionSet:

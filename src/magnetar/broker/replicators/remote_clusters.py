@@ -1,0 +1,136 @@
+"""The other clusters as this broker knows them: their records in the metadata store, and one client for each."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from magnetar import __version__
+from magnetar.base.clock import Clock
+from magnetar.base.network import Network
+from magnetar.base.tasks import TaskScope
+from magnetar.broker.config import ReplicationConfig
+from magnetar.broker.dispatch.ports import Scheduler
+from magnetar.broker.replicators.errors import ClusterUnknownError
+from magnetar.client.client import Endpoint, RemoteClient
+from magnetar.client.credentials import Credentials, TlsTrust
+from magnetar.metadata import paths
+from magnetar.metadata.store import RESYNC, MetadataStore
+
+logger = logging.getLogger(__name__)
+
+CLIENT_VERSION = f"magnetar-replicator {__version__}"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRecord:
+    """What the admin call registered."""
+
+    name: str
+    document: Mapping[str, Any]
+
+    def endpoint(self, defaults: ReplicationConfig) -> Endpoint:
+        """Raises ClusterUnknownError, ConfigError."""
+        record = self.document
+        tls = bool(record.get("brokerClientTlsEnabled", defaults.tls_enabled))
+        key = "brokerServiceUrlTls" if tls else "brokerServiceUrl"
+        url = record.get(key)
+        if not url:
+            raise ClusterUnknownError(f"the record of cluster {self.name} has no {key}; set it with `clusters update`")
+        return Endpoint(url, self.credentials(defaults), self.trust(defaults))
+
+    def credentials(self, defaults: ReplicationConfig) -> Credentials:
+        plugin = self.document.get("authenticationPlugin")
+        if plugin:
+            return Credentials.parse(plugin, self.document.get("authenticationParameters") or "")
+        return Credentials.parse(defaults.authentication_plugin, defaults.authentication_parameters)
+
+    def trust(self, defaults: ReplicationConfig) -> TlsTrust:
+        return TlsTrust(
+            self.document.get("brokerClientTrustCertsFilePath") or defaults.trust_certs_file,
+            bool(self.document.get("tlsAllowInsecureConnection", False)),
+            verify_hostname=defaults.verify_hostname,
+        )
+
+
+class RemoteClusters:
+    """Shared by all replicators of a broker. A changed record ends the connections that were made by the former one."""
+
+    def __init__(
+        self,
+        *,
+        local: str,
+        config: ReplicationConfig,
+        metadata: MetadataStore,
+        network: Network,
+        clock: Clock,
+        rng: random.Random,
+        scheduler: Scheduler,
+        scope: TaskScope,
+    ) -> None:
+        self.local = local
+        self.config = config
+        self.clock = clock
+        self.rng = rng
+        self.scheduler = scheduler
+        self.scope = scope
+        self._metadata = metadata
+        self._network = network
+        self._clients: dict[str, RemoteClient] = {}
+        self._changes = 0
+        self._changed = asyncio.Event()
+        self._unwatch = metadata.watch(self._metadata_changed)
+
+    async def record(self, cluster: str) -> ClusterRecord:
+        """Raises ClusterUnknownError, MetadataError."""
+        node = await self._metadata.get(paths.cluster_path(cluster))
+        if node is None:
+            raise ClusterUnknownError(f"cluster {cluster} is not registered here; `clusters create` does it")
+        document = json.loads(node.value or b"{}")
+        return ClusterRecord(cluster, document if isinstance(document, dict) else {})
+
+    async def client(self, cluster: str) -> RemoteClient:
+        """Raises ClusterUnknownError, ConfigError, MetadataError."""
+        while True:
+            known, changes = self._clients.get(cluster), self._changes
+            if known is not None:
+                return known
+            record = await self.record(cluster)
+            if changes == self._changes and cluster not in self._clients:
+                endpoint = record.endpoint(self.config)
+                self._clients[cluster] = RemoteClient(endpoint, self._network, CLIENT_VERSION)
+
+    def _metadata_changed(self, path: str) -> None:
+        prefix = paths.CLUSTERS_PATH + "/"
+        if path != RESYNC and not path.startswith(prefix):
+            return
+        names = list(self._clients) if path == RESYNC else [path.removeprefix(prefix).split("/")[0]]
+        self._changes += 1
+        self._changed.set()
+        self._changed = asyncio.Event()
+        if path == RESYNC:
+            return  # records change seldom: a connection that works is not cut on suspicion
+        for name in names:
+            client = self._clients.pop(name, None)
+            if client is not None:
+                logger.info("cluster's record changed, connecting anew cluster=%s", name)
+                self.scope.spawn(client.close(), f"close client of {name}")
+
+    async def pause(self, delay_s: float) -> None:
+        """Wait so long, less when a cluster's record changes."""
+        try:
+            async with asyncio.timeout(delay_s):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+
+    async def close(self) -> None:
+        self._unwatch()
+        clients, self._clients = self._clients, {}
+        for client in clients.values():
+            await client.close()

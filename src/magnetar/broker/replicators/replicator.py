@@ -1,0 +1,176 @@
+"""One topic's replicator to one other cluster: its cursor, and a link to the cluster that is made anew whenever it fails."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from magnetar.base.backoff import Backoff
+from magnetar.base.errors import MagnetarError
+from magnetar.broker.naming import TopicName
+from magnetar.broker.rate_limits import RateMeter
+from magnetar.broker.rates import Rates
+from magnetar.broker.replicators import names
+from magnetar.broker.replicators.link import Common, Link
+from magnetar.broker.replicators.service import ReplicationService
+from magnetar.client.client import RemoteClient
+from magnetar.client.producer import RemoteProducer
+from magnetar.managed_ledger.cursor import ManagedCursor
+from magnetar.managed_ledger.errors import CursorClosedError
+
+logger = logging.getLogger(__name__)
+
+RETRY_FIRST_S = 0.1
+RETRY_LONGEST_S = 60.0
+"""Between two attempts to reach the other cluster; a changed record of the cluster cuts it short."""
+
+
+class Replicator:
+    """`start` spawns its one task; `stop` ends it and leaves the cursor."""
+
+    def __init__(
+        self,
+        topic: TopicName,
+        remote: str,
+        cursor: ManagedCursor,
+        service: ReplicationService,
+        connection_changed: Callable[[str, bool], None],
+    ) -> None:
+        self.topic = topic
+        self.remote = remote
+        self.cursor = cursor
+        self.connected = False
+        self.connected_since_ms = 0
+        self.address = ""
+        self.problem = ""
+        """Why it is not connected, as people may read it."""
+        self.rates = Rates()
+        self.counters = Common()
+        self.meter: RateMeter | None = None
+        self._service = service
+        self._clusters = clusters = service.clusters
+        self._connection_changed = connection_changed
+        self._backoff = Backoff(RETRY_FIRST_S, RETRY_LONGEST_S, clusters.rng)
+        self._attention = asyncio.Event()
+        self._link: Link | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._waiting_since_ms: int | None = None
+
+    # ---- Life
+
+    def start(self) -> None:
+        self._task = self._clusters.scope.spawn(self._run(), f"replicate {self.topic} to {self.remote}")
+
+    async def stop(self) -> None:
+        """What is in flight may arrive all the same; the other side recognises it when it is sent again."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+    def wake(self) -> None:
+        """Entries were appended."""
+        if self._link is not None:
+            self._link.wake()
+        elif self._waiting_since_ms is None:
+            self._waiting_since_ms = self._clusters.clock.now_ms()
+
+    @property
+    def backlog_entries(self) -> int:
+        return self.cursor.backlog_entries
+
+    def delay_s(self, now_ms: int) -> float:
+        """How long the oldest message that waits has been waiting, as far as it is known; 0 without a backlog."""
+        if not self.cursor.backlog_entries:
+            return 0.0
+        since_ms = self._link.oldest_publish_ms if self._link is not None else self._waiting_since_ms
+        return max(0.0, (now_ms - since_ms) / 1000) if since_ms is not None else 0.0
+
+    async def _run(self) -> None:
+        while not self.cursor.closed:
+            try:
+                await self._connect_and_replicate()
+            except MagnetarError as error:
+                self._failed(str(error), expected=True)
+            except Exception as error:  # our bug, on the way to one cluster: everything else has not deserved it
+                logger.exception("replicator failed topic=%s cluster=%s", self.topic, self.remote)
+                self._failed(f"{type(error).__name__}: {error}", expected=False)
+            await self._clusters.pause(self._backoff.next_s())
+
+    def _failed(self, reason: str, *, expected: bool) -> None:
+        if expected and reason != self.problem:
+            logger.warning(
+                "replicator not connected, trying again topic=%s cluster=%s: %s", self.topic, self.remote, reason
+            )
+        self.problem = reason
+
+    async def _connect_and_replicate(self) -> None:
+        clusters, cursor = self._clusters, self.cursor
+        client = await clusters.client(self.remote)
+        await self._service.prepare(client, self.topic)
+        self._attention.clear()
+        link = Link(
+            cursor=cursor,
+            local=clusters.local,
+            remote=self.remote,
+            queue_max=clusters.config.queue_max,
+            common=self.counters,
+            clock=clusters.clock,
+            scheduler=clusters.scheduler,
+            meter=lambda: self.meter,
+            attention=self._attention.set,
+        )
+        producer = await client.open_producer(
+            str(self.topic), names.producer_name(clusters.local, self.remote), {}, link.receipt, link.failed
+        )
+        if cursor.closed:
+            raise CursorClosedError(f"cursor {cursor.name} is closed")
+        self._set_connected(link, producer)
+        try:
+            link.start(producer)
+            await self._attend(link, client)
+        finally:
+            link.stop()
+            self._set_disconnected(link)
+            await _close(producer)
+
+    async def _attend(self, link: Link, client: RemoteClient) -> None:
+        """Until the link fails. Raises its failure."""
+        while True:
+            await self._attention.wait()
+            self._attention.clear()
+            if link.failure is not None:
+                raise link.failure
+            version = link.unknown_schema
+            if version is not None:
+                link.schema_versions[version] = await self._version_there(client, version)
+                link.schema_known()
+
+    async def _version_there(self, client: RemoteClient, version: bytes) -> bytes:
+        """A schema that was deleted here cannot be told there: its messages go without one."""
+        schema = await self._service.schema_of(self.topic, version)
+        return b"" if schema is None else await client.schema_version(str(self.topic), schema)
+
+    def _set_connected(self, link: Link, producer: RemoteProducer) -> None:
+        self._link = link
+        self.connected = True
+        self.connected_since_ms = self._clusters.clock.now_ms()
+        self.address = producer.connection.address
+        self.problem = ""
+        self._backoff.reset()
+        logger.info("replicator connected topic=%s cluster=%s", self.topic, self.remote)
+        self._connection_changed(self.remote, True)
+
+    def _set_disconnected(self, link: Link) -> None:
+        self._waiting_since_ms = link.oldest_publish_ms
+        self._link = None
+        self.connected = False
+        self._connection_changed(self.remote, False)
+
+
+async def _close(producer: RemoteProducer) -> None:
+    try:
+        await producer.close()
+    except MagnetarError:
+        return  # the connection is gone, and the producer with it

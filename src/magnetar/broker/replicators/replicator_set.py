@@ -1,0 +1,138 @@
+"""The replicators of one topic: one for each other cluster that the policies name."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from magnetar.broker.iso_time import iso_time
+from magnetar.broker.naming import TopicName
+from magnetar.broker.rate_limits import RateLimit, meter_for
+from magnetar.broker.replicators import names
+from magnetar.broker.replicators.replicator import Replicator
+from magnetar.broker.replicators.service import ReplicationService
+from magnetar.managed_ledger.cursor import ManagedCursor
+from magnetar.managed_ledger.ledger import ManagedLedger
+from magnetar.managed_ledger.position import EARLIEST, LATEST
+
+logger = logging.getLogger(__name__)
+
+
+class ReplicatorSet:
+    """Changed live by `apply`. `opened` is called with each cursor before anything is read through it."""
+
+    def __init__(self, topic: TopicName, ledger: ManagedLedger, service: ReplicationService | None) -> None:
+        """`service` None: topics are not replicated here."""
+        self._topic = topic
+        self._ledger = ledger
+        self._service = service if service is not None and service.concerns(topic) else None
+        self._by_cluster: dict[str, Replicator] = {}
+        self._lock = asyncio.Lock()
+        self._closed = False
+        self.opened: Callable[[ManagedCursor], None] = lambda cursor: None
+        self.connection_changed: Callable[[str, bool], None] = lambda cluster, connected: None
+        """Called when the link to a cluster is made or lost."""
+
+    @property
+    def all(self) -> list[Replicator]:
+        return list(self._by_cluster.values())
+
+    @property
+    def clusters(self) -> list[str]:
+        """The other clusters, in the order in which they were added."""
+        return list(self._by_cluster)
+
+    def links(self) -> dict[str, bool]:
+        """The other clusters, each with whether its replicator is connected."""
+        return {name: replicator.connected for name, replicator in self._by_cluster.items()}
+
+    def get(self, cluster: str) -> Replicator | None:
+        return self._by_cluster.get(cluster)
+
+    @property
+    def backlog_entries(self) -> int:
+        return sum(replicator.backlog_entries for replicator in self._by_cluster.values())
+
+    async def apply(self, clusters: tuple[str, ...], rate: RateLimit) -> None:
+        """Start what is new, stop what is gone and delete its cursor."""
+        service = self._service
+        if service is None:
+            return
+        around = service.clusters
+        wanted = [name for name in clusters if name != around.local]
+        async with self._lock:
+            if self._closed:
+                return
+            for name in wanted:
+                if name not in self._by_cluster:
+                    await self._add(service, name)
+            for cursor in list(self._ledger.cursors):
+                cluster = names.cluster_of_cursor(cursor)
+                if cluster is not None and cluster not in wanted:
+                    await self._remove(cluster)
+            for replicator in self._by_cluster.values():
+                replicator.meter = meter_for(rate, replicator.meter, around.clock.monotonic_s())
+                replicator.wake()
+
+    async def _add(self, service: ReplicationService, cluster: str) -> None:
+        initial = EARLIEST if service.clusters.config.start_at_earliest else LATEST
+        cursor = await self._ledger.open_cursor(names.cursor_name(cluster), initial=initial)
+        self.opened(cursor)
+        replicator = Replicator(self._topic, cluster, cursor, service, self._connection_changed)
+        self._by_cluster[cluster] = replicator
+        self._ledger.add_append_listener(replicator.wake)
+        replicator.start()
+        logger.info("replicator added topic=%s cluster=%s", self._topic, cluster)
+
+    async def _remove(self, cluster: str) -> None:
+        replicator = self._by_cluster.pop(cluster, None)
+        if replicator is not None:
+            self._ledger.remove_append_listener(replicator.wake)
+            await replicator.stop()
+        await self._ledger.delete_cursor(names.cursor_name(cluster))
+        logger.info("replicator removed topic=%s cluster=%s", self._topic, cluster)
+
+    def _connection_changed(self, cluster: str, connected: bool) -> None:
+        self.connection_changed(cluster, connected)
+
+    async def close(self) -> None:
+        """The cursors stay."""
+        async with self._lock:
+            self._closed = True
+            for replicator in self._by_cluster.values():
+                self._ledger.remove_append_listener(replicator.wake)
+                await replicator.stop()
+            self._by_cluster.clear()
+
+    # ---- For the topic's statistics
+
+    def sample_rates(self, now_s: float) -> None:
+        for replicator in self._by_cluster.values():
+            counters = replicator.counters
+            replicator.rates.sample(counters.messages_out, counters.bytes_out, now_s)
+
+    def stats(self) -> dict[str, Any]:
+        """Pulsar's ReplicatorStats by cluster."""
+        if self._service is None:
+            return {}
+        now_ms = self._service.clusters.clock.now_ms()
+        return {name: _stats(each, now_ms) for name, each in sorted(self._by_cluster.items())}
+
+
+def _stats(replicator: Replicator, now_ms: int) -> dict[str, Any]:
+    return {
+        "msgRateOut": replicator.rates.messages_per_s,
+        "msgThroughputOut": replicator.rates.bytes_per_s,
+        "msgOutCounter": replicator.counters.messages_out,
+        "bytesOutCounter": replicator.counters.bytes_out,
+        "msgRateExpired": 0.0,
+        "msgExpiredCount": 0,
+        "replicationBacklog": replicator.backlog_entries,
+        "connected": replicator.connected,
+        "replicationDelayInSeconds": int(replicator.delay_s(now_ms)),
+        "outboundConnection": replicator.address if replicator.connected else None,
+        "outboundConnectedSince": iso_time(replicator.connected_since_ms) if replicator.connected else None,
+        "lastError": replicator.problem or None,
+    }

@@ -1,0 +1,274 @@
+"""One connection to a broker of another cluster: requests with their answers, and producers' frames in both directions.
+
+The message path (`write`, receipts) is plain calls; what is asked once is awaited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable
+from typing import Protocol, cast
+
+from google.protobuf.message import DecodeError
+
+from magnetar.base import limits
+from magnetar.base.errors import MagnetarError
+from magnetar.client.credentials import Credentials
+from magnetar.client.errors import RequestRefusedError, UnreachableError
+from magnetar.wire.pulsar import client_commands, commands
+from magnetar.wire.pulsar.frames import FrameDecoder, FrameError
+from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand
+
+logger = logging.getLogger(__name__)
+
+REQUEST_TIMEOUT_S = 30.0
+"""For the answer to a request: without one by then the connection is closed, since its order is not to be trusted any more."""
+
+_REQUEST_ID_OF: dict[int, Callable[[BaseCommand], int]] = {
+    BaseCommand.SUCCESS: lambda command: command.success.request_id,
+    BaseCommand.ERROR: lambda command: command.error.request_id,
+    BaseCommand.PRODUCER_SUCCESS: lambda command: command.producer_success.request_id,
+    BaseCommand.LOOKUP_RESPONSE: lambda command: command.lookupTopicResponse.request_id,
+    BaseCommand.PARTITIONED_METADATA_RESPONSE: lambda command: command.partitionMetadataResponse.request_id,
+    BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE: lambda command: command.getOrCreateSchemaResponse.request_id,
+}
+
+
+class ProducerEnd(Protocol):
+    """What a connection tells one of its producers."""
+
+    def receipt(self, sequence_id: int, ledger_id: int, entry_id: int) -> None: ...
+
+    def end(self, error: MagnetarError) -> None:
+        """Refused, closed by the server, or the connection is gone. Called once."""
+        ...
+
+
+class ClientConnection(asyncio.Protocol):
+    """Made by a `Network`; usable once `handshake` returned."""
+
+    def __init__(self, address: str, keep_alive_interval_s: float = limits.KEEP_ALIVE_INTERVAL_S) -> None:
+        self.address = address
+        self._keep_alive_s = keep_alive_interval_s
+        self._decoder = FrameDecoder(limits.COMMAND_BYTES_MAX + 4, limits.COMMAND_BYTES_MAX)
+        self._request_ids = itertools.count(1)
+        self._answers: dict[int, asyncio.Future[BaseCommand]] = {}
+        self._connected: asyncio.Future[BaseCommand] | None = None
+        self._credentials = Credentials()
+        self._version = ""
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._heard = True
+        self._ping_sent = False
+        self._output: list[bytes] = []
+        self._output_bytes = 0
+        self._flush_scheduled = False
+        self._write_paused = False
+        self._waiting_for_room: list[Callable[[], None]] = []
+        self.producers: dict[int, ProducerEnd] = {}
+        self.closed = False
+        self.message_bytes_max = 0
+        """What the other side takes at most; 0 while it has not said."""
+
+    # ---- Life
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's transports do not derive from it
+        self._transport.set_write_buffer_limits(limits.CONNECTION_OUTPUT_HIGH_BYTES, limits.CONNECTION_OUTPUT_LOW_BYTES)
+
+    async def handshake(self, version: str, credentials: Credentials, proxy_to: str = "") -> None:
+        """Raises UnreachableError, RequestRefusedError, ConfigError."""
+        self._version, self._credentials = version, credentials
+        self._connected = self._loop.create_future()
+        self.write(commands.frame(client_commands.connect(version, credentials.method, credentials.data(), proxy_to)))
+        answer = await self._within(self._connected, "CONNECT")
+        self.message_bytes_max = answer.connected.max_message_size
+        self._timer = self._loop.call_later(self._keep_alive_s, self._keep_alive)
+
+    def _keep_alive(self) -> None:
+        if not self._heard and self._ping_sent:
+            self.abort(UnreachableError(f"{self.address} is silent for {2 * self._keep_alive_s:.0f} s"))
+            return
+        self._ping_sent = not self._heard
+        if self._ping_sent:
+            self.write(commands.ping())
+        self._heard = False
+        self._timer = self._loop.call_later(self._keep_alive_s, self._keep_alive)
+
+    def close(self) -> None:
+        """Send what is buffered, then close."""
+        if not self.closed and self._transport is not None:
+            self._flush()
+            self._transport.close()
+        self._end(UnreachableError(f"the connection to {self.address} was closed"))
+
+    def abort(self, error: MagnetarError) -> None:
+        """End at once; what is unsent is dropped."""
+        if self._transport is not None:
+            self._transport.abort()
+        self._end(error)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._end(UnreachableError(f"the connection to {self.address} ended{f': {error}' if error else ''}"))
+
+    def _end(self, error: MagnetarError) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._output.clear()
+        for future in [*self._answers.values(), *([self._connected] if self._connected is not None else [])]:
+            if not future.done():
+                future.set_exception(error)
+        self._answers.clear()
+        self._waiting_for_room.clear()
+        producers, self.producers = self.producers, {}
+        for producer in producers.values():
+            producer.end(error)
+
+    # ---- Output
+
+    @property
+    def writable(self) -> bool:
+        """False above the high mark; `when_writable` then tells."""
+        return not self._write_paused and self._output_bytes < limits.CONNECTION_OUTPUT_HIGH_BYTES
+
+    def when_writable(self, go_on: Callable[[], None]) -> None:
+        """`go_on()` once, when there is room again; never if the connection ends."""
+        self._waiting_for_room.append(go_on)
+
+    def write(self, first: bytes, second: bytes = b"") -> None:
+        """Append a frame in one or two pieces; one socket write per turn of the event loop."""
+        if self.closed:
+            return
+        output = self._output
+        output.append(first)
+        if second:
+            output.append(second)
+        self._output_bytes += len(first) + len(second)
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        if self.closed or not self._output or self._transport is None:
+            return
+        data = b"".join(self._output)
+        self._output.clear()
+        self._output_bytes = 0
+        self._transport.write(data)
+        if not self._write_paused:
+            self._announce_room()
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        self._announce_room()
+
+    def _announce_room(self) -> None:
+        waiting, self._waiting_for_room = self._waiting_for_room, []
+        for go_on in waiting:
+            go_on()
+
+    # ---- Requests
+
+    def next_request_id(self) -> int:
+        return next(self._request_ids)
+
+    async def request(self, command: BaseCommand, request_id: int) -> BaseCommand:
+        """The answer. Raises UnreachableError, or RequestRefusedError for an ERROR."""
+        if self.closed:
+            raise UnreachableError(f"the connection to {self.address} ended")
+        future = self._answers[request_id] = self._loop.create_future()
+        self.write(commands.frame(command))
+        try:
+            answer = await self._within(future, BaseCommand.Type.Name(command.type))
+        finally:
+            self._answers.pop(request_id, None)
+        if answer.type == BaseCommand.ERROR:
+            raise RequestRefusedError(answer.error.error, answer.error.message)
+        return answer
+
+    async def _within(self, future: asyncio.Future[BaseCommand], what: str) -> BaseCommand:
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                return await future
+        except TimeoutError:
+            error = UnreachableError(f"{self.address} did not answer {what} within {REQUEST_TIMEOUT_S:.0f} s")
+            self.abort(error)
+            raise error from None
+
+    # ---- Input
+
+    def data_received(self, data: bytes) -> None:
+        self._heard = True
+        try:
+            for command_bytes, _ in self._decoder.feed(data):
+                if self.closed:
+                    return
+                self._received(BaseCommand.FromString(command_bytes))
+        except (FrameError, DecodeError) as error:
+            self.abort(UnreachableError(f"{self.address} does not speak Pulsar's protocol: {error}"))
+
+    def _received(self, command: BaseCommand) -> None:
+        kind = command.type
+        if kind == BaseCommand.SEND_RECEIPT:
+            receipt = command.send_receipt
+            producer = self.producers.get(receipt.producer_id)
+            if producer is not None:
+                producer.receipt(receipt.sequence_id, receipt.message_id.ledgerId, receipt.message_id.entryId)
+        elif kind == BaseCommand.PING:
+            self.write(commands.pong())
+        elif kind == BaseCommand.SEND_ERROR:
+            self._producer_ended(
+                command.send_error.producer_id,
+                RequestRefusedError(command.send_error.error, command.send_error.message),
+            )
+        elif kind == BaseCommand.CLOSE_PRODUCER:
+            self._producer_ended(
+                command.close_producer.producer_id, UnreachableError("the other side closed the producer")
+            )
+        elif kind == BaseCommand.AUTH_CHALLENGE:
+            self._answer_challenge()
+        elif kind == BaseCommand.CONNECTED:
+            self._greeted(command)
+        else:
+            self._answered(command)
+
+    def _answered(self, command: BaseCommand) -> None:
+        identify = _REQUEST_ID_OF.get(command.type)
+        if identify is None:
+            return  # a PONG, or news that nobody here asked for
+        request_id = identify(command)
+        if command.type == BaseCommand.ERROR and request_id not in self._answers:
+            self.abort(RequestRefusedError(command.error.error, command.error.message))
+            return
+        if command.type == BaseCommand.PRODUCER_SUCCESS and not command.producer_success.producer_ready:
+            return
+        future = self._answers.pop(request_id, None)
+        if future is not None and not future.done():
+            future.set_result(command)
+
+    def _greeted(self, command: BaseCommand) -> None:
+        if self._connected is not None and not self._connected.done():
+            self._connected.set_result(command)
+
+    def _answer_challenge(self) -> None:
+        try:
+            data = self._credentials.data()
+        except MagnetarError as error:
+            self.abort(error)
+            return
+        self.write(commands.frame(client_commands.auth_response(self._version, self._credentials.method, data)))
+
+    def _producer_ended(self, producer_id: int, error: MagnetarError) -> None:
+        producer = self.producers.pop(producer_id, None)
+        if producer is not None:
+            producer.end(error)
