@@ -1,0 +1,47 @@
+"""What the leader remembers from one decision to the next: smoothed usage, and what moved not long ago."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from magnetar.broker.load_balance.config import LoadBalanceConfig
+from magnetar.broker.load_balance.load_report import BrokerLoad
+
+
+class Memory:
+    """Starts empty with every new leader, which is safe: it takes its decisions from reports alone then. Mutable."""
+
+    def __init__(self) -> None:
+        self.usage: dict[str, float] = {}
+        """Usage by broker in percent, weighed and smoothed."""
+        self._moved_s: dict[str, float] = {}
+        self._reported_ms: dict[str, int] = {}
+
+    def observe(self, brokers: Mapping[str, BrokerLoad], config: LoadBalanceConfig) -> None:
+        """Take new reports in. A report that was seen before does not count twice; brokers that are gone are forgotten."""
+        for name in [name for name in self.usage if name not in brokers]:
+            del self.usage[name], self._reported_ms[name]
+        for name, load in brokers.items():
+            now = load.weighed_percent(config)
+            if name not in self.usage:
+                self.usage[name] = now
+            elif load.updated_ms != self._reported_ms[name]:
+                self.usage[name] = config.history_share * self.usage[name] + (1 - config.history_share) * now
+            self._reported_ms[name] = load.updated_ms
+
+    def moved(self, bundle: str, now_s: float, config: LoadBalanceConfig) -> None:
+        """It begins to cool down. Drops what has cooled down already."""
+        self._moved_s[bundle] = now_s
+        if len(self._moved_s) % 1024 == 0:
+            limit = now_s - config.grace_period_s
+            self._moved_s = {name: at_s for name, at_s in self._moved_s.items() if at_s > limit}
+
+    def shifted(self, broker: str, percent: float) -> None:
+        """A move was carried out: usage will change by so much. Else the history would have the broker shed again and again."""
+        if broker in self.usage:
+            self.usage[broker] = min(100.0, max(0.0, self.usage[broker] + percent))
+
+    def cooling_s(self, bundle: str, now_s: float, config: LoadBalanceConfig) -> float:
+        """How long it still stays where it is; 0: it may move."""
+        moved_s = self._moved_s.get(bundle)
+        return max(0.0, moved_s + config.grace_period_s - now_s) if moved_s is not None else 0.0

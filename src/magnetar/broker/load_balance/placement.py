@@ -1,0 +1,85 @@
+"""Which broker a bundle goes to that nobody owns: who may serve it, then who has the most room."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from magnetar.broker.load_balance.config import LEAST_MESSAGE_RATE, LEAST_RESOURCE_USAGE, LoadBalanceConfig
+from magnetar.broker.load_balance.view import Projection, Standing, namespace_of
+
+Roll = Callable[[], float]
+"""A number from 0 up to 1, another one each time."""
+
+
+class Choice(NamedTuple):
+    """The broker, or None; and why."""
+
+    broker: str | None
+    reason: str
+
+
+def choose(
+    bundle: str, projection: Projection, config: LoadBalanceConfig, roll: Roll, without: Iterable[str] = ()
+) -> Choice:
+    """A broker for `bundle`, none of `without`. Isolation is strict: a namespace with a policy never goes elsewhere."""
+    active, left_out = projection.active, set(without)
+    if not active:
+        return Choice(None, "no broker takes bundles: all drain, or none is there")
+    namespace = namespace_of(bundle)
+    eligible = projection.eligible(namespace)
+    names = [name for name in eligible.brokers if name not in left_out]
+    if not names:
+        return Choice(None, eligible.reason if not eligible.brokers else "no other broker may serve it")
+    reasons = [eligible.reason] if eligible.reason else []
+    spread = names
+    if namespace in projection.isolation.groups:
+        spread = projection.isolation.spread(namespace, names, projection.owners())
+    if len(spread) < len(names):
+        reasons.append("away from its anti-affinity group")
+    names = _with_room(spread, active, config)
+    if config.distribute_evenly:
+        counts = [active[name].namespaces.get(namespace, 0) for name in names]
+        fewest = min(counts)
+        names = [name for name, count in zip(names, counts, strict=True) if count == fewest]
+    broker, why = _by_load(names, active, config, roll)
+    return Choice(broker, "; ".join([*reasons, why]))
+
+
+def _with_room(names: list[str], active: Mapping[str, Standing], config: LoadBalanceConfig) -> list[str]:
+    """Without brokers that are full or overloaded, unless all are: a bundle without an owner would be worse."""
+    topics_max, overloaded = config.broker_topics_max, config.overloaded_percent
+    roomy = [name for name in names if active[name].percent < overloaded and active[name].topics < topics_max]
+    return roomy or [name for name in names if active[name].topics < topics_max] or names
+
+
+def _by_load(
+    names: list[str], active: Mapping[str, Standing], config: LoadBalanceConfig, roll: Roll
+) -> tuple[str, str]:
+    if len(names) == 1:
+        return names[0], "the only one left"
+    if config.placement == LEAST_MESSAGE_RATE:
+        return _least(names, active, roll)
+    if config.placement == LEAST_RESOURCE_USAGE:
+        mean = sum(active[name].percent for name in names) / len(names)
+        below = [name for name in names if active[name].percent + config.usage_difference_percent <= mean]
+        picked = below or names
+        name = picked[int(roll() * len(picked))]
+        what = "well below" if below else "near"
+        return name, f"usage {active[name].percent:.0f} % is {what} the mean of {mean:.0f} %"
+    room = [max(1.0, 100.0 - active[name].percent) for name in names]
+    place = roll() * sum(room)
+    for name, weight in zip(names, room, strict=True):
+        place -= weight
+        if place < 0:
+            return name, f"drawn by free capacity, usage {active[name].percent:.0f} %"
+    return names[-1], f"drawn by free capacity, usage {active[names[-1]].percent:.0f} %"
+
+
+def _least(names: list[str], active: Mapping[str, Standing], roll: Roll) -> tuple[str, str]:
+    """The fewest messages; among equals the fewest bundles, then by chance."""
+    rate = min([active[name].rate for name in names])
+    ties = [name for name in names if active[name].rate == rate]
+    count = min([len(active[name].bundles) for name in ties])
+    ties = [name for name in ties if len(active[name].bundles) == count]
+    return ties[int(roll() * len(ties))], f"least loaded: {rate:.0f} messages/s, {count} bundles"

@@ -1,0 +1,113 @@
+"""Which bundles are split because they hold too much, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+from magnetar.broker.load_balance.config import FLOW_OR_QPS, TOPIC_COUNT, LoadBalanceConfig
+from magnetar.broker.load_balance.load_report import BundleLoad
+from magnetar.broker.load_balance.shedding import Held
+from magnetar.broker.load_balance.view import Projection, Standing, namespace_of
+
+
+class Split(NamedTuple):
+    """A bundle becomes two; its owner, who knows the topics, finds the boundary by `algorithm`."""
+
+    bundle: str
+    broker: str
+    algorithm: str
+    load: BundleLoad
+    reason: str
+
+
+class TopicLoad(NamedTuple):
+    """Where a topic lies in the hash space, and what it moves: messages or bytes a second."""
+
+    place: int
+    load: float = 0.0
+
+
+def decide_splits(
+    projection: Projection, bundle_counts: Mapping[str, int], config: LoadBalanceConfig
+) -> tuple[list[Split], list[Held]]:
+    """`bundle_counts`: bundles by namespace; of what is not in it those that the brokers report are counted."""
+    counted: dict[str, int] = {}
+    for standing in projection.standing.values():
+        for namespace, number in standing.namespaces.items():
+            counted[namespace] = counted.get(namespace, 0) + number
+    counts = counted | dict(bundle_counts)
+    over = projection.mean_percent() + config.threshold_percent
+    splits: list[Split] = []
+    held: list[Held] = []
+    for broker, standing in projection.active.items():
+        for bundle, load in standing.bundles.items():
+            reason = too_much(load, config) or _hot(load, standing, over, config)
+            if not reason:
+                continue
+            namespace = namespace_of(bundle)
+            if load.topics < 2:
+                held.append(Held(bundle, f"{reason}, but a single topic cannot be split; give it partitions"))
+            elif counts[namespace] >= config.namespace_bundles_max:
+                held.append(
+                    Held(bundle, f"{reason}, but {namespace} has {counts[namespace]} bundles; loadBalancerNamespaceMaximumBundles")
+                )
+            else:
+                counts[namespace] += 1
+                algorithm = FLOW_OR_QPS if reason.startswith("hot") else config.split_algorithm
+                splits.append(Split(bundle, broker, algorithm, load, reason))
+    return splits, held
+
+
+def too_much(load: BundleLoad, config: LoadBalanceConfig) -> str:
+    """What a bundle has more of than one should; empty if nothing."""
+    for name, value, limit in (
+        ("topics", load.topics, config.bundle_topics_max),
+        ("producers and consumers", load.sessions, config.bundle_sessions_max),
+        ("messages/s", load.rate, config.bundle_rate_max),
+        ("bytes/s", load.throughput, config.bundle_throughput_max),
+    ):
+        if value > limit:
+            return f"{value:.0f} {name} are more than {limit:.0f}"
+    return ""
+
+
+def _hot(load: BundleLoad, standing: Standing, over: float, config: LoadBalanceConfig) -> str:
+    """One bundle makes its broker overloaded: nothing that could be shed would help, and no other broker could take it whole."""
+    if standing.percent <= max(over, config.overloaded_percent) or standing.throughput <= 0:
+        return ""
+    share = load.throughput / standing.throughput
+    if share <= config.hot_bundle_share:
+        return ""
+    return f"hot: {100 * share:.0f} % of the traffic of a broker at {standing.percent:.0f} %"
+
+
+def boundary(algorithm: str, low: int, high: int, topics: Sequence[TopicLoad]) -> int | None:
+    """Where to cut the range from `low` to `high`; None where no cut leaves something on both sides. `topics`: those of the bundle."""
+    if algorithm == FLOW_OR_QPS and sum(topic.load for topic in topics) > 0:
+        cut = _by_load(topics)
+    elif algorithm in (TOPIC_COUNT, FLOW_OR_QPS):
+        cut = _between(sorted(topic.place for topic in topics), len(topics) // 2)
+    else:
+        cut = low + (high - low) // 2
+    return cut if cut is not None and low < cut < high else None
+
+
+def _by_load(topics: Sequence[TopicLoad]) -> int | None:
+    """The cut between two topics that leaves the halves of the load as near to each other as whole topics allow."""
+    ordered = sorted(topics)
+    before = list(accumulate(topic.load for topic in ordered))
+    total = before[-1]
+    best = min(range(1, len(ordered)), key=lambda place: (abs(2 * before[place - 1] - total), place), default=0)
+    return _between([topic.place for topic in ordered], best)
+
+
+def _between(places: Sequence[int], place: int) -> int | None:
+    """So that `place` topics are below the cut, or as near to that as equal hashes allow: they stay together."""
+    cuts = [number for number in range(1, len(places)) if places[number - 1] < places[number]]
+    nearest = min(cuts, key=lambda number: (abs(number - place), number), default=None)
+    if nearest is None:
+        return None
+    below, above = places[nearest - 1], places[nearest]
+    return below + (above - below + 1) // 2
