@@ -23,7 +23,7 @@ Arc = tuple[int, int, str]
 
 def plot_rings(path: Path, panels: Sequence[tuple[str, Sequence[Arc], int]]) -> None:
     """Circles side by side: (title, arcs, size of the circle). MissingExtraError without matplotlib."""
-    plt = _pyplot()
+    plt = pyplot()
     members = sorted({owner for _, arcs, _ in panels for _, _, owner in arcs})
     colours = _colours(plt, members)
     figure = plt.figure(figsize=(5 * len(panels), 5.6))
@@ -44,12 +44,12 @@ def plot_rings(path: Path, panels: Sequence[tuple[str, Sequence[Arc], int]]) -> 
         axes.set_axis_off()
         axes.set_title(title)
     _legend(figure, plt, members, colours)
-    _save(plt, figure, path)
+    save(plt, figure, path)
 
 
 def plot_ranges(path: Path, rows: Sequence[tuple[str, Sequence[Range]]], size: int) -> None:
     """One bar a step, cut into the ranges of its members: (label, ranges). MissingExtraError without matplotlib."""
-    plt = _pyplot()
+    plt = pyplot()
     members = _in_order(owner for _, ranges in rows for _, _, owner in ranges)
     colours = _colours(plt, members)
     figure, axes = plt.subplots(figsize=(9, 1.2 + 0.5 * len(rows)), layout="constrained")
@@ -67,12 +67,12 @@ def plot_ranges(path: Path, rows: Sequence[tuple[str, Sequence[Range]]], size: i
     axes.set_xticks([size * quarter // 4 for quarter in range(5)])
     axes.set_xlabel("slot")
     _legend(figure, plt, members, colours)
-    _save(plt, figure, path)
+    save(plt, figure, path)
 
 
 def plot_mappings(path: Path, before: VnodeMapping, after: VnodeMapping) -> None:
     """Two maps of vnodes, a cell each; in the second one those that moved are outlined. MissingExtraError without matplotlib."""
-    plt = _pyplot()
+    plt = pyplot()
     members = _in_order([*before.units, *after.units])
     colours = _colours(plt, members)
     width = ceil(sqrt(before.vnodes))
@@ -88,7 +88,7 @@ def plot_mappings(path: Path, before: VnodeMapping, after: VnodeMapping) -> None
             both[1].add_patch(cell)
     figure.suptitle(f"{len(moved)} of {before.vnodes} vnodes move (outlined)")
     _legend(figure, plt, members, colours)
-    _save(plt, figure, path)
+    save(plt, figure, path)
 
 
 def _draw_map(plt: Any, axes: Any, colours: list[Any], width: int) -> None:
@@ -109,7 +109,7 @@ def _draw_map(plt: Any, axes: Any, colours: list[Any], width: int) -> None:
     axes.set_axis_off()
 
 
-def _pyplot() -> Any:
+def pyplot() -> Any:
     try:
         import matplotlib
     except ImportError as missing:
@@ -150,7 +150,7 @@ def _legend(figure: Any, plt: Any, members: list[str], colours: dict[str, Any]) 
         figure.legend(handles, members, loc="outside lower center", ncols=min(len(members), 6), frameon=False)
 
 
-def _save(plt: Any, figure: Any, path: Path) -> None:
+def save(plt: Any, figure: Any, path: Path) -> None:
     svg = path.suffix.lower() == ".svg"
     figure.savefig(path, metadata={"Date": None} if svg else {"Software": None}, dpi=120)
     plt.close(figure)

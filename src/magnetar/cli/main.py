@@ -31,6 +31,9 @@ COMMANDS = {
     "consume": LazyCommand("magnetar.cli.consume:consume_command", "Receive and acknowledge messages."),
     "clusters": LazyCommand("magnetar.cli.clusters:clusters_group", "List and describe clusters."),
     "brokers": LazyCommand("magnetar.cli.brokers:brokers_group", "Health, settings and load of brokers."),
+    "loadbalance": LazyCommand(
+        "magnetar.cli.load_balance:load_balance_group", "Loads of brokers, what would move and why, and a simulation."
+    ),
     "tenants": LazyCommand("magnetar.cli.tenants:tenants_group", "List, create, change and delete tenants."),
     "topics": LazyCommand("magnetar.cli.topics:topics_group", "List, create, inspect and delete topics."),
     "subscriptions": LazyCommand(

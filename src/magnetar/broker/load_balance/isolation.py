@@ -69,7 +69,9 @@ class Isolation:
         secondary = [name for name in used_percent if policy.is_secondary(name) and name not in primary]
         found = primary + secondary
         if not found:
-            return Eligible([], f"isolation policy {policy.name} names no broker that is there: start one, or change it")
+            return Eligible(
+                [], f"isolation policy {policy.name} names no broker that is there: start one, or change it"
+            )
         if not secondary:
             return Eligible(primary, f"primary of isolation policy {policy.name}, no secondary broker is there")
         return Eligible(

@@ -57,6 +57,7 @@ class PlacementUnderTest(ABC):
         """Messages a second, in, of each bundle."""
         import numpy as np
 
+        self._topic_rates = rates
         return np.add.reduceat(np.append(rates, 0.0), self._edges(keys)) * (self.counts(keys) > 0)
 
     def counts(self, keys: Places) -> Places:
@@ -154,13 +155,14 @@ class Balanced(PlacementUnderTest):
         self.split = False
         names = self._names()
         loads = dict(zip(names, _loads(rates, counts), strict=True))
+        if not self.owners:  # as a cluster grows up: the same number of bundles everywhere, whatever their load
+            self.owners = [brokers[number % len(brokers)] for number in range(len(names))]
+        owners = dict(zip(names, self.owners, strict=True))
         alive = set(brokers)
-        lost = [name for name, owner in zip(names, self.owners or [""] * len(names), strict=True) if owner not in alive]
-        view = self._view(brokers, names, loads)
-        owners = dict(zip(names, self.owners or [""] * len(names), strict=True))
+        lost = {name: loads[name] for name, owner in owners.items() if owner not in alive}
         if lost:
-            expected = {name: loads[name] if self.owners else BundleLoad() for name in lost}
-            for name, choice in place_all(expected, view, self._memory, self._config, self._roll).items():
+            view = self._view(brokers, names, loads)
+            for name, choice in place_all(lost, view, self._memory, self._config, self._roll).items():
                 assert choice.broker is not None
                 owners[name] = choice.broker
         change = self._take([owners[name] for name in names], brokers, rates)
@@ -174,7 +176,7 @@ class Balanced(PlacementUnderTest):
             self._memory.shifted(move.source, -move.percent)
             self._memory.shifted(move.destination, move.percent)
         moved = self._take([owners[name] for name in names], brokers, rates)
-        self._cut([names.index(split.bundle) for split in plan.splits], counts, rates)
+        self._cut({names.index(split.bundle): split.algorithm for split in plan.splits}, counts)
         return Change(change.forced, change.moved + moved.moved, change.moved_rate + moved.moved_rate)
 
     def _names(self) -> list[str]:
@@ -195,21 +197,24 @@ class Balanced(PlacementUnderTest):
         rate = sum(load.rate for load in bundles.values())
         return BrokerLoad(cpu=Usage(rate, self._capacity), bundles=bundles, updated_ms=int(self._now_s * 1000))
 
-    def _cut(self, places: list[int], counts: Places, rates: Numbers) -> None:
+    def _cut(self, algorithms: dict[int, str], counts: Places) -> None:
         """Both halves stay where the bundle was."""
         import numpy as np
 
         edges = self._cuts
         assert edges is not None
-        for place in sorted(places, reverse=True):
+        for place in sorted(algorithms, reverse=True):
             first, last = int(edges[place]), int(edges[place] + counts[place])
-            keys = self._keys[first:last]
+            topics = [
+                TopicLoad(key, rate)
+                for key, rate in zip(
+                    self._keys[first:last].tolist(), self._topic_rates[first:last].tolist(), strict=True
+                )
+            ]
             low = int(self.starts[place])
             low_end = (low // SPACE + 1) * SPACE
             high = int(self.starts[place + 1]) if place + 1 < len(self.starts) else low_end
-            cut = boundary(
-                self._config.split_algorithm, low, min(high, low_end), [TopicLoad(int(key), 1.0) for key in keys]
-            )
+            cut = boundary(algorithms[place], low, min(high, low_end), topics)
             if cut is None:
                 continue
             self.starts = np.insert(self.starts, place + 1, cut)
@@ -222,5 +227,3 @@ def _loads(rates: Numbers, counts: Places) -> list[BundleLoad]:
         BundleLoad(rate, rate, rate * MESSAGE_BYTES, rate * MESSAGE_BYTES, topics)
         for rate, topics in zip(rates.tolist(), counts.tolist(), strict=True)
     ]
-
-

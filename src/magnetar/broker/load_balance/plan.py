@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from magnetar.broker.load_balance.config import LoadBalanceConfig
 from magnetar.broker.load_balance.cooldown import Memory
@@ -13,6 +14,8 @@ from magnetar.broker.load_balance.shedding import Held, Move, Shedder
 from magnetar.broker.load_balance.splitting import Split, decide_splits
 from magnetar.broker.load_balance.view import ClusterView, Imbalance, Projection
 
+EVEN: Final = Imbalance()
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -21,8 +24,8 @@ class Plan:
     moves: tuple[Move, ...] = ()
     splits: tuple[Split, ...] = ()
     held: tuple[Held, ...] = ()
-    before: Imbalance = Imbalance()
-    after: Imbalance = Imbalance()
+    before: Imbalance = EVEN
+    after: Imbalance = EVEN
 
     def validate(self, view: ClusterView, memory: Memory, config: LoadBalanceConfig, now_s: float) -> None:
         """Assert what must hold of any plan for this view."""

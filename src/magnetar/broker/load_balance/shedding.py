@@ -49,7 +49,8 @@ class Shedder:
         self._projection = projection
         self._config = config
         self._roll = roll
-        self._cooling_s = cooling_s
+        self._cooling = cooling_s
+        self._moved: set[str] = set()
         self.moves: list[Move] = []
         self.held: list[Held] = []
 
@@ -73,7 +74,9 @@ class Shedder:
             if percent <= over:
                 break
             shed = standing.throughput * (percent - over + MARGIN_PERCENT) / 100
-            reason = f"usage {percent:.0f} % is above the mean of {mean:.0f} % by more than {config.threshold_percent:.0f}"
+            reason = (
+                f"usage {percent:.0f} % is above the mean of {mean:.0f} % by more than {config.threshold_percent:.0f}"
+            )
             if shed < config.unload_throughput_min:
                 self.held.append(
                     Held(
@@ -98,7 +101,7 @@ class Shedder:
                 break
             if load.throughput <= 0:
                 break
-            if self._cooling_s(bundle) > 0:
+            if self._stays(bundle):
                 cooling += 1
                 continue
             if self._move(bundle, name, load, over, reason):
@@ -133,7 +136,7 @@ class Shedder:
                 return
             if taker.percent + percent > mean or giver.percent - percent < mean - self._config.threshold_percent:
                 continue
-            if self._cooling_s(bundle) > 0 or self._only(bundle, name).broker is None:
+            if self._stays(bundle) or self._only(bundle, name).broker is None:
                 continue
             self._carry(bundle, source, name, load, percent, reason)
             return
@@ -172,7 +175,9 @@ class Shedder:
             difference = 100.0 * (high.rate - low.rate) / max(low.rate, 1.0)
             small, large = active[by_bytes[0]], active[by_bytes[-1]]
             ratio = large.throughput / max(small.throughput, 1.0)
-            if difference > config.rate_difference_percent and self._apart(high.rate - low.rate, config.unload_rate_min):
+            if difference > config.rate_difference_percent and self._apart(
+                high.rate - low.rate, config.unload_rate_min
+            ):
                 reason = f"{high.rate:.0f} messages/s are {difference:.0f} % more than {low.rate:.0f}"
                 pair, budget, bytes_count = (by_rate[-1], by_rate[0]), high.rate - low.rate, False
             elif ratio > config.throughput_ratio and self._apart(
@@ -198,7 +203,7 @@ class Shedder:
 
         bundles = projection.standing[source].bundles
         for bundle, load in sorted(bundles.items(), key=lambda item: (-size(item[1]), item[0])):
-            if len(bundles) < 2 or not 0 < size(load) <= left or self._full() or self._cooling_s(bundle) > 0:
+            if len(bundles) < 2 or not 0 < size(load) <= left or self._full() or self._stays(bundle):
                 continue
             choice = self._only(bundle, idlest)
             if choice.broker is None:
@@ -213,11 +218,14 @@ class Shedder:
 
     # ---- Both
 
-    def _carry(
-        self, bundle: str, source: str, destination: str, load: BundleLoad, percent: float, reason: str
-    ) -> None:
+    def _carry(self, bundle: str, source: str, destination: str, load: BundleLoad, percent: float, reason: str) -> None:
         self._projection.move(bundle, source, destination)
+        self._moved.add(bundle)
         self.moves.append(Move(bundle, source, destination, load, percent, reason))
+
+    def _stays(self, bundle: str) -> bool:
+        """It moved not long ago, or in this very round."""
+        return bundle in self._moved or self._cooling(bundle) > 0
 
     def _full(self) -> bool:
         return 0 <= self._config.unload_bundles_max <= len(self.moves)

@@ -37,7 +37,7 @@ class Scenario:
     brokers: int = 1000
     topics: int = 1_000_000
     bundles_per_broker: int = 16
-    steps: int = 96
+    steps: int = 60
     namespaces: int = 200
     changed_share: float = 0.05
     mean_percent: float = 50.0
@@ -127,9 +127,7 @@ def _sampled(
     if placement.split:
         bundle_rates = placement.bundle_rates(rates, keys)
     place = {name: number for number, name in enumerate(brokers)}
-    by_broker = np.bincount(
-        [place[name] for name in placement.owners], weights=bundle_rates, minlength=len(brokers)
-    )
+    by_broker = np.bincount([place[name] for name in placement.owners], weights=bundle_rates, minlength=len(brokers))
     percents = 200 * by_broker / capacity_rate
     mean = float(percents.mean())
     total = float(bundle_rates.sum())

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from magnetar.broker.load_balance.config import FLOW_OR_QPS, TOPIC_COUNT, LoadBalanceConfig
 from magnetar.broker.load_balance.load_report import BundleLoad
 from magnetar.broker.load_balance.shedding import Held
 from magnetar.broker.load_balance.view import Projection, Standing, namespace_of
+
+TRAFFIC: Final = ("messages/s", "bytes/s")
 
 
 class Split(NamedTuple):
@@ -51,11 +53,16 @@ def decide_splits(
                 held.append(Held(bundle, f"{reason}, but a single topic cannot be split; give it partitions"))
             elif counts[namespace] >= config.namespace_bundles_max:
                 held.append(
-                    Held(bundle, f"{reason}, but {namespace} has {counts[namespace]} bundles; loadBalancerNamespaceMaximumBundles")
+                    Held(
+                        bundle,
+                        f"{reason}, but {namespace} has {counts[namespace]} bundles; loadBalancerNamespaceMaximumBundles",
+                    )
                 )
             else:
                 counts[namespace] += 1
-                algorithm = FLOW_OR_QPS if reason.startswith("hot") else config.split_algorithm
+                # Halves of the range would leave one hot topic in as busy a bundle as before.
+                by_traffic = reason.startswith("hot") or reason.split()[1] in TRAFFIC
+                algorithm = FLOW_OR_QPS if by_traffic else config.split_algorithm
                 splits.append(Split(bundle, broker, algorithm, load, reason))
     return splits, held
 
