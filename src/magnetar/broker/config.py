@@ -72,6 +72,17 @@ class ReplicationConfig:
     verify_hostname: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class ReplicatedSubscriptionsConfig:
+    """`partial_after_ms` None: no snapshot is taken while a cluster is away."""
+
+    enabled: bool = True
+    interval_ms: int = 1000
+    timeout_ms: int = 30_000
+    snapshots_max: int = 30
+    partial_after_ms: int | None = None
+
+
 @dataclass(slots=True)
 class BrokerConfig:
     """Defaults are Pulsar standalone's, where it has the setting.
@@ -155,6 +166,7 @@ class BrokerConfig:
     stats_interval_s: float = 5.0
     transactions: TransactionConfig = field(default_factory=TransactionConfig)
     replication: ReplicationConfig = field(default_factory=ReplicationConfig)
+    replicated_subscriptions: ReplicatedSubscriptionsConfig = field(default_factory=ReplicatedSubscriptionsConfig)
 
     schema_compatibility_strategy: str = "FULL"
     schema_validation_enforced: bool = False

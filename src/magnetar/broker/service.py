@@ -25,6 +25,7 @@ from magnetar.broker.namespaces.policies import EffectivePolicies
 from magnetar.broker.namespaces.registry import NamespaceRegistry
 from magnetar.broker.namespaces.topic_policies import topic_of_path
 from magnetar.broker.naming import NamespaceName
+from magnetar.broker.replication.ports import ReplicationContext, SnapshotCounters
 from magnetar.broker.replicators.remote_clusters import RemoteClusters
 from magnetar.broker.replicators.service import ReplicationService
 from magnetar.broker.schemas.admission import SchemaAdmission
@@ -65,6 +66,7 @@ class Broker:
         self.metadata = metadata
         self.clock = clock
         self.started_ms = clock.now_ms()
+        self.snapshot_counters = SnapshotCounters()
         self.ledger_client = bookkeeper.statistics
         """What the ledger client has been through."""
         self._bookkeeper = bookkeeper
@@ -106,6 +108,13 @@ class Broker:
                     spawn=self._scope.spawn,
                     clock=self.clock,
                     retain_null_key=self.config.compaction_retain_null_key,
+                ),
+                replicated_subscriptions=ReplicationContext(
+                    cluster=self.config.cluster,
+                    clock=self.clock,
+                    rng=self._rng,
+                    spawn=self._scope.spawn,
+                    counters=self.snapshot_counters,
                 ),
                 delayed_storage=DelayedStorage(LedgerBucketStore(self._bookkeeper), self._scope.spawn),
                 transactions=TransactionStorage(

@@ -12,6 +12,7 @@ from magnetar.bookkeeper.errors import NoSuchLedgerError
 from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.entry_cache import EntryCache, LedgerCache
 from magnetar.managed_ledger.errors import ManagedLedgerFencedError
+from magnetar.managed_ledger.hidden_entries import HiddenEntries
 from magnetar.managed_ledger.ledger_index import LedgerIndex
 from magnetar.managed_ledger.ledger_reader import StoredEntryReader
 from magnetar.managed_ledger.list_store import LedgerListStore
@@ -43,6 +44,7 @@ class LedgerContext:
         "closed",
         "config",
         "fenced_by",
+        "hidden",
         "index",
         "ledgers_skipped",
         "metadata",
@@ -87,6 +89,8 @@ class LedgerContext:
         self.ledgers_skipped = 0
         """Ledgers that were in the list, did not exist, and were passed over."""
         self.reads = ReadCounters()
+        self.hidden = HiddenEntries()
+        """What counts in no backlog. Not stored: to be said again after the next open."""
         self.orphans: list[int] = []
         """Ledgers that nothing refers to any more and whose deletion failed; tried again with the next trim."""
 

@@ -6,8 +6,9 @@ Durable cursors store their acknowledgements; the others live as long as their r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
+from typing import Final
 
 from magnetar.base.errors import MagnetarError
 from magnetar.managed_ledger.ack_ranges import AckRanges
@@ -20,11 +21,15 @@ from magnetar.managed_ledger.ports import DurableDone, ReadEntriesDone
 from magnetar.managed_ledger.position import EARLIEST, LATEST, Position
 from magnetar.managed_ledger.read_gate import ReadGate
 
+REPLICATED_PROPERTY: Final = "pulsar.replicated.subscription"
+KEPT_PROPERTIES: Final = (REPLICATED_PROPERTY,)
+"""What Pulsar keeps among the properties of the mark-delete although it is about the cursor: only `keep_property` changes it."""
+
 
 class ManagedCursor:
     """`properties` go with the mark-delete (the caller's numbers about it), `cursor_properties` with the cursor."""
 
-    __slots__ = ("_acks", "_closed", "_context", "_persister", "_reader", "_state", "_store", "name")
+    __slots__ = ("_acks", "_closed", "_context", "_persister", "_reader", "_state", "_store", "moved", "name")
 
     def __init__(self, context: LedgerContext, name: str, state: StoredState, store: CursorStore | None) -> None:
         """`store` None: the cursor is not durable."""
@@ -35,6 +40,8 @@ class ManagedCursor:
         self._store = store
         self._persister = None if store is None else CursorPersister(context, store, state)
         self._reader = CursorReader(context, state.acks, self._lost)
+        self.moved: Callable[[], None] | None = None
+        """Called after each change of what is acknowledged; not to change it itself."""
         self._closed = False
 
     # ---- Where it is
@@ -70,9 +77,10 @@ class ManagedCursor:
 
     @property
     def backlog_entries(self) -> int:
-        """Entries that are not acknowledged, without those that a gate holds back."""
+        """Entries that are not acknowledged, without hidden ones and those that a gate holds back."""
         index, gate = self._context.index, self._reader.gate
         left = index.entries_between(self._acks.mark_delete, index.end()) - self._acks.acked_count
+        left -= self._context.hidden.unacknowledged(self._acks)
         return left if gate is None else max(0, left - gate.held_back(self._acks.mark_delete))
 
     @property
@@ -132,9 +140,11 @@ class ManagedCursor:
         async with self._context.store.lock:
             mark_delete = mark_delete_for(self._context, position)
             self._acks.reset(mark_delete)
-            self._state.properties = {}
+            self._state.properties = self._kept({})
             self.touch()
             self.rewind()
+            if self.moved is not None:
+                self.moved()
         if self._persister is not None:
             self._persister.changed(None)
             await self._persister.flush()
@@ -160,8 +170,9 @@ class ManagedCursor:
             position = Position(position[0], held.entries - 1)
         changed = self._acks.mark_deleted_upto(position)
         if properties is not None and (changed or position == self._acks.mark_delete):
+            properties = self._kept(properties)
             changed = changed or self._state.properties != properties
-            self._state.properties = dict(properties)
+            self._state.properties = properties
         if changed or done is not None:
             self._after_ack(changed, done)
 
@@ -231,6 +242,16 @@ class ManagedCursor:
         if self._store is not None:
             await self._store.save_node(self._state)
 
+    async def keep_property(self, name: str, value: int | None) -> None:
+        """Set a property of `KEPT_PROPERTIES`, or remove it with None; durable on return."""
+        self._check_open()
+        self._state.properties = {key: held for key, held in self._state.properties.items() if key != name}
+        if value is not None:
+            self._state.properties[name] = value
+        if self._persister is not None:
+            self._persister.changed(None)
+            await self._persister.flush()
+
     def stop_reading(self) -> None:
         """Close without storing anything."""
         self._closed = True
@@ -268,7 +289,14 @@ class ManagedCursor:
 
     # ---- Inside
 
+    def _kept(self, properties: Mapping[str, int]) -> dict[str, int]:
+        """`properties`, and those of the old ones that stay whatever the acknowledgement brings."""
+        old = self._state.properties
+        return {**properties, **{name: old[name] for name in KEPT_PROPERTIES if name in old}}
+
     def _after_ack(self, changed: bool, done: DurableDone | None) -> None:
+        if changed and self.moved is not None:
+            self.moved()
         persister = self._persister
         if persister is None:
             if done is not None:

@@ -48,6 +48,7 @@ class ManagedLedger:
         "_pipeline",
         "_registry",
         "_trimming",
+        "hidden",
         "index",
         "last_add_time_ms",
         "name",
@@ -58,6 +59,7 @@ class ManagedLedger:
         self.name = context.name
         self.index: LedgerIndex = context.index
         self.reads = context.reads
+        self.hidden = context.hidden
         self.last_add_time_ms = 0
         self._context = context
         self._on_closed = on_closed

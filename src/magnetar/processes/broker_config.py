@@ -8,7 +8,13 @@ from dataclasses import replace
 from magnetar.base.broker_settings import BrokerSettings
 from magnetar.base.limits import OPEN_FILES_RESERVED
 from magnetar.base.security_settings import names_of
-from magnetar.broker.config import BrokerConfig, SecurityConfig, TlsConfig, TransactionConfig
+from magnetar.broker.config import (
+    BrokerConfig,
+    ReplicatedSubscriptionsConfig,
+    SecurityConfig,
+    TlsConfig,
+    TransactionConfig,
+)
 from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.processes.listeners import Listeners
 
@@ -75,6 +81,17 @@ def transaction_config(config: BrokerSettings) -> TransactionConfig:
     )
 
 
+def replicated_subscriptions_config(config: BrokerSettings) -> ReplicatedSubscriptionsConfig:
+    partial_after_s = config.replicated_subscriptions_partial_snapshots_after_s
+    return ReplicatedSubscriptionsConfig(
+        enabled=config.enable_replicated_subscriptions,
+        interval_ms=config.replicated_subscriptions_snapshot_frequency_ms,
+        timeout_ms=config.replicated_subscriptions_snapshot_timeout_s * 1000,
+        snapshots_max=config.replicated_subscriptions_snapshot_max_cached_per_subscription,
+        partial_after_ms=partial_after_s * 1000 or None,
+    )
+
+
 def broker_config(config: BrokerSettings, listeners: Listeners) -> BrokerConfig:
     """The broker's view of the configuration, with the ports that are really bound."""
     broker = BrokerConfig(
@@ -128,6 +145,7 @@ def broker_config(config: BrokerSettings, listeners: Listeners) -> BrokerConfig:
         compaction_monitor_interval_s=config.compaction_monitor_interval_s,
         compaction_retain_null_key=config.compaction_retain_null_key,
         transactions=transaction_config(config),
+        replicated_subscriptions=replicated_subscriptions_config(config),
         entry_cache_bytes=config.managed_ledger_cache_size_mb * _MIB,
         managed_ledger=ManagedLedgerConfig(
             ensemble_size=config.managed_ledger_ensemble_size,

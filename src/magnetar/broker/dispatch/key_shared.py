@@ -177,7 +177,7 @@ class KeySharedDispatcher(SharingDispatcher):
         for entry in entries:
             metadata: EntryMetadata = entry.parsed or metadata_of(entry)
             if metadata.marker_type >= 0:
-                self.source.acknowledge([entry.position])
+                self.pass_markers([entry])
                 continue
             slot = metadata.slot
             key = entry.ledger_id << ENTRY_BITS | entry.entry_id

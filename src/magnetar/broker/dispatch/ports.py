@@ -9,6 +9,9 @@ from magnetar.base.errors import MagnetarError
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.position import Position
 
+MarkersRead = Callable[[Sequence[Entry]], None]
+"""Called with the markers that were read and passed over."""
+
 ReadDone = Callable[[MagnetarError | None, list[Entry]], None]
 
 

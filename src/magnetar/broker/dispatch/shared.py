@@ -16,7 +16,6 @@ from magnetar.broker.dispatch.receiver import Receiver
 from magnetar.broker.dispatch.redelivery import RedeliveryQueue
 from magnetar.broker.dispatch.sharing import AVERAGE_WEIGHT, SharingDispatcher
 from magnetar.managed_ledger.entry import Entry
-from magnetar.managed_ledger.position import Position
 
 
 class PriorityLevels:
@@ -166,14 +165,14 @@ class SharedDispatcher(SharingDispatcher):
         source = self.source
         counts = self.counts.by_key
         choose = self._levels.next
-        filtered: list[Position] = []
+        markers: list[Entry] = []
         left: list[Entry] = []
         for index, entry in enumerate(entries):
             metadata = entry.parsed
             if metadata is None:
                 metadata = metadata_of(entry)
             if metadata.marker_type >= 0:
-                filtered.append(entry.position)
+                markers.append(entry)
                 continue
             key = entry.ledger_id << 32 | entry.entry_id
             if metadata.deliver_at_ms and (
@@ -194,8 +193,8 @@ class SharedDispatcher(SharingDispatcher):
             self.count_sent(messages)
             consumer.last_consumed_ms = now_ms
             consumer.send(entry, key, 0, messages, counts.get(key, 0) if counts else 0, ack_set)
-        if filtered:
-            source.acknowledge(filtered)
+        if markers:
+            self.pass_markers(markers)
         return left
 
     def validate(self) -> None:

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 
 from magnetar.broker.dispatch.delayed import DelayedIndex
 from magnetar.broker.dispatch.entry_metadata import EntryMetadata
-from magnetar.broker.dispatch.ports import EntrySource
+from magnetar.broker.dispatch.ports import EntrySource, MarkersRead
 from magnetar.broker.dispatch.position_key import position_of
 from magnetar.broker.dispatch.receiver import Receiver
 from magnetar.broker.dispatch.redelivery import RedeliveryCounts
+from magnetar.managed_ledger.entry import Entry
 
 DEFAULT_AVERAGE = 1.0
 FAR_FUTURE_MS = 2**62
@@ -32,6 +33,7 @@ class SharingDispatcher:
         "counts",
         "delayed",
         "delaying",
+        "markers_read",
         "max_unacked",
         "source",
         "unacked_messages",
@@ -43,6 +45,7 @@ class SharingDispatcher:
         """None where nothing is ever held back."""
         self.delaying = True
         """False when delayed delivery is off: what the index holds is due at once, and nothing new gets in."""
+        self.markers_read: MarkersRead | None = None
         self.consumers: list[Receiver] = []
         """In the order of their joins."""
         self.counts = RedeliveryCounts()
@@ -51,6 +54,12 @@ class SharingDispatcher:
         self.unacked_messages = 0
         self.blocked_on_unacked = False
         self.average_messages = DEFAULT_AVERAGE
+
+    def pass_markers(self, markers: Sequence[Entry]) -> None:
+        """No consumer is given these."""
+        self.source.acknowledge([marker.position for marker in markers])
+        if self.markers_read is not None:
+            self.markers_read(markers)
 
     # ---- What subclasses decide
 

@@ -14,10 +14,9 @@ from typing import Final, TypeVar
 
 from magnetar.broker.dispatch.entry_metadata import metadata_of
 from magnetar.broker.dispatch.permits import messages_left
-from magnetar.broker.dispatch.ports import EntrySource
+from magnetar.broker.dispatch.ports import EntrySource, MarkersRead
 from magnetar.broker.dispatch.receiver import Receiver
 from magnetar.managed_ledger.entry import Entry
-from magnetar.managed_ledger.position import Position
 
 R = TypeVar("R", bound=Receiver)
 
@@ -45,7 +44,7 @@ def choose_active(consumers: Sequence[R], partition: int) -> R | None:
 class SingleActiveDispatcher:
     """Hands entries to the active consumer while it has permits."""
 
-    __slots__ = ("_average_messages", "_charges_hidden", "_leftover", "_rewinds", "_source", "active")
+    __slots__ = ("_average_messages", "_charges_hidden", "_leftover", "_rewinds", "_source", "active", "markers_read")
 
     def __init__(self, source: EntrySource, *, charges_hidden: bool = False) -> None:
         """`charges_hidden`: messages that an ack set hides cost permits, too. Clients give those back when they skip them; without
@@ -53,6 +52,7 @@ class SingleActiveDispatcher:
         self._source = source
         self._charges_hidden = charges_hidden
         self.active: Receiver | None = None
+        self.markers_read: MarkersRead | None = None
         self._leftover: list[Entry] = []
         """Read, but the permits ran out: sent first, before anything else is read."""
         self._average_messages = 1.0
@@ -90,7 +90,7 @@ class SingleActiveDispatcher:
             return
         source = self._source
         channel = consumer.channel
-        filtered: list[Position] = []
+        markers: list[Entry] = []
         rewinds = self._rewinds
         consumer.last_consumed_ms = now_ms
         for index, entry in enumerate(entries):
@@ -98,7 +98,7 @@ class SingleActiveDispatcher:
             if metadata is None:
                 metadata = metadata_of(entry)
             if metadata.marker_type >= 0:
-                filtered.append(entry.position)
+                markers.append(entry)
                 continue
             if rewinds != self._rewinds:
                 break
@@ -117,8 +117,10 @@ class SingleActiveDispatcher:
             consumer.entries_out += 1
             consumer.bytes_out += len(entry.data)
             channel.deliver(entry, 0, ack_set, consumer.consumer_epoch)
-        if filtered:
-            source.acknowledge(filtered)
+        if markers:
+            source.acknowledge([marker.position for marker in markers])
+            if self.markers_read is not None:
+                self.markers_read(markers)
 
     def rewound(self) -> None:
         """The source went back: what was left over will be read again."""

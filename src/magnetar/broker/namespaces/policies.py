@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from magnetar.broker.config import BrokerConfig
+from magnetar.broker.config import BrokerConfig, ReplicatedSubscriptionsConfig
 from magnetar.broker.namespaces.bundles import boundaries_text
 from magnetar.broker.namespaces.policy_layers import Documents, merged
+from magnetar.broker.namespaces.replicated_subscription_policy import replicated_subscriptions_of
 from magnetar.broker.rate_limits import RateLimit, SubscribeRate
 
 Document = dict[str, Any]
@@ -81,6 +82,7 @@ class EffectivePolicies:
     auto_topic_creation_partitioned: bool
     default_num_partitions: int
     auto_subscription_creation: bool
+    replicated_subscriptions: ReplicatedSubscriptionsConfig
     ensemble_size: int
     write_quorum: int
     ack_quorum: int
@@ -160,6 +162,7 @@ def effective(
             "allowAutoSubscriptionCreation",
             config.allow_auto_subscription_creation,
         ),
+        replicated_subscriptions=replicated_subscriptions_of(config.replicated_subscriptions, namespace),
         ensemble_size=_field(persistence, "bookkeeperEnsemble", ledger.ensemble_size),
         write_quorum=_field(persistence, "bookkeeperWriteQuorum", ledger.write_quorum),
         ack_quorum=_field(persistence, "bookkeeperAckQuorum", ledger.ack_quorum),

@@ -9,7 +9,7 @@ from magnetar.base.clock import Clock
 from magnetar.broker.compaction.compacted_source import CompactedSource, CompactedTopic
 from magnetar.broker.dispatch.delayed import DelayedIndex
 from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
-from magnetar.broker.dispatch.ports import Scheduler
+from magnetar.broker.dispatch.ports import MarkersRead, Scheduler
 from magnetar.broker.dispatch.pump import Pump
 from magnetar.broker.dispatch.shared import SharedDispatcher
 from magnetar.broker.dispatch.single_active import SingleActiveDispatcher
@@ -85,6 +85,7 @@ class Membership:
         self.type: SubscriptionType | None = None
         self._mode = KeySharedMode.AUTO_SPLIT
         self.sharing: SharedDispatcher | KeySharedDispatcher | None = None
+        self._markers_read: MarkersRead | None = None
         self._single: SingleActiveDispatcher | None = SingleActiveDispatcher(cursor)
         self._active: ActiveConsumer | None = None
         self.pump = Pump(
@@ -189,6 +190,7 @@ class Membership:
                 self._single, self.pump, self._scheduler, self._topic_name, self._failover_delay_ms(kind)
             )
             self.pump.use(self._single, source)
+        self.on_markers(self._markers_read)
         if self.sharing is not None:
             self.sharing.delaying = config.delayed_delivery_enabled
         if not first:
@@ -238,6 +240,13 @@ class Membership:
             for consumer in consumers:
                 consumer.max_unacked = config.max_unacked_per_consumer
                 consumer.recheck_blocked()
+
+    def on_markers(self, read: MarkersRead | None) -> None:
+        """Who is told of the markers that are read, from now on."""
+        self._markers_read = read
+        for dispatcher in (self.sharing, self._single):
+            if dispatcher is not None:
+                dispatcher.markers_read = read
 
     def forget(self) -> None:
         """The cursor is reset: nothing read or remembered so far counts."""

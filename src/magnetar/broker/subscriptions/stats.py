@@ -33,6 +33,8 @@ class Described(Protocol):
     @property
     def durable(self) -> bool: ...
     @property
+    def replicated(self) -> bool: ...
+    @property
     def properties(self) -> Mapping[str, str]: ...
     @property
     def backlog_entries(self) -> int: ...
@@ -107,7 +109,7 @@ def subscription_stats(subscription: Described) -> dict[str, Any]:
         "lastMarkDeleteAdvancedTimestamp": subscription.last_acked_ms,
         "consumers": [_consumer_stats(subscription, consumer) for consumer in consumers],
         "isDurable": subscription.durable,
-        "isReplicated": False,
+        "isReplicated": subscription.replicated,
         "allowOutOfOrderDelivery": any(consumer.allow_out_of_order for consumer in consumers),
         "keySharedMode": subscription.key_shared_mode_name,
         "consumersAfterMarkDeletePosition": {},
@@ -119,6 +121,6 @@ def subscription_stats(subscription: Described) -> dict[str, Any]:
         "filterAcceptedMsgCount": 0,
         "filterRejectedMsgCount": 0,
         "filterRescheduledMsgCount": 0,
-        "replicated": False,
+        "replicated": subscription.replicated,
         "durable": subscription.durable,
     }

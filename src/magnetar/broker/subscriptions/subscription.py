@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from magnetar.base.clock import Clock
@@ -25,6 +25,7 @@ from magnetar.broker.subscriptions.membership import Membership
 from magnetar.broker.subscriptions.stats import subscription_stats
 from magnetar.broker.subscriptions.types import AckType, SubscriptionType
 from magnetar.broker.transactions.pending_acks import PendingAcks
+from magnetar.managed_ledger.cursor import REPLICATED_PROPERTY
 from magnetar.managed_ledger.position import LATEST, Position
 
 if TYPE_CHECKING:
@@ -191,7 +192,9 @@ class Subscription:
             # Pulsar's broker ignores these; its clients refuse them already.
             if done is not None:
                 done(
-                    NotAllowedError(f"cumulative acknowledgement is not allowed on a {self._type_name()} subscription")
+                    NotAllowedError(
+                        f"cumulative acknowledgement is not allowed on a {self.type.name if self.type else self.type} subscription"
+                    )
                 )
             return
         else:
@@ -224,6 +227,11 @@ class Subscription:
         self._pump.wake()
 
     # ---- What is left
+
+    @property
+    def replicated(self) -> bool:
+        """Does its place follow it to other clusters?"""
+        return REPLICATED_PROPERTY in self.cursor.properties
 
     @property
     def backlog_entries(self) -> int:
@@ -390,10 +398,3 @@ class Subscription:
         if self._terminated and self.cursor.backlog_entries == 0:
             for consumer in list(self.consumers):
                 consumer.channel.end_of_topic()
-
-    def _type_name(self) -> str:
-        return self.type.name if self.type is not None else "unused"
-
-    def consumer_names(self) -> Iterable[str]:
-        """In the order of their joins."""
-        return [consumer.name for consumer in self.consumers]

@@ -19,6 +19,7 @@ from magnetar.broker.namespaces.errors import AlreadyExistsError
 from magnetar.broker.namespaces.policies import EffectivePolicies
 from magnetar.broker.naming import TopicName
 from magnetar.broker.rates import Rates
+from magnetar.broker.replication.replicated_subscriptions import ReplicatedSubscriptions
 from magnetar.broker.replicators.replicator_set import ReplicatorSet
 from magnetar.broker.subscriptions.consumer import Consumer
 from magnetar.broker.subscriptions.subscription import Subscription
@@ -91,6 +92,17 @@ class PersistentTopic:
         self.subscriptions = SubscriptionSet(str(name), ledger, surroundings, policies, self.compaction)
         self.transactions = TopicTransactions(name, ledger, self.subscriptions, self.compaction, surroundings)
         self.replicators = ReplicatorSet(name, ledger, surroundings.replication)
+        self.replicated_subscriptions = ReplicatedSubscriptions(
+            str(name),
+            ledger,
+            self.subscriptions,
+            surroundings.replicated_subscriptions,
+            published=lambda: self.publishers.counters.entries_in,
+            readable_end=self.transactions.readable_end,
+        )
+        self.replicated_subscriptions.links = self.replicators.links
+        self.publishers.marker_stored = self.replicated_subscriptions.marker_arrived
+        self.subscriptions.replicated_changed = self.replicated_subscriptions.check
         self._gate = PublishGate(surroundings.scheduler, surroundings.clock)
         self._subscribe_limiter = SubscribeLimiter()
         self._inactivity = Inactivity(surroundings.clock.monotonic_s())
@@ -102,6 +114,7 @@ class PersistentTopic:
         await self.compaction.load()
         await self.subscriptions.load()
         await self.transactions.load()
+        await self.replicated_subscriptions.load()
         await self.policies_applied()
 
     async def _store_epoch(self, epoch: int) -> None:
@@ -204,6 +217,7 @@ class PersistentTopic:
         self._subscribe_limiter.set_rate(policies.subscribe_rate)
         self.ledger.set_config(ledger_config(self._config.managed_ledger, policies))
         self.subscriptions.apply_policies(policies)
+        self.replicated_subscriptions.apply_config(policies.replicated_subscriptions)
 
     async def policies_changed(self, policies: EffectivePolicies) -> None:
         """Everything that follows from new policies, without waiting for the next round of upkeep."""
@@ -220,6 +234,7 @@ class PersistentTopic:
         """What policies switch on or off and takes a while."""
         await self.update_deduplication()
         await self.replicators.apply(self.policies.replication_clusters, self.policies.replicator_dispatch_rate)
+        await self.replicated_subscriptions.check()
         if self.policies.compaction_threshold_bytes > 0:
             await self.compaction.hold()
 
@@ -349,6 +364,7 @@ class PersistentTopic:
         self.publishers.disconnect_all()
         await self.replicators.close()
         await self.compaction.close()
+        self.replicated_subscriptions.close()
         await self.subscriptions.close()
         if self._dedup is not None:
             self._dedup.snapshot()
@@ -360,6 +376,7 @@ class PersistentTopic:
         self.publishers.disconnect_all()
         await self.replicators.close()
         await self.compaction.close()
+        self.replicated_subscriptions.close()
         await self.subscriptions.close()
         compacted = self.compaction.stored_ledgers()
         await self.transactions.delete()

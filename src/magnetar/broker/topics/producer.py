@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from magnetar.base.errors import MagnetarError
 from magnetar.broker.rates import Rates
-from magnetar.broker.topics.publish import PublishOp
+from magnetar.broker.topics.publish import MarkerOp, PublishOp
 
 if TYPE_CHECKING:
     from magnetar.broker.topics.ports import ProducerChannel
@@ -29,6 +29,10 @@ class PublishTarget(Protocol):
 
     def publish(self, op: PublishOp, data: bytes, is_chunk: bool) -> None:
         """Store the entry; `op.done` answers, possibly before this returns."""
+        ...
+
+    def publish_marker(self, op: MarkerOp, data: bytes) -> None:
+        """The same for a marker of another cluster."""
         ...
 
     def published(self, op: PublishOp) -> None:
@@ -103,6 +107,10 @@ class Producer:
         self.pending.append(op)
         self.topic.publish(op, data, is_chunk)
 
+    def publish_marker(self, op: MarkerOp, data: bytes) -> None:
+        self.pending.append(op)
+        self.topic.publish_marker(op, data)
+
     @property
     def has_pending(self) -> bool:
         return bool(self.pending)
@@ -114,8 +122,9 @@ class Producer:
             op = pending.popleft()
             self.topic.published(op)
             if op.error is None:
-                self.messages_in += op.num_messages
-                self.bytes_in += op.data_bytes
+                if not op.marker:
+                    self.messages_in += op.num_messages
+                    self.bytes_in += op.data_bytes
                 self.channel.receipt(self.producer_id, op)
             else:
                 self._refuse(op, op.error)

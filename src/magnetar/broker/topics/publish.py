@@ -37,6 +37,9 @@ class PublishOp:
     deduplication watermark. Receipts leave in the order in which the entries came in, whatever order the answers take.
     """
 
+    marker = False
+    """Brokers write it for brokers: it counts nowhere, and is not deduplicated."""
+
     __slots__ = (
         "advances",
         "data_bytes",
@@ -85,3 +88,11 @@ class PublishOp:
         self.entry_id = entry_id
         self.settled = True
         self.producer.settle()
+
+
+class MarkerOp(PublishOp):
+    """A marker that a replicator brings."""
+
+    marker = True
+
+    __slots__ = ()

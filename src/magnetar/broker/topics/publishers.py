@@ -12,9 +12,10 @@ from magnetar.broker.errors import PersistenceRefusedError, ProducerBusyError, T
 from magnetar.broker.topics.access_modes import Admission, Producers
 from magnetar.broker.topics.deduplication import Deduplicator, Verdict
 from magnetar.broker.topics.producer import AccessMode, Producer
-from magnetar.broker.topics.publish import NO_ID, PublishOp, PublishOwner
+from magnetar.broker.topics.publish import NO_ID, MarkerOp, PublishOp, PublishOwner
 from magnetar.broker.topics.publish_gate import PublishGate
 from magnetar.managed_ledger.errors import ManagedLedgerTerminatedError
+from magnetar.managed_ledger.position import Position
 from magnetar.wire.pulsar.headers import parse_metadata
 
 AppendDone = Callable[[MagnetarError | None, int, int], None]
@@ -69,6 +70,8 @@ class Publishers:
         self._failure_announced = False
         self.dedup: Deduplicator | None = None
         self.dedup_advanced: Callable[[PublishOp], None] = lambda op: None
+        self.marker_stored: Callable[[bytes, Position], None] = lambda data, position: None
+        """Called with each marker that a replicator brought, once it is in the topic."""
         self.refusal: BrokerError | None = None
         self.gate: PublishGate | None = None
         self._draining: dict[str, Producer] = {}
@@ -86,6 +89,17 @@ class Publishers:
         op.started_s = self._monotonic_s()
         self._append(data, op.done)
 
+    def publish_marker(self, op: MarkerOp, data: bytes) -> None:
+        """Neither rates nor deduplication concern it."""
+
+        def done(error: MagnetarError | None, ledger_id: int, entry_id: int) -> None:
+            if error is None:
+                self.marker_stored(data, Position(ledger_id, entry_id))
+            op.done(error, ledger_id, entry_id)
+
+        op.started_s = self._monotonic_s()
+        self._append(data, done)
+
     def _admit(self, dedup: Deduplicator, op: PublishOp, data: bytes, is_chunk: bool) -> bool:
         """False when the entry is not to be stored; its answer then waits for its turn in the producer's queue."""
         name = op.producer.name
@@ -102,10 +116,10 @@ class Publishers:
 
     def published(self, op: PublishOp) -> None:
         dedup = self.dedup
-        if dedup is not None:
+        if dedup is not None and not op.marker:
             self._watermark(dedup, op)
         if op.error is None:
-            if not op.deduplicated:
+            if not op.deduplicated and not op.marker:
                 self.counters.add(op, (self._monotonic_s() - op.started_s) * 1000)
         elif isinstance(op.error, ManagedLedgerTerminatedError):
             op.error = TopicTerminatedError(f"topic {self._topic_name} is terminated")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from magnetar.base.clock import Clock
@@ -20,6 +20,7 @@ from magnetar.broker.namespaces.errors import AlreadyExistsError, PreconditionFa
 from magnetar.broker.namespaces.policies import EffectivePolicies
 from magnetar.broker.naming import subscription_name
 from magnetar.broker.rate_limits import RateMeter, meter_for
+from magnetar.broker.replication.ports import ReplicationContext
 from magnetar.broker.replicators.service import ReplicationService
 from magnetar.broker.subscriptions.config import SubscriptionConfig
 from magnetar.broker.subscriptions.consumer import Consumer
@@ -28,7 +29,7 @@ from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.expiry import first_published_at
 from magnetar.broker.topics.subscribe import SubscribeRequest, new_consumer
 from magnetar.broker.transactions.storage import TransactionStorage
-from magnetar.managed_ledger.cursor import ManagedCursor
+from magnetar.managed_ledger.cursor import REPLICATED_PROPERTY, ManagedCursor
 from magnetar.managed_ledger.ledger import ManagedLedger
 from magnetar.managed_ledger.position import EARLIEST, LATEST, Position
 
@@ -45,6 +46,7 @@ class Surroundings:
     rng: random.Random
     config: Callable[[EffectivePolicies], SubscriptionConfig]
     compaction: CompactionService
+    replicated_subscriptions: ReplicationContext
     delayed_storage: DelayedStorage | None = None
     transactions: TransactionStorage | None = None
     replication: ReplicationService | None = None
@@ -69,6 +71,8 @@ class SubscriptionSet:
         self.dispatch_meter: RateMeter | None = None
         self.added: Callable[[Subscription], None] = lambda subscription: None
         """Called with each subscription before it reads anything."""
+        self.replicated_changed: Callable[[], Awaitable[None]] = _nobody
+        """Called when a subscription begins or ceases to be replicated."""
         self._by_name: dict[str, Subscription] = {}
         self._lock = asyncio.Lock()
 
@@ -122,6 +126,9 @@ class SubscriptionSet:
         durable = [subscription for subscription in self._by_name.values() if subscription.durable]
         return min(durable, key=lambda subscription: subscription.cursor.mark_delete_position, default=None)
 
+    def find(self, name: str) -> Subscription | None:
+        return self._by_name.get(name)
+
     def get(self, name: str) -> Subscription:
         """Raises SubscriptionNotFoundError."""
         subscription = self._by_name.get(name)
@@ -152,6 +159,7 @@ class SubscriptionSet:
                 raise NotAllowedError(
                     f"subscription {request.subscription} is {'' if subscription.durable else 'not '}durable"
                 )
+            was_replicated = subscription.replicated
             consumer = new_consumer(request, channel, self._around.clock.now_ms())
             try:
                 subscription.add_consumer(consumer)
@@ -159,7 +167,23 @@ class SubscriptionSet:
                 if created and not request.durable:
                     await self._discard(subscription)
                 raise
-            return consumer
+        if request.replicated and request.durable and self.policies.replicated_subscriptions.enabled:
+            if not subscription.replicated:
+                await subscription.cursor.keep_property(REPLICATED_PROPERTY, 1)
+            if created or not was_replicated:
+                await self.replicated_changed()
+        return consumer
+
+    async def set_replicated(self, name: str, replicated: bool) -> None:
+        """From now on; durable on return. Raises SubscriptionNotFoundError, NotAllowedError."""
+        subscription = self.get(name)
+        if not subscription.durable:
+            raise NotAllowedError(f"{name} is not durable: it has no state that could be replicated")
+        if replicated and not self.policies.replicated_subscriptions.enabled:
+            raise NotAllowedError("replicated subscriptions are switched off: see enableReplicatedSubscriptions")
+        if subscription.replicated != replicated:
+            await subscription.cursor.keep_property(REPLICATED_PROPERTY, 1 if replicated else None)
+            await self.replicated_changed()
 
     async def create(
         self, name: str, start: Position, properties: dict[str, str], replicated: bool = False
@@ -170,7 +194,10 @@ class SubscriptionSet:
             if name in self._by_name:
                 raise AlreadyExistsError("Subscription already exists for topic")
             self._check_room()
-            return await self._create_durable(name, start, properties)
+            subscription = await self._create_durable(name, start, properties, replicated)
+        if replicated:
+            await self.replicated_changed()
+        return subscription
 
     async def consumer_left(self, consumer: Consumer) -> None:
         """A reader's subscription goes with its last consumer."""
@@ -209,10 +236,14 @@ class SubscriptionSet:
             )
         self._check_room()
         start = EARLIEST if request.earliest else LATEST
-        return await self._create_durable(request.subscription, start, request.subscription_properties)
+        replicated = request.replicated and self.policies.replicated_subscriptions.enabled
+        return await self._create_durable(request.subscription, start, request.subscription_properties, replicated)
 
-    async def _create_durable(self, name: str, start: Position, properties: dict[str, str]) -> Subscription:
-        cursor = await self._ledger.open_cursor(name, initial=start, cursor_properties=properties)
+    async def _create_durable(
+        self, name: str, start: Position, properties: dict[str, str], replicated: bool
+    ) -> Subscription:
+        marked = {REPLICATED_PROPERTY: 1} if replicated else None
+        cursor = await self._ledger.open_cursor(name, initial=start, properties=marked, cursor_properties=properties)
         return self._add(name, cursor)
 
     async def _create_reader(self, request: SubscribeRequest) -> Subscription:
@@ -263,3 +294,7 @@ def _check_name(name: str) -> None:
         raise NotAllowedError(
             f"{CURSOR_NAME} is not a subscription: it is the place up to which the topic was compacted"
         )
+
+
+async def _nobody() -> None:
+    """Who does not care."""

@@ -160,14 +160,18 @@ class TopicTransactions:
 
     # ---- For the topic
 
+    def readable_end(self) -> Position:
+        """The last position that may be read: what follows waits for a transaction."""
+        return self._ledger.last_confirmed if self.buffer is None else self.buffer.readable_end
+
     async def last_visible(self) -> Position:
         """The last position that consumers may see; (ledger, -1) or before everything when there is none."""
-        buffer, ledger = self.buffer, self._ledger
-        if buffer is None:
+        buffer, ledger, hidden = self.buffer, self._ledger, self._ledger.hidden
+        if buffer is None and not hidden:
             return ledger.last_confirmed
-        position = buffer.readable_end
+        position = self.readable_end()
         while position.entry_id >= 0 and position >= ledger.first_position:
-            if not buffer.hides(await ledger.read_entry(position)):
+            if position not in hidden and (buffer is None or not buffer.hides(await ledger.read_entry(position))):
                 return position
             position = ledger.previous_position(position)
         return Position(position.ledger_id, -1)

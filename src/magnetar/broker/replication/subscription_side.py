@@ -1,0 +1,101 @@
+"""A replicated subscription where it is consumed: the core beside the cursor and the dispatcher that it listens to.
+
+A message costs one comparison here, and only while a snapshot waits to be passed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from magnetar.broker.dispatch.entry_metadata import metadata_of
+from magnetar.broker.replication.replicated_subscription import ReplicatedSubscription
+from magnetar.broker.subscriptions.subscription import Subscription
+from magnetar.managed_ledger.entry import Entry
+from magnetar.managed_ledger.position import LATEST, Position
+from magnetar.wire.pulsar.markers import MessageId, Snapshot, SubscriptionUpdate, decode
+from magnetar.wire.pulsar.PulsarMarkers_pb2 import MarkerType
+
+SNAPSHOT = int(MarkerType.REPLICATED_SUBSCRIPTION_SNAPSHOT)
+
+Tell = Callable[[SubscriptionUpdate], None]
+
+
+class SubscriptionSide:
+    """`tell` writes an update. Give the subscription back with `detach`."""
+
+    def __init__(self, subscription: Subscription, snapshots_max: int, tell: Tell) -> None:
+        self.subscription = subscription
+        self.passed: Snapshot | None = None
+        """The last snapshot that the others were told of."""
+        self.told_ms = 0
+        self._tell = tell
+        self._following = False
+        self._mark_delete: Position = subscription.cursor.mark_delete_position
+        self._core = ReplicatedSubscription(subscription.name, snapshots_max, self._mark_delete)
+        self._next: MessageId = LATEST
+        """Where the first snapshot lies that is to be passed."""
+        subscription.cursor.moved = self._moved
+        subscription.members.on_markers(self._markers_read)
+
+    def detach(self) -> None:
+        self.subscription.cursor.moved = None
+        self.subscription.members.on_markers(None)
+
+    @property
+    def next_snapshot(self) -> Snapshot | None:
+        return self._core.next_snapshot
+
+    @property
+    def told(self) -> MessageId:
+        """The local id of the last snapshot that the others know of; before everything: of none."""
+        return self._core.told
+
+    def snapshot_read(self, snapshot: Snapshot) -> None:
+        """Its marker lies at or before what is read."""
+        self._core.mark_deleted(self._mark_delete)
+        self._out(self._core.snapshot_read(snapshot))
+
+    def follow(self, move: Callable[[], None]) -> None:
+        """`move` acknowledges what another cluster's update says: nobody is told of it."""
+        self._following = True
+        try:
+            move()
+        finally:
+            self._following = False
+        self._mark_delete = self.subscription.cursor.mark_delete_position
+        self._core.moved_by_update(self._mark_delete)
+        self._look_ahead()
+
+    def _markers_read(self, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            if metadata_of(entry).marker_type == SNAPSHOT:
+                marker = _decoded(entry)
+                if isinstance(marker, Snapshot):
+                    self.snapshot_read(marker)
+
+    def _moved(self) -> None:
+        if self._following:
+            return
+        mark_delete = self.subscription.cursor.mark_delete_position
+        if mark_delete < self._mark_delete:
+            self._core.reset(mark_delete)
+            self._next = LATEST
+        self._mark_delete = mark_delete
+        if mark_delete >= self._next:
+            self._out(self._core.mark_deleted(mark_delete))
+
+    def _out(self, update: SubscriptionUpdate | None) -> None:
+        self._look_ahead()
+        if update is not None:
+            self._tell(update)
+
+    def _look_ahead(self) -> None:
+        following = self._core.next_snapshot
+        self._next = LATEST if following is None else following.local_message_id
+
+
+def _decoded(entry: Entry) -> object:
+    try:
+        return decode(entry.data)
+    except ValueError:
+        return None
