@@ -109,13 +109,7 @@ class Broker:
                     clock=self.clock,
                     retain_null_key=self.config.compaction_retain_null_key,
                 ),
-                replicated_subscriptions=ReplicationContext(
-                    cluster=self.config.cluster,
-                    clock=self.clock,
-                    rng=self._rng,
-                    spawn=self._scope.spawn,
-                    counters=self.snapshot_counters,
-                ),
+                replicated_subscriptions=self._replicated_subscriptions(),
                 delayed_storage=DelayedStorage(LedgerBucketStore(self._bookkeeper), self._scope.spawn),
                 transactions=TransactionStorage(
                     factory=self.factory,
@@ -197,6 +191,9 @@ class Broker:
         topic = topic_of_path(path)
         if topic is not None:
             self._scope.spawn(self.topics.policies_changed(topic.namespace_name, topic), "topic policies changed")
+
+    def _replicated_subscriptions(self) -> ReplicationContext:
+        return ReplicationContext(self.config.cluster, self.clock, self._rng, self._scope.spawn, self.snapshot_counters)
 
     def _coordinators(self) -> Coordinators:
         config = self.config
