@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pulsar
@@ -125,8 +126,6 @@ def test_debezium_envelopes(spark: SparkSession, client: pulsar.Client, topic: s
     sent = [envelope("c", None, old), {"schema": {}, "payload": envelope("u", old, new)}, envelope("d", new, None)]
     produce(client, topic, [*(json.dumps(each).encode() for each in sent), b""])
     plain = source("id INT, n VARCHAR, PRIMARY KEY (id)")
-    from dataclasses import replace
-
     created = replace(plain, format=replace(plain.format, format="DEBEZIUM"))
     rows = decode(load(spark, created), created).orderBy(ROW_ID).collect()
     assert [(row[CHANGE], row.id, row.n) for row in rows] == [

@@ -47,20 +47,39 @@ class AdminRest:
             listed[-1] = (listed[-1][0], current)
         return listed
 
+    def deduplication(self, topic: str) -> bool:
+        """The policy that holds for the topic (without partition number)."""
+        return bool(self._get(f"{_topic_path(topic)}/deduplicationEnabled?applied=true"))
+
+    def set_deduplication(self, topic: str) -> None:
+        """Switch it on for one topic and its partitions."""
+        self._ask("POST", f"{_topic_path(topic)}/deduplicationEnabled", b"true")
+
+    def deduplicates(self, topic: str) -> bool:
+        """Whether the broker that serves the partition does it by now."""
+        status: object = self._get(f"{_topic_path(topic)}/stats").get("deduplicationStatus")
+        return status == "Enabled"
+
     def _get(self, path: str) -> Any:
-        request = urllib.request.Request(f"{self._connection.admin_url}{path}")
+        return self._ask("GET", path)
+
+    def _ask(self, method: str, path: str, body: bytes | None = None) -> Any:
+        request = urllib.request.Request(f"{self._connection.admin_url}{path}", body, method=method)
+        if body is not None:
+            request.add_header("Content-Type", "application/json")
         token = _token(self._connection)
         if token:
             request.add_header("Authorization", f"Bearer {token}")
         try:
             with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
-                return json.load(answer)
+                text = answer.read()
+                return json.loads(text) if text.strip() else None
         except urllib.error.HTTPError as error:
             raise AdminRequestError(
-                f"GET {path}: HTTP {error.code} {error.reason}; check admin.url and rights"
+                f"{method} {path}: HTTP {error.code} {error.reason}; check admin.url and rights"
             ) from None
         except (OSError, ValueError) as error:
-            raise AdminRequestError(f"GET {path}: {error}; check admin.url") from None
+            raise AdminRequestError(f"{method} {path}: {error}; check admin.url") from None
 
 
 def _topic_path(topic: str) -> str:

@@ -48,3 +48,15 @@ class SourceError(PipelineError, InvalidArgumentError):
     """A source cannot be read as its statement says; the text names the fix."""
 
     slug = "source"
+
+
+class SchemaError(PipelineError, InvalidArgumentError):
+    """A registered schema and columns do not go together; the text names the fix."""
+
+    slug = "registered-schema"
+
+
+class SinkError(PipelineError, InvalidArgumentError):
+    """A sink cannot be written as its statement says; the text names the fix."""
+
+    slug = "sink"
