@@ -50,8 +50,8 @@ class StateFiles:
         """In bytes. Raises FileNotFoundError."""
         return int(self.fs.size(self.path(name)))
 
-    def create(self, name: str, data: bytes) -> None:
-        """A new file, durable on return. Raises FileExistsError when the name is taken, whoever took it."""
+    def create(self, name: str, data: bytes, *, durable: bool = True) -> None:
+        """A new file, durable on return unless nothing would miss it. Raises FileExistsError when the name is taken, whoever took it."""
         path = self.path(name)
         if not self.local:
             self.fs.pipe_file(path, data, mode="create")
@@ -62,12 +62,14 @@ class StateFiles:
         try:
             with open(temporary, "xb") as file:
                 file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
+                if durable:
+                    file.flush()
+                    os.fsync(file.fileno())
             os.link(temporary, path)
         finally:
             self.remove_path(temporary)
-        _sync_directory(directory)
+        if durable:
+            _sync_directory(directory)
 
     def names(self, directory: str = "") -> list[str]:
         """Names of the files in a directory below the root, sorted, without unfinished ones; [] when there is none."""

@@ -25,6 +25,9 @@ PIN_TIMEOUT_S: Final = 3600.0
 
 PINS: Final = "pins"
 
+CHANGELOGS: Final = "changelogs"
+"""Directory of the changes of views, and of the stages between them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Collected:
@@ -55,7 +58,7 @@ def collect(
         return Collected(0, 0)
     keep = set(numbers[-kept:]) | pinned(files, clock)
     manifests = [store.read(number) for number in numbers if number in keep]
-    directories = {"changelogs", *_directories(manifests)}
+    directories = {CHANGELOGS, *_directories(manifests)}
     named = set().union(*(manifest.run_paths() for manifest in manifests), *(changelog_paths(m) for m in manifests))
     dropped = [number for number in numbers if number not in keep]
     known: set[str] = set()
@@ -74,7 +77,7 @@ def collect(
 
 def changelog_paths(manifest: Manifest) -> set[str]:
     """Files of changes that sinks may still have to deliver."""
-    return {path for entries in manifest.changelogs.values() for entry in entries for path in entry["paths"]}
+    return {file["path"] for entries in manifest.changelogs.values() for entry in entries for file in entry["files"]}
 
 
 def pinned(files: StateFiles, clock: Clock) -> set[int]:

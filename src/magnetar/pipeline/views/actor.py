@@ -1,0 +1,169 @@
+"""What one parallel unit does in one stage of an epoch: read its slices, apply the operator, write runs and changes.
+
+Everything it needs is in the task it is given, all it leaves behind are files that no manifest names yet; the driver commits what it
+reports or forgets it. It may therefore run twice, or half.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+os.environ.setdefault("POLARS_MAX_THREADS", "1")  # units are the threads; must be said before polars is imported
+
+import polars as pl
+import pyarrow as pa
+
+from magnetar.pipeline.errors import StateSchemaError
+from magnetar.pipeline.operators.changelog import CHANGE, UPDATE_BEFORE
+from magnetar.pipeline.operators.changelog import DELETE as CHANGE_DELETE
+from magnetar.pipeline.operators.operator import (
+    EpochContext,
+    Operator,
+    OperatorResult,
+    keys_to_read,
+    rows_to_write,
+)
+from magnetar.pipeline.operators.stored_rows import puts_and_deletes
+from magnetar.pipeline.state import compaction, vnode_set
+from magnetar.pipeline.state.compaction import Merge
+from magnetar.pipeline.state.files import StateFiles
+from magnetar.pipeline.state.manifest import TableState
+from magnetar.pipeline.state.reader import read_slices
+from magnetar.pipeline.state.run import RunInfo, write_run
+from magnetar.pipeline.state.table import VNODE, StateTable, as_frame
+from magnetar.pipeline.views.changelog_files import ChangelogFile, write_changes
+
+
+@dataclass(frozen=True, slots=True)
+class InputColumns:
+    """How one input of the operator arrives: its columns, and those that its rows have to be sorted by."""
+
+    schema: pa.Schema
+    ordered_by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UnitTask:
+    """One stage of one epoch, the same for all units. `tables`: as of the pinned manifest.
+
+    `vnodes[i]`: the vnodes of the unit `units[i]`, which is the task with the index i. `view`: the table that keeps the output's rows,
+    where the operator does not itself. `changes`: whether anybody reads them; `durable`: after the epoch as well.
+    """
+
+    root: str
+    options: Mapping[str, Any]
+    context: EpochContext
+    units: tuple[str, ...]
+    vnodes: tuple[tuple[int, ...], ...]
+    inputs: Mapping[str, InputColumns]
+    operator: Operator
+    tables: Mapping[int, TableState]
+    view: StateTable | None
+    changes: bool
+    durable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TableChange:
+    """What a unit did to a table: a new run with its changes, and a merge of older ones."""
+
+    run: RunInfo | None = None
+    merge: Merge | None = None
+    merged: RunInfo | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UnitResult:
+    """All that the driver is told. `rows_in`, `rows_changed`: changes taken and given; `seconds` by phase."""
+
+    unit: str
+    rows_in: int
+    rows_changed: int
+    tables: Mapping[int, TableChange]
+    changelog: ChangelogFile | None
+    counters: Mapping[str, int]
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+
+def run_unit(task: UnitTask, index: int, deltas: Mapping[str, pa.Table]) -> UnitResult:
+    """`deltas`: the changes of each input with `_vnode` and `_change`. Raises StateSchemaError for a row of another unit."""
+    started = perf_counter()
+    files = StateFiles(task.root, dict(task.options))
+    held = task.vnodes[index]
+    frames = {name: _delta(task, name, held, rows) for name, rows in deltas.items()}
+    slices = {}
+    for table_id, keys in task.operator.keys_needed(frames, task.context).items():
+        state = task.tables[table_id]
+        slices[table_id] = read_slices(files, state, held, keys_to_read(state.table, keys))
+    read = perf_counter()
+    result = task.operator.apply(slices, frames, task.context)
+    writes = dict(result.writes)
+    if task.view is not None:
+        writes[task.view.table_id] = materialized(task.view, result)
+    applied = perf_counter()
+    tables = {
+        table_id: _written(files, task.tables[table_id], held, rows, task.context.epoch)
+        for table_id, rows in writes.items()
+    }
+    changelog = None
+    if task.changes and result.changelog.height:
+        schema = task.operator.output_schema
+        changelog = write_changes(
+            files, task.context.epoch, task.units[index], result.changelog, schema, durable=task.durable
+        )
+    return UnitResult(
+        unit=task.units[index],
+        rows_in=sum(rows.num_rows for rows in deltas.values()),
+        rows_changed=result.changelog.height,
+        tables=tables,
+        changelog=changelog,
+        counters=dict(result.counters),
+        seconds={"read": read - started, "apply": applied - read, "write": perf_counter() - applied},
+    )
+
+
+def materialized(table: StateTable, result: OperatorResult) -> pl.DataFrame:
+    """What the table of a view has to be told of an operator's changes: the rows after them."""
+    removes = pl.col(CHANGE).is_in([UPDATE_BEFORE, CHANGE_DELETE])
+    columns = table.schema.names
+    puts, gone = result.changelog.filter(~removes), result.changelog.filter(removes)
+    return puts_and_deletes(puts.select(columns), gone.select(columns), table.key)
+
+
+def _delta(task: UnitTask, name: str, held: tuple[int, ...], rows: pa.Table) -> pl.DataFrame:
+    frame = as_frame(rows)
+    present = frame[VNODE].unique().to_list()
+    if strangers := set(present).difference(held):
+        raise StateSchemaError(
+            f"a row of vnode {min(strangers, key=str)} came to the wrong unit; its vnodes are {held}"
+        )
+    order = task.inputs[name].ordered_by
+    return frame.drop(VNODE) if not order else frame.drop(VNODE).sort(order, nulls_last=False, maintain_order=True)
+
+
+def _written(
+    files: StateFiles, state: TableState, held: tuple[int, ...], writes: pl.DataFrame, epoch: int
+) -> TableChange:
+    bits = vnode_set.of(held)
+    merge = compaction.plan(state.runs, bits)
+    merged = compaction.run_merge(files, state, merge) if merge is not None else None
+    run = None
+    if writes.height:
+        rows = rows_to_write(state.table, writes)
+        if not rows[VNODE].is_in(list(held)).all():
+            raise StateSchemaError(f"table {state.table.name}: a unit would write rows of another one's vnodes")
+        run = write_run(files, state.table, rows, level=0, oldest=epoch, newest=epoch, vnode_bits=bits)
+    return TableChange(run, merge, merged)
+
+
+def apply_changes(state: TableState, changes: list[TableChange]) -> TableState:
+    """The table after what its units did; merges first, as their runs are older."""
+    runs = state.runs
+    for change in changes:
+        if change.merge is not None and change.merged is not None:
+            runs = compaction.replace_runs(runs, change.merge, change.merged)
+    return TableState(state.table, (*runs, *(change.run for change in changes if change.run is not None)))

@@ -1,0 +1,220 @@
+"""The driver of a pipeline: one streaming query over all of its sources, an epoch a batch, the manifest as the only truth.
+
+Starting claims the pipeline, so that an older driver cannot commit any more (`DriverFencedError` there), and writes down where the sources
+stand before anything is read. A batch that the manifest has already is passed over. Everything else that an epoch needs is in the
+manifest before it; a driver that dies leaves files that no manifest names.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as F
+
+from magnetar.base.clock import Clock
+from magnetar.hashing.mapping import VnodeMapping
+from magnetar.pipeline.state import gc
+from magnetar.pipeline.state.files import StateFiles
+from magnetar.pipeline.state.manifest import Manifest, ManifestStore
+from magnetar.pipeline.views.checkpoint import GENERATION, Checkpoint
+from magnetar.pipeline.views.epoch import Batch, EpochRunner
+from magnetar.pipeline.views.failures import told
+from magnetar.pipeline.views.program import Program
+from magnetar.pipeline.views.progress import EpochReport
+from magnetar.pipeline.views.sources import SOURCE, Sources
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+TRIGGER_S: Final = 0.5
+"""Between the beginnings of two epochs at least; an epoch that takes longer is followed at once."""
+
+POLL_S: Final = 1
+"""How often a driver looks for requests while no batch comes."""
+
+EPOCHS_PER_COLLECTION: Final = 10
+"""Unneeded files are collected each so many epochs: up to twice as many manifests as are kept may be there."""
+
+OnEpoch = Callable[[EpochReport], None]
+
+
+class Driver:
+    """Runs one pipeline until it is stopped or fenced. `request_stop` and `rescale` may be called from any thread."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        files: StateFiles,
+        clock: Clock,
+        program: Program,
+        sources: Sources,
+        *,
+        on_epoch: OnEpoch | None = None,
+        trigger_s: float = TRIGGER_S,
+    ) -> None:
+        self._spark = spark
+        self._files = files
+        self._clock = clock
+        self._program = program
+        self._sources = sources
+        self._on_epoch = on_epoch
+        self._trigger_s = trigger_s
+        self._store = ManifestStore(files, clock)
+        self._runner = EpochRunner(files, self._store, program)
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._units: int | None = None
+        self._failure: BaseException | None = None
+        self._manifest: Manifest | None = None
+        self._checkpoint: Checkpoint | None = None
+
+    @property
+    def manifest(self) -> Manifest:
+        """The last one that this driver committed."""
+        assert self._manifest is not None, "the driver has not been started"
+        return self._manifest
+
+    def start(self, units: int, views: Mapping[str, Any] | None = None) -> Manifest:
+        """Claim the pipeline. `units`: of a pipeline that has never run; `views`: what the manifest is to say of the catalog."""
+        first = Manifest(0, 0, 0, -1, VnodeMapping.even(units).to_json())
+        claimed = self._store.claim(first)
+        generation = int(claimed.views.get(GENERATION, 0)) + 1
+        positions = {
+            name: self._sources.positions(source, claimed.sources.get(name))
+            for name, source in self._program.sources.items()
+        }
+        self._manifest = self._store.commit(
+            claimed.next(
+                batch_id=-1,
+                sources=positions,
+                views={**claimed.views, **(views or {}), GENERATION: generation},
+            )
+        )
+        for name, source in self._program.sources.items():
+            self._sources.acknowledge(source, positions[name])
+        self._checkpoint = Checkpoint(self._checkpoints(), generation, list(self._program.sources))
+        self._checkpoint.create()
+        return self._manifest
+
+    def run(self, *, once: bool = False) -> None:
+        """Until `request_stop`, or with `once` until everything is read that was there at the start. After `start`.
+
+        Raises DriverFencedError when another driver has taken over, and what an epoch failed with.
+        """
+        self._spark.conf.set("spark.sql.adaptive.enabled", "false")  # a task's index is its unit
+        query = self._query(once)
+        try:
+            while not query.awaitTermination(POLL_S):
+                if self._stop.is_set():
+                    break
+                if self._lock.acquire(blocking=False):
+                    try:
+                        self._idle()
+                    finally:
+                        self._lock.release()
+        except Exception as error:
+            raise self._failed(error) from error
+        finally:
+            with self._lock:  # no epoch is half way
+                query.stop()
+        if self._failure is not None:
+            raise self._failed(self._failure)
+        if once:
+            self._idle()
+
+    def request_stop(self) -> None:
+        """After the epoch that is running, if any."""
+        self._stop.set()
+
+    def rescale(self, units: int) -> None:
+        """From the next epoch on; the last request counts."""
+        self._units = units
+
+    def close(self) -> None:
+        self._sources.close()
+
+    def _query(self, once: bool) -> StreamingQuery:
+        assert self._checkpoint is not None
+        frame = self._sources.stream(self._spark, self._program.sources, self.manifest.sources)
+        writer = frame.writeStream.foreachBatch(self._batch).option("checkpointLocation", str(self._checkpoint.path))
+        if once:
+            return writer.trigger(availableNow=True).start()
+        return writer.trigger(processingTime=f"{round(self._trigger_s * 1000)} milliseconds").start()
+
+    def _batch(self, frame: DataFrame, batch_id: int) -> None:
+        """Called by the streaming engine, in a thread of its own."""
+        with self._lock:
+            if self._stop.is_set():
+                return
+            try:
+                self.batch(frame, batch_id)
+            except BaseException as error:
+                self._failure = error
+                raise
+
+    def batch(self, frame: DataFrame, batch_id: int) -> None:
+        """One micro-batch as one epoch, unless the manifest has it."""
+        if self.manifest.batch_id >= batch_id:
+            return
+        assert self._checkpoint is not None
+        offsets = self._checkpoint.offsets(batch_id)
+        moved = [name for name, at in offsets.items() if at != self.manifest.sources.get(name)]
+        kept = self._is_read_twice(moved)
+        if kept:
+            frame = frame.persist()
+        try:
+            frames = {name: self._rows(frame, name) for name in moved}
+            self._epoch(frame.sparkSession, Batch(batch_id, self._now_us(), frames, offsets))
+        finally:
+            if kept:
+                frame.unpersist()
+
+    def _epoch(self, spark: SparkSession, batch: Batch) -> None:
+        mapping = self._mapping()
+        self._manifest, report = self._runner.run(spark, self.manifest, batch, mapping)
+        self._units = None if self._units == len(mapping.units) else self._units
+        for name, source in self._program.sources.items():
+            self._sources.acknowledge(source, self.manifest.sources[name])
+        if self.manifest.epoch % EPOCHS_PER_COLLECTION == 0:
+            gc.collect(self._files, self._clock)
+        if self._on_epoch is not None:
+            self._on_epoch(report)
+
+    def _idle(self) -> None:
+        """What is to be done without rows: close windows whose time has come, change the number of units."""
+        mapping = self._mapping()
+        if self._runner.is_settled(self.manifest) and mapping.to_json() == self.manifest.mapping:
+            return
+        self._epoch(self._spark, Batch(self.manifest.batch_id, self._now_us()))
+
+    def _mapping(self) -> VnodeMapping:
+        mapping = VnodeMapping.from_json(self.manifest.mapping)
+        if self._units is None or self._units == len(mapping.units):
+            return mapping
+        return mapping.rescale(self._units)
+
+    def _rows(self, frame: DataFrame, name: str) -> DataFrame:
+        if len(self._program.sources) > 1:
+            frame = frame.filter(F.col(SOURCE) == name).drop(SOURCE)
+        return self._sources.decoded(frame, self._program.sources[name])
+
+    def _is_read_twice(self, moved: list[str]) -> bool:
+        return len(self._program.sources) > 1 or any(self._program.readers.get(name, 0) > 1 for name in moved)
+
+    def _now_us(self) -> int:
+        """Never before the last epoch's, whatever the clock does."""
+        return max(self._clock.now_ms(), self.manifest.created_ms) * 1000
+
+    def _checkpoints(self) -> Path:
+        if self._files.local:
+            return Path(self._files.path("checkpoint"))
+        return Path(mkdtemp(prefix="magnetar-checkpoint-"))
+
+    def _failed(self, error: BaseException) -> BaseException:
+        """The error of the epoch rather than what the streaming engine made of it."""
+        return told(self._failure if self._failure is not None else error)

@@ -1,0 +1,219 @@
+"""One epoch: the changes of all sources through all views, committed as one manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final
+
+from magnetar.hashing.mapping import VnodeMapping, diff
+from magnetar.pipeline.operators.operator import EpochContext
+from magnetar.pipeline.state.files import StateFiles
+from magnetar.pipeline.state.manifest import Manifest, ManifestStore, TableState
+from magnetar.pipeline.views import watermarks
+from magnetar.pipeline.views.actor import InputColumns, UnitResult, UnitTask, apply_changes
+from magnetar.pipeline.views.changelog_files import ChangelogFile
+from magnetar.pipeline.views.observed import Observed
+from magnetar.pipeline.views.program import Program, materializes
+from magnetar.pipeline.views.progress import EpochReport
+from magnetar.pipeline.views.stage_job import changes_frame, run_stage, spark_schema
+from magnetar.pipeline.views.stages import Feed, Stage, ViewPlan
+from magnetar.pipeline.views.steps import apply_feed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+BEFORE: Final = "watermarks_before_us"
+"""In a manifest's `views`: the watermarks that the epoch before had."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What goes into an epoch. `frames`: decoded rows of the sources that have any; `offsets`: of all sources, after it.
+
+    `batch_id`: the streaming engine's, or the manifest's own for an epoch without a batch.
+    """
+
+    batch_id: int
+    time_us: int
+    frames: Mapping[str, DataFrame] = field(default_factory=dict)
+    offsets: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class _Work:
+    """What has come of an epoch so far."""
+
+    tables: dict[int, TableState]
+    changes: dict[str, list[ChangelogFile]] = field(default_factory=dict)
+    schemas: dict[str, str] = field(default_factory=dict)
+    rows_changed: dict[str, int] = field(default_factory=dict)
+    counters: dict[str, int] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+class EpochRunner:
+    """Runs epochs one after another; holds nothing but the program. Whatever fails leaves the last manifest as it was."""
+
+    def __init__(self, files: StateFiles, store: ManifestStore, program: Program) -> None:
+        self._files = files
+        self._store = store
+        self._program = program
+
+    def run(
+        self, spark: SparkSession, manifest: Manifest, batch: Batch, mapping: VnodeMapping
+    ) -> tuple[Manifest, EpochReport]:
+        """The manifest committed. `mapping`: the one to work with, which may be a new one. Raises DriverFencedError."""
+        started = perf_counter()
+        work = _Work(dict(manifest.tables))
+        observed = Observed(self._program, batch.frames)
+        for plan in self._program.plans:
+            for stage in plan.stages:
+                context = self._context(manifest, stage, batch)
+                self._stage(spark, manifest, plan, stage, observed.frames, context, mapping, work)
+        worked = perf_counter()
+        seen = observed.watermarks_us()
+        following = manifest.next(
+            epoch=manifest.epoch + 1,
+            batch_id=batch.batch_id,
+            mapping=mapping.to_json(),
+            tables=work.tables,
+            sources={**manifest.sources, **batch.offsets},
+            watermarks_us=watermarks.advanced(manifest.watermarks_us, seen),
+            views={**manifest.views, BEFORE: dict(manifest.watermarks_us)},
+            changelogs=self._changelogs(manifest, work),
+        )
+        committed = self._store.commit(following)
+        done = perf_counter()
+        self._forget(work)
+        seconds = {**work.seconds, "work": worked - started, "commit": done - worked, "total": done - started}
+        report = self._report(manifest, committed, mapping, work, observed.rows(), seconds)
+        return committed, report
+
+    def is_settled(self, manifest: Manifest) -> bool:
+        """Whether an epoch without rows would change nothing: no window waits to be closed."""
+        before = manifest.views.get(BEFORE, {})
+        return all(
+            watermarks.is_settled(stage.watermarks, manifest.watermarks_us, before)
+            for plan in self._program.plans
+            for stage in plan.stages
+        )
+
+    def _context(self, manifest: Manifest, stage: Stage, batch: Batch) -> EpochContext:
+        before = manifest.views.get(BEFORE, {})
+        return watermarks.context(manifest.epoch + 1, batch.time_us, stage.watermarks, manifest.watermarks_us, before)
+
+    def _stage(
+        self,
+        spark: SparkSession,
+        manifest: Manifest,
+        plan: ViewPlan,
+        stage: Stage,
+        sources: Mapping[str, DataFrame],
+        context: EpochContext,
+        mapping: VnodeMapping,
+        work: _Work,
+    ) -> None:
+        fed: list[tuple[Feed, DataFrame]] = []
+        for feed in stage.feeds:
+            frame = sources.get(feed.origin)
+            if feed.origin in work.changes:
+                frame = changes_frame(spark, self._files, work.changes[feed.origin], work.schemas[feed.origin])
+            if frame is not None:
+                fed.append((feed, apply_feed(frame, feed, context.now_us)))
+        if not fed and context.watermark_us == context.previous_watermark_us:
+            return
+        task = self._task(manifest, plan, stage, context, mapping)
+        results = run_stage(spark, stage, fed, mapping, task)
+        self._take(plan, stage, results, work)
+
+    def _task(
+        self, manifest: Manifest, plan: ViewPlan, stage: Stage, context: EpochContext, mapping: VnodeMapping
+    ) -> UnitTask:
+        view = plan.table if materializes(plan, stage) else None
+        tables = [*stage.operator.state_tables(), *([view] if view is not None else [])]
+        last = stage is plan.stages[-1]
+        readers = self._program.readers
+        durable = last and self._program.keeps_changes(plan.name)
+        return UnitTask(
+            root=self._files.root_url,
+            options=self._files.options,
+            context=context,
+            units=mapping.units,
+            vnodes=tuple(tuple(mapping.vnodes_of(unit)) for unit in mapping.units),
+            inputs={feed.input: InputColumns(feed.schema, feed.ordered_by) for feed in stage.feeds},
+            operator=stage.operator,
+            tables={table.table_id: manifest.tables.get(table.table_id, TableState(table)) for table in tables},
+            view=view,
+            changes=durable or stage.stage_id in readers or (last and plan.name in readers),
+            durable=durable,
+        )
+
+    def _take(self, plan: ViewPlan, stage: Stage, results: Sequence[UnitResult], work: _Work) -> None:
+        known = self._program.tables
+        for table_id in {table_id for result in results for table_id in result.tables}:
+            state = work.tables.get(table_id, TableState(known[table_id]))
+            changes = [result.tables[table_id] for result in results if table_id in result.tables]
+            work.tables[table_id] = apply_changes(state, changes)
+        last = stage is plan.stages[-1]
+        changelog = [result.changelog for result in results if result.changelog is not None]
+        for origin in (stage.stage_id, *((plan.name,) if last else ())):
+            if changelog:
+                work.changes[origin] = changelog
+                work.schemas[origin] = spark_schema(stage.operator.output_schema)
+        if last:
+            work.rows_changed[plan.name] = sum(result.rows_changed for result in results)
+        for result in results:
+            for name, count in result.counters.items():
+                work.counters[name] = work.counters.get(name, 0) + count
+        for phase in ("read", "apply", "write"):
+            spent = max((result.seconds.get(phase, 0.0) for result in results), default=0.0)
+            work.seconds[phase] = work.seconds.get(phase, 0.0) + spent
+
+    def _changelogs(self, manifest: Manifest, work: _Work) -> dict[str, Any]:
+        """Those that sinks have not delivered, with this epoch's."""
+        found = {name: list(entries) for name, entries in manifest.changelogs.items()}
+        for plan in self._program.plans:
+            if self._program.keeps_changes(plan.name) and plan.name in work.changes:
+                files = [file.describe() for file in work.changes[plan.name]]
+                found.setdefault(plan.name, []).append({"epoch": manifest.epoch + 1, "files": files})
+        return found
+
+    def _forget(self, work: _Work) -> None:
+        """Changes that only the epoch itself needed."""
+        kept = {
+            file.path
+            for plan in self._program.plans
+            if self._program.keeps_changes(plan.name)
+            for file in work.changes.get(plan.name, [])
+        }
+        for path in {file.path for files in work.changes.values() for file in files} - kept:
+            self._files.remove(path)
+
+    def _report(
+        self,
+        before: Manifest,
+        after: Manifest,
+        mapping: VnodeMapping,
+        work: _Work,
+        rows_in: int,
+        seconds: Mapping[str, float],
+    ) -> EpochReport:
+        previous = VnodeMapping.from_json(before.mapping)
+        return EpochReport(
+            epoch=after.epoch,
+            batch_id=after.batch_id,
+            rows_in=rows_in,
+            rows_changed={plan.name: work.rows_changed.get(plan.name, 0) for plan in self._program.plans},
+            duration_s=dict(seconds),
+            units=len(mapping.units),
+            state_bytes=state_bytes(after.tables.values()),
+            vnodes_moved=len(diff(previous, mapping)),
+            counters=dict(work.counters),
+        )
+
+
+def state_bytes(tables: Iterable[TableState]) -> int:
+    """Of all runs that count, with what they hold twice."""
+    return sum(run.size_bytes for state in tables for run in state.runs)

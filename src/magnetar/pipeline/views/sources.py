@@ -1,0 +1,119 @@
+"""Sources as a driver sees them: rows as a stream or a range, positions, and the broker told of what is finished."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from magnetar.pipeline.connect.acknowledge import Acknowledger
+from magnetar.pipeline.connect.broker import Topics
+from magnetar.pipeline.connect.columns import full_schema
+from magnetar.pipeline.connect.offsets import EARLIEST, from_document, to_document
+from magnetar.pipeline.connect.options import ReadOptions, read_options
+from magnetar.pipeline.sql.statements import CreateSource
+from magnetar.pipeline.views.source_frame import decode, raw_columns
+from magnetar.pipeline.views.source_options import reader_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SOURCE: Final = "_source"
+"""Which source a row of the one query is from, where there are several."""
+
+_OWN: Final = ("startingoffsets", "startingtime", "predefinedsubscription", "subscriptionprefix")
+"""Options that say where a pipeline begins and what it tells the broker; the manifest does so afterwards."""
+
+Positions = Mapping[str, Any]
+"""Offsets of a source as its manifest holds them."""
+
+
+class Sources(Protocol):
+    """Where the rows of a pipeline come from."""
+
+    def positions(self, source: CreateSource, known: Positions | None) -> dict[str, Any]:
+        """Where reading goes on: `known`, and what has come since at its beginning; without `known` where the options say."""
+        ...
+
+    def stream(
+        self, spark: SparkSession, sources: Mapping[str, CreateSource], start: Mapping[str, Positions]
+    ) -> DataFrame:
+        """All sources as one stream, in this order, from these positions; with SOURCE when there are several."""
+        ...
+
+    def range(self, spark: SparkSession, source: CreateSource, start: Positions, end: Positions) -> DataFrame:
+        """The rows between two positions of a source, decoded."""
+        ...
+
+    def decoded(self, raw: DataFrame, source: CreateSource) -> DataFrame:
+        """A source's rows of a batch of the stream: its columns, `_row_id` and `_change`."""
+        ...
+
+    def acknowledge(self, source: CreateSource, positions: Positions) -> None:
+        """Everything before them is finished for good."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class TopicSources:
+    """Topics of a broker. A source without a subscription of its own gets `magnetar-PIPELINE-SOURCE`: what is not read is kept for it."""
+
+    def __init__(self, pipeline: str) -> None:
+        self._pipeline = pipeline
+        self._acknowledgers: dict[str, Acknowledger] = {}
+
+    def positions(self, source: CreateSource, known: Positions | None) -> dict[str, Any]:
+        topics = Topics(self._options(source))
+        try:
+            names = topics.partitions()
+            if known is None:
+                return to_document(topics.starts(names, "latest"))
+            return to_document({name: EARLIEST for name in names} | from_document(known))
+        finally:
+            topics.close()
+
+    def stream(
+        self, spark: SparkSession, sources: Mapping[str, CreateSource], start: Mapping[str, Positions]
+    ) -> DataFrame:
+        needed = {column for source in sources.values() for column in raw_columns(source)}
+        schema = StructType([field for field in full_schema().fields if field.name in needed])
+        frames = []
+        for name, source in sources.items():
+            options = {"startingOffsets": json.dumps(start[name]) if start[name] else "earliest"}
+            reader = spark.readStream.format("magnetar").schema(schema)
+            frame = reader.options(**self._reading(source), **options).load()
+            frames.append(frame.withColumn(SOURCE, F.lit(name)) if len(sources) > 1 else frame)
+        return reduce(lambda left, right: left.unionByName(right), frames)
+
+    def range(self, spark: SparkSession, source: CreateSource, start: Positions, end: Positions) -> DataFrame:
+        needed = raw_columns(source)
+        schema = StructType([field for field in full_schema().fields if field.name in needed])
+        options = {"startingOffsets": json.dumps(dict(start)), "endingOffsets": json.dumps(dict(end))}
+        reader = spark.read.format("magnetar").schema(schema)
+        return self.decoded(reader.options(**self._reading(source), **options).load(), source)
+
+    def decoded(self, raw: DataFrame, source: CreateSource) -> DataFrame:
+        return decode(raw, source)
+
+    def acknowledge(self, source: CreateSource, positions: Positions) -> None:
+        if source.name not in self._acknowledgers:
+            options = self._options(source)
+            name = options.subscription or f"magnetar-{self._pipeline}-{source.name}"
+            self._acknowledgers[source.name] = Acknowledger(options.connection, name)
+        self._acknowledgers[source.name].acknowledge(from_document(positions))
+
+    def close(self) -> None:
+        for acknowledger in self._acknowledgers.values():
+            acknowledger.close()
+        self._acknowledgers.clear()
+
+    def _options(self, source: CreateSource) -> ReadOptions:
+        return read_options(reader_options(source))
+
+    def _reading(self, source: CreateSource) -> dict[str, str]:
+        return {name: value for name, value in reader_options(source).items() if name.lower() not in _OWN}

@@ -1,0 +1,93 @@
+"""One stage of one epoch as one Spark job: the feeds' rows to the units that hold their vnodes, and what the units report."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from functools import reduce
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F
+
+from magnetar.hashing.mapping import VnodeMapping
+from magnetar.pipeline.sql.plan import Named
+from magnetar.pipeline.state.files import StateFiles
+from magnetar.pipeline.views.actor import UnitResult, UnitTask
+from magnetar.pipeline.views.changelog_files import ChangelogFile, change_schema
+from magnetar.pipeline.views.stages import Feed, Stage, quoted
+from magnetar.pipeline.views.worker import INPUT_PREFIX, RESULT, changes_function, unit_function
+from magnetar.pipeline.vnodes import UNIT, VNODE, vnode
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_FILE: Final = "file"
+
+
+def run_stage(
+    spark: SparkSession, stage: Stage, fed: Sequence[tuple[Feed, DataFrame]], mapping: VnodeMapping, task: UnitTask
+) -> list[UnitResult]:
+    """`fed`: what `apply_feed` gives, of the feeds that have any. One result a unit, in the order of units.
+
+    One shuffle, whatever the number of inputs.
+    """
+    units = len(mapping.units)
+    inputs = tuple(dict.fromkeys(feed.input for feed, _ in fed))
+    placed = [_input_rows([pair for pair in fed if pair[0].input == name], mapping) for name in inputs]
+    if not placed:  # only time goes on: a task a unit, whose row means nothing
+        sent = spark.range(0, units, 1, units).withColumnRenamed("id", UNIT).repartitionById(units, F.col(UNIT))
+    elif len(placed) == 1:
+        sent = placed[0].repartitionById(units, F.col(UNIT))
+        sent = sent.drop(UNIT) if stage.preaggregate is None else _aggregated(sent, stage.preaggregate, fed[0][0])
+    else:
+        tagged = [_tagged(frame, place) for place, frame in enumerate(placed)]
+        rows = reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), tagged)
+        sent = rows.repartitionById(units, F.col(UNIT)).drop(UNIT)
+    found = sent.mapInArrow(unit_function(pickled(task), inputs), f"{RESULT} binary").collect()
+    return [pickle.loads(row[0]) for row in found]
+
+
+def changes_frame(
+    spark: SparkSession, files: StateFiles, changelog: Sequence[ChangelogFile], columns: str
+) -> DataFrame:
+    """The changes in these files, one task for each. `columns`: what `spark_schema` says."""
+    rows = spark.createDataFrame([(bytearray(pickle.dumps(file)),) for file in changelog], f"{_FILE} binary")
+    spread = rows.repartition(len(changelog)) if len(changelog) > 1 else rows.coalesce(1)
+    return spread.mapInArrow(changes_function(files.root_url, files.options), columns)
+
+
+def spark_schema(schema: object) -> str:
+    """A pyarrow schema of rows as Spark writes the columns of their changes."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return ", ".join(
+        f"{quoted(field.name)} {field.dataType.simpleString()}" for field in from_arrow_schema(change_schema(schema))
+    )
+
+
+def pickled(task: UnitTask) -> bytes:
+    """Operators may hold functions."""
+    from pyspark import cloudpickle
+
+    data: bytes = cloudpickle.dumps(task)  # type: ignore[no-untyped-call]
+    return data
+
+
+def _input_rows(fed: Sequence[tuple[Feed, DataFrame]], mapping: VnodeMapping) -> DataFrame:
+    """All rows of one input with `_vnode` and the index of the unit, which has to be a column: Spark would hash an expression anew."""
+    frame = reduce(lambda left, right: left.unionByName(right), [frame for _, frame in fed])
+    place_by = fed[0][0].place_by
+    number = vnode(frame, *place_by, count=mapping.vnodes) if place_by else F.lit(0)
+    return frame.withColumn(VNODE, number).withColumn(UNIT, F.expr(f"get({mapping.sql_array()}, {VNODE})"))
+
+
+def _aggregated(sent: DataFrame, aggregates: Sequence[Named], feed: Feed) -> DataFrame:
+    """Partial results of each group, in the unit and without another shuffle, as the unit is one of the grouping columns."""
+    columns = [F.col(quoted(name)) for name in (UNIT, VNODE, *feed.place_by)]
+    return sent.groupBy(*columns).agg(*(F.expr(each.sql).alias(each.name) for each in aggregates)).drop(UNIT)
+
+
+def _tagged(frame: DataFrame, place: int) -> DataFrame:
+    """The rows of one of several inputs as a struct in a column of their own."""
+    columns = [F.col(quoted(name)) for name in frame.columns if name != UNIT]
+    return frame.select(F.col(UNIT), F.struct(*columns).alias(f"{INPUT_PREFIX}{place}"))

@@ -1,0 +1,93 @@
+"""What Spark runs in its Python workers. Imports little: the task it unpacks brings what it needs."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from magnetar.pipeline.views.changelog_files import ChangelogFile
+
+RESULT: Final = "result"
+"""The only column of what a unit's task returns: a pickled UnitResult."""
+
+INPUT_PREFIX: Final = "_in"
+"""Columns of a stage with several inputs: `_in0`, `_in1`, ... are structs, of which a row has one."""
+
+_frozen = False
+
+
+def unit_function(task: bytes, inputs: tuple[str, ...]) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """For `mapInArrow`: one task's rows in, one row out. `task`: a pickled UnitTask."""
+
+    def run(batches: Iterator[Any]) -> Iterator[Any]:
+        from pyspark import TaskContext
+
+        prepare()
+        from magnetar.pipeline.views.actor import run_unit
+
+        context = TaskContext.get()
+        assert context is not None
+        unpacked = pickle.loads(task)
+        deltas = _deltas(list(batches), inputs)
+        freeze()
+        result = run_unit(unpacked, context.partitionId(), deltas)
+        yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(result)], pa.binary())], names=[RESULT])
+
+    return run
+
+
+def changes_function(root: str, options: dict[str, Any]) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """For `mapInArrow`: rows with a pickled ChangelogFile in, its changes out."""
+
+    def run(batches: Iterator[Any]) -> Iterator[Any]:
+        prepare()
+        from magnetar.pipeline.state.files import StateFiles
+        from magnetar.pipeline.views.changelog_files import read_changes
+
+        files = StateFiles(root, options)
+        for batch in batches:
+            for packed in batch.column(0).to_pylist():
+                file: ChangelogFile = pickle.loads(packed)
+                yield from read_changes(files, file).to_batches()
+        freeze()
+
+    return run
+
+
+def prepare() -> None:
+    """Before polars is imported: units are the threads."""
+    os.environ.setdefault("POLARS_MAX_THREADS", "1")
+
+
+def freeze() -> None:
+    """Spark's daemon collects garbage after every task, 33 to 84 ms with our modules among what it looks at."""
+    global _frozen
+    if not _frozen:
+        gc.collect()
+        gc.freeze()
+        _frozen = True
+
+
+def _deltas(batches: list[Any], inputs: tuple[str, ...]) -> dict[str, pa.Table]:
+    if not batches or not inputs:
+        return {}
+    rows = pa.Table.from_batches(batches)
+    if len(inputs) == 1:
+        return {inputs[0]: rows}
+    found = {}
+    for place, name in enumerate(inputs):
+        column = f"{INPUT_PREFIX}{place}"
+        if column in rows.column_names:
+            mine = rows.filter(rows.column(column).is_valid())
+            fields = pa.Table.from_batches(
+                [pa.RecordBatch.from_struct_array(chunk) for chunk in mine.column(column).chunks],
+                pa.schema(list(mine.schema.field(column).type)),
+            )
+            found[name] = fields
+    return found
