@@ -20,9 +20,11 @@ from magnetar.admin.errors import (
     reason_of,
     status_of,
 )
+from magnetar.admin.redirects import redirect
 from magnetar.admin.routes import all_routes
 from magnetar.admin.routing import RouteTable
 from magnetar.broker.errors import AuthenticationError
+from magnetar.broker.namespaces.errors import NotOwnedError
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +55,10 @@ class AdminApp:
             call = Call(self._context, request, params)
             await authorize(call, route)
             return await route.handler(call)
+        except NotOwnedError as error:
+            if error.owner is not None:
+                return redirect(request, error.owner)
+            return failed(request.method, path, error)
         except Exception as error:
             if isinstance(error, MethodNotAllowedError) and request.method == "OPTIONS":
                 return Response(status_code=204, headers={"Allow": error.allowed})

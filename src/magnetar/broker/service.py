@@ -14,13 +14,14 @@ from magnetar.base.network import AsyncioNetwork, Listener, Network
 from magnetar.base.tasks import TaskScope
 from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.broker.auth.authorize import Security
+from magnetar.broker.bundle_moves import BundleMoves
 from magnetar.broker.compaction.topic_compaction import CompactionService
 from magnetar.broker.config import BrokerConfig
-from magnetar.broker.connection.context import BrokerContext, ProducerNames, PublishBudget
+from magnetar.broker.connection.context import BrokerContext, Destinations, ProducerNames, PublishBudget
 from magnetar.broker.connection.listener import ConnectionListener
 from magnetar.broker.dynamic_configuration import DynamicConfiguration
+from magnetar.broker.membership import ClusterView, Membership
 from magnetar.broker.namespaces.lookup import Lookup
-from magnetar.broker.namespaces.ownership import Ownership
 from magnetar.broker.namespaces.policies import EffectivePolicies
 from magnetar.broker.namespaces.registry import NamespaceRegistry
 from magnetar.broker.namespaces.topic_policies import topic_of_path
@@ -61,7 +62,8 @@ class Broker:
         rng: random.Random,
         network: Network | None = None,
     ) -> None:
-        """`network`: the way to other clusters. `config` names the ports that are really bound."""
+        """`network`: the way to other brokers and clusters, the operating system's by default. `config` names the ports that are
+        really bound."""
         self.config = config
         self.metadata = metadata
         self.clock = clock
@@ -76,8 +78,9 @@ class Broker:
         self.dynamic = DynamicConfiguration(metadata, config)
         self.namespaces = NamespaceRegistry(metadata, config)
         self.security = Security(config, self.namespaces, clock.now_ms, clock.monotonic_s)
-        self.ownership = Ownership(metadata, self.namespaces, config)
-        self.lookup = Lookup(metadata, self.namespaces, self.ownership, config)
+        self.cluster = ClusterView(metadata, self.namespaces, config, clock, rng, self._network)
+        self.ownership = self.cluster.ownership
+        self.lookup = Lookup(metadata, self.namespaces, self.ownership, self.cluster.finder)
 
     async def __aenter__(self) -> Broker:
         await self._scope.__aenter__()
@@ -124,8 +127,9 @@ class Broker:
         self.dynamic.applied = self._defaults_changed
         self.participants = TopicParticipants(self.topics)
         self.transactions = self._coordinators()
+        self.moves = self._bundle_moves()
         await self.namespaces.create_defaults()
-        await self.ownership.register_broker()
+        await self.cluster.leadership.__aenter__()
         self._unwatch = self.metadata.watch(self._metadata_changed)
         self.context = BrokerContext(
             config=self.config,
@@ -140,9 +144,12 @@ class Broker:
             security=self.security,
             transactions=self.transactions,
             participants=self.participants,
+            destinations=self._destinations,
         )
-        await self.transactions.start()
         self.connections = ConnectionListener(self.context)
+        self.membership = Membership(self.metadata, self.cluster, self.moves, self.connections, self.clock, self._scope)
+        await self.membership.join()
+        await self.transactions.start()
         Upkeep(self.topics, self.config, self.clock).start(self._scope)
         return self
 
@@ -154,12 +161,15 @@ class Broker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
+            await self.membership.leave()
             await self.connections.close()
             self._unwatch()
             await self.topics.close()
             await self.remote_clusters.close()
             await self.factory.close()
             self.namespaces.close()
+            self.cluster.close()
+            await self.cluster.leadership.__aexit__(None, None, None)
         finally:
             await self._scope.__aexit__(kind, error, trace)
 
@@ -219,6 +229,18 @@ class Broker:
             clock=self.clock,
             rng=self._rng,
             scheduler=asyncio.get_running_loop(),
+            scope=self._scope,
+        )
+
+    def _bundle_moves(self) -> BundleMoves:
+        self._destinations = Destinations()
+        return BundleMoves(
+            ownership=self.ownership,
+            brokers=self.cluster.brokers,
+            placement=self.cluster.placement,
+            topics=self.topics,
+            coordinators=self.transactions,
+            destinations=self._destinations,
             scope=self._scope,
         )
 

@@ -20,7 +20,7 @@ from magnetar.processes.composition import Composition
 from magnetar.processes.former_self import forget_former_broker
 from magnetar.processes.ledger_client import open_ledger_client
 from magnetar.processes.listeners import Listeners
-from magnetar.processes.metadata_access import end_with_session, open_metadata
+from magnetar.processes.metadata_access import open_metadata
 from magnetar.processes.serving import serve_until_told
 
 
@@ -43,7 +43,6 @@ class BrokerProcess(Composition):
         stack.push_async_callback(listeners.close)
         timeout_s = config.metadata_store_session_timeout_ms / 1000
         metadata = await open_metadata(config.metadata_store_url, timeout_s, clock, stack)
-        stack.callback(end_with_session(metadata, "the broker", self.fail))
         await initialize_cluster(metadata, rng)
         client, directory = await open_ledger_client(metadata, clock, rng, stack, config, options)
         settings = broker_config(config, listeners)

@@ -49,6 +49,17 @@ class ClusterProcesses:
         return self.cluster.plan.of_role(BROKER)[0].addresses[0]
 
     @property
+    def service_urls(self) -> str:
+        """Of all brokers, as clients take them: one after the other is tried."""
+        brokers = self.cluster.plan.of_role(BROKER)
+        return "pulsar://" + ",".join(each.addresses[0].removeprefix("pulsar://") for each in brokers)
+
+    def broker(self, name: str) -> tuple[str, str]:
+        """Service URL and admin URL of one broker."""
+        service_url, http_url = self.cluster.plan.find(name).addresses[:2]
+        return service_url, http_url
+
+    @property
     def http_url(self) -> str:
         """Of the first broker's admin API."""
         return self.cluster.plan.of_role(BROKER)[0].addresses[1]

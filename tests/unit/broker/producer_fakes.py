@@ -33,12 +33,16 @@ class NotingChannel:
         """Sequence id, ledger id, entry id."""
         self.refused: list[tuple[int, MagnetarError]] = []
         self.closed: list[int] = []
+        self.ignored: list[int] = []
 
     def receipt(self, producer_id: int, op: PublishOp) -> None:
         self.receipts.append((op.sequence_id, op.ledger_id, op.entry_id))
 
     def refuse(self, producer_id: int, op: PublishOp, error: MagnetarError) -> None:
         self.refused.append((op.sequence_id, error))
+
+    def ignore_producer(self, producer_id: int) -> None:
+        self.ignored.append(producer_id)
 
     def close_producer(self, producer_id: int) -> None:
         self.closed.append(producer_id)

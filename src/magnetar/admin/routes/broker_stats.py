@@ -35,7 +35,7 @@ async def topics(call: Call) -> Response:
     found: dict[str, dict[str, dict[str, dict[str, Any]]]] = {}
     for topic in call.broker.topics.loaded:
         name = topic.name
-        bundle = await call.broker.ownership.acquire(name)
+        bundle = (await call.broker.ownership.bundle_of(name)).range
         bundles = found.setdefault(str(name.namespace_name), {}).setdefault(bundle, {})
         bundles.setdefault(name.domain, {})[str(name)] = dict(topic.stats())
     return as_json(found)

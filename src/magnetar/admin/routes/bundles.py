@@ -10,15 +10,14 @@ from magnetar.admin.answers import as_json, done
 from magnetar.admin.call import Call
 from magnetar.admin.operation import FORCE, documented
 from magnetar.admin.policy_documents import StoredBundles
-from magnetar.admin.routes.namespaces import BUNDLES_MAX
 from magnetar.admin.routes.paths import NAMESPACE
 from magnetar.admin.routing import Route
 from magnetar.broker.errors import TopicNotFoundError
 from magnetar.broker.namespaces.bundles import bundle_of, halved, median
-from magnetar.broker.namespaces.errors import AlreadyExistsError, PreconditionFailedError
-from magnetar.broker.namespaces.policies import Document
+from magnetar.broker.namespaces.errors import AlreadyExistsError, NotOwnedError, PreconditionFailedError
+from magnetar.broker.namespaces.records import BundleName
+from magnetar.broker.namespaces.registry import bundle_place
 from magnetar.broker.naming import TopicName
-from magnetar.metadata import paths
 
 RANGE, TOPIC_COUNT = "range_equally_divide", "topic_count_equally_divide"
 ALGORITHMS = (RANGE, TOPIC_COUNT)
@@ -39,83 +38,82 @@ async def bundle_topics(call: Call, topics: list[TopicName]) -> list[TopicName]:
     if bundle is None:
         return topics
     boundaries = await call.broker.namespaces.boundaries(call.namespace)
-    _place(bundle, boundaries, str(call.namespace))
+    bundle_place(bundle, boundaries, str(call.namespace))
     return [topic for topic in topics if bundle_of(topic, boundaries) == bundle]
 
 
-def _place(bundle: str, boundaries: list[str], namespace: str) -> int:
-    """Index of a bundle's upper boundary. Raises PreconditionFailedError."""
-    for place, (low, high) in enumerate(pairwise(boundaries), 1):
-        if bundle == f"{low}_{high}":
-            return place
-    raise PreconditionFailedError(f"{bundle[:80]} is no bundle of {namespace}")
+async def _bundles(call: Call) -> list[BundleName]:
+    """The path's bundle, or every bundle of the namespace. Raises PreconditionFailedError for one that does not exist."""
+    name = call.namespace
+    await call.broker.namespaces.policies(name)
+    boundaries = await call.broker.namespaces.stored_boundaries(name)
+    if "bundle" in call.params:
+        bundle_place(call.params["bundle"], boundaries, str(name))
+        return [BundleName(name, call.params["bundle"])]
+    return [BundleName(name, f"{low}_{high}") for low, high in pairwise(boundaries)]
 
 
 @documented(query={"destinationBroker": str})
 async def unload(call: Call) -> Response:
-    """Close the loaded topics; clients reconnect by themselves. `destinationBroker` must be one that is there."""
-    name, broker = call.namespace, call.broker
-    await broker.namespaces.policies(name)
-    destination = call.query("destinationBroker")
-    if destination and destination not in await broker.metadata.children(paths.BROKERS_PATH):
+    """Close the loaded topics; clients go on by themselves, at `destinationBroker` if that is given. It must be one that is there."""
+    broker, destination = call.broker, call.query("destinationBroker")
+    bundles = await _bundles(call)
+    if destination and destination not in await broker.cluster.brokers.live():
         raise PreconditionFailedError(f"Broker {destination} is not available")
-    loaded = [topic.name for topic in broker.topics.loaded if topic.name.namespace_name == name]
-    await _unload(call, await bundle_topics(call, loaded))
+    for bundle in bundles:
+        if broker.ownership.serves(bundle):
+            await broker.moves.unload(bundle, destination)
+        elif "bundle" in call.params:
+            owner = await broker.cluster.finder.owner_of(bundle)
+            if owner is not None:
+                raise NotOwnedError(bundle, owner)
     return done()
-
-
-async def _unload(call: Call, topics: list[TopicName]) -> None:
-    for topic in topics:
-        try:
-            await call.broker.topics.unload(topic)
-        except TopicNotFoundError:
-            continue  # a non-persistent one that went by itself
 
 
 @documented(query={"splitAlgorithmName": str, "unload": bool})
 async def split(call: Call) -> Response:
-    """Two bundles out of one: in the middle of its range, or so that half of its topics are in each. `unload` closes its topics."""
-    name, broker, bundle = call.namespace, call.broker, call.params["bundle"]
-    await broker.namespaces.policies(name)
+    """Two bundles out of one: in the middle of its range, or so that half of its topics are in each. `unload`: both go elsewhere."""
+    broker, (bundle,) = call.broker, await _bundles(call)
     algorithm = call.query("splitAlgorithmName", RANGE) or RANGE
     if algorithm not in ALGORITHMS:
         raise PreconditionFailedError(
             f"Unsupported namespace bundle split algorithm, supported algorithms are {', '.join(ALGORITHMS)}"
         )
-    topics = await bundle_topics(call, await call.admin.partitioned.topics_of(name))
-    middle = median(topics, bundle) if algorithm == TOPIC_COUNT else halved(bundle)
+    topics = await bundle_topics(call, await call.admin.partitioned.topics_of(call.namespace))
+    middle = median(topics, bundle.range) if algorithm == TOPIC_COUNT else halved(bundle.range)
     if middle is None:
-        raise PreconditionFailedError(f"{bundle} cannot be split: it is too narrow, or has too few topics")
-
-    def change(document: Document) -> None:
-        boundaries = list(document["bundles"]["boundaries"])
-        place = _place(bundle, boundaries, str(name))
-        if len(boundaries) > BUNDLES_MAX:
-            raise PreconditionFailedError(f"a namespace has at most {BUNDLES_MAX} bundles")
-        boundaries.insert(place, middle)
-        document["bundles"] = {"boundaries": boundaries, "numBundles": len(boundaries) - 1}
-
-    await broker.namespaces.update_local_policies(name, change)
-    await broker.ownership.release(name, bundle)
+        raise PreconditionFailedError(f"{bundle.range} cannot be split: it is too narrow, or has too few topics")
+    await _here(call, bundle)
+    parts = await broker.moves.split(bundle, middle)
     if call.flag("unload"):
-        await _unload(call, topics)
+        for part in parts:
+            await broker.moves.unload(part)
     return done()
+
+
+async def _here(call: Call, bundle: BundleName) -> None:
+    """Take the bundle unless somebody has it. Raises NotOwnedError when another broker does."""
+    ownership = call.broker.ownership
+    if not ownership.serves(bundle):
+        owner = await ownership.take(bundle)
+        if not ownership.serves(bundle):
+            raise NotOwnedError(bundle, None if owner is None else await call.broker.cluster.finder.owner_of(bundle))
 
 
 @documented(query=FORCE)
 async def delete(call: Call) -> Response:
     """Give an empty bundle up. 409 while it has topics, unless `force` deletes them."""
-    name = call.namespace
-    await call.broker.namespaces.policies(name)
-    topics = await bundle_topics(call, await call.admin.partitioned.topics_of(name))
+    (bundle,) = await _bundles(call)
+    topics = await bundle_topics(call, await call.admin.partitioned.topics_of(call.namespace))
     if topics and not call.flag("force"):
         raise AlreadyExistsError("Cannot delete non empty bundle")
+    await _here(call, bundle)
     for topic in topics:
         try:
             await call.broker.topics.delete(topic, force=True)
         except TopicNotFoundError:
             continue
-    await call.broker.ownership.release(name, call.params["bundle"])
+    await call.broker.ownership.release(bundle)
     return done()
 
 

@@ -7,6 +7,7 @@ from starlette.responses import Response
 from magnetar.admin.answers import as_json, text
 from magnetar.admin.call import Call
 from magnetar.admin.operation import TEXT, documented
+from magnetar.admin.redirects import redirect
 from magnetar.admin.routing import Route
 from magnetar.admin.topic_documents import LookupResult
 from magnetar.broker.errors import NotAllowedError
@@ -26,15 +27,18 @@ async def broker_of(call: Call) -> Response:
     listener = call.query("listenerName") or call.request.headers.get(LISTENER_HEADER)
     if listener:
         raise NotAllowedError(f"the broker do not have {listener} listener")
-    url = await broker.lookup.broker_of(name)
+    found = await broker.lookup.find(name, call.flag("authoritative"))
+    if found.redirect:
+        return redirect(call.request, found.address, authoritative=found.authoritative)
+    address = found.address
     return as_json(
         {
-            "brokerUrl": url,
-            "brokerUrlTls": broker.config.service_url_tls,
-            "brokerUrlSsl": broker.config.service_url_tls,
-            "httpUrl": broker.config.web_service_url,
-            "httpUrlTls": broker.config.web_service_url_tls,
-            "nativeUrl": url,
+            "brokerUrl": address.service_url,
+            "brokerUrlTls": address.service_url_tls,
+            "brokerUrlSsl": address.service_url_tls,
+            "httpUrl": address.web_service_url,
+            "httpUrlTls": address.web_service_url_tls,
+            "nativeUrl": address.service_url,
         }
     )
 
@@ -44,7 +48,7 @@ async def bundle_of(call: Call) -> Response:
     """The hash range that the topic falls into."""
     name = call.topic
     await call.broker.namespaces.policies(name.namespace_name)
-    return text(await call.broker.ownership.acquire(name))
+    return text((await call.broker.ownership.bundle_of(name)).range)
 
 
 ROUTES = tuple(

@@ -16,10 +16,8 @@ from magnetar.admin.policy_rows import check_document
 from magnetar.admin.routes.paths import ADMIN, NAMESPACE
 from magnetar.admin.routing import Route
 from magnetar.broker.namespaces.errors import PreconditionFailedError
+from magnetar.broker.namespaces.registry import BUNDLES_MAX
 from magnetar.broker.naming import DOMAINS, NON_PERSISTENT, PERSISTENT
-
-BUNDLES_MAX = 4096
-"""More bundles for one namespace are refused with 412: every one is a node in the metadata store."""
 
 MODES = {"PERSISTENT": (PERSISTENT,), "NON_PERSISTENT": (NON_PERSISTENT,), "ALL": DOMAINS}
 

@@ -47,9 +47,9 @@ class SessionConsumerChannel:
     def close(self) -> None:
         session = self._session
         session.consumers.pop(self._consumer_id, None)
-        session.consumer_topics.pop(self._consumer_id, None)
+        topic = session.consumer_topics.pop(self._consumer_id, None)
         if not session.closed:
-            session.write(commands.close_consumer(self._consumer_id))
+            session.write(commands.close_consumer(self._consumer_id, session.context.destinations.of(topic)))
 
     def end_of_topic(self) -> None:
         """Only for clients that know the command: the C++ and Go clients close the connection on it (facts 0.5)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from magnetar.base.clock import Clock
@@ -10,11 +10,14 @@ from magnetar.base.tasks import TaskScope
 from magnetar.broker.auth.authorize import Security
 from magnetar.broker.config import BrokerConfig
 from magnetar.broker.namespaces.lookup import Lookup
+from magnetar.broker.namespaces.records import BrokerAddress
 from magnetar.broker.namespaces.registry import NamespaceRegistry
+from magnetar.broker.naming import TopicName
 from magnetar.broker.schemas.admission import SchemaAdmission
-from magnetar.broker.topics.registry import TopicRegistry
+from magnetar.broker.topics.registry import AnyTopic, TopicRegistry
 from magnetar.broker.transactions.coordinators import Coordinators
 from magnetar.broker.transactions.ports import Participants
+from magnetar.wire.pulsar.commands import UNASSIGNED, AssignedUrls
 
 
 class ProducerNames:
@@ -69,6 +72,25 @@ class PublishBudget:
                 resume()
 
 
+class Destinations:
+    """Where topics are about to be served that are being closed here: clients are told, and need not look them up again."""
+
+    def __init__(self) -> None:
+        self._addresses: dict[TopicName, BrokerAddress] = {}
+
+    def set(self, topics: Iterable[TopicName], address: BrokerAddress) -> None:
+        self._addresses.update(dict.fromkeys(topics, address))
+
+    def clear(self, topics: Iterable[TopicName]) -> None:
+        for topic in topics:
+            self._addresses.pop(topic, None)
+
+    def of(self, topic: AnyTopic | None) -> AssignedUrls:
+        """Empty texts while it is not known."""
+        address = self._addresses.get(topic.name) if topic is not None else None
+        return UNASSIGNED if address is None else (address.service_url, address.service_url_tls)
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerContext:
     """Passed to every session."""
@@ -85,4 +107,5 @@ class BrokerContext:
     security: Security
     transactions: Coordinators
     participants: Participants
+    destinations: Destinations
     counters: ConnectionCounters = field(default_factory=ConnectionCounters)

@@ -28,6 +28,7 @@ class ConnectionListener:
         config = context.config
         self._admission = ConnectionAdmission(config.max_connections, config.max_connections_per_ip)
         self._refusal_said_s = -REFUSALS_SAID_EVERY_S
+        self._refusing = False
         self._listeners: list[Listener] = []
         self._routes = ROUTES if context.security.authentication is None else guarded(ROUTES)
 
@@ -41,6 +42,12 @@ class ConnectionListener:
         self._listeners.append(listener)
         await listener.serve(self._accept, tls)
 
+    def refuse(self, refusing: bool) -> None:
+        """Cut every connection at once and take none until told otherwise: clients try another broker."""
+        self._refusing = refusing
+        for session in self.sessions if refusing else ():
+            session.abort()
+
     def _accept(self) -> asyncio.Protocol:
         return Session(self._context, BEFORE_CONNECT, self._routes, self._changed)
 
@@ -50,6 +57,9 @@ class ConnectionListener:
             address = self._sessions.pop(session, None)
             if address is not None:
                 self._admission.leave(address)
+            return
+        if self._refusing:
+            session.abort()
             return
         address = session.address.rpartition(":")[0]
         refusal = self._admission.enter(address)

@@ -356,10 +356,7 @@ class Session(asyncio.Protocol):
         budget.pending_bytes += size_bytes
         if budget.pending_bytes >= budget.limit_bytes and not self._paused_by & _PAUSED_BY_BUDGET:
             self._pause(_PAUSED_BY_BUDGET)
-            budget.pause(self._budget_free)
-
-    def _budget_free(self) -> None:
-        self._resume(_PAUSED_BY_BUDGET)
+            budget.pause(lambda: self._resume(_PAUSED_BY_BUDGET))
 
     def _publish_ended(self, size_bytes: int) -> None:
         self._budget.release(size_bytes)
@@ -392,9 +389,12 @@ class Session(asyncio.Protocol):
         self._rate_pauses += change
         (self._pause if self._rate_pauses else self._resume)(_PAUSED_BY_RATE)
 
-    def close_producer(self, producer_id: int) -> None:
+    def ignore_producer(self, producer_id: int) -> None:
         self.producers.pop(producer_id, None)
-        self.producer_topics.pop(producer_id, None)
         self.closed_producers.add(producer_id)
+
+    def close_producer(self, producer_id: int) -> None:
+        self.ignore_producer(producer_id)
+        topic = self.producer_topics.pop(producer_id, None)
         if not self.closed:
-            self.write(commands.close_producer(producer_id))
+            self.write(commands.close_producer(producer_id, self.context.destinations.of(topic)))

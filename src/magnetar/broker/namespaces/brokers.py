@@ -10,7 +10,7 @@ import json
 import logging
 from typing import Any
 
-from magnetar.base.errors import NodeNotFoundError
+from magnetar.base.errors import BadVersionError, NodeNotFoundError
 from magnetar.broker.namespaces.records import BrokerAddress, broker_fields, parse_broker
 from magnetar.metadata import paths
 from magnetar.metadata.store import RESYNC, MetadataStore
@@ -65,7 +65,14 @@ class Registration:
         self.registered = False
 
     async def register(self) -> None:
-        """Also to be called again with a new session."""
+        """Also to be called again with a new session: a node of the old one would vanish with it."""
+        path = paths.broker_path(self._address.broker_id)
+        node = await self._metadata.get(path)
+        if node is not None and node.owner != self._metadata.session_id:
+            try:
+                await self._metadata.delete(path, node.version)
+            except (NodeNotFoundError, BadVersionError):
+                logger.info("an old registration has just gone")
         await self._write()
         self.registered = True
 

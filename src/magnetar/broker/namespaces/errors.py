@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from magnetar.base.errors import BrokerError
-from magnetar.broker.errors import NotAllowedError, TopicNotFoundError
+from magnetar.broker.errors import NotAllowedError, ServiceNotReadyError, TopicNotFoundError
+from magnetar.broker.namespaces.records import BrokerAddress
 
 
 class NamespaceNotFoundError(TopicNotFoundError):
@@ -28,3 +29,13 @@ class MessageTooLargeError(NotAllowedError):
     """The message is larger than its topic's policy allows."""
 
     slug = "message-too-large"
+
+
+class NotOwnedError(ServiceNotReadyError):
+    """Another broker serves this, or nobody does: HTTP redirects to it, a client of the binary protocol looks it up again."""
+
+    slug = "not-owned"
+
+    def __init__(self, what: object, owner: BrokerAddress | None) -> None:
+        super().__init__(f"{what} is not served by this broker: please redo the lookup")
+        self.owner = owner

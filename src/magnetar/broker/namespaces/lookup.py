@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from magnetar.broker.config import BrokerConfig
 from magnetar.broker.errors import TopicNotFoundError
 from magnetar.broker.namespaces.errors import AlreadyExistsError, PreconditionFailedError
+from magnetar.broker.namespaces.finder import BrokerFinder, Found
 from magnetar.broker.namespaces.ownership import Ownership
 from magnetar.broker.namespaces.registry import NamespaceRegistry
 from magnetar.broker.naming import TopicName
@@ -19,12 +19,12 @@ class Lookup:
     """Partition counts and owners."""
 
     def __init__(
-        self, metadata: MetadataStore, registry: NamespaceRegistry, ownership: Ownership, config: BrokerConfig
+        self, metadata: MetadataStore, registry: NamespaceRegistry, ownership: Ownership, finder: BrokerFinder
     ) -> None:
         self._metadata = metadata
         self._registry = registry
         self._ownership = ownership
-        self._config = config
+        self._finder = finder
 
     async def partitions(self, topic: TopicName, auto_create: bool) -> int:
         """Number of partitions, 0 for a plain topic; creates a partitioned topic where the policies say so.
@@ -48,11 +48,15 @@ class Lookup:
             return await self._registry.partitions(topic)
         return policies.default_num_partitions
 
-    async def broker_of(self, topic: TopicName) -> str:
-        """Service URL of the broker that serves the topic: this one. Raises TopicNotFoundError for a missing namespace."""
+    async def find(self, topic: TopicName, authoritative: bool = False) -> Found:
+        """Where the topic is served, or who is to be asked. Raises NamespaceNotFoundError, ServiceNotReadyError."""
         await self._registry.effective(topic.namespace_name)
-        await self._ownership.acquire(topic)
-        return self._config.service_url
+        return await self._finder.find(topic, authoritative)
+
+    async def require(self, topic: TopicName) -> None:
+        """Serve the topic from this broker. Raises NotOwnedError, NamespaceNotFoundError."""
+        await self._registry.effective(topic.namespace_name)
+        await self._ownership.require(topic)
 
     async def stored(self, topic: TopicName) -> bool:
         """True when the topic has a managed ledger."""

@@ -1,81 +1,280 @@
-"""Which broker serves a bundle: an ephemeral node per bundle, taken by compare-and-set (survey 2.3.2).
+"""Which bundles this broker serves: an ephemeral node per bundle, taken by compare-and-set (survey 2.3.2).
 
-In one process every bundle is ours; the nodes are written all the same, so that tools which read `/namespace/...` find what
-they expect, and so that the cluster version is this code with rivals.
+A bundle is served from the moment its node is known to be ours until it is given up, or until the session is lost, whichever comes
+first: then nothing is served any more, before another broker can take it. What a broker that was paused still writes, the ledgers
+refuse (survey 5.3).
 """
 
 from __future__ import annotations
 
-import json
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
 
+from magnetar.base.clock import Clock
 from magnetar.base.errors import BadVersionError, NodeNotFoundError
-from magnetar.broker.config import BrokerConfig
+from magnetar.broker.errors import ServiceNotReadyError
 from magnetar.broker.namespaces.bundles import bundle_of
+from magnetar.broker.namespaces.errors import NotOwnedError
+from magnetar.broker.namespaces.owners import read_owner
+from magnetar.broker.namespaces.records import BrokerAddress, BundleName, Owner, owner_record, parse_owner
 from magnetar.broker.namespaces.registry import NamespaceRegistry
-from magnetar.broker.naming import NamespaceName, TopicName
+from magnetar.broker.namespaces.successions import Successions
+from magnetar.broker.naming import TopicName
 from magnetar.metadata import paths
-from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore
+from magnetar.metadata.store import MUST_NOT_EXIST, RESYNC, MetadataStore, SessionEvent
+
+logger = logging.getLogger(__name__)
+
+MOVE_WAIT_S: Final = 10.0
+"""How long somebody waits for a bundle that is on its way from one broker to another; then the client is told to try again."""
 
 
 class Ownership:
     """The bundles this broker holds, for the life of its metadata session."""
 
-    def __init__(self, metadata: MetadataStore, registry: NamespaceRegistry, config: BrokerConfig) -> None:
+    def __init__(
+        self, metadata: MetadataStore, registry: NamespaceRegistry, address: BrokerAddress, clock: Clock
+    ) -> None:
         self._metadata = metadata
         self._registry = registry
-        self._config = config
-        self._owned: dict[str, None] = {}
+        self.address = address
+        self.successions = Successions(clock)
+        self.touched: Callable[[BundleName], None] = lambda bundle: None
+        """Called when a bundle's node was created, written or deleted, by whomever."""
+        self._held: dict[BundleName, None] = {}
+        self._leaving: dict[BundleName, str] = {}
+        self._waiting: dict[BundleName, list[asyncio.Future[None]]] = {}
+        self._epoch = 0
+        self._without_session = False
+        self._unwatch = metadata.watch(self._changed, paths.NAMESPACE_OWNERSHIP_PATH)
+        self._unhear = metadata.on_session(self._session)
 
-    @property
-    def owned_bundles(self) -> list[str]:
-        """`tenant/namespace/0x..._0x...`, in the order in which they were taken."""
-        return list(self._owned)
-
-    async def register_broker(self) -> None:
-        """This broker's own nodes below `/loadbalance`."""
-        record = {
-            "webServiceUrl": self._config.web_service_url,
-            "pulsarServiceUrl": self._config.service_url,
-            "loadReportType": "LocalBrokerData",
-        }
-        broker_id = self.broker_id
-        await self._metadata.put(paths.broker_path(broker_id), json.dumps(record).encode(), ephemeral=True)
-        leader = {"serviceUrl": self._config.web_service_url, "brokerId": broker_id}
-        await self._metadata.put(paths.LEADER_PATH, json.dumps(leader).encode(), ephemeral=True)
+    def close(self) -> None:
+        self._unwatch()
+        self._unhear()
 
     @property
     def broker_id(self) -> str:
-        return f"{self._config.advertised_address}:{self._config.http_port}"
+        return self.address.broker_id
 
-    async def release(self, name: NamespaceName, bundle: str) -> None:
-        """Give a bundle up: whoever is asked for one of its topics next takes it, or the bundles it was split into."""
-        if f"{name}/{bundle}" not in self._owned:
-            return
-        del self._owned[f"{name}/{bundle}"]
-        try:
-            await self._metadata.delete(paths.bundle_ownership_path(name.tenant, name.namespace, bundle))
-        except NodeNotFoundError:
-            return
+    @property
+    def held(self) -> list[BundleName]:
+        """In the order in which they were taken."""
+        return list(self._held)
 
-    async def acquire(self, topic: TopicName) -> str:
-        """Take the bundle of `topic` unless it is ours already; answers the bundle."""
+    @property
+    def owned_bundles(self) -> list[str]:
+        """`tenant/namespace/0x..._0x...`."""
+        return [str(bundle) for bundle in self._held]
+
+    def serves(self, bundle: BundleName) -> bool:
+        """Held, and not about to be given up."""
+        return bundle in self._held and bundle not in self._leaving
+
+    async def bundle_of(self, topic: TopicName) -> BundleName:
+        """Raises NamespaceNotFoundError."""
         boundaries = await self._registry.boundaries(topic.namespace_name)
-        bundle = bundle_of(topic, boundaries)
-        name = f"{topic.namespace_name}/{bundle}"
-        if name not in self._owned:
-            record: dict[str, object] = {
-                "nativeUrl": self._config.service_url,
-                "nativeUrlTls": self._config.service_url_tls or None,
-                "httpUrl": self._config.web_service_url,
-                "httpUrlTls": self._config.web_service_url_tls or None,
-                "disabled": False,
-                "advertisedListeners": {},
-            }
-            path = paths.bundle_ownership_path(topic.tenant, topic.namespace, bundle)
+        return BundleName(topic.namespace_name, bundle_of(topic, boundaries))
+
+    async def owner(self, bundle: BundleName) -> Owner | None:
+        """As the metadata store says it now."""
+        return await read_owner(self._metadata, bundle)
+
+    # ---- Taking
+
+    async def require(self, topic: TopicName) -> BundleName:
+        """Serve the topic from here: its bundle is ours, or nobody's and then taken, or on its way here and waited for.
+
+        Raises NotOwnedError when it is another broker's, ServiceNotReadyError while that cannot be said.
+        """
+        while True:
+            bundle = await self.bundle_of(topic)
+            if self.serves(bundle):
+                return bundle
+            with self.next_change(bundle) as changed:
+                if self.successions.expected(bundle) not in ("", self.broker_id):
+                    raise NotOwnedError(topic, None)
+                owner = await self.take(bundle)
+                if self.serves(bundle):
+                    return bundle
+                if owner is None:
+                    continue  # the namespace was split meanwhile
+                if owner.broker_id != self.broker_id and not (owner.leaving and owner.successor == self.broker_id):
+                    raise NotOwnedError(topic, owner.address)
+                await arrival(changed, f"{bundle} is being unloaded; try again")
+
+    async def take(self, bundle: BundleName) -> Owner | None:
+        """Take the bundle unless somebody has it; who has it afterwards. None: there is no such bundle any more."""
+        if self._without_session:
+            raise ServiceNotReadyError(
+                "Failed to acquire ownership: this broker has no session with the metadata store"
+            )
+        epoch = self._epoch
+        try:
+            await self._metadata.put(bundle.path, owner_record(self.address), MUST_NOT_EXIST, ephemeral=True)
+        except BadVersionError:
+            owner = await self.owner(bundle)
+            if owner is None:
+                return await self.take(bundle)
+            if owner.session != self._metadata.session_id or bundle in self._leaving or bundle in self._held:
+                return owner  # ours, but not held: an answer to our own put was lost
+        if epoch != self._epoch:
+            raise ServiceNotReadyError(
+                "Failed to acquire ownership: the session with the metadata store ended meanwhile"
+            )
+        if not await self._exists(bundle):
+            await self._delete(bundle)
+            self._registry.forget_boundaries(bundle.namespace)
+            return None
+        if epoch != self._epoch:
+            raise ServiceNotReadyError(
+                "Failed to acquire ownership: the session with the metadata store ended meanwhile"
+            )
+        self.successions.expect(bundle, "")
+        if bundle not in self._held:
+            self._held[bundle] = None
+            logger.info("bundle taken bundle=%s", bundle)
+        return Owner(self.address, self._metadata.session_id)
+
+    async def _exists(self, bundle: BundleName) -> bool:
+        """Whoever takes a bundle looks at the boundaries once more: a split deletes the old bundle's node after it has changed them."""
+        boundaries = await self._registry.stored_boundaries(bundle.namespace)
+        low, _, high = bundle.range.partition("_")
+        return (low, high) in itertools.pairwise(boundaries)
+
+    # ---- Giving up
+
+    async def begin_leaving(self, bundle: BundleName, successor: str = "") -> None:
+        """From now on nothing new is served from the bundle; others learn who is to have it. Raises NotOwnedError."""
+        node = await self._metadata.get(bundle.path)
+        if node is None or node.owner != self._metadata.session_id or not self.serves(bundle):
+            address = None if node is None else parse_owner(node.value, node.owner).address
+            raise NotOwnedError(bundle, None if address == self.address else address)
+        self._leaving[bundle] = successor
+        self.successions.expect(bundle, successor)
+        try:
+            record = owner_record(self.address, leaving=True, successor=successor)
+            await self._metadata.put(bundle.path, record, node.version)
+        except BadVersionError:
+            self.forget(bundle)
+            raise NotOwnedError(bundle, None) from None
+        except BaseException:
+            self._leaving.pop(bundle, None)  # if it was written all the same, `look` takes it back
+            raise
+
+    async def release(self, bundle: BundleName) -> None:
+        """The bundle is nobody's from now on, or its successor's."""
+        if bundle not in self._held:
+            return
+        self._leaving.setdefault(bundle, "")
+        try:
+            await self._delete(bundle)
+        finally:
+            self.forget(bundle)
+        logger.info("bundle given up bundle=%s", bundle)
+
+    async def _delete(self, bundle: BundleName) -> None:
+        """Only a node of ours: after a lost session it may be another broker's."""
+        node = await self._metadata.get(bundle.path)
+        if node is not None and node.owner == self._metadata.session_id:
             try:
-                await self._metadata.put(path, json.dumps(record).encode(), MUST_NOT_EXIST, ephemeral=True)
-            except BadVersionError:
-                if name not in self._owned:  # two lookups raced: the other one has just taken it for us
-                    raise
-            self._owned[name] = None
-        return bundle
+                await self._metadata.delete(bundle.path, node.version)
+            except (NodeNotFoundError, BadVersionError):
+                return
+
+    async def look(self, bundle: BundleName) -> bool:
+        """Follow a touched node: remember who is to have it, take it if that is this broker. True: it was ours, and is no more."""
+        owner = await self.owner(bundle)
+        own = owner is not None and owner.session == self._metadata.session_id
+        if self.serves(bundle):
+            if not own:
+                self.forget(bundle)
+            elif owner is not None and owner.leaving:
+                await self._metadata.put(bundle.path, owner_record(self.address))
+            return not own
+        if owner is not None:
+            self.successions.expect(bundle, owner.successor if owner.leaving else "")
+        elif self.successions.expected(bundle) == self.broker_id:
+            await self.take(bundle)
+        return False
+
+    def forget(self, bundle: BundleName) -> None:
+        """Its node is not ours any more."""
+        self._held.pop(bundle, None)
+        self._leaving.pop(bundle, None)
+
+    async def split(self, bundle: BundleName, middle: str) -> tuple[BundleName, BundleName]:
+        """Two bundles out of one that is served here, and go on being. Raises NotOwnedError, PreconditionFailedError.
+
+        The new ones are ours before anybody can look for them, the old one until nobody does any more.
+        """
+        if not self.serves(bundle):
+            owner = await self.owner(bundle)
+            raise NotOwnedError(bundle, None if owner is None else owner.address)
+        low, _, high = bundle.range.partition("_")
+        parts = BundleName(bundle.namespace, f"{low}_{middle}"), BundleName(bundle.namespace, f"{middle}_{high}")
+        epoch = self._epoch
+        for part in parts:
+            await self._metadata.put(part.path, owner_record(self.address), ephemeral=True)
+        try:
+            await self._registry.split_bundle(bundle.namespace, bundle.range, middle)
+        except BaseException:
+            for part in parts:
+                await self._delete(part)
+            raise
+        if epoch != self._epoch:
+            raise ServiceNotReadyError("the session with the metadata store ended while the bundle was split")
+        self._held.update(dict.fromkeys(parts))
+        await self.release(bundle)
+        return parts
+
+    # ---- What others do
+
+    @contextmanager
+    def next_change(self, bundle: BundleName) -> Iterator[asyncio.Future[None]]:
+        """A future that is done at the next change of the bundle's node. Begin it before you read the node."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(bundle, []).append(future)
+        try:
+            yield future
+        finally:
+            waiting = self._waiting[bundle]
+            waiting.remove(future)
+            if not waiting:
+                del self._waiting[bundle]
+
+    def _changed(self, path: str) -> None:
+        bundle = BundleName.of_path(path)
+        if bundle is not None:
+            self._wake(bundle)
+            self.touched(bundle)
+        elif path == RESYNC:
+            for waited in list(self._waiting):
+                self._wake(waited)
+
+    def _wake(self, bundle: BundleName) -> None:
+        for future in self._waiting.get(bundle, []):
+            if not future.done():
+                future.set_result(None)
+
+    def _session(self, event: SessionEvent) -> None:
+        if event is SessionEvent.SESSION_LOST:
+            self._epoch += 1
+            self._without_session = True
+            self._held.clear()
+            self._leaving.clear()
+        elif event is SessionEvent.SESSION_REESTABLISHED:
+            self._without_session = False
+
+
+async def arrival(changed: asyncio.Future[None], problem: str, timeout_s: float = MOVE_WAIT_S) -> None:
+    """Wait for a change. Raises ServiceNotReadyError after `timeout_s`."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            await changed
+    except TimeoutError:
+        raise ServiceNotReadyError(problem) from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 from magnetar.base.errors import BadVersionError, NodeNotFoundError
@@ -17,6 +18,9 @@ from magnetar.broker.naming import NamespaceName, TopicName, is_transaction_log
 from magnetar.metadata import paths
 from magnetar.metadata.store import MUST_NOT_EXIST, RESYNC, MetadataStore
 
+BUNDLES_MAX = 4096
+"""More for one namespace are refused: every one is a node in the metadata store."""
+
 _POLICIES_ROOTS = (paths.POLICIES_PATH + "/", paths.TOPIC_POLICIES_PATH + "/")
 
 
@@ -28,7 +32,9 @@ class NamespaceRegistry:
         self._config = config
         self.topic_policies = TopicPolicyStore(metadata)
         self._effective: dict[NamespaceName | TopicName, EffectivePolicies] = {}
+        self._boundaries: dict[NamespaceName, list[str]] = {}
         self._changes = 0
+        self._boundary_changes = 0
         self._unwatch = metadata.watch(self._changed)
 
     def close(self) -> None:
@@ -37,6 +43,14 @@ class NamespaceRegistry:
     def _changed(self, path: str) -> None:
         if path == RESYNC or path.startswith(_POLICIES_ROOTS):
             self.forget_effective()
+        if path == RESYNC or path.startswith((paths.LOCAL_POLICIES_PATH + "/", paths.POLICIES_PATH + "/")):
+            self._boundary_changes += 1
+            self._boundaries.clear()
+
+    def forget_boundaries(self, name: NamespaceName) -> None:
+        """They turned out to be old before the watch said so."""
+        self._boundary_changes += 1
+        self._boundaries.pop(name, None)
 
     def forget_effective(self) -> None:
         """Something that policies are made of has changed."""
@@ -178,7 +192,18 @@ class NamespaceRegistry:
             return known
 
     async def boundaries(self, name: NamespaceName) -> list[str]:
-        """The live bundle list: the local copy, which splits update."""
+        """The live bundle list: the local copy, which splits update. Raises NamespaceNotFoundError."""
+        while True:
+            known, changes = self._boundaries.get(name), self._boundary_changes
+            if known is None:
+                known = await self.stored_boundaries(name)
+                if changes != self._boundary_changes:
+                    continue
+                self._boundaries[name] = known
+            return known
+
+    async def stored_boundaries(self, name: NamespaceName) -> list[str]:
+        """As the metadata store says it now."""
         return list((await self.local_policies(name))["bundles"]["boundaries"])
 
     async def local_policies(self, name: NamespaceName) -> Document:
@@ -198,6 +223,19 @@ class NamespaceRegistry:
             except BadVersionError:
                 continue
             return
+
+    async def split_bundle(self, name: NamespaceName, bundle: str, middle: str) -> None:
+        """One more boundary inside `bundle`. Raises PreconditionFailedError, NamespaceNotFoundError."""
+
+        def change(document: Document) -> None:
+            boundaries = list(document["bundles"]["boundaries"])
+            place = bundle_place(bundle, boundaries, str(name))
+            if len(boundaries) > BUNDLES_MAX:
+                raise PreconditionFailedError(f"a namespace has at most {BUNDLES_MAX} bundles")
+            boundaries.insert(place, middle)
+            document["bundles"] = {"boundaries": boundaries, "numBundles": len(boundaries) - 1}
+
+        await self.update_local_policies(name, change)
 
     # ---- Partitioned topics
 
@@ -259,6 +297,14 @@ class NamespaceRegistry:
             await self._metadata.put(path, _encode(document), MUST_NOT_EXIST)
         except BadVersionError:
             raise AlreadyExistsError(problem) from None
+
+
+def bundle_place(bundle: str, boundaries: list[str], namespace: str) -> int:
+    """Index of a bundle's upper boundary. Raises PreconditionFailedError."""
+    for place, (low, high) in enumerate(pairwise(boundaries), 1):
+        if bundle == f"{low}_{high}":
+            return place
+    raise PreconditionFailedError(f"{bundle[:80]} is no bundle of {namespace}")
 
 
 def check_partitions(partitions: int) -> None:

@@ -361,6 +361,7 @@ class PersistentTopic:
 
     async def close(self) -> None:
         self._gate.release()
+        await self.publishers.quiesce()
         self.publishers.disconnect_all()
         await self.replicators.close()
         await self.compaction.close()

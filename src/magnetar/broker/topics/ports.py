@@ -22,6 +22,10 @@ class ProducerChannel(Protocol):
         """The entry could not be stored: answer SEND_ERROR. The client reconnects and sends it again."""
         ...
 
+    def ignore_producer(self, producer_id: int) -> None:
+        """Take nothing more from it; receipts still leave. `close_producer` follows."""
+        ...
+
     def close_producer(self, producer_id: int) -> None:
         """Tell the client that the server closed its producer; it comes back by itself."""
         ...

@@ -30,6 +30,10 @@ DRAIN_TIMEOUT_S = 30.0
 """How long a producer that comes back waits for what its former connection left unanswered; then it is told to try again."""
 
 
+QUIESCE_TIMEOUT_S = 1.0
+"""How long a topic that moves waits for its last receipts; what has none by then the client sends again, elsewhere."""
+
+
 class PublishCounters:
     """Plain ints, read at scrape time. Rates are computed from them by `stats`."""
 
@@ -209,6 +213,21 @@ class Publishers:
         """Until the producer has exclusive access: True; False when it was removed or fenced meanwhile."""
         await producer.settled_access.wait()
         return self.producers.named(producer.name) is producer
+
+    async def quiesce(self) -> None:
+        """Take nothing more and wait for the receipts of what is under way: a client that moves then has nothing to send twice."""
+        leaving = list(self.producers.all)
+        for producer in leaving:
+            producer.channel.ignore_producer(producer.producer_id)
+            if producer.pending:
+                self._draining[producer.name] = producer
+        try:
+            async with asyncio.timeout(QUIESCE_TIMEOUT_S):
+                while any(producer.pending for producer in leaving):
+                    self._drained.clear()
+                    await self._drained.wait()
+        except TimeoutError:
+            return
 
     def disconnect_all(self) -> None:
         """Close every producer from the server's side; the clients register anew."""

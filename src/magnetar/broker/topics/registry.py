@@ -81,6 +81,11 @@ class TopicRegistry:
             if self._closing:
                 raise ServiceNotReadyError("the broker is shutting down")
             topic = await self._load(name, create)
+            try:
+                await self._lookup.require(name)  # its bundle may have moved while it was being loaded
+            except MagnetarError:
+                await topic.close()
+                raise
             self._loaded[name] = topic
             await self._apply(topic)  # policies may have changed while it was being loaded
             return topic
@@ -118,7 +123,7 @@ class TopicRegistry:
 
     async def _open(self, name: TopicName) -> AnyTopic:
         policies = await self._namespaces.effective_of(name)
-        await self._lookup.broker_of(name)
+        await self._lookup.require(name)
         if not name.persistent:
             return NonPersistentTopic(name, self._config, policies, self._around)
         ledger_name = paths.managed_ledger_name(name.tenant, name.namespace, name.domain, name.local_name)
@@ -165,6 +170,17 @@ class TopicRegistry:
                 return
         if not await self._lookup.stored(name):
             raise TopicNotFoundError(f"Topic {name} does not exist")
+
+    async def abandon(self, name: TopicName) -> None:
+        """Another broker may serve the topic already: serve it here no more, whatever of it can still be stored."""
+        async with self._exclusive(name):
+            topic = self._loaded.pop(name, None)
+            if topic is None:
+                return
+            try:
+                await topic.close()
+            except MagnetarError as error:
+                logger.info("given up before it was closed topic=%s error=%s", name, error)
 
     async def delete(self, name: TopicName, *, force: bool = False) -> None:
         """Remove a topic with all its data. Raises TopicNotFoundError, or PreconditionFailedError while it is in use."""

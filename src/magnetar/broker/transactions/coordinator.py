@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any
 
 from magnetar.base.clock import Clock
 from magnetar.base.errors import MagnetarError
@@ -75,6 +76,7 @@ class TransactionCoordinator:
         self._ending: dict[TxnId, asyncio.Future[None]] = {}
         self._deadline_moved = asyncio.Event()
         self._reserving = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def coordinator_id(self) -> int:
@@ -95,10 +97,27 @@ class TransactionCoordinator:
         for transaction in self.state:
             if transaction.status is not TxnStatus.OPEN:
                 self._carry_out(transaction, logged=True)
-        self._scope.spawn(self._end_expired(), f"transaction timeouts {self.coordinator_id}")
+        self._spawn(self._end_expired(), f"transaction timeouts {self.coordinator_id}")
         self.recovery_ms = (began_ms, self._clock.now_ms())
         if found:
             logger.info("transactions recovered coordinator=%d count=%d", self.coordinator_id, len(self.state))
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = self._scope.spawn(work, name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Stop where it is: what was decided stands in the log, and whoever opens it next carries it out."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for carried_out in self._ending.values():
+            if not carried_out.done():
+                carried_out.set_exception(ServiceNotReadyError("the transaction coordinator moves to another broker"))
+                carried_out.exception()  # perhaps nobody waits for it
+        await self.log.close()
 
     # ---- What clients ask for
 
@@ -146,6 +165,7 @@ class TransactionCoordinator:
         await asyncio.wait([carried_out], timeout=END_ANSWER_S)
         if not carried_out.done():
             raise ServiceNotReadyError(f"the outcome of {txn} is not carried out everywhere yet; ask again")
+        carried_out.result()
 
     async def _record(self, transaction: Transaction, data: bytes) -> None:
         """Durable on return."""
@@ -169,7 +189,7 @@ class TransactionCoordinator:
     def _carry_out(self, transaction: Transaction, logged: bool) -> asyncio.Future[None]:
         carried_out = asyncio.get_running_loop().create_future()
         self._ending[transaction.txn] = carried_out
-        self._scope.spawn(self._finish(transaction, logged, carried_out), f"end transaction {transaction.txn}")
+        self._spawn(self._finish(transaction, logged, carried_out), f"end transaction {transaction.txn}")
         return carried_out
 
     async def _finish(self, transaction: Transaction, logged: bool, carried_out: asyncio.Future[None]) -> None:

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from magnetar.base.clock import Clock
-from magnetar.base.errors import BadVersionError, MagnetarError
+from magnetar.base.errors import MagnetarError
 from magnetar.base.tasks import TaskScope
-from magnetar.broker.errors import NotAllowedError, TransactionCoordinatorNotFoundError
+from magnetar.broker.errors import NotAllowedError, ServiceNotReadyError, TransactionCoordinatorNotFoundError
 from magnetar.broker.naming import SYSTEM_NAMESPACE, TRANSACTION_LOG_PREFIX, TopicName
 from magnetar.broker.transactions.coordinator import TransactionCoordinator
 from magnetar.broker.transactions.coordinator_state import CoordinatorState
@@ -49,8 +49,8 @@ class Names(Protocol):
 class Owner(Protocol):
     """Which broker serves what; the ownership of bundles fits."""
 
-    async def acquire(self, topic: TopicName) -> object:
-        """Take the topic's bundle unless it is ours. Raises BadVersionError when it is another broker's."""
+    async def require(self, topic: TopicName) -> object:
+        """Take the topic's bundle unless it is ours. Raises ServiceNotReadyError when it is another broker's."""
         ...
 
 
@@ -137,16 +137,28 @@ class Coordinators:
 
     async def _open(self, number: int) -> TransactionCoordinator:
         try:
-            await self._owner.acquire(ASSIGN_TOPIC.partition_name(number))
-        except BadVersionError:
+            await self._owner.require(ASSIGN_TOPIC.partition_name(number))
+        except ServiceNotReadyError:
             raise TransactionCoordinatorNotFoundError(
                 f"Transaction coordinator not found! coordinator id : {number} is served by another broker"
             ) from None
         log = await RecordLog.open(self._factory, _log_name(number), LOG_CURSOR, self._ledgers)
         state = CoordinatorState(number, self._active_max)
         coordinator = TransactionCoordinator(state, log, self._participants, self._clock, self._scope)
+        log.ledger.add_fence_listener(lambda error: self._fenced(number))
         await coordinator.recover()
         return coordinator
+
+    def _fenced(self, number: int) -> None:
+        """Another broker took the log over."""
+        self._scope.spawn(self.unload(number), f"transaction coordinator {number} is served elsewhere")
+
+    async def unload(self, number: int) -> None:
+        """Close a coordinator here: another broker goes on with its transactions."""
+        async with self._loading.setdefault(number, asyncio.Lock()):
+            found = self._loaded.pop(number, None)
+            if found is not None:
+                await found.close()
 
     def publishes_to(self, txn: TxnId, topic: str) -> bool:
         """Is the transaction open, and has it named this topic?"""

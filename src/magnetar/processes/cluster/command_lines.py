@@ -33,6 +33,9 @@ _CONFIGURATIONS: dict[str, type] = {
 
 _SUBCOMMANDS = {METADATA: "metadata-server", BOOKIE: "bookie", BROKER: "broker", AUTORECOVERY: "autorecovery"}
 
+BROKER_SESSION_MS = 2000
+"""Of brokers on one machine, where nothing delays a sign of life: what a killed one served is taken over within this time."""
+
 _OWN = frozenset(
     {"data_dir", "port", "http_port", "bind_address", "metadata_service_uri", "metadata_store_url", "cluster_name"}
 )
@@ -63,6 +66,7 @@ def settings_of(plan: ClusterPlan, process: ProcessPlan) -> dict[str, str]:
     if process.role == BROKER:
         sizes = ("managedLedgerDefaultEnsembleSize", "managedLedgerDefaultWriteQuorum", "managedLedgerDefaultAckQuorum")
         settings = {key: str(size) for key, size in zip(sizes, plan.ensemble, strict=True)}
+        settings["metadataStoreSessionTimeoutMillis"] = str(BROKER_SESSION_MS)
     for target in ("", process.role, process.name):
         settings |= {
             each.key: each.value for each in plan.settings if each.target == target and _knows(table, each.key)

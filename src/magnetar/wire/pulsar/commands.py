@@ -9,13 +9,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from magnetar.wire.pulsar.frames import encode_frame
-from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand, CommandPing, CommandPong
+from magnetar.wire.pulsar.PulsarApi_pb2 import (
+    BaseCommand,
+    CommandCloseConsumer,
+    CommandCloseProducer,
+    CommandPing,
+    CommandPong,
+)
 
 NO_REQUEST_ID = 2**64 - 1
 """The request id of what nobody asked for: server-side closes and connection-level errors."""
 
 NO_POSITION = 2**64 - 1
 """Ledger and entry id of a receipt that names no stored entry (duplicate, non-persistent overload)."""
+
+AssignedUrls = tuple[str, str]
+"""Where a closed producer or consumer is to go on: plain and TLS, each empty when there is none."""
+
+UNASSIGNED: AssignedUrls = ("", "")
+"""The client looks the topic up."""
 
 _RECEIPT_COMMAND = BaseCommand(type=BaseCommand.SEND_RECEIPT)
 _RECEIPT = _RECEIPT_COMMAND.send_receipt
@@ -119,18 +131,27 @@ def active_consumer_change(consumer_id: int, is_active: bool) -> bytes:
     return frame(command)
 
 
-def close_consumer(consumer_id: int, request_id: int = NO_REQUEST_ID) -> bytes:
+def close_consumer(consumer_id: int, assigned: AssignedUrls = UNASSIGNED, request_id: int = NO_REQUEST_ID) -> bytes:
     command = BaseCommand(type=BaseCommand.CLOSE_CONSUMER)
     command.close_consumer.consumer_id = consumer_id
     command.close_consumer.request_id = request_id
+    _assign(command.close_consumer, assigned)
     return frame(command)
 
 
-def close_producer(producer_id: int, request_id: int = NO_REQUEST_ID) -> bytes:
+def close_producer(producer_id: int, assigned: AssignedUrls = UNASSIGNED, request_id: int = NO_REQUEST_ID) -> bytes:
     command = BaseCommand(type=BaseCommand.CLOSE_PRODUCER)
     command.close_producer.producer_id = producer_id
     command.close_producer.request_id = request_id
+    _assign(command.close_producer, assigned)
     return frame(command)
+
+
+def _assign(close: CommandCloseProducer | CommandCloseConsumer, assigned: AssignedUrls) -> None:
+    if assigned[0]:
+        close.assignedBrokerServiceUrl = assigned[0]
+    if assigned[1]:
+        close.assignedBrokerServiceUrlTls = assigned[1]
 
 
 def reached_end_of_topic(consumer_id: int) -> bytes:

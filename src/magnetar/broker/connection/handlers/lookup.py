@@ -17,6 +17,7 @@ from magnetar.wire.pulsar import commands
 from magnetar.wire.pulsar.PulsarApi_pb2 import (
     BaseCommand,
     CommandGetTopicsOfNamespace,
+    CommandLookupTopic,
     CommandLookupTopicResponse,
     CommandPartitionedTopicMetadataResponse,
 )
@@ -52,21 +53,25 @@ async def _partitioned_metadata(session: Session, topic: str, request_id: int, a
 
 def lookup(session: Session, command: BaseCommand, rest: bytes) -> None:
     request = command.lookupTopic
-    session.spawn(_lookup(session, request.topic, request.request_id, request.advertised_listener_name), "lookup")
+    session.spawn(_lookup(session, request), "lookup")
 
 
-async def _lookup(session: Session, topic: str, request_id: int, listener_name: str) -> None:
+async def _lookup(session: Session, request: CommandLookupTopic) -> None:
     answer = BaseCommand(type=BaseCommand.LOOKUP_RESPONSE)
     response = answer.lookupTopicResponse
-    response.request_id = request_id
+    response.request_id = request.request_id
     try:
+        listener_name = request.advertised_listener_name
         if listener_name:
             # Exactly this code and text end the call of the C++ client at once (facts 5.8).
             raise ServiceNotReadyError(f"the broker do not have {listener_name} listener")
-        response.brokerServiceUrl = await session.context.lookup.broker_of(_topic_name(topic))
-        response.brokerServiceUrlTls = session.context.config.service_url_tls
-        response.authoritative = True
-        response.response = CommandLookupTopicResponse.Connect
+        found = await session.context.lookup.find(_topic_name(request.topic), request.authoritative)
+        response.brokerServiceUrl = found.address.service_url
+        response.brokerServiceUrlTls = found.address.service_url_tls
+        response.authoritative = found.authoritative
+        response.response = (
+            CommandLookupTopicResponse.Redirect if found.redirect else CommandLookupTopicResponse.Connect
+        )
     except Exception as error:
         _log_unexpected(session, error)
         response.response = CommandLookupTopicResponse.Failed

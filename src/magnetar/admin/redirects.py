@@ -1,0 +1,21 @@
+"""307 to the broker that can answer, as Pulsar does it: method and body stay, clients follow by themselves."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from magnetar.broker.namespaces.records import BrokerAddress
+
+
+def redirect(request: Request, to: BrokerAddress, authoritative: bool | None = None) -> Response:
+    """The same request at another broker; `authoritative`: the broker there need not ask who is to answer."""
+    base = to.web_service_url_tls if request.url.scheme == "https" and to.web_service_url_tls else to.web_service_url
+    base = base or to.web_service_url_tls
+    path = request.scope["raw_path"].decode("ascii")
+    query = [part for part in request.scope["query_string"].decode("ascii").split("&") if part]
+    if authoritative is not None:
+        query = [part for part in query if not part.startswith("authoritative=")]
+        query.append(f"authoritative={str(authoritative).lower()}")
+    location = f"{base}{path}" + (f"?{'&'.join(query)}" if query else "")
+    return Response(status_code=307, headers={"Location": location})

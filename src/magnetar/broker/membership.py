@@ -1,0 +1,134 @@
+"""This broker as one of a cluster: it joins, stops when its session is lost, joins again, and leaves with everything handed over."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from typing import Final
+
+from magnetar.base.clock import Clock
+from magnetar.base.errors import MetadataError
+from magnetar.base.network import Network
+from magnetar.base.tasks import TaskScope
+from magnetar.broker.bundle_moves import BundleMoves
+from magnetar.broker.config import BrokerConfig
+from magnetar.broker.connection.listener import ConnectionListener
+from magnetar.broker.namespaces.brokers import BrokerDirectory, Registration
+from magnetar.broker.namespaces.finder import BrokerFinder
+from magnetar.broker.namespaces.leadership import Leadership
+from magnetar.broker.namespaces.owners import OwnerIndex
+from magnetar.broker.namespaces.ownership import Ownership
+from magnetar.broker.namespaces.placement import LeastBundles, Placement
+from magnetar.broker.namespaces.reachability import Reachability
+from magnetar.broker.namespaces.records import BrokerAddress
+from magnetar.broker.namespaces.registry import NamespaceRegistry
+from magnetar.metadata.store import MetadataStore, SessionEvent
+
+logger = logging.getLogger(__name__)
+
+REJOIN_S: Final = 1.0
+"""Between attempts to register again after a lost session."""
+
+
+class ClusterView:
+    """What this broker knows of the others, and where bundles go: everything that lookups need."""
+
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        namespaces: NamespaceRegistry,
+        config: BrokerConfig,
+        clock: Clock,
+        rng: random.Random,
+        network: Network,
+    ) -> None:
+        self.address = BrokerAddress(
+            config.service_url, config.service_url_tls, config.web_service_url, config.web_service_url_tls
+        )
+        self.brokers = BrokerDirectory(metadata)
+        self.owners = OwnerIndex(metadata)
+        self.registration = Registration(metadata, self.address)
+        self.leadership = Leadership(metadata, self.address.broker_id, self.address.web_service_url)
+        self.ownership = Ownership(metadata, namespaces, self.address, clock)
+        self.placement: Placement = LeastBundles(self.owners, self.brokers, rng)
+        self.reachability = Reachability(network, clock)
+        self.finder = BrokerFinder(
+            ownership=self.ownership,
+            brokers=self.brokers,
+            registration=self.registration,
+            leadership=self.leadership,
+            placement=self.placement,
+            reachability=self.reachability,
+            clock=clock,
+        )
+
+    def close(self) -> None:
+        self.brokers.close()
+        self.owners.close()
+        self.ownership.close()
+
+
+class Membership:
+    """`join` once everything can be served; `leave` before the connections are closed."""
+
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        view: ClusterView,
+        moves: BundleMoves,
+        connections: ConnectionListener,
+        clock: Clock,
+        scope: TaskScope,
+    ) -> None:
+        self._view = view
+        self._moves = moves
+        self._connections = connections
+        self._clock = clock
+        self._scope = scope
+        self._leaving = False
+        self.sessions_lost = 0
+        """Since the start."""
+        view.ownership.touched = moves.touched
+        self._unhear: Callable[[], None] = metadata.on_session(self._session)
+
+    async def join(self) -> None:
+        """From now on bundles come here."""
+        await self._view.registration.register()
+
+    async def leave(self) -> None:
+        """No new bundles, then no bundles. What cannot be handed over goes when the session ends."""
+        self._leaving = True
+        self._unhear()
+        try:
+            await self._view.registration.withdraw()
+            await self._view.leadership.resign()
+            await self._moves.drain()
+        except MetadataError as error:
+            logger.warning("not everything was handed over: %s", error)
+
+    def _session(self, event: SessionEvent) -> None:
+        if event is SessionEvent.SESSION_LOST:
+            self.sessions_lost += 1
+            logger.error(
+                "the session with the metadata store is lost: all topics are given up, others may serve them from now on. "
+                "Raise metadataStoreSessionTimeoutMillis if this happens without an outage"
+            )
+            self._connections.refuse(True)
+            self._view.registration.registered = False
+            self._moves.abandon_all()
+        elif event is SessionEvent.SESSION_REESTABLISHED:
+            self._scope.spawn(self._rejoin(), "join again")
+
+    async def _rejoin(self) -> None:
+        while not self._leaving:
+            try:
+                await self.join()
+            except MetadataError as error:
+                logger.warning("not registered again yet: %s", error)
+                await asyncio.sleep(REJOIN_S)
+                continue
+            self._connections.refuse(False)
+            logger.info("registered again under a new session")
+            return

@@ -1,0 +1,138 @@
+"""Which broker a client has to go to: Pulsar's lookup, through whichever broker it asks (survey 2.3.3).
+
+An owned bundle: straight to its owner. One that nobody has: a broker that does not lead sends on to the leader; the leader chooses
+and sends on to whom it has chosen, saying that this is authoritative; and that one takes the bundle without asking again.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Final
+
+from magnetar.base.clock import Clock
+from magnetar.broker.errors import ServiceNotReadyError
+from magnetar.broker.namespaces.brokers import BrokerDirectory, Registration
+from magnetar.broker.namespaces.leadership import Leadership
+from magnetar.broker.namespaces.ownership import Ownership, arrival
+from magnetar.broker.namespaces.placement import Placement
+from magnetar.broker.namespaces.reachability import Reachability
+from magnetar.broker.namespaces.records import BrokerAddress, BundleName, Owner
+from magnetar.broker.naming import TopicName
+
+logger = logging.getLogger(__name__)
+
+PATIENCE_S: Final = 20.0
+"""How long a lookup waits for the bundle of a broker that is gone, or going; then the client is told to try again. Clients: 30 s."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """`redirect`: ask there again, with this `authoritative`; else connect."""
+
+    address: BrokerAddress
+    redirect: bool = False
+    authoritative: bool = True
+
+
+class BrokerFinder:
+    """One for each broker."""
+
+    def __init__(
+        self,
+        *,
+        ownership: Ownership,
+        brokers: BrokerDirectory,
+        registration: Registration,
+        leadership: Leadership,
+        placement: Placement,
+        reachability: Reachability,
+        clock: Clock,
+    ) -> None:
+        self._ownership = ownership
+        self._brokers = brokers
+        self._registration = registration
+        self._leadership = leadership
+        self.placement = placement
+        self._reachability = reachability
+        self._clock = clock
+
+    async def find(self, topic: TopicName, authoritative: bool = False) -> Found:
+        """Raises NamespaceNotFoundError, ServiceNotReadyError."""
+        ownership = self._ownership
+        deadline_s = self._clock.monotonic_s() + PATIENCE_S
+        while True:
+            bundle = await ownership.bundle_of(topic)
+            if ownership.serves(bundle):
+                return Found(ownership.address)
+            with ownership.next_change(bundle) as changed:
+                owner = await ownership.owner(bundle)
+                found = await (self._place(bundle, authoritative) if owner is None else self._at(bundle, owner))
+                if found is not None:
+                    return found
+                if owner is not None:
+                    left_s = max(0.0, deadline_s - self._clock.monotonic_s())
+                    await arrival(changed, f"{bundle} is being unloaded; try again", left_s)
+
+    async def owner_of(self, bundle: BundleName) -> BrokerAddress | None:
+        """Who has the bundle or is about to; None: nobody."""
+        owner = await self._ownership.owner(bundle)
+        if owner is None or not owner.leaving:
+            return None if owner is None else owner.address
+        return await self._brokers.get(owner.successor)
+
+    async def _at(self, bundle: BundleName, owner: Owner) -> Found | None:
+        """Where a bundle is that somebody has; None: there will be a change soon."""
+        ownership = self._ownership
+        if owner.leaving:
+            successor = await self._brokers.get(owner.successor) if owner.successor else None
+            return None if successor is None else Found(successor)
+        if owner.broker_id == ownership.broker_id:
+            await ownership.take(bundle)
+            return Found(ownership.address) if ownership.serves(bundle) else None
+        if await self._reachability.refused(owner.address):
+            return None  # it was killed: its session will end
+        return Found(owner.address)
+
+    async def _place(self, bundle: BundleName, authoritative: bool) -> Found | None:
+        """Where a bundle goes that nobody has; None: somebody has just taken it."""
+        expected = self._ownership.successions.expected(bundle)
+        if expected and expected != self._ownership.broker_id:
+            successor = await self._brokers.get(expected)
+            if successor is not None and not await self._reachability.refused(successor):
+                return Found(successor)
+        if expected == self._ownership.broker_id or (authoritative and self._registration.registered):
+            return await self._take(bundle)
+        if not authoritative and not self._leadership.is_leader:
+            leader = await self._leader()
+            if leader is not None:
+                return Found(leader, redirect=True, authoritative=False)
+        return await self._choose(bundle)
+
+    async def _leader(self) -> BrokerAddress | None:
+        """None while there is none that answers: then this broker decides."""
+        leader = await self._leadership.leader()
+        if leader is None or leader.broker_id == self._ownership.broker_id:
+            return None
+        address = await self._brokers.get(leader.broker_id)
+        return None if address is None or await self._reachability.refused(address) else address
+
+    async def _choose(self, bundle: BundleName) -> Found | None:
+        own = self._ownership.broker_id
+        excluded: set[str] = set() if self._registration.registered else {own}
+        while True:
+            chosen = await self.placement.choose(bundle.namespace, bundle.range, excluded)
+            if chosen is None or chosen in excluded:
+                raise ServiceNotReadyError(
+                    f"Failed to acquire ownership: no broker is there to serve {bundle}; start one"
+                )
+            if chosen == own:
+                return await self._take(bundle)
+            address = await self._brokers.get(chosen)
+            if address is not None and not await self._reachability.refused(address):
+                return Found(address, redirect=True, authoritative=True)
+            excluded.add(chosen)
+
+    async def _take(self, bundle: BundleName) -> Found | None:
+        await self._ownership.take(bundle)
+        return Found(self._ownership.address) if self._ownership.serves(bundle) else None

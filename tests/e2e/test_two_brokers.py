@@ -1,0 +1,110 @@
+"""Two brokers share the metadata and the bookies: either finds a topic's owner, and bundles move while the official client goes on."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import pulsar
+import pytest
+
+from magnetar.testing.cluster import ClusterProcesses
+from tests.support.brokers import broker_names, bundle_of, owner_of, send, unload
+from tests.support.traffic import Consuming, Producing, first_occurrences, read_log
+from tests.support.waiting import wait_until
+
+Connect = Callable[..., pulsar.Client]
+
+_names = itertools.count()
+
+
+@pytest.fixture(scope="module", params=["metadata-server", "zookeeper"])
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcesses]:
+    directory = tmp_path_factory.mktemp("cluster") / "c"
+    with ClusterProcesses(directory, bookies=2, brokers=2, zookeeper=request.param == "zookeeper") as processes:
+        yield processes
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"topic-{next(_names)}"
+
+
+def flows(producing: Producing) -> None:
+    """Some hundred messages more are stored."""
+    before = len(producing.stored)
+    wait_until(lambda: len(producing.stored) > before + 100, 20, what="traffic flows")
+
+
+def metadata(cluster: ClusterProcesses, *words: str) -> str:
+    """What `magnetar metadata ...` prints."""
+    command = [sys.executable, "-m", "magnetar", "metadata", *words, "--metadata", cluster.metadata_url]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout
+
+
+def test_either_broker_leads_to_every_topic(cluster: ClusterProcesses, connect: Connect) -> None:
+    """Sixteen partitions over four bundles and two brokers, written through one broker's lookup and read through the other's."""
+    first, second = (cluster.broker(name)[0] for name in broker_names(cluster))
+    http = cluster.http_url
+    send("PUT", f"{http}/admin/v2/persistent/public/default/spread/partitions", 16)
+    producer = connect(first).create_producer(
+        "spread", message_routing_mode=pulsar.PartitionsRoutingMode.RoundRobinDistribution
+    )
+    consumer = connect(second).subscribe("spread", "s", initial_position=pulsar.InitialPosition.Earliest)
+    for number in range(64):
+        producer.send(str(number).encode())
+    received = []
+    for _ in range(64):
+        message = consumer.receive(20_000)
+        received.append(int(message.data()))
+        consumer.acknowledge(message)
+    assert sorted(received) == list(range(64))
+    owners = {owner_of(cluster, f"spread-partition-{number}") for number in range(16)}
+    assert owners == set(broker_names(cluster))
+
+
+def test_metadata_says_what_pulsars_says(cluster: ClusterProcesses, connect: Connect, topic: str) -> None:
+    connect(cluster.service_urls).create_producer(topic).send(b"x")
+    owner = owner_of(cluster, topic)
+    service_url, http_url = cluster.broker(owner)
+    bundles = json.loads(metadata(cluster, "ls", "/namespace/public/default", "--json"))
+    bundle = bundle_of(cluster, topic)
+    assert bundle in json.dumps(bundles)
+    record = json.loads(metadata(cluster, "get", "--raw", f"/namespace/public/default/{bundle}"))
+    assert (record["nativeUrl"], record["httpUrl"], record["disabled"]) == (service_url, http_url, False)
+    broker = json.loads(metadata(cluster, "get", "--raw", f"/loadbalance/brokers/{http_url.removeprefix('http://')}"))
+    assert broker["pulsarServiceUrl"] == service_url
+    leader = json.loads(metadata(cluster, "get", "--raw", "/loadbalance/leader"))
+    assert leader["serviceUrl"] in {cluster.broker(name)[1] for name in broker_names(cluster)}
+    assert leader["leaderReady"] is True
+    send("PUT", f"{cluster.http_url}/admin/v2/persistent/public/default/{topic}-parts/partitions", 2)
+    parts = f"/admin/partitioned-topics/public/default/persistent/{topic}-parts"
+    assert json.loads(metadata(cluster, "get", "--raw", parts))["partitions"] == 2
+
+
+def test_an_unload_moves_clients_within_200_ms(cluster: ClusterProcesses, connect: Connect, topic: str) -> None:
+    """To the other broker and back, five times each way, with traffic: nothing lost, nothing twice, order kept."""
+    client = connect(cluster.service_urls)
+    producing = Producing(client, topic, "p")
+    consuming = Consuming(client, topic, "s")
+    wait_until(lambda: len(producing.stored) > 100, 20, what="traffic flows")
+    pauses = []
+    for _ in range(5):
+        other = next(name for name in broker_names(cluster) if name != owner_of(cluster, topic))
+        producing.longest_pause_s = 0.0
+        unload(cluster, topic, other)
+        flows(producing)
+        assert owner_of(cluster, topic) == other
+        pauses.append(producing.longest_pause_s)
+    producing.finish()
+    numbers = read_log(client, topic).of_producer("p")
+    wait_until(lambda: len(consuming.payloads) >= producing.sent, 30, what="everything is consumed")
+    consuming.finish()
+    assert not producing.failures
+    assert first_occurrences(numbers) == list(range(producing.sent))
+    assert len(numbers) == producing.sent, "a message that had a receipt was sent again"
+    print(f"publish gap of an unload: {[round(pause * 1000) for pause in sorted(pauses)]} ms")
+    assert sorted(pauses)[len(pauses) // 2] < 0.2
