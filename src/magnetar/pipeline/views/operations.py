@@ -1,0 +1,169 @@
+"""What surrounds a running driver so that other processes see it and reach it: the lock, the status file, requests, metrics."""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Protocol
+
+from magnetar.base.clock import Clock
+from magnetar.hashing.mapping import VnodeMapping
+from magnetar.pipeline.views import control
+from magnetar.pipeline.views.control import Request
+from magnetar.pipeline.views.driver_lock import DriverLock
+from magnetar.pipeline.views.metrics import PipelineMetrics, serving
+from magnetar.pipeline.views.progress import EpochReport
+from magnetar.pipeline.views.status import FAILED, STOPPED, Meter, Status, write_status
+
+POLL_S: Final = 0.1
+"""How soon a request is seen."""
+
+STATUS_S: Final = 1.0
+"""How often the status is written while no epoch comes."""
+
+
+class Steered(Protocol):
+    """What a driver takes from any thread."""
+
+    def request_stop(self) -> None: ...
+
+    def rescale(self, units: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A pipeline's name, where it lives, and where its files of this machine lie."""
+
+    name: str
+    directory: str
+    local: Path
+
+
+class Operations:
+    """Around `Driver.run`: enter before Spark is started, `attach` the driver, hand `on_epoch` to it."""
+
+    def __init__(self, place: Place, clock: Clock, *, metrics_port: int | None = None) -> None:
+        self._place = place
+        self._clock = clock
+        self._metrics_port = metrics_port
+        self._lock = threading.Lock()
+        self._steered: Steered | None = None
+        self._vnodes = 0
+        self._waiting: list[Request] = []
+        self._ended = threading.Event()
+        self._stack = ExitStack()
+        self._written_s = 0.0
+        self.port: int | None = None
+        self.metrics = PipelineMetrics(place.name)
+        self.meter = Meter(Status(place.name, place.directory, pid=os.getpid(), started_ms=clock.now_ms()))
+
+    @property
+    def status(self) -> Status:
+        """As of now; it goes on changing."""
+        return self.meter.status
+
+    def __enter__(self) -> Operations:
+        """Raises PipelineRunningError, and StartupError when the port of the metrics is taken."""
+        with ExitStack() as stack:
+            lock = stack.enter_context(DriverLock(self._place.local, self._place.name, self._clock))
+            control.clear(self._place.local)
+            if self._metrics_port is not None:
+                self.port = stack.enter_context(serving(self.metrics, self._metrics_port))
+            self._write()
+            lock.announce()
+            thread = threading.Thread(target=self._listen, name="pipeline-control", daemon=True)
+            thread.start()
+            stack.callback(thread.join)
+            stack.callback(self._ended.set)
+            self._stack = stack.pop_all()
+        return self
+
+    def attach(self, steered: Steered, mapping: VnodeMapping) -> None:
+        """The driver that requests are for, and the mapping it begins with; requests that came earlier are handed to it now."""
+        with self._lock:
+            self._steered = steered
+            self._vnodes = mapping.vnodes
+            self.status.units = len(mapping.units)
+
+    def on_epoch(self, report: EpochReport) -> None:
+        """After each epoch: the status, the metrics, and answers to what took effect with it."""
+        with self._lock:
+            self.meter.add(report, self._clock.monotonic_s(), self._clock.now_ms())
+            self.metrics.add(report, self.status)
+            self._write()
+            self._answer_rescales(report)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        with self._lock:
+            failed = error is not None and not isinstance(error, KeyboardInterrupt | SystemExit)
+            self.status.state = FAILED if failed else STOPPED
+            self.status.error = " ".join(str(error).split()) if failed else None
+            self.status.rows_per_s = self.status.busy = 0.0
+            self._write()
+            for request in (*self._waiting, *control.pending(self._place.local)):
+                done = request.kind == "stop"
+                outcome = {"done": done} if done else {"done": False, "error": "the driver has ended; run it again"}
+                control.answer(self._place.local, request, {**outcome, "epoch": self.status.epoch})
+            self._waiting.clear()
+        self._stack.close()
+
+    def _listen(self) -> None:
+        """In a thread of its own: epochs may be far apart, and a request should not wait for one to be noticed."""
+        while not self._ended.wait(POLL_S):
+            with self._lock:
+                if self._ended.is_set():
+                    return
+                if self._steered is not None:
+                    self._take(self._steered)
+                now_s = self._clock.monotonic_s()
+                if now_s - self._written_s > STATUS_S:
+                    self.meter.tick(now_s)
+                    self.metrics.tick(self.status)
+                    self._write()
+
+    def _take(self, steered: Steered) -> None:
+        known = {request.number for request in self._waiting}
+        for request in control.pending(self._place.local):
+            if request.number in known:
+                continue
+            problem = request.problem(self._vnodes)
+            if problem is not None:
+                control.answer(self._place.local, request, {"done": False, "error": problem})
+            elif request.kind == "stop":
+                self._waiting.append(request)
+                steered.request_stop()
+            elif request.units is not None:
+                self._rescale(steered, request, request.units)
+
+    def _rescale(self, steered: Steered, request: Request, units: int) -> None:
+        """The last request counts."""
+        for earlier in [each for each in self._waiting if each.kind == "rescale"]:
+            self._waiting.remove(earlier)
+            refusal = f"a later request asked for {units} units"
+            control.answer(self._place.local, earlier, {"done": False, "error": refusal})
+        steered.rescale(units)
+        if units == self.status.units:
+            here = {"epoch": self.status.epoch, "units": units}
+            control.answer(self._place.local, request, {"done": True, **here, "vnodes_moved": 0, "pause_s": 0.0})
+        else:
+            self._waiting.append(request)
+
+    def _answer_rescales(self, report: EpochReport) -> None:
+        for request in [each for each in self._waiting if each.kind == "rescale"]:
+            if request.units == report.units:
+                outcome: dict[str, Any] = {"done": True, "epoch": report.epoch, "units": report.units}
+                outcome |= {"vnodes_moved": report.vnodes_moved, "pause_s": report.pause_s}
+                control.answer(self._place.local, request, outcome)
+                self._waiting.remove(request)
+
+    def _write(self) -> None:
+        self._written_s = self._clock.monotonic_s()
+        self.status.updated_ms = self._clock.now_ms()
+        write_status(self._place.local, self.status)

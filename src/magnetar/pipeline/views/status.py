@@ -1,0 +1,125 @@
+"""What a pipeline is doing: gathered by its driver from the reports of epochs, kept in `status.json`, read by everybody else."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Final
+
+from magnetar.pipeline.views.driver_lock import holder
+from magnetar.pipeline.views.local_files import read_document, write_document
+from magnetar.pipeline.views.progress import EpochReport
+from magnetar.pipeline.views.rescale import Load
+
+FILE: Final = "status.json"
+WINDOW_S: Final = 10.0
+"""Rates are those of the last so many seconds."""
+
+STARTING: Final = "starting"
+RUNNING: Final = "running"
+STOPPED: Final = "stopped"
+FAILED: Final = "failed"
+KILLED: Final = "killed"
+"""Its driver is gone without a word; `magnetar pipeline run` continues it."""
+
+
+@dataclass
+class Status:
+    """Counts are of this driver, `epoch` and `state_bytes` of the pipeline. Times in ms since the epoch, durations in seconds.
+
+    `views`: changes of each view since the driver began (`changes`) and in the last epoch (`last`). `busy`: share of the last seconds
+    spent in epochs. `rescaled`: the last change of parallelism. `counters`: late rows and the like.
+    """
+
+    name: str
+    directory: str
+    state: str = STARTING
+    pid: int = 0
+    started_ms: int = 0
+    updated_ms: int = 0
+    epoch: int = 0
+    epochs: int = 0
+    units: int = 0
+    rows: int = 0
+    rows_per_s: float = 0.0
+    busy: float = 0.0
+    epoch_s: float = 0.0
+    phases_s: dict[str, float] = field(default_factory=dict)
+    lag_messages: int | None = None
+    state_bytes: int = 0
+    views: dict[str, dict[str, int]] = field(default_factory=dict)
+    counters: dict[str, int] = field(default_factory=dict)
+    rescaled: dict[str, Any] | None = None
+    error: str | None = None
+
+    def load(self) -> Load:
+        """What the number of units is judged by."""
+        return Load(self.units, self.busy, self.rows_per_s, self.lag_messages)
+
+
+def write_status(directory: Path, status: Status) -> None:
+    """Replaces the file at once."""
+    write_document(directory / FILE, asdict(status))
+
+
+def read_status(directory: Path) -> Status | None:
+    """None where no driver has ever run. A driver that died while running is told as such, whatever it last wrote."""
+    document = read_document(directory / FILE)
+    if document is None:
+        return None
+    known = {each.name for each in fields(Status)}
+    try:
+        status = Status(**{name: value for name, value in document.items() if name in known})
+    except TypeError:
+        return None
+    if status.state in (STARTING, RUNNING) and holder(directory) is None:
+        status.state = KILLED
+        status.rows_per_s = status.busy = 0.0
+    return status
+
+
+class Meter:
+    """Adds reports up. Pure: times are passed in."""
+
+    def __init__(self, status: Status) -> None:
+        self.status = status
+        self._recent: deque[tuple[float, int, float]] = deque()
+
+    def add(self, report: EpochReport, now_s: float, now_ms: int) -> Status:
+        """After an epoch. `now_s`: monotonic."""
+        status, total_s = self.status, report.duration_s.get("total", 0.0)
+        status.state, status.updated_ms = RUNNING, now_ms
+        status.epoch, status.units, status.state_bytes = report.epoch, report.units, report.state_bytes
+        status.epochs += 1
+        status.rows += report.rows_in
+        status.epoch_s, status.phases_s = total_s, dict(report.duration_s)
+        status.lag_messages = report.lag_messages
+        for name, changes in report.rows_changed.items():
+            before = status.views.get(name, {"changes": 0})
+            status.views[name] = {"changes": before["changes"] + changes, "last": changes}
+        for name, count in report.counters.items():
+            status.counters[name] = status.counters.get(name, 0) + count
+        if report.vnodes_moved:
+            status.rescaled = {
+                "epoch": report.epoch,
+                "units": report.units,
+                "vnodes_moved": report.vnodes_moved,
+                "pause_s": report.pause_s,
+                "at_ms": now_ms,
+            }
+        self._recent.append((now_s, report.rows_in, total_s))
+        self.tick(now_s)
+        return status
+
+    def tick(self, now_s: float) -> None:
+        """Rates fall while nothing comes."""
+        while self._recent and self._recent[0][0] < now_s - WINDOW_S:
+            self._recent.popleft()
+        if not self._recent:
+            self.status.rows_per_s = self.status.busy = 0.0
+            return
+        first_s, _, first_total_s = self._recent[0]
+        span_s = max(now_s - first_s + first_total_s, 1e-3)
+        self.status.rows_per_s = sum(rows for _, rows, _ in self._recent) / span_s
+        self.status.busy = min(sum(total_s for _, _, total_s in self._recent) / span_s, 1.0)

@@ -1,0 +1,214 @@
+"""A driver's surroundings without a driver: lock, requests and answers, status, metrics, and the plan of a rescale."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from magnetar.base.clock import SystemClock
+from magnetar.base.errors import BadVersionError, StartupError
+from magnetar.hashing.mapping import VnodeMapping
+from magnetar.metadata.memory import MemoryMetadataStore
+from magnetar.pipeline.errors import CatalogError, PipelineRunningError
+from magnetar.pipeline.home import local_side
+from magnetar.pipeline.views import control
+from magnetar.pipeline.views.driver_lock import DriverLock, holder
+from magnetar.pipeline.views.mapping_store import MappingStore
+from magnetar.pipeline.views.operations import Operations, Place
+from magnetar.pipeline.views.progress import EpochReport
+from magnetar.pipeline.views.rescale import Load, RescalePlan, wanted_units
+from magnetar.pipeline.views.status import KILLED, STOPPED, Meter, Status, read_status
+from tests.support.waiting import wait_until
+
+MAPPING = VnodeMapping.even(3)
+
+
+class Steered:
+    """Remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.stops = 0
+        self.units: list[int] = []
+
+    def request_stop(self) -> None:
+        self.stops += 1
+
+    def rescale(self, units: int) -> None:
+        self.units.append(units)
+
+
+def report(epoch: int, units: int = 3, rows: int = 100, **more: object) -> EpochReport:
+    values = {"rows_changed": {"v": 7}, "duration_s": {"total": 0.2, "commit": 0.01}, "state_bytes": 5} | more
+    return EpochReport(epoch=epoch, batch_id=epoch, rows_in=rows, units=units, **values)  # type: ignore[arg-type]
+
+
+def place(path: Path) -> Place:
+    return Place("p", str(path), path)
+
+
+def test_a_second_driver_is_refused_and_a_dead_one_is_not_counted(tmp_path: Path) -> None:
+    clock = SystemClock()
+    with DriverLock(tmp_path, "p", clock) as lock:
+        lock.announce()
+        held = holder(tmp_path)
+        assert held is not None
+        assert held.pid == os.getpid()
+        with (
+            pytest.raises(PipelineRunningError, match=f"process {os.getpid()} already; stop it with"),
+            DriverLock(tmp_path, "p", clock),
+        ):
+            pass
+    assert holder(tmp_path) is None
+    code = (
+        "import sys, os, pathlib\n"
+        "from magnetar.base.clock import SystemClock\n"
+        "from magnetar.pipeline.views.driver_lock import DriverLock\n"
+        "DriverLock(pathlib.Path(sys.argv[1]), 'p', SystemClock()).__enter__().announce()\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    subprocess.run([sys.executable, "-c", code, tmp_path], check=False)
+    assert json.loads((tmp_path / "driver.lock").read_text())["pid"] > 0
+    assert holder(tmp_path) is None, "its number says a process that is gone"
+    with DriverLock(tmp_path, "p", clock):
+        pass
+
+
+def test_requests_reach_the_driver_and_are_answered(tmp_path: Path) -> None:
+    clock, steered = SystemClock(), Steered()
+    control.ask(tmp_path, clock, "stop")
+    with Operations(place(tmp_path), clock) as operations:
+        assert not control.pending(tmp_path), "what was asked of an earlier driver is not for this one"
+        operations.attach(steered, MAPPING)
+        same = control.ask(tmp_path, clock, "rescale", 3)
+        wait_until(lambda: (tmp_path / f"control/{same}.answer.json").exists())
+        assert control.take_answer(tmp_path, same) == {
+            "done": True, "epoch": 0, "units": 3, "vnodes_moved": 0, "pause_s": 0.0,
+        }  # fmt: skip
+        first = control.ask(tmp_path, clock, "rescale", 4)
+        wait_until(lambda: 4 in steered.units)
+        second = control.ask(tmp_path, clock, "rescale", 5)
+        wait_until(lambda: 5 in steered.units)
+        answer = control.take_answer(tmp_path, first)
+        assert answer is not None
+        assert "later request" in answer["error"]
+        operations.on_epoch(report(7, units=3))
+        assert control.take_answer(tmp_path, second) is None, "not before it took effect"
+        operations.on_epoch(report(8, units=5, vnodes_moved=51, pause_s=0.25))
+        answer = control.take_answer(tmp_path, second)
+        assert answer == {"done": True, "epoch": 8, "units": 5, "vnodes_moved": 51, "pause_s": 0.25}
+        bad = control.ask(tmp_path, clock, "rescale", 300)
+        wait_until(lambda: (tmp_path / f"control/{bad}.answer.json").exists())
+        assert "300 units for 256 vnodes" in (control.take_answer(tmp_path, bad) or {})["error"]
+        stop = control.ask(tmp_path, clock, "stop")
+        wait_until(lambda: steered.stops == 1)
+        assert control.take_answer(tmp_path, stop) is None
+    assert (control.take_answer(tmp_path, stop) or {})["done"]
+    assert 300 not in steered.units
+    assert (read_status(tmp_path) or Status("", "")).state == STOPPED
+
+
+def test_a_failure_is_in_the_status_and_a_killed_driver_as_well(tmp_path: Path) -> None:
+    def fail() -> None:
+        with Operations(place(tmp_path), SystemClock()) as operations:
+            operations.on_epoch(report(3))
+            raise ZeroDivisionError("of the\nview")
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    status = read_status(tmp_path)
+    assert status is not None
+    assert (status.state, status.error, status.epoch) == ("failed", "of the view", 3)
+    document = json.loads((tmp_path / "status.json").read_text())
+    (tmp_path / "status.json").write_text(json.dumps(document | {"state": "running", "field_of_the_future": 1}))
+    status = read_status(tmp_path)
+    assert status is not None
+    assert status.state == KILLED
+    (tmp_path / "status.json").write_text("{")
+    assert read_status(tmp_path) is None
+
+
+def test_metrics_are_served_and_a_taken_port_is_refused(tmp_path: Path) -> None:
+    with Operations(place(tmp_path), SystemClock(), metrics_port=0) as operations:
+        operations.on_epoch(report(3, lag_messages=12, counters={"late_rows": 2}))
+        with urllib.request.urlopen(f"http://127.0.0.1:{operations.port}/metrics", timeout=5) as answer:
+            text = answer.read().decode()
+        for line in [
+            'magnetar_pipeline_rows_total{pipeline="p"} 100.0',
+            'magnetar_pipeline_lag_messages{pipeline="p"} 12.0',
+            'magnetar_pipeline_view_changes_total{pipeline="p",view="v"} 7.0',
+            'magnetar_pipeline_events_total{event="late_rows",pipeline="p"} 2.0',
+            'magnetar_pipeline_epoch_seconds_count{pipeline="p"} 1.0',
+        ]:
+            assert line in text
+        taken = Operations(place(tmp_path / "other"), SystemClock(), metrics_port=operations.port)
+        with pytest.raises(StartupError, match="give another --metrics-port"), taken:
+            pass
+    with Operations(place(tmp_path / "other"), SystemClock()):
+        pass  # the failed one has let go of its lock
+
+
+def test_rates_are_of_the_last_seconds() -> None:
+    meter = Meter(Status("p", "d"))
+    for second in range(30):
+        status = meter.add(report(second, rows=1000), float(second), 0)
+    assert status.rows == 30_000
+    assert status.rows_per_s == pytest.approx(1000, rel=0.15)
+    assert 0.15 < status.busy < 0.25
+    assert status.views == {"v": {"changes": 210, "last": 7}}
+    meter.tick(60.0)
+    assert (status.rows_per_s, status.busy) == (0.0, 0.0)
+
+
+@given(st.integers(1, 40), st.integers(1, 40))
+def test_a_picture_marks_exactly_what_moves(before: int, after: int) -> None:
+    plan = RescalePlan.to(VnodeMapping.even(before), after)
+    assert plan.describe()["vnodes_moved"] == len(plan.moves)
+    assert sum(line.count("^") for line in plan.picture()) == len(plan.moves)
+    assert plan.describe()["units_after"] == after
+
+
+@given(st.integers(1, 64), st.floats(0, 1), st.floats(0, 1e6), st.none() | st.integers(0, 10**7), st.integers(1, 4))
+def test_what_a_load_asks_for_steps_within_its_bounds(
+    units: int, busy: float, rows: float, lag: int | None, least: int
+) -> None:
+    wanted, reason = wanted_units(Load(units, busy, rows, lag), least, 64)
+    assert least <= wanted <= 64
+    assert wanted <= 2 * units or wanted == least
+    assert reason
+    more, _ = wanted_units(Load(units, 0.95, rows, lag), 1, 128)
+    assert units < more <= 2 * units
+    fewer, _ = wanted_units(Load(units, 0.05, rows, 0), 1, 128)
+    assert fewer == (units + 1) // 2
+    assert wanted_units(Load(units, 0.5, rows, 0), 1, 64)[0] == units
+
+
+async def test_the_mapping_in_a_metadata_store_changes_by_compare_and_set() -> None:
+    store = MemoryMetadataStore()
+    mappings = MappingStore(store, "flights/a b")
+    assert mappings.path.count("/") == 4
+    with pytest.raises(CatalogError, match="run --metadata"):
+        await mappings.rescale(2)
+    first = await mappings.publish(MAPPING)
+    assert await mappings.publish(VnodeMapping.even(9)) == first, "the first driver's counts"
+    changed = await mappings.change(first, 5)
+    assert changed.mapping.version == 2
+    with pytest.raises(BadVersionError):
+        await mappings.change(first, 4)
+    assert await mappings.rescale(5) == changed == await mappings.read()
+
+
+def test_where_a_pipeline_elsewhere_keeps_what_is_of_this_machine() -> None:
+    environment = {"MAGNETAR_HOME": "/h"}
+    one, other = (local_side(f"s3://{bucket}/flights/", environment) for bucket in "ab")
+    assert one != other
+    assert str(one).startswith("/h/remote/flights-")
+    assert local_side("s3://a/flights", environment) == one
+    assert local_side("/x/y", environment) == Path("/x/y")
