@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 WITH = "WITH (connector = 'pulsar', topic = 'x', service.url = 'pulsar://localhost:6650')"
 SOURCES = f"""
-CREATE SOURCE s (g VARCHAR, n BIGINT, v DOUBLE, m NUMERIC(10, 2), ts TIMESTAMPTZ,
+CREATE SOURCE s (i BIGINT, g VARCHAR, n BIGINT, v DOUBLE, m NUMERIC(10, 2), ts TIMESTAMPTZ,
                  WATERMARK FOR ts AS ts - INTERVAL '10 minutes') {WITH} FORMAT PLAIN ENCODE JSON;
 CREATE TABLE t (k BIGINT PRIMARY KEY, g VARCHAR, n BIGINT, v DOUBLE, m NUMERIC(10, 2)) {WITH} FORMAT UPSERT ENCODE JSON;
 """
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
 _VALUES = [("g", pa.string()), ("n", pa.int64()), ("v", pa.float64()), ("m", pa.decimal128(10, 2))]
-STREAM = pa.schema([*_VALUES, ("ts", pa.timestamp("us", "UTC")), (ROW_ID, pa.string())])
+STREAM = pa.schema([("i", pa.int64()), *_VALUES, ("ts", pa.timestamp("us", "UTC")), (ROW_ID, pa.string())])
 TABLE = pa.schema([("k", pa.int64()), *_VALUES, (ROW_ID, pa.string())])
 
 _DECIMALS = st.sampled_from([None, Decimal("-1.25"), Decimal("0.00"), Decimal("0.01"), Decimal("99999999.99")])
@@ -60,7 +60,7 @@ def worlds(draw: st.DrawFn, rows_max: int = 12) -> World:
     )
     for number, (epoch, value, minutes) in enumerate(arrivals):
         time = None if minutes is None else DAY + timedelta(minutes=minutes)
-        stream[epoch].append({**value, "ts": time, ROW_ID: f"s{number:04}"})
+        stream[epoch].append({"i": number, **value, "ts": time, ROW_ID: f"s{number:04}"})
     step = st.tuples(at, st.integers(0, 4), st.sampled_from([INSERT, INSERT, DELETE]), _VALUE)
     for number, (epoch, key, change, value) in enumerate(draw(st.lists(step, max_size=rows_max))):
         table[epoch].append((change, {"k": key, **value, ROW_ID: f"t{number:04}"}))

@@ -264,7 +264,7 @@ def _recompute(
     return Recompute(below, tuple(scope.sql(key) for key in keys), sql, names)
 
 
-def _top_n(query: Query, tree: exp.Select, relations: Relations, named: dict[str, Plan]) -> TopN | Dedup | None:
+def _top_n(query: Query, tree: exp.Select, relations: Relations, named: dict[str, Plan]) -> Plan | None:
     """`SELECT ... FROM (SELECT ..., row_number() OVER (PARTITION BY ... ORDER BY ...) AS rn FROM ...) WHERE rn <= n`."""
     inner = tree.args["from_"].this
     where = tree.args.get("where")
@@ -312,9 +312,34 @@ def _top_n(query: Query, tree: exp.Select, relations: Relations, named: dict[str
                 raise refuse(query, expression, f"the inner SELECT has no column {expression.name}")
     shown = [(node, name) for node, name in columns if star or name == "*" or name.lower() in wanted]
     outputs = scope.outputs(shown)
-    if limit == 1 and not star and rank.lower() not in wanted:
-        return Dedup(below(), keys, order, outputs, resolved)
-    return TopN(below(), keys, order, limit, outputs, rank if star or rank.lower() in wanted else None, resolved)
+    ranked = rank if star or rank.lower() in wanted else None
+    if limit == 1 and ranked is None:
+        found: TopN | Dedup = Dedup(below(), keys, order, outputs, resolved)
+    else:
+        found = TopN(below(), keys, order, limit, outputs, ranked, resolved)
+    if "*" in known:
+        return found
+    inside = scope.expanded(list(inner.this.expressions))
+    return _in_order(found, _chosen(query, tree, [e.alias_or_name for e in inside]))
+
+
+def _chosen(query: Query, tree: exp.Select, inside: list[str]) -> list[str]:
+    """The names that the outer SELECT shows, in its order."""
+    names: list[str] = []
+    for expression in tree.expressions:
+        if isinstance(expression, exp.Star):
+            names += inside
+        else:
+            names += [name for name in inside if name.lower() == expression.name.lower()]
+    if len({name.lower() for name in names}) < len(names):
+        raise refuse(query, tree, "a column is there twice; name each once")
+    return names
+
+
+def _in_order(found: TopN | Dedup, names: list[str]) -> Plan:
+    given = [output.name for output in found.outputs]
+    given += [found.rank] if isinstance(found, TopN) and found.rank is not None else []
+    return found if names == given else Project(found, tuple(Named(_name(name), name) for name in names))
 
 
 def _limit(condition: exp.Expr, rank: str) -> int | None:

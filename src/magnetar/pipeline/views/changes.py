@@ -69,7 +69,8 @@ class Changes:
         for column in self.key:
             found = next((output.name for output in outputs if self.column(output.sql) == column), None)
             if found is None:
-                found = column if column == ROW_ID or column.startswith(prefix) else prefix + column
+                own = column == ROW_ID and prefix == HIDDEN
+                found = column if own or column.startswith(prefix) else prefix + column
                 while any(output.name.lower() == found.lower() for output in selected):
                     found += "_"
                 selected.append(Named(quoted(column), found))

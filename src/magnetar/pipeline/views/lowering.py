@@ -13,12 +13,14 @@ from magnetar.pipeline.operators.operator import INPUT
 from magnetar.pipeline.operators.upsert import Upsert
 from magnetar.pipeline.operators.window import WINDOW_END, WINDOW_START
 from magnetar.pipeline.sql.catalog import Catalog
-from magnetar.pipeline.sql.plan import Aggregate, Plan, Project, Scan, Windowed
+from magnetar.pipeline.sql.plan import Aggregate, Dedup, Join, Plan, Project, Scan, TopN, Windowed
 from magnetar.pipeline.sql.statements import CreateSink, CreateSource, CreateView, Query
 from magnetar.pipeline.state.table import StateTable
 from magnetar.pipeline.views.changes import Changes, Part, Windows, renames
 from magnetar.pipeline.views.lowering_aggregate import lower_aggregate
 from magnetar.pipeline.views.lowering_context import Lowering, Types
+from magnetar.pipeline.views.lowering_join import lower_join
+from magnetar.pipeline.views.lowering_top_n import lower_dedup, lower_top_n
 from magnetar.pipeline.views.stages import ROW_ID, AddWindows, Stage, ViewPlan, quoted
 from magnetar.pipeline.views.table_ids import TableIds
 
@@ -185,6 +187,12 @@ def changes_of(lowering: Lowering, plan: Plan) -> Changes:
             return _windowed(lowering, plan)
         case Aggregate():
             return lower_aggregate(lowering, plan)
+        case Join():
+            return lower_join(lowering, plan)
+        case TopN():
+            return lower_top_n(lowering, plan)
+        case Dedup():
+            return lower_dedup(lowering, plan)
         case _:
             raise lowering.refuse(f"{type(plan).__name__} has no stages yet")
 
