@@ -126,6 +126,16 @@ def mesh(all_of_them: Sequence[Region], namespace: str = NAMESPACE) -> None:
         region.replicate(*(other.name for other in others), namespace=namespace)
 
 
+def read_all(region: Region, topic: str, timeout_s: float = 5.0) -> list[pulsar.Message]:
+    """Everything that the topic holds, in order."""
+    reader = region.client.create_reader(topic, pulsar.MessageId.earliest)
+    found = []
+    while reader.has_message_available():
+        found.append(reader.read_next(timeout_millis=int(timeout_s * 1000)))
+    reader.close()
+    return found
+
+
 def receive(consumer: pulsar.Consumer, count: int, timeout_s: float = 30.0) -> list[pulsar.Message]:
     """So many messages, acknowledged. Fails when one of them takes longer than `timeout_s`."""
     found = []

@@ -83,14 +83,14 @@ class Session(asyncio.Protocol):
         self._rate_pauses = 0
         self.pending_publishes = 0
         self.pending_publish_bytes = 0
-        self.connected = False
-        self.greeted = False
+        self.connected = self.greeted = False
         self.closed = False
         self.principal: Principal | None = None
         self.credential_watch: CredentialWatch | None = None
         self.address = ""
         self.client_version = ""
         self.protocol_version = 0
+        self.replication_by_place = False  # a replicator may expect places in its receipts
         self.producers: dict[int, Producer] = {}
         self.producer_topics: dict[int, AnyTopic] = {}
         self.closed_producers: set[int] = set()

@@ -10,6 +10,9 @@ REPLICATOR_PREFIX: Final = "pulsar.repl"
 SOURCE_POSITION_PROPERTY: Final = "__MSG_PROP_REPL_SOURCE_POSITION"
 """Ledger and entry of a message in the cluster that it came from, `ledger:entry`."""
 
+INSTANCE_METADATA: Final = "magnetar.instance"
+"""Of a replicator's producer: which metadata its cluster has, so that one that begins anew is not taken for a repeat."""
+
 _DELIMITER: Final = "-->"
 
 
@@ -33,6 +36,11 @@ def source_of_producer(name: str) -> str | None:
     if not name.startswith(prefix):
         return None
     return name[len(prefix) :].split(_DELIMITER, 1)[0]
+
+
+def sequence_name(source: str) -> str:
+    """Under which deduplication remembers how far it has another cluster's log."""
+    return f"{REPLICATOR_PREFIX}.{source}"
 
 
 def source_position(text: str) -> tuple[int, int] | None:

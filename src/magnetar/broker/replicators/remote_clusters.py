@@ -6,12 +6,14 @@ import asyncio
 import json
 import logging
 import random
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from magnetar import __version__
 from magnetar.base.clock import Clock
+from magnetar.base.errors import BadVersionError
 from magnetar.base.network import Network
 from magnetar.base.tasks import TaskScope
 from magnetar.broker.config import ReplicationConfig
@@ -20,7 +22,7 @@ from magnetar.broker.replicators.errors import ClusterUnknownError
 from magnetar.client.client import Endpoint, RemoteClient
 from magnetar.client.credentials import Credentials, TlsTrust
 from magnetar.metadata import paths
-from magnetar.metadata.store import RESYNC, MetadataStore
+from magnetar.metadata.store import MUST_NOT_EXIST, RESYNC, MetadataStore
 
 logger = logging.getLogger(__name__)
 
@@ -82,9 +84,25 @@ class RemoteClusters:
         self._metadata = metadata
         self._network = network
         self._clients: dict[str, RemoteClient] = {}
+        self._instance = ""
         self._changes = 0
         self._changed = asyncio.Event()
         self._unwatch = metadata.watch(self._metadata_changed)
+
+    async def instance(self) -> str:
+        """Which metadata this cluster has: another one means that its logs begin anew. Made when it is missing."""
+        if not self._instance:
+            node = await self._metadata.get(paths.INSTANCE_ID_PATH)
+            if node is None:
+                fresh = str(uuid.UUID(int=self.rng.getrandbits(128), version=4)).encode()
+                try:
+                    await self._metadata.put(paths.INSTANCE_ID_PATH, fresh, MUST_NOT_EXIST)
+                except BadVersionError:
+                    pass  # another broker was faster
+                node = await self._metadata.get(paths.INSTANCE_ID_PATH)
+                assert node is not None, "it was just made"
+            self._instance = node.value.decode()
+        return self._instance
 
     async def record(self, cluster: str) -> ClusterRecord:
         """Raises ClusterUnknownError, MetadataError."""

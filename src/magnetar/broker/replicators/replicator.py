@@ -121,9 +121,9 @@ class Replicator:
             meter=lambda: self.meter,
             attention=self._attention.set,
         )
-        producer = await client.open_producer(
-            str(self.topic), names.producer_name(clusters.local, self.remote), {}, link.receipt, link.failed
-        )
+        name = names.producer_name(clusters.local, self.remote)
+        about = {names.INSTANCE_METADATA: await clusters.instance()}
+        producer = await client.open_producer(str(self.topic), name, about, link.receipt, link.failed)
         if cursor.closed:
             raise CursorClosedError(f"cursor {cursor.name} is closed")
         self._set_connected(link, producer)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from magnetar.broker.iso_time import iso_time
@@ -113,12 +113,39 @@ class ReplicatorSet:
             counters = replicator.counters
             replicator.rates.sample(counters.messages_out, counters.bytes_out, now_s)
 
-    def stats(self) -> dict[str, Any]:
-        """Pulsar's ReplicatorStats by cluster."""
-        if self._service is None:
-            return {}
-        now_ms = self._service.clusters.clock.now_ms()
-        return {name: _stats(each, now_ms) for name, each in sorted(self._by_cluster.items())}
+    def stats(self, incoming: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+        """Pulsar's ReplicatorStats by cluster. `incoming`: of those that send here."""
+        service = self._service
+        now_ms = service.clusters.clock.now_ms() if service is not None else 0
+        outgoing = {name: _stats(replicator, now_ms) for name, replicator in self._by_cluster.items()}
+        return {
+            name: _NOTHING_IN | _NOTHING_OUT | incoming.get(name, {}) | outgoing.get(name, {})
+            for name in sorted({*incoming, *outgoing})
+        }
+
+
+_NOTHING_IN = {
+    "msgRateIn": 0.0,
+    "msgThroughputIn": 0.0,
+    "msgInCounter": 0,
+    "bytesInCounter": 0,
+    "inboundConnection": None,
+    "inboundConnectedSince": None,
+}
+_NOTHING_OUT = {
+    "msgRateOut": 0.0,
+    "msgThroughputOut": 0.0,
+    "msgOutCounter": 0,
+    "bytesOutCounter": 0,
+    "msgRateExpired": 0.0,
+    "msgExpiredCount": 0,
+    "replicationBacklog": 0,
+    "connected": False,
+    "replicationDelayInSeconds": 0,
+    "outboundConnection": None,
+    "outboundConnectedSince": None,
+    "lastError": None,
+}
 
 
 def _stats(replicator: Replicator, now_ms: int) -> dict[str, Any]:
@@ -127,8 +154,6 @@ def _stats(replicator: Replicator, now_ms: int) -> dict[str, Any]:
         "msgThroughputOut": replicator.rates.bytes_per_s,
         "msgOutCounter": replicator.counters.messages_out,
         "bytesOutCounter": replicator.counters.bytes_out,
-        "msgRateExpired": 0.0,
-        "msgExpiredCount": 0,
         "replicationBacklog": replicator.backlog_entries,
         "connected": replicator.connected,
         "replicationDelayInSeconds": int(replicator.delay_s(now_ms)),

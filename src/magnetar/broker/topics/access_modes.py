@@ -23,11 +23,16 @@ class Admission:
 
 
 class Producers:
-    """The registered producers of one topic by name, and those that wait for exclusive access in order of arrival."""
+    """The registered producers of one topic by name, and those that wait for exclusive access in order of arrival.
+
+    Other clusters' replicators are apart from them: they neither count nor stand in the way of exclusive access, which is a matter
+    of this cluster's clients.
+    """
 
     def __init__(self, producers_max: int = 0) -> None:
         self.producers_max = producers_max
         self._by_name: dict[str, Producer] = {}
+        self._remote: dict[str, Producer] = {}
         self._waiting: deque[Producer] = deque()
         self._exclusive: Producer | None = None
 
@@ -40,19 +45,27 @@ class Producers:
         return list(self._by_name.values())
 
     @property
+    def remote(self) -> list[Producer]:
+        """Other clusters' replicators."""
+        return list(self._remote.values())
+
+    @property
     def waiting(self) -> list[Producer]:
         return list(self._waiting)
 
     def named(self, name: str) -> Producer | None:
         """The live producer of that name: a newcomer either replaces it or is refused."""
-        return self._by_name.get(name)
+        return self._by_name.get(name) or self._remote.get(name)
 
     def add(self, producer: Producer, topic_epoch: int) -> Admission:
         """Register a newcomer whose name is free. `topic_epoch` is the topic's present one.
 
         Raises ProducerBusyError or ProducerFencedError.
         """
-        assert producer.name not in self._by_name, "the caller settles name clashes first"
+        assert self.named(producer.name) is None, "the caller settles name clashes first"
+        if producer.source_cluster is not None:
+            self._remote[producer.name] = producer
+            return Admission(ready=[producer])
         if producer.topic_epoch is not None and producer.topic_epoch < topic_epoch:
             raise ProducerFencedError(
                 f"producer epoch {producer.topic_epoch} is older than the topic's, {topic_epoch}: another producer took over"
@@ -77,6 +90,8 @@ class Producers:
 
     def remove(self, producer: Producer) -> Admission:
         """A producer left. The first waiting one takes its place once the topic is empty."""
+        if self._remote.get(producer.name) is producer:
+            del self._remote[producer.name]
         if producer in self._waiting:
             self._waiting.remove(producer)
         if self._by_name.get(producer.name) is not producer:

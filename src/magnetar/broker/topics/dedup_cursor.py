@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 
 from magnetar.base.limits import BYTES_PER_READ_MAX, ENTRIES_PER_DISPATCH_MAX
-from magnetar.broker.topics.deduplication import CURSOR_NAME, Deduplicator
+from magnetar.broker.replicators.names import sequence_name
+from magnetar.broker.topics.deduplication import CURSOR_NAME, Deduplicator, packed
 from magnetar.broker.topics.publish import PublishOp
+from magnetar.broker.topics.replicated_publish import place_of
 from magnetar.managed_ledger.cursor import ManagedCursor
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.ledger import ManagedLedger
@@ -28,29 +30,42 @@ class DedupCursor:
 
     @classmethod
     async def recover(
-        cls, ledger: ManagedLedger, producers_max: int, snapshot_entries: int
+        cls, ledger: ManagedLedger, producers_max: int, snapshot_entries: int, producers: bool
     ) -> tuple[DedupCursor, Deduplicator]:
-        """Open or create the cursor, restore its snapshot and replay the entries behind it."""
+        """Open or create the cursor, restore its snapshot and replay the entries behind it.
+
+        `producers`: those of this cluster are deduplicated, and not only what other clusters send.
+        """
         dedup = Deduplicator(producers_max)
         cursor = await ledger.open_cursor(CURSOR_NAME, initial=LATEST)
         dedup.restore(dict(cursor.properties))
+        if not producers:
+            dedup.forget_producers()
         recovered = cls(cursor, dedup, snapshot_entries)
         cursor.rewind()
         while entries := await _read(cursor):
             for entry in entries:
-                recovered._replay(entry)
+                recovered._replay(entry, producers)
         recovered.snapshot()
         return recovered, dedup
 
-    def _replay(self, entry: Entry) -> None:
+    def _replay(self, entry: Entry, producers: bool) -> None:
         metadata = parse_metadata(entry.data)
         self._last = entry.position
+        self._since_snapshot += 1
         if metadata.HasField("marker_type"):
+            return
+        place = place_of(metadata) if metadata.replicated_from else None
+        if place is not None:
+            name = sequence_name(metadata.replicated_from)
+            self._dedup.keep_place(name)
+            self._dedup.persist(name, packed(*place))
+            return
+        if not producers:
             return
         if metadata.num_chunks_from_msg > 1 and metadata.chunk_id < metadata.num_chunks_from_msg - 1:
             return
         self._dedup.persist(metadata.producer_name, max(metadata.sequence_id, metadata.highest_sequence_id))
-        self._since_snapshot += 1
 
     def advanced(self, op: PublishOp) -> None:
         self._last = Position(op.ledger_id, op.entry_id)
@@ -63,6 +78,15 @@ class DedupCursor:
         if self._snapshot_s is None or now_s - self._snapshot_s >= interval_s:
             self._snapshot_s = now_s
             self.snapshot()
+
+    @property
+    def cursor(self) -> ManagedCursor:
+        return self._cursor
+
+    async def store(self) -> None:
+        """A snapshot, durable on return, whether or not anything came since the last."""
+        self._cursor.acknowledge_cumulative(self._last or self._cursor.mark_delete_position, self._dedup.snapshot())
+        await self._cursor.flush()
 
     def snapshot(self) -> None:
         """Move the cursor to the last stored entry, with the watermarks in its properties."""

@@ -7,6 +7,9 @@ that begins below the watermark and ends above it is stored whole: its old part 
 
 The persisted watermarks are snapshots in the mark-delete properties of the cursor `pulsar.dedup`; entries behind the snapshot
 are replayed when the topic is loaded.
+
+Another cluster's replicator has no sequence ids of its own: the place of an entry in the other cluster's log serves, `packed` into one
+number. It is kept whether deduplication is enabled or not, and never forgotten in favour of producers.
 """
 
 from __future__ import annotations
@@ -14,6 +17,18 @@ from __future__ import annotations
 from enum import Enum, auto
 
 CURSOR_NAME = "pulsar.dedup"
+
+LEDGER_SUFFIX = "_LID"
+ENTRY_SUFFIX = "_EID"
+"""Of the two properties that store one place: each is a signed 64-bit number (Pulsar's names)."""
+
+_ENTRY_BITS = 64
+_ENTRY_MASK = (1 << _ENTRY_BITS) - 1
+
+
+def packed(ledger_id: int, entry_id: int) -> int:
+    """A place in another cluster's log as one number, in the order of that log."""
+    return ledger_id << _ENTRY_BITS | entry_id
 
 
 class Verdict(Enum):
@@ -31,6 +46,7 @@ class Deduplicator:
         self._producers_max = producers_max
         self._pushed: dict[str, int] = {}
         self._persisted: dict[str, int] = {}
+        self._places: set[str] = set()
 
     def check(self, producer: str, last_sequence_id: int) -> Verdict:
         """Judge an entry whose highest sequence id is `last_sequence_id`."""
@@ -65,15 +81,44 @@ class Deduplicator:
 
     def snapshot(self) -> dict[str, int]:
         """The persisted watermarks; past the limit the producers heard of longest ago are forgotten."""
-        surplus = len(self._persisted) - self._producers_max
-        for name in list(self._persisted)[: max(0, surplus)]:
-            del self._persisted[name]
-            self._pushed.pop(name, None)
-        return dict(self._persisted)
+        producers = [name for name in self._persisted if name not in self._places]
+        for name in producers[: max(0, len(producers) - self._producers_max)]:
+            self.forget(name)
+        stored: dict[str, int] = {}
+        for name, number in self._persisted.items():
+            if name in self._places:
+                stored[name + LEDGER_SUFFIX] = number >> _ENTRY_BITS
+                stored[name + ENTRY_SUFFIX] = number & _ENTRY_MASK
+            else:
+                stored[name] = number
+        return stored
 
     def restore(self, watermarks: dict[str, int]) -> None:
-        self._persisted = dict(watermarks)
-        self._pushed = dict(watermarks)
+        self._places = {
+            name[: -len(LEDGER_SUFFIX)]
+            for name in watermarks
+            if name.endswith(LEDGER_SUFFIX) and name[: -len(LEDGER_SUFFIX)] + ENTRY_SUFFIX in watermarks
+        }
+        halves = {name + suffix for name in self._places for suffix in (LEDGER_SUFFIX, ENTRY_SUFFIX)}
+        self._persisted = {name: number for name, number in watermarks.items() if name not in halves}
+        for name in sorted(self._places):
+            self._persisted[name] = packed(watermarks[name + LEDGER_SUFFIX], watermarks[name + ENTRY_SUFFIX])
+        self._pushed = dict(self._persisted)
+
+    def keep_place(self, name: str) -> None:
+        """`name` is another cluster: its numbers are packed places."""
+        self._places.add(name)
+
+    def forget(self, name: str) -> None:
+        """What comes under that name is new from now on."""
+        self._persisted.pop(name, None)
+        self._pushed.pop(name, None)
+
+    def forget_producers(self) -> None:
+        """All but other clusters' places: deduplication was disabled."""
+        for name in [*self._persisted, *self._pushed]:
+            if name not in self._places:
+                self.forget(name)
 
     def validate(self) -> None:
         """Nothing is persisted that was not pushed."""

@@ -109,6 +109,9 @@ class NonPersistentTopic:
         known.disconnect()
         self._remove(subscription)
 
+    async def accept_replicated(self, source: str, instance: str) -> None:
+        """Nothing is kept that a repeat could be compared with."""
+
     async def ensure_subscription(self, name: str, start: Position) -> None:
         """An initial subscription would keep messages, which a non-persistent topic cannot."""
         raise NotAllowedError(f"{self.name} is not persistent: it cannot keep messages for the subscription {name}")

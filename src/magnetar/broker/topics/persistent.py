@@ -5,7 +5,6 @@ What each part does is in its own file (`publishers`, `subscription_set`, `dedup
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -24,16 +23,15 @@ from magnetar.broker.replicators.replicator_set import ReplicatorSet
 from magnetar.broker.subscriptions.consumer import Consumer
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics import backlog
-from magnetar.broker.topics.dedup_cursor import DedupCursor
-from magnetar.broker.topics.deduplication import CURSOR_NAME
 from magnetar.broker.topics.expiry import position_older_than
 from magnetar.broker.topics.inactivity import Inactivity, TopicState
 from magnetar.broker.topics.publish_gate import PublishGate
 from magnetar.broker.topics.publishers import Publishers
-from magnetar.broker.topics.stats import persistent_stats, sample_rates
+from magnetar.broker.topics.stats import incoming_stats, persistent_stats, sample_rates
 from magnetar.broker.topics.subscribe import SubscribeRequest
 from magnetar.broker.topics.subscribe_rate import SubscribeLimiter
 from magnetar.broker.topics.subscription_set import SubscriptionSet, Surroundings
+from magnetar.broker.topics.topic_deduplication import TopicDeduplication
 from magnetar.broker.topics.transactions import TopicTransactions
 from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.ledger import ManagedLedger
@@ -76,7 +74,6 @@ class PersistentTopic:
         self.policies = policies
         self._config = config
         self._around = surroundings
-        self._dedup: DedupCursor | None = None
         self.created_ms = surroundings.clock.now_ms()
         self.rates = Rates()
         self.read_rates = Rates()
@@ -88,6 +85,7 @@ class PersistentTopic:
         )
         self.publishers.store_epoch = self._store_epoch
         self.publishers.append_failed = self._append_failed
+        self.deduplication = TopicDeduplication(ledger, self.publishers, config)
         self.compaction = TopicCompaction(str(name), name.partition, ledger, surroundings.compaction)
         self.subscriptions = SubscriptionSet(str(name), ledger, surroundings, policies, self.compaction)
         self.transactions = TopicTransactions(name, ledger, self.subscriptions, self.compaction, surroundings)
@@ -106,7 +104,6 @@ class PersistentTopic:
         self._gate = PublishGate(surroundings.scheduler, surroundings.clock)
         self._subscribe_limiter = SubscribeLimiter()
         self._inactivity = Inactivity(surroundings.clock.monotonic_s())
-        self._switching_dedup = asyncio.Lock()
 
     async def load(self) -> None:
         """Bring back what the cursors hold: subscriptions and, where it is enabled, deduplication."""
@@ -232,7 +229,7 @@ class PersistentTopic:
 
     async def policies_applied(self) -> None:
         """What policies switch on or off and takes a while."""
-        await self.update_deduplication()
+        await self.deduplication.apply(self.policies.deduplication)
         await self.replicators.apply(self.policies.replication_clusters, self.policies.replicator_dispatch_rate)
         await self.replicated_subscriptions.check()
         if self.policies.compaction_threshold_bytes > 0:
@@ -242,24 +239,14 @@ class PersistentTopic:
         """By the policies' threshold."""
         self.compaction.start_if_due(self.policies.compaction_threshold_bytes)
 
-    async def update_deduplication(self) -> None:
-        """Switch deduplication on or off, as the policies say."""
-        async with self._switching_dedup:
-            if self.policies.deduplication and self._dedup is None:
-                self._dedup, self.publishers.dedup = await DedupCursor.recover(
-                    self.ledger, self._config.deduplication_producers_max, self._config.deduplication_snapshot_entries
-                )
-                self.publishers.dedup_advanced = self._dedup.advanced
-            elif not self.policies.deduplication and CURSOR_NAME in self.ledger.cursors:
-                self._dedup, self.publishers.dedup = None, None
-                self.publishers.dedup_advanced = lambda op: None
-                await self.ledger.delete_cursor(CURSOR_NAME)
-
     async def snapshot_deduplication(self) -> None:
         """Store the sequence ids once the last snapshot is older than its interval."""
         interval_s = self.policies.deduplication_snapshot_interval_s
-        if self._dedup is not None and interval_s > 0:
-            self._dedup.snapshot_if_older(interval_s, self._around.clock.monotonic_s())
+        self.deduplication.snapshot_if_older(interval_s, self._around.clock.monotonic_s())
+
+    async def accept_replicated(self, source: str, instance: str) -> None:
+        """Another cluster is going to send, see `TopicDeduplication.accept_from`."""
+        await self.deduplication.accept_from(source, instance)
 
     def abandoned(self, now_s: float) -> bool:
         """Should the topic be deleted, because nobody has used it for as long as its policies say?"""
@@ -294,8 +281,7 @@ class PersistentTopic:
 
     async def trim(self) -> None:
         """Give back the storage of consumed ledgers that retention no longer keeps."""
-        if self._dedup is not None:
-            self._dedup.snapshot()
+        self.deduplication.snapshot()
         self.transactions.snapshot()
         if self._consumed_and_unretained():
             await self.ledger.rollover()
@@ -343,7 +329,7 @@ class PersistentTopic:
 
     def stats(self) -> Mapping[str, object]:
         stats = persistent_stats(self.publishers, self.subscriptions, self.ledger, self.rates, self.created_ms)
-        replication = self.replicators.stats()
+        replication = self.replicators.stats(incoming_stats(self.publishers))
         compaction = self.compaction.counters.as_stats()
         return {**stats, "replication": replication, "compaction": compaction, **self.transactions.stats()}
 
@@ -367,8 +353,7 @@ class PersistentTopic:
         await self.compaction.close()
         self.replicated_subscriptions.close()
         await self.subscriptions.close()
-        if self._dedup is not None:
-            self._dedup.snapshot()
+        self.deduplication.snapshot()
         self.transactions.snapshot()
         await self.ledger.close()
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from magnetar.base.errors import MagnetarError
 from magnetar.broker.rates import Rates
+from magnetar.broker.replicators.names import source_of_producer
 from magnetar.broker.topics.publish import MarkerOp, PublishOp
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class Producer:
         "rates",
         "schema_version",
         "settled_access",
+        "source_cluster",
         "topic",
         "topic_epoch",
     )
@@ -95,6 +97,8 @@ class Producer:
         self.connected_since_ms = connected_since_ms
         self.schema_version = b""
         self.encrypted = encrypted
+        self.source_cluster: str | None = source_of_producer(name)
+        """The cluster whose replicator it is; None for a client's."""
         self.pending: deque[PublishOp] = deque()
         self.messages_in = 0
         self.bytes_in = 0

@@ -40,6 +40,9 @@ class PublishOp:
     marker = False
     """Brokers write it for brokers: it counts nowhere, and is not deduplicated."""
 
+    replicated = False
+    """Another cluster sends it: this cluster's limits for its clients do not concern it."""
+
     __slots__ = (
         "advances",
         "data_bytes",
@@ -80,6 +83,16 @@ class PublishOp:
     def last_sequence_id(self) -> int:
         """The highest sequence id the entry holds."""
         return max(self.sequence_id, self.highest_sequence_id)
+
+    @property
+    def sequence_name(self) -> str:
+        """Whose sequence ids they are."""
+        return self.producer.name
+
+    @property
+    def positioned(self) -> bool:
+        """Is its sequence id a place in another cluster's log, and so known for certain?"""
+        return False
 
     def done(self, error: MagnetarError | None, ledger_id: int, entry_id: int) -> None:
         """The storage's answer. Called once."""

@@ -2,7 +2,8 @@
 
 A topic has a gate only while one of them is set; without, publishing looks at a None. Above the publish rate the connection that
 published is not read until the rate allows more: nothing is dropped, and the client's own queue fills up. Acknowledgements on that
-connection wait as well, as in Pulsar.
+connection wait as well, as in Pulsar. What another cluster sends was admitted there: one connection brings the messages of many topics, so
+that no topic may hold it up.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class PublishGate:
     def admit(self, op: PublishOp, data: bytes, is_chunk: bool) -> bool:
         """False when the entry is refused; its error then waits for its turn in the producer's queue."""
         meter = self._meter
-        if meter is not None:
+        if meter is not None and not op.replicated:
             now_s = self._monotonic_s()
             meter.take(op.num_messages, op.data_bytes, now_s)
             delay_s = meter.delay_s(now_s)
@@ -66,7 +67,7 @@ class PublishGate:
     def _problem(self, op: PublishOp, data: bytes, is_chunk: bool) -> BrokerError | None:
         if self._size_max and not is_chunk and op.data_bytes > self._size_max:
             return MessageTooLargeError(f"Exceed maximum message size of the topic: {self._size_max} bytes")
-        if self._encryption_required and not parse_metadata(data).encryption_keys:
+        if self._encryption_required and not op.replicated and not parse_metadata(data).encryption_keys:
             return MetadataRefusedError("Messages must be encrypted")
         return None
 

@@ -73,6 +73,8 @@ class Publishers:
         self.append_failed: Callable[[], None] = lambda: None
         self._failure_announced = False
         self.dedup: Deduplicator | None = None
+        self.dedup_producers = True
+        """False: only what other clusters send is deduplicated."""
         self.dedup_advanced: Callable[[PublishOp], None] = lambda op: None
         self.marker_stored: Callable[[bytes, Position], None] = lambda data, position: None
         """Called with each marker that a replicator brought, once it is in the topic."""
@@ -88,7 +90,7 @@ class Publishers:
         if gate is not None and not gate.admit(op, data, is_chunk):
             return
         dedup = self.dedup
-        if dedup is not None and not self._admit(dedup, op, data, is_chunk):
+        if dedup is not None and (self.dedup_producers or op.positioned) and not self._admit(dedup, op, data, is_chunk):
             return
         op.started_s = self._monotonic_s()
         self._append(data, op.done)
@@ -106,8 +108,8 @@ class Publishers:
 
     def _admit(self, dedup: Deduplicator, op: PublishOp, data: bytes, is_chunk: bool) -> bool:
         """False when the entry is not to be stored; its answer then waits for its turn in the producer's queue."""
-        name = op.producer.name
-        if is_chunk:
+        name = op.sequence_name
+        if is_chunk and not op.positioned:
             metadata = parse_metadata(data)
             op.advances = metadata.chunk_id == metadata.num_chunks_from_msg - 1
         if dedup.check(name, op.last_sequence_id) is Verdict.NEW:
@@ -134,8 +136,11 @@ class Publishers:
             self._forget_drained(op.producer)
 
     def _watermark(self, dedup: Deduplicator, op: PublishOp) -> None:
-        name = op.producer.name
-        if op.deduplicated:
+        name = op.sequence_name
+        if not (self.dedup_producers or op.positioned):
+            if op.error is None:
+                self.dedup_advanced(op)  # what was stored needs no replay
+        elif op.deduplicated:
             if op.error is None and not dedup.is_persisted(name, op.last_sequence_id):
                 op.error = PersistenceRefusedError("the entry that this one repeats was not stored; send it again")
         elif op.error is not None:
@@ -155,7 +160,9 @@ class Publishers:
         self.append_failed()
 
     def last_sequence_id(self, producer_name: str) -> int:
-        return self.dedup.last_sequence_id(producer_name) if self.dedup is not None else -1
+        """-1 where producers are not deduplicated."""
+        dedup = self.dedup
+        return dedup.last_sequence_id(producer_name) if dedup is not None and self.dedup_producers else -1
 
     # ---- Producers come and go
 
@@ -231,7 +238,7 @@ class Publishers:
 
     def disconnect_all(self) -> None:
         """Close every producer from the server's side; the clients register anew."""
-        for producer in [*self.producers.all, *self.producers.waiting]:
+        for producer in [*self.producers.all, *self.producers.waiting, *self.producers.remote]:
             self._disconnect(producer)
 
     def disconnect_unencrypted(self) -> None:

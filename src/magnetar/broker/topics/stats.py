@@ -25,7 +25,7 @@ def sample_rates(
     """Take the counters of a topic and of everybody who is connected to it."""
     counters = publishers.counters
     rates.sample(counters.messages_in, counters.bytes_in, now_s, counters.entries_in)
-    for producer in publishers.producers.all:
+    for producer in [*publishers.producers.all, *publishers.producers.remote]:
         producer.rates.sample(producer.messages_in, producer.bytes_in, now_s)
     for subscription in subscriptions:
         subscription.rates.sample(subscription.messages_out, subscription.bytes_out, now_s)
@@ -47,6 +47,21 @@ def producer_stats(producer: Producer) -> dict[str, Any]:
         "connectedSince": iso_time(producer.connected_since_ms),
         "clientVersion": producer.channel.client_version,
         "metadata": producer.metadata,
+    }
+
+
+def incoming_stats(publishers: Publishers) -> dict[str, dict[str, Any]]:
+    """What comes from each other cluster that is connected: its part of Pulsar's ReplicatorStats."""
+    return {
+        str(producer.source_cluster): {
+            "msgRateIn": producer.rates.messages_per_s,
+            "msgThroughputIn": producer.rates.bytes_per_s,
+            "msgInCounter": producer.messages_in,
+            "bytesInCounter": producer.bytes_in,
+            "inboundConnection": producer.channel.address,
+            "inboundConnectedSince": iso_time(producer.connected_since_ms),
+        }
+        for producer in publishers.producers.remote
     }
 
 
@@ -75,7 +90,7 @@ def persistent_stats(
         "publishers": [producer_stats(producer) for producer in publishers.producers.all],
         "subscriptions": by_name,
         "replication": {},
-        "deduplicationStatus": "Enabled" if publishers.dedup is not None else "Disabled",
+        "deduplicationStatus": "Enabled" if publishers.dedup is not None and publishers.dedup_producers else "Disabled",
         "topicEpoch": publishers.topic_epoch or None,
         "nonContiguousDeletedMessagesRanges": sum(
             stats["nonContiguousDeletedMessagesRanges"] for stats in by_name.values()

@@ -43,11 +43,13 @@ def connect(session: Session, command: BaseCommand, rest: bytes) -> None:
     authentication = session.context.security.authentication
     known = authentication is None or _authenticated(session, authentication, request)
     session.handshake_done(request.client_version, version, known=known)
+    session.replication_by_place = request.feature_flags.supports_repl_dedup_by_lid_and_eid
     answer = BaseCommand(type=BaseCommand.CONNECTED)
     answer.connected.server_version = SERVER_VERSION
     answer.connected.protocol_version = version
     answer.connected.max_message_size = session.context.config.max_message_size_bytes
     answer.connected.feature_flags.supports_get_partitioned_metadata_without_auto_creation = True
+    answer.connected.feature_flags.supports_repl_dedup_by_lid_and_eid = True
     session.write(commands.frame(answer))
 
 

@@ -6,6 +6,7 @@ from magnetar.base import limits
 from magnetar.broker.connection.session import Session
 from magnetar.broker.errors import MetadataRefusedError, NotAllowedError, TopicTerminatedError
 from magnetar.broker.naming import TopicName
+from magnetar.broker.replicators.names import INSTANCE_METADATA, source_of_producer
 from magnetar.broker.schemas.protocol import from_message
 from magnetar.broker.topics.producer import AccessMode, Producer
 from magnetar.broker.topics.registry import AnyTopic
@@ -40,7 +41,8 @@ async def _open(session: Session, request: CommandProducer) -> None:
     context = session.context
     name = TopicName.parse(request.topic)
     topic = await context.topics.get(name, create=True)
-    if topic.policies.encryption_required and not request.encrypted:
+    source = source_of_producer(request.producer_name)
+    if topic.policies.encryption_required and not request.encrypted and source is None:
         raise MetadataRefusedError(f"Encryption is required in {name}")
     if topic.terminated:
         raise TopicTerminatedError(f"Topic {name} has been already terminated")
@@ -50,6 +52,8 @@ async def _open(session: Session, request: CommandProducer) -> None:
     schema_version = await context.schemas.producer(name, schema)
     newcomer = _newcomer(session, request, topic)
     newcomer.schema_version = schema_version
+    if source is not None:
+        await topic.accept_replicated(source, newcomer.metadata.get(INSTANCE_METADATA, ""))
     ready = await topic.publishers.register(newcomer)
     if session.closed:
         topic.publishers.remove(newcomer)

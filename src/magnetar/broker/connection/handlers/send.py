@@ -6,15 +6,13 @@ from google.protobuf.message import DecodeError
 
 from magnetar.base.limits import BATCH_MESSAGES_MAX
 from magnetar.broker.connection.handlers.send_in_transaction import send_in_transaction
+from magnetar.broker.connection.handlers.send_replicated import send_replicated
 from magnetar.broker.connection.session import Session
 from magnetar.broker.errors import NotAllowedError
-from magnetar.broker.topics.publish import MarkerOp, PublishOp
+from magnetar.broker.topics.publish import PublishOp
 from magnetar.wire.pulsar import commands
 from magnetar.wire.pulsar.headers import MAGIC_BROKER_ENTRY_METADATA, checksum_matches, parse_metadata
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand, MessageMetadata, ServerError
-
-REPLICATOR_PREFIX = "pulsar.repl."
-"""Of the names of producers that are other clusters'; only they bring markers."""
 
 BATCHED_MESSAGE_BYTES_MIN = 6
 """A message in a batch: u32 size and its one required field."""
@@ -35,12 +33,12 @@ def send(session: Session, command: BaseCommand, rest: bytes) -> None:
     if txn:
         send_in_transaction(session, producer, request, rest)
         return
+    source = producer.source_cluster
+    if source is not None:
+        send_replicated(session, producer, source, request, rest)
+        return
     size_bytes = len(rest)
     num_messages = request.num_messages
-    if request.marker and producer.name.startswith(REPLICATOR_PREFIX):
-        session.publish_started(size_bytes)
-        producer.publish_marker(MarkerOp(producer, request.sequence_id, 0, 1, size_bytes), rest)
-        return
     op = PublishOp(
         producer,
         request.sequence_id,

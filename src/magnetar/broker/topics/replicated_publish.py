@@ -1,0 +1,55 @@
+"""An entry that another cluster sends. It is recognised by its place in that cluster's log, whatever its producer's sequence ids say:
+a producer may come back under its name and count from zero, and its messages are no repeats.
+"""
+
+from __future__ import annotations
+
+from magnetar.broker.replicators.names import SOURCE_POSITION_PROPERTY, sequence_name, source_position
+from magnetar.broker.topics.deduplication import packed
+from magnetar.broker.topics.publish import PublishOp, PublishOwner
+from magnetar.wire.pulsar.PulsarApi_pb2 import MessageMetadata
+
+
+class ReplicatedOp(PublishOp):
+    """`place`: packed ledger and entry in the other cluster, -1 when the entry does not say (Pulsar before 4.1): its producer's
+    sequence ids serve, where deduplication is enabled."""
+
+    replicated = True
+
+    __slots__ = ("_last_sequence_id", "_sequence_name", "place")
+
+    def __init__(
+        self, producer: PublishOwner, source: str, metadata: MessageMetadata, size_bytes: int, answer_places: bool
+    ) -> None:
+        """`answer_places`: the sender expects the place in the receipt, not the sequence ids."""
+        position = place_of(metadata)
+        ids = metadata.sequence_id, metadata.highest_sequence_id
+        super().__init__(
+            producer, *(position if position and answer_places else ids), metadata.num_messages_in_batch, size_bytes
+        )
+        if position is None:
+            self.place = -1
+            self._sequence_name, self._last_sequence_id = metadata.producer_name, max(ids)
+        else:
+            self.place = packed(*position)
+            self._sequence_name, self._last_sequence_id = sequence_name(source), self.place
+
+    @property
+    def last_sequence_id(self) -> int:
+        return self._last_sequence_id
+
+    @property
+    def sequence_name(self) -> str:
+        return self._sequence_name
+
+    @property
+    def positioned(self) -> bool:
+        return self.place >= 0
+
+
+def place_of(metadata: MessageMetadata) -> tuple[int, int] | None:
+    """Ledger and entry in the cluster that it came from, None when it does not say. The last one that says so counts."""
+    for pair in reversed(metadata.properties):
+        if pair.key == SOURCE_POSITION_PROPERTY:
+            return source_position(pair.value)
+    return None

@@ -1,0 +1,97 @@
+"""Deduplication of one topic: of its producers where the policies say so, and always of what other clusters send again after a cut."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from magnetar.broker.config import BrokerConfig
+from magnetar.broker.replicators.names import sequence_name
+from magnetar.broker.topics.dedup_cursor import DedupCursor
+from magnetar.broker.topics.deduplication import CURSOR_NAME, Deduplicator
+from magnetar.broker.topics.publishers import Publishers
+from magnetar.managed_ledger.ledger import ManagedLedger
+
+SOURCES_PROPERTY: Final = "magnetar.replicated.from."
+"""Of the cursor, one for each cluster that sends here: the instance of that cluster's metadata, empty when it did not say."""
+
+
+class TopicDeduplication:
+    """`apply` before the first entry is published."""
+
+    def __init__(self, ledger: ManagedLedger, publishers: Publishers, config: BrokerConfig) -> None:
+        self._ledger = ledger
+        self._publishers = publishers
+        self._config = config
+        self._enabled = False
+        self._cursor: DedupCursor | None = None
+        self._dedup: Deduplicator | None = None
+        self._switching = asyncio.Lock()
+
+    async def apply(self, enabled: bool) -> None:
+        """For producers, by the policies."""
+        async with self._switching:
+            self._enabled = enabled
+            await self._switch(bool(self._sources))
+
+    @property
+    def _sources(self) -> dict[str, str]:
+        cursor = self._ledger.cursors.get(CURSOR_NAME)
+        return {} if cursor is None else _sources_of(cursor.cursor_properties)
+
+    async def accept_from(self, source: str, instance: str) -> None:
+        """Another cluster is going to send. `instance` says which metadata it has: with another one its log begins anew."""
+        async with self._switching:
+            sources = self._sources
+            known = sources.get(source)
+            if known is None or (instance and known != instance):
+                cursor, dedup = await self._switch(needed=True) or (None, None)
+                assert cursor is not None, "asked for"
+                assert dedup is not None, "asked for"
+                if known:
+                    dedup.forget(sequence_name(source))
+                    await cursor.store()
+                properties = {**cursor.cursor.cursor_properties, SOURCES_PROPERTY + source: instance}
+                await cursor.cursor.set_cursor_properties(properties)
+            assert self._dedup is not None, "a source is known"
+            self._dedup.keep_place(sequence_name(source))
+
+    async def _switch(self, needed: bool) -> tuple[DedupCursor, Deduplicator] | None:
+        publishers = self._publishers
+        if not (self._enabled or needed):
+            await self._remove()
+            return None
+        if self._cursor is None or self._dedup is None:
+            config = self._config
+            self._cursor, self._dedup = await DedupCursor.recover(
+                self._ledger,
+                config.deduplication_producers_max,
+                config.deduplication_snapshot_entries,
+                producers=self._enabled,
+            )
+            publishers.dedup_advanced = self._cursor.advanced
+        elif publishers.dedup_producers and not self._enabled:
+            self._dedup.forget_producers()
+            await self._cursor.store()
+        publishers.dedup, publishers.dedup_producers = self._dedup, self._enabled
+        return self._cursor, self._dedup
+
+    async def _remove(self) -> None:
+        if CURSOR_NAME in self._ledger.cursors:
+            self._cursor, self._dedup, self._publishers.dedup = None, None, None
+            self._publishers.dedup_advanced = lambda op: None
+            await self._ledger.delete_cursor(CURSOR_NAME)
+
+    def snapshot(self) -> None:
+        if self._cursor is not None:
+            self._cursor.snapshot()
+
+    def snapshot_if_older(self, interval_s: float, now_s: float) -> None:
+        """Once the last one is older than that."""
+        if self._cursor is not None and interval_s > 0:
+            self._cursor.snapshot_if_older(interval_s, now_s)
+
+
+def _sources_of(properties: dict[str, str]) -> dict[str, str]:
+    start = len(SOURCES_PROPERTY)
+    return {key[start:]: value for key, value in properties.items() if key.startswith(SOURCES_PROPERTY)}
