@@ -31,6 +31,10 @@ class Region:
         self.server.start()
         return self
 
+    @property
+    def running(self) -> bool:
+        return self.server.running
+
     def admin(self, method: str, path: str, body: object = None, expected: Sequence[int] = (200, 204)) -> Any:
         """`path` below /admin/v2/; the answer's JSON, None without any."""
         connection = HTTPConnection("127.0.0.1", self.server.http_port, timeout=30)

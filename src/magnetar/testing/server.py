@@ -84,6 +84,10 @@ class ServerProcess:
     def pid(self) -> int:
         return self._running().pid
 
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
     def log(self) -> str:
         """Everything that the server has written to stderr since its first start."""
         return self.log_path.read_text()

@@ -59,6 +59,13 @@ VECTORS: list[tuple[Marker, str | None, bytes, bytes]] = [
         METADATA + b"\xa0\x01\x0d",
         b"\x0a\x03sub\x12\x0c" + CLUSTER_B + b"\x12\x09" + CLUSTER_C,
     ),
+    (
+        # Not Pulsar's: field 1000, behind its own, with a length to skip it by
+        SubscriptionUpdate("sub", {"c": (7, 9)}, {"b": ((3, 4, 6), (3, 9, 9))}),
+        None,
+        METADATA + b"\xa0\x01\x0d",
+        b"\x0a\x03sub\x12\x09" + CLUSTER_C + b"\xc2\x3e\x0b\x0a\x01b\x12\x06\x03\x04\x02\x03\x09\x00",
+    ),
 ]
 
 

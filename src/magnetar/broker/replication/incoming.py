@@ -1,20 +1,36 @@
-"""Other clusters' updates: a subscription's cursor follows them, or comes into being."""
+"""Other clusters' updates: a subscription's cursor follows them, or comes into being.
+
+What an update counts as consumed is everything up to a position, except for messages that its sender was never given (`replicate_to`),
+and single messages behind it, by their names.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Final
 
 from magnetar.base.errors import MagnetarError
 from magnetar.broker.namespaces.errors import AlreadyExistsError
+from magnetar.broker.replication.origin_log import OriginLog
 from magnetar.broker.replication.ports import ReplicationContext, Subscriptions
 from magnetar.broker.replication.replicated_subscription import CreateSubscription, decide
 from magnetar.broker.replication.subscription_side import SubscriptionSide
 from magnetar.broker.subscriptions.subscription import Subscription
-from magnetar.managed_ledger.position import Position
-from magnetar.wire.pulsar.markers import SubscriptionUpdate
+from magnetar.managed_ledger.cursor import ManagedCursor
+from magnetar.managed_ledger.ledger import ManagedLedger
+from magnetar.managed_ledger.position import EARLIEST, Position
+from magnetar.wire.pulsar.markers import Run, SubscriptionUpdate
 
 logger = logging.getLogger(__name__)
+
+WAITING_MAX: Final = 10_000
+"""Updates that wait to be applied; further ones are dropped. A later one says the same and more, but for single messages."""
+
+PENDING_RUNS_MAX: Final = 10_000
+"""Runs of single messages of one subscription that were acknowledged elsewhere and have not come here; above it the oldest are
+forgotten, and consumed again after a failover."""
 
 
 class Incoming:
@@ -22,70 +38,155 @@ class Incoming:
 
     def __init__(
         self,
+        topic_name: str,
+        ledger: ManagedLedger,
         subscriptions: Subscriptions,
         context: ReplicationContext,
         sides: Mapping[str, SubscriptionSide],
-        topic_name: str,
     ) -> None:
+        self._topic_name = topic_name
+        self._ledger = ledger
         self._subscriptions = subscriptions
         self._context = context
         self._sides = sides
-        self._topic_name = topic_name
+        self._log = OriginLog(ledger)
+        self._waiting: deque[tuple[SubscriptionUpdate, str]] = deque()
+        self._working = False
+        self._closed = False
         self._moved: set[str] = set()
-        self._creating: dict[str, list[SubscriptionUpdate]] = {}
-        """Updates of subscriptions that are being created, which follow when they are."""
+        self._pending: dict[str, list[tuple[str, Run]]] = {}
+        self._applied: dict[tuple[str, str], Position] = {}
+        """By subscription and sender: the last position that was applied."""
 
-    def apply(self, update: SubscriptionUpdate) -> None:
-        name = update.subscription
-        if name in self._creating:
-            self._creating[name].append(update)
+    def apply(self, update: SubscriptionUpdate, sender: str) -> None:
+        if len(self._waiting) >= WAITING_MAX:
             return
-        subscription = self._subscriptions.find(name)
+        self._waiting.append((update, sender))
+        self.work()
+
+    def work(self) -> None:
+        """Go on with what waits, also for messages that had not come."""
+        if not self._working and not self._closed and (self._waiting or self._pending):
+            self._working = True
+            self._context.spawn(self._work(), f"updates of {self._topic_name}")
+
+    def close(self) -> None:
+        self._closed = True
+        self._waiting.clear()
+
+    @property
+    def idle(self) -> bool:
+        """Has everything that came had its effect?"""
+        return not self._working and not self._waiting
+
+    async def _work(self) -> None:
+        try:
+            while self._waiting and not self._closed:
+                await self._apply(*self._waiting.popleft())
+            for name in list(self._pending):
+                await self._acknowledge(name)
+            self._forget()
+        except MagnetarError as error:
+            logger.warning("update not applied topic=%s error=%s", self._topic_name, error)
+        except Exception:  # our bug, in one topic: the other topics and their clients have not deserved it
+            logger.exception("update not applied topic=%s", self._topic_name)
+        finally:
+            self._working = False
+
+    async def _apply(self, update: SubscriptionUpdate, sender: str) -> None:
+        subscription = self._subscriptions.find(update.subscription)
         mark_delete = None if subscription is None else subscription.cursor.mark_delete_position
         decision = decide(update, self._context.cluster, mark_delete)
         if isinstance(decision, CreateSubscription):
-            self._creating[name] = [update]
-            self._context.spawn(self._create(decision), f"create {name} of {self._topic_name}")
-        elif decision is not None and subscription is not None:
-            self._move(subscription, decision.position)
+            subscription = await self._create(decision)
+        elif decision is not None and subscription is not None and subscription.durable:
+            await self._move(subscription, decision.position, sender)
+        if update.acknowledged and subscription is not None and subscription.durable:
+            pending = self._pending.setdefault(update.subscription, [])
+            pending += [(cluster, run) for cluster, runs in update.acknowledged.items() for run in runs]
+            del pending[:-PENDING_RUNS_MAX]
 
-    def _move(self, subscription: Subscription, position: Position) -> None:
-        if not subscription.durable:
-            return
+    async def _create(self, decision: CreateSubscription) -> Subscription | None:
+        name = decision.subscription
+        try:
+            created = await self._subscriptions.create(name, decision.position, {}, replicated=True)
+        except AlreadyExistsError:  # a consumer came first, and began where it wanted to
+            return self._subscriptions.find(name)
         self._context.counters.updates_applied += 1
-        side = self._sides.get(subscription.name)
+        logger.info("subscription created by an update topic=%s subscription=%s", self._topic_name, name)
+        return created
+
+    async def _move(self, subscription: Subscription, position: Position, sender: str) -> None:
+        cursor = subscription.cursor
+        position = min(position, self._ledger.last_confirmed)
+        origins = await self._log.known(cursor.mark_delete_position, position)
+        key = (subscription.name, sender)
+        before = max(cursor.mark_delete_position, self._applied.get(key, EARLIEST))
+        unseen = origins.restricted(cursor.mark_delete_position, position, sender)
+        unseen = [each for each in unseen if not cursor.is_acknowledged(each)]
+        self._applied[key] = position
 
         def move() -> None:
-            subscription.cursor.acknowledge_cumulative(position)
+            if unseen:
+                self._pass_around(cursor, before, position, unseen)
+            else:
+                cursor.acknowledge_cumulative(position)
             subscription.acknowledged_elsewhere()
 
+        self._follow(subscription, move)
+
+    def _pass_around(self, cursor: ManagedCursor, after: Position, upto: Position, unseen: list[Position]) -> None:
+        """Acknowledge (after, upto] but for `unseen`: these are there for whoever consumes here."""
+        first = self._ledger.next_position(after)
+        for position in unseen:
+            if position >= first:
+                cursor.pass_over(first, position)
+                first = self._ledger.next_position(position)
+        cursor.pass_over(first, Position(upto.ledger_id, upto.entry_id + 1))
+
+    async def _acknowledge(self, name: str) -> None:
+        """Single messages; those that have not come wait."""
+        subscription = self._subscriptions.find(name)
+        runs = self._pending.pop(name)
+        if subscription is None:
+            return
+        cursor = subscription.cursor
+        origins = await self._log.known(cursor.mark_delete_position, self._ledger.last_confirmed)
+        places: list[Position] = []
+        left: list[tuple[str, Run]] = []
+        for cluster, run in runs:
+            if cluster == self._context.cluster:
+                ledger_id, first, last = run
+                places += [Position(ledger_id, entry_id) for entry_id in range(first, last + 1)]
+                continue
+            places += origins.places(cluster, run)
+            if not origins.complete(cluster, run):
+                left.append((cluster, run))
+
+        def move() -> None:
+            cursor.acknowledge(places)
+            subscription.acknowledged_elsewhere()
+
+        if places:
+            self._follow(subscription, move)
+        if left:
+            self._pending[name] = left + self._pending.get(name, [])
+
+    def _forget(self) -> None:
+        """What no subscription that follows can ask about."""
+        followers = [self._subscriptions.find(name) for name in {name for name, _ in self._applied}]
+        places = [follower.cursor.mark_delete_position for follower in followers if follower is not None]
+        if self._log.origins is not None and places:
+            self._log.origins.forget_upto(min(places))
+
+    def _follow(self, subscription: Subscription, move: Callable[[], None]) -> None:
+        self._context.counters.updates_applied += 1
+        side = self._sides.get(subscription.name)
         if side is None:
             move()
         else:
             side.follow(move)
         self._moved.add(subscription.name)
-
-    async def _create(self, decision: CreateSubscription) -> None:
-        name = decision.subscription
-        try:
-            await self._subscriptions.create(name, decision.position, {}, replicated=True)
-            del self._creating[name][0]  # what it says is where it begins
-            self._context.counters.updates_applied += 1
-            logger.info("subscription created by an update topic=%s subscription=%s", self._topic_name, name)
-        except AlreadyExistsError:
-            logger.info("subscription came before its update topic=%s subscription=%s", self._topic_name, name)
-        except MagnetarError as error:
-            del self._creating[name][0]  # or it would be tried again at once; the next update tells more
-            logger.warning(
-                "subscription not created by an update topic=%s subscription=%s error=%s", self._topic_name, name, error
-            )
-        for update in self._creating.pop(name):
-            self.apply(update)
-
-    @property
-    def creating(self) -> bool:
-        """Is something that was applied not there yet?"""
-        return bool(self._creating)
 
     async def flush(self) -> None:
         """Until what was applied is durable. Raises why it could not be stored; the next call tries again."""

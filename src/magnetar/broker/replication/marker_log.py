@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from magnetar.base.limits import BYTES_PER_READ_MAX, ENTRIES_PER_DISPATCH_MAX
 from magnetar.broker.dispatch.entry_metadata import metadata_of
+from magnetar.broker.replication.origin_log import read_entries
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.managed_ledger.cursor import ManagedCursor
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.ledger import ManagedLedger
 from magnetar.managed_ledger.position import LATEST, Position
-from magnetar.managed_ledger.reads import entries_future
+from magnetar.wire.pulsar.headers import parse_metadata
 from magnetar.wire.pulsar.markers import Marker, decode
 
 CURSOR_NAME: Final = "pulsar.replicated.subscriptions"
@@ -48,18 +48,21 @@ class MarkerLog:
         hidden.add(*position)
         return self._pass_caught_up(position)
 
-    @property
-    def settled(self) -> bool:
-        cursor = self._cursor
-        return cursor is None or cursor.mark_delete_position >= self._ledger.last_confirmed
+    async def drop(self) -> None:
+        """No subscription is replicated any more: what arrives from now on is dealt with at once, or not at all."""
+        async with self._opening:
+            if self._cursor is not None and not self._cursor.closed:
+                await self._ledger.delete_cursor(CURSOR_NAME)
+            self._cursor = None
 
-    def dealt_with(self) -> None:
-        """Everything that is stored by now has had its effect, and that is durable."""
-        if self._cursor is not None and not self.settled:
-            self._cursor.acknowledge_cumulative(self._ledger.last_confirmed)
+    def dealt_with(self, upto: Position) -> None:
+        """Everything up to there has had its effect, and that is durable."""
+        if self._cursor is not None and self._cursor.mark_delete_position < upto:
+            self._cursor.acknowledge_cumulative(upto)
 
-    async def recover(self, subscriptions: Iterable[Subscription]) -> list[Marker]:
-        """Find the markers that somebody has yet to consume; those that were not dealt with are the answer."""
+    async def recover(self, subscriptions: Iterable[Subscription]) -> list[tuple[Marker, str]]:
+        """Find the markers that somebody has yet to consume; those that were not dealt with are the answer,
+        each with the cluster that sent it, empty for this one."""
         await self.open()
         assert self._cursor is not None
         ledger, done = self._ledger, self._cursor.mark_delete_position
@@ -69,25 +72,22 @@ class MarkerLog:
         surplus = ledger.entries_between(ledger.previous_position(start), end) - SCAN_ENTRIES_MAX
         if surplus > 0:
             start = ledger.index.at_rank(ledger.entries_total - SCAN_ENTRIES_MAX)
-        found: list[Marker] = []
-        if start > end:
-            return found
-        cursor = ledger.new_non_durable_cursor(SCAN_CURSOR_NAME, start)
-        try:
-            while page := await _page(cursor):
-                for entry in page:
-                    if entry.position > end:
-                        return found
-                    if metadata_of(entry).marker_type >= 0:
-                        marker = _decoded(entry)
-                        if marker is not None:
-                            ledger.hidden.add(*entry.position)
-                            if entry.position > done:
-                                found.append(marker)
-                await asyncio.sleep(0)
-            return found
-        finally:
-            ledger.discard_cursor(SCAN_CURSOR_NAME)
+        found: list[tuple[Marker, str]] = []
+
+        def take(entry: Entry) -> None:
+            marker = _decoded(entry) if metadata_of(entry).marker_type >= 0 else None
+            if marker is not None:
+                ledger.hidden.add(*entry.position)
+                if entry.position > done:
+                    found.append((marker, sender_of(entry.data)))
+
+        await read_entries(ledger, SCAN_CURSOR_NAME, start, end, take)
+        return found
+
+
+def sender_of(data: bytes) -> str:
+    """The cluster that a stored marker came from, empty for this one."""
+    return parse_metadata(data).replicated_from
 
 
 def _decoded(entry: Entry) -> Marker | None:
@@ -95,9 +95,3 @@ def _decoded(entry: Entry) -> Marker | None:
         return decode(entry.data)
     except ValueError:
         return None
-
-
-async def _page(cursor: ManagedCursor) -> list[Entry]:
-    future: asyncio.Future[list[Entry]] = asyncio.get_running_loop().create_future()
-    cursor.read(ENTRIES_PER_DISPATCH_MAX, BYTES_PER_READ_MAX, entries_future(future))
-    return await future

@@ -17,7 +17,8 @@ from typing import Final
 from magnetar.base.errors import MagnetarError
 from magnetar.broker.config import ReplicatedSubscriptionsConfig
 from magnetar.broker.replication.incoming import Incoming
-from magnetar.broker.replication.marker_log import CURSOR_NAME, MarkerLog
+from magnetar.broker.replication.marker_log import CURSOR_NAME, MarkerLog, sender_of
+from magnetar.broker.replication.outgoing_acks import OutgoingAcks
 from magnetar.broker.replication.ports import Links, ReplicationContext, Subscriptions
 from magnetar.broker.replication.snapshot_builder import (
     Aborted,
@@ -28,6 +29,7 @@ from magnetar.broker.replication.snapshot_builder import (
     answer,
 )
 from magnetar.broker.replication.subscription_side import SubscriptionSide
+from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.managed_ledger.ledger import ManagedLedger
 from magnetar.managed_ledger.position import Position
 from magnetar.wire.pulsar.markers import (
@@ -74,8 +76,9 @@ class ReplicatedSubscriptions:
         """Where the last complete one lies, and when it was stored."""
         self.forced = False
         self._markers = MarkerLog(ledger, self._pass_caught_up)
-        self._incoming = Incoming(subscriptions, context, self.sides, topic_name)
+        self._incoming = Incoming(topic_name, ledger, subscriptions, context, self.sides)
         self._unsent: dict[str, SubscriptionUpdate] = {}
+        self._told_to: set[str] = set()
         self._ticking = False
         self._closed = False
 
@@ -84,9 +87,9 @@ class ReplicatedSubscriptions:
     async def load(self) -> None:
         """After the subscriptions. What a crash left undone is done now."""
         if CURSOR_NAME in self._ledger.cursors:
-            for marker in await self._markers.recover(self._subscriptions.all):
-                if isinstance(marker, SubscriptionUpdate) and self._config.enabled:
-                    self._incoming.apply(marker)
+            for marker, sender in await self._markers.recover(self._subscriptions.all):
+                if isinstance(marker, SubscriptionUpdate) and sender and self._config.enabled:
+                    self._incoming.apply(marker, sender)
         await self.check()
 
     def apply_config(self, config: ReplicatedSubscriptionsConfig) -> None:
@@ -103,11 +106,15 @@ class ReplicatedSubscriptions:
             self.sides.pop(name).detach()
         for name, subscription in wanted.items():
             if name not in self.sides:
-                self.sides[name] = SubscriptionSide(subscription, self._config.snapshots_max, self._tell)
+                self.sides[name] = self._side_of(subscription)
         if not self.sides:
             self._drop_builder()
         if self.sides and self.links():
             await self._start()
+
+    def _side_of(self, subscription: Subscription) -> SubscriptionSide:
+        acks = OutgoingAcks(subscription, self._ledger, self._context.cluster)
+        return SubscriptionSide(subscription, self._config.snapshots_max, self._tell, acks)
 
     async def _start(self) -> None:
         await self._markers.open()
@@ -118,6 +125,7 @@ class ReplicatedSubscriptions:
     def close(self) -> None:
         """Before the subscriptions are closed: their cursors are theirs alone from now on."""
         self._closed = True
+        self._incoming.close()
         self._drop_builder()
         for side in self.sides.values():
             side.detach()
@@ -132,12 +140,14 @@ class ReplicatedSubscriptions:
 
     async def _run(self) -> None:
         try:
-            while not self._closed and (self.sides or not self._markers.settled):
+            while not self._closed and (self.sides or not self._incoming.idle):
                 await asyncio.sleep(self._config.interval_ms / 1000)
                 if not self._closed:
                     await self._tick()
-        except asyncio.CancelledError:
-            raise
+            if not self._closed:
+                await self._markers.drop()
+        except MagnetarError as error:
+            logger.warning("replicated subscriptions ended topic=%s error=%s", self._topic_name, error)
         except Exception:  # our bug, in one topic: the other topics and their clients have not deserved it
             logger.exception("replicated subscriptions stopped topic=%s", self._topic_name)
         finally:
@@ -151,11 +161,20 @@ class ReplicatedSubscriptions:
         if self.sides and links:
             self._snapshot(links.items())
         try:
+            await self._tell_acks()
+            dealt_with = self._ledger.last_confirmed if self._incoming.idle else None
+            self._incoming.work()
             await self._incoming.flush()
-            if not self._incoming.creating:
-                self._markers.dealt_with()
+            if dealt_with is not None:
+                self._markers.dealt_with(dealt_with)
         except MagnetarError as error:
             logger.warning("updates not stored yet topic=%s error=%s", self._topic_name, error)
+
+    async def _tell_acks(self) -> None:
+        for side in list(self.sides.values()):
+            update = await side.acks.update()
+            if update is not None:
+                self._tell(update)
 
     def _snapshot(self, links: Iterable[tuple[str, bool]]) -> None:
         now_ms = round(self._context.clock.monotonic_s() * 1000)
@@ -166,6 +185,10 @@ class ReplicatedSubscriptions:
             builder = self.builder = SnapshotBuilder(
                 self._context.cluster, clusters, config.timeout_ms, config.partial_after_ms
             )
+        if clusters.keys() != self._told_to:
+            self._told_to = set(clusters)
+            for side in self.sides.values():
+                side.acks.again()
         self._act(builder.remotes_changed(clusters))
         for cluster, connected in clusters.items():
             if connected:
@@ -283,7 +306,7 @@ class ReplicatedSubscriptions:
                 if self.builder is not None:
                     self._act(self.builder.response_received(marker, position))
             case SubscriptionUpdate():
-                self._incoming.apply(marker)
+                self._incoming.apply(marker, sender_of(data))
                 if not self._ticking:
                     self._context.spawn(self._start_quietly(), f"replicated subscriptions {self._topic_name}")
             case _:

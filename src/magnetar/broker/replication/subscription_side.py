@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from magnetar.broker.dispatch.entry_metadata import metadata_of
+from magnetar.broker.replication.outgoing_acks import OutgoingAcks
 from magnetar.broker.replication.replicated_subscription import ReplicatedSubscription
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.managed_ledger.entry import Entry
@@ -23,13 +24,12 @@ Tell = Callable[[SubscriptionUpdate], None]
 class SubscriptionSide:
     """`tell` writes an update. Give the subscription back with `detach`."""
 
-    def __init__(self, subscription: Subscription, snapshots_max: int, tell: Tell) -> None:
+    def __init__(self, subscription: Subscription, snapshots_max: int, tell: Tell, acks: OutgoingAcks) -> None:
         self.subscription = subscription
-        self.passed: Snapshot | None = None
-        """The last snapshot that the others were told of."""
-        self.told_ms = 0
+        self.acks = acks
         self._tell = tell
         self._following = False
+        self._told_once = False
         self._mark_delete: Position = subscription.cursor.mark_delete_position
         self._core = ReplicatedSubscription(subscription.name, snapshots_max, self._mark_delete)
         self._next: MessageId = LATEST
@@ -65,6 +65,7 @@ class SubscriptionSide:
         self._mark_delete = self.subscription.cursor.mark_delete_position
         self._core.moved_by_update(self._mark_delete)
         self._look_ahead()
+        self.acks.followed()
 
     def _markers_read(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
@@ -86,8 +87,12 @@ class SubscriptionSide:
 
     def _out(self, update: SubscriptionUpdate | None) -> None:
         self._look_ahead()
-        if update is not None:
-            self._tell(update)
+        if update is None:
+            return
+        if not self._told_once:
+            self._told_once = True
+            self.acks.again()  # the others may not have had the subscription
+        self._tell(update)
 
     def _look_ahead(self) -> None:
         following = self._core.next_snapshot

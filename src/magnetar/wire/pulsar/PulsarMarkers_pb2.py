@@ -24,15 +24,17 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(magnetar/wire/pulsar/PulsarMarkers.proto\x12\x10magnetar.markers\";\n\x14MarkersMessageIdData\x12\x11\n\tledger_id\x18\x01 \x02(\x04\x12\x10\n\x08\x65ntry_id\x18\x02 \x02(\x04\"_\n\x10\x43lusterMessageId\x12\x0f\n\x07\x63luster\x18\x01 \x02(\t\x12:\n\nmessage_id\x18\x02 \x02(\x0b\x32&.magnetar.markers.MarkersMessageIdData\"U\n&ReplicatedSubscriptionsSnapshotRequest\x12\x13\n\x0bsnapshot_id\x18\x01 \x02(\t\x12\x16\n\x0esource_cluster\x18\x02 \x01(\t\"s\n\'ReplicatedSubscriptionsSnapshotResponse\x12\x13\n\x0bsnapshot_id\x18\x01 \x02(\t\x12\x33\n\x07\x63luster\x18\x02 \x01(\x0b\x32\".magnetar.markers.ClusterMessageId\"\xae\x01\n\x1fReplicatedSubscriptionsSnapshot\x12\x13\n\x0bsnapshot_id\x18\x01 \x02(\t\x12@\n\x10local_message_id\x18\x02 \x01(\x0b\x32&.magnetar.markers.MarkersMessageIdData\x12\x34\n\x08\x63lusters\x18\x03 \x03(\x0b\x32\".magnetar.markers.ClusterMessageId\"p\n\x1dReplicatedSubscriptionsUpdate\x12\x19\n\x11subscription_name\x18\x01 \x02(\t\x12\x34\n\x08\x63lusters\x18\x02 \x03(\x0b\x32\".magnetar.markers.ClusterMessageId*\xfa\x01\n\nMarkerType\x12\x12\n\x0eUNKNOWN_MARKER\x10\x00\x12,\n(REPLICATED_SUBSCRIPTION_SNAPSHOT_REQUEST\x10\n\x12-\n)REPLICATED_SUBSCRIPTION_SNAPSHOT_RESPONSE\x10\x0b\x12$\n REPLICATED_SUBSCRIPTION_SNAPSHOT\x10\x0c\x12\"\n\x1eREPLICATED_SUBSCRIPTION_UPDATE\x10\r\x12\x12\n\x0eTXN_COMMITTING\x10\x14\x12\x0e\n\nTXN_COMMIT\x10\x15\x12\r\n\tTXN_ABORT\x10\x16')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(magnetar/wire/pulsar/PulsarMarkers.proto\x12\x10magnetar.markers\";\n\x14MarkersMessageIdData\x12\x11\n\tledger_id\x18\x01 \x02(\x04\x12\x10\n\x08\x65ntry_id\x18\x02 \x02(\x04\"_\n\x10\x43lusterMessageId\x12\x0f\n\x07\x63luster\x18\x01 \x02(\t\x12:\n\nmessage_id\x18\x02 \x02(\x0b\x32&.magnetar.markers.MarkersMessageIdData\"U\n&ReplicatedSubscriptionsSnapshotRequest\x12\x13\n\x0bsnapshot_id\x18\x01 \x02(\t\x12\x16\n\x0esource_cluster\x18\x02 \x01(\t\"s\n\'ReplicatedSubscriptionsSnapshotResponse\x12\x13\n\x0bsnapshot_id\x18\x01 \x02(\t\x12\x33\n\x07\x63luster\x18\x02 \x01(\x0b\x32\".magnetar.markers.ClusterMessageId\"\xae\x01\n\x1fReplicatedSubscriptionsSnapshot\x12\x13\n\x0bsnapshot_id\x18\x01 \x02(\t\x12@\n\x10local_message_id\x18\x02 \x01(\x0b\x32&.magnetar.markers.MarkersMessageIdData\x12\x34\n\x08\x63lusters\x18\x03 \x03(\x0b\x32\".magnetar.markers.ClusterMessageId\"\xaf\x01\n\x1dReplicatedSubscriptionsUpdate\x12\x19\n\x11subscription_name\x18\x01 \x02(\t\x12\x34\n\x08\x63lusters\x18\x02 \x03(\x0b\x32\".magnetar.markers.ClusterMessageId\x12=\n\x0c\x61\x63knowledged\x18\xe8\x07 \x03(\x0b\x32&.magnetar.markers.AcknowledgedMessages\"9\n\x14\x41\x63knowledgedMessages\x12\x0f\n\x07\x63luster\x18\x01 \x02(\t\x12\x10\n\x04runs\x18\x02 \x03(\x04\x42\x02\x10\x01*\xfa\x01\n\nMarkerType\x12\x12\n\x0eUNKNOWN_MARKER\x10\x00\x12,\n(REPLICATED_SUBSCRIPTION_SNAPSHOT_REQUEST\x10\n\x12-\n)REPLICATED_SUBSCRIPTION_SNAPSHOT_RESPONSE\x10\x0b\x12$\n REPLICATED_SUBSCRIPTION_SNAPSHOT\x10\x0c\x12\"\n\x1eREPLICATED_SUBSCRIPTION_UPDATE\x10\r\x12\x12\n\x0eTXN_COMMITTING\x10\x14\x12\x0e\n\nTXN_COMMIT\x10\x15\x12\r\n\tTXN_ABORT\x10\x16')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'magnetar.wire.pulsar.PulsarMarkers_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_MARKERTYPE']._serialized_start=716
-  _globals['_MARKERTYPE']._serialized_end=966
+  _globals['_ACKNOWLEDGEDMESSAGES'].fields_by_name['runs']._loaded_options = None
+  _globals['_ACKNOWLEDGEDMESSAGES'].fields_by_name['runs']._serialized_options = b'\020\001'
+  _globals['_MARKERTYPE']._serialized_start=839
+  _globals['_MARKERTYPE']._serialized_end=1089
   _globals['_MARKERSMESSAGEIDDATA']._serialized_start=62
   _globals['_MARKERSMESSAGEIDDATA']._serialized_end=121
   _globals['_CLUSTERMESSAGEID']._serialized_start=123
@@ -43,6 +45,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REPLICATEDSUBSCRIPTIONSSNAPSHOTRESPONSE']._serialized_end=422
   _globals['_REPLICATEDSUBSCRIPTIONSSNAPSHOT']._serialized_start=425
   _globals['_REPLICATEDSUBSCRIPTIONSSNAPSHOT']._serialized_end=599
-  _globals['_REPLICATEDSUBSCRIPTIONSUPDATE']._serialized_start=601
-  _globals['_REPLICATEDSUBSCRIPTIONSUPDATE']._serialized_end=713
+  _globals['_REPLICATEDSUBSCRIPTIONSUPDATE']._serialized_start=602
+  _globals['_REPLICATEDSUBSCRIPTIONSUPDATE']._serialized_end=777
+  _globals['_ACKNOWLEDGEDMESSAGES']._serialized_start=779
+  _globals['_ACKNOWLEDGEDMESSAGES']._serialized_end=836
 # @@protoc_insertion_point(module_scope)

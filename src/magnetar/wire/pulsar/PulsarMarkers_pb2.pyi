@@ -185,19 +185,52 @@ class ReplicatedSubscriptionsUpdate(_message.Message):
 
     SUBSCRIPTION_NAME_FIELD_NUMBER: _builtins.int
     CLUSTERS_FIELD_NUMBER: _builtins.int
+    ACKNOWLEDGED_FIELD_NUMBER: _builtins.int
     subscription_name: _builtins.str
     @_builtins.property
     def clusters(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClusterMessageId]: ...
+    @_builtins.property
+    def acknowledged(self) -> _containers.RepeatedCompositeFieldContainer[Global___AcknowledgedMessages]:
+        """Not Pulsar's, which skips it: messages behind all of that which are consumed, too, each named by the cluster where it was
+        published and its place there.
+        """
+
     def __init__(
         self,
         *,
         subscription_name: _builtins.str | None = ...,
         clusters: _abc.Iterable[Global___ClusterMessageId] | None = ...,
+        acknowledged: _abc.Iterable[Global___AcknowledgedMessages] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["subscription_name", b"subscription_name"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clusters", b"clusters", "subscription_name", b"subscription_name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "clusters", b"clusters", "subscription_name", b"subscription_name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReplicatedSubscriptionsUpdate: _TypeAlias = ReplicatedSubscriptionsUpdate  # noqa: Y015
+
+@_typing.final
+class AcknowledgedMessages(_message.Message):
+    """`runs` are threes: ledger, first entry, how many entries follow it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_FIELD_NUMBER: _builtins.int
+    RUNS_FIELD_NUMBER: _builtins.int
+    cluster: _builtins.str
+    @_builtins.property
+    def runs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        cluster: _builtins.str | None = ...,
+        runs: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "runs", b"runs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AcknowledgedMessages: _TypeAlias = AcknowledgedMessages  # noqa: Y015

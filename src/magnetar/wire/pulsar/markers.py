@@ -5,7 +5,7 @@ A message id is (ledger, entry) of the cluster it is told of, with -1 as in `man
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from google.protobuf.message import DecodeError, Message
@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError, Message
 from magnetar.wire.pulsar.headers import metadata_bounds, with_checksum
 from magnetar.wire.pulsar.PulsarApi_pb2 import MessageMetadata
 from magnetar.wire.pulsar.PulsarMarkers_pb2 import (
+    AcknowledgedMessages,
     ClusterMessageId,
     MarkersMessageIdData,
     MarkerType,
@@ -54,11 +55,17 @@ class Snapshot(NamedTuple):
     clusters: Mapping[str, MessageId]
 
 
+Run: TypeAlias = tuple[int, int, int]
+"""Ledger, first and last entry."""
+
+
 class SubscriptionUpdate(NamedTuple):
-    """The subscription has consumed everything up to these ids."""
+    """The subscription has consumed everything up to these ids, and the messages of `acknowledged`: by the cluster where they were
+    published, runs of their places there. Pulsar neither writes nor reads these."""
 
     subscription: str
     clusters: Mapping[str, MessageId]
+    acknowledged: Mapping[str, tuple[Run, ...]] = {}
 
 
 Marker: TypeAlias = SnapshotRequest | SnapshotResponse | Snapshot | SubscriptionUpdate
@@ -131,7 +138,12 @@ def _pack_snapshot(marker: Snapshot) -> tuple[int, bytes]:
 
 def _pack_update(marker: SubscriptionUpdate) -> tuple[int, bytes]:
     body = ReplicatedSubscriptionsUpdate(
-        subscription_name=marker.subscription, clusters=_pack_clusters(marker.clusters)
+        subscription_name=marker.subscription,
+        clusters=_pack_clusters(marker.clusters),
+        acknowledged=[
+            AcknowledgedMessages(cluster=name, runs=_pack_runs(marker.acknowledged[name]))
+            for name in sorted(marker.acknowledged)
+        ],
     )
     return MarkerType.REPLICATED_SUBSCRIPTION_UPDATE, body.SerializeToString()
 
@@ -139,6 +151,10 @@ def _pack_update(marker: SubscriptionUpdate) -> tuple[int, bytes]:
 def _pack_clusters(clusters: Mapping[str, MessageId]) -> list[ClusterMessageId]:
     """In the order of their names, as Pulsar writes them."""
     return [ClusterMessageId(cluster=name, message_id=_pack_id(clusters[name])) for name in sorted(clusters)]
+
+
+def _pack_runs(runs: Iterable[Run]) -> list[int]:
+    return [number for ledger_id, first, last in runs for number in (ledger_id, first, last - first)]
 
 
 def _pack_id(message_id: MessageId) -> MarkersMessageIdData:
@@ -179,7 +195,17 @@ def _unpack_snapshot(payload: bytes) -> Snapshot:
 
 def _unpack_update(payload: bytes) -> SubscriptionUpdate:
     body = _parse(ReplicatedSubscriptionsUpdate, payload)
-    return SubscriptionUpdate(body.subscription_name, _unpack_clusters(body.clusters))
+    acknowledged = {each.cluster: _unpack_runs(each.runs) for each in body.acknowledged}
+    return SubscriptionUpdate(body.subscription_name, _unpack_clusters(body.clusters), acknowledged)
+
+
+def _unpack_runs(numbers: Sequence[int]) -> tuple[Run, ...]:
+    if len(numbers) % 3:
+        raise ValueError("the acknowledged messages of an update are no runs")
+    return tuple(
+        (ledger_id, first, first + more)
+        for ledger_id, first, more in zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True)
+    )
 
 
 def _unpack_clusters(clusters: Iterable[ClusterMessageId]) -> dict[str, MessageId]:
