@@ -25,10 +25,13 @@ class Server:
         line = self._process.stdout.readline()
         self.start_s = time.perf_counter() - started
         found = re.search(r":(\d+)", line)
+        second = re.search(r"http://[^ ]*:(\d+)", line)
         if found is None:
             self.stop()
             raise SystemExit(f"{' '.join(command)} did not start; see {log}:\n{log.read_text()[-2000:]}")
         self.port = int(found[1])
+        self.http_port = int(second[1]) if second is not None else 0
+        self.pid = self._process.pid
 
     @property
     def memory_mib(self) -> float:

@@ -41,6 +41,13 @@ class CrossSiteError(AdminError):
     status = 403
 
 
+class ForbiddenError(AdminError):
+    """What the tenant's own settings do not allow, whoever asks."""
+
+    slug = "forbidden"
+    status = 403
+
+
 class NotFoundError(AdminError):
     """Nothing is there: no such route, cluster or message."""
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from magnetar.base.errors import ConfigError
 from magnetar.base.listen_settings import ListenSettings, is_loopback
+from magnetar.base.load_balance_settings import LoadBalanceSettings
 from magnetar.base.policy_config import PolicySettings
 from magnetar.base.replicated_subscription_settings import ReplicatedSubscriptionSettings
 from magnetar.base.security_settings import SecuritySettings
@@ -28,7 +29,12 @@ SCHEMA_STRATEGIES = (
 
 @dataclass(frozen=True, kw_only=True)  # no slots: of several bases only one may have them
 class BrokerSettings(
-    ListenSettings, PolicySettings, SecuritySettings, TransactionSettings, ReplicatedSubscriptionSettings
+    ListenSettings,
+    LoadBalanceSettings,
+    PolicySettings,
+    SecuritySettings,
+    TransactionSettings,
+    ReplicatedSubscriptionSettings,
 ):
     """A part of the configuration of `magnetar standalone` and `magnetar broker`."""
 

@@ -23,6 +23,10 @@ class PolicySettings:
         "Persistent topics a namespace takes, partitions separately; 0: any number.",
         minimum=0,
     )
+    max_tenants: int = setting(0, "maxTenants", "Tenants that can be created; 0: any number.", minimum=0)
+    max_namespaces_per_tenant: int = setting(
+        0, "maxNamespacesPerTenant", "Namespaces that a tenant can have; 0: any number.", minimum=0
+    )
     broker_delete_inactive_topics_enabled: bool = setting(
         False, "brokerDeleteInactiveTopicsEnabled", "Delete topics that nobody uses. Pulsar's broker.conf: true."
     )

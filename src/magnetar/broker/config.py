@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from magnetar.broker.load_balance.config import LoadBalanceConfig
 from magnetar.managed_ledger.config import ManagedLedgerConfig
 
 
@@ -126,6 +127,8 @@ class BrokerConfig:
     max_consumers_per_subscription: int = 0
     max_subscriptions_per_topic: int = 0
     max_topics_per_namespace: int = 0
+    max_tenants: int = 0
+    max_namespaces_per_tenant: int = 0
 
     publish_rate_per_topic_messages: int = 0
     publish_rate_per_topic_bytes: int = 0
@@ -164,6 +167,7 @@ class BrokerConfig:
     compaction_monitor_interval_s: float = 60.0
     compaction_retain_null_key: bool = False
     stats_interval_s: float = 5.0
+    load_balance: LoadBalanceConfig = field(default_factory=LoadBalanceConfig)
     transactions: TransactionConfig = field(default_factory=TransactionConfig)
     replication: ReplicationConfig = field(default_factory=ReplicationConfig)
     replicated_subscriptions: ReplicatedSubscriptionsConfig = field(default_factory=ReplicatedSubscriptionsConfig)

@@ -31,6 +31,8 @@ FIELDS: Mapping[str, str] = {
     "maxConsumersPerSubscription": "max_consumers_per_subscription",
     "maxSubscriptionsPerTopic": "max_subscriptions_per_topic",
     "maxTopicsPerNamespace": "max_topics_per_namespace",
+    "maxTenants": "max_tenants",
+    "maxNamespacesPerTenant": "max_namespaces_per_tenant",
     "maxUnackedMessagesPerConsumer": "max_unacked_messages_per_consumer",
     "maxUnackedMessagesPerSubscription": "max_unacked_messages_per_subscription",
     "maxPublishRatePerTopicInMessages": "publish_rate_per_topic_messages",

@@ -49,6 +49,9 @@ MANAGED_LEDGERS_PATH: Final = "/managed-ledgers"
 NAMESPACE_OWNERSHIP_PATH: Final = "/namespace"
 BROKERS_PATH: Final = "/loadbalance/brokers"
 LEADER_PATH: Final = "/loadbalance/leader"
+LOAD_ORDERS_PATH: Final = "/loadbalance/orders"
+"""Ours: what the leader tells a broker to unload or to split, by the broker's id."""
+
 BUNDLE_DATA_PATH: Final = "/loadbalance/bundle-data"
 BROKER_TIME_AVERAGE_PATH: Final = "/loadbalance/broker-time-average"
 BOOKIE_RACKS_PATH: Final = "/bookies"
@@ -67,7 +70,7 @@ def encode(text: str) -> str:
 
 def decode(part: str) -> str:
     """The inverse of `encode`."""
-    return unquote_plus(part, errors="strict")
+    return unquote_plus(part, errors="strict") if "%" in part or "+" in part else part
 
 
 # ---- BookKeeper: ledgers and their ids
@@ -238,6 +241,10 @@ def bundle_ownership_path(tenant: str, namespace: str, bundle: str) -> str:
 
 def broker_path(broker_id: str) -> str:
     return _join(BROKERS_PATH, broker_id)
+
+
+def load_orders_path(broker_id: str) -> str:
+    return _join(LOAD_ORDERS_PATH, broker_id)
 
 
 def bundle_data_path(tenant: str, namespace: str, bundle: str) -> str:

@@ -17,6 +17,7 @@ from magnetar.broker.config import (
 )
 from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.processes.listeners import Listeners
+from magnetar.processes.load_balance_config import load_balance_config
 
 _MIB = 1024 * 1024
 _MINUTE_MS = 60_000
@@ -144,6 +145,7 @@ def broker_config(config: BrokerSettings, listeners: Listeners) -> BrokerConfig:
         compaction_threshold_bytes=config.compaction_threshold_bytes,
         compaction_monitor_interval_s=config.compaction_monitor_interval_s,
         compaction_retain_null_key=config.compaction_retain_null_key,
+        load_balance=load_balance_config(config),
         transactions=transaction_config(config),
         replicated_subscriptions=replicated_subscriptions_config(config),
         entry_cache_bytes=config.managed_ledger_cache_size_mb * _MIB,
@@ -170,6 +172,8 @@ def with_policy_defaults(broker: BrokerConfig, config: BrokerSettings) -> Broker
         deduplication_snapshot_check_s=config.broker_deduplication_snapshot_frequency_s,
         max_subscriptions_per_topic=config.max_subscriptions_per_topic,
         max_topics_per_namespace=config.max_topics_per_namespace,
+        max_tenants=config.max_tenants,
+        max_namespaces_per_tenant=config.max_namespaces_per_tenant,
         publish_rate_per_topic_messages=config.max_publish_rate_per_topic_messages,
         publish_rate_per_topic_bytes=config.max_publish_rate_per_topic_bytes,
         dispatch_rate_per_topic_messages=config.dispatch_throttling_rate_per_topic_messages,

@@ -350,6 +350,7 @@ def test_inactive_topics(start_server: Callable[..., ServerProcess], connect: An
     client.create_producer(f"{base}/behind").send(b"x")
     for name in ("unused", "retained", "elsewhere"):
         api.put(f"persistent/public/default/{name}")
+        api.get(f"persistent/public/default/{name}/stats")  # loads it: what is not loaded is not looked at
     api.post("persistent/public/default/retained/retention", {"retentionTimeInMinutes": 60, "retentionSizeInMB": -1})
     caught_up = inactive("delete_when_subscriptions_caught_up")
     api.post("persistent/public/default/caught-up/inactiveTopicPolicies", caught_up)

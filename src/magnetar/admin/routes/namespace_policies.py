@@ -14,6 +14,7 @@ from magnetar.admin.policy_documents import POLICY_TYPES, BacklogQuota
 from magnetar.admin.policy_rows import POLICY_ROWS, PolicyRow, checked
 from magnetar.admin.routes.paths import NAMESPACE
 from magnetar.admin.routing import Handler, Route
+from magnetar.admin.tenancy import check_clusters
 from magnetar.broker.namespaces.policies import DESTINATION_STORAGE, Document
 from magnetar.broker.namespaces.policy_layers import namespace_value
 
@@ -32,6 +33,8 @@ def _getter(row: PolicyRow) -> Handler:
 def _setter(row: PolicyRow) -> Handler:
     async def put(call: Call) -> Response:
         value = checked(row, row.namespace, await call.json(), call.broker.config)
+        if row.name == "replication":
+            await check_clusters(call, call.namespace.tenant, value or ())
         await _set(call, row, value)
         return done()
 

@@ -15,14 +15,13 @@ from magnetar.admin.policy_documents import NewPolicies, StoredPolicies
 from magnetar.admin.policy_rows import check_document
 from magnetar.admin.routes.paths import ADMIN, NAMESPACE
 from magnetar.admin.routing import Route
+from magnetar.admin.tenancy import check_clusters, check_namespace_room
 from magnetar.broker.namespaces.errors import PreconditionFailedError
 from magnetar.broker.namespaces.registry import BUNDLES_MAX
+from magnetar.broker.namespaces.topic_counts import SYSTEM_TOPIC_PREFIX
 from magnetar.broker.naming import DOMAINS, NON_PERSISTENT, PERSISTENT
 
 MODES = {"PERSISTENT": (PERSISTENT,), "NON_PERSISTENT": (NON_PERSISTENT,), "ALL": DOMAINS}
-
-SYSTEM_TOPIC_PREFIX = "__"
-"""Topics that belong to the server: left out of lists unless `includeSystemTopic` is given."""
 
 
 @documented("Complete names of a tenant's namespaces.", answer=list[str])
@@ -53,6 +52,8 @@ async def create(call: Call) -> Response:
     if body is not None:
         check_document(body)
         bundles = bundles or _bundles_of(body)
+    await check_namespace_room(call, name.tenant)
+    await check_clusters(call, name.tenant, (body or {}).get("replication_clusters") or ())
     await call.broker.namespaces.create_namespace(name, body, bundles)
     return done()
 
@@ -86,9 +87,11 @@ async def topics(call: Call) -> Response:
     if mode not in MODES:
         raise BadRequestError(f"mode must be one of {', '.join(MODES)}")
     await call.broker.namespaces.policies(name)
-    found = await call.admin.partitioned.topics_of(name, MODES[mode])
-    hidden = not call.flag("includeSystemTopic")
-    return as_json([str(topic) for topic in found if not (hidden and topic.local_name.startswith(SYSTEM_TOPIC_PREFIX))])
+    found = await call.admin.partitioned.names_of(name, MODES[mode])
+    if not call.flag("includeSystemTopic"):
+        hidden = tuple(f"{domain}://{name}/{SYSTEM_TOPIC_PREFIX}" for domain in DOMAINS)
+        found = [topic for topic in found if not topic.startswith(hidden)]
+    return as_json(found)
 
 
 ROUTES = (

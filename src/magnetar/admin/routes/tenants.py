@@ -13,6 +13,7 @@ from magnetar.admin.errors import BadRequestError
 from magnetar.admin.operation import FORCE, documented
 from magnetar.admin.routes.paths import ADMIN
 from magnetar.admin.routing import Route
+from magnetar.admin.tenancy import check_clusters_unused, check_tenant_room
 from magnetar.broker.namespaces.errors import NamespaceNotFoundError, PreconditionFailedError
 from magnetar.broker.naming import NamespaceName
 from magnetar.broker.topics.partitioned import PartitionedTopics
@@ -56,14 +57,18 @@ async def get(call: Call) -> Response:
 @documented("Create a tenant.", body=TenantInfo)
 async def create(call: Call) -> Response:
     tenant = call.tenant
-    await call.broker.namespaces.create_tenant(tenant, await _info(call))
+    info = await _info(call)
+    await check_tenant_room(call)
+    await call.broker.namespaces.create_tenant(tenant, info)
     return done()
 
 
 @documented("Change a tenant.", body=TenantInfo)
 async def update(call: Call) -> Response:
     tenant = call.tenant
-    await call.broker.namespaces.update_tenant(tenant, await _info(call))
+    info = await _info(call)
+    await check_clusters_unused(call, tenant, info["allowedClusters"])
+    await call.broker.namespaces.update_tenant(tenant, info)
     return done()
 
 

@@ -20,6 +20,7 @@ from magnetar.admin.policy_documents import POLICY_TYPES, BacklogQuota
 from magnetar.admin.policy_rows import POLICY_ROWS, PolicyRow, checked
 from magnetar.admin.routes.paths import both_domains
 from magnetar.admin.routing import Handler, Route
+from magnetar.admin.tenancy import check_clusters
 from magnetar.broker.errors import NotAllowedError, TopicNotFoundError
 from magnetar.broker.namespaces.policies import DESTINATION_STORAGE, Document, merged_quotas
 from magnetar.broker.namespaces.policy_layers import Documents, merged
@@ -70,7 +71,10 @@ def _setter(row: PolicyRow) -> Handler:
     async def put(call: Call) -> Response:
         name = await _topic(call)
         given = _number(call, row.topic) if row.query else await call.json()
-        await _set(call, name, row, checked(row, row.topic, given, call.broker.config))
+        value = checked(row, row.topic, given, call.broker.config)
+        if row.name == "replication":
+            await check_clusters(call, name.tenant, value or ())
+        await _set(call, name, row, value)
         return done()
 
     return put

@@ -35,7 +35,7 @@ async def names(call: Call) -> Response:
     """Topics that hold messages: partitions separately. Non-persistent ones exist while somebody uses them."""
     name = call.namespace
     await call.broker.namespaces.policies(name)
-    return as_json([str(topic) for topic in await call.admin.partitioned.topics_of(name, (call.domain,))])
+    return as_json(await call.admin.partitioned.names_of(name, (call.domain,)))
 
 
 @documented("Create a topic without partitions. The body holds its properties.", body=dict[str, str] | None)
@@ -45,6 +45,9 @@ async def create(call: Call) -> Response:
     if await call.broker.namespaces.partitions(name):
         raise AlreadyExistsError("This topic already exists")
     _check_reserved(properties)
+    if name.persistent and not properties:
+        await call.broker.topics.register(name)
+        return done()
     topic = await call.broker.topics.create(name)
     if properties and isinstance(topic, PersistentTopic):
         await topic.ledger.set_properties({**topic.ledger.properties, **properties})

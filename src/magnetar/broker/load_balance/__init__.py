@@ -1,4 +1,4 @@
-"""The load manager: which broker serves which bundle, and when one moves or is split.
+"""The load manager's decisions, pure: which broker serves which bundle, and when one moves or is split.
 
-The decisions are pure (`plan` and what it is made of); `report`, `manager` and `metadata` carry them out.
+`plan` puts them together; `broker.load_manager` reads the cluster and carries them out.
 """

@@ -38,8 +38,6 @@ class LoadBalanceConfig:
     report_threshold_percent: float = 10.0
     report_min_interval_s: float = 5.0
     report_max_interval_s: float = 900.0
-    report_lifetime_s: float = 1800.0
-    """An older report says nothing about its broker's load any more; the broker itself is there as long as its node is."""
     decision_interval_s: float = 60.0
     nic_speed_gbps: float = 0.0
 
@@ -79,7 +77,5 @@ class LoadBalanceConfig:
     bundle_throughput_max: float = 100.0 * MIB
     namespace_bundles_max: int = 128
     split_algorithm: str = RANGE
-    flow_difference_percent: float = 10.0
-    """With `flow_or_qps_equally_divide`: a split must leave the halves no further apart than this, if topics allow it."""
     hot_bundle_share: float = 0.5
     """Of its broker's traffic: a bundle above it cannot be shed from an overloaded broker without overloading the next one."""

@@ -29,6 +29,12 @@ class Memory:
                 self.usage[name] = config.history_share * self.usage[name] + (1 - config.history_share) * now
             self._reported_ms[name] = load.updated_ms
 
+    def forget(self) -> None:
+        """Begin anew: somebody else has decided meanwhile."""
+        self.usage.clear()
+        self._reported_ms.clear()
+        self._moved_s.clear()
+
     def moved(self, bundle: str, now_s: float, config: LoadBalanceConfig) -> None:
         """It begins to cool down. Drops what has cooled down already."""
         self._moved_s[bundle] = now_s

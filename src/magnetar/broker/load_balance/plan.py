@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -95,6 +95,13 @@ def place_all(
     return placed
 
 
-def place(bundle: str, view: ClusterView, memory: Memory, config: LoadBalanceConfig, roll: Roll) -> Choice:
-    """A broker for one bundle that nobody owns."""
-    return choose(bundle, Projection(view, config, memory.usage), config, roll)
+def place(
+    bundle: str,
+    view: ClusterView,
+    memory: Memory,
+    config: LoadBalanceConfig,
+    roll: Roll,
+    without: Iterable[str] = (),
+) -> Choice:
+    """A broker, none of `without`, for one bundle that nobody owns."""
+    return choose(bundle, Projection(view, config, memory.usage), config, roll, without)

@@ -7,12 +7,10 @@ from magnetar.broker.namespaces.errors import AlreadyExistsError, PreconditionFa
 from magnetar.broker.namespaces.finder import BrokerFinder, Found
 from magnetar.broker.namespaces.ownership import Ownership
 from magnetar.broker.namespaces.registry import NamespaceRegistry
+from magnetar.broker.namespaces.topic_counts import TopicCounts
 from magnetar.broker.naming import TopicName
 from magnetar.metadata import paths
 from magnetar.metadata.store import MetadataStore
-
-SYSTEM_TOPIC_PREFIX = "__"
-"""Topics that belong to the server: no limit counts them."""
 
 
 class Lookup:
@@ -23,6 +21,7 @@ class Lookup:
     ) -> None:
         self._metadata = metadata
         self._registry = registry
+        self._counts = TopicCounts(metadata)
         self._ownership = ownership
         self._finder = finder
 
@@ -44,6 +43,7 @@ class Lookup:
         await self.check_room(topic, policies.default_num_partitions)
         try:
             await self._registry.create_partitioned(topic, policies.default_num_partitions)
+            await self._registry.register_partitions(topic)
         except AlreadyExistsError:
             return await self._registry.partitions(topic)
         return policies.default_num_partitions
@@ -58,6 +58,9 @@ class Lookup:
         await self._registry.effective(topic.namespace_name)
         await self._ownership.require(topic)
 
+    def close(self) -> None:
+        self._counts.close()
+
     async def stored(self, topic: TopicName) -> bool:
         """True when the topic has a managed ledger."""
         if not topic.persistent:
@@ -67,17 +70,15 @@ class Lookup:
         )
 
     async def check_room(self, topic: TopicName, added: int = 1) -> None:
-        """May the namespace have so many more topics? Raises PreconditionFailedError. Partitions count, topics of the server do not."""
+        """May the namespace have so many more topics? Raises PreconditionFailedError. Partitions count, topics of the server do not.
+
+        `topic` is not stored yet.
+        """
         namespace = topic.namespace_name
         limit = (await self._registry.effective(namespace)).max_topics_per_namespace
         if not limit or not topic.persistent:
             return
-        names = {TopicName.parse(name).local_name for name in await self._registry.persistent_topics(namespace)}
-        for name in await self._registry.partitioned_topics(namespace, topic.domain):
-            known = TopicName.parse(name)
-            names |= {known.partition_name(index).local_name for index in range(await self._registry.partitions(known))}
-        names.discard(topic.local_name)
-        if sum(not name.startswith(SYSTEM_TOPIC_PREFIX) for name in names) + added > limit:
+        if await self._counts.stored(namespace) + added > limit:
             raise PreconditionFailedError("Exceed maximum number of topics in namespace.")
 
     async def check_creatable(self, topic: TopicName) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from itertools import pairwise
@@ -20,6 +21,12 @@ from magnetar.metadata.store import MUST_NOT_EXIST, RESYNC, MetadataStore
 
 BUNDLES_MAX = 4096
 """More for one namespace are refused: every one is a node in the metadata store."""
+
+REGISTERED_AT_ONCE = 500
+"""Partitions of a topic that are written together; the others wait."""
+
+NAMES_PER_TURN = 2_000
+"""Of a long list; then other connections get their turn."""
 
 _POLICIES_ROOTS = (paths.POLICIES_PATH + "/", paths.TOPIC_POLICIES_PATH + "/")
 
@@ -278,6 +285,24 @@ class NamespaceRegistry:
         document["partitions"] = partitions
         await self._metadata.put(path, _encode(document), node.version)
 
+    async def register_partitions(self, topic: TopicName) -> None:
+        """Store those that are not stored yet, without loading them. Many at a time: a commit then takes them together."""
+        if not topic.persistent:
+            return
+        count = await self.partitions(topic)
+        for first in range(0, count, REGISTERED_AT_ONCE):
+            indices = range(first, min(first + REGISTERED_AT_ONCE, count))
+            await asyncio.gather(*(self.register(topic.partition_name(index)) for index in indices))
+
+    async def register(self, topic: TopicName) -> bool:
+        """Let a persistent topic exist: its first client loads it. False: it is there already."""
+        path = paths.managed_ledger_path(topic.tenant, topic.namespace, topic.domain, topic.local_name)
+        try:
+            await self._metadata.put(path, b"", MUST_NOT_EXIST)
+        except BadVersionError:
+            return False
+        return True
+
     async def delete_partitioned(self, topic: TopicName) -> None:
         try:
             await self._metadata.delete(_partitioned_path(topic))
@@ -289,8 +314,16 @@ class NamespaceRegistry:
     async def persistent_topics(self, name: NamespaceName) -> list[str]:
         """Complete names of the stored topics of a namespace (partitions separately), sorted."""
         parent = paths.managed_ledgers_path(name.tenant, name.namespace, "persistent")
-        names = [paths.decode(child) for child in await self._metadata.children(parent)]
-        return [f"persistent://{name}/{each}" for each in names if not is_transaction_log(str(name), each)]
+        namespace = str(name)
+        prefix = f"persistent://{namespace}/"
+        found = []
+        for number, child in enumerate(await self._metadata.children(parent), 1):
+            topic = paths.decode(child)
+            if not is_transaction_log(namespace, topic):
+                found.append(prefix + topic)
+            if number % NAMES_PER_TURN == 0:
+                await asyncio.sleep(0)
+        return found
 
     async def _create(self, path: str, document: Document, problem: str) -> None:
         try:

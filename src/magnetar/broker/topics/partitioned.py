@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from magnetar.base.errors import BadVersionError, NodeNotFoundError
+from magnetar.base.errors import NodeNotFoundError
 from magnetar.broker.errors import TopicNotFoundError
 from magnetar.broker.namespaces.errors import AlreadyExistsError, NamespaceNotFoundError, PreconditionFailedError
 from magnetar.broker.namespaces.lookup import Lookup
@@ -13,8 +13,7 @@ from magnetar.broker.naming import DOMAINS, NON_PERSISTENT, PARTITION_SUFFIX, PE
 from magnetar.broker.schemas.types import SchemaId
 from magnetar.broker.topics.registry import TopicRegistry
 from magnetar.managed_ledger.position import EARLIEST
-from magnetar.metadata import paths
-from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore
+from magnetar.metadata.store import MetadataStore
 
 
 class PartitionedTopics:
@@ -56,15 +55,7 @@ class PartitionedTopics:
 
     async def create_missing(self, topic: TopicName) -> None:
         """Register the partitions that are not stored yet, without loading them."""
-        if not topic.persistent:
-            return
-        for index in range(await self._namespaces.partitions(topic)):
-            part = topic.partition_name(index)
-            path = paths.managed_ledger_path(part.tenant, part.namespace, part.domain, part.local_name)
-            try:
-                await self._metadata.put(path, b"", MUST_NOT_EXIST)
-            except BadVersionError:
-                continue
+        await self._namespaces.register_partitions(topic)
 
     async def delete(self, topic: TopicName, *, force: bool) -> None:
         """The partitions, then the topic. Raises TopicNotFoundError, or PreconditionFailedError before anything is deleted."""
@@ -108,12 +99,16 @@ class PartitionedTopics:
 
     async def topics_of(self, name: NamespaceName, domains: tuple[str, ...] = DOMAINS) -> list[TopicName]:
         """Topics that hold or pass on messages, partitions separately."""
+        return list(_parsed(await self.names_of(name, domains)))
+
+    async def names_of(self, name: NamespaceName, domains: tuple[str, ...] = DOMAINS) -> list[str]:
+        """The same as complete names: of a million topics no object is made."""
         found: list[str] = []
         if PERSISTENT in domains:
             found += await self._namespaces.persistent_topics(name)
         if NON_PERSISTENT in domains:
             found += self._topics.loaded_non_persistent(name)
-        return list(_parsed(found))
+        return found
 
     async def delete_namespace(self, name: NamespaceName, *, force: bool) -> None:
         """Raises AlreadyExistsError unless it is empty or `force` is given, NamespaceNotFoundError."""

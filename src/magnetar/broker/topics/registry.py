@@ -161,6 +161,21 @@ class TopicRegistry:
                 await self._apply(topic)
             return topic
 
+    async def register(self, name: TopicName) -> None:
+        """As `create`, of a persistent topic, but nothing is loaded, at this broker or another: that is up to its first client."""
+        if name in self._loaded or await self._lookup.stored(name):
+            raise AlreadyExistsError("This topic already exists")
+        _check_is_topic(name)
+        policies = await self._namespaces.effective(name.namespace_name)
+        if not policies.max_topics_per_namespace:
+            created = await self._namespaces.register(name)
+        else:
+            async with self._creation:
+                await self._lookup.check_room(name)
+                created = await self._namespaces.register(name)
+        if not created:
+            raise AlreadyExistsError("This topic already exists")
+
     async def unload(self, name: TopicName) -> None:
         """Close a topic here; the clients look it up and come back. Raises TopicNotFoundError."""
         async with self._exclusive(name):

@@ -1,0 +1,248 @@
+#!/usr/bin/env python3
+"""What a topic costs that nobody uses: time to create, bytes of metadata, and lookups, at ever more topics in one namespace.
+
+  topics.py [--counts 1000,100000,1000000] [--metadata standalone|server|zookeeper] [--dir DIR] [--json]
+
+The topics are created over the admin API: a hundredth as plain topics, one call each, the others as partitions, 1,000 to a topic. Then
+lookups of random ones over the binary protocol, one after the other on one connection: LOOKUP and PARTITIONED_METADATA, and the list.
+`server` and `zookeeper` measure a `magnetar broker` whose metadata lies in `magnetar metadata-server` or in ZooKeeper.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import http.client
+import json
+import random
+import shutil
+import socket
+import statistics
+import struct
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import servers
+from magnetar.testing.cluster import ClusterProcesses
+from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand
+
+PARTITIONS = 1000
+PLAIN_SHARE = 0.01
+CALLERS = 8
+LOOKUPS = 1000
+ROUNDS = 7
+NAMESPACE = "persistent/public/default"
+
+
+class Api:
+    """One kept connection to the admin API."""
+
+    def __init__(self, port: int) -> None:
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
+
+    def call(self, method: str, path: str, body: str = "") -> bytes:
+        self._connection.request(method, path, body, {"Content-Type": "application/json"})
+        answer = self._connection.getresponse()
+        content = answer.read()
+        if answer.status >= 300:
+            raise SystemExit(f"{method} {path}: {answer.status} {content[:300]!r}")
+        return content
+
+
+class Wire:
+    """One connection of the binary protocol; a question, then its answer."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=60)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connect = BaseCommand(type=BaseCommand.CONNECT)
+        connect.connect.client_version = "bench"
+        connect.connect.protocol_version = 20
+        self.ask(connect)
+
+    def ask(self, command: BaseCommand) -> BaseCommand:
+        data = command.SerializeToString()
+        self._socket.sendall(struct.pack(">II", len(data) + 4, len(data)) + data)
+        while True:
+            size = struct.unpack(">I", self._exactly(4))[0]
+            body = self._exactly(size)
+            answer = BaseCommand.FromString(body[4 : 4 + struct.unpack_from(">I", body)[0]])
+            if answer.type != BaseCommand.PING:
+                return answer
+
+    def _exactly(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            part = self._socket.recv(size - len(data))
+            if not part:
+                raise SystemExit("the server closed the connection")
+            data += part
+        return data
+
+    def lookup(self, topic: str) -> None:
+        command = BaseCommand(type=BaseCommand.LOOKUP)
+        command.lookupTopic.topic, command.lookupTopic.request_id = topic, 1
+        command.lookupTopic.authoritative = False
+        answer = self.ask(command).lookupTopicResponse
+        if not answer.brokerServiceUrl:
+            raise SystemExit(f"lookup of {topic}: {answer.message}")
+
+    def partitions(self, topic: str) -> None:
+        command = BaseCommand(type=BaseCommand.PARTITIONED_METADATA)
+        command.partitionMetadata.topic, command.partitionMetadata.request_id = topic, 1
+        answer = self.ask(command).partitionMetadataResponse
+        if answer.message:
+            raise SystemExit(f"partitions of {topic}: {answer.message}")
+
+
+class Site:
+    """What is measured: one process, or a broker with metadata and two bookies in processes of their own."""
+
+    def __init__(self, folder: Path, metadata: str) -> None:
+        self._folder, self._stack = folder, contextlib.ExitStack()
+        self._standalone = metadata == "standalone"
+        if self._standalone:
+            server = servers.ours(folder)
+            self._stack.callback(server.stop)
+            self.port, self.http_port, self._pid = server.port, server.http_port, server.pid
+            return
+        cluster = self._stack.enter_context(
+            ClusterProcesses(folder / "c", bookies=2, brokers=1, zookeeper=metadata == "zookeeper")
+        )
+        self.port, self.http_port = (int(url.rsplit(":", 1)[1]) for url in (cluster.service_url, cluster.http_url))
+        self._pid = next(each.pid for each in cluster.status().values() if each.role == "broker")
+
+    def stop(self) -> None:
+        self._stack.close()
+
+    @property
+    def memory_mib(self) -> float:
+        """Resident memory of the broker's process."""
+        status = Path(f"/proc/{self._pid}/status").read_text()
+        return int(status.split("VmRSS:")[1].split()[0]) / 1024
+
+    def metadata_bytes(self) -> int:
+        """Of the tree's files: SQLite's, the log included, or ZooKeeper's log and snapshots."""
+        parts = ("metadata.sqlite", "zookeeper", "version-2")
+        files = [
+            path for path in self._folder.rglob("*") if path.is_file() and any(part in str(path) for part in parts)
+        ]
+        return sum(min(path.stat().st_size, path.stat().st_blocks * 512) for path in files)
+
+
+def create(port: int, plain: list[str], partitioned: dict[str, int]) -> None:
+    """Eight callers share the work, as several administrators would."""
+    work = [(f"{name}", "") for name in plain]
+    work += [(f"{name}/partitions", str(count)) for name, count in partitioned.items()]
+    lock, failures = threading.Lock(), []
+
+    def caller() -> None:
+        api = Api(port)
+        while True:
+            with lock:
+                if not work or failures:
+                    return
+                path, body = work.pop()
+            try:
+                api.call("PUT", f"/admin/v2/{NAMESPACE}/{path}", body)
+            except BaseException as error:  # the main thread raises it
+                failures.append(error)
+
+    threads = [threading.Thread(target=caller) for _ in range(CALLERS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+def rounds(calls: list[tuple]) -> tuple[float, float]:
+    """Median and 99th percentile of the calls, each the median of several rounds: a machine has other things to do as well."""
+    found = [percentiles(timed(calls)) for _ in range(ROUNDS)]
+    return statistics.median(each[0] for each in found), statistics.median(each[1] for each in found)
+
+
+def percentiles(times_s: list[float]) -> tuple[float, float]:
+    """Median and 99th, in milliseconds."""
+    cuts = statistics.quantiles(times_s, n=100)
+    return 1000 * cuts[49], 1000 * cuts[98]
+
+
+def timed(calls: list[tuple]) -> list[float]:
+    found = []
+    for function, argument in calls:
+        started = time.perf_counter()
+        function(argument)
+        found.append(time.perf_counter() - started)
+    return found
+
+
+def measure(where: Site, total: int, rng: random.Random) -> dict[str, object]:
+    plain = [f"plain-{number}" for number in range(int(total * PLAIN_SHARE))]
+    rest = total - len(plain)
+    partitioned = {f"parts-{n}": min(PARTITIONS, rest - n * PARTITIONS) for n in range(-(-rest // PARTITIONS))}
+    before = where.metadata_bytes()
+    started = time.perf_counter()
+    create(where.http_port, plain, partitioned)
+    create_s = time.perf_counter() - started
+    metadata_bytes = where.metadata_bytes() - before
+    single_s = timed(
+        [(lambda n: Api(where.http_port).call("PUT", f"/admin/v2/{NAMESPACE}/one-{n}", ""), n) for n in range(200)]
+    )
+    wire = Wire(where.port)
+    names = [f"persistent://public/default/parts-{rng.randrange(len(partitioned))}" for _ in range(LOOKUPS)]
+    single = [f"{name}-partition-{rng.randrange(min(partitioned.values()))}" for name in names]
+    timed([(wire.lookup, name) for name in single[:500]])  # every bundle has its owner, every cache its namespace
+    lookup_ms = rounds([(wire.lookup, name) for name in single])
+    partitions_ms = rounds([(wire.partitions, name) for name in names])
+    started = time.perf_counter()
+    listed = len(json.loads(Api(where.http_port).call("GET", f"/admin/v2/{NAMESPACE}")))
+    list_s = time.perf_counter() - started
+    if listed != total + 200:
+        raise SystemExit(f"{listed} topics are listed, {total + 200} were created")
+    return {
+        "topics": total,
+        "create_s": round(create_s, 1),
+        "create_per_s": round(total / create_s),
+        "create_one_p99_ms": round(percentiles(single_s)[1], 2),
+        "metadata_bytes_per_topic": round(metadata_bytes / total),
+        "lookup_p50_ms": round(lookup_ms[0], 3),
+        "lookup_p99_ms": round(lookup_ms[1], 3),
+        "partitions_p99_ms": round(partitions_ms[1], 3),
+        "list_s": round(list_s, 2),
+        "broker_mib": round(where.memory_mib),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--counts", default="1000,100000,1000000")
+    parser.add_argument("--metadata", choices=["standalone", "server", "zookeeper"], default="standalone")
+    parser.add_argument("--dir", type=Path, default=None, help="where the data lies while it runs")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    rows = []
+    for count in map(int, arguments.counts.split(",")):
+        folder = Path(tempfile.mkdtemp(prefix="magnetar-topics-", dir=arguments.dir))
+        where = Site(folder, arguments.metadata)
+        try:
+            rows.append({"metadata": arguments.metadata, **measure(where, count, random.Random(count))})
+            print(f"{count} topics: {rows[-1]}", file=sys.stderr)
+        finally:
+            where.stop()
+            shutil.rmtree(folder, ignore_errors=True)
+    if arguments.json:
+        print(json.dumps(rows))
+        return
+    print("| " + " | ".join(rows[0]) + " |")
+    print("|" + "---|" * len(rows[0]))
+    for row in rows:
+        print("| " + " | ".join(str(value) for value in row.values()) + " |")
+
+
+if __name__ == "__main__":
+    main()

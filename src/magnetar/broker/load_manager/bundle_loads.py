@@ -1,0 +1,96 @@
+"""What the topics of each bundle of this broker do, added up."""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from magnetar.broker.load_balance.load_report import BundleLoad
+from magnetar.broker.load_balance.splitting import TopicLoad
+from magnetar.broker.namespaces.records import BundleName
+from magnetar.broker.naming import NamespaceName, TopicName
+from magnetar.broker.topics.persistent import PersistentTopic
+from magnetar.broker.topics.registry import AnyTopic
+from magnetar.hashing.crc import crc32
+
+TOPICS_PER_TURN: Final = 500
+"""Then other connections get their turn."""
+
+
+class _Ranges(NamedTuple):
+    """The held bundles of one namespace, from the lowest up."""
+
+    lows: list[int]
+    bundles: list[BundleName]
+
+
+class BundleIndex:
+    """Finds the held bundle of a topic, without a look at the metadata store."""
+
+    def __init__(self, held: Iterable[BundleName]) -> None:
+        by_namespace: dict[NamespaceName, list[tuple[int, BundleName]]] = {}
+        for bundle in held:
+            by_namespace.setdefault(bundle.namespace, []).append((edges(bundle)[0], bundle))
+        self._ranges = {
+            namespace: _Ranges([low for low, _ in found], [bundle for _, bundle in found])
+            for namespace, found in ((name, sorted(each)) for name, each in by_namespace.items())
+        }
+
+    def find(self, topic: TopicName) -> BundleName | None:
+        """None for a topic of a bundle that is not held."""
+        ranges = self._ranges.get(topic.namespace_name)
+        if ranges is None:
+            return None
+        place = crc32(str(topic))
+        number = bisect_right(ranges.lows, place) - 1
+        if number < 0:
+            return None
+        bundle = ranges.bundles[number]
+        high = edges(bundle)[1]
+        return bundle if place < high or high == 0xFFFFFFFF else None
+
+
+def edges(bundle: BundleName) -> tuple[int, int]:
+    low, _, high = bundle.range.partition("_")
+    return int(low, 16), int(high, 16)
+
+
+async def bundle_loads(topics: Iterable[AnyTopic], held: Iterable[BundleName]) -> dict[str, BundleLoad]:
+    """By bundle; those without a loaded topic as well."""
+    index = BundleIndex(held)
+    sums: dict[str, list[float]] = {str(bundle): [0.0] * 7 for bundle in held}
+    for number, topic in enumerate(topics, 1):
+        bundle = index.find(topic.name)
+        if bundle is not None:
+            total = sums[str(bundle)]
+            for place, value in enumerate(_numbers(topic)):
+                total[place] += value
+        if number % TOPICS_PER_TURN == 0:
+            await asyncio.sleep(0)
+    return {
+        bundle: BundleLoad(*total[:4], topics=int(total[4]), producers=int(total[5]), consumers=int(total[6]))
+        for bundle, total in sums.items()
+    }
+
+
+def topic_loads(topics: Iterable[AnyTopic], bundle: BundleName) -> list[TopicLoad]:
+    """Where the loaded topics of one bundle lie, and their bytes a second: what a split goes by."""
+    index = BundleIndex([bundle])
+    return [TopicLoad(crc32(str(topic.name)), sum(_numbers(topic)[2:4])) for topic in topics if index.find(topic.name)]
+
+
+def _numbers(topic: AnyTopic) -> tuple[float, ...]:
+    """In the order of `BundleLoad`'s fields."""
+    subscriptions = topic.subscriptions.all if isinstance(topic, PersistentTopic) else topic.subscriptions
+    out = [subscription.rates for subscription in subscriptions]
+    return (
+        topic.rates.messages_per_s,
+        sum(each.messages_per_s for each in out),
+        topic.rates.bytes_per_s,
+        sum(each.bytes_per_s for each in out),
+        1,
+        len(topic.publishers.producers),
+        sum(len(subscription.consumers) for subscription in subscriptions),
+    )

@@ -1,0 +1,232 @@
+"""The load manager of one broker: places bundles, reports this broker's load, and decides for the cluster while it leads."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from magnetar.base.clock import Clock
+from magnetar.base.errors import MagnetarError
+from magnetar.base.tasks import TaskScope
+from magnetar.broker.errors import ServiceNotReadyError
+from magnetar.broker.load_balance.config import LoadBalanceConfig
+from magnetar.broker.load_balance.cooldown import Memory
+from magnetar.broker.load_balance.plan import Plan, decide, place
+from magnetar.broker.load_balance.splitting import boundary
+from magnetar.broker.load_balance.view import ClusterView
+from magnetar.broker.load_manager.bundle_loads import bundle_loads, edges, topic_loads
+from magnetar.broker.load_manager.cluster_reader import ClusterReader
+from magnetar.broker.load_manager.orders import Executor, give_orders
+from magnetar.broker.load_manager.reporter import Reporter
+from magnetar.broker.namespaces.brokers import Registration
+from magnetar.broker.namespaces.errors import PreconditionFailedError
+from magnetar.broker.namespaces.leadership import Leadership
+from magnetar.broker.namespaces.ownership import Ownership
+from magnetar.broker.namespaces.records import BundleName
+from magnetar.broker.naming import NamespaceName
+from magnetar.broker.topics.registry import AnyTopic
+from magnetar.metadata.store import MetadataStore
+
+logger = logging.getLogger(__name__)
+
+CHOICE_LIFETIME_S: Final = 10.0
+"""A bundle that its chosen broker has not taken by then does not count there any more."""
+
+CHOICES_MAX: Final = 10_000
+"""Further choices are not remembered: they count when the bundle was taken."""
+
+
+class LoadPlacement:
+    """Implements `Placement` by load. Every broker has one: while there is no leader each decides for itself."""
+
+    def __init__(
+        self, reader: ClusterReader, memory: Memory, config: LoadBalanceConfig, clock: Clock, rng: random.Random
+    ) -> None:
+        self.reader = reader
+        self.memory = memory
+        self._config = config
+        self._clock = clock
+        self._rng = rng
+        self._chosen: dict[str, tuple[str, float]] = {}
+
+    async def choose(self, namespace: NamespaceName, bundle: str, excluded: Collection[str] = ()) -> str | None:
+        """Raises ServiceNotReadyError, with the way out, where an isolation policy leaves no broker at all."""
+        name = f"{namespace}/{bundle}"
+        view = await self.view(namespace)
+        before = view.placed.get(name)
+        if before is not None and before[0] in view.brokers and before[0] not in excluded:
+            return before[0]
+        found = place(name, view, self.memory, self._config, self._rng.random, excluded)
+        if found.broker is None:
+            logger.warning("no broker for a bundle bundle=%s reason=%s", name, found.reason)
+            if not excluded and view.brokers:
+                raise ServiceNotReadyError(f"no broker may serve {name}: {found.reason}")
+            return None
+        if len(self._chosen) < CHOICES_MAX:
+            self._chosen[name] = found.broker, self._clock.monotonic_s() + CHOICE_LIFETIME_S
+        logger.info("bundle placed bundle=%s broker=%s reason=%s", name, found.broker, found.reason)
+        return found.broker
+
+    async def better(self, bundle: BundleName, owner: str) -> str | None:
+        """A broker with less usage than the bundle's owner; None: it may as well stay."""
+        view = await self.view(bundle.namespace)
+        found = place(str(bundle), view, self.memory, self._config, self._rng.random, (owner,)).broker
+        if found is None or owner not in view.brokers:
+            return None
+        usage = {name: view.brokers[name].weighed_percent(self._config) for name in (found, owner)}
+        return found if usage[found] < usage[owner] else None
+
+    async def view(self, asked: NamespaceName | None = None) -> ClusterView:
+        """Reports, and what was placed since."""
+        now_s = self._clock.monotonic_s()
+        self._chosen = {name: choice for name, choice in self._chosen.items() if choice[1] > now_s}
+        return await self.reader.view({name: broker for name, (broker, _) in self._chosen.items()}, asked=asked)
+
+
+class Topics(Protocol):
+    """Of the topic registry."""
+
+    @property
+    def loaded(self) -> Sequence[AnyTopic]: ...
+
+
+class Moves(Protocol):
+    """How a broker's own bundles leave it."""
+
+    async def unload(self, bundle: BundleName, destination: str = "") -> None: ...
+
+    async def split(self, bundle: BundleName, middle: str) -> tuple[BundleName, BundleName]: ...
+
+
+@dataclass(slots=True)
+class LoadCounters:
+    """Since the start, of what this broker decided while it led."""
+
+    decisions: int = 0
+    unload_brokers: int = 0
+    unload_bundles: int = 0
+    split_bundles: int = 0
+
+
+class LoadManager:
+    """Parts are made first and start to work with `start`."""
+
+    def __init__(
+        self,
+        *,
+        metadata: MetadataStore,
+        placement: LoadPlacement,
+        registration: Registration,
+        leadership: Leadership,
+        ownership: Ownership,
+        topics: Topics,
+        moves: Moves,
+        config: LoadBalanceConfig,
+        identity: dict[str, Any],
+        clock: Clock,
+        rng: random.Random,
+        scope: TaskScope,
+    ) -> None:
+        self._metadata = metadata
+        self._placement = placement
+        self._leadership = leadership
+        self._ownership = ownership
+        self._topics = topics
+        self._moves = moves
+        self._config = config
+        self._clock = clock
+        self._rng = rng
+        self._scope = scope
+        self.counters = LoadCounters()
+        self.reporter = Reporter(
+            registration=registration, loads=self._bundle_loads, config=config, identity=identity, clock=clock
+        )
+        self.executor = Executor(metadata, ownership.broker_id, self, scope)
+
+    async def start(self) -> None:
+        await self.executor.start()
+        self._scope.spawn(self.reporter.run(), "load reports")
+        if self._config.enabled:
+            self._scope.spawn(self._decide_regularly(), "load decisions")
+
+    def close(self) -> None:
+        self.executor.close()
+
+    # ---- Decisions
+
+    async def plan(self) -> tuple[ClusterView, Plan]:
+        """What would be done now. Changes nothing but what the leader remembers of usage."""
+        view = await self._placement.view()
+        memory = self._placement.memory
+        memory.observe(view.brokers, self._config)
+        counts = await self._placement.reader.bundle_counts(view)
+        plan = decide(view, memory, self._config, self._clock.monotonic_s(), self._rng.random, counts)
+        return view, plan
+
+    async def _decide_regularly(self) -> None:
+        led = False
+        while True:
+            await asyncio.sleep(self._config.decision_interval_s)
+            if not self._leadership.is_leader:
+                led = False
+                continue
+            if not led:
+                self._placement.memory.forget()
+                led = True
+            try:
+                await self.balance()
+            except MagnetarError as error:
+                logger.warning("no load decision this time error=%s", error)
+
+    async def balance(self) -> Plan:
+        """Decide, and tell the owners."""
+        view, plan = await self.plan()
+        self.counters.decisions += 1
+        if not plan.moves and not plan.splits:
+            return plan
+        now_s, memory = self._clock.monotonic_s(), self._placement.memory
+        plan.validate(view, memory, self._config, now_s)
+        await give_orders(self._metadata, plan)
+        for move in plan.moves:
+            memory.moved(move.bundle, now_s, self._config)
+            memory.shifted(move.source, -move.percent)
+            memory.shifted(move.destination, move.percent)
+            logger.info("load balance: %s from %s to %s: %s", move.bundle, move.source, move.destination, move.reason)
+        for split in plan.splits:
+            logger.info("load balance: split %s of %s: %s", split.bundle, split.broker, split.reason)
+        self.counters.unload_brokers += len({move.source for move in plan.moves})
+        self.counters.unload_bundles += len(plan.moves)
+        self.counters.split_bundles += len(plan.splits)
+        return plan
+
+    # ---- What this broker does with bundles of its own
+
+    async def _bundle_loads(self) -> dict[str, Any]:
+        return await bundle_loads(self._topics.loaded, self._ownership.held)
+
+    async def unload(self, bundle: BundleName, destination: str = "") -> None:
+        await self._moves.unload(bundle, destination)
+
+    async def split_by(self, bundle: BundleName, algorithm: str) -> None:
+        """Two bundles out of one; the upper one goes where there is more room, if the settings say so.
+
+        Raises NotOwnedError, PreconditionFailedError where no cut is possible.
+        """
+        _, upper = await self._moves.split(bundle, self.cut(bundle, algorithm))
+        if not self._config.unload_split_bundles:
+            return
+        better = await self._placement.better(upper, self._ownership.broker_id)
+        if better is not None:
+            await self._moves.unload(upper, better)
+
+    def cut(self, bundle: BundleName, algorithm: str) -> str:
+        """The boundary that `algorithm` puts into a bundle of this broker. Raises PreconditionFailedError."""
+        low, high = edges(bundle)
+        middle = boundary(algorithm, low, high, topic_loads(self._topics.loaded, bundle))
+        if middle is None:
+            raise PreconditionFailedError(f"{bundle.range} cannot be split: it is too narrow, or has too few topics")
+        return f"0x{middle:08x}"

@@ -1,0 +1,70 @@
+"""This broker's load report: measured every few seconds, written to `/loadbalance/brokers/<id>` when it says something new."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from magnetar.base.clock import Clock
+from magnetar.base.errors import MagnetarError
+from magnetar.broker.load_balance.config import LoadBalanceConfig
+from magnetar.broker.load_balance.load_report import BrokerLoad, BundleLoad, report_document, worth_reporting
+from magnetar.broker.load_manager.host import HostUsage
+from magnetar.broker.namespaces.brokers import Registration
+
+logger = logging.getLogger(__name__)
+
+
+class Reporter:
+    """`identity`: what the report says that does not change, such as the version."""
+
+    def __init__(
+        self,
+        *,
+        registration: Registration,
+        loads: Callable[[], Awaitable[dict[str, BundleLoad]]],
+        config: LoadBalanceConfig,
+        identity: Mapping[str, Any],
+        clock: Clock,
+    ) -> None:
+        self._registration = registration
+        self._loads = loads
+        self._config = config
+        self._identity = identity
+        self._clock = clock
+        self._host = HostUsage(clock, config.nic_speed_gbps)
+        self._started_ms = clock.now_ms()
+        self._written: BrokerLoad | None = None
+        self.load = BrokerLoad(started_ms=self._started_ms)
+        """As last measured."""
+        self.reports_written = 0
+        """Since the start."""
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The last measurement in Pulsar's form."""
+        return report_document(self.load, self._identity, self._written)
+
+    async def run(self) -> None:
+        """Until cancelled. A report that cannot be written is not missed by anybody else: the next one will be."""
+        while True:
+            try:
+                await self.report()
+            except MagnetarError as error:
+                logger.warning("load report not written error=%s", error)
+            await asyncio.sleep(self._config.report_min_interval_s)
+
+    async def report(self) -> None:
+        """Measure now, and write it if that is worth it."""
+        bundles = await self._loads()
+        host = self._host.sample()
+        self.load = BrokerLoad(*host, bundles=bundles, updated_ms=self._clock.now_ms(), started_ms=self._started_ms)
+        reason = worth_reporting(self._written, self.load, self._config)
+        if reason is None:
+            return
+        await self._registration.report(self.document)
+        self._written = self.load
+        self.reports_written += 1
+        logger.debug("load report written reason=%s", reason)

@@ -1,0 +1,48 @@
+"""How many topics a namespace has, without listing them: for the limit that every creation is held against."""
+
+from __future__ import annotations
+
+from magnetar.broker.naming import PENDING_ACKS_SUFFIX, NamespaceName, is_transaction_log
+from magnetar.metadata import paths
+from magnetar.metadata.store import RESYNC, MetadataStore
+
+SYSTEM_TOPIC_PREFIX = "__"
+"""Topics that belong to the server: no limit counts them."""
+
+
+class TopicCounts:
+    """The store counts the nodes; which of them are the server's own is listed once and again when one comes or goes."""
+
+    def __init__(self, metadata: MetadataStore) -> None:
+        self._metadata = metadata
+        self._own: dict[NamespaceName, int] = {}
+        self._changes = 0
+        self._unwatch = metadata.watch(self._changed, paths.MANAGED_LEDGERS_PATH)
+
+    def close(self) -> None:
+        self._unwatch()
+
+    async def stored(self, name: NamespaceName) -> int:
+        """Persistent topics, partitions separately, without those of the server."""
+        parent = paths.managed_ledgers_path(name.tenant, name.namespace, "persistent")
+        while name not in self._own:
+            changes = self._changes
+            names = await self._metadata.children(parent)
+            if changes == self._changes:
+                self._own[name] = sum(_belongs_to_server(name, each) for each in names)
+        return await self._metadata.children_count(parent) - self._own[name]
+
+    def _changed(self, path: str) -> None:
+        # Called for every new ledger of every topic: the common case is decided by two searches in a short text.
+        if path == RESYNC:
+            self._changes += 1
+            self._own.clear()
+        elif f"/{SYSTEM_TOPIC_PREFIX}" in path or path.endswith(PENDING_ACKS_SUFFIX):
+            parts = path.removeprefix(paths.MANAGED_LEDGERS_PATH + "/").split("/")
+            if len(parts) > 1:
+                self._changes += 1
+                self._own.pop(NamespaceName(parts[0], parts[1]), None)
+
+
+def _belongs_to_server(namespace: NamespaceName, encoded: str) -> bool:
+    return encoded.startswith(SYSTEM_TOPIC_PREFIX) or is_transaction_log(str(namespace), encoded)
