@@ -122,18 +122,38 @@ class Usage(Document):
     limit: float
 
 
+class BundleStats(Document):
+    """What the topics of a bundle do, a second."""
+
+    msg_rate_in: float
+    msg_throughput_in: float
+    msg_rate_out: float
+    msg_throughput_out: float
+    consumer_count: int
+    producer_count: int
+    topics: int
+    cache_size: int
+
+
 class LoadReport(Document):
-    """What a broker tells about its load. `cpu` in percent of one core, `memory` in MiB."""
+    """What a broker tells about its load. `cpu` in percent of one core, memory in MiB, bandwidth in kbit/s."""
 
     web_service_url: str
-    web_service_url_tls: str
+    web_service_url_tls: str | None
     pulsar_service_url: str
-    pulsar_service_url_tls: str
+    pulsar_service_url_tls: str | None
     broker_version_string: str
     last_update: int
     start_timestamp: int
     cpu: Usage
     memory: Usage
+    direct_memory: Usage
+    bandwidth_in: Usage
+    bandwidth_out: Usage
+    max_resource_usage: float
+    last_stats: dict[str, BundleStats]
+    last_bundle_gains: list[str]
+    last_bundle_losses: list[str]
     msg_rate_in: float
     msg_rate_out: float
     msg_throughput_in: float

@@ -15,6 +15,9 @@ from magnetar.base.tasks import TaskScope
 from magnetar.broker.bundle_moves import BundleMoves
 from magnetar.broker.config import BrokerConfig
 from magnetar.broker.connection.listener import ConnectionListener
+from magnetar.broker.load_balance.cooldown import Memory
+from magnetar.broker.load_manager.cluster_reader import ClusterReader
+from magnetar.broker.load_manager.manager import LoadPlacement
 from magnetar.broker.namespaces.brokers import BrokerDirectory, Registration
 from magnetar.broker.namespaces.finder import BrokerFinder
 from magnetar.broker.namespaces.leadership import Leadership
@@ -52,7 +55,11 @@ class ClusterView:
         self.registration = Registration(metadata, self.address)
         self.leadership = Leadership(metadata, self.address.broker_id, self.address.web_service_url)
         self.ownership = Ownership(metadata, namespaces, self.address, clock)
-        self.placement: Placement = LeastBundles(self.owners, self.brokers, rng)
+        self.reader = ClusterReader(metadata, self.brokers, self.owners, namespaces, config.cluster)
+        self.load_placement = LoadPlacement(self.reader, Memory(), config.load_balance, clock, rng)
+        self.placement: Placement = (
+            self.load_placement if config.load_balance.enabled else LeastBundles(self.owners, self.brokers, rng)
+        )
         self.reachability = Reachability(network, clock)
         self.finder = BrokerFinder(
             ownership=self.ownership,
@@ -65,6 +72,7 @@ class ClusterView:
         )
 
     def close(self) -> None:
+        self.reader.close()
         self.brokers.close()
         self.owners.close()
         self.ownership.close()

@@ -20,6 +20,7 @@ from magnetar.broker.config import BrokerConfig
 from magnetar.broker.connection.context import BrokerContext, Destinations, ProducerNames, PublishBudget
 from magnetar.broker.connection.listener import ConnectionListener
 from magnetar.broker.dynamic_configuration import DynamicConfiguration
+from magnetar.broker.load_manager.manager import LoadManager
 from magnetar.broker.membership import ClusterView, Membership
 from magnetar.broker.namespaces.lookup import Lookup
 from magnetar.broker.namespaces.policies import EffectivePolicies
@@ -147,11 +148,17 @@ class Broker:
             destinations=self._destinations,
         )
         self.connections = ConnectionListener(self.context)
-        self.membership = Membership(self.metadata, self.cluster, self.moves, self.connections, self.clock, self._scope)
-        await self.membership.join()
+        await self._join()
         await self.transactions.start()
         Upkeep(self.topics, self.config, self.clock).start(self._scope)
         return self
+
+    async def _join(self) -> None:
+        """From now on bundles come here, and the load they bring is reported."""
+        self.membership = Membership(self.metadata, self.cluster, self.moves, self.connections, self.clock, self._scope)
+        await self.membership.join()
+        self.load_manager = self._load_manager()
+        await self.load_manager.start()
 
     async def serve(self, listener: Listener, tls: ssl.SSLContext | None = None) -> None:
         """Accept clients on a bound address, behind TLS if given."""
@@ -161,12 +168,14 @@ class Broker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
+            self.load_manager.close()
             await self.membership.leave()
             await self.connections.close()
             self._unwatch()
             await self.topics.close()
             await self.remote_clusters.close()
             await self.factory.close()
+            self.lookup.close()
             self.namespaces.close()
             self.cluster.close()
             await self.cluster.leadership.__aexit__(None, None, None)
@@ -241,6 +250,22 @@ class Broker:
             topics=self.topics,
             coordinators=self.transactions,
             destinations=self._destinations,
+            scope=self._scope,
+        )
+
+    def _load_manager(self) -> LoadManager:
+        view = self.cluster
+        return LoadManager(
+            metadata=self.metadata,
+            placement=view.load_placement,
+            registration=view.registration,
+            leadership=view.leadership,
+            ownership=self.ownership,
+            topics=self.topics,
+            moves=self.moves,
+            config=self.config.load_balance,
+            clock=self.clock,
+            rng=self._rng,
             scope=self._scope,
         )
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import resource
-import sys
 from typing import Any
 
 from starlette.responses import Response
 
-from magnetar import __version__
 from magnetar.admin.answers import as_json
 from magnetar.admin.call import Call
 from magnetar.admin.documents import AllocatorStats, LoadReport, Metrics
@@ -19,14 +15,12 @@ from magnetar.admin.operation import documented
 from magnetar.admin.routes.paths import ADMIN
 from magnetar.admin.routing import Route
 from magnetar.admin.topic_documents import TopicStats
-from magnetar.broker.topics.persistent import PersistentTopic
+from magnetar.broker.namespaces.records import broker_fields
 
 STATS = f"{ADMIN}/broker-stats"
 
 ALLOCATORS = ("default", "ml-cache")
 """Pulsar's names."""
-
-_MIB = 1024 * 1024
 
 
 @documented(answer=dict[str, dict[str, dict[str, dict[str, TopicStats]]]])
@@ -73,45 +67,10 @@ async def allocator(call: Call) -> Response:
 
 @documented(answer=LoadReport)
 async def load_report(call: Call) -> Response:
-    """Load of this machine and process, and what the broker serves. CPU in percent of one core, memory in MiB."""
+    """What the broker uses, and what its bundles do. CPU in percent of one core, memory in MiB, bandwidth in kbit/s."""
     broker = call.broker
-    config, loaded = broker.config, broker.topics.loaded
-    cores = os.cpu_count() or 1
-    documents: list[dict[str, Any]] = [dict(topic.stats()) for topic in loaded]
-    persistent = [topic for topic in loaded if isinstance(topic, PersistentTopic)]
-    return as_json(
-        {
-            "webServiceUrl": config.web_service_url,
-            "webServiceUrlTls": config.web_service_url_tls,
-            "pulsarServiceUrl": config.service_url,
-            "pulsarServiceUrlTls": config.service_url_tls,
-            "brokerVersionString": __version__,
-            "loadReportType": "LocalBrokerData",
-            "lastUpdate": broker.clock.now_ms(),
-            "startTimestamp": broker.started_ms,
-            "cpu": {"usage": min(os.getloadavg()[0], cores) * 100, "limit": cores * 100},
-            "memory": {"usage": _resident_bytes() / _MIB, "limit": _physical_bytes() / _MIB},
-            **{
-                name: sum(document.get(name, 0.0) for document in documents)
-                for name in ("msgRateIn", "msgRateOut", "msgThroughputIn", "msgThroughputOut")
-            },
-            "numTopics": len(loaded),
-            "numBundles": len(broker.ownership.owned_bundles),
-            "numConsumers": sum(topic.subscriptions.consumers_count for topic in persistent),
-            "numProducers": sum(len(topic.publishers.producers) for topic in loaded),
-            "bundles": broker.ownership.owned_bundles,
-        }
-    )
-
-
-def _resident_bytes() -> int:
-    """The most that this process has held in memory."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
-def _physical_bytes() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    report = await broker.load_manager.reporter.current()
+    return as_json({**broker_fields(broker.cluster.address), **report})
 
 
 @documented(answer=dict[str, Any])

@@ -13,14 +13,16 @@ from magnetar.admin.policy_documents import StoredBundles
 from magnetar.admin.routes.paths import NAMESPACE
 from magnetar.admin.routing import Route
 from magnetar.broker.errors import TopicNotFoundError
-from magnetar.broker.namespaces.bundles import bundle_of, halved, median
+from magnetar.broker.load_balance.config import FLOW_OR_QPS, RANGE, SPLITS
+from magnetar.broker.load_balance.splitting import TopicLoad, boundary
+from magnetar.broker.load_manager.bundle_loads import edges, topic_loads
+from magnetar.broker.namespaces.bundles import bundle_of
 from magnetar.broker.namespaces.errors import AlreadyExistsError, NotOwnedError, PreconditionFailedError
 from magnetar.broker.namespaces.records import BundleName
 from magnetar.broker.namespaces.registry import bundle_place
 from magnetar.broker.naming import TopicName
-
-RANGE, TOPIC_COUNT = "range_equally_divide", "topic_count_equally_divide"
-ALGORITHMS = (RANGE, TOPIC_COUNT)
+from magnetar.hashing.bundles import LAST_BOUNDARY
+from magnetar.hashing.crc import crc32
 
 
 @documented(answer=StoredBundles)
@@ -72,23 +74,33 @@ async def unload(call: Call) -> Response:
 
 @documented(query={"splitAlgorithmName": str, "unload": bool})
 async def split(call: Call) -> Response:
-    """Two bundles out of one: in the middle of its range, or so that half of its topics are in each. `unload`: both go elsewhere."""
+    """Two bundles out of one: halves of its range, of its topics, or of its traffic. `unload`: both go elsewhere."""
     broker, (bundle,) = call.broker, await _bundles(call)
     algorithm = call.query("splitAlgorithmName", RANGE) or RANGE
-    if algorithm not in ALGORITHMS:
+    if algorithm not in SPLITS:
         raise PreconditionFailedError(
-            f"Unsupported namespace bundle split algorithm, supported algorithms are {', '.join(ALGORITHMS)}"
+            f"Unsupported namespace bundle split algorithm, supported algorithms are {', '.join(SPLITS)}"
         )
-    topics = await bundle_topics(call, await call.admin.partitioned.topics_of(call.namespace))
-    middle = median(topics, bundle.range) if algorithm == TOPIC_COUNT else halved(bundle.range)
+    await _here(call, bundle)
+    middle = boundary(algorithm, *edges(bundle), await _split_by(call, bundle, algorithm))
     if middle is None:
         raise PreconditionFailedError(f"{bundle.range} cannot be split: it is too narrow, or has too few topics")
-    await _here(call, bundle)
-    parts = await broker.moves.split(bundle, middle)
+    parts = await broker.moves.split(bundle, f"0x{middle:08x}")
     if call.flag("unload"):
         for part in parts:
             await broker.moves.unload(part)
     return done()
+
+
+async def _split_by(call: Call, bundle: BundleName, algorithm: str) -> list[TopicLoad]:
+    """All stored topics of the bundle where their number counts, the loaded ones with what they do where that counts."""
+    if algorithm == FLOW_OR_QPS:
+        return topic_loads(call.broker.topics.loaded, bundle)
+    if algorithm == RANGE:
+        return []
+    places = [crc32(name) for name in await call.admin.partitioned.names_of(bundle.namespace)]
+    low, high = edges(bundle)
+    return [TopicLoad(place) for place in places if low <= place < high or place == high == LAST_BOUNDARY]
 
 
 async def _here(call: Call, bundle: BundleName) -> None:

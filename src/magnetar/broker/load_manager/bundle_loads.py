@@ -70,7 +70,7 @@ async def bundle_loads(topics: Iterable[AnyTopic], held: Iterable[BundleName]) -
         if number % TOPICS_PER_TURN == 0:
             await asyncio.sleep(0)
     return {
-        bundle: BundleLoad(*total[:4], topics=int(total[4]), producers=int(total[5]), consumers=int(total[6]))
+        bundle: BundleLoad(*total[:4], *(int(count) for count in total[4:]))  # type: ignore[arg-type]  # four rates, three counts
         for bundle, total in sums.items()
     }
 

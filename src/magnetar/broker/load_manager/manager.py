@@ -126,7 +126,6 @@ class LoadManager:
         topics: Topics,
         moves: Moves,
         config: LoadBalanceConfig,
-        identity: dict[str, Any],
         clock: Clock,
         rng: random.Random,
         scope: TaskScope,
@@ -142,9 +141,7 @@ class LoadManager:
         self._rng = rng
         self._scope = scope
         self.counters = LoadCounters()
-        self.reporter = Reporter(
-            registration=registration, loads=self._bundle_loads, config=config, identity=identity, clock=clock
-        )
+        self.reporter = Reporter(registration=registration, loads=self._bundle_loads, config=config, clock=clock)
         self.executor = Executor(metadata, ownership.broker_id, self, scope)
 
     async def start(self) -> None:

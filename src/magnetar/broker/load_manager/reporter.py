@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
+from magnetar import __version__
 from magnetar.base.clock import Clock
 from magnetar.base.errors import MagnetarError
 from magnetar.broker.load_balance.config import LoadBalanceConfig
@@ -16,9 +18,18 @@ from magnetar.broker.namespaces.brokers import Registration
 
 logger = logging.getLogger(__name__)
 
+IDENTITY: Final[Mapping[str, Any]] = {
+    "brokerVersionString": __version__,
+    "loadManagerClassName": "org.apache.pulsar.broker.loadbalance.impl.ModularLoadManagerImpl",
+    "persistentTopicsEnabled": True,
+    "nonPersistentTopicsEnabled": True,
+    "protocols": {},
+}
+"""What a report says besides load and addresses."""
+
 
 class Reporter:
-    """`identity`: what the report says that does not change, such as the version."""
+    """Runs for as long as the broker; it reports also where nobody balances loads, for people to see."""
 
     def __init__(
         self,
@@ -26,13 +37,11 @@ class Reporter:
         registration: Registration,
         loads: Callable[[], Awaitable[dict[str, BundleLoad]]],
         config: LoadBalanceConfig,
-        identity: Mapping[str, Any],
         clock: Clock,
     ) -> None:
         self._registration = registration
         self._loads = loads
         self._config = config
-        self._identity = identity
         self._clock = clock
         self._host = HostUsage(clock, config.nic_speed_gbps)
         self._started_ms = clock.now_ms()
@@ -45,7 +54,12 @@ class Reporter:
     @property
     def document(self) -> dict[str, Any]:
         """The last measurement in Pulsar's form."""
-        return report_document(self.load, self._identity, self._written)
+        return report_document(self.load, IDENTITY, self._written)
+
+    async def current(self) -> dict[str, Any]:
+        """The same, with what the bundles do now; the host's figures are those of the last measurement."""
+        now = replace(self.load, bundles=await self._loads(), updated_ms=self._clock.now_ms())
+        return report_document(now, IDENTITY, self._written)
 
     async def run(self) -> None:
         """Until cancelled. A report that cannot be written is not missed by anybody else: the next one will be."""

@@ -10,30 +10,11 @@ from collections.abc import Sequence
 
 from magnetar.broker.naming import TopicName
 from magnetar.hashing.bundles import bundle_boundaries, bundle_range
-from magnetar.hashing.crc import crc32
 
 
 def boundaries_text(num_bundles: int) -> list[str]:
     """Equal parts of the hash space, as Pulsar writes them: `0x00000000` up to `0xffffffff`."""
     return [f"0x{boundary:08x}" for boundary in bundle_boundaries(num_bundles)]
-
-
-def halved(bundle: str) -> str | None:
-    """The boundary in the middle of a bundle; None for one that is too narrow to be split."""
-    low, high = (int(boundary, 16) for boundary in bundle.split("_"))
-    middle = low + (high - low) // 2
-    return f"0x{middle:08x}" if low < middle < high else None
-
-
-def median(topics: Sequence[TopicName], bundle: str) -> str | None:
-    """The boundary that leaves half of these topics, which are the bundle's, on each side; None where none does."""
-    low, high = (int(boundary, 16) for boundary in bundle.split("_"))
-    hashes = sorted(crc32(str(topic)) for topic in topics)
-    if len(hashes) < 2:
-        return None
-    place = len(hashes) // 2
-    middle = hashes[place - 1] + (hashes[place] - hashes[place - 1]) // 2
-    return f"0x{middle:08x}" if low < middle < high else None
 
 
 def bundle_of(topic: TopicName, boundaries: Sequence[str]) -> str:
