@@ -165,6 +165,64 @@ class LoadReport(Document):
     bundles: list[str]
 
 
+class BrokerLoadRow(Document):
+    """One broker as the load manager sees it. `usage` in percent, the scarcest resource by its weight."""
+
+    broker: str
+    leader: bool
+    usage: float
+    cpu: float
+    memory: float
+    bandwidth_in: float
+    bandwidth_out: float
+    msg_rate: float
+    throughput: float
+    bundles: int
+    topics: int
+    reported_seconds_ago: float
+
+
+class PlannedMove(Document):
+    """`usage`: percent of the source's that goes with it, by its share of the traffic."""
+
+    bundle: str
+    source: str
+    destination: str
+    msg_rate: float
+    throughput: float
+    usage: float
+    reason: str
+
+
+class PlannedSplit(Document):
+    """The owner finds the boundary."""
+
+    bundle: str
+    broker: str
+    algorithm: str
+    reason: str
+
+
+class HeldBack(Document):
+    """A broker or bundle that should have been relieved, and why it was not."""
+
+    what: str
+    reason: str
+
+
+class LoadPlan(Document):
+    """What would be done now. `peak`: the most loaded broker over the mean; `spread`: standard deviation over mean."""
+
+    leader: str
+    moves: list[PlannedMove]
+    splits: list[PlannedSplit]
+    held: list[HeldBack]
+    peak_before: float
+    peak_after: float
+    spread_before: float
+    spread_after: float
+
+
 class Metrics(Document):
     """Values of one thing; `dimensions` say which."""
 

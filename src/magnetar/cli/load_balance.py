@@ -10,6 +10,9 @@ import click
 
 from magnetar.broker.load_balance.config import PLACEMENTS, SHEDDERS, LoadBalanceConfig
 from magnetar.broker.load_balance.simulation import RING, Sample, Scenario, simulate
+from magnetar.cli.admin_http import connected
+from magnetar.cli.admin_options import common
+from magnetar.cli.admin_output import show_document
 from magnetar.cli.errors import CommandError
 from magnetar.cli.hashing_support import hashing_errors, plot_option
 from magnetar.cli.ledger_progress import progress_bar
@@ -22,6 +25,50 @@ DEFAULT_CONFIG = LoadBalanceConfig()
 @click.group("loadbalance")
 def load_balance_group() -> None:
     """Which broker serves what: loads, the leader, what would move and why."""
+
+
+@load_balance_group.command("leader")
+@common
+def leader_command(admin_url: str, as_json: bool) -> None:
+    """The broker that decides for all."""
+    with connected(admin_url) as admin:
+        show_document(admin.brokers.leader(), as_json)
+
+
+@load_balance_group.command("brokers")
+@common
+def brokers_command(admin_url: str, as_json: bool) -> None:
+    """What each broker last reported: usage in percent (the scarcest resource by its weight), messages and bytes a second."""
+    with connected(admin_url) as admin:
+        show_document(admin.load_balance.brokers(), as_json, "brokers")
+
+
+@load_balance_group.command("plan")
+@common
+def plan_command(admin_url: str, as_json: bool) -> None:
+    """What the leader would split and move now, and why; what should move but stays, and why. Nothing is done."""
+    with connected(admin_url) as admin:
+        plan = admin.load_balance.plan()
+    if as_json:
+        show_document(plan, True)
+        return
+    rows: list[dict[str, object]] = [
+        {"what": "split", "bundle": each.bundle, "from": each.broker, "to": each.algorithm, "why": each.reason}
+        for each in plan.splits
+    ]
+    rows += [
+        {"what": "move", "bundle": each.bundle, "from": each.source, "to": each.destination, "why": each.reason}
+        for each in plan.moves
+    ]
+    rows += [{"what": "stays", "bundle": each.what, "from": "", "to": "", "why": each.reason} for each in plan.held]
+    emit(rows, as_json=False, title=f"plan of {plan.leader}")
+    if not plan.splits and not plan.moves:
+        click.echo(f"nothing to do: the most loaded broker is at {plan.peak_before:.2f} times the mean")
+    else:
+        click.echo(
+            f"most loaded broker over mean: {plan.peak_before:.2f} now, {plan.peak_after:.2f} after; "
+            f"spread {plan.spread_before:.2f}, {plan.spread_after:.2f}"
+        )
 
 
 @load_balance_group.command("simulate")

@@ -13,7 +13,16 @@ from magnetar.admin.client.namespaces import Namespaces
 from magnetar.admin.client.noun import filled, query_text
 from magnetar.admin.client.policies import NamespacePolicies, TopicPolicies
 from magnetar.admin.client.schemas import Schemas
-from magnetar.admin.client.servers import Bookies, Brokers, BrokerStats, Clusters, Lookups, ResourceQuotas, Tenants
+from magnetar.admin.client.servers import (
+    Bookies,
+    Brokers,
+    BrokerStats,
+    Clusters,
+    LoadBalance,
+    Lookups,
+    ResourceQuotas,
+    Tenants,
+)
 from magnetar.admin.client.subscriptions import Subscriptions
 from magnetar.admin.client.topics import Topics
 from magnetar.admin.client.transactions import Transactions
@@ -56,6 +65,7 @@ class AdminClient:
         self.bookies = Bookies(self.call)
         self.brokers = Brokers(self.call)
         self.broker_stats = BrokerStats(self.call)
+        self.load_balance = LoadBalance(self.call)
         self.resource_quotas = ResourceQuotas(self.call)
         self.lookups = Lookups(self.call)
         self.transactions = Transactions(self.call)

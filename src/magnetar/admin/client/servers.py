@@ -9,12 +9,14 @@ from magnetar.admin.documents import (
     AllocatorStats,
     BookieInfo,
     BookiesClusterInfo,
+    BrokerLoadRow,
     ClusterData,
     FailureDomain,
     InternalConfiguration,
     IsolatedBroker,
     IsolationPolicy,
     LeaderBroker,
+    LoadPlan,
     LoadReport,
     Metrics,
     NamespaceOwnership,
@@ -24,6 +26,7 @@ from magnetar.admin.documents import (
 from magnetar.admin.topic_documents import LookupResult, TopicStats
 
 _Brokers = list[IsolatedBroker]
+_Loads = list[BrokerLoadRow]
 _Metrics = list[Metrics]
 _Beans = list[Any]
 _Racks = dict[str, dict[str, BookieInfo]]
@@ -224,6 +227,18 @@ class BrokerStats(Noun):
     def resource_availability(self, namespace: str) -> dict[str, Any]:
         template = "/broker-stats/broker-resource-availability/{tenant}/{namespace}"
         return dict(self._get(template, dict[str, Any], **namespace_names(namespace)))
+
+
+class LoadBalance(Noun):
+    """The load manager: what it sees and what it would do."""
+
+    def brokers(self) -> _Loads:
+        return list(self._get("/load-balance/brokers", _Loads))
+
+    def plan(self) -> LoadPlan:
+        """Asks the leader; nothing is done."""
+        found: LoadPlan = self._get("/load-balance/plan", LoadPlan)
+        return found
 
 
 class ResourceQuotas(Noun):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from magnetar.admin.context import AdminContext
 from magnetar.admin.metrics.families import Row, labels, table
+from magnetar.admin.metrics.load_balance import load_balance_families
 from magnetar.admin.metrics.server import (
     bookie_families,
     broker_families,
@@ -38,6 +39,7 @@ async def exposition(admin: AdminContext) -> AsyncIterator[str]:
     cluster = broker.config.cluster
     yield "".join(broker_families(broker, cluster))
     yield "".join(ledger_client_families(broker.ledger_client, cluster))
+    yield "".join(load_balance_families(broker, cluster))
     bookie = admin.storage.bookie_statistics()
     if bookie is not None:
         yield "".join(bookie_families(bookie, cluster=cluster))

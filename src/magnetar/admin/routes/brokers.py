@@ -93,10 +93,16 @@ async def internal_configuration(call: Call) -> Response:
 async def owned_namespaces(call: Call) -> Response:
     """The bundles that a broker serves."""
     await active_in_cluster(call)
-    if call.params["broker"] != call.broker.ownership.broker_id:
+    name, cluster = call.params["broker"], call.broker.cluster
+    if await cluster.brokers.get(name) is None:
         raise NotFoundError("the broker is not part of this cluster")
-    status = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
-    return as_json(dict.fromkeys(call.broker.ownership.owned_bundles, status))
+    policies = (await cluster.load_placement.view()).isolation
+    found = {}
+    for bundle in await cluster.owners.of_broker(name):
+        policy = policies.policy_of(str(bundle.namespace))
+        kind = "shared" if policy is None else "primary" if policy.is_primary(name) else "secondary"
+        found[str(bundle)] = {"broker_assignment": kind, "is_controlled": policy is not None, "is_active": True}
+    return as_json(found)
 
 
 @documented(errors=(405,))

@@ -1,6 +1,6 @@
 """What a cluster says about its brokers and neighbours: peers, failure domains, and which brokers serve which namespaces.
 
-Kept, checked and answered as in Pulsar. With one broker nothing follows from them: it serves what nobody else can.
+Kept, checked and answered as in Pulsar; the load manager places bundles by them (`broker.load_balance.isolation`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from magnetar.admin.operation import documented
 from magnetar.admin.routes.clusters import CLUSTER, cluster_document, cluster_name, store_cluster
 from magnetar.admin.routing import Route
 from magnetar.base.errors import NodeNotFoundError
+from magnetar.broker.load_balance.isolation import names_broker
 from magnetar.broker.namespaces.errors import AlreadyExistsError, PreconditionFailedError
 from magnetar.broker.naming import entity_name
 from magnetar.metadata import paths
@@ -192,7 +193,7 @@ def _row(broker: IsolatedBroker) -> dict[str, Any]:
 
 
 def _matches(expressions: Any, broker: str) -> bool:
-    return isinstance(expressions, list) and any(re.fullmatch(text, broker) for text in expressions)
+    return isinstance(expressions, list) and names_broker(expressions, broker)
 
 
 def _policy_name(call: Call) -> str:

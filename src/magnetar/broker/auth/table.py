@@ -187,6 +187,8 @@ _ROWS: tuple[tuple[Access, str, tuple[str, ...]], ...] = (
     (Access.SUPERUSER, f"{_ADMIN}/brokers/health", ("GET",)),
     (Access.SUPERUSER, f"{_ADMIN}/brokers/internal-configuration", ("GET",)),
     (Access.SUPERUSER, f"{_ADMIN}/brokers/leaderBroker", ("GET",)),
+    (Access.SUPERUSER, f"{_ADMIN}/load-balance/brokers", ("GET",)),
+    (Access.SUPERUSER, f"{_ADMIN}/load-balance/plan", ("GET",)),
     (Access.SUPERUSER, f"{_ADMIN}/brokers/{{cluster}}", ("GET",)),
     (Access.SUPERUSER, f"{_ADMIN}/brokers/{{cluster}}/{{broker}}/ownedNamespaces", ("GET",)),
     (Access.SUPERUSER, f"{_ADMIN}/brokers/configuration/{{key}}", ("DELETE",)),

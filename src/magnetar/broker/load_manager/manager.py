@@ -52,9 +52,17 @@ class LoadPlacement:
         self._clock = clock
         self._rng = rng
         self._chosen: dict[str, tuple[str, float]] = {}
+        self._placing = asyncio.Lock()
 
     async def choose(self, namespace: NamespaceName, bundle: str, excluded: Collection[str] = ()) -> str | None:
-        """Raises ServiceNotReadyError, with the way out, where an isolation policy leaves no broker at all."""
+        """Raises ServiceNotReadyError, with the way out, where an isolation policy leaves no broker at all.
+
+        One at a time: each counts where the next one is placed.
+        """
+        async with self._placing:
+            return await self._choose(namespace, bundle, excluded)
+
+    async def _choose(self, namespace: NamespaceName, bundle: str, excluded: Collection[str]) -> str | None:
         name = f"{namespace}/{bundle}"
         view = await self.view(namespace)
         before = view.placed.get(name)
