@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,44 +11,209 @@ import pulsar
 import pytest
 
 from magnetar.base.clock import SystemClock
+from magnetar.pipeline.errors import DriverFencedError
 from magnetar.pipeline.state.files import StateFiles
-from magnetar.pipeline.views.driver import Driver
-from magnetar.pipeline.views.program import Program
+from magnetar.pipeline.state.manifest import ManifestStore
+from magnetar.pipeline.views.driver import claim
+from magnetar.pipeline.views.pipeline import Pipeline
 from magnetar.pipeline.views.progress import EpochReport
-from magnetar.pipeline.views.sources import TopicSources
 from magnetar.testing.server import ServerProcess
-from tests.support.pipelines import count_and_sum, grouped, json_source, program, send, view_rows
-
-ROWS = [{"k": f"key-{number % 7}", "n": number} for number in range(100)]
+from tests.support.pipelines import (
+    GROUPS,
+    OVER_GROUPS,
+    grouped,
+    latest,
+    numbered,
+    over_grouped,
+    send,
+    source,
+    view_rows,
+)
 
 
 @pytest.fixture
-def drivers(spark: Any, tmp_path: Path) -> Iterator[Callable[..., Driver]]:
-    """`drivers(program)`: a driver that has claimed the test's directory; closed after the test."""
-    made: list[Driver] = []
-
-    def start(what: Program, units: int = 2, **options: Any) -> Driver:
-        driver = Driver(spark, StateFiles(str(tmp_path / "p")), SystemClock(), what, TopicSources("p"), **options)
-        made.append(driver)
-        driver.start(units)
-        return driver
-
-    yield start
-    for driver in made:
-        driver.close()
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "p"
 
 
-def test_a_view_of_a_topic(
-    drivers: Callable[..., Driver], server: ServerProcess, client: pulsar.Client, topic: str, tmp_path: Path
+@pytest.fixture
+def run(spark: Any, directory: Path) -> Callable[..., list[EpochReport]]:
+    """`run(text)`: everything that is there through the pipeline of these statements; its epochs."""
+
+    def once(text: str, units: int | None = None) -> list[EpochReport]:
+        pipeline = Pipeline("p", str(directory), spark, units)
+        pipeline.sql(text)
+        reports: list[EpochReport] = []
+        pipeline.run(once=True, on_epoch=reports.append)
+        return reports
+
+    return once
+
+
+def test_views_over_a_topic_and_over_each_other(
+    run: Callable[..., list[EpochReport]], server: ServerProcess, client: pulsar.Client, topic: str, directory: Path
 ) -> None:
-    source = json_source("s", server.service_url, topic)
-    view = count_and_sum("v", "s", 1)
-    reports: list[EpochReport] = []
-    send(client, topic, ROWS)
-    drivers(program([source], [view]), on_epoch=reports.append).run(once=True)
-    assert view_rows(tmp_path / "p", view.table) == grouped(ROWS)
-    assert [(report.epoch, report.rows_in, report.rows_changed) for report in reports] == [(1, 100, {"v": 7})]
+    text = source(server.service_url, topic) + GROUPS + OVER_GROUPS
+    rows = numbered(0, 100)
+    send(client, topic, rows)
+    (report,) = run(text)
+    assert (report.epoch, report.rows_in, report.rows_changed) == (1, 100, {"v": 7, "w": 2})
+    assert view_rows(directory) == grouped(rows)
+    assert view_rows(directory, "w") == over_grouped(rows)
 
-    send(client, topic, ROWS[:30])
-    drivers(program([source], [view])).run(once=True)
-    assert view_rows(tmp_path / "p", view.table) == grouped(ROWS + ROWS[:30])
+    more = numbered(100, 130)
+    send(client, topic, more)
+    (report,) = run(text)
+    assert (report.epoch, report.rows_in) == (2, 30)
+    assert view_rows(directory) == grouped(rows + more)
+    assert view_rows(directory, "w") == over_grouped(rows + more)
+    assert run(text) == []
+    left = {path.name for path in (directory / "changelogs").glob("*")}
+    assert left == set(), "changes that nobody reads any more are gone"
+
+
+def test_views_that_come_later_have_all_rows(
+    run: Callable[..., list[EpochReport]], server: ServerProcess, client: pulsar.Client, topic: str, directory: Path
+) -> None:
+    text = source(server.service_url, topic) + GROUPS
+    rows = numbered(0, 60)
+    send(client, topic, rows)
+    run(text)
+    send(client, topic, numbered(60, 80))
+    other = GROUPS.replace(" v ", " other ")
+    reports = run(text + OVER_GROUPS + other)
+    assert [report.rows_in for report in reports] == [60, 20]
+    assert view_rows(directory) == view_rows(directory, "other") == grouped(numbered(0, 80))
+    assert view_rows(directory, "w") == over_grouped(numbered(0, 80))
+
+
+def test_sources_come_and_go(
+    run: Callable[..., list[EpochReport]], server: ServerProcess, client: pulsar.Client, topic: str, directory: Path
+) -> None:
+    text = source(server.service_url, topic) + GROUPS
+    send(client, topic, numbered(0, 10))
+    run(text)
+    second = f"{topic}-second"
+    send(client, second, numbered(0, 30, keys=3))
+    send(client, topic, numbered(10, 20))
+    text += source(server.service_url, second, "src2") + GROUPS.replace(" v ", " v2 ").replace("FROM src", "FROM src2")
+    run(text)
+    assert view_rows(directory) == grouped(numbered(0, 20))
+    assert view_rows(directory, "v2") == grouped(numbered(0, 30, keys=3))
+    send(client, second, numbered(30, 33, keys=3))
+    send(client, topic, numbered(20, 25))
+    run(text + "DROP MATERIALIZED VIEW v2; DROP SOURCE src2;")
+    assert view_rows(directory) == grouped(numbered(0, 25))
+    assert set(latest(directory).sources) == {"src"}
+    assert set(latest(directory).views["tables"]) == {"v"}
+
+
+def test_rescaling_moves_vnodes_and_no_bytes(
+    spark: Any, server: ServerProcess, client: pulsar.Client, topic: str, directory: Path
+) -> None:
+    pipeline = Pipeline("p", str(directory), spark, units=2, trigger_s=0.05)
+    pipeline.sql(source(server.service_url, topic) + GROUPS + OVER_GROUPS)
+    steps = iter([3, 5, 2])
+    reports: list[EpochReport] = []
+    sent: list[dict[str, Any]] = []
+
+    def more() -> None:
+        rows = numbered(len(sent), len(sent) + 50, keys=40)
+        sent.extend(rows)
+        send(client, topic, rows)
+
+    def on_epoch(report: EpochReport) -> None:
+        reports.append(report)
+        units = next(steps, None)
+        if units is not None:
+            pipeline.rescale(units)
+            more()
+        elif len(reports) > 6:
+            pipeline.request_stop()
+        else:
+            more()
+
+    more()
+    pipeline.run(on_epoch=on_epoch)
+    moved = {report.units: report.vnodes_moved for report in reports if report.vnodes_moved}
+    assert moved == {3: 85, 5: 102, 2: 153}, "the least possible"
+    assert reports[-1].units == 2
+    pipeline.run(once=True)
+    assert view_rows(directory) == grouped(sent)
+    assert view_rows(directory, "w") == over_grouped(sent)
+
+
+def test_rescaling_alone_writes_no_state(
+    spark: Any,
+    run: Callable[..., list[EpochReport]],
+    server: ServerProcess,
+    client: pulsar.Client,
+    topic: str,
+    directory: Path,
+) -> None:
+    text = source(server.service_url, topic) + GROUPS
+    send(client, topic, numbered(0, 50))
+    run(text, 2)
+    before = latest(directory)
+    (report,) = run(text, 3)
+    assert (report.rows_in, report.units, report.vnodes_moved) == (0, 3, 85)
+    assert latest(directory).run_paths() == before.run_paths()
+    assert view_rows(directory) == grouped(numbered(0, 50))
+
+
+def test_the_older_of_two_drivers_stops(
+    spark: Any,
+    run: Callable[..., list[EpochReport]],
+    server: ServerProcess,
+    client: pulsar.Client,
+    topic: str,
+    directory: Path,
+) -> None:
+    text = source(server.service_url, topic) + GROUPS
+    pipeline = Pipeline("p", str(directory), spark, trigger_s=0.05)
+    pipeline.sql(text)
+    started, failed = threading.Event(), []
+
+    def older() -> None:
+        try:
+            pipeline.run(on_start=lambda _: started.set())
+        except DriverFencedError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=older)
+    thread.start()
+    assert started.wait(60)
+    send(client, topic, numbered(0, 20))
+    while latest(directory).epoch == 0:
+        assert thread.is_alive()
+    term = latest(directory).term
+    claim(StateFiles(str(directory)), SystemClock(), 2)
+    send(client, topic, numbered(20, 40))
+    thread.join(60)
+    assert failed
+    assert f"term {term}" in str(failed[0])
+    assert "this one stops" in str(failed[0])
+    assert latest(directory).epoch == 1
+    run(text)
+    assert view_rows(directory) == grouped(numbered(0, 40))
+
+
+def test_a_repeated_batch_and_a_lost_log(
+    run: Callable[..., list[EpochReport]], server: ServerProcess, client: pulsar.Client, topic: str, directory: Path
+) -> None:
+    import shutil
+
+    text = source(server.service_url, topic) + GROUPS
+    send(client, topic, numbered(0, 20))
+    run(text)
+    (log,) = (directory / "checkpoint").iterdir()
+    for name in ("0", ".0.crc"):
+        (log / "commits" / name).unlink(missing_ok=True)
+    send(client, topic, numbered(20, 30))
+    run(text)
+    shutil.rmtree(directory / "checkpoint")
+    send(client, topic, numbered(30, 40))
+    run(text)
+    assert view_rows(directory) == grouped(numbered(0, 40))
+    numbers = ManifestStore(StateFiles(str(directory)), SystemClock()).numbers()
+    assert numbers == sorted(set(numbers))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any, Final
@@ -20,11 +21,14 @@ from magnetar.hashing.mapping import VnodeMapping
 from magnetar.pipeline.state import gc
 from magnetar.pipeline.state.files import StateFiles
 from magnetar.pipeline.state.manifest import Manifest, ManifestStore
+from magnetar.pipeline.views.backfill import STARTS, backfill_batch, starts, to_backfill
 from magnetar.pipeline.views.checkpoint import GENERATION, Checkpoint
-from magnetar.pipeline.views.epoch import Batch, EpochRunner
+from magnetar.pipeline.views.delivery import Delivery
+from magnetar.pipeline.views.epoch import BACKFILL, Batch, EpochRunner
 from magnetar.pipeline.views.failures import told
 from magnetar.pipeline.views.program import Program
 from magnetar.pipeline.views.progress import EpochReport
+from magnetar.pipeline.views.sinks import undelivered
 from magnetar.pipeline.views.sources import SOURCE, Sources
 
 if TYPE_CHECKING:
@@ -43,6 +47,12 @@ EPOCHS_PER_COLLECTION: Final = 10
 OnEpoch = Callable[[EpochReport], None]
 
 
+def claim(files: StateFiles, clock: Clock, units: int) -> Manifest:
+    """Take the pipeline over: no earlier driver can commit from now on. `units`: of a pipeline that has never run."""
+    first = Manifest(0, 0, 0, -1, VnodeMapping.even(units).to_json())
+    return ManifestStore(files, clock).claim(first)
+
+
 class Driver:
     """Runs one pipeline until it is stopped or fenced. `request_stop` and `rescale` may be called from any thread."""
 
@@ -54,6 +64,7 @@ class Driver:
         program: Program,
         sources: Sources,
         *,
+        name: str = "pipeline",
         on_epoch: OnEpoch | None = None,
         trigger_s: float = TRIGGER_S,
     ) -> None:
@@ -66,6 +77,7 @@ class Driver:
         self._trigger_s = trigger_s
         self._store = ManifestStore(files, clock)
         self._runner = EpochRunner(files, self._store, program)
+        self._delivery = Delivery(name, files, program)
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._units: int | None = None
@@ -79,24 +91,37 @@ class Driver:
         assert self._manifest is not None, "the driver has not been started"
         return self._manifest
 
-    def start(self, units: int, views: Mapping[str, Any] | None = None) -> Manifest:
-        """Claim the pipeline. `units`: of a pipeline that has never run; `views`: what the manifest is to say of the catalog."""
-        first = Manifest(0, 0, 0, -1, VnodeMapping.even(units).to_json())
-        claimed = self._store.claim(first)
+    def start(self, claimed: Manifest, views: Mapping[str, Any] | None = None) -> Manifest:
+        """Make a claimed pipeline run this driver's program. `views`: what the manifest is to say of the catalog.
+
+        Nothing is read before the manifest says where sources and sinks begin.
+        """
         generation = int(claimed.views.get(GENERATION, 0)) + 1
         positions = {
             name: self._sources.positions(source, claimed.sources.get(name))
             for name, source in self._program.sources.items()
         }
+        document = {
+            **(claimed.views if views is None else views),
+            GENERATION: generation,
+            STARTS: starts(claimed, positions),
+            BACKFILL: to_backfill(self._program, claimed),
+        }
+        sinks = self._delivery.begin(claimed)
+        known = self._program.tables
         self._manifest = self._store.commit(
             claimed.next(
                 batch_id=-1,
                 sources=positions,
-                views={**claimed.views, **(views or {}), GENERATION: generation},
+                views=document,
+                sinks=sinks,
+                tables={table_id: state for table_id, state in claimed.tables.items() if table_id in known},
+                changelogs=undelivered(claimed.changelogs, self._program.sinks, sinks),
+                watermarks_us={n: at for n, at in claimed.watermarks_us.items() if n in self._program.watermarks},
             )
         )
-        for name, source in self._program.sources.items():
-            self._sources.acknowledge(source, positions[name])
+        self._delivery.deliver(self._manifest)
+        self._acknowledge()
         self._checkpoint = Checkpoint(self._checkpoints(), generation, list(self._program.sources))
         self._checkpoint.create()
         return self._manifest
@@ -107,6 +132,7 @@ class Driver:
         Raises DriverFencedError when another driver has taken over, and what an epoch failed with.
         """
         self._spark.conf.set("spark.sql.adaptive.enabled", "false")  # a task's index is its unit
+        self._backfill()
         query = self._query(once)
         try:
             while not query.awaitTermination(POLL_S):
@@ -124,8 +150,16 @@ class Driver:
                 query.stop()
         if self._failure is not None:
             raise self._failed(self._failure)
-        if once:
-            self._idle()
+        with self._lock:
+            if once and not self._stop.is_set():
+                self._idle()
+            if self._delivery.is_ahead(self.manifest):
+                self._manifest = self._store.commit(
+                    self.manifest.next(
+                        sinks=self._delivery.positions,
+                        changelogs=undelivered(self.manifest.changelogs, self._program.sinks, self._delivery.positions),
+                    )
+                )
 
     def request_stop(self) -> None:
         """After the epoch that is running, if any."""
@@ -136,6 +170,7 @@ class Driver:
         self._units = units
 
     def close(self) -> None:
+        self._delivery.close()
         self._sources.close()
 
     def _query(self, once: bool) -> StreamingQuery:
@@ -164,6 +199,9 @@ class Driver:
         assert self._checkpoint is not None
         offsets = self._checkpoint.offsets(batch_id)
         moved = [name for name, at in offsets.items() if at != self.manifest.sources.get(name)]
+        if not moved:  # as the first batch of a query may be
+            self._idle()
+            return
         kept = self._is_read_twice(moved)
         if kept:
             frame = frame.persist()
@@ -176,14 +214,28 @@ class Driver:
 
     def _epoch(self, spark: SparkSession, batch: Batch) -> None:
         mapping = self._mapping()
-        self._manifest, report = self._runner.run(spark, self.manifest, batch, mapping)
+        self._manifest, report = self._runner.run(spark, self.manifest, self._with_sinks(batch), mapping)
         self._units = None if self._units == len(mapping.units) else self._units
-        for name, source in self._program.sources.items():
-            self._sources.acknowledge(source, self.manifest.sources[name])
+        self._delivery.deliver(self.manifest)
+        self._acknowledge()
         if self.manifest.epoch % EPOCHS_PER_COLLECTION == 0:
             gc.collect(self._files, self._clock)
         if self._on_epoch is not None:
             self._on_epoch(report)
+
+    def _acknowledge(self) -> None:
+        for name, source in self._program.sources.items():
+            self._sources.acknowledge(source, self.manifest.sources[name])
+
+    def _backfill(self) -> None:
+        """New views over what was there before them."""
+        batch = backfill_batch(self._spark, self._files, self._program, self._sources, self.manifest, self._now_us())
+        if batch is not None:
+            try:
+                with self._lock:
+                    self._epoch(self._spark, batch)
+            except Exception as error:
+                raise self._failed(error) from error
 
     def _idle(self) -> None:
         """What is to be done without rows: close windows whose time has come, change the number of units."""
@@ -191,6 +243,9 @@ class Driver:
         if self._runner.is_settled(self.manifest) and mapping.to_json() == self.manifest.mapping:
             return
         self._epoch(self._spark, Batch(self.manifest.batch_id, self._now_us()))
+
+    def _with_sinks(self, batch: Batch) -> Batch:
+        return replace(batch, sinks=self._delivery.positions)
 
     def _mapping(self) -> VnodeMapping:
         mapping = VnodeMapping.from_json(self.manifest.mapping)
@@ -204,7 +259,7 @@ class Driver:
         return self._sources.decoded(frame, self._program.sources[name])
 
     def _is_read_twice(self, moved: list[str]) -> bool:
-        return len(self._program.sources) > 1 or any(self._program.readers.get(name, 0) > 1 for name in moved)
+        return len(self._program.sources) > 1 or any(self._program.source_readers.get(name, 0) > 1 for name in moved)
 
     def _now_us(self) -> int:
         """Never before the last epoch's, whatever the clock does."""

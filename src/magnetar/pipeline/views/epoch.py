@@ -17,6 +17,7 @@ from magnetar.pipeline.views.changelog_files import ChangelogFile
 from magnetar.pipeline.views.observed import Observed
 from magnetar.pipeline.views.program import Program, materializes
 from magnetar.pipeline.views.progress import EpochReport
+from magnetar.pipeline.views.sinks import undelivered
 from magnetar.pipeline.views.stage_job import changes_frame, run_stage, spark_schema
 from magnetar.pipeline.views.stages import Feed, Stage, ViewPlan
 from magnetar.pipeline.views.steps import apply_feed
@@ -27,18 +28,26 @@ if TYPE_CHECKING:
 BEFORE: Final = "watermarks_before_us"
 """In a manifest's `views`: the watermarks that the epoch before had."""
 
+BACKFILL: Final = "backfill"
+"""In a manifest's `views`: views that do not have their rows yet."""
+
 
 @dataclass(frozen=True)
 class Batch:
     """What goes into an epoch. `frames`: decoded rows of the sources that have any; `offsets`: of all sources, after it.
 
-    `batch_id`: the streaming engine's, or the manifest's own for an epoch without a batch.
+    `batch_id`: the streaming engine's, or the manifest's own for an epoch without a batch. `backfill`: the only views that the epoch is
+    for, which were not there before; `rows`: as inserts, those of the views they read from that were.
     """
 
     batch_id: int
     time_us: int
     frames: Mapping[str, DataFrame] = field(default_factory=dict)
     offsets: Mapping[str, Any] = field(default_factory=dict)
+    rows: Mapping[str, DataFrame] = field(default_factory=dict)
+    backfill: frozenset[str] | None = None
+    sinks: Mapping[str, Any] | None = None
+    """How far sinks have delivered, where that is further than the manifest says."""
 
 
 @dataclass
@@ -51,6 +60,16 @@ class _Work:
     rows_changed: dict[str, int] = field(default_factory=dict)
     counters: dict[str, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """What a stage works with: `sources` and `rows` as in the batch."""
+
+    sources: Mapping[str, DataFrame]
+    rows: Mapping[str, DataFrame]
+    context: EpochContext
+    mapping: VnodeMapping
 
 
 class EpochRunner:
@@ -69,9 +88,11 @@ class EpochRunner:
         work = _Work(dict(manifest.tables))
         observed = Observed(self._program, batch.frames)
         for plan in self._program.plans:
+            if batch.backfill is not None and plan.name not in batch.backfill:
+                continue
             for stage in plan.stages:
-                context = self._context(manifest, stage, batch)
-                self._stage(spark, manifest, plan, stage, observed.frames, context, mapping, work)
+                inputs = _Inputs(observed.frames, batch.rows, self._context(manifest, stage, batch), mapping)
+                self._stage(spark, manifest, plan, stage, inputs, work)
         worked = perf_counter()
         seen = observed.watermarks_us()
         following = manifest.next(
@@ -81,8 +102,9 @@ class EpochRunner:
             tables=work.tables,
             sources={**manifest.sources, **batch.offsets},
             watermarks_us=watermarks.advanced(manifest.watermarks_us, seen),
-            views={**manifest.views, BEFORE: dict(manifest.watermarks_us)},
-            changelogs=self._changelogs(manifest, work),
+            views={**manifest.views, **_remembered(manifest, batch)},
+            sinks=dict(batch.sinks) if batch.sinks is not None else manifest.sinks,
+            changelogs=self._changelogs(manifest, batch, work),
         )
         committed = self._store.commit(following)
         done = perf_counter()
@@ -110,22 +132,24 @@ class EpochRunner:
         manifest: Manifest,
         plan: ViewPlan,
         stage: Stage,
-        sources: Mapping[str, DataFrame],
-        context: EpochContext,
-        mapping: VnodeMapping,
+        inputs: _Inputs,
         work: _Work,
     ) -> None:
         fed: list[tuple[Feed, DataFrame]] = []
+        context = inputs.context
         for feed in stage.feeds:
-            frame = sources.get(feed.origin)
-            if feed.origin in work.changes:
+            if self._program.reads_source(plan, feed):
+                frame = inputs.sources.get(feed.origin)
+            elif feed.origin in work.changes:
                 frame = changes_frame(spark, self._files, work.changes[feed.origin], work.schemas[feed.origin])
+            else:
+                frame = inputs.rows.get(feed.origin)
             if frame is not None:
                 fed.append((feed, apply_feed(frame, feed, context.now_us)))
         if not fed and context.watermark_us == context.previous_watermark_us:
             return
-        task = self._task(manifest, plan, stage, context, mapping)
-        results = run_stage(spark, stage, fed, mapping, task)
+        task = self._task(manifest, plan, stage, context, inputs.mapping)
+        results = run_stage(spark, stage, fed, inputs.mapping, task)
         self._take(plan, stage, results, work)
 
     def _task(
@@ -134,7 +158,7 @@ class EpochRunner:
         view = plan.table if materializes(plan, stage) else None
         tables = [*stage.operator.state_tables(), *([view] if view is not None else [])]
         last = stage is plan.stages[-1]
-        readers = self._program.readers
+        readers = self._program.changes_read
         durable = last and self._program.keeps_changes(plan.name)
         return UnitTask(
             root=self._files.root_url,
@@ -171,23 +195,24 @@ class EpochRunner:
             spent = max((result.seconds.get(phase, 0.0) for result in results), default=0.0)
             work.seconds[phase] = work.seconds.get(phase, 0.0) + spent
 
-    def _changelogs(self, manifest: Manifest, work: _Work) -> dict[str, Any]:
+    def _changelogs(self, manifest: Manifest, batch: Batch, work: _Work) -> dict[str, list[Any]]:
         """Those that sinks have not delivered, with this epoch's."""
         found = {name: list(entries) for name, entries in manifest.changelogs.items()}
-        for plan in self._program.plans:
-            if self._program.keeps_changes(plan.name) and plan.name in work.changes:
-                files = [file.describe() for file in work.changes[plan.name]]
-                found.setdefault(plan.name, []).append({"epoch": manifest.epoch + 1, "files": files})
-        return found
+        for name, files in self._kept(work).items():
+            described = [file.describe() for file in files]
+            found.setdefault(name, []).append({"epoch": manifest.epoch + 1, "files": described})
+        return undelivered(found, self._program.sinks, manifest.sinks if batch.sinks is None else batch.sinks)
+
+    def _kept(self, work: _Work) -> dict[str, list[ChangelogFile]]:
+        """Changes of views that have sinks."""
+        names = [plan.name for plan in self._program.plans]
+        return {
+            name: work.changes[name] for name in names if self._program.keeps_changes(name) and name in work.changes
+        }
 
     def _forget(self, work: _Work) -> None:
         """Changes that only the epoch itself needed."""
-        kept = {
-            file.path
-            for plan in self._program.plans
-            if self._program.keeps_changes(plan.name)
-            for file in work.changes.get(plan.name, [])
-        }
+        kept = {file.path for files in self._kept(work).values() for file in files}
         for path in {file.path for files in work.changes.values() for file in files} - kept:
             self._files.remove(path)
 
@@ -217,3 +242,10 @@ class EpochRunner:
 def state_bytes(tables: Iterable[TableState]) -> int:
     """Of all runs that count, with what they hold twice."""
     return sum(run.size_bytes for state in tables for run in state.runs)
+
+
+def _remembered(manifest: Manifest, batch: Batch) -> dict[str, Any]:
+    """After a backfill the next epoch closes the windows whose time was over before their view was there."""
+    if batch.backfill is None:
+        return {BEFORE: dict(manifest.watermarks_us)}
+    return {BEFORE: {}, BACKFILL: []}

@@ -25,7 +25,7 @@ class Observed:
         self._observations: dict[str, Observation] = {}
         self.frames: dict[str, DataFrame] = {}
         for name, frame in frames.items():
-            if name not in program.readers:
+            if name not in program.source_readers:
                 continue
             columns = [F.count(F.lit(1)).alias(_ROWS)]
             if name in self._watermarks:

@@ -12,10 +12,11 @@ from pyspark.sql import functions as F
 from magnetar.hashing.mapping import VnodeMapping
 from magnetar.pipeline.sql.plan import Named
 from magnetar.pipeline.state.files import StateFiles
+from magnetar.pipeline.state.manifest import TableState
 from magnetar.pipeline.views.actor import UnitResult, UnitTask
 from magnetar.pipeline.views.changelog_files import ChangelogFile, change_schema
 from magnetar.pipeline.views.stages import Feed, Stage, quoted
-from magnetar.pipeline.views.worker import INPUT_PREFIX, RESULT, changes_function, unit_function
+from magnetar.pipeline.views.worker import INPUT_PREFIX, RESULT, changes_function, rows_function, unit_function
 from magnetar.pipeline.vnodes import UNIT, VNODE, vnode
 
 if TYPE_CHECKING:
@@ -54,6 +55,14 @@ def changes_frame(
     rows = spark.createDataFrame([(bytearray(pickle.dumps(file)),) for file in changelog], f"{_FILE} binary")
     spread = rows.repartition(len(changelog)) if len(changelog) > 1 else rows.coalesce(1)
     return spread.mapInArrow(changes_function(files.root_url, files.options), columns)
+
+
+def rows_frame(spark: SparkSession, files: StateFiles, state: TableState, mapping: VnodeMapping) -> DataFrame:
+    """All rows of a table as inserts, one task for each unit."""
+    units = len(mapping.units)
+    vnodes = [mapping.vnodes_of(unit) for unit in mapping.units]
+    function = rows_function(files.root_url, files.options, pickle.dumps(state), pickle.dumps(vnodes))
+    return spark.range(0, units, 1, units).mapInArrow(function, spark_schema(state.table.schema))
 
 
 def spark_schema(schema: object) -> str:

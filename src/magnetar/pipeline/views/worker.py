@@ -60,6 +60,32 @@ def changes_function(root: str, options: dict[str, Any]) -> Callable[[Iterator[A
     return run
 
 
+def rows_function(
+    root: str, options: dict[str, Any], table: bytes, vnodes: bytes
+) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """For `mapInArrow`: one task's row in (not looked at), the rows of its vnodes out, as inserts. `table`: a pickled TableState."""
+
+    def run(batches: Iterator[Any]) -> Iterator[Any]:
+        from pyspark import TaskContext
+
+        prepare()
+        from magnetar.pipeline.operators.changelog import CHANGE, INSERT
+        from magnetar.pipeline.state.files import StateFiles
+        from magnetar.pipeline.state.reader import read_arrow
+
+        for _ in batches:
+            pass
+        context = TaskContext.get()
+        assert context is not None
+        held = pickle.loads(vnodes)[context.partitionId()]
+        rows = read_arrow(StateFiles(root, options), pickle.loads(table), held)
+        change = pa.array([INSERT], pa.int8()).take(pa.nulls(rows.num_rows, pa.int32()).fill_null(0))
+        yield from rows.add_column(0, pa.field(CHANGE, pa.int8(), False), change).to_batches()
+        freeze()
+
+    return run
+
+
 def prepare() -> None:
     """Before polars is imported: units are the threads."""
     os.environ.setdefault("POLARS_MAX_THREADS", "1")

@@ -1,0 +1,173 @@
+"""A pipeline in Python: statements, then `run`.
+
+pipeline = Pipeline("flights")
+pipeline.sql(Path("flights.sql").read_text())
+pipeline.run()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from magnetar.base.clock import Clock, SystemClock
+from magnetar.hashing.mapping import VnodeMapping
+from magnetar.pipeline.errors import CatalogError
+from magnetar.pipeline.home import pipeline_directory
+from magnetar.pipeline.session import build_session
+from magnetar.pipeline.sql.catalog import Catalog
+from magnetar.pipeline.sql.parser import parse
+from magnetar.pipeline.sql.statements import (
+    CreateSink,
+    CreateSource,
+    CreateView,
+    Drop,
+    Flush,
+    SetParallelism,
+    Statement,
+)
+from magnetar.pipeline.state.files import StateFiles
+from magnetar.pipeline.state.manifest import Manifest, ManifestStore
+from magnetar.pipeline.views.driver import TRIGGER_S, Driver, claim
+from magnetar.pipeline.views.program import assemble
+from magnetar.pipeline.views.progress import EpochReport
+from magnetar.pipeline.views.sources import TopicSources
+from magnetar.pipeline.views.spark_steps import SparkTypes
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_DEFINITIONS: Final = (CreateSource, CreateView, CreateSink, Drop, SetParallelism, Flush)
+
+
+class Pipeline:
+    """One pipeline. `directory`: a path or fsspec URL, else `$MAGNETAR_HOME/pipelines/NAME`; `spark`: else one of its own on this machine.
+
+    `units`: parallel units of each view; without it as many as Spark has cores, and as before for a pipeline that has run.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        directory: str | None = None,
+        spark: SparkSession | None = None,
+        units: int | None = None,
+        *,
+        trigger_s: float = TRIGGER_S,
+        clock: Clock | None = None,
+    ) -> None:
+        self.name = name
+        self.files = StateFiles(directory if directory is not None else pipeline_directory(name))
+        self._clock = clock if clock is not None else SystemClock()
+        self._session = spark
+        self._units = units
+        self._trigger_s = trigger_s
+        self._statements: list[Statement] = []
+        self._catalog = _catalog(ManifestStore(self.files, self._clock).latest())
+        self._driver: Driver | None = None
+        self._stop = False
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session that it runs in."""
+        if self._session is None:
+            self._session = build_session()
+        return self._session
+
+    @property
+    def catalog(self) -> Catalog:
+        """What there is, with the statements given so far."""
+        return self._catalog
+
+    def sql(self, text: str) -> None:
+        """Statements that define the pipeline; they take effect with the next `run`. What is there already may be said again.
+
+        Raises SqlError, PlanRefusedError, CatalogError; then none of them counts.
+        """
+        statements = parse(text)
+        for statement in statements:
+            if not isinstance(statement, _DEFINITIONS):
+                raise CatalogError(
+                    "a pipeline is made of CREATE, ALTER and DROP; ask for rows with `magnetar pipeline query`, or "
+                    "spark.read.format('magnetar.view')"
+                )
+        self._catalog = _applied(self._catalog, statements)
+        self._statements += statements
+
+    def run(
+        self,
+        once: bool = False,
+        on_epoch: Callable[[EpochReport], None] | None = None,
+        on_start: Callable[[VnodeMapping], None] | None = None,
+    ) -> None:
+        """Until `request_stop`, or with `once` until all is read that was there. `on_start` is told the mapping that it begins with.
+
+        Raises DriverFencedError when another driver has taken the pipeline over, and whatever an epoch failed with: running it again
+        goes on behind the last committed epoch.
+        """
+        units = self._units if self._units is not None else self.spark.sparkContext.defaultParallelism
+        catalog = _applied(_catalog(ManifestStore(self.files, self._clock).latest()), self._statements)
+        types = SparkTypes(self.spark)
+        assemble(catalog, {}, types)  # what cannot run must not fence a driver that does
+        claimed = claim(self.files, self._clock, units)
+        catalog = _applied(_catalog(claimed), self._statements)
+        program, views = assemble(catalog, claimed.views, types)
+        driver = Driver(
+            self.spark,
+            self.files,
+            self._clock,
+            program,
+            TopicSources(self.name),
+            name=self.name,
+            on_epoch=on_epoch,
+            trigger_s=self._trigger_s,
+        )
+        try:
+            driver.start(claimed, views)
+            self._driver = driver
+            if self._stop:
+                driver.request_stop()
+            wanted = self._wanted_units(catalog)
+            if wanted is not None:
+                driver.rescale(wanted)
+            if on_start is not None:
+                on_start(VnodeMapping.from_json(claimed.mapping))
+            driver.run(once=once)
+        finally:
+            self._driver = None
+            self._stop = False
+            driver.close()
+
+    def request_stop(self) -> None:
+        """After the epoch that is running, if any. From any thread."""
+        self._stop = True
+        if self._driver is not None:
+            self._driver.request_stop()
+
+    def rescale(self, units: int) -> None:
+        """Another number of units from the next epoch on; no state is written anew. From any thread."""
+        self._units = units
+        if self._driver is not None:
+            self._driver.rescale(units)
+
+    def _wanted_units(self, catalog: Catalog) -> int | None:
+        """The units of this run where somebody said so; the mapping is the pipeline's, so of ALTER ... SET PARALLELISM the most count."""
+        if self._units is not None:
+            return self._units
+        named = [entry.parallelism for entry in catalog.entries.values() if entry.parallelism is not None]
+        return max(named, default=None)
+
+
+def _catalog(manifest: Manifest | None) -> Catalog:
+    return Catalog.from_plain(manifest.views.get("catalog", [])) if manifest is not None else Catalog()
+
+
+def _applied(catalog: Catalog, statements: list[Statement] | tuple[Statement, ...]) -> Catalog:
+    for statement in statements:
+        if isinstance(statement, CreateSource | CreateView | CreateSink):
+            catalog = catalog.create(statement)
+        elif isinstance(statement, Drop):
+            catalog = catalog.drop(statement)
+        elif isinstance(statement, SetParallelism):
+            catalog = catalog.set_parallelism(statement)
+    return catalog
