@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pyarrow as pa
+from pyspark.sql.functions import expr
 
 from magnetar.hashing.mapping import VnodeMapping
 from magnetar.pipeline.operators.changelog import CHANGE, empty_changelog
@@ -57,8 +58,11 @@ class World:
 class ViewSite:
     """Runs every plan of a catalog over some worlds."""
 
-    def __init__(self, spark: SparkSession, catalog: Catalog, vnode_count: int = 16) -> None:
+    def __init__(
+        self, spark: SparkSession, catalog: Catalog, vnode_count: int = 16, *, preaggregated: bool = True
+    ) -> None:
         self._spark = spark
+        self._preaggregated = preaggregated
         self.plans: dict[str, ViewPlan] = Lowerer(catalog, SparkTypes(spark), TableIds(), vnode_count).all()
         self._vnode_count = vnode_count
 
@@ -74,7 +78,7 @@ class ViewSite:
             last = known[plan.stages[-1].stage_id]
             known[plan.name] = last
             for number, world in enumerate(worlds):
-                view = world.views.setdefault(plan.name, View(plan.key))
+                view = world.views[plan.name] = View(plan.key)
                 for at in range(len(world.units)):
                     view.apply(last[number, at])
 
@@ -84,7 +88,7 @@ class ViewSite:
         return [{name: row[name] for name in columns} for row in world.views[view].all()]
 
     def _stage(self, stage: Stage, worlds: Sequence[World], known: Mapping[str, Changelogs]) -> Changelogs:
-        fed = [(feed, self._fed(feed, known[feed.origin])) for feed in stage.feeds]
+        fed = [(feed, self._fed(stage, feed, known[feed.origin])) for feed in stage.feeds]
         found: Changelogs = {}
         for number, world in enumerate(worlds):
             state = _State(stage.operator)
@@ -100,24 +104,27 @@ class ViewSite:
                 found[number, at] = state.epoch(deltas, mapping, context, world.counters)
         return found
 
-    def _fed(self, feed: Feed, origin: Changelogs) -> Changelogs:
+    def _fed(self, stage: Stage, feed: Feed, origin: Changelogs) -> Changelogs:
         """The feed's steps over everything at once, or epoch by epoch where they look at several rows."""
         parts = {
             place: frame.with_columns(pl.lit(place[0]).alias(WORLD), pl.lit(place[1]).alias(EPOCH))
             for place, frame in origin.items()
         }
         if any(isinstance(step, OverGroups) for step in feed.steps):
-            return {place: self._steps(feed, [frame]) for place, frame in parts.items() if frame.height}
-        done = self._steps(feed, list(parts.values()))
+            return {place: self._steps(stage, feed, [frame]) for place, frame in parts.items() if frame.height}
+        done = self._steps(stage, feed, list(parts.values()))
         by_place = done.partition_by(WORLD, EPOCH, as_dict=True)
         return {(int(world), int(epoch)): frame for (world, epoch), frame in by_place.items()}
 
-    def _steps(self, feed: Feed, frames: list[pl.DataFrame]) -> pl.DataFrame:
+    def _steps(self, stage: Stage, feed: Feed, frames: list[pl.DataFrame]) -> pl.DataFrame:
         whole = pl.concat(frames)
         hours = pl.duration(hours=pl.col(EPOCH))
         now = (pl.lit(START).dt.cast_time_unit("us") + hours).alias(EPOCH_TIMESTAMP)
         frame = self._spark.createDataFrame(whole.with_columns(now).to_arrow(compat_level=pl.CompatLevel.oldest()))
         done = apply_steps(frame, feed.steps, (WORLD, EPOCH, *feed.ordered_by, *CARRIED))
+        if stage.preaggregate is not None and self._preaggregated:
+            partials = [expr(f"{partial.sql} AS `{partial.name}`") for partial in stage.preaggregate]
+            return as_frame(done.groupBy(WORLD, EPOCH, *feed.place_by).agg(*partials).toArrow())
         columns = dict.fromkeys([WORLD, EPOCH, CHANGE, *feed.ordered_by, *feed.schema.names])
         kept = [name for name in columns if name in done.columns]
         found = as_frame(done.select(*(f"`{name}`" for name in kept)).toArrow())

@@ -10,8 +10,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.support.view_site import ViewSite, World
-from tests.support.view_worlds import SOURCES, catalog, expected, plain_row, worlds
+from magnetar.pipeline.errors import AggregateOverflowError
+from magnetar.pipeline.operators.changelog import INSERT
+from magnetar.pipeline.views.stages import ROW_ID
+from tests.support.view_site import ViewSite, World, changes
+from tests.support.view_worlds import SOURCES, STREAM, TABLE, catalog, expected, plain_row, worlds
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,6 +28,9 @@ QUERIES = {
     "grouped": "SELECT g, count(*) AS c, count(n) AS cn, sum(n) AS sn, avg(n) AS an, min(v) AS lv, max(v) AS hv FROM s GROUP BY g",
     "grouped_table": "SELECT g, count(*) AS c, sum(n) AS sn, avg(n) AS an FROM t GROUP BY g",
     "extremes_of_table": "SELECT g, min(n) AS ln, max(v) AS hv, sum(v) AS sv FROM t GROUP BY g",
+    "decimals": "SELECT g, sum(m) AS sm, avg(m) AS am, min(m) AS lm FROM s GROUP BY g",
+    "decimals_of_table": "SELECT g, sum(m) AS sm, avg(m) AS am, count(*) AS c FROM t GROUP BY g",
+    "small_numbers": "SELECT g, sum(CAST(k AS SMALLINT)) AS sk, avg(CAST(v AS REAL)) AS av FROM t WHERE k > 0 GROUP BY g",
     "kept_groups": "SELECT upper(g) AS e, sum(n) + 1 AS s1 FROM t GROUP BY g HAVING count(*) > 1",
     "filtered": "SELECT n, count(*) FILTER (WHERE v > 0) AS c, sum(n) FILTER (WHERE v > 0) AS f FROM s GROUP BY n",
     "distinct_rows": "SELECT DISTINCT g, n FROM t",
@@ -51,14 +57,16 @@ def check(spark: SparkSession, given_worlds: list[World]) -> None:
     text = SOURCES
     for name, query in [*QUERIES.items(), *((name, query) for name, (query, _) in OVER_VIEWS.items())]:
         text += f"CREATE MATERIALIZED VIEW {name} AS {query};\n"
-    site = ViewSite(spark, catalog(text))
-    site.run(given_worlds)
+    sites = [ViewSite(spark, catalog(text), preaggregated=preaggregated) for preaggregated in (True, False)]
     queries = dict(QUERIES)
     for name, (query, below) in OVER_VIEWS.items():
         queries[name] = f"WITH {below} AS ({QUERIES[below]}) {query}"
-    for name, by_world in expected(spark, queries, given_worlds).items():
-        for world, rows in zip(given_worlds, by_world, strict=True):
-            assert Counter(plain_row(row) for row in site.rows(world, name)) == rows, name
+    wanted = expected(spark, queries, given_worlds)
+    for site in sites:
+        site.run(given_worlds)
+        for name, by_world in wanted.items():
+            for world, rows in zip(given_worlds, by_world, strict=True):
+                assert Counter(plain_row(row) for row in site.rows(world, name)) == rows, name
 
 
 @pytest.fixture
@@ -94,3 +102,22 @@ def test_views_are_what_a_batch_query_gives_at_length(
     spark_without_codegen: SparkSession, histories: list[World]
 ) -> None:
     check(spark_without_codegen, histories)
+
+
+@pytest.mark.parametrize("preaggregated", [True, False])
+def test_only_what_is_left_of_a_sum_has_to_fit(spark: SparkSession, preaggregated: bool) -> None:
+    text = SOURCES + "CREATE MATERIALIZED VIEW sums AS SELECT g, sum(n) AS sn FROM s GROUP BY g;"
+    most = 2**63 - 1
+
+    def site_of(numbers: list[int]) -> tuple[ViewSite, World]:
+        rows = [{"g": "a", "n": number, ROW_ID: f"r{place}"} for place, number in enumerate(numbers)]
+        return ViewSite(spark, catalog(text), preaggregated=preaggregated), World(
+            {"s": [changes(STREAM, [(INSERT, row) for row in rows])], "t": [changes(TABLE, [])]}, [2]
+        )
+
+    site, world = site_of([most, most, -most, -5])
+    site.run([world])
+    assert site.rows(world, "sums") == [{"g": "a", "sn": most - 5}]
+    site, world = site_of([most, 1])
+    with pytest.raises(AggregateOverflowError, match="64 bits"):
+        site.run([world])

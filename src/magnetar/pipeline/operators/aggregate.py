@@ -1,8 +1,8 @@
 """GROUP BY: partial results where they are exact, the groups' rows where they are not.
 
 Partial results (one state row a group) serve append-only input unless something distinct is counted, and retracting input as long as
-all calls can be subtracted exactly: counts, sums and averages of whole numbers. Everything else keeps the input rows and recomputes the
-groups that changed. A group without rows has no result; neither has an ungrouped aggregate of nothing.
+all calls can be subtracted exactly: counts, sums and averages of whole numbers and decimals. Everything else keeps the input rows and
+recomputes the groups that changed. A group without rows has no result; neither has an ungrouped aggregate of nothing.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from magnetar.pipeline.errors import ChangelogError, StateSchemaError
 from magnetar.pipeline.operators import aggregate_calls
 from magnetar.pipeline.operators.aggregate_calls import ROWS, Call
 from magnetar.pipeline.operators.changelog import (
+    CHANGE,
     checked,
     difference,
     empty,
@@ -26,6 +27,7 @@ from magnetar.pipeline.operators.changelog import (
     require_append_only,
 )
 from magnetar.pipeline.operators.operator import INPUT, Deltas, EpochContext, Keys, Operator, OperatorResult, Slices
+from magnetar.pipeline.operators.preaggregate import spark_partials, state_partials
 from magnetar.pipeline.operators.recompute import RecomputeGroups
 from magnetar.pipeline.operators.stored_rows import StoredRows, puts_and_deletes
 from magnetar.pipeline.state.table import StateTable
@@ -63,7 +65,10 @@ def aggregate(
 
 
 class MergedAggregate:
-    """One partial result a group, into which those of each delta are merged."""
+    """One partial result a group, into which those of each delta are merged.
+
+    A delta may also hold partial results in place of rows, as `spark_partials` says; it then has no `_change`.
+    """
 
     def __init__(
         self,
@@ -90,15 +95,31 @@ class MergedAggregate:
     def keys_needed(self, deltas: Deltas, context: EpochContext) -> Keys:
         if not self.output_key:
             return {self._table.table_id: None}
-        delta = checked(deltas.get(INPUT), self.schema)
-        return {self._table.table_id: delta.select(self.output_key).unique(maintain_order=True)}
+        keys = self.received(deltas).select(self.output_key).unique(maintain_order=True)
+        return {self._table.table_id: keys}
+
+    def received(self, deltas: Deltas) -> pl.DataFrame:
+        """The delta, checked; its groups have the table's types."""
+        delta = deltas.get(INPUT)
+        if delta is None or CHANGE in delta.columns:
+            return checked(delta, self.schema)
+        types = empty(self._table.schema).schema
+        return delta.with_columns(pl.col(name).cast(types[name]) for name in self.output_key)
+
+    def spark_partials(self) -> list[tuple[str, str]]:
+        """Names and Spark SQL of the columns that this aggregate takes for each group in place of rows."""
+        return spark_partials(self._calls, self.schema, append_only=self._append_only)
 
     def apply(self, state: Slices, deltas: Deltas, context: EpochContext) -> OperatorResult:
-        delta = checked(deltas.get(INPUT), self.schema)
-        if self._append_only:
-            require_append_only(delta, f"aggregate {self._table.name}")
+        delta = self.received(deltas)
         group = self.output_key
-        change = self._conform(aggregate_calls.partial(self._calls, delta, group, self.schema))
+        if CHANGE not in delta.columns:
+            types = empty(self._table.schema).schema
+            change = state_partials(delta, self._calls, group, self.schema, types)
+        else:
+            if self._append_only:
+                require_append_only(delta, f"aggregate {self._table.name}")
+            change = self._conform(aggregate_calls.partial(self._calls, delta, group, self.schema))
         stored = state.get(self._table.table_id)
         old = empty(self._table.schema) if stored is None else stored.select(self._table.schema.names)
         old = matching(old, change.select(keyed(change, group)))

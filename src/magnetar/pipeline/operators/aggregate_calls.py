@@ -1,24 +1,28 @@
 """Aggregate functions as expressions: over rows, as partial results that merge, and from partial results to values.
 
 NULL counts for nothing but `count(*)`; the sum, average, least and greatest of nothing are NULL. NaN is greater than any number and equal
-to itself, as in Spark. Sums of whole numbers are exact or AggregateOverflowError; sums of doubles depend on the order of addition
-in their last bits.
+to itself, as in Spark. Sums of whole numbers and decimals are exact or AggregateOverflowError; sums of doubles depend on the order of
+addition in their last bits. Result types are Spark's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Final
 
 import polars as pl
 import pyarrow as pa
 
 from magnetar.pipeline.errors import AggregateOverflowError, StateSchemaError
-from magnetar.pipeline.operators.changelog import keyed, weight
+from magnetar.pipeline.operators.changelog import empty, keyed, weight
 
 ROWS: Final = "_rows"
 """How many input rows a partial result stands for."""
+
+SUMMED_DIGITS_MAX: Final = 28
+"""Decimals with more digits are refused in sums, which have 10 digits more and 38 at most."""
 
 FUNCTIONS: Final = ("count", "count_distinct", "sum", "avg", "min", "max")
 
@@ -50,15 +54,30 @@ class Call:
             return pa.float64()
         if pa.types.is_integer(column):
             return pa.int64() if self.function == "sum" else pa.float64()
+        if pa.types.is_decimal(column) and column.precision <= SUMMED_DIGITS_MAX:
+            return sum_type(column) if self.function == "sum" else _average_type(column)
         raise StateSchemaError(
-            f"{self.function}({self.column}) of {column}: whole numbers, floats and doubles are taken"
+            f"{self.function}({self.column}) of {column}: whole numbers, floats, doubles and decimals of up to "
+            f"{SUMMED_DIGITS_MAX} digits are taken; CAST it"
         )
 
     def subtracts(self, schema: pa.Schema) -> bool:
         """Whether the rows taken away can be subtracted exactly."""
         if self.function == "count":
             return True
-        return self.function in ("sum", "avg") and pa.types.is_integer(schema.field(self.column).type)
+        kind = schema.field(self.column).type
+        return self.function in ("sum", "avg") and not pa.types.is_floating(kind)
+
+
+def sum_type(kind: pa.DataType) -> pa.DataType:
+    """Of partial sums: wide enough for 10^10 rows of decimals, as Spark's."""
+    if pa.types.is_decimal(kind):
+        return pa.decimal128(min(38, kind.precision + 10), kind.scale)
+    return pa.float64() if pa.types.is_floating(kind) else pa.int64()
+
+
+def _average_type(kind: pa.DataType) -> pa.DataType:
+    return pa.decimal128(min(38, kind.precision + 4), min(38, kind.scale + 4))
 
 
 def over_rows(calls: Sequence[Call], rows: pl.DataFrame, group: Sequence[str], schema: pa.Schema) -> pl.DataFrame:
@@ -83,8 +102,7 @@ def partial_schema(calls: Sequence[Call], group: Sequence[str], schema: pa.Schem
         if call.function in ("count", "sum", "avg"):
             fields.append(pa.field(f"_p{place}_n", pa.int64(), False))
         if call.function in ("sum", "avg"):
-            whole = pa.types.is_integer(schema.field(call.column).type)
-            fields.append(pa.field(f"_p{place}_sum", pa.int64() if whole else pa.float64(), False))
+            fields.append(pa.field(f"_p{place}_sum", sum_type(schema.field(call.column).type), False))
         if call.function in ("min", "max"):
             fields.append(pa.field(f"_p{place}_value", schema.field(call.column).type))
     return pa.schema(fields)
@@ -102,12 +120,11 @@ def partial(
         if call.function in ("count", "sum", "avg"):
             parts.append(pl.col("_weight").filter(value.is_not_null()).sum().alias(f"_p{place}_n"))
         if call.function in ("sum", "avg"):
-            whole = pa.types.is_integer(schema.field(call.column).type)
-            wide = value.cast(pl.Int128 if whole else pl.Float64)
-            parts.append((wide * pl.col("_weight")).sum().alias(f"_p{place}_sum"))
+            kind = schema.field(call.column).type
+            parts.append(_weighted(value, kind).sum().alias(f"_p{place}_sum"))
         if call.function in ("min", "max"):
             parts.append(_extreme(value, call.function, schema.field(call.column).type).alias(f"_p{place}_value"))
-    return _narrowed(rows.group_by(keyed(rows, group), maintain_order=True).agg(parts))
+    return narrowed(rows.group_by(keyed(rows, group), maintain_order=True).agg(parts), calls, schema)
 
 
 def merged(
@@ -120,28 +137,56 @@ def merged(
         if call.function in ("count", "sum", "avg"):
             parts.append(pl.col(f"_p{place}_n").sum())
         if call.function in ("sum", "avg"):
-            whole = together.schema[f"_p{place}_sum"].is_integer()
-            parts.append(pl.col(f"_p{place}_sum").cast(pl.Int128 if whole else pl.Float64).sum())
+            parts.append(pl.col(f"_p{place}_sum").cast(_wide(schema.field(call.column).type)).sum())
         if call.function in ("min", "max"):
             value = pl.col(f"_p{place}_value")
             parts.append(_extreme(value, call.function, schema.field(call.column).type).alias(f"_p{place}_value"))
-    found = _narrowed(together.group_by(keyed(together, group), maintain_order=True).agg(parts))
+    found = narrowed(together.group_by(keyed(together, group), maintain_order=True).agg(parts), calls, schema)
     return found.select(together.columns)
 
 
 def finished(calls: Sequence[Call], partials: pl.DataFrame, group: Sequence[str], schema: pa.Schema) -> pl.DataFrame:
     """Group columns and values of partial results; calls that have no partial result are left out."""
-    values = []
+    values: list[pl.Expr | pl.Series] = []
     for place, call in enumerate(call for call in calls if call.function != "count_distinct"):
         if call.function == "count":
             values.append(pl.col(f"_p{place}_n").alias(call.name))
         elif call.function in ("min", "max"):
             values.append(pl.col(f"_p{place}_value").alias(call.name))
+        elif call.function == "avg" and pa.types.is_decimal(schema.field(call.column).type):
+            sums, counts = partials[f"_p{place}_sum"], partials[f"_p{place}_n"]
+            values.append(_averages(sums, counts, call.value_type(schema)).alias(call.name))
         else:
             count, total = pl.col(f"_p{place}_n"), pl.col(f"_p{place}_sum")
             value = total if call.function == "sum" else total.cast(pl.Float64) / count
             values.append(pl.when(count > 0).then(value).alias(call.name))
     return partials.select(*group, *values)
+
+
+def _averages(sums: pl.Series, counts: pl.Series, kind: pa.DataType) -> pl.Series:
+    """Rounded half up, away from zero, as Spark rounds."""
+    unit = Decimal(1).scaleb(-kind.scale)
+    context = Context(prec=kind.precision + kind.scale + 10, rounding=ROUND_HALF_UP)
+    found = [
+        context.quantize(context.divide(total, Decimal(count)), unit) if count > 0 else None
+        for total, count in zip(sums, counts, strict=True)
+    ]
+    return pl.Series(found, dtype=pl.Decimal(kind.precision, kind.scale))
+
+
+def _weighted(value: pl.Expr, kind: pa.DataType) -> pl.Expr:
+    """Each value as often as it counts: once, or minus once."""
+    wide = value.cast(_wide(kind))
+    if pa.types.is_decimal(kind):
+        return pl.when(pl.col("_weight") < 0).then(-wide).otherwise(wide)
+    return wide * pl.col("_weight")
+
+
+def _wide(kind: pa.DataType) -> pl.DataType:
+    """What sums are taken in, so that only the end has to fit."""
+    if pa.types.is_decimal(kind):
+        return pl.Decimal(38, kind.scale)
+    return pl.Float64() if pa.types.is_floating(kind) else pl.Int128()
 
 
 def _extreme(value: pl.Expr, function: str, kind: pa.DataType) -> pl.Expr:
@@ -154,9 +199,16 @@ def _extreme(value: pl.Expr, function: str, kind: pa.DataType) -> pl.Expr:
     return pl.when(numbers.len() > 0).then(numbers.min()).when(value.is_nan().any()).then(nan)
 
 
-def _narrowed(partials: pl.DataFrame) -> pl.DataFrame:
-    """Sums in 64 bits again."""
+def narrowed(partials: pl.DataFrame, calls: Sequence[Call], schema: pa.Schema) -> pl.DataFrame:
+    """Sums in the types of the state again. AggregateOverflowError."""
+    casts = []
+    for place, call in enumerate(calls):
+        if call.function in ("sum", "avg"):
+            kind = sum_type(schema.field(call.column).type)
+            casts.append(pl.col(f"_p{place}_sum").cast(empty(pa.schema([("x", kind)])).schema["x"]))
     try:
-        return partials.with_columns(pl.selectors.by_dtype(pl.Int128).cast(pl.Int64))
+        return partials.with_columns(casts)
     except pl.exceptions.InvalidOperationError as error:
-        raise AggregateOverflowError(f"a sum does not fit 64 bits; sum a double instead: {error}") from error
+        raise AggregateOverflowError(
+            f"a sum of whole numbers does not fit 64 bits, or one of decimals 38 digits; sum a double instead: {error}"
+        ) from error

@@ -33,15 +33,19 @@ class RecomputeGroups:
         """Of the input."""
         return self.rows.schema
 
+    def received(self, deltas: Deltas) -> pl.DataFrame:
+        """The delta, checked."""
+        return checked(deltas.get(INPUT), self.rows.schema)
+
     def state_tables(self) -> list[StateTable]:
         return [self.rows.table]
 
     def keys_needed(self, deltas: Deltas, context: EpochContext) -> Keys:
-        delta = checked(deltas.get(INPUT), self.rows.schema)
+        delta = self.received(deltas)
         return {self.rows.table.table_id: self.rows.groups(delta) if self.rows.group else None}
 
     def apply(self, state: Slices, deltas: Deltas, context: EpochContext) -> OperatorResult:
-        delta = checked(deltas.get(INPUT), self.rows.schema)
+        delta = self.received(deltas)
         table_id = self.rows.table.table_id
         applied = self.rows.apply(state.get(table_id), delta, self.rows.groups(delta))
         changelog = difference(self._compute(applied.old), self._compute(applied.new), self.output_key)

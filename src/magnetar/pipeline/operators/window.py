@@ -15,8 +15,9 @@ import pyarrow as pa
 
 from magnetar.pipeline.errors import StateSchemaError
 from magnetar.pipeline.operators.aggregate import MergedAggregate
-from magnetar.pipeline.operators.changelog import checked, difference, empty, empty_changelog
+from magnetar.pipeline.operators.changelog import difference, empty, empty_changelog
 from magnetar.pipeline.operators.operator import INPUT, Deltas, EpochContext, Keys, Operator, OperatorResult, Slices
+from magnetar.pipeline.operators.preaggregate import CHANGES
 from magnetar.pipeline.operators.recompute import RecomputeGroups
 from magnetar.pipeline.operators.stored_rows import puts_and_deletes
 from magnetar.pipeline.state.table import StateTable
@@ -90,7 +91,6 @@ class WindowAggregate:
         self._inner = inner
         self._end = end
         self._on_close = on_close
-        self._schema = inner.schema
         (self._table,) = inner.state_tables()
 
     @property
@@ -110,7 +110,7 @@ class WindowAggregate:
         return self._inner.keys_needed(deltas, context)
 
     def apply(self, state: Slices, deltas: Deltas, context: EpochContext) -> OperatorResult:
-        delta = checked(deltas.get(INPUT), self._schema)
+        delta = self._inner.received(deltas)
         table_id = self._table.table_id
         found = state.get(table_id)
         stored = empty(self._table.schema) if found is None else found.select(self._table.schema.names)
@@ -126,12 +126,17 @@ class WindowAggregate:
                 changelog = difference(empty(self.output_schema), self._inner.results(closed), self.output_key)
         forgotten = puts_and_deletes(closed.clear(), closed, self._table.key)
         writes = pl.concat([result.writes[table_id], forgotten])
-        return OperatorResult({table_id: writes}, changelog, {**result.counters, LATE_ROWS: late.height})
+        return OperatorResult({table_id: writes}, changelog, {**result.counters, LATE_ROWS: _changes(late)})
 
     def _closed(self, context: EpochContext) -> pl.Expr:
         if context.watermark_us is None:
             return pl.lit(False)
         return (pl.col(self._end).cast(pl.Int64) <= context.watermark_us).fill_null(False)
+
+
+def _changes(late: pl.DataFrame) -> int:
+    """Rows, or those that partial results stand for."""
+    return int(late[CHANGES].sum()) if CHANGES in late.columns else late.height
 
 
 def _is_operator(window: WindowAggregate) -> Operator:

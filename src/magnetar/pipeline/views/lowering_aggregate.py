@@ -55,6 +55,9 @@ def lower_aggregate(lowering: Lowering, node: Aggregate, *, on_close: bool = Fal
                 vnode_count=lowering.vnode_count,
             )
     watermarks = below.windows.sources if below.windows is not None and end is not None else frozenset[str]()
+    partials = None
+    if isinstance(operator, MergedAggregate):
+        partials = tuple(Named(sql, name) for name, sql in operator.spark_partials())
     closing = operator if end is None else WindowAggregate(operator, on_close=on_close, end=end)
     found = lowering.stage(
         stage_id,
@@ -62,6 +65,7 @@ def lower_aggregate(lowering: Lowering, node: Aggregate, *, on_close: bool = Fal
         closing,
         append_only=on_close,
         watermarks=tuple(watermarks),
+        preaggregate=partials,
         windows=below.windows_of(keys),
     )
     return lowering.project(found, node.outputs, node.having)
