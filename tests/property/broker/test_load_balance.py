@@ -64,7 +64,12 @@ def views(draw: st.DrawFn) -> ClusterView:
         )
         for number, bundles in enumerate(owned)
     }
-    return ClusterView(brokers, draw(isolations))
+    names = st.sampled_from([*brokers, "gone"])
+    placed = {
+        f"{draw(st.sampled_from(NAMESPACES))}/0x{number:08x}_0x{number + 1:08x}": (draw(names), draw(bundle_loads))
+        for number in range(100, 100 + draw(st.integers(0, 4)))
+    }
+    return ClusterView(brokers, draw(isolations), placed)
 
 
 @given(views(), configs, st.integers(), st.sets(st.integers(0, 16)))

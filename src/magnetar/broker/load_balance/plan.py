@@ -62,7 +62,7 @@ def decide(
     splits: list[Split] = []
     held: list[Held] = []
     if config.auto_split_enabled:
-        splits, held = decide_splits(projection, bundle_counts or {}, config)
+        splits, held = decide_splits(projection, bundle_counts or {}, config, without=view.placed)
     moves: list[Move] = []
     if config.shedding_enabled:
         changing = {split.bundle for split in splits} | set(view.placed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from itertools import accumulate
 from typing import Final, NamedTuple
 
@@ -32,9 +32,15 @@ class TopicLoad(NamedTuple):
 
 
 def decide_splits(
-    projection: Projection, bundle_counts: Mapping[str, int], config: LoadBalanceConfig
+    projection: Projection,
+    bundle_counts: Mapping[str, int],
+    config: LoadBalanceConfig,
+    without: Container[str] = (),
 ) -> tuple[list[Split], list[Held]]:
-    """`bundle_counts`: bundles by namespace; of what is not in it those that the brokers report are counted."""
+    """`bundle_counts`: bundles by namespace; of what is not in it those that the brokers report are counted.
+
+    `without`: bundles whose owner has not reported them yet.
+    """
     counted: dict[str, int] = {}
     for standing in projection.standing.values():
         for namespace, number in standing.namespaces.items():
@@ -45,6 +51,8 @@ def decide_splits(
     held: list[Held] = []
     for broker, standing in projection.active.items():
         for bundle, load in standing.bundles.items():
+            if bundle in without:
+                continue
             reason = too_much(load, config) or _hot(load, standing, over, config)
             if not reason:
                 continue
