@@ -21,7 +21,7 @@ Connect = Callable[..., pulsar.Client]
 _names = itertools.count()
 
 
-@pytest.fixture(scope="module", params=["metadata-server", "zookeeper"])
+@pytest.fixture(scope="module", params=["metadata-server", pytest.param("zookeeper", marks=pytest.mark.long)])
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcesses]:
     directory = tmp_path_factory.mktemp("cluster") / "c"
     with ClusterProcesses(directory, bookies=2, brokers=2, zookeeper=request.param == "zookeeper") as processes:

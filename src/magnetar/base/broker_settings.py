@@ -58,6 +58,13 @@ class BrokerSettings(
         unit="s",
         minimum=0.1,
     )
+    broker_shutdown_timeout_ms: int = setting(
+        60_000,
+        "brokerShutdownTimeoutMs",
+        "How long a broker that ends hands its bundles to other brokers, one after the other; the rest is taken over afterwards.",
+        unit="ms",
+        minimum=0,
+    )
     max_connections: int = setting(
         0,
         "brokerMaxConnections",

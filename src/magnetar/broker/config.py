@@ -103,6 +103,7 @@ class BrokerConfig:
     max_message_size_bytes: int = 5 * 1024 * 1024
     keep_alive_interval_s: float = 30.0
     max_pending_publishes_per_connection: int = 10_000
+    drain_timeout_s: float = 60.0
     max_connections: int = 0
     """0: no limit."""
     max_connections_per_ip: int = 0

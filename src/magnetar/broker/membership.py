@@ -87,13 +87,13 @@ class Membership:
         view: ClusterView,
         moves: BundleMoves,
         connections: ConnectionListener,
-        clock: Clock,
+        drain_timeout_s: float,
         scope: TaskScope,
     ) -> None:
         self._view = view
         self._moves = moves
         self._connections = connections
-        self._clock = clock
+        self._drain_timeout_s = drain_timeout_s
         self._scope = scope
         self._leaving = False
         self.sessions_lost = 0
@@ -110,11 +110,12 @@ class Membership:
         self._leaving = True
         self._unhear()
         try:
-            await self._view.registration.withdraw()
-            await self._view.leadership.resign()
-            await self._moves.drain()
-        except MetadataError as error:
-            logger.warning("not everything was handed over: %s", error)
+            async with asyncio.timeout(self._drain_timeout_s):
+                await self._view.registration.withdraw()
+                await self._view.leadership.resign()
+                await self._moves.drain()
+        except (MetadataError, TimeoutError) as error:
+            logger.warning("not everything was handed over: %s", error or f"{self._drain_timeout_s:g} s are over")
 
     def _session(self, event: SessionEvent) -> None:
         if event is SessionEvent.SESSION_LOST:

@@ -155,7 +155,10 @@ class Broker:
 
     async def _join(self) -> None:
         """From now on bundles come here, and the load they bring is reported."""
-        self.membership = Membership(self.metadata, self.cluster, self.moves, self.connections, self.clock, self._scope)
+        drain_timeout_s = self.config.drain_timeout_s
+        self.membership = Membership(
+            self.metadata, self.cluster, self.moves, self.connections, drain_timeout_s, self._scope
+        )
         await self.membership.join()
         self.load_manager = self._load_manager()
         await self.load_manager.start()

@@ -107,6 +107,7 @@ def broker_config(config: BrokerSettings, listeners: Listeners) -> BrokerConfig:
         security=security_config(config),
         max_message_size_bytes=config.max_message_size,
         keep_alive_interval_s=config.keep_alive_interval_s,
+        drain_timeout_s=config.broker_shutdown_timeout_ms / 1000,
         max_connections=connections_max(config.max_connections, resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
         max_connections_per_ip=config.max_connections_per_ip,
         max_pending_publishes_per_connection=config.max_pending_publish_requests_per_connection,

@@ -346,16 +346,19 @@ class PersistentTopic:
         return position
 
     async def close(self) -> None:
+        """Everything is given back even where something could not be stored; then it raises that."""
         self._gate.release()
-        await self.publishers.quiesce()
-        self.publishers.disconnect_all()
-        await self.replicators.close()
-        await self.compaction.close()
-        self.replicated_subscriptions.close()
-        await self.subscriptions.close()
-        self.deduplication.snapshot()
-        self.transactions.snapshot()
-        await self.ledger.close()
+        try:
+            await self.publishers.quiesce()
+            self.publishers.disconnect_all()
+            await self.replicators.close()
+            await self.compaction.close()
+            self.replicated_subscriptions.close()
+            await self.subscriptions.close()
+            self.deduplication.snapshot()
+            self.transactions.snapshot()
+        finally:
+            await self.ledger.close()
 
     async def delete(self) -> None:
         self._gate.release()

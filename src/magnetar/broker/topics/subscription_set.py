@@ -221,11 +221,15 @@ class SubscriptionSet:
             await self._discard(subscription)
 
     async def close(self) -> None:
-        """Disconnect all consumers; the cursors stay."""
+        """Disconnect all consumers; the cursors stay. Raises the first error once all are closed."""
         async with self._lock:
-            for subscription in self.all:
-                await subscription.close()
+            outcomes = await asyncio.gather(
+                *(subscription.close() for subscription in self.all), return_exceptions=True
+            )
             self._by_name.clear()
+            for outcome in outcomes:
+                if outcome is not None:
+                    raise outcome
 
     async def _create_for(self, request: SubscribeRequest) -> Subscription:
         if not request.durable:
