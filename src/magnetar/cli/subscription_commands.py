@@ -30,13 +30,20 @@ def list_command(topic: str, admin_url: str, as_json: bool) -> None:
 @_subscription
 @click.option("-m", "--messageId", "start", type=MESSAGE_ID, default=LATEST, show_default=True, help="First message.")
 @properties_option
+@click.option("-r", "--replicated", is_flag=True, help="Its place follows it to the topic's other clusters.")
 @common
 def create_command(
-    topic: str, subscription: str, start: MessageId, properties: tuple[str, ...], admin_url: str, as_json: bool
+    topic: str,
+    subscription: str,
+    start: MessageId,
+    properties: tuple[str, ...],
+    replicated: bool,
+    admin_url: str,
+    as_json: bool,
 ) -> None:
     """Create a subscription of TOPIC, on every partition."""
     with connected(admin_url) as admin:
-        admin.subscriptions.create(topic, subscription, start, dict(pairs(properties)) or None)
+        admin.subscriptions.create(topic, subscription, start, dict(pairs(properties)) or None, replicated)
     emit_done(as_json, topic=topic, created=subscription)
 
 

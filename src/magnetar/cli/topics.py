@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from magnetar.cli import subscription_commands, topic_inspection
+from magnetar.cli import replicated_subscriptions, subscription_commands, topic_inspection
 from magnetar.cli.admin_http import connected, pairs, words
 from magnetar.cli.admin_options import common, force_option, properties_option
 from magnetar.cli.admin_output import show_document, show_names
@@ -34,7 +34,14 @@ def topics_group() -> None:
     """
 
 
-for command in (peek_command, compact_command, status_command, terminate_command, *topic_inspection.COMMANDS):
+for command in (
+    peek_command,
+    compact_command,
+    status_command,
+    terminate_command,
+    *topic_inspection.COMMANDS,
+    *replicated_subscriptions.COMMANDS,
+):
     topics_group.add_command(command)
 subscription_commands.add_to(topics_group, short=False)
 

@@ -3,73 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pulsar
 
-from tests.support.geo import NAMESPACE, Region, receive
+from tests.support.geo import receive
 from tests.support.geo_links import far_regions
+from tests.support.replicated_topic import (
+    INTERVAL_MS,
+    QUICK,
+    TOPIC,
+    URL,
+    backlog,
+    entries,
+    publish,
+    rest,
+    settled,
+    subscribe,
+    touch,
+)
 from tests.support.waiting import wait_until
-
-TOPIC = f"{NAMESPACE}/orders"
-URL = f"persistent://{TOPIC}"
-INTERVAL_MS = 250
-QUICK = {"replicatedSubscriptionsSnapshotFrequencyMillis": INTERVAL_MS}
-
-
-def subscribe(region: Region, name: str = "sub", kind: Any = pulsar.ConsumerType.Exclusive) -> pulsar.Consumer:
-    return region.client.subscribe(
-        URL,
-        name,
-        consumer_type=kind,
-        initial_position=pulsar.InitialPosition.Earliest,
-        replicate_subscription_state_enabled=True,
-    )
-
-
-def touch(*regions: Region) -> None:
-    """The topic is loaded everywhere and its replicators are connected."""
-    for region in regions:
-        region.client.create_producer(URL).close()
-    for region in regions:
-        region.wait_connected(TOPIC, *(other.name for other in regions if other is not region))
-
-
-def publish(regions: list[Region], count: int, label: str) -> set[bytes]:
-    """So many messages in each."""
-    sent = set()
-    for region in regions:
-        producer = region.client.create_producer(URL, batching_enabled=False)
-        for number in range(count):
-            data = f"{label}-{region.name}-{number}".encode()
-            producer.send_async(data, lambda result, _: None)
-            sent.add(data)
-        producer.flush()
-        producer.close()
-    return sent
-
-
-def backlog(region: Region, name: str = "sub") -> int | None:
-    subscription = region.stats(TOPIC)["subscriptions"].get(name)
-    return None if subscription is None else subscription["msgBacklog"]
-
-
-def rest(consumer: pulsar.Consumer, for_s: float = 2.0) -> list[bytes]:
-    """What comes until nothing does for a while."""
-    found = []
-    while True:
-        try:
-            message = consumer.receive(timeout_millis=int(for_s * 1000))
-        except pulsar.Timeout:
-            return found
-        consumer.acknowledge(message)
-        found.append(message.data())
-
-
-def settled(region: Region, name: str = "sub") -> Callable[[], bool]:
-    return lambda: backlog(region, name) == 0
 
 
 def test_two_failovers_skip_nothing_and_repeat_nothing_that_a_snapshot_has_covered(tmp_path: Path) -> None:
@@ -152,11 +105,6 @@ def test_no_backlog_counts_markers_and_nothing_is_taken_while_nobody_publishes(t
         before = quiet[-1]
         time.sleep(8 * INTERVAL_MS / 1000)
         assert [entries(region) for region in (a, b, c)] == before
-
-
-def entries(region: Region) -> int:
-    found: int = region.admin("GET", f"persistent/{TOPIC}/internalStats")["numberOfEntries"]
-    return found
 
 
 def test_what_a_shared_subscription_acknowledged_out_of_order_is_not_repeated(tmp_path: Path) -> None:

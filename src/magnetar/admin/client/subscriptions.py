@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from magnetar.admin.client.http import Answer
 from magnetar.admin.client.noun import ADMIN, TOPIC, Noun, Texts, topic_names
+from magnetar.admin.geo_documents import ReplicatedSubscriptionsStatus
 from magnetar.admin.topic_documents import BacklogAnalysis, MessageId, ResetPosition
 
 _ONE = TOPIC + "/subscription/{subscription}"
+_REPLICATED = TOPIC + "/replicatedSubscriptions"
+
+Statuses = list[ReplicatedSubscriptionsStatus]
 
 
 class Subscriptions(Noun):
@@ -16,14 +20,20 @@ class Subscriptions(Noun):
         return list(self._get(TOPIC + "/subscriptions", Texts, **topic_names(topic)))
 
     def create(
-        self, topic: str, subscription: str, start: MessageId | None = None, properties: dict[str, str] | None = None
+        self,
+        topic: str,
+        subscription: str,
+        start: MessageId | None = None,
+        properties: dict[str, str] | None = None,
+        replicated: bool = False,
     ) -> None:
         """`start` is the first message to be consumed; without it only what comes from now on."""
         body = None
         if start is not None or properties:
             start = start or MessageId(ledger_id=2**63 - 1, entry_id=2**63 - 1)
             body = ResetPosition(ledger_id=start.ledger_id, entry_id=start.entry_id, properties=properties)
-        self._put(_ONE, body, subscription=subscription, **topic_names(topic))
+        query = {"replicated": True} if replicated else None
+        self._put(_ONE, body, query, subscription=subscription, **topic_names(topic))
 
     def delete(self, topic: str, subscription: str, *, force: bool = False) -> None:
         """`force`: even while consumers are connected."""
@@ -68,6 +78,27 @@ class Subscriptions(Noun):
         """A message and everything before it count as consumed."""
         body = ResetPosition(ledger_id=position.ledger_id, entry_id=position.entry_id, is_excluded=excluded)
         self._post(_ONE + "/expireMessages", body, subscription=subscription, **topic_names(topic))
+
+    def replicated(self, topic: str, subscription: str) -> dict[str, bool]:
+        """By topic or partition."""
+        template = _ONE + "/replicatedSubscriptionStatus"
+        return dict(self._get(template, dict[str, bool], subscription=subscription, **topic_names(topic)))
+
+    def set_replicated(self, topic: str, subscription: str, replicated: bool) -> None:
+        template = _ONE + "/replicatedSubscriptionStatus"
+        self._post(template, replicated, subscription=subscription, **topic_names(topic))
+
+    def replication_status(self, topic: str) -> Statuses:
+        """Of the topic's replicated subscriptions; one for each partition."""
+        return list(self._get(_REPLICATED, list[ReplicatedSubscriptionsStatus], **topic_names(topic)))
+
+    def force_snapshot(self, topic: str) -> None:
+        """Across the topic's clusters."""
+        self._post(_REPLICATED + "/snapshot", **topic_names(topic))
+
+    def exclude(self, topic: str, cluster: str) -> None:
+        """Snapshots are taken without a cluster that is away, until it is back."""
+        self._post(_REPLICATED + "/excluded/{cluster}", cluster=cluster, **topic_names(topic))
 
     def reset_to_time(self, topic: str, subscription: str, timestamp_ms: int) -> None:
         """The first message published at or after a time is consumed next."""

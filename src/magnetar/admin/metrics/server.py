@@ -8,6 +8,7 @@ from magnetar.admin.metrics.families import families, heading, labels
 from magnetar.bookkeeper.bookie.latencies import QUANTILES, LatencySummary
 from magnetar.bookkeeper.bookie.statistics import BookieStatistics
 from magnetar.bookkeeper.client.statistics import ClientStatistics
+from magnetar.broker.replication.ports import SnapshotCounters
 from magnetar.broker.service import Broker
 
 
@@ -22,6 +23,22 @@ def broker_families(broker: Broker, cluster: str) -> Iterator[str]:
             ("pulsar_broker_refused_connections_total", counters.refused_connections),
             ("pulsar_broker_refused_frames_total", counters.refused_frames),
             ("pulsar_broker_checksum_errors_total", counters.checksum_errors),
+        ),
+        labels(cluster=cluster),
+    )
+    yield from replicated_subscription_families(broker.snapshot_counters, cluster)
+
+
+def replicated_subscription_families(counters: SnapshotCounters, cluster: str) -> Iterator[str]:
+    """Snapshots across clusters, of all topics; updates that cursors here have followed, and those told to others."""
+    yield from families(
+        (
+            ("pulsar_replicated_subscriptions_pending_snapshots", counters.pending),
+            ("pulsar_replicated_subscriptions_timedout_snapshots", counters.timed_out),
+            ("pulsar_replicated_subscriptions_snapshot_ms_count", counters.completed),
+            ("pulsar_replicated_subscriptions_snapshot_ms_sum", counters.duration_ms),
+            ("pulsar_replicated_subscriptions_updates_told_total", counters.updates_told),
+            ("pulsar_replicated_subscriptions_updates_applied_total", counters.updates_applied),
         ),
         labels(cluster=cluster),
     )

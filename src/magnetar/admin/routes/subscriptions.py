@@ -29,8 +29,8 @@ async def names(call: Call) -> Response:
 
 @documented(body=ResetPosition | None, query={"replicated": bool})
 async def create(call: Call) -> Response:
-    """The body names the first message to be consumed; without one, only what comes from now on. `replicated` has no effect here."""
-    topic, name = call.topic, call.subscription
+    """The body names the first message to be consumed; without one, only what comes from now on."""
+    topic, name, replicated = call.topic, call.subscription, call.flag("replicated")
     position, document = await call.position()
     properties = properties_of(document.get("properties"))
     if not topic.persistent:
@@ -40,7 +40,7 @@ async def create(call: Call) -> Response:
     for part in parts:
         loaded = as_persistent(await call.broker.topics.get(part, create=True))
         try:
-            await loaded.subscriptions.create(name, mark_delete_for(loaded, position), properties)
+            await loaded.subscriptions.create(name, mark_delete_for(loaded, position), properties, replicated)
         except AlreadyExistsError:
             existed += 1
     if existed == len(parts):

@@ -279,6 +279,9 @@ _ROWS: tuple[tuple[Access, str, tuple[str, ...]], ...] = (
     (Access.LOOKUP, f"{_TOPIC}/internal-info", ("GET",)),
     (Access.LOOKUP, f"{_TOPIC}/backlog", ("GET",)),
     (Access.LOOKUP, f"{_TOPIC}/subscriptions", ("GET",)),
+    (Access.LOOKUP, f"{_TOPIC}/replicatedSubscriptions", ("GET",)),
+    (Access.TENANT, f"{_TOPIC}/replicatedSubscriptions/snapshot", ("POST",)),
+    (Access.TENANT, f"{_TOPIC}/replicatedSubscriptions/excluded/{{cluster}}", ("POST",)),
     (Access.CONSUME, f"{_TOPIC}/examinemessage", ("GET",)),
     (Access.CONSUME, f"{_TOPIC}/messageIdByIndex", ("GET",)),
     (Access.CONSUME, f"{_TOPIC}/lastMessageId", ("GET",)),
@@ -297,6 +300,7 @@ _ROWS: tuple[tuple[Access, str, tuple[str, ...]], ...] = (
     (Access.CONSUME, f"{_SUBSCRIPTION}/resetcursor/{{timestamp}}", ("POST",)),
     (Access.CONSUME, f"{_SUBSCRIPTION}/skip/{{count}}", ("POST",)),
     (Access.CONSUME, f"{_SUBSCRIPTION}/skip_all", ("POST",)),
+    (Access.CONSUME, f"{_SUBSCRIPTION}/replicatedSubscriptionStatus", ("GET", "POST")),
     # ---- Schemas; asking what a schema would do to a topic is for those who produce there
     (Access.LOOKUP, f"{_SCHEMAS}/schema", ("GET",)),
     (Access.PRODUCE, f"{_SCHEMAS}/schema", ("POST",)),

@@ -16,6 +16,7 @@ from typing import Final
 
 from magnetar.base.errors import MagnetarError
 from magnetar.broker.config import ReplicatedSubscriptionsConfig
+from magnetar.broker.namespaces.errors import PreconditionFailedError
 from magnetar.broker.replication.incoming import Incoming
 from magnetar.broker.replication.marker_log import CURSOR_NAME, MarkerLog, sender_of
 from magnetar.broker.replication.outgoing_acks import OutgoingAcks
@@ -81,6 +82,14 @@ class ReplicatedSubscriptions:
         self._told_to: set[str] = set()
         self._ticking = False
         self._closed = False
+
+    @property
+    def cluster(self) -> str:
+        return self._context.cluster
+
+    @property
+    def config(self) -> ReplicatedSubscriptionsConfig:
+        return self._config
 
     # ---- Coming and going
 
@@ -199,6 +208,22 @@ class ReplicatedSubscriptions:
             new_id = str(uuid.UUID(int=self._context.rng.getrandbits(128), version=4))
             self._act(builder.tick(now_ms, self._published(), new_id, self.forced))
             self.forced = self.forced and builder.pending_id is None
+
+    def force(self) -> None:
+        """Take a snapshot now, whether or not anything was published. Raises PreconditionFailedError when that cannot be."""
+        links = self.links()
+        if not self.sides:
+            raise PreconditionFailedError(f"{self._topic_name} has no replicated subscription")
+        if not links:
+            raise PreconditionFailedError(f"{self._topic_name} is in no other cluster")
+        excluded = self.builder.excluded if self.builder is not None else ()
+        away = sorted(name for name, connected in links.items() if not connected and name not in excluded)
+        if away:
+            raise PreconditionFailedError(
+                f"no snapshot without {', '.join(away)}, which is not connected: exclude it if it is lost for good"
+            )
+        self.forced = True
+        self._snapshot(links.items())
 
     def exclude(self, cluster: str) -> bool:
         """An operator gives a cluster up that is away; False when it is not, or is no cluster of the topic."""
