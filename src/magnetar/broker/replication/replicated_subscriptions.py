@@ -96,9 +96,14 @@ class ReplicatedSubscriptions:
     async def load(self) -> None:
         """After the subscriptions. What a crash left undone is done now."""
         if CURSOR_NAME in self._ledger.cursors:
+            asked: dict[str, SnapshotRequest] = {}
             for marker, sender in await self._markers.recover(self._subscriptions.all):
                 if isinstance(marker, SubscriptionUpdate) and sender and self._config.enabled:
                     self._incoming.apply(marker, sender)
+                elif isinstance(marker, SnapshotRequest) and sender and self._config.enabled:
+                    asked[sender] = marker
+            for request in asked.values():
+                self._answer(request)
         await self.check()
 
     def apply_config(self, config: ReplicatedSubscriptionsConfig) -> None:
@@ -324,9 +329,7 @@ class ReplicatedSubscriptions:
             return
         match marker:
             case SnapshotRequest():
-                response = answer(marker, self._context.cluster, self._readable_end())
-                if response is not None:
-                    self._write(response, only_to=marker.source_cluster)
+                self._answer(marker)
             case SnapshotResponse():
                 if self.builder is not None:
                     self._act(self.builder.response_received(marker, position))
@@ -336,6 +339,12 @@ class ReplicatedSubscriptions:
                     self._context.spawn(self._start_quietly(), f"replicated subscriptions {self._topic_name}")
             case _:
                 return
+
+    def _answer(self, request: SnapshotRequest) -> None:
+        """Once more than needed does no harm: who asked counts the first answer."""
+        response = answer(request, self._context.cluster, self._readable_end())
+        if response is not None:
+            self._write(response, only_to=request.source_cluster)
 
     async def _start_quietly(self) -> None:
         try:
