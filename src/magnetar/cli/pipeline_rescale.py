@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -12,11 +13,13 @@ from magnetar.base.clock import SystemClock
 from magnetar.cli.errors import CommandError
 from magnetar.cli.output import json_option, print_json
 from magnetar.cli.pipeline_access import ask_driver, meant
+from magnetar.cli.store_access import StoreSource, opened_store
 from magnetar.hashing.errors import HashingError
 from magnetar.pipeline.state.files import StateFiles
 from magnetar.pipeline.state.manifest import ManifestStore
 from magnetar.pipeline.views.driver_lock import DriverLock, holder
 from magnetar.pipeline.views.listing import Overview
+from magnetar.pipeline.views.mapping_store import MappingStore
 from magnetar.pipeline.views.rescale import RescalePlan, wanted_units
 
 Say: TypeAlias = Callable[[str], object]
@@ -29,6 +32,7 @@ Say: TypeAlias = Callable[[str], object]
 @click.option("--least", type=click.IntRange(1), default=1, show_default=True, help="With --auto: no fewer.")
 @click.option("--most", type=click.IntRange(1), help="With --auto: no more.  [default: this machine's processors]")
 @click.option("--dry-run", is_flag=True, help="Only show which vnodes would move.")
+@click.option("--metadata", "metadata_url", help="Ask through this metadata store (run --metadata), from any machine.")
 @click.option("--timeout", "timeout_s", type=click.FloatRange(0), default=60.0, show_default=True, help="Seconds.")
 @json_option
 def rescale_command(
@@ -38,6 +42,7 @@ def rescale_command(
     least: int,
     most: int | None,
     dry_run: bool,
+    metadata_url: str | None,
     timeout_s: float,
     as_json: bool,
 ) -> None:
@@ -47,6 +52,12 @@ def rescale_command(
     """
     if (units is None) != auto:
         raise click.UsageError("give either --units N or --auto")
+    if metadata_url is not None:
+        if name is None or units is None or dry_run:
+            raise click.UsageError("with --metadata give NAME and --units N")
+        outcome = asyncio.run(_through_store(metadata_url, name, units))
+        print_json(outcome) if as_json else click.echo(f"{name}: {outcome['vnodes_moved']} vnodes are to move")
+        return
     found = meant(name)
     reason = None
     if units is None:
@@ -89,6 +100,16 @@ def rescaled(found: Overview, units: int, timeout_s: float, say: Say, *, dry_run
         f"{moved} of {plan.before.vnodes} vnodes moved with epoch {epoch}; pause {pause_s:.2f} s; 0 bytes of state rewritten"
     )
     return outcome | {"vnodes_moved": moved, "pause_s": pause_s, "epoch": epoch}
+
+
+async def _through_store(url: str, name: str, units: int) -> dict[str, Any]:
+    """The driver follows; nothing is known of when it does."""
+    async with opened_store(StoreSource(url, None, None)) as store:
+        mappings = MappingStore(store, name)
+        before = await mappings.read()
+        after = await mappings.rescale(units)
+    plan = RescalePlan(before.mapping if before is not None else after.mapping, after.mapping)
+    return {"name": name, **plan.describe(), "node_version": after.node_version}
 
 
 def _commit(found: Overview, plan: RescalePlan) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,8 @@ from hypothesis import strategies as st
 
 from magnetar.base.clock import SystemClock
 from magnetar.base.errors import BadVersionError, StartupError
+from magnetar.cli.main import run
+from magnetar.cli.store_access import StoreSource, opened_store
 from magnetar.hashing.mapping import VnodeMapping
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.pipeline.errors import CatalogError, PipelineRunningError
@@ -25,6 +30,7 @@ from magnetar.pipeline.views.mapping_store import MappingStore
 from magnetar.pipeline.views.operations import Operations, Place
 from magnetar.pipeline.views.progress import EpochReport
 from magnetar.pipeline.views.rescale import Load, RescalePlan, wanted_units
+from magnetar.pipeline.views.shared_mapping import SharedMapping
 from magnetar.pipeline.views.status import KILLED, STOPPED, Meter, Status, read_status
 from tests.support.waiting import wait_until
 
@@ -212,3 +218,39 @@ def test_where_a_pipeline_elsewhere_keeps_what_is_of_this_machine() -> None:
     assert str(one).startswith("/h/remote/flights-")
     assert local_side("s3://a/flights", environment) == one
     assert local_side("/x/y", environment) == Path("/x/y")
+
+
+def test_a_driver_follows_the_mapping_in_a_metadata_store(tmp_path: Path) -> None:
+    """Through ZooKeeper's protocol, as several processes would."""
+    pytest.importorskip("kazoo", reason="kazoo is not installed: pip install 'magnetar[zookeeper]'")
+    steered = Steered()
+    with metadata_server(tmp_path) as url, SharedMapping(url, "p", SystemClock(), MAPPING, steered.rescale) as shared:
+        assert run(["pipeline", "rescale", "p", "--units", "5", "--metadata", url]) == 0
+        wait_until(lambda: steered.units == [5])
+        after = MAPPING.rescale(5)
+        shared.took_effect(after)
+        shared.took_effect(after.rescale(2))  # asked for at the driver itself
+        wait_until(lambda: stored_units(url) == 2)
+        assert steered.units == [5], "what the driver did itself does not come back as a request"
+    assert run(["pipeline", "rescale", "q", "--units", "5", "--metadata", "memory:"]) == 1
+
+
+def stored_units(url: str) -> int:
+    async def read() -> int:
+        async with opened_store(StoreSource(url, None, None)) as store:
+            found = await MappingStore(store, "p").read()
+            assert found is not None
+            return len(found.mapping.units)
+
+    return asyncio.run(read())
+
+
+@contextmanager
+def metadata_server(path: Path) -> Iterator[str]:
+    command = [sys.executable, "-m", "magnetar", "metadata-server", "--port", "0", "--data-dir", str(path / "metadata")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().split()[-1]
+        finally:
+            process.terminate()

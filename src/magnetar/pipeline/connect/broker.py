@@ -163,7 +163,7 @@ class Topics:
 
     def _at_ledgers_end(self, topic: str, start: Position, first: Position) -> bool:
         """Whether nothing can lie between: the ledger of `start` is still known, or a cursor keeps what is not read."""
-        if self._options.subscription is not None:
+        if self._options.subscription is not None or self._options.held_by is not None:
             return True
         if self.admin is None:
             return False

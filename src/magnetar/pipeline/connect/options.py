@@ -32,6 +32,7 @@ READ: Final = (
     "failOnDataLoss",
     "subscriptionPrefix",
     "predefinedSubscription",
+    "heldBySubscription",
     "maxMessagesPerTrigger",
     "maxBytesPerTrigger",
     "minPartitions",
@@ -62,7 +63,10 @@ class Connection:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What to read. Exactly one of `topics` (one name or more) and `pattern` is set."""
+    """What to read. Exactly one of `topics` (one name or more) and `pattern` is set.
+
+    `subscription`: acknowledge there. `held_by`: somebody else acknowledges there what was read, and nothing else.
+    """
 
     connection: Connection
     topics: tuple[str, ...] = ()
@@ -72,6 +76,7 @@ class ReadOptions:
     starting_time_ms: int | None = None
     fail_on_data_loss: bool = True
     subscription: str | None = None
+    held_by: str | None = None
     max_messages: int | None = None
     max_bytes: int | None = None
     min_partitions: int = 1
@@ -106,6 +111,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         starting_time_ms=starting_time,
         fail_on_data_loss=_boolean(options, "failOnDataLoss", True),
         subscription=named or (f"{prefix}-magnetar" if prefix else None),
+        held_by=options.get("heldbysubscription"),
         max_messages=_integer(options, "maxMessagesPerTrigger", 1),
         max_bytes=_integer(options, "maxBytesPerTrigger", 1),
         min_partitions=_integer(options, "minPartitions", 1) or 1,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from magnetar.pipeline.errors import CatalogError
+from magnetar.pipeline.sql.options import Options
 from magnetar.pipeline.sql.parser import parse_one
 from magnetar.pipeline.sql.plan import Plan, Scan, output_names, sources
 from magnetar.pipeline.sql.planner import plan_query
@@ -20,6 +21,8 @@ from magnetar.pipeline.sql.statements import (
     SetParallelism,
     Show,
 )
+
+_ADDRESSES: Final = ("service.url", "admin.url", "pulsar.client.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +59,12 @@ class Catalog:
         return self.entries[key]
 
     def create(self, statement: CreateSource | CreateView | CreateSink) -> Catalog:
-        """With the new object. The same statement again changes nothing but its credentials; another one is a CatalogError."""
+        """With the new object. The same one again changes only its credentials and addresses; a different one is a CatalogError."""
         key = self._key(statement.name)
         if key is None:
             return Catalog({**self.entries, statement.name: self._entry(statement)})
         known = self.entries[key]
-        if _without_credentials(known.statement) == _without_credentials(statement):
+        if _identity(known.statement) == _identity(statement):
             return Catalog({**self.entries, key: replace(known, statement=statement)})
         if statement.if_not_exists:
             return self
@@ -169,7 +172,11 @@ def _source_columns(source: CreateSource) -> tuple[str, ...] | None:
     return (*(column.name for column in source.columns), *(include.name for include in source.includes))
 
 
-def _without_credentials(statement: CreateSource | CreateView | CreateSink) -> str:
+def _identity(statement: CreateSource | CreateView | CreateSink) -> str:
+    """What makes it another one: everything but credentials and how a broker is reached, which may move."""
+    if isinstance(statement, CreateSource | CreateSink):
+        kept = {name: value for name, value in statement.options.items() if not name.lower().startswith(_ADDRESSES)}
+        statement = replace(statement, options=Options(kept))
     return print_statement(replace(statement, if_not_exists=False))
 
 

@@ -46,9 +46,12 @@ class MappingStore:
 
     async def change(self, known: StoredMapping, units: int) -> StoredMapping:
         """The mapping of least movement for so many units. BadVersionError when somebody else changed it since `known` was read."""
-        after = known.mapping.rescale(units)
-        _, version = await self._store.put(self.path, after.to_json().encode(), known.node_version)
-        return StoredMapping(after, version)
+        return await self.replace(known, known.mapping.rescale(units))
+
+    async def replace(self, known: StoredMapping, mapping: VnodeMapping) -> StoredMapping:
+        """Write another mapping. BadVersionError as `change`."""
+        _, version = await self._store.put(self.path, mapping.to_json().encode(), known.node_version)
+        return StoredMapping(mapping, version)
 
     async def rescale(self, units: int) -> StoredMapping:
         """Read and change. CatalogError when no driver has published one yet, BadVersionError when somebody else was faster."""

@@ -61,12 +61,12 @@ class PipelineMetrics:
         self._gauges["epoch"].labels(pipeline).set(report.epoch)
         self._gauges["units"].labels(pipeline).set(report.units)
         self._gauges["state_bytes"].labels(pipeline).set(report.state_bytes)
-        if report.lag_messages is not None:
-            self._gauges["lag_messages"].labels(pipeline).set(report.lag_messages)
         self.tick(status)
 
     def tick(self, status: Status) -> None:
         """What changes without an epoch."""
+        if status.lag_messages is not None:
+            self._gauges["lag_messages"].labels(self._name).set(status.lag_messages)
         self._gauges["rows_per_second"].labels(self._name).set(status.rows_per_s)
         self._gauges["busy_ratio"].labels(self._name).set(status.busy)
 

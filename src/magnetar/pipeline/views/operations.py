@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,10 @@ POLL_S: Final = 0.1
 """How soon a request is seen."""
 
 STATUS_S: Final = 1.0
-"""How often the status is written while no epoch comes."""
+"""How often the lag is measured, and the status written while no epoch comes."""
+
+LAG_QUICK_S: Final = 0.02
+"""A lag that is told faster than this is measured with each epoch as well, in the driver's thread."""
 
 
 class Steered(Protocol):
@@ -53,10 +57,11 @@ class Operations:
         self._lock = threading.Lock()
         self._steered: Steered | None = None
         self._vnodes = 0
+        self._lag: Callable[[], int | None] | None = None
+        self._lag_took_s = 0.0
         self._waiting: list[Request] = []
         self._ended = threading.Event()
         self._stack = ExitStack()
-        self._written_s = 0.0
         self.port: int | None = None
         self.metrics = PipelineMetrics(place.name)
         self.meter = Meter(Status(place.name, place.directory, pid=os.getpid(), started_ms=clock.now_ms()))
@@ -82,15 +87,21 @@ class Operations:
             self._stack = stack.pop_all()
         return self
 
-    def attach(self, steered: Steered, mapping: VnodeMapping) -> None:
-        """The driver that requests are for, and the mapping it begins with; requests that came earlier are handed to it now."""
+    def attach(self, steered: Steered, mapping: VnodeMapping, lag: Callable[[], int | None] | None = None) -> None:
+        """The driver that requests are for, and the mapping it begins with; requests that came earlier are handed to it now.
+
+        `lag`: how far the pipeline is behind, asked for about every second, in another thread than the driver's.
+        """
         with self._lock:
             self._steered = steered
+            self._lag = lag
             self._vnodes = mapping.vnodes
             self.status.units = len(mapping.units)
 
     def on_epoch(self, report: EpochReport) -> None:
         """After each epoch: the status, the metrics, and answers to what took effect with it."""
+        if self._lag_took_s < LAG_QUICK_S:
+            self._measure_lag()
         with self._lock:
             self.meter.add(report, self._clock.monotonic_s(), self._clock.now_ms())
             self.metrics.add(report, self.status)
@@ -116,17 +127,36 @@ class Operations:
 
     def _listen(self) -> None:
         """In a thread of its own: epochs may be far apart, and a request should not wait for one to be noticed."""
+        measured_s = self._clock.monotonic_s()
         while not self._ended.wait(POLL_S):
             with self._lock:
                 if self._ended.is_set():
                     return
                 if self._steered is not None:
                     self._take(self._steered)
-                now_s = self._clock.monotonic_s()
-                if now_s - self._written_s > STATUS_S:
-                    self.meter.tick(now_s)
-                    self.metrics.tick(self.status)
-                    self._write()
+            now_s = self._clock.monotonic_s()
+            if now_s - measured_s < STATUS_S:
+                continue
+            measured_s = now_s
+            self._measure_lag()
+            with self._lock:
+                if self._ended.is_set():
+                    return
+                self.meter.tick(now_s)
+                self.metrics.tick(self.status)
+                self._write()
+
+    def _measure_lag(self) -> None:
+        """Unknown while the broker does not answer: the driver has its own way of finding that out."""
+        if self._lag is None:
+            return
+        began_s = self._clock.monotonic_s()
+        try:
+            behind = self._lag()
+        except Exception:
+            behind = None
+        self._lag_took_s = self._clock.monotonic_s() - began_s
+        self.status.lag_messages = behind
 
     def _take(self, steered: Steered) -> None:
         known = {request.number for request in self._waiting}
@@ -164,6 +194,5 @@ class Operations:
                 self._waiting.remove(request)
 
     def _write(self) -> None:
-        self._written_s = self._clock.monotonic_s()
         self.status.updated_ms = self._clock.now_ms()
         write_status(self._place.local, self.status)

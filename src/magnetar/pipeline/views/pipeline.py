@@ -8,12 +8,13 @@ pipeline.run()
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
 from magnetar.base.clock import Clock, SystemClock
 from magnetar.hashing.mapping import VnodeMapping
 from magnetar.pipeline.errors import CatalogError
-from magnetar.pipeline.home import pipeline_directory
+from magnetar.pipeline.home import local_side, pipeline_directory
 from magnetar.pipeline.session import build_session
 from magnetar.pipeline.sql.catalog import Catalog
 from magnetar.pipeline.sql.parser import parse
@@ -29,10 +30,14 @@ from magnetar.pipeline.sql.statements import (
 from magnetar.pipeline.state.files import StateFiles
 from magnetar.pipeline.state.manifest import Manifest, ManifestStore
 from magnetar.pipeline.views.driver import TRIGGER_S, Driver, claim
+from magnetar.pipeline.views.lag import Lag
+from magnetar.pipeline.views.operations import Operations, Place
 from magnetar.pipeline.views.program import assemble
 from magnetar.pipeline.views.progress import EpochReport
+from magnetar.pipeline.views.shared_mapping import SharedMapping
 from magnetar.pipeline.views.sources import TopicSources
 from magnetar.pipeline.views.spark_steps import SparkTypes
+from magnetar.pipeline.views.status import Status
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -66,12 +71,47 @@ class Pipeline:
         self._catalog = _catalog(ManifestStore(self.files, self._clock).latest())
         self._driver: Driver | None = None
         self._stop = False
+        self._new_session: Callable[[], SparkSession] = build_session
+        self._metadata_url: str | None = None
+        self._metrics_port: int | None = None
+        self._shared: SharedMapping | None = None
+        self._operations = Operations(self.place, self._clock)
+
+    @property
+    def place(self) -> Place:
+        """Where it lives, and where what other processes see of it lies on this machine."""
+        return Place(self.name, self.files.root_url, local_side(self.files.root_url))
+
+    @property
+    def status(self) -> Status:
+        """What the present run, or else the last one of this object, has done so far."""
+        return self._operations.status
+
+    @property
+    def metrics_port(self) -> int | None:
+        """Where metrics are served during a run, if they are."""
+        return self._operations.port
+
+    def prepare(
+        self,
+        *,
+        session: Callable[[], SparkSession] | None = None,
+        units: int | None = None,
+        metrics_port: int | None = None,
+        metadata_url: str | None = None,
+    ) -> None:
+        """For the next runs: how to start Spark if no session was given, units, where to serve metrics (0: any port) and, with
+        `metadata_url`, in which metadata store the vnode mapping is shared."""
+        self._new_session = session if session is not None else self._new_session
+        self._units = units if units is not None else self._units
+        self._metadata_url = metadata_url
+        self._metrics_port = metrics_port
 
     @property
     def spark(self) -> SparkSession:
         """The session that it runs in."""
         if self._session is None:
-            self._session = build_session()
+            self._session = self._new_session()
         return self._session
 
     @property
@@ -102,9 +142,21 @@ class Pipeline:
     ) -> None:
         """Until `request_stop`, or with `once` until all is read that was there. `on_start` is told the mapping that it begins with.
 
-        Raises DriverFencedError when another driver has taken the pipeline over, and whatever an epoch failed with: running it again
-        goes on behind the last committed epoch.
+        Raises PipelineRunningError while another process of this machine runs it, DriverFencedError when another driver has taken the
+        pipeline over, and whatever an epoch failed with: running it again goes on behind the last committed epoch.
         """
+        self._operations = Operations(self.place, self._clock, metrics_port=self._metrics_port)
+        with self._operations, ExitStack() as stack:
+            self._run(stack, once, on_epoch, on_start)
+
+    def _run(
+        self,
+        stack: ExitStack,
+        once: bool,
+        on_epoch: Callable[[EpochReport], None] | None,
+        on_start: Callable[[VnodeMapping], None] | None,
+    ) -> None:
+        operations = self._operations
         units = self._units if self._units is not None else self.spark.sparkContext.defaultParallelism
         catalog = _applied(_catalog(ManifestStore(self.files, self._clock).latest()), self._statements)
         types = SparkTypes(self.spark)
@@ -119,7 +171,7 @@ class Pipeline:
             program,
             TopicSources(self.name),
             name=self.name,
-            on_epoch=on_epoch,
+            on_epoch=lambda report: self._told(report, on_epoch),
             trigger_s=self._trigger_s,
         )
         try:
@@ -130,13 +182,28 @@ class Pipeline:
             wanted = self._wanted_units(catalog)
             if wanted is not None:
                 driver.rescale(wanted)
+            mapping = VnodeMapping.from_json(claimed.mapping)
+            lag = Lag(program.sources)
+            stack.callback(lag.close)
+            operations.attach(self, mapping, lambda: lag.measure(driver.manifest.sources))
+            if self._metadata_url is not None:
+                self._shared = stack.enter_context(
+                    SharedMapping(self._metadata_url, self.name, self._clock, mapping, self.rescale)
+                )
             if on_start is not None:
-                on_start(VnodeMapping.from_json(claimed.mapping))
+                on_start(mapping)
             driver.run(once=once)
         finally:
-            self._driver = None
+            self._driver = self._shared = None
             self._stop = False
             driver.close()
+
+    def _told(self, report: EpochReport, on_epoch: Callable[[EpochReport], None] | None) -> None:
+        self._operations.on_epoch(report)
+        if report.vnodes_moved and self._shared is not None and self._driver is not None:
+            self._shared.took_effect(VnodeMapping.from_json(self._driver.manifest.mapping))
+        if on_epoch is not None:
+            on_epoch(report)
 
     def request_stop(self) -> None:
         """After the epoch that is running, if any. From any thread."""

@@ -86,7 +86,8 @@ class TopicSources:
         for name, source in sources.items():
             options = {"startingOffsets": json.dumps(start[name]) if start[name] else "earliest"}
             reader = spark.readStream.format("magnetar").schema(schema)
-            frame = reader.options(**self._reading(source), **options).load()
+            held = {"heldBySubscription": self._subscription(source)}
+            frame = reader.options(**self._reading(source), **options, **held).load()
             frames.append(frame.withColumn(SOURCE, F.lit(name)) if len(sources) > 1 else frame)
         return reduce(lambda left, right: left.unionByName(right), frames)
 
@@ -102,15 +103,17 @@ class TopicSources:
 
     def acknowledge(self, source: CreateSource, positions: Positions) -> None:
         if source.name not in self._acknowledgers:
-            options = self._options(source)
-            name = options.subscription or f"magnetar-{self._pipeline}-{source.name}"
-            self._acknowledgers[source.name] = Acknowledger(options.connection, name)
+            connection = self._options(source).connection
+            self._acknowledgers[source.name] = Acknowledger(connection, self._subscription(source))
         self._acknowledgers[source.name].acknowledge(from_document(positions))
 
     def close(self) -> None:
         for acknowledger in self._acknowledgers.values():
             acknowledger.close()
         self._acknowledgers.clear()
+
+    def _subscription(self, source: CreateSource) -> str:
+        return self._options(source).subscription or f"magnetar-{self._pipeline}-{source.name}"
 
     def _options(self, source: CreateSource) -> ReadOptions:
         return read_options(reader_options(source))

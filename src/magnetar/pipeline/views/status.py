@@ -94,7 +94,8 @@ class Meter:
         status.epochs += 1
         status.rows += report.rows_in
         status.epoch_s, status.phases_s = total_s, dict(report.duration_s)
-        status.lag_messages = report.lag_messages
+        if report.lag_messages is not None:
+            status.lag_messages = report.lag_messages
         for name, changes in report.rows_changed.items():
             before = status.views.get(name, {"changes": 0})
             status.views[name] = {"changes": before["changes"] + changes, "last": changes}

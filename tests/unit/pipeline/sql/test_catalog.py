@@ -81,3 +81,24 @@ def test_a_sink_does_not_read_from_a_sink() -> None:
     assert isinstance(statement, CreateSink)
     with pytest.raises(CatalogError, match="a source or a view"):
         run(TEXT).create(statement)
+
+
+def test_a_broker_that_moved_makes_no_other_source() -> None:
+    def source(**options: str) -> CreateSource:
+        given = {
+            "connector": "pulsar",
+            "topic": "t",
+            **{name.replace("_", "."): value for name, value in options.items()},
+        }
+        text = ", ".join(f"{name} = '{value}'" for name, value in given.items())
+        statement = parse_one(f"CREATE SOURCE s (k VARCHAR) WITH ({text}) FORMAT PLAIN ENCODE JSON")
+        assert isinstance(statement, CreateSource)
+        return statement
+
+    catalog = Catalog().create(source(service_url="pulsar://a:1", admin_url="http://a:2"))
+    moved = catalog.create(source(service_url="pulsar://b:1"))
+    found = moved.find("s").statement
+    assert isinstance(found, CreateSource)
+    assert dict(found.options)["service.url"] == "pulsar://b:1"
+    with pytest.raises(CatalogError, match="is another one"):
+        moved.create(source(service_url="pulsar://b:1", startingOffsets="earliest"))
