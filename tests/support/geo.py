@@ -68,7 +68,9 @@ class Region:
     def replicate(self, *clusters: str, namespace: str = NAMESPACE) -> None:
         """The namespace's clusters from now on; the namespace is made when it is missing."""
         names = sorted({self.name, *clusters})
-        self.admin("POST", f"tenants/{namespace.split('/')[0]}", {"adminRoles": [], "allowedClusters": names})
+        tenant = f"tenants/{namespace.split('/')[0]}"
+        allowed = {*names, *self.admin("GET", tenant)["allowedClusters"]}
+        self.admin("POST", tenant, {"adminRoles": [], "allowedClusters": sorted(allowed)})
         self.admin("PUT", f"namespaces/{namespace}", expected=(204, 409))
         self.admin("POST", f"namespaces/{namespace}/replication", names)
 

@@ -9,6 +9,7 @@ from magnetar.base.listen_settings import ListenSettings, is_loopback
 from magnetar.base.load_balance_settings import LoadBalanceSettings
 from magnetar.base.policy_config import PolicySettings
 from magnetar.base.replicated_subscription_settings import ReplicatedSubscriptionSettings
+from magnetar.base.replication_settings import ReplicationSettings
 from magnetar.base.security_settings import SecuritySettings
 from magnetar.base.settings import setting
 from magnetar.base.transaction_settings import TransactionSettings
@@ -34,6 +35,7 @@ class BrokerSettings(
     PolicySettings,
     SecuritySettings,
     TransactionSettings,
+    ReplicationSettings,
     ReplicatedSubscriptionSettings,
 ):
     """A part of the configuration of `magnetar standalone` and `magnetar broker`."""

@@ -65,6 +65,7 @@ def server_options(function: F) -> F:
 @click.option("--data-dir", type=click.Path(path_type=Path), help="Directory of all data.  [default: magnetar-data]")
 @click.option("--port", type=click.IntRange(0, 65535), help="Binary protocol; 0 = any free.  [default: 6650]")
 @click.option("--http-port", type=click.IntRange(0, 65535), help="Admin API; 0 = any free.  [default: 8080]")
+@click.option("--cluster-name", help="Name of this cluster, by which others know it.  [default: standalone]")
 @server_options
 @click.pass_context
 def standalone_command(

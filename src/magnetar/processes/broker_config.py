@@ -11,6 +11,7 @@ from magnetar.base.security_settings import names_of
 from magnetar.broker.config import (
     BrokerConfig,
     ReplicatedSubscriptionsConfig,
+    ReplicationConfig,
     SecurityConfig,
     TlsConfig,
     TransactionConfig,
@@ -93,6 +94,35 @@ def replicated_subscriptions_config(config: BrokerSettings) -> ReplicatedSubscri
     )
 
 
+def replication_config(config: BrokerSettings) -> ReplicationConfig:
+    return ReplicationConfig(
+        queue_max=config.replication_producer_queue_size,
+        start_at_earliest=config.replication_start_at == "earliest",
+        create_topics=config.create_topic_to_remote_cluster_for_replication,
+        dispatch_rate_messages=config.dispatch_throttling_rate_per_replicator_in_msg,
+        dispatch_rate_bytes=config.dispatch_throttling_rate_per_replicator_in_byte,
+        authentication_plugin=config.broker_client_authentication_plugin,
+        authentication_parameters=config.broker_client_authentication_parameters,
+        tls_enabled=config.broker_client_tls_enabled,
+        trust_certs_file=config.broker_client_trust_certs_file_path,
+        verify_hostname=config.tls_hostname_verification_enabled,
+    )
+
+
+def managed_ledger_config(config: BrokerSettings) -> ManagedLedgerConfig:
+    return ManagedLedgerConfig(
+        ensemble_size=config.managed_ledger_ensemble_size,
+        write_quorum=config.managed_ledger_write_quorum,
+        ack_quorum=config.managed_ledger_ack_quorum,
+        max_entries_per_ledger=config.managed_ledger_max_entries_per_ledger,
+        max_size_per_ledger_bytes=config.managed_ledger_max_size_per_ledger_mb * _MIB,
+        min_rollover_age_ms=config.managed_ledger_min_rollover_minutes * _MINUTE_MS,
+        max_rollover_age_ms=config.managed_ledger_max_rollover_minutes * _MINUTE_MS,
+        cursor_ledger_max_entries=config.managed_ledger_cursor_max_entries_per_ledger,
+        cursor_ledger_max_age_ms=config.managed_ledger_cursor_rollover_s * 1000,
+    )
+
+
 def broker_config(config: BrokerSettings, listeners: Listeners) -> BrokerConfig:
     """The broker's view of the configuration, with the ports that are really bound."""
     broker = BrokerConfig(
@@ -148,19 +178,10 @@ def broker_config(config: BrokerSettings, listeners: Listeners) -> BrokerConfig:
         compaction_retain_null_key=config.compaction_retain_null_key,
         load_balance=load_balance_config(config),
         transactions=transaction_config(config),
+        replication=replication_config(config),
         replicated_subscriptions=replicated_subscriptions_config(config),
         entry_cache_bytes=config.managed_ledger_cache_size_mb * _MIB,
-        managed_ledger=ManagedLedgerConfig(
-            ensemble_size=config.managed_ledger_ensemble_size,
-            write_quorum=config.managed_ledger_write_quorum,
-            ack_quorum=config.managed_ledger_ack_quorum,
-            max_entries_per_ledger=config.managed_ledger_max_entries_per_ledger,
-            max_size_per_ledger_bytes=config.managed_ledger_max_size_per_ledger_mb * _MIB,
-            min_rollover_age_ms=config.managed_ledger_min_rollover_minutes * _MINUTE_MS,
-            max_rollover_age_ms=config.managed_ledger_max_rollover_minutes * _MINUTE_MS,
-            cursor_ledger_max_entries=config.managed_ledger_cursor_max_entries_per_ledger,
-            cursor_ledger_max_age_ms=config.managed_ledger_cursor_rollover_s * 1000,
-        ),
+        managed_ledger=managed_ledger_config(config),
     )
     return with_policy_defaults(broker, config)
 

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 
 import pulsar
-import pytest
 
-from tests.support.geo import NAMESPACE, Region, nothing_more, read_all, receive, regions
+from tests.support.geo import NAMESPACE, Region, nothing_more, read_all, receive
 from tests.support.waiting import wait_until
 
 EARLIEST = pulsar.InitialPosition.Earliest
-
-
-@pytest.fixture(scope="module")
-def mesh_of_three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Region]]:
-    with regions(tmp_path_factory.mktemp("mesh"), "a", "b", "c") as three:
-        yield three
 
 
 def test_a_message_published_in_one_cluster_is_consumed_in_the_other(mesh_of_three: list[Region]) -> None:

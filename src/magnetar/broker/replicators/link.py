@@ -26,6 +26,9 @@ from magnetar.managed_ledger.position import Position
 IN_FLIGHT_BYTES_MAX = 16 * 1024 * 1024
 """Sent and not acknowledged by one replicator: it reads no more until half of them are."""
 
+RATE_PAUSE_MIN_S = 0.01
+"""Shortest pause for the dispatch rate: a high one is kept by bursts instead of a timer for each message."""
+
 
 class _Sent(NamedTuple):
     position: Position
@@ -166,18 +169,19 @@ class Link:
                 self._waiting_for_room = True
                 producer.connection.when_writable(self._room)
             return
-        if self._held_back():
-            return
-        self._common.reading = True
-        self._cursor.read(min(room, ENTRIES_PER_DISPATCH_MAX), BYTES_PER_READ_MAX, self._read)
-
-    def _held_back(self) -> bool:
-        """Does the dispatch rate ask for a pause?"""
+        entries_max = min(room, ENTRIES_PER_DISPATCH_MAX)
+        bytes_max = BYTES_PER_READ_MAX
         meter = self._meter()
-        delay_s = meter.delay_s(self._clock.monotonic_s()) if meter is not None else 0.0
-        if delay_s > 0:
-            self._timer = self._scheduler.call_later(delay_s, self._due)
-        return delay_s > 0
+        if meter is not None:
+            now_s = self._clock.monotonic_s()
+            delay_s = meter.delay_s(now_s)
+            if delay_s > 0:
+                self._timer = self._scheduler.call_later(max(delay_s, RATE_PAUSE_MIN_S), self._due)
+                return
+            messages, size_bytes = meter.available(now_s)
+            entries_max, bytes_max = max(1, int(min(entries_max, messages))), max(1, int(min(bytes_max, size_bytes)))
+        self._common.reading = True
+        self._cursor.read(entries_max, bytes_max, self._read)
 
     def _due(self) -> None:
         self._timer = None

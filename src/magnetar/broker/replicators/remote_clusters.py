@@ -19,6 +19,7 @@ from magnetar.base.tasks import TaskScope
 from magnetar.broker.config import ReplicationConfig
 from magnetar.broker.dispatch.ports import Scheduler
 from magnetar.broker.replicators.errors import ClusterUnknownError
+from magnetar.client.admin_http import AdminCaller, AdminEndpoint
 from magnetar.client.client import Endpoint, RemoteClient
 from magnetar.client.credentials import Credentials, TlsTrust
 from magnetar.metadata import paths
@@ -38,13 +39,22 @@ class ClusterRecord:
 
     def endpoint(self, defaults: ReplicationConfig) -> Endpoint:
         """Raises ClusterUnknownError, ConfigError."""
-        record = self.document
-        tls = bool(record.get("brokerClientTlsEnabled", defaults.tls_enabled))
-        key = "brokerServiceUrlTls" if tls else "brokerServiceUrl"
-        url = record.get(key)
+        key = "brokerServiceUrlTls" if self._tls(defaults) else "brokerServiceUrl"
+        url = self.document.get(key)
         if not url:
             raise ClusterUnknownError(f"the record of cluster {self.name} has no {key}; set it with `clusters update`")
         return Endpoint(url, self.credentials(defaults), self.trust(defaults))
+
+    def admin_endpoint(self, defaults: ReplicationConfig) -> AdminEndpoint:
+        """Raises ClusterUnknownError, ConfigError."""
+        key = "serviceUrlTls" if self._tls(defaults) else "serviceUrl"
+        url = self.document.get(key)
+        if not url:
+            raise ClusterUnknownError(f"the record of cluster {self.name} has no {key}; set it with `clusters update`")
+        return AdminEndpoint(url, self.credentials(defaults), self.trust(defaults))
+
+    def _tls(self, defaults: ReplicationConfig) -> bool:
+        return bool(self.document.get("brokerClientTlsEnabled", defaults.tls_enabled))
 
     def credentials(self, defaults: ReplicationConfig) -> Credentials:
         plugin = self.document.get("authenticationPlugin")
@@ -122,6 +132,11 @@ class RemoteClusters:
             if changes == self._changes and cluster not in self._clients:
                 endpoint = record.endpoint(self.config)
                 self._clients[cluster] = RemoteClient(endpoint, self._network, CLIENT_VERSION)
+
+    async def admin(self, cluster: str) -> AdminCaller:
+        """For the few things that only an admin call can do there. Raises ClusterUnknownError, ConfigError, MetadataError."""
+        record = await self.record(cluster)
+        return AdminCaller(record.admin_endpoint(self.config), self._network)
 
     def _metadata_changed(self, path: str) -> None:
         prefix = paths.CLUSTERS_PATH + "/"

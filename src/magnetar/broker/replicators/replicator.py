@@ -15,9 +15,11 @@ from magnetar.broker.replicators import names
 from magnetar.broker.replicators.link import Common, Link
 from magnetar.broker.replicators.service import ReplicationService
 from magnetar.client.client import RemoteClient
+from magnetar.client.errors import RequestRefusedError
 from magnetar.client.producer import RemoteProducer
 from magnetar.managed_ledger.cursor import ManagedCursor
 from magnetar.managed_ledger.errors import CursorClosedError
+from magnetar.wire.pulsar.PulsarApi_pb2 import ServerError
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +110,7 @@ class Replicator:
     async def _connect_and_replicate(self) -> None:
         clusters, cursor = self._clusters, self.cursor
         client = await clusters.client(self.remote)
-        await self._service.prepare(client, self.topic)
+        await self._service.prepare(client, self.remote, self.topic)
         self._attention.clear()
         link = Link(
             cursor=cursor,
@@ -121,9 +123,7 @@ class Replicator:
             meter=lambda: self.meter,
             attention=self._attention.set,
         )
-        name = names.producer_name(clusters.local, self.remote)
-        about = {names.INSTANCE_METADATA: await clusters.instance()}
-        producer = await client.open_producer(str(self.topic), name, about, link.receipt, link.failed)
+        producer = await self._open_producer(client, link)
         if cursor.closed:
             raise CursorClosedError(f"cursor {cursor.name} is closed")
         self._set_connected(link, producer)
@@ -134,6 +134,18 @@ class Replicator:
             link.stop()
             self._set_disconnected(link)
             await _close(producer)
+
+    async def _open_producer(self, client: RemoteClient, link: Link) -> RemoteProducer:
+        clusters = self._clusters
+        name = names.producer_name(clusters.local, self.remote)
+        about = {names.INSTANCE_METADATA: await clusters.instance()}
+        try:
+            return await client.open_producer(str(self.topic), name, about, link.receipt, link.failed)
+        except RequestRefusedError as error:
+            if error.code != ServerError.TopicNotFound or not clusters.config.create_topics:
+                raise
+        await self._service.create(self.remote, self.topic)
+        return await client.open_producer(str(self.topic), name, about, link.receipt, link.failed)
 
     async def _attend(self, link: Link, client: RemoteClient) -> None:
         """Until the link fails. Raises its failure."""

@@ -16,12 +16,13 @@ from magnetar.broker.replicators.service import ReplicationService
 from magnetar.managed_ledger.cursor import ManagedCursor
 from magnetar.managed_ledger.ledger import ManagedLedger
 from magnetar.managed_ledger.position import EARLIEST, LATEST
+from magnetar.managed_ledger.read_gate import ReadGate
 
 logger = logging.getLogger(__name__)
 
 
 class ReplicatorSet:
-    """Changed live by `apply`. `opened` is called with each cursor before anything is read through it."""
+    """Changed live by `apply`."""
 
     def __init__(self, topic: TopicName, ledger: ManagedLedger, service: ReplicationService | None) -> None:
         """`service` None: topics are not replicated here."""
@@ -31,9 +32,19 @@ class ReplicatorSet:
         self._by_cluster: dict[str, Replicator] = {}
         self._lock = asyncio.Lock()
         self._closed = False
-        self.opened: Callable[[ManagedCursor], None] = lambda cursor: None
+        self._gate: Callable[[], ReadGate] | None = None
         self.connection_changed: Callable[[str, bool], None] = lambda cluster, connected: None
         """Called when the link to a cluster is made or lost."""
+
+    def read_through(self, gate: Callable[[], ReadGate]) -> None:
+        """From now on each cursor has a gate of its own: the topic takes part in transactions."""
+        self._gate = gate
+        for replicator in self._by_cluster.values():
+            replicator.cursor.gate = gate()
+
+    @property
+    def cursors(self) -> list[ManagedCursor]:
+        return [replicator.cursor for replicator in self._by_cluster.values()]
 
     @property
     def all(self) -> list[Replicator]:
@@ -79,7 +90,7 @@ class ReplicatorSet:
     async def _add(self, service: ReplicationService, cluster: str) -> None:
         initial = EARLIEST if service.clusters.config.start_at_earliest else LATEST
         cursor = await self._ledger.open_cursor(names.cursor_name(cluster), initial=initial)
-        self.opened(cursor)
+        cursor.gate = self._gate() if self._gate is not None else None
         replicator = Replicator(self._topic, cluster, cursor, service, self._connection_changed)
         self._by_cluster[cluster] = replicator
         self._ledger.add_append_listener(replicator.wake)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote
 
 from magnetar.broker.naming import SYSTEM_NAMESPACE, TopicName
 from magnetar.broker.replicators.errors import TopicMismatchError
@@ -11,7 +14,13 @@ from magnetar.broker.replicators.remote_clusters import RemoteClusters
 from magnetar.broker.schemas.registry import SchemaRegistry
 from magnetar.broker.schemas.types import SchemaId, unpack_version
 from magnetar.client.client import RemoteClient
+from magnetar.client.errors import RequestRefusedError
 from magnetar.wire.pulsar.client_commands import SchemaDefinition
+
+logger = logging.getLogger(__name__)
+
+_EXISTS: Final = (409, 412)
+"""What servers answer about a topic that is there already."""
 
 SYSTEM_TOPIC_PREFIX = "__"
 """Topics of the server's own: each cluster keeps its own."""
@@ -38,10 +47,42 @@ class ReplicationService:
             return None
         return SchemaDefinition(int(stored.schema.type), stored.schema.data, stored.schema.properties)
 
-    async def prepare(self, client: RemoteClient, topic: TopicName) -> None:
-        """The topic can be published to there. Raises ClientError."""
+    async def prepare(self, client: RemoteClient, cluster: str, topic: TopicName) -> None:
+        """What the other cluster cannot know by itself: that the topic has partitions, and how many. Raises ClientError."""
         whole = topic.partitioned_name
         there = await client.partitions(str(whole))
         here = await self.partitions(whole)
         if not here and there:
-            raise TopicMismatchError(f"{whole} has no partitions here and {there} there; delete one of the two")
+            raise TopicMismatchError(f"{whole} has no partitions here and {there} in {cluster}; delete one of the two")
+        if there < here and self.clusters.config.create_topics:
+            await self._partition(client, cluster, whole, here)
+
+    async def _partition(self, client: RemoteClient, cluster: str, topic: TopicName, here: int) -> None:
+        admin = await self.clusters.admin(cluster)
+        path = f"{_admin_path(topic)}/partitions"
+        try:
+            await admin.call("PUT", f"{path}?createLocalTopicOnly=true", here)
+        except RequestRefusedError as error:
+            if error.code not in _EXISTS:
+                raise
+            there = await client.partitions(str(topic))
+            if not there:
+                raise TopicMismatchError(
+                    f"{topic} has {here} partitions here and none in {cluster}; delete one of the two"
+                ) from None
+            if there < here:
+                await admin.call("POST", f"{path}?updateLocalTopicOnly=true", here)
+        logger.info("partitions made topic=%s cluster=%s partitions=%d", topic, cluster, here)
+
+    async def create(self, cluster: str, topic: TopicName) -> None:
+        """A topic that the other cluster does not make by itself. Raises ClientError."""
+        admin = await self.clusters.admin(cluster)
+        try:
+            await admin.call("PUT", _admin_path(topic))
+        except RequestRefusedError as error:
+            if error.code not in _EXISTS:
+                raise
+
+
+def _admin_path(topic: TopicName) -> str:
+    return f"{topic.domain}/{topic.tenant}/{topic.namespace}/{quote(topic.local_name, safe='')}"

@@ -88,8 +88,10 @@ class PersistentTopic:
         self.deduplication = TopicDeduplication(ledger, self.publishers, config)
         self.compaction = TopicCompaction(str(name), name.partition, ledger, surroundings.compaction)
         self.subscriptions = SubscriptionSet(str(name), ledger, surroundings, policies, self.compaction)
-        self.transactions = TopicTransactions(name, ledger, self.subscriptions, self.compaction, surroundings)
         self.replicators = ReplicatorSet(name, ledger, surroundings.replication)
+        self.transactions = TopicTransactions(
+            name, ledger, self.subscriptions, self.compaction, self.replicators, surroundings
+        )
         self.replicated_subscriptions = ReplicatedSubscriptions(
             str(name),
             ledger,

@@ -13,6 +13,7 @@ from magnetar.broker.compaction.topic_compaction import TopicCompaction
 from magnetar.broker.errors import NotAllowedError
 from magnetar.broker.namespaces.errors import PreconditionFailedError
 from magnetar.broker.naming import PENDING_ACKS_SUFFIX, TopicName
+from magnetar.broker.replicators.replicator_set import ReplicatorSet
 from magnetar.broker.subscriptions import transactional
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.publish import NO_ID, PublishOp, PublishOwner
@@ -64,6 +65,7 @@ class TopicTransactions:
         ledger: ManagedLedger,
         subscriptions: SubscriptionSet,
         compaction: TopicCompaction,
+        replicators: ReplicatorSet,
         around: Surroundings,
     ) -> None:
         self.buffer: TransactionBuffer | None = None
@@ -71,6 +73,7 @@ class TopicTransactions:
         self._ledger = ledger
         self._subscriptions = subscriptions
         self._compaction = compaction
+        self._replicators = replicators
         self._around = around
         self._preparing = asyncio.Lock()
 
@@ -99,6 +102,7 @@ class TopicTransactions:
         self._subscriptions.added = self._gate
         for subscription in self._subscriptions.all:
             self._gate(subscription)
+        self._replicators.read_through(lambda: SubscriptionGate(buffer))
         return buffer
 
     def _gate(self, subscription: Subscription) -> None:
@@ -107,8 +111,7 @@ class TopicTransactions:
 
     def _marked(self, position: Position, aborted: OpenTransaction | None) -> None:
         """A marker, and what an abort hides, is no backlog of anybody."""
-        for subscription in self._subscriptions.all:
-            cursor = subscription.cursor
+        for cursor in [*(subscription.cursor for subscription in self._subscriptions.all), *self._replicators.cursors]:
             cursor.acknowledge([position])
             for ledger_id, first, last in (aborted.runs or ()) if aborted is not None else ():
                 cursor.pass_over(Position(ledger_id, first), Position(ledger_id, last + 1))

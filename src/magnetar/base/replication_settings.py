@@ -1,0 +1,64 @@
+"""The settings of geo-replication, part of the server's configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from magnetar.base.settings import setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplicationSettings:
+    """Pulsar's keys; docs/geo-replication.md says what they mean. A cluster's record wins where it says something itself."""
+
+    replication_producer_queue_size: int = setting(
+        1000,
+        "replicationProducerQueueSize",
+        "Entries that a topic's replicator has sent to one cluster and that are not stored there yet; then it reads no more.",
+        minimum=1,
+    )
+    replication_start_at: str = setting(
+        "latest",
+        "replicationStartAt",
+        "What a cluster gets that is added to a topic's: earliest, all that the topic holds, or latest, what comes from then on.",
+        choices=("latest", "earliest"),
+    )
+    create_topic_to_remote_cluster_for_replication: bool = setting(
+        True,
+        "createTopicToRemoteClusterForReplication",
+        "Make topics and partitions in the other cluster where it does not do so by itself.",
+    )
+    dispatch_throttling_rate_per_replicator_in_msg: int = setting(
+        0,
+        "dispatchThrottlingRatePerReplicatorInMsg",
+        "Messages a second to one cluster, per topic; 0: no limit.",
+        minimum=0,
+    )
+    dispatch_throttling_rate_per_replicator_in_byte: int = setting(
+        0,
+        "dispatchThrottlingRatePerReplicatorInByte",
+        "Bytes a second to one cluster, per topic; 0: no limit.",
+        minimum=0,
+    )
+    broker_client_authentication_plugin: str = setting(
+        "",
+        "brokerClientAuthenticationPlugin",
+        "How this cluster proves to others who it is: token, basic, tls, or Pulsar's class names of these.",
+    )
+    broker_client_authentication_parameters: str = setting(
+        "",
+        "brokerClientAuthenticationParameters",
+        "The credential: token:..., file:///path of a token, or JSON with the plugin's parameters.",
+        secret=True,
+    )
+    broker_client_tls_enabled: bool = setting(
+        False, "brokerClientTlsEnabled", "Use the TLS addresses of other clusters' records."
+    )
+    broker_client_trust_certs_file_path: str = setting(
+        "", "brokerClientTrustCertsFilePath", "Authorities of other clusters' certificates, PEM; empty: the system's."
+    )
+    tls_hostname_verification_enabled: bool = setting(
+        True,
+        "tlsHostnameVerificationEnabled",
+        "Another cluster's certificate must name the host that was connected to. Pulsar: false.",
+    )
