@@ -100,6 +100,22 @@ def test_brokers(shell: Shell, server: Server) -> None:
     assert said(shell, "brokers", "get-internal-config")["ledgersRootPath"] == "/ledgers"
 
 
+def test_load_balance_is_shown(shell: Shell, server: Server) -> None:
+    broker = server.admin_url.removeprefix("http://")
+    assert said(shell, "loadbalance", "leader")["brokerId"] == broker
+    (row,) = said(shell, "loadbalance", "brokers")
+    assert (row["broker"], row["leader"]) == (broker, True)
+    plan = said(shell, "loadbalance", "plan")
+    assert (plan["leader"], plan["moves"], plan["splits"]) == (broker, [], [])
+    assert shell.run("loadbalance", "plan").startswith(
+        "nothing to do: the most loaded broker is at 1.00 times the mean"
+    )
+    simulated = json.loads(
+        shell.run("loadbalance", "simulate", "--brokers", "8", "--topics", "500", "--steps", "8", "--json")
+    )
+    assert set(simulated["placements"]) == {"load manager", "random", "modulo", "consistent hash"}
+
+
 def test_topics_are_inspected(shell: Shell) -> None:
     shell.run("topics", "create", "seen", "-m", "a=1")
     shell.run("topics", "update-properties", "seen", "-p", "b=2")

@@ -22,8 +22,9 @@ from magnetar.metadata.store import MUST_NOT_EXIST, RESYNC, MetadataStore
 BUNDLES_MAX = 4096
 """More for one namespace are refused: every one is a node in the metadata store."""
 
-REGISTERED_AT_ONCE = 500
-"""Partitions of a topic that are written together; the others wait."""
+REGISTERED_AT_ONCE = 100
+"""Topics that are being written, of all callers: one commit takes them together, and what else has to be written does not wait
+behind thousands of them. The others wait here."""
 
 NAMES_PER_TURN = 2_000
 """Of a long list; then other connections get their turn."""
@@ -42,6 +43,7 @@ class NamespaceRegistry:
         self._boundaries: dict[NamespaceName, list[str]] = {}
         self._changes = 0
         self._boundary_changes = 0
+        self._registering = asyncio.Semaphore(REGISTERED_AT_ONCE)
         self._unwatch = metadata.watch(self._changed)
 
     def close(self) -> None:
@@ -290,17 +292,18 @@ class NamespaceRegistry:
         if not topic.persistent:
             return
         count = await self.partitions(topic)
-        for first in range(0, count, REGISTERED_AT_ONCE):
-            indices = range(first, min(first + REGISTERED_AT_ONCE, count))
+        for first in range(0, count, 2 * REGISTERED_AT_ONCE):  # as many tasks at most for one caller
+            indices = range(first, min(first + 2 * REGISTERED_AT_ONCE, count))
             await asyncio.gather(*(self.register(topic.partition_name(index)) for index in indices))
 
     async def register(self, topic: TopicName) -> bool:
         """Let a persistent topic exist: its first client loads it. False: it is there already."""
         path = paths.managed_ledger_path(topic.tenant, topic.namespace, topic.domain, topic.local_name)
-        try:
-            await self._metadata.put(path, b"", MUST_NOT_EXIST)
-        except BadVersionError:
-            return False
+        async with self._registering:
+            try:
+                await self._metadata.put(path, b"", MUST_NOT_EXIST)
+            except BadVersionError:
+                return False
         return True
 
     async def delete_partitioned(self, topic: TopicName) -> None:
