@@ -118,6 +118,10 @@ class Site:
     def stop(self) -> None:
         self._stack.close()
 
+    def log_tail(self) -> str:
+        """What the servers said last."""
+        return "\n".join(f"{path.name}: {path.read_text()[-3000:]}" for path in self._folder.rglob("*.log"))
+
     @property
     def memory_mib(self) -> float:
         """Resident memory of the broker's process."""
@@ -232,6 +236,9 @@ def main() -> None:
         try:
             rows.append({"metadata": arguments.metadata, **measure(where, count, random.Random(count))})
             print(f"{count} topics: {rows[-1]}", file=sys.stderr)
+        except BaseException:
+            print(where.log_tail(), file=sys.stderr)
+            raise
         finally:
             where.stop()
             shutil.rmtree(folder, ignore_errors=True)

@@ -11,6 +11,7 @@ from magnetar.broker.namespaces.records import BrokerAddress, BundleName, owner_
 from magnetar.broker.naming import NamespaceName
 from magnetar.metadata import paths
 from magnetar.metadata.memory import MemoryMetadataStore
+from magnetar.metadata.store import Node
 
 SPACE = NamespaceName("public", "default")
 
@@ -67,3 +68,25 @@ def test_owner_records_are_pulsars_and_say_who_follows() -> None:
     assert (leaving.leaving, leaving.successor, leaving.broker_id) == (True, "host:8081", "host:8080")
     assert parse_owner(b'{"nativeUrl":"pulsar://a:1","httpUrl":"http://a:2","disabled":false}', 1).broker_id == "a:2"
     assert parse_owner(b"nonsense", 1).broker_id == ""
+
+
+async def test_a_load_report_has_one_node_read_again_not_all() -> None:
+    class Counting(MemoryMetadataStore):
+        reads = 0
+
+        async def get(self, path: str) -> Node | None:
+            self.reads += 1
+            return await super().get(path)
+
+    store = Counting()
+    brokers = BrokerDirectory(store)
+    registrations = [Registration(store, address(number)) for number in range(20)]
+    for registration in registrations:
+        await registration.register()
+    assert len(await brokers.live()) == 20
+    store.reads = 0
+    await registrations[3].report({"cpu": {}})
+    assert len(await brokers.live()) == 20
+    assert store.reads == 1
+    await registrations[3].withdraw()
+    assert "host:8083" not in await brokers.live()

@@ -23,7 +23,10 @@ class BrokerDirectory:
 
     def __init__(self, metadata: MetadataStore) -> None:
         self._metadata = metadata
-        self._addresses: dict[str, BrokerAddress] | None = None
+        self._addresses: dict[str, BrokerAddress] = {}
+        self._stale: dict[str, int] = {}
+        """Nodes that have to be read again, each with the number of its last change: every load report is one."""
+        self._all_stale = True
         self._changes = 0
         self._unwatch = metadata.watch(self._changed, paths.BROKERS_PATH)
 
@@ -31,9 +34,12 @@ class BrokerDirectory:
         self._unwatch()
 
     def _changed(self, path: str) -> None:
-        if path == RESYNC or path.startswith(paths.BROKERS_PATH):
-            self._changes += 1
-            self._addresses = None
+        self._changes += 1
+        parent, _, name = path.rpartition("/")
+        if parent == paths.BROKERS_PATH:
+            self._stale[name] = self._changes
+        elif path == RESYNC:
+            self._all_stale = True
 
     async def live(self) -> list[str]:
         """Ids, sorted."""
@@ -43,15 +49,22 @@ class BrokerDirectory:
         return (await self._all()).get(broker_id)
 
     async def _all(self) -> dict[str, BrokerAddress]:
-        while self._addresses is None:
+        while self._all_stale:
             changes = self._changes
-            found: dict[str, BrokerAddress] = {}
-            for broker_id in await self._metadata.children(paths.BROKERS_PATH):
-                node = await self._metadata.get(paths.broker_path(broker_id))
-                if node is not None:
-                    found[broker_id] = parse_broker(node.value)
+            names = await self._metadata.children(paths.BROKERS_PATH)
             if changes == self._changes:  # else what was read may be of before the change
-                self._addresses = found
+                self._stale.update(dict.fromkeys([*self._addresses, *names], changes))
+                self._all_stale = False
+        while self._stale:
+            name, change = next(iter(self._stale.items()))
+            node = await self._metadata.get(paths.broker_path(name))
+            if self._stale.get(name) != change:
+                continue  # it has changed once more, or somebody else has read it
+            del self._stale[name]
+            if node is None:
+                self._addresses.pop(name, None)
+            else:
+                self._addresses[name] = parse_broker(node.value)
         return self._addresses
 
 
