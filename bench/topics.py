@@ -110,7 +110,12 @@ class Site:
             self.port, self.http_port, self._pid = server.port, server.http_port, server.pid
             return
         cluster = self._stack.enter_context(
-            ClusterProcesses(folder / "c", bookies=2, brokers=1, zookeeper=metadata == "zookeeper")
+            ClusterProcesses(
+                folder / "c",
+                bookies=2,
+                zookeeper=metadata == "zookeeper",
+                settings=["broker.metadataStoreSessionTimeoutMillis=10000"],  # a busy machine is not a lost session
+            )
         )
         self.port, self.http_port = (int(url.rsplit(":", 1)[1]) for url in (cluster.service_url, cluster.http_url))
         self._pid = next(each.pid for each in cluster.status().values() if each.role == "broker")

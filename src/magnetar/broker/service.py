@@ -131,7 +131,7 @@ class Broker:
         self.moves = self._bundle_moves()
         await self.namespaces.create_defaults()
         await self.cluster.leadership.__aenter__()
-        self._unwatch = self.metadata.watch(self._metadata_changed)
+        self._unwatch = self.metadata.watch(self._metadata_changed, paths.ADMIN_PATH)
         self.context = BrokerContext(
             config=self.config,
             clock=self.clock,

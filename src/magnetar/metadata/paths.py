@@ -36,6 +36,9 @@ SHORT_LEDGER_ID_LIMIT: Final = 2**31 - 1
 LEDGER_ID_MAX: Final = 2**63 - 1
 
 # ---- Pulsar
+ADMIN_PATH: Final = "/admin"
+"""Clusters, policies, dynamic configuration: what administrators change. Brokers watch this, and not every ledger of everybody."""
+
 CLUSTERS_PATH: Final = "/admin/clusters"
 POLICIES_PATH: Final = "/admin/policies"
 LOCAL_POLICIES_PATH: Final = "/admin/local-policies"

@@ -68,6 +68,15 @@ async def test_bundles_asked_for_together_go_to_different_brokers() -> None:
     assert await placement.choose(SPACE, ranges[0]) == chosen[0], "asked again, the answer stays"
 
 
+async def test_a_bundle_with_a_quota_counts_before_it_was_ever_seen() -> None:
+    store, placement, _ = await site(2)
+    heavy = "0x00000000_0x00000001"
+    await store.put(paths.resource_quota_path("public", "default", heavy), b'{"msgRateIn": 500, "bandwidthIn": 9000}')
+    chosen = await placement.choose(SPACE, heavy)
+    view = await placement.view()
+    assert view.placed == {f"{SPACE}/{heavy}": (chosen, BundleLoad(500.0, 0.0, 9000.0))}
+
+
 async def test_a_view_has_owners_where_reports_are_late() -> None:
     store, placement, (first, second) = await site(2)
     for number, half in enumerate(HALVES):

@@ -210,6 +210,16 @@ def read_bundle(document: Any) -> BundleLoad:
     )
 
 
+def read_quota(document: Mapping[str, Any]) -> BundleLoad:
+    """Pulsar's `ResourceQuota`: what a bundle is expected to do."""
+    return BundleLoad(
+        _number(document, "msgRateIn"),
+        _number(document, "msgRateOut"),
+        _number(document, "bandwidthIn"),
+        _number(document, "bandwidthOut"),
+    )
+
+
 def _usage(usage: Usage) -> dict[str, float]:
     return {"usage": usage.usage, "limit": usage.limit}
 

@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from magnetar.broker.load_balance.isolation import Isolation, read_policies
-from magnetar.broker.load_balance.load_report import BrokerLoad, BundleLoad, read_report
+from magnetar.broker.load_balance.load_report import BrokerLoad, BundleLoad, read_quota, read_report
 from magnetar.broker.load_balance.view import ClusterView, namespace_of
 from magnetar.broker.namespaces.brokers import BrokerDirectory
 from magnetar.broker.namespaces.errors import NamespaceNotFoundError
 from magnetar.broker.namespaces.owners import OwnerIndex
+from magnetar.broker.namespaces.records import BundleName
 from magnetar.broker.namespaces.registry import NamespaceRegistry
 from magnetar.broker.naming import NamespaceName
 from magnetar.metadata import paths
@@ -79,6 +80,15 @@ class ClusterReader:
     def expected(self, bundle: str) -> BundleLoad:
         """The load of a bundle that nobody reports; nothing of one that was never seen."""
         return self._last.get(bundle, BundleLoad())
+
+    async def expect(self, bundle: BundleName) -> None:
+        """Of a bundle that was never seen its resource quota is expected, if it has one of its own."""
+        if str(bundle) in self._last:
+            return
+        space = bundle.namespace
+        node = await self._metadata.get(paths.resource_quota_path(space.tenant, space.namespace, bundle.range))
+        if node is not None:
+            self._last[str(bundle)] = read_quota(_document(node.value))
 
     async def bundle_counts(self, view: ClusterView) -> dict[str, int]:
         """Bundles by namespace, of those that somebody has."""

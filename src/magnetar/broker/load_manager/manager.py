@@ -64,6 +64,7 @@ class LoadPlacement:
 
     async def _choose(self, namespace: NamespaceName, bundle: str, excluded: Collection[str]) -> str | None:
         name = f"{namespace}/{bundle}"
+        await self.reader.expect(BundleName(namespace, bundle))
         view = await self.view(namespace)
         before = view.placed.get(name)
         if before is not None and before[0] in view.brokers and before[0] not in excluded:

@@ -44,7 +44,7 @@ class NamespaceRegistry:
         self._changes = 0
         self._boundary_changes = 0
         self._registering = asyncio.Semaphore(REGISTERED_AT_ONCE)
-        self._unwatch = metadata.watch(self._changed)
+        self._unwatch = metadata.watch(self._changed, paths.ADMIN_PATH)
 
     def close(self) -> None:
         self._unwatch()

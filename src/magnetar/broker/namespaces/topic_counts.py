@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from magnetar.broker.naming import PENDING_ACKS_SUFFIX, NamespaceName, is_transaction_log
 from magnetar.metadata import paths
 from magnetar.metadata.store import RESYNC, MetadataStore
@@ -11,20 +13,27 @@ SYSTEM_TOPIC_PREFIX = "__"
 
 
 class TopicCounts:
-    """The store counts the nodes; which of them are the server's own is listed once and again when one comes or goes."""
+    """The store counts the nodes; which of them are the server's own is listed once and again when one comes or goes.
+
+    A namespace is watched from the first time that it is asked about: brokers without a limit hear of no topic that is created.
+    """
 
     def __init__(self, metadata: MetadataStore) -> None:
         self._metadata = metadata
         self._own: dict[NamespaceName, int] = {}
+        self._watches: dict[NamespaceName, Callable[[], None]] = {}
         self._changes = 0
-        self._unwatch = metadata.watch(self._changed, paths.MANAGED_LEDGERS_PATH)
 
     def close(self) -> None:
-        self._unwatch()
+        for end in self._watches.values():
+            end()
+        self._watches.clear()
 
     async def stored(self, name: NamespaceName) -> int:
         """Persistent topics, partitions separately, without those of the server."""
         parent = paths.managed_ledgers_path(name.tenant, name.namespace, "persistent")
+        if name not in self._watches:
+            self._watches[name] = self._metadata.watch(lambda path: self._changed(name, path), parent)
         while name not in self._own:
             changes = self._changes
             names = await self._metadata.children(parent)
@@ -32,16 +41,11 @@ class TopicCounts:
                 self._own[name] = sum(_belongs_to_server(name, each) for each in names)
         return await self._metadata.children_count(parent) - self._own[name]
 
-    def _changed(self, path: str) -> None:
+    def _changed(self, name: NamespaceName, path: str) -> None:
         # Called for every new ledger of every topic: the common case is decided by two searches in a short text.
-        if path == RESYNC:
+        if path == RESYNC or f"/{SYSTEM_TOPIC_PREFIX}" in path or path.endswith(PENDING_ACKS_SUFFIX):
             self._changes += 1
-            self._own.clear()
-        elif f"/{SYSTEM_TOPIC_PREFIX}" in path or path.endswith(PENDING_ACKS_SUFFIX):
-            parts = path.removeprefix(paths.MANAGED_LEDGERS_PATH + "/").split("/")
-            if len(parts) > 1:
-                self._changes += 1
-                self._own.pop(NamespaceName(parts[0], parts[1]), None)
+            self._own.pop(name, None)
 
 
 def _belongs_to_server(namespace: NamespaceName, encoded: str) -> bool:

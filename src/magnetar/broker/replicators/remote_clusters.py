@@ -97,7 +97,7 @@ class RemoteClusters:
         self._instance = ""
         self._changes = 0
         self._changed = asyncio.Event()
-        self._unwatch = metadata.watch(self._metadata_changed)
+        self._unwatch = metadata.watch(self._metadata_changed, paths.ADMIN_PATH)
 
     async def instance(self) -> str:
         """Which metadata this cluster has: another one means that its logs begin anew. Made when it is missing."""
