@@ -67,7 +67,7 @@ class AdminRest:
         request = urllib.request.Request(f"{self._connection.admin_url}{path}", body, method=method)
         if body is not None:
             request.add_header("Content-Type", "application/json")
-        token = _token(self._connection)
+        token = token_of(self._connection)
         if token:
             request.add_header("Authorization", f"Bearer {token}")
         try:
@@ -90,7 +90,7 @@ def _parts(topic: str) -> Iterator[str]:
     yield from topic.removeprefix("persistent://").split("/", 2)
 
 
-def _token(connection: Connection) -> str | None:
+def token_of(connection: Connection) -> str | None:
     """What the plugin for tokens sends: `token:...`, `{"token": "..."}` or the bare token; a file's is read."""
     plugin, params = connection.auth_plugin or "", connection.auth_params or ""
     if "token" not in plugin.lower() or not params:

@@ -1,11 +1,10 @@
-"""Messages as columns: the schema that `load()` shows, and Arrow batches out of messages."""
+"""Messages as columns: the schema that `load()` shows, and Arrow batches out of entries."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Final
 
-import pulsar
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
@@ -20,37 +19,74 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from magnetar.pipeline.connect.entries import Entry
 from magnetar.pipeline.connect.errors import OptionError
+from magnetar.wire.pulsar.PulsarApi_pb2 import MessageIdData
 
 MICROS_PER_MILLI: Final = 1000
-Getter = Callable[[pulsar.Message], Any]
+Getter = Callable[[str, Entry], list[Any]]
+"""(topic partition, entry) -> a value for each of the entry's messages."""
 
 
-def _key(message: pulsar.Message) -> str | None:
-    return message.partition_key() or None
+def _value(_topic: str, entry: Entry) -> list[Any]:
+    return [None if single.null_value else value for _, single, value in entry.messages]
 
 
-def _value(message: pulsar.Message) -> bytes | None:
-    return None if message.has_null_value() else message.data()
+def _key(_topic: str, entry: Entry) -> list[Any]:
+    return [single.partition_key or None for _, single, _ in entry.messages]
 
 
-def _event_time(message: pulsar.Message) -> int | None:
-    return message.event_timestamp() * MICROS_PER_MILLI or None
+def _event_time(_topic: str, entry: Entry) -> list[Any]:
+    return [single.event_time * MICROS_PER_MILLI or None for _, single, _ in entry.messages]
+
+
+def _properties(_topic: str, entry: Entry) -> list[Any]:
+    return [[(each.key, each.value) for each in single.properties] for _, single, _ in entry.messages]
+
+
+def _batch_index(_topic: str, entry: Entry) -> list[Any]:
+    return [index for index, _, _ in entry.messages]
+
+
+def _message_id(topic: str, entry: Entry) -> list[Any]:
+    """As the official clients serialize it."""
+    found = MessageIdData(ledgerId=entry.ledger, entryId=entry.entry)
+    partition = partition_of(topic)
+    if partition >= 0:
+        found.partition = partition
+    if not entry.batch_size:
+        return [found.SerializeToString()] * len(entry.messages)
+    found.batch_size = entry.batch_size
+    ids = []
+    for index, _, _ in entry.messages:
+        found.batch_index = index
+        ids.append(found.SerializeToString())
+    return ids
+
+
+def _same(of: Callable[[str, Entry], Any]) -> Getter:
+    """One value for all messages of an entry."""
+    return lambda topic, entry: [of(topic, entry)] * len(entry.messages)
 
 
 METADATA: Final[dict[str, tuple[DataType, Getter]]] = {
     "__key": (StringType(), _key),
-    "__topic": (StringType(), lambda message: message.topic_name()),
-    "__messageId": (BinaryType(), lambda message: message.message_id().serialize()),
-    "__publishTime": (TimestampType(), lambda message: message.publish_timestamp() * MICROS_PER_MILLI),
+    "__topic": (StringType(), _same(lambda topic, _: topic)),
+    "__messageId": (BinaryType(), _message_id),
+    "__publishTime": (TimestampType(), _same(lambda _, entry: entry.publish_time_ms * MICROS_PER_MILLI)),
     "__eventTime": (TimestampType(), _event_time),
-    "__messageProperties": (MapType(StringType(), StringType()), lambda message: message.properties()),
-    "__partition": (IntegerType(), lambda message: partition_of(message.topic_name())),
-    "__ledgerId": (LongType(), lambda message: message.message_id().ledger_id()),
-    "__entryId": (LongType(), lambda message: message.message_id().entry_id()),
-    "__batchIndex": (IntegerType(), lambda message: max(message.message_id().batch_index(), 0)),
+    "__messageProperties": (MapType(StringType(), StringType()), _properties),
+    "__partition": (IntegerType(), _same(lambda topic, _: partition_of(topic))),
+    "__ledgerId": (LongType(), _same(lambda _, entry: entry.ledger)),
+    "__entryId": (LongType(), _same(lambda _, entry: entry.entry)),
+    "__batchIndex": (IntegerType(), _batch_index),
 }
 """Behind the value or its fields, in this order. A key or event time that was not set is NULL."""
+
+HIDDEN: Final[dict[str, tuple[DataType, Getter]]] = {
+    "__schemaVersion": (BinaryType(), _same(lambda _, entry: entry.schema_version)),
+}
+"""Columns that there are for who asks for them by a schema of his own."""
 
 
 def partition_of(topic: str) -> int:
@@ -66,7 +102,7 @@ def full_schema(fields: list[StructField] | None = None) -> StructType:
 
 
 class Columns:
-    """Turns messages into record batches of a schema, which may be any choice of the columns in any order."""
+    """Turns entries into record batches of a schema, which may be any choice of the columns in any order."""
 
     __slots__ = ("_arrays", "_columns", "rows", "schema")
 
@@ -75,18 +111,18 @@ class Columns:
         self._columns = [_getter(field) for field in schema.fields]
         self._clear()
 
-    def add(self, message: pulsar.Message) -> None:
+    def add(self, topic: str, entry: Entry) -> None:
         for values, getter in zip(self._arrays, self._columns, strict=True):
-            values.append(getter(message))
-        self.rows += 1
+            values += getter(topic, entry)
+        self.rows += len(entry.messages)
 
     def batch(self) -> pa.RecordBatch:
         """What was added since the last one."""
-        arrays = [
-            pa.array([list(value.items()) for value in values] if pa.types.is_map(kind) else values, type=kind)
-            for values, kind in zip(self._arrays, self.schema.types, strict=True)
-        ]
+        arrays = [pa.array(values, type=kind) for values, kind in zip(self._arrays, self.schema.types, strict=True)]
+        rows = self.rows
         self._clear()
+        if not arrays:
+            return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _clear(self) -> None:
@@ -97,7 +133,7 @@ class Columns:
 def _getter(field: StructField) -> Getter:
     if field.name == "value" and isinstance(field.dataType, BinaryType):
         return _value
-    known = METADATA.get(field.name)
+    known = METADATA.get(field.name) or HIDDEN.get(field.name)
     if known is None or known[0] != field.dataType:
         wanted = f"its type is {known[0].simpleString()}" if known else f"there are value and {', '.join(METADATA)}"
         raise OptionError(f"the schema asks for a column {field.name} {field.dataType.simpleString()}; {wanted}")

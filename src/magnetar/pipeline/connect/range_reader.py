@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Iterator
 from typing import Final
 
-import pulsar
 import pyarrow as pa
 
-from magnetar.pipeline.connect.broker import id_position, open_reader, shared_client
 from magnetar.pipeline.connect.columns import Columns
+from magnetar.pipeline.connect.entries import ClientEntries, Entry, RawEntries, UnreadableEntryError, entries
 from magnetar.pipeline.connect.errors import DataLossError, ReadStalledError
 from magnetar.pipeline.connect.offsets import Position, Range
 from magnetar.pipeline.connect.options import ReadOptions
+from magnetar.pipeline.connect.raw_connection import is_supported
 
 BATCH_ROWS: Final = 5000
 """Rows of a record batch: between 1,000 and 10,000 Spark is fastest."""
 BATCH_BYTES: Final = 8 << 20
 """A batch is handed over once its values are that large, whatever its rows."""
-RECEIVER_QUEUE: Final = 5000
-POLL_MS: Final = 1000
-"""After so long without a message the broker is asked whether there is one at all."""
+POLL_S: Final = 1.0
+"""After so long without an entry the broker is asked whether there is one at all."""
 
 _frozen = False
 
@@ -30,9 +30,9 @@ def read_range(options: ReadOptions, part: Range, columns: Columns) -> Iterator[
     """Raises DataLossError when the range's last messages are gone, ReadStalledError when they do not come."""
     _freeze_once()
     size = 0
-    for message in messages(options, part):
-        columns.add(message)
-        size += len(message.data())
+    for entry in read_entries(options, part):
+        columns.add(part.topic, entry)
+        size += sum(len(value) for _, _, value in entry.messages)
         if columns.rows >= BATCH_ROWS or size >= BATCH_BYTES:
             yield columns.batch()
             size = 0
@@ -40,51 +40,61 @@ def read_range(options: ReadOptions, part: Range, columns: Columns) -> Iterator[
         yield columns.batch()
 
 
-def messages(options: ReadOptions, part: Range) -> Iterator[pulsar.Message]:
-    """The range's messages once each and in order, also when the client connects anew and delivers some again."""
-    reader = open_reader(shared_client(options.connection), part.topic, part.start, RECEIVER_QUEUE)
+def read_entries(options: ReadOptions, part: Range) -> Iterator[Entry]:
+    """The range's entries, less the messages of the first and last one outside of it; also over connections that break."""
+    raw = is_supported(options.connection)
+    source = entries(options.connection, part.topic, part.start, raw)
+    behind, waited_s = part.start, 0.0
     try:
-        behind = part.start
         while behind < part.end:
-            if _in_last_entry(behind, part.end) and not reader.has_message_available():
+            begun = time.monotonic()
+            try:
+                found = source.receive(POLL_S)
+            except UnreadableEntryError:
+                source.close()
+                source = entries(options.connection, part.topic, behind, raw=False)
+                continue
+            for entry in found:
+                if Position(entry.ledger, entry.entry) >= part.end:
+                    return
+                behind = _behind(entry)
+                inside = entry.within(part.start, part.end)
+                if inside.messages:
+                    yield inside
+                if behind >= part.end:
+                    return
+            waited_s = 0.0 if found else waited_s + time.monotonic() - begun
+            if not found and _ended(source, options, part, behind, waited_s):
                 return
-            message = _receive(reader, options, part, behind)
-            if message is None:
-                return
-            at = id_position(message.message_id())
-            if at >= part.end:
-                return
-            if at >= behind:
-                behind = at.after()
-                yield message
     finally:
-        reader.close()
+        source.close()
 
 
-def _in_last_entry(behind: Position, end: Position) -> bool:
-    """Whether the range's last message may have been read: only then does the end need the broker's word."""
-    return end.batch == 0 and behind.batch > 0 and behind.ledger == end.ledger and behind.entry == end.entry - 1
+def _behind(entry: Entry) -> Position:
+    """Behind what the entry is known to hold: the client hands a batch over message by message."""
+    last = entry.messages[-1][0] if entry.messages else 0
+    if last + 1 >= entry.batch_size:
+        return Position(entry.ledger, entry.entry + 1)
+    return Position(entry.ledger, entry.entry, last + 1)
 
 
-def _receive(reader: pulsar.Reader, options: ReadOptions, part: Range, behind: Position) -> pulsar.Message | None:
-    """The next message; None when the topic has no more and that is allowed."""
-    waited_ms = 0
-    while waited_ms < options.poll_timeout_ms:
-        wait_ms = min(POLL_MS, options.poll_timeout_ms - waited_ms)
-        try:
-            return reader.read_next(wait_ms)
-        except pulsar.Timeout:
-            waited_ms += wait_ms
-        if not reader.has_message_available():
-            if not options.fail_on_data_loss:
-                return None
-            raise DataLossError(
-                f"{part.topic}: the messages from {behind.document()} to {part.end.document()} are not there any more; "
-                "set failOnDataLoss=false to go on without them"
-            )
-    raise ReadStalledError(
-        f"{part.topic}: no message within pollTimeoutMs={options.poll_timeout_ms} at {behind.document()}; is the broker well?"
-    )
+def _ended(
+    source: RawEntries | ClientEntries, options: ReadOptions, part: Range, behind: Position, waited_s: float
+) -> bool:
+    """Nothing came for a while: True when the topic has no more and that is allowed."""
+    if source.has_more() is False:
+        if not options.fail_on_data_loss:
+            return True
+        raise DataLossError(
+            f"{part.topic}: the messages from {behind.document()} to {part.end.document()} are not there any more; "
+            "set failOnDataLoss=false to go on without them"
+        )
+    if waited_s * 1000 >= options.poll_timeout_ms:
+        why = source.problem or "is the broker well?"
+        raise ReadStalledError(
+            f"{part.topic}: no message within pollTimeoutMs={options.poll_timeout_ms} at {behind.document()}: {why}"
+        )
+    return False
 
 
 def _freeze_once() -> None:

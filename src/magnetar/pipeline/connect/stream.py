@@ -17,12 +17,12 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from magnetar.pipeline.connect.acknowledge import Acknowledger
-from magnetar.pipeline.connect.broker import Topics, id_position
+from magnetar.pipeline.connect.broker import Topics
 from magnetar.pipeline.connect.columns import Columns
 from magnetar.pipeline.connect.offsets import EARLIEST, Offsets, Position, Range, from_document, ranges, to_document
 from magnetar.pipeline.connect.options import ReadOptions
 from magnetar.pipeline.connect.planning import RangePartition, split_all
-from magnetar.pipeline.connect.range_reader import messages, read_range
+from magnetar.pipeline.connect.range_reader import read_entries, read_range
 
 
 class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -131,15 +131,12 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _scan(self, part: Range, rows: int | None, size: int | None, at_least_one: bool) -> tuple[Position, int, int]:
         """(end, messages, bytes) from the start of a range within a share of the limits."""
         end, count, total = part.start, 0, 0
-        for message in messages(self._options, part) if rows != 0 else ():
-            length = len(message.data())
-            over = (rows is not None and count >= rows) or (size is not None and total + length > size)
-            if over and not (at_least_one and count == 0):
-                return end, count, total
-            end = id_position(message.message_id()).after()
-            count, total = count + 1, total + length
-            if count == rows:
-                break
-        else:
-            return (part.end if rows != 0 else end), count, total
-        return end, count, total
+        for entry in read_entries(self._options, part) if rows != 0 else ():
+            for index, _, value in entry.messages:
+                length = len(value)
+                over = (rows is not None and count >= rows) or (size is not None and total + length > size)
+                if over and not (at_least_one and count == 0):
+                    return end, count, total
+                end = Position(entry.ledger, entry.entry, index + 1)
+                count, total = count + 1, total + length
+        return (part.end if rows != 0 else end), count, total

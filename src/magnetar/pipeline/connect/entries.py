@@ -1,0 +1,267 @@
+"""Entries of a topic as a reader gets them: whole, in order, with the messages that are in them."""
+
+from __future__ import annotations
+
+import time
+from typing import Final, NamedTuple
+from uuid import uuid4
+
+import pulsar
+from google.protobuf.message import DecodeError
+
+from magnetar.base.errors import CorruptionError
+from magnetar.pipeline.connect.broker import id_position, open_reader, shared_client
+from magnetar.pipeline.connect.offsets import EARLIEST, Position
+from magnetar.pipeline.connect.options import Connection
+from magnetar.pipeline.connect.raw_connection import FRAME_BYTES_MAX, RawConnection, RawConnectionError, connect_to
+from magnetar.pipeline.errors import PipelineError
+from magnetar.wire.pulsar.batches import Single, is_batch, unpack
+from magnetar.wire.pulsar.compression import PayloadError, decompress
+from magnetar.wire.pulsar.frames import Frame
+from magnetar.wire.pulsar.headers import checksum_matches, metadata_bounds
+from magnetar.wire.pulsar.PulsarApi_pb2 import (
+    BaseCommand,
+    CommandSubscribe,
+    MessageIdData,
+    MessageMetadata,
+    SingleMessageMetadata,
+)
+
+RECEIVER_QUEUE: Final = 5000
+"""Messages that the broker may send ahead."""
+RECONNECT_WAIT_S: Final = 0.2
+NO_ENTRY: Final = 2**64 - 1
+"""How the protocol spells -1 as an entry or ledger id."""
+
+
+class Entry(NamedTuple):
+    """`messages`: (batch index, metadata, value) of those that are there; a message outside of batches has index 0.
+
+    `batch_size` 0: not a batch. `schema_version`: as the broker named it, None without a schema.
+    """
+
+    ledger: int
+    entry: int
+    batch_size: int
+    publish_time_ms: int
+    schema_version: bytes | None
+    messages: list[tuple[int, SingleMessageMetadata, bytes]]
+
+    def within(self, start: Position, end: Position) -> Entry:
+        """Less what lies before `start` or not before `end`."""
+        first = start.batch if (self.ledger, self.entry) == start[:2] else 0
+        last = end.batch if (self.ledger, self.entry) == end[:2] else None
+        if first == 0 and last is None:
+            return self
+        return self._replace(
+            messages=[each for each in self.messages if each[0] >= first and (last is None or each[0] < last)]
+        )
+
+
+class UnreadableEntryError(Exception):
+    """An entry that only the official client reads: encrypted, or a part of a chunked message."""
+
+
+class DamagedEntryError(PipelineError, CorruptionError):
+    """An entry came with another checksum, or is not what its metadata says. Reading it again may help, if the connection did it."""
+
+    slug = "damaged-entry"
+    retriable = True
+
+
+class RawEntries:
+    """Entries from raw frames; connects anew as often as it has to, and goes on behind the last entry."""
+
+    def __init__(self, connection: Connection, topic: str, start: Position) -> None:
+        self._connection = connection
+        self._topic = topic
+        self._next = start
+        self._held: RawConnection | None = None
+        self._permits = 0
+        self.problem = ""
+        """What broke the last connection."""
+
+    def receive(self, timeout_s: float) -> list[Entry]:
+        """Entries in order, each once; [] when none came in time. Raises UnreadableEntryError, with nothing lost before it."""
+        try:
+            frames = self._open().receive(timeout_s)
+        except RawConnectionError as error:
+            self.problem = str(error)
+            self.close()
+            time.sleep(RECONNECT_WAIT_S)
+            return []
+        found: list[Entry] = []
+        for each in frames:
+            try:
+                entry, count = read_entry(each)
+            except UnreadableEntryError:
+                if not found:
+                    raise
+                self.close()  # what is before it goes first; it comes again over the next connection
+                return found
+            self._permits += count
+            if (entry.ledger, entry.entry) >= self._next[:2]:
+                self._next = Position(entry.ledger, entry.entry + 1)
+                found.append(entry)
+        self._flow()
+        return found
+
+    def has_more(self) -> bool | None:
+        """Whether there is a message at or behind the next position; None when the broker cannot be asked now."""
+        try:
+            held = self._open()
+            ask = BaseCommand(type=BaseCommand.GET_LAST_MESSAGE_ID)
+            ask.getLastMessageId.consumer_id = 0
+            ask.getLastMessageId.request_id = held.request_id()
+            held.send(ask)
+            last = held.answer(BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE).getLastMessageIdResponse.last_message_id
+        except RawConnectionError:
+            self.close()
+            return None
+        if last.entryId >= NO_ENTRY - 1 or last.ledgerId >= NO_ENTRY - 1:
+            return False
+        return (last.ledgerId, last.entryId) >= self._next[:2]
+
+    def close(self) -> None:
+        if self._held is not None:
+            self._held.close()
+            self._held = None
+
+    def _open(self) -> RawConnection:
+        if self._held is None:
+            held = connect_to(self._connection, self._topic)
+            try:
+                held.send(_subscribe(self._topic, self._next, held.request_id()))
+                held.answer(BaseCommand.SUCCESS)
+            except BaseException:
+                held.close()
+                raise
+            self._held = held
+            self._permits = RECEIVER_QUEUE
+            self._flow()
+        return self._held
+
+    def _flow(self) -> None:
+        if self._permits >= RECEIVER_QUEUE // 2 and self._held is not None:
+            flow = BaseCommand(type=BaseCommand.FLOW)
+            flow.flow.consumer_id = 0
+            flow.flow.messagePermits = self._permits
+            self._permits = 0
+            try:
+                self._held.send(flow)
+            except RawConnectionError:
+                self.close()
+
+
+class ClientEntries:
+    """The same through the official client, a message at a time: for what RawEntries cannot read."""
+
+    def __init__(self, connection: Connection, topic: str, start: Position) -> None:
+        self.problem = ""
+        self._reader = open_reader(shared_client(connection), topic, start, RECEIVER_QUEUE)
+        self._behind = start
+
+    def receive(self, timeout_s: float) -> list[Entry]:
+        try:
+            message = self._reader.read_next(max(int(timeout_s * 1000), 1))
+        except pulsar.Timeout:
+            return []
+        found = _of_message(message)
+        at = Position(found.ledger, found.entry, found.messages[0][0])
+        if at < self._behind:
+            return []
+        self._behind = at.after()
+        return [found]
+
+    def has_more(self) -> bool | None:
+        return bool(self._reader.has_message_available())
+
+    def close(self) -> None:
+        self._reader.close()
+
+
+def read_entry(received: Frame) -> tuple[Entry, int]:
+    """(the entry, the permits it took). Raises DamagedEntryError, UnreadableEntryError."""
+    data = received[1]
+    command = BaseCommand.FromString(received[0]).message
+    at = command.message_id
+    try:
+        start, end = metadata_bounds(data)
+        metadata = MessageMetadata.FromString(data[start:end])
+    except (ValueError, DecodeError) as error:
+        raise DamagedEntryError(f"entry {at.ledgerId}:{at.entryId} has no message metadata: {error}") from error
+    if not checksum_matches(data):
+        raise DamagedEntryError(f"entry {at.ledgerId}:{at.entryId} does not match its checksum")
+    if metadata.encryption_keys or metadata.num_chunks_from_msg > 1:
+        raise UnreadableEntryError
+    return _entry(at, metadata, data[end:]), max(metadata.num_messages_in_batch, 1)
+
+
+def _entry(at: MessageIdData, metadata: MessageMetadata, payload: bytes) -> Entry:
+    version = metadata.schema_version if metadata.HasField("schema_version") else None
+    batched = is_batch(metadata)
+    try:
+        if batched:
+            singles: list[Single] = unpack(metadata, payload, FRAME_BYTES_MAX)
+        else:
+            plain = decompress(metadata.compression, payload, metadata.uncompressed_size, FRAME_BYTES_MAX)
+            singles = [(_single(metadata, len(plain)), plain)]
+    except PayloadError as error:
+        raise DamagedEntryError(f"entry {at.ledgerId}:{at.entryId}: {error}") from error
+    messages = [(index, single, value) for index, (single, value) in enumerate(singles) if not single.compacted_out]
+    size = metadata.num_messages_in_batch if batched else 0
+    return Entry(at.ledgerId, at.entryId, size, metadata.publish_time, version, messages)
+
+
+def _single(metadata: MessageMetadata, size: int) -> SingleMessageMetadata:
+    single = SingleMessageMetadata(payload_size=size, event_time=metadata.event_time, null_value=metadata.null_value)
+    single.properties.extend(metadata.properties)
+    if metadata.HasField("partition_key"):
+        single.partition_key = metadata.partition_key
+    return single
+
+
+def _of_message(message: pulsar.Message) -> Entry:
+    at = id_position(message.message_id())
+    single = SingleMessageMetadata(
+        payload_size=0, event_time=message.event_timestamp(), null_value=message.has_null_value()
+    )
+    for key, value in message.properties().items():
+        single.properties.add(key=key, value=value)
+    if message.partition_key():
+        single.partition_key = message.partition_key()
+    batched = message.message_id().batch_index() >= 0
+    version = message.schema_version() or None
+    return Entry(
+        at.ledger,
+        at.entry,
+        message.message_id().batch_size() if batched else 0,
+        message.publish_timestamp(),
+        version.encode("latin-1") if isinstance(version, str) else version,
+        [(at.batch, single, message.data())],
+    )
+
+
+def _subscribe(topic: str, start: Position, request_id: int) -> BaseCommand:
+    command = BaseCommand(type=BaseCommand.SUBSCRIBE)
+    subscribe = command.subscribe
+    subscribe.topic = topic
+    subscribe.subscription = f"reader-{uuid4().hex[:10]}"
+    subscribe.subType = CommandSubscribe.Exclusive
+    subscribe.consumer_id = 0
+    subscribe.request_id = request_id
+    subscribe.durable = False
+    if start <= EARLIEST:
+        subscribe.start_message_id.ledgerId = NO_ENTRY
+        subscribe.start_message_id.entryId = NO_ENTRY
+        subscribe.initialPosition = CommandSubscribe.Earliest
+    else:
+        # With a batch index the broker begins with this entry, without one behind it.
+        subscribe.start_message_id.ledgerId = start.ledger
+        subscribe.start_message_id.entryId = max(start.entry, 0)
+        subscribe.start_message_id.batch_index = 0
+    return command
+
+
+def entries(connection: Connection, topic: str, start: Position, raw: bool) -> RawEntries | ClientEntries:
+    return RawEntries(connection, topic, start) if raw else ClientEntries(connection, topic, start)

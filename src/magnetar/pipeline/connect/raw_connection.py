@@ -1,0 +1,265 @@
+"""One blocking connection to a broker with raw frames: for readers that want whole entries, which the official client does not hand out.
+
+Knows tokens and TLS; who needs another way to authenticate reads through the official client. No threads: keep-alive is answered
+whenever something is received.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+from collections import deque
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from magnetar.base.errors import MagnetarError
+from magnetar.pipeline.connect.admin_rest import token_of
+from magnetar.pipeline.connect.options import Connection
+from magnetar.wire.pulsar.commands import frame, pong
+from magnetar.wire.pulsar.frames import Frame, FrameDecoder, FrameError
+from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand, CommandLookupTopicResponse
+
+FRAME_BYTES_MAX: Final = 64 << 20
+"""A larger frame ends the connection; brokers allow messages of 5 MiB unless told otherwise."""
+COMMAND_BYTES_MAX: Final = 1 << 20
+RECEIVE_BYTES: Final = 1 << 20
+REDIRECTS_MAX: Final = 20
+"""Of one lookup; above it the cluster is not settled and the connection fails."""
+PROTOCOL_VERSION: Final = 20
+CLIENT_VERSION: Final = "magnetar-spark"
+
+
+class RawConnectionError(MagnetarError):
+    """The connection broke or the broker refused; reading goes on over a new one."""
+
+    slug = "raw-connection"
+    retriable = True
+
+
+def is_supported(connection: Connection) -> bool:
+    """Whether these credentials can be sent here."""
+    plugin = (connection.auth_plugin or "").rpartition(".")[2].lower()
+    return not plugin or "token" in plugin or plugin == "authenticationtls"
+
+
+class RawConnection:
+    """Connected and authenticated. `close` it; not to be shared between threads."""
+
+    def __init__(self, connection: Connection, url: str, through_proxy_to: str | None = None) -> None:
+        self._connection = connection
+        self.timeout_s = connection.operation_timeout_ms / 1000
+        self._socket = _open_socket(connection, url, self.timeout_s)
+        self._decoder = FrameDecoder(FRAME_BYTES_MAX, COMMAND_BYTES_MAX)
+        self._waiting: deque[Frame] = deque()
+        self._request_id = 0
+        connect = BaseCommand(type=BaseCommand.CONNECT)
+        connect.connect.client_version = CLIENT_VERSION
+        connect.connect.protocol_version = PROTOCOL_VERSION
+        connect.connect.feature_flags.supports_auth_refresh = True
+        method, data = _credentials(connection)
+        if method is not None:
+            connect.connect.auth_method_name = method
+            connect.connect.auth_data = data
+        if through_proxy_to is not None:
+            connect.connect.proxy_to_broker_url = through_proxy_to.partition("://")[2]
+        try:
+            self.send(connect)
+            self.answer(BaseCommand.CONNECTED)
+        except BaseException:
+            self.close()
+            raise
+
+    def request_id(self) -> int:
+        self._request_id += 1
+        return self._request_id
+
+    def send(self, command: BaseCommand) -> None:
+        """Raises RawConnectionError."""
+        try:
+            self._socket.settimeout(self.timeout_s)
+            self._socket.sendall(frame(command))
+        except OSError as error:
+            raise RawConnectionError(f"the connection broke: {error}") from error
+
+    def answer(self, kind: int) -> BaseCommand:
+        """The next command of a kind; frames of messages around it stay for `receive`. Raises RawConnectionError."""
+        found: BaseCommand | None = None
+        while found is None:
+            for received in self._fill(self.timeout_s):
+                command = None if self._is_kept(received) else self._command(received)
+                if command is None:
+                    continue
+                if command.type != kind:
+                    raise RawConnectionError(f"the broker answers with {_refusal(command)}")
+                found = command
+        return found
+
+    def _is_kept(self, received: Frame) -> bool:
+        """Whether it is a message, which then waits for `receive`."""
+        if _is_message(received):
+            self._waiting.append(received)
+            return True
+        return False
+
+    def receive(self, timeout_s: float) -> list[Frame]:
+        """MESSAGE frames in order; [] when none came in time. Raises RawConnectionError, also when the broker ends the consumer."""
+        if self._waiting:
+            found = list(self._waiting)
+            self._waiting.clear()
+            return found
+        messages = []
+        for received in self._fill(timeout_s):
+            if _is_message(received):
+                messages.append(received)
+                continue
+            command = self._command(received)
+            if command is not None and command.type in (BaseCommand.CLOSE_CONSUMER, BaseCommand.ERROR):
+                raise RawConnectionError(f"the broker says {_refusal(command)}")
+        return messages
+
+    def lookup(self, topic: str) -> tuple[str, bool]:
+        """(service URL of the broker that has the topic, whether it is reached through this connection's proxy)."""
+        authoritative = False
+        here: RawConnection = self
+        try:
+            for _ in range(REDIRECTS_MAX):
+                ask = BaseCommand(type=BaseCommand.LOOKUP)
+                ask.lookupTopic.topic = topic
+                ask.lookupTopic.request_id = here.request_id()
+                ask.lookupTopic.authoritative = authoritative
+                here.send(ask)
+                found = here.answer(BaseCommand.LOOKUP_RESPONSE).lookupTopicResponse
+                if found.response == CommandLookupTopicResponse.Failed:
+                    raise RawConnectionError(f"{topic} cannot be looked up: {found.message}")
+                secure = self._connection.service_url.startswith("pulsar+ssl://")
+                url = found.brokerServiceUrlTls if secure else found.brokerServiceUrl
+                if found.response == CommandLookupTopicResponse.Connect:
+                    return url, found.proxy_through_service_url
+                authoritative = found.authoritative
+                proxied = url if found.proxy_through_service_url else None
+                redirected = RawConnection(self._connection, self._connection.service_url if proxied else url, proxied)
+                if here is not self:
+                    here.close()
+                here = redirected
+        finally:
+            if here is not self:
+                here.close()
+        raise RawConnectionError(f"{topic}: more than {REDIRECTS_MAX} redirects")
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _fill(self, timeout_s: float) -> list[Frame]:
+        """Frames that one read completes; [] when nothing comes in time."""
+        try:
+            self._socket.settimeout(max(timeout_s, 0.001))
+            data = self._socket.recv(RECEIVE_BYTES)
+        except TimeoutError:
+            if timeout_s >= self.timeout_s:
+                raise RawConnectionError(f"the broker did not answer within {timeout_s:g} s") from None
+            return []
+        except OSError as error:
+            raise RawConnectionError(f"the connection broke: {error}") from error
+        if not data:
+            raise RawConnectionError("the broker closed the connection")
+        try:
+            return self._decoder.feed(data)
+        except FrameError as error:
+            raise RawConnectionError(str(error)) from error
+
+    def _command(self, received: Frame) -> BaseCommand | None:
+        """What is not for the connection itself."""
+        try:
+            command = BaseCommand.FromString(received[0])
+        except DecodeError as error:
+            raise RawConnectionError("the broker sent what is no command") from error
+        if command.type == BaseCommand.PING:
+            self._socket.sendall(pong())
+            return None
+        if command.type == BaseCommand.AUTH_CHALLENGE:
+            answer = BaseCommand(type=BaseCommand.AUTH_RESPONSE)
+            method, data = _credentials(self._connection)
+            answer.authResponse.response.auth_method_name = method or ""
+            answer.authResponse.response.auth_data = data
+            self.send(answer)
+            return None
+        if command.type in (BaseCommand.PONG, BaseCommand.ACTIVE_CONSUMER_CHANGE, BaseCommand.REACHED_END_OF_TOPIC):
+            return None
+        return command
+
+
+def connect_to(connection: Connection, topic: str) -> RawConnection:
+    """To the broker that serves a topic. Raises RawConnectionError."""
+    found: RawConnection | None = None
+    problem: RawConnectionError | None = None
+    for url in _urls(connection.service_url):
+        try:
+            found = RawConnection(connection, url)
+            break
+        except RawConnectionError as error:
+            problem = error
+    if found is None:
+        raise problem or RawConnectionError("service.url names no broker")
+    try:
+        target, through_proxy = found.lookup(topic)
+    except BaseException:
+        found.close()
+        raise
+    if target in ("", url):
+        return found
+    found.close()
+    return RawConnection(connection, url if through_proxy else target, target if through_proxy else None)
+
+
+def _is_message(received: Frame) -> bool:
+    """`type: MESSAGE` is how such a command begins: field 1, number 9."""
+    return received[0][:2] == b"\x08\x09"
+
+
+def _refusal(command: BaseCommand) -> str:
+    if command.type == BaseCommand.ERROR:
+        return command.error.message
+    return BaseCommand.Type.Name(command.type)
+
+
+def _urls(service_url: str) -> list[str]:
+    scheme, _, hosts = service_url.partition("://")
+    return [f"{scheme}://{host}" for host in hosts.rstrip("/").split(",") if host]
+
+
+def _open_socket(connection: Connection, url: str, timeout_s: float) -> socket.socket:
+    scheme, _, address = url.partition("://")
+    host, _, port = address.rstrip("/").rpartition(":")
+    secure = scheme == "pulsar+ssl"
+    if not host or not port.isdigit():
+        host, port = address, "6651" if secure else "6650"
+    host = host.strip("[]")
+    try:
+        plain = socket.create_connection((host, int(port)), timeout_s)
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return _tls(connection).wrap_socket(plain, server_hostname=host) if secure else plain
+    except (OSError, ValueError) as error:
+        raise RawConnectionError(f"{url} cannot be reached: {error}") from error
+
+
+def _tls(connection: Connection) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=connection.tls_trust_certs)
+    context.check_hostname = connection.tls_validate_hostname and not connection.tls_allow_insecure
+    if connection.tls_allow_insecure:
+        context.verify_mode = ssl.CERT_NONE
+    plugin = (connection.auth_plugin or "").rpartition(".")[2].lower()
+    if plugin == "authenticationtls":
+        params = connection.auth_params or ""
+        pairs = json.loads(params) if params.startswith("{") else dict(p.split(":", 1) for p in params.split(","))
+        context.load_cert_chain(pairs["tlsCertFile"], pairs["tlsKeyFile"])
+    return context
+
+
+def _credentials(connection: Connection) -> tuple[str | None, bytes]:
+    """Pulsar's name of the method, and what it sends."""
+    token = token_of(connection)
+    if token:
+        return "token", token.encode()
+    return ("tls", b"") if connection.auth_plugin else (None, b"")
