@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
@@ -24,31 +25,44 @@ from magnetar.pipeline.connect.errors import OptionError
 from magnetar.wire.pulsar.PulsarApi_pb2 import MessageIdData
 
 MICROS_PER_MILLI: Final = 1000
-Getter = Callable[[str, Entry], list[Any]]
+Getter = Callable[[str, Entry], Sequence[Any]]
 """(topic partition, entry) -> a value for each of the entry's messages."""
+CHUNK_ROWS: Final = 32
+"""Values of an entry with so many messages become Arrow at once, while they are still in the processor's cache."""
 
 
-def _value(_topic: str, entry: Entry) -> list[Any]:
-    return [None if single.null_value else value for _, single, value in entry.messages]
+def _value(_topic: str, entry: Entry) -> Sequence[Any]:
+    messages = entry.messages
+    if messages.nulls or len(messages) < CHUNK_ROWS:
+        return messages.values()
+    starts, ends = np.array(messages.starts, np.int64), np.array(messages.ends, np.int64)
+    offsets = np.zeros(len(messages) + 1, np.int32)
+    np.cumsum(ends - starts, out=offsets[1:])
+    view = memoryview(messages.data)
+    data = b"".join([view[first:last] for first, last in zip(messages.starts, messages.ends, strict=True)])
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    found: Sequence[Any] = pa.Array.from_buffers(pa.binary(), len(messages), buffers)
+    return found
 
 
-def _key(_topic: str, entry: Entry) -> list[Any]:
-    return [single.partition_key or None for _, single, _ in entry.messages]
+def _key(_topic: str, entry: Entry) -> Sequence[Any]:
+    return entry.messages.keys or [None] * len(entry.messages)
 
 
-def _event_time(_topic: str, entry: Entry) -> list[Any]:
-    return [single.event_time * MICROS_PER_MILLI or None for _, single, _ in entry.messages]
+def _event_time(_topic: str, entry: Entry) -> Sequence[Any]:
+    times = entry.messages.event_times_ms
+    return [None] * len(entry.messages) if times is None else [each * MICROS_PER_MILLI or None for each in times]
 
 
-def _properties(_topic: str, entry: Entry) -> list[Any]:
-    return [[(each.key, each.value) for each in single.properties] for _, single, _ in entry.messages]
+def _properties(_topic: str, entry: Entry) -> Sequence[Any]:
+    return entry.messages.properties or [()] * len(entry.messages)
 
 
-def _batch_index(_topic: str, entry: Entry) -> list[Any]:
-    return [index for index, _, _ in entry.messages]
+def _batch_index(_topic: str, entry: Entry) -> Sequence[Any]:
+    return entry.messages.indexes
 
 
-def _message_id(topic: str, entry: Entry) -> list[Any]:
+def _message_id(topic: str, entry: Entry) -> Sequence[Any]:
     """As the official clients serialize it."""
     found = MessageIdData(ledgerId=entry.ledger, entryId=entry.entry)
     partition = partition_of(topic)
@@ -58,7 +72,7 @@ def _message_id(topic: str, entry: Entry) -> list[Any]:
         return [found.SerializeToString()] * len(entry.messages)
     found.batch_size = entry.batch_size
     ids = []
-    for index, _, _ in entry.messages:
+    for index in entry.messages.indexes:
         found.batch_index = index
         ids.append(found.SerializeToString())
     return ids
@@ -104,7 +118,7 @@ def full_schema(fields: list[StructField] | None = None) -> StructType:
 class Columns:
     """Turns entries into record batches of a schema, which may be any choice of the columns in any order."""
 
-    __slots__ = ("_arrays", "_columns", "rows", "schema")
+    __slots__ = ("_chunks", "_columns", "_pending", "rows", "schema")
 
     def __init__(self, schema: StructType) -> None:
         self.schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
@@ -112,13 +126,23 @@ class Columns:
         self._clear()
 
     def add(self, topic: str, entry: Entry) -> None:
-        for values, getter in zip(self._arrays, self._columns, strict=True):
-            values += getter(topic, entry)
+        for values, chunks, getter in zip(self._pending, self._chunks, self._columns, strict=True):
+            found = getter(topic, entry)
+            if isinstance(found, pa.Array):
+                if values:
+                    chunks.append(pa.array(values, found.type))
+                    values.clear()
+                chunks.append(found)
+            else:
+                values += found
         self.rows += len(entry.messages)
 
     def batch(self) -> pa.RecordBatch:
         """What was added since the last one."""
-        arrays = [pa.array(values, type=kind) for values, kind in zip(self._arrays, self.schema.types, strict=True)]
+        arrays = [
+            _joined(values, chunks, kind)
+            for values, chunks, kind in zip(self._pending, self._chunks, self.schema.types, strict=True)
+        ]
         rows = self.rows
         self._clear()
         if not arrays:
@@ -126,8 +150,15 @@ class Columns:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _clear(self) -> None:
-        self._arrays: list[list[Any]] = [[] for _ in self._columns]
+        self._pending: list[list[Any]] = [[] for _ in self._columns]
+        self._chunks: list[list[pa.Array]] = [[] for _ in self._columns]
         self.rows = 0
+
+
+def _joined(values: list[Any], chunks: list[pa.Array], kind: pa.DataType) -> pa.Array:
+    if values or not chunks:
+        chunks = [*chunks, pa.array(values, type=kind)]
+    return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
 
 
 def _getter(field: StructField) -> Getter:

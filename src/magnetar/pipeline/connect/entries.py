@@ -10,12 +10,13 @@ import pulsar
 from google.protobuf.message import DecodeError
 
 from magnetar.base.errors import CorruptionError
+from magnetar.pipeline.connect.batch_walk import Messages, alone, walk
 from magnetar.pipeline.connect.broker import id_position, open_reader, shared_client
 from magnetar.pipeline.connect.offsets import EARLIEST, Position
 from magnetar.pipeline.connect.options import Connection
 from magnetar.pipeline.connect.raw_connection import FRAME_BYTES_MAX, RawConnection, RawConnectionError, connect_to
 from magnetar.pipeline.errors import PipelineError
-from magnetar.wire.pulsar.batches import Single, is_batch, unpack
+from magnetar.wire.pulsar.batches import is_batch
 from magnetar.wire.pulsar.compression import PayloadError, decompress
 from magnetar.wire.pulsar.frames import Frame
 from magnetar.wire.pulsar.headers import checksum_matches, metadata_bounds
@@ -24,7 +25,6 @@ from magnetar.wire.pulsar.PulsarApi_pb2 import (
     CommandSubscribe,
     MessageIdData,
     MessageMetadata,
-    SingleMessageMetadata,
 )
 
 RECEIVER_QUEUE: Final = 5000
@@ -35,17 +35,14 @@ NO_ENTRY: Final = 2**64 - 1
 
 
 class Entry(NamedTuple):
-    """`messages`: (batch index, metadata, value) of those that are there; a message outside of batches has index 0.
-
-    `batch_size` 0: not a batch. `schema_version`: as the broker named it, None without a schema.
-    """
+    """`batch_size` 0: not a batch, its message has index 0. `schema_version`: as the broker named it, None without a schema."""
 
     ledger: int
     entry: int
     batch_size: int
     publish_time_ms: int
     schema_version: bytes | None
-    messages: list[tuple[int, SingleMessageMetadata, bytes]]
+    messages: Messages
 
     def within(self, start: Position, end: Position) -> Entry:
         """Less what lies before `start` or not before `end`."""
@@ -53,9 +50,7 @@ class Entry(NamedTuple):
         last = end.batch if (self.ledger, self.entry) == end[:2] else None
         if first == 0 and last is None:
             return self
-        return self._replace(
-            messages=[each for each in self.messages if each[0] >= first and (last is None or each[0] < last)]
-        )
+        return self._replace(messages=self.messages.cut(first, last))
 
 
 class UnreadableEntryError(Exception):
@@ -167,7 +162,7 @@ class ClientEntries:
         except pulsar.Timeout:
             return []
         found = _of_message(message)
-        at = Position(found.ledger, found.entry, found.messages[0][0])
+        at = Position(found.ledger, found.entry, found.messages.indexes[0])
         if at < self._behind:
             return []
         self._behind = at.after()
@@ -201,44 +196,31 @@ def _entry(at: MessageIdData, metadata: MessageMetadata, payload: bytes) -> Entr
     version = metadata.schema_version if metadata.HasField("schema_version") else None
     batched = is_batch(metadata)
     try:
-        if batched:
-            singles: list[Single] = unpack(metadata, payload, FRAME_BYTES_MAX)
-        else:
-            plain = decompress(metadata.compression, payload, metadata.uncompressed_size, FRAME_BYTES_MAX)
-            singles = [(_single(metadata, len(plain)), plain)]
+        plain = decompress(metadata.compression, payload, metadata.uncompressed_size, FRAME_BYTES_MAX)
+        messages = walk(plain, metadata.num_messages_in_batch) if batched else _alone(plain, metadata)
     except PayloadError as error:
         raise DamagedEntryError(f"entry {at.ledgerId}:{at.entryId}: {error}") from error
-    messages = [(index, single, value) for index, (single, value) in enumerate(singles) if not single.compacted_out]
     size = metadata.num_messages_in_batch if batched else 0
     return Entry(at.ledgerId, at.entryId, size, metadata.publish_time, version, messages)
 
 
-def _single(metadata: MessageMetadata, size: int) -> SingleMessageMetadata:
-    single = SingleMessageMetadata(payload_size=size, event_time=metadata.event_time, null_value=metadata.null_value)
-    single.properties.extend(metadata.properties)
-    if metadata.HasField("partition_key"):
-        single.partition_key = metadata.partition_key
-    return single
+def _alone(plain: bytes, metadata: MessageMetadata) -> Messages:
+    properties = [(each.key, each.value) for each in metadata.properties]
+    return alone(plain, 0, metadata.partition_key or None, metadata.event_time, properties, metadata.null_value)
 
 
 def _of_message(message: pulsar.Message) -> Entry:
     at = id_position(message.message_id())
-    single = SingleMessageMetadata(
-        payload_size=0, event_time=message.event_timestamp(), null_value=message.has_null_value()
-    )
-    for key, value in message.properties().items():
-        single.properties.add(key=key, value=value)
-    if message.partition_key():
-        single.partition_key = message.partition_key()
     batched = message.message_id().batch_index() >= 0
     version = message.schema_version() or None
+    key, properties = message.partition_key() or None, list(message.properties().items())
     return Entry(
         at.ledger,
         at.entry,
-        message.message_id().batch_size() if batched else 0,
+        MessageIdData.FromString(message.message_id().serialize()).batch_size if batched else 0,
         message.publish_timestamp(),
         version.encode("latin-1") if isinstance(version, str) else version,
-        [(at.batch, single, message.data())],
+        alone(message.data(), at.batch, key, message.event_timestamp(), properties, message.has_null_value()),
     )
 
 

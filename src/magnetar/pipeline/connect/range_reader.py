@@ -32,7 +32,7 @@ def read_range(options: ReadOptions, part: Range, columns: Columns) -> Iterator[
     size = 0
     for entry in read_entries(options, part):
         columns.add(part.topic, entry)
-        size += sum(len(value) for _, _, value in entry.messages)
+        size += sum(entry.messages.ends) - sum(entry.messages.starts)
         if columns.rows >= BATCH_ROWS or size >= BATCH_BYTES:
             yield columns.batch()
             size = 0
@@ -59,7 +59,7 @@ def read_entries(options: ReadOptions, part: Range) -> Iterator[Entry]:
                     return
                 behind = _behind(entry)
                 inside = entry.within(part.start, part.end)
-                if inside.messages:
+                if len(inside.messages):
                     yield inside
                 if behind >= part.end:
                     return
@@ -72,7 +72,7 @@ def read_entries(options: ReadOptions, part: Range) -> Iterator[Entry]:
 
 def _behind(entry: Entry) -> Position:
     """Behind what the entry is known to hold: the client hands a batch over message by message."""
-    last = entry.messages[-1][0] if entry.messages else 0
+    last = entry.messages.indexes[-1] if len(entry.messages) else entry.batch_size
     if last + 1 >= entry.batch_size:
         return Position(entry.ledger, entry.entry + 1)
     return Position(entry.ledger, entry.entry, last + 1)

@@ -132,8 +132,9 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """(end, messages, bytes) from the start of a range within a share of the limits."""
         end, count, total = part.start, 0, 0
         for entry in read_entries(self._options, part) if rows != 0 else ():
-            for index, _, value in entry.messages:
-                length = len(value)
+            found = entry.messages
+            for index, first, last in zip(found.indexes, found.starts, found.ends, strict=True):
+                length = last - first
                 over = (rows is not None and count >= rows) or (size is not None and total + length > size)
                 if over and not (at_least_one and count == 0):
                     return end, count, total
