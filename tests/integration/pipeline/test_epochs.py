@@ -9,6 +9,7 @@ from typing import Any
 
 import pulsar
 import pytest
+from pulsar.schema import AvroSchema, Integer, Long, Record, String
 
 from magnetar.base.clock import SystemClock
 from magnetar.pipeline.errors import DriverFencedError
@@ -29,6 +30,17 @@ from tests.support.pipelines import (
     source,
     view_rows,
 )
+
+
+class Event(Record):  # type: ignore[misc]
+    k = Integer()
+    v = Long()
+
+
+class EventWithMore(Record):  # type: ignore[misc]
+    k = Integer()
+    v = Long()
+    more = String(default=None, required_default=True)
 
 
 @pytest.fixture
@@ -106,6 +118,23 @@ def test_sources_come_and_go(
     assert view_rows(directory) == grouped(numbered(0, 25))
     assert set(latest(directory).sources) == {"src"}
     assert set(latest(directory).views["tables"]) == {"v"}
+
+
+def test_a_source_without_columns_has_those_of_the_registered_schema(
+    run: Callable[..., list[EpochReport]], server: ServerProcess, client: pulsar.Client, topic: str, directory: Path
+) -> None:
+    producer = client.create_producer(topic, schema=AvroSchema(Event))
+    for number in range(20):
+        producer.send(Event(k=number % 3, v=number))
+    where = (
+        f"connector = 'pulsar', topic = '{topic}', service.url = '{server.service_url}', startingOffsets = 'earliest'"
+    )
+    text = f"CREATE SOURCE src WITH ({where}) FORMAT PLAIN ENCODE AVRO;"
+    text += "CREATE MATERIALIZED VIEW v AS SELECT k, sum(v) AS total FROM src GROUP BY k;"
+    run(text)
+    client.create_producer(topic, schema=AvroSchema(EventWithMore)).send(EventWithMore(k=0, v=100, more="x"))
+    run(text)
+    assert view_rows(directory) == {(0, 163), (1, 70), (2, 57)}
 
 
 def test_rescaling_moves_vnodes_and_no_bytes(

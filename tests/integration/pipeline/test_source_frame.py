@@ -9,13 +9,14 @@ from typing import Any
 
 import pulsar
 import pytest
+from pulsar.schema import AvroSchema, Integer, JsonSchema, Record, String
 from pyspark.sql import DataFrame, Observation, SparkSession
 
 from magnetar.pipeline.connect.errors import SourceError
 from magnetar.pipeline.operators.changelog import CHANGE, DELETE, INSERT, UPDATE_AFTER
 from magnetar.pipeline.sql.parser import parse_one
 from magnetar.pipeline.sql.statements import CreateSource
-from magnetar.pipeline.views.source_frame import decode, raw_schema, source_schema
+from magnetar.pipeline.views.source_frame import decode, raw_schema, source_schema, with_columns
 from magnetar.pipeline.views.source_options import reader_options
 from magnetar.pipeline.views.stages import ROW_ID
 from magnetar.testing.server import ServerProcess
@@ -148,6 +149,49 @@ def test_row_ids_sort_as_positions_do(spark: SparkSession, topic: str, source: S
     )
     ids = [row[0] for row in decode(raw, created).select(ROW_ID).collect()]
     assert ids == sorted(set(ids))
+
+
+class Flight(Record):  # type: ignore[misc]
+    carrier = String()
+    delay = Integer()
+
+
+class Longer(Record):  # type: ignore[misc]
+    carrier = String()
+    delay = Integer()
+    gate = String(default=None, required_default=True)
+
+
+def test_avro_by_the_version_of_each_message_with_columns_from_the_registry(
+    spark: SparkSession, client: pulsar.Client, topic: str, source: Sources
+) -> None:
+    first = client.create_producer(topic, schema=AvroSchema(Flight))
+    first.send(Flight(carrier="AA", delay=5), partition_key="AA")
+    created = source("*", "FORMAT PLAIN ENCODE AVRO", include="INCLUDE KEY AS k")
+    resolved = with_columns(created)
+    assert [(column.name, column.type) for column in resolved.columns] == [("carrier", "VARCHAR"), ("delay", "INT")]
+    second = client.create_producer(topic, schema=AvroSchema(Longer))
+    second.send(Longer(carrier="BB", delay=None, gate="7"), partition_key="BB")
+    first.send(Flight(carrier="CC", delay=-3))
+    assert source_schema(spark, resolved) == decode(load(spark, resolved), resolved).schema
+    rows = decode(load(spark, resolved), resolved).orderBy(ROW_ID).collect()
+    assert [(row.carrier, row.delay, row.k) for row in rows] == [("AA", 5, "AA"), ("BB", None, "BB"), ("CC", -3, None)]
+    named = source("gate VARCHAR, delay BIGINT", "FORMAT PLAIN ENCODE AVRO")
+    rows = decode(load(spark, named), named).orderBy(ROW_ID).collect()
+    assert [(row.gate, row.delay) for row in rows] == [(None, 5), ("7", None), (None, -3)]
+    wrong = source("carrier INT", "FORMAT PLAIN ENCODE AVRO")
+    with pytest.raises(Exception, match="cannot be read as PLAIN AVRO: a field has another type"):
+        decode(load(spark, wrong), wrong).collect()
+
+
+def test_json_columns_from_the_registry(
+    spark: SparkSession, client: pulsar.Client, topic: str, source: Sources
+) -> None:
+    client.create_producer(topic, schema=JsonSchema(Flight)).send(Flight(carrier="AA", delay=5))
+    resolved = with_columns(source("*"))
+    assert [(row.carrier, row.delay) for row in decode(load(spark, resolved), resolved).collect()] == [("AA", 5)]
+    with pytest.raises(SourceError, match="write ENCODE JSON"):
+        with_columns(source("*", "FORMAT PLAIN ENCODE AVRO"))
 
 
 def test_a_source_without_columns_or_with_what_a_message_cannot_tell_is_refused(

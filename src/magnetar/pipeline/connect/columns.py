@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -113,6 +113,12 @@ def full_schema(fields: list[StructField] | None = None) -> StructType:
     """`value` or the registered schema's fields, then the metadata."""
     columns = fields if fields is not None else [StructField("value", BinaryType())]
     return StructType([*columns, *(StructField(name, kind) for name, (kind, _) in METADATA.items())])
+
+
+def schema_for(names: Collection[str]) -> StructType:
+    """Of these columns of the connector, in its own order."""
+    known = {"value": BinaryType(), **{name: kind for name, (kind, _) in (METADATA | HIDDEN).items()}}
+    return StructType([StructField(name, kind) for name, kind in known.items() if name in names])
 
 
 class Columns:

@@ -12,6 +12,7 @@ from magnetar.pipeline.connect.errors import SourceError
 from magnetar.pipeline.operators.changelog import DELETE, INSERT, UPDATE_AFTER
 from magnetar.pipeline.sql.statements import ColumnDefinition, CreateSource
 from magnetar.pipeline.sql.types import spark_type
+from magnetar.pipeline.views.avro_udf import CORRUPT, ONLY, avro_struct
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -20,8 +21,6 @@ DECODED: Final = "_decoded"
 KEY: Final = "_decoded_key"
 PROBLEM: Final = "_undecodable"
 """The text of what cannot be decoded; NULL when it can."""
-_CORRUPT: Final = "_corrupt_text"
-_ONLY: Final = "v"
 _TIMES: Final = ("TIMESTAMP", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ")
 DEBEZIUM_CHANGES: Final = {"c": INSERT, "r": INSERT, "u": UPDATE_AFTER, "d": DELETE}
 """Debezium's op as `_change`."""
@@ -41,8 +40,8 @@ def decode_values(raw: DataFrame, source: CreateSource) -> Decoded:
     encode, form = source.format.encode, source.format.format
     if encode == "BYTES":
         return _bytes(raw, source)
-    if encode == "AVRO":
-        raise SourceError(f"source {source.name}: ENCODE AVRO is not read yet; register and send JSON instead")
+    if form == "DEBEZIUM" and encode == "AVRO":
+        raise SourceError(f"source {source.name}: FORMAT DEBEZIUM is read with ENCODE JSON; send it so")
     if form == "DEBEZIUM":
         return _debezium(raw, source)
     return _upsert(raw, source) if form == "UPSERT" else _plain(raw, source)
@@ -67,8 +66,7 @@ def _bytes(raw: DataFrame, source: CreateSource) -> Decoded:
 
 def _plain(raw: DataFrame, source: CreateSource) -> Decoded:
     columns = stored(source)
-    frame = _parsed(raw, "value", DECODED, columns)
-    times = _times(DECODED, columns)
+    frame, times = _values(raw, source, columns)
     problem = F.coalesce(_corrupt(f"{DECODED}_whole", "value"), _bad_times(times, DECODED))
     return Decoded(frame.withColumn(PROBLEM, problem), F.lit(INSERT), times)
 
@@ -77,8 +75,7 @@ def _upsert(raw: DataFrame, source: CreateSource) -> Decoded:
     """A message without a value (NULL, or empty, which is all that some clients can send) deletes the row of its key."""
     columns = stored(source)
     gone = F.col("value").isNull() | (F.length("value") == 0)
-    frame = _parsed(raw, "value", DECODED, columns)
-    times = _times(DECODED, columns)
+    frame, times = _values(raw, source, columns)
     keys = [column for column in columns if column.name.lower() in {name.lower() for name in source.primary_key}]
     found = dict(times)
     missing = F.lit(False)
@@ -113,7 +110,7 @@ def _debezium(raw: DataFrame, source: CreateSource) -> Decoded:
     frame = raw.where(F.col("value").isNotNull() & (F.length("value") > 0))
     frame = _inlined(frame, _from_json("value", f"{envelope}, payload STRUCT<{envelope}>"), "_envelope")
     inner = {
-        name: F.coalesce(F.col(f"_envelope.{_ONLY}.payload.{name}"), F.col(f"_envelope.{_ONLY}.{name}"))
+        name: F.coalesce(F.col(f"_envelope.{ONLY}.payload.{name}"), F.col(f"_envelope.{ONLY}.{name}"))
         for name in ("before", "after", "op")
     }
     row_of = F.when(inner["op"] == "d", inner["before"]).otherwise(inner["after"])
@@ -127,20 +124,34 @@ def _debezium(raw: DataFrame, source: CreateSource) -> Decoded:
     return Decoded(frame.withColumn(PROBLEM, problem), F.col("_op"), times)
 
 
+def _values(
+    raw: DataFrame, source: CreateSource, columns: tuple[ColumnDefinition, ...]
+) -> tuple[DataFrame, dict[str, Column]]:
+    """The value as DECODED, and columns that are not simply its fields."""
+    if source.format.encode == "JSON":
+        return _parsed(raw, "value", DECODED, columns), _times(DECODED, columns)
+    whole = avro_struct(
+        source, ", ".join(f"{quoted(each.name)} {spark_type(each.type or 'VARCHAR')}" for each in columns)
+    )
+    around = f"{DECODED}_whole"
+    frame = raw.withColumn(around, whole)
+    return frame.withColumn(DECODED, F.col(f"{around}.{ONLY}")), {}
+
+
 def _parsed(frame: DataFrame, column: str, into: str, columns: tuple[ColumnDefinition, ...]) -> DataFrame:
     """With the struct `into` and, for what `_corrupt` says, the one around it."""
     around = f"{into}_whole"
-    return _inlined(frame, _from_json(column, _ddl(columns)), around).withColumn(into, F.col(f"{around}.{_ONLY}"))
+    return _inlined(frame, _from_json(column, _ddl(columns)), around).withColumn(into, F.col(f"{around}.{ONLY}"))
 
 
 def _from_json(column: str, ddl: str) -> Column:
-    """`{_ONLY: the struct, _CORRUPT: a text when any of it does not fit}`.
+    """`{ONLY: the struct, CORRUPT: a text when any of it does not fit}`.
 
     The text is read as the only field of an object: Spark would overlook what stands behind the end of a document.
     """
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-    text = F.concat(F.lit(f'{{"{_ONLY}":'), F.col(column).cast("string"), F.lit("}"))
-    return F.from_json(text, f"{_ONLY} STRUCT<{ddl}>, {_CORRUPT} STRING", options)
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
+    text = F.concat(F.lit(f'{{"{ONLY}":'), F.col(column).cast("string"), F.lit("}"))
+    return F.from_json(text, f"{ONLY} STRUCT<{ddl}>, {CORRUPT} STRING", options)
 
 
 def _inlined(frame: DataFrame, struct: Column, into: str) -> DataFrame:
@@ -191,5 +202,5 @@ def _bad_times(times: Mapping[str, Column], struct: str) -> Column:
 
 def _corrupt(around: str, column: str) -> Column:
     """The message's text when there is no struct in it, or one with a field that does not fit."""
-    whole = F.col(f"{around}.{_ONLY}").isNull() | F.col(f"{around}.{_CORRUPT}").isNotNull()
-    return F.when(whole, F.coalesce(F.col(column).cast("string"), F.lit("NULL")))
+    whole = F.col(f"{around}.{ONLY}").isNull() | F.col(f"{around}.{CORRUPT}").isNotNull()
+    return F.when(whole, F.coalesce(F.col(f"{around}.{CORRUPT}"), F.col(column).cast("string"), F.lit("NULL")))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from magnetar.base.clock import Clock, SystemClock
@@ -35,6 +36,7 @@ from magnetar.pipeline.views.operations import Operations, Place
 from magnetar.pipeline.views.program import assemble
 from magnetar.pipeline.views.progress import EpochReport
 from magnetar.pipeline.views.shared_mapping import SharedMapping
+from magnetar.pipeline.views.source_frame import with_columns
 from magnetar.pipeline.views.sources import TopicSources
 from magnetar.pipeline.views.spark_steps import SparkTypes
 from magnetar.pipeline.views.status import Status
@@ -232,9 +234,23 @@ def _catalog(manifest: Manifest | None) -> Catalog:
 def _applied(catalog: Catalog, statements: list[Statement] | tuple[Statement, ...]) -> Catalog:
     for statement in statements:
         if isinstance(statement, CreateSource | CreateView | CreateSink):
+            if isinstance(statement, CreateSource):
+                statement = _with_columns(catalog, statement)
             catalog = catalog.create(statement)
         elif isinstance(statement, Drop):
             catalog = catalog.drop(statement)
         elif isinstance(statement, SetParallelism):
             catalog = catalog.set_parallelism(statement)
     return catalog
+
+
+def _with_columns(catalog: Catalog, source: CreateSource) -> CreateSource:
+    """A source that names no columns has those it was created with, whatever schema its topic has by now."""
+    if source.columns:
+        return source
+    known = next(
+        (entry.statement for name, entry in catalog.entries.items() if name.lower() == source.name.lower()), None
+    )
+    if isinstance(known, CreateSource):
+        return replace(source, columns=known.columns)
+    return with_columns(source)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
-from magnetar.pipeline.connect.columns import METADATA, full_schema
+from magnetar.pipeline.connect.columns import HIDDEN, METADATA, schema_for
 from magnetar.pipeline.connect.errors import SourceError
 from magnetar.pipeline.operators.changelog import CHANGE
 from magnetar.pipeline.sql.plan import EPOCH_TIMESTAMP, Project
@@ -19,6 +19,7 @@ from magnetar.pipeline.sql.planner import plan_query
 from magnetar.pipeline.sql.statements import INCLUDED_COLUMNS, ColumnDefinition, CreateSource, Query
 from magnetar.pipeline.sql.types import spark_type
 from magnetar.pipeline.views.decoding import DECODED, PROBLEM, Decoded, decode_values, quoted
+from magnetar.pipeline.views.registered_columns import registered_columns
 from magnetar.pipeline.views.source_options import BYTES_COLUMN, decode_policy
 from magnetar.pipeline.views.stages import ROW_ID
 
@@ -62,14 +63,12 @@ def raw_columns(source: CreateSource) -> tuple[str, ...]:
         needed.add("__key")
     if source.format.encode == "AVRO":
         needed.add("__schemaVersion")
-    return tuple(name for name in ("value", *METADATA) if name in needed)
+    return tuple(name for name in ("value", *METADATA, *HIDDEN) if name in needed)
 
 
 def raw_schema(source: CreateSource) -> StructType:
     """The same as a schema for `.schema(...)` of the read."""
-    wanted = raw_columns(source)
-    whole = full_schema()
-    return type(whole)([field for field in whole.fields if field.name in wanted])
+    return schema_for(raw_columns(source))
 
 
 def source_schema(spark: SparkSession, source: CreateSource) -> StructType:
@@ -78,14 +77,15 @@ def source_schema(spark: SparkSession, source: CreateSource) -> StructType:
 
 
 def with_columns(source: CreateSource) -> CreateSource:
-    """The source with its one column when ENCODE BYTES left it out. SourceError when there are none."""
+    """The source with the columns that it left out: those of the topic's registered schema as it is now, or the one of ENCODE BYTES.
+
+    Asks the broker. Raises SourceError when there are none.
+    """
     if source.columns:
         return source
-    if source.format.encode != "BYTES":
-        raise SourceError(
-            f"source {source.name} has no columns: name them, or register a schema with the topic before the source is created"
-        )
-    return replace(source, columns=(ColumnDefinition(BYTES_COLUMN, "BYTEA"),))
+    if source.format.encode == "BYTES":
+        return replace(source, columns=(ColumnDefinition(BYTES_COLUMN, "BYTEA"),))
+    return replace(source, columns=registered_columns(source))
 
 
 def row_id(source: CreateSource) -> Column:

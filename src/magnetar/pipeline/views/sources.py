@@ -8,11 +8,10 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
 from magnetar.pipeline.connect.acknowledge import Acknowledger
 from magnetar.pipeline.connect.broker import Topics
-from magnetar.pipeline.connect.columns import full_schema
+from magnetar.pipeline.connect.columns import schema_for
 from magnetar.pipeline.connect.offsets import EARLIEST, from_document, to_document
 from magnetar.pipeline.connect.options import ReadOptions, read_options
 from magnetar.pipeline.sql.statements import CreateSource
@@ -81,7 +80,7 @@ class TopicSources:
         self, spark: SparkSession, sources: Mapping[str, CreateSource], start: Mapping[str, Positions]
     ) -> DataFrame:
         needed = {column for source in sources.values() for column in raw_columns(source)}
-        schema = StructType([field for field in full_schema().fields if field.name in needed])
+        schema = schema_for(needed)
         frames = []
         for name, source in sources.items():
             options = {"startingOffsets": json.dumps(start[name]) if start[name] else "earliest"}
@@ -92,8 +91,7 @@ class TopicSources:
         return reduce(lambda left, right: left.unionByName(right), frames)
 
     def range(self, spark: SparkSession, source: CreateSource, start: Positions, end: Positions) -> DataFrame:
-        needed = raw_columns(source)
-        schema = StructType([field for field in full_schema().fields if field.name in needed])
+        schema = schema_for(raw_columns(source))
         options = {"startingOffsets": json.dumps(dict(start)), "endingOffsets": json.dumps(dict(end))}
         reader = spark.read.format("magnetar").schema(schema)
         return self.decoded(reader.options(**self._reading(source), **options).load(), source)

@@ -1,0 +1,138 @@
+"""The schemas that are registered with a topic, and their fields as Spark's types."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pulsar
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from magnetar.pipeline.connect.broker import shared_client
+from magnetar.pipeline.connect.errors import SchemaError
+from magnetar.pipeline.connect.options import Connection
+
+LATEST: Final = -1
+_PLAIN: Final[dict[str, DataType]] = {
+    "boolean": BooleanType(),
+    "int": IntegerType(),
+    "long": LongType(),
+    "float": FloatType(),
+    "double": DoubleType(),
+    "string": StringType(),
+    "bytes": BinaryType(),
+    "enum": StringType(),
+    "fixed": BinaryType(),
+}
+_LOGICAL: Final[dict[str, DataType]] = {
+    "date": DateType(),
+    "timestamp-millis": TimestampType(),
+    "timestamp-micros": TimestampType(),
+    "local-timestamp-millis": TimestampNTZType(),
+    "local-timestamp-micros": TimestampNTZType(),
+    "uuid": StringType(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """`kind`: Pulsar's name of the type, AVRO or JSON among others. `definition`: an Avro record for these two."""
+
+    kind: str
+    definition: str
+
+    @property
+    def is_record(self) -> bool:
+        """Whether its values have fields."""
+        return self.kind in ("AVRO", "JSON") and json.loads(self.definition).get("type") == "record"
+
+    def fields(self) -> list[StructField]:
+        """Raises SchemaError for a type that Spark does not have."""
+        record = _spark(json.loads(self.definition), {})
+        assert isinstance(record, StructType)
+        return list(record.fields)
+
+
+_held: dict[tuple[Connection, str, int], Registered | None] = {}
+
+
+def registered(connection: Connection, topic: str, version: int = LATEST) -> Registered | None:
+    """Of a version, None when there is no schema. A version never changes and is asked for once a process."""
+    key = (connection, topic, version)
+    if version == LATEST or key not in _held:
+        _held[key] = _ask(connection, topic, version)
+    return _held[key]
+
+
+def version_number(version: bytes | None) -> int:
+    """Of the bytes in a message, which are a big-endian number."""
+    return LATEST if not version else int.from_bytes(version, "big", signed=True)
+
+
+def _ask(connection: Connection, topic: str, version: int) -> Registered | None:
+    try:
+        found = shared_client(connection)._client.get_schema_info(topic, version)
+    except pulsar.PulsarException as error:
+        if "NotFound" in type(error).__name__ or "NotFound" in str(error):
+            return None
+        raise SchemaError(f"{topic}: its schema cannot be read: {error}; check that reading it is allowed") from error
+    kind = str(found.schema_type()).rpartition(".")[2]
+    return Registered(kind, found.schema())
+
+
+def _spark(kind: Any, named: dict[str, DataType]) -> DataType:
+    if isinstance(kind, list):
+        return _union(kind, named)
+    if isinstance(kind, str):
+        found = _PLAIN.get(kind) or named.get(kind)
+        if found is None:
+            raise SchemaError(
+                f"the registered schema has a {kind}, which has no Spark type: name the columns in CREATE SOURCE"
+            )
+        return found
+    logical, base = kind.get("logicalType"), kind["type"]
+    if logical == "decimal":
+        return DecimalType(min(int(kind["precision"]), 38), int(kind.get("scale", 0)))
+    if logical in _LOGICAL:
+        return _LOGICAL[logical]
+    if base == "array":
+        return ArrayType(_spark(kind["items"], named))
+    if base == "map":
+        return MapType(StringType(), _spark(kind["values"], named))
+    if base == "record":
+        fields = [StructField(each["name"], _spark(each["type"], named)) for each in kind["fields"]]
+        named[kind["name"]] = StructType(fields)
+        return named[kind["name"]]
+    if base in ("enum", "fixed"):
+        named[kind["name"]] = _PLAIN[base]
+    return _spark(base, named)
+
+
+def _union(members: list[Any], named: dict[str, DataType]) -> DataType:
+    some = [each for each in members if each != "null"]
+    if len(some) == 1:
+        return _spark(some[0], named)
+    for wide, narrow in (("long", {"int", "long"}), ("double", {"float", "double"})):
+        if set(map(str, some)) <= narrow:
+            return _PLAIN[wide]
+    raise SchemaError(
+        f"the registered schema has a union of {some}, which has no Spark type: name other columns in CREATE SOURCE"
+    )
