@@ -15,7 +15,17 @@ MAGNETAR = Path(sys.executable).parent / "magnetar"
 
 
 def test_a_slice_of_the_flights_arrives_once_and_in_order(tmp_path: Path) -> None:
-    command = [MAGNETAR, "demo", "flights", "--messages", "8000", "--json", "--data-dir", tmp_path / "data"]
+    command = [
+        MAGNETAR,
+        "demo",
+        "flights",
+        "--messages",
+        "8000",
+        "--no-views",
+        "--json",
+        "--data-dir",
+        tmp_path / "data",
+    ]
     result = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert result.returncode == 0, result.stderr
     outcome = json.loads(result.stdout)
@@ -26,6 +36,21 @@ def test_a_slice_of_the_flights_arrives_once_and_in_order(tmp_path: Path) -> Non
     assert all(row["equal"] for row in outcome["sums"])
     assert sum(consumer["messages"] for consumer in outcome["consumers"]) == 8000 + outcome["duplicated"]
     assert "kill -9 consumer-2" in result.stderr
+
+
+@pytest.mark.timeout(300)
+def test_the_flights_become_views_that_equal_the_file(tmp_path: Path) -> None:
+    picture = tmp_path / "vnodes.svg"
+    command = [MAGNETAR, "demo", "flights", "--messages", "6000", "--json", "--plot", picture]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    assert result.returncode == 0, result.stderr
+    outcome = json.loads(result.stdout)["views"]
+    assert {each["view"]: each["differing"] for each in outcome["comparisons"]} == {"delays": 0, "routes": 0}
+    assert all(each["rows"] == each["expected_rows"] > 100 for each in outcome["comparisons"])
+    assert [epoch["units"] for epoch in outcome["epochs"]][:1] == [2]
+    assert [epoch["units"] for epoch in outcome["epochs"]][-1:] == [3]
+    assert outcome["rescale"][-1]["vnodes after"].startswith("85,")
+    assert picture.read_text().startswith("<?xml")
 
 
 def test_a_used_directory_is_refused(tmp_path: Path) -> None:

@@ -22,12 +22,22 @@ def demo_group() -> None:
 @demo_group.command("flights")
 @click.option("--messages", type=click.IntRange(100), help="Only the first so many flights.  [default: all 336,776]")
 @click.option("--data-dir", type=click.Path(path_type=Path, file_okay=False), help="Keep the server's data here.")
+@click.option("--views/--no-views", default=True, help="Go on to views on Spark, or stop behind the consumers.")
+@click.option(
+    "--plot",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=Path("magnetar-demo-vnodes.svg"),
+    show_default=True,
+    help="Draw the map of vnodes before and after the rescale here.",
+)
 @json_option
-def flights_command(messages: int | None, data_dir: Path | None, as_json: bool) -> None:
-    """Stream the flights that left New York in 2013 through a server of our own.
+def flights_command(messages: int | None, data_dir: Path | None, views: bool, plot: Path, as_json: bool) -> None:
+    """Stream the flights that left New York in 2013 through a server of our own, and keep views of them.
 
     Keyed by tail number, over four partitions, to four Key_Shared consumers, each a process. Half way one of them is killed
-    (kill -9) and a fifth joins. At the end every message is accounted for; the exit code is 1 when anything is wrong.
+    (kill -9) and a fifth joins. Every message is accounted for. Then Spark turns the same topic into two views (delays per carrier and
+    hour; routes joined with airports), rescaled from two to three units half way, read back and compared with pandas over the
+    file, row by row. The exit code is 1 when anything is wrong.
     """
     from magnetar.cli.demo import flights, report, screen, source
 
@@ -40,10 +50,10 @@ def flights_command(messages: int | None, data_dir: Path | None, as_json: bool) 
     try:
         with screen.screen(len(data)) as display:
             display.say(f"{len(data):,} flights of {len(set(data.keys)):,} aircraft")
-            outcome = flights.run(data, folder, display)
+            outcome = flights.run(data, folder, display, views, plot)
     finally:
         if data_dir is None:
             shutil.rmtree(folder, ignore_errors=True)
     (report.as_document if as_json else report.as_tables)(outcome)
-    if outcome.verdict.problems:
-        raise CommandError("; ".join(outcome.verdict.problems))
+    if outcome.problems:
+        raise CommandError("; ".join(outcome.problems))

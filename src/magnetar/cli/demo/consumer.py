@@ -14,10 +14,10 @@ import time
 import zlib
 from typing import Any
 
+import msgspec
 import pulsar
 
 from magnetar.cli.demo.records import RECORD
-from magnetar.cli.demo.source import AIR_TIME, CARRIER, DISTANCE, minutes
 from magnetar.cli.pulsar_client import connected
 
 SUBSCRIPTION = "demo"
@@ -26,6 +26,18 @@ RECEIVER_QUEUE = 500
 
 BATCH_MESSAGES = 500
 BATCH_TIMEOUT_MS = 50
+
+
+class Fields(msgspec.Struct):
+    """What a consumer looks at."""
+
+    index: int
+    carrier: str
+    air_time: int | None
+    distance: int
+
+
+DECODER = msgspec.json.Decoder(Fields)
 
 
 def main() -> None:
@@ -60,14 +72,14 @@ def wait_for_end(stop: threading.Event) -> None:
 
 def record(message: Any) -> bytes:
     payload = message.data()
-    index, *fields = payload.split(b",")
+    fields = DECODER.decode(payload)
     return RECORD.pack(
         time.monotonic_ns(),
-        int(index),
+        fields.index,
         zlib.crc32(payload),
-        int(fields[DISTANCE]),
-        minutes(fields[AIR_TIME]),
-        fields[CARRIER],
+        fields.distance,
+        fields.air_time or 0,
+        fields.carrier.encode(),
         message.redelivery_count() > 0,
     )
 

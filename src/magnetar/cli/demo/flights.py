@@ -1,4 +1,4 @@
-"""`magnetar demo flights`, act by act: serve, subscribe, send, kill one and add one half way, judge."""
+"""`magnetar demo flights`, act by act: serve, subscribe, send, kill one and add one half way, judge; then views of the same topic."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from magnetar.cli.demo import server
+from magnetar.cli.demo import server, views
 from magnetar.cli.demo.consumers import Consumers
 from magnetar.cli.demo.producer import Producer
 from magnetar.cli.demo.screen import Screen
 from magnetar.cli.demo.source import Flights
 from magnetar.cli.demo.verdict import Log, Verdict, judge
+from magnetar.cli.demo.views import ViewsOutcome
 from magnetar.cli.errors import CommandError
 
 TOPIC = "persistent://public/default/flights"
@@ -41,9 +42,15 @@ class Outcome:
     start_s: float
     produce_s: float
     consume_s: float
+    views: ViewsOutcome | None
+    """Of the second half; None when it was left out."""
+
+    @property
+    def problems(self) -> list[str]:
+        return self.verdict.problems + (self.views.problems if self.views is not None else [])
 
 
-def run(flights: Flights, folder: Path, screen: Screen) -> Outcome:
+def run(flights: Flights, folder: Path, screen: Screen, with_views: bool, picture: Path | None) -> Outcome:
     """The whole demo in `folder`. Raises CommandError when server, producer or a consumer fails."""
     settings = ("allowAutoTopicCreationType=partitioned", f"defaultNumPartitions={PARTITIONS}")
     with server.running(folder, *settings) as serving:
@@ -61,7 +68,8 @@ def run(flights: Flights, folder: Path, screen: Screen) -> Outcome:
             consume_s = time.monotonic() - started
             consumers.stop()
             logs = consumers.logs()
-    return Outcome(judge(flights, logs), logs, flights.key_ids, serving.start_s, producer.seconds, consume_s)
+        outcome = views.run(flights, serving, TOPIC, folder, picture, screen) if with_views else None
+    return Outcome(judge(flights, logs), logs, flights.key_ids, serving.start_s, producer.seconds, consume_s, outcome)
 
 
 def act(flights: Flights, serving: server.Server, consumers: Consumers, producer: Producer, screen: Screen) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 import numpy as np
 
+from magnetar.cli.demo import views_report
 from magnetar.cli.demo.flights import Outcome
 from magnetar.cli.demo.verdict import CARRIER_SUM
 from magnetar.cli.output import emit, print_json
@@ -18,12 +19,16 @@ def as_tables(outcome: Outcome) -> None:
     click.echo()
     rows = [{"what": name.replace("_", " "), "value": value} for name, value in verdict(outcome).items()]
     emit(rows, as_json=False, title="verdict")
+    if outcome.views is not None:
+        views_report.as_tables(outcome.views)
 
 
 def as_document(outcome: Outcome) -> None:
     """For programs: the same as one JSON document."""
-    problems = outcome.verdict.problems
-    print_json(verdict(outcome) | {"consumers": consumers(outcome), "sums": sums(outcome), "problems": problems})
+    document = verdict(outcome) | {"consumers": consumers(outcome), "sums": sums(outcome)}
+    if outcome.views is not None:
+        document["views"] = views_report.as_document(outcome.views)
+    print_json(document | {"problems": outcome.problems})
 
 
 def verdict(outcome: Outcome) -> dict[str, object]:

