@@ -7,7 +7,7 @@ stage gets depends on the stages before it in the same epoch only. So a stage co
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -157,7 +157,7 @@ class _State:
                 table_id: self._slice(table_id, held, keys)
                 for table_id, keys in self.operator.keys_needed(mine, context).items()
             }
-            result = self.operator.apply(slices, mine, context)
+            result = self.operator.apply(slices, mine, replace(context, holds_first_vnode=0 in held))
             for table_id, writes in result.writes.items():
                 self._write(table_id, held, writes)
             for name, count in result.counters.items():

@@ -47,6 +47,8 @@ class EpochContext:
     now_us: int
     watermark_us: int | None = None
     previous_watermark_us: int | None = None
+    holds_first_vnode: bool = False
+    """Whether the unit that is asked has vnode 0, where the row of a table without a key lies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,8 @@ def keys_to_read(table: StateTable, keys: pl.DataFrame | None) -> pa.Table | Non
 
 def vnodes_of_changes(table: StateTable, changes: pl.DataFrame) -> Any:
     """The vnode of every change of a delta (numpy uint16): where it is to be sent."""
+    if not table.distributed_by:  # a frame without columns would have no rows
+        return pl.zeros(changes.height, pl.UInt16, eager=True).to_numpy()
     return table.vnodes_of(as_arrow(table, changes, _of(table, table.distributed_by)))
 
 

@@ -122,21 +122,35 @@ class Dedup:
 
 @dataclass(frozen=True, slots=True)
 class Recompute:
-    """No incremental rule: `sql` is run anew over all input rows of each group of `keys` that changed."""
+    """No incremental rule: the outputs are computed anew over all rows of each group of `keys` that changed.
+
+    `grouped`: one row a group (GROUP BY, then HAVING); else one for each input row (OVER).
+    """
 
     input: Plan
     keys: tuple[str, ...]
-    sql: str
-    output_names: tuple[str, ...]
+    outputs: tuple[Named, ...]
+    condition: str | None = None
+    grouped: bool = False
+    having: str | None = None
 
 
-Plan: TypeAlias = Scan | Windowed | Project | Aggregate | Join | TopN | Dedup | Recompute
+@dataclass(frozen=True, slots=True)
+class UnionAll:
+    """All rows of several inputs, whose columns have the same names and order."""
+
+    inputs: tuple[Plan, ...]
+
+
+Plan: TypeAlias = Scan | Windowed | Project | Aggregate | Join | TopN | Dedup | Recompute | UnionAll
 
 
 def inputs(plan: Plan) -> tuple[Plan, ...]:
     """The nodes directly below."""
     if isinstance(plan, Scan):
         return ()
+    if isinstance(plan, UnionAll):
+        return plan.inputs
     return (plan.left, plan.right) if isinstance(plan, Join) else (plan.input,)
 
 
@@ -151,13 +165,15 @@ def output_names(plan: Plan) -> tuple[str, ...] | None:
     """The columns it gives; None when that depends on a source whose columns are not known."""
     if isinstance(plan, Scan):
         return None
-    if isinstance(plan, Recompute):
-        return plan.output_names
+    if isinstance(plan, UnionAll):
+        return output_names(plan.inputs[0])
     if isinstance(plan, Windowed):
         below = output_names(plan.input)
         return None if below is None else (*below, "window_start", "window_end")
     named = (*plan.left_columns, *plan.right_columns) if isinstance(plan, Join) else plan.outputs
     found = tuple(column.name for column in named)
+    if isinstance(plan, TopN) and plan.rank is not None:
+        found = (*found, plan.rank)
     return None if "*" in found else found
 
 
@@ -166,7 +182,7 @@ def explain(plan: Plan, indent: int = 0) -> str:
     fields = [
         f"{name}={getattr(plan, name)!r}"
         for name in type(plan).__dataclass_fields__
-        if name not in ("input", "left", "right") and getattr(plan, name)
+        if name not in ("input", "inputs", "left", "right") and getattr(plan, name)
     ]
     lines = [f"{'  ' * indent}{type(plan).__name__} {' '.join(fields)}".rstrip()]
     return "\n".join([*lines, *(explain(below, indent + 1) for below in inputs(plan))])

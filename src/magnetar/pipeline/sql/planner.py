@@ -10,7 +10,6 @@ from magnetar.pipeline.errors import PlanRefusedError
 from magnetar.pipeline.sql.expressions import read_query
 from magnetar.pipeline.sql.from_clause import FromClause
 from magnetar.pipeline.sql.plan import (
-    RECOMPUTE_INPUT,
     Aggregate,
     Call,
     Dedup,
@@ -20,6 +19,8 @@ from magnetar.pipeline.sql.plan import (
     Project,
     Recompute,
     TopN,
+    UnionAll,
+    output_names,
 )
 from magnetar.pipeline.sql.scope import Relations, Scope, refuse
 from magnetar.pipeline.sql.statements import Query
@@ -56,19 +57,15 @@ def plan_query(query: Query, relations: Relations) -> Plan:
 def _plan(query: Query, tree: exp.Expr, relations: Relations, named: dict[str, Plan]) -> Plan:
     if isinstance(tree, exp.Subquery):
         return _plan(query, tree.this, relations, named)
+    named = _with(query, tree, relations, named)
+    if isinstance(tree, exp.Union):
+        return _union(query, tree, relations, named)
     if not isinstance(tree, exp.Select):
         raise refuse(
             query,
             tree,
-            f"{tree.key.upper()} has no incremental plan; create a view for each SELECT and one sink for each",
+            f"{tree.key.upper()} has no incremental plan; take a LEFT JOIN and filter what matched, or what did not",
         )
-    clause = tree.args.get("with_")
-    if clause is not None:
-        if clause.args.get("recursive"):
-            raise refuse(query, tree, "WITH RECURSIVE has no incremental plan; run it as a query over the views")
-        named = dict(named)
-        for table in clause.expressions:
-            named[table.alias.lower()] = _plan(query, table.this, relations, named)
     distinct = tree.args.get("distinct")
     for name, instead in _REFUSED_CLAUSES.items():
         if tree.args.get(name) and not (name == "order" and distinct is not None and distinct.args.get("on")):
@@ -85,6 +82,49 @@ def _plan(query: Query, tree: exp.Expr, relations: Relations, named: dict[str, P
     condition = None if where is None else scope.resolved(where.this)
     plan = _above(_Select(tree, scope, named_outputs, condition), below())
     return plan
+
+
+def _with(query: Query, tree: exp.Expr, relations: Relations, named: dict[str, Plan]) -> dict[str, Plan]:
+    """The plans of WITH, and those that there were."""
+    clause = tree.args.get("with_")
+    if clause is None:
+        return named
+    if clause.args.get("recursive"):
+        raise refuse(query, tree, "WITH RECURSIVE has no incremental plan; run it as a query over the views")
+    named = dict(named)
+    for table in clause.expressions:
+        named[table.alias.lower()] = _plan(query, table.this, relations, named)
+    return named
+
+
+def _union(query: Query, tree: exp.Union, relations: Relations, named: dict[str, Plan]) -> Plan:
+    """UNION ALL, and UNION as the distinct rows of it. The first SELECT names the columns."""
+    for name in ("order", "limit", "offset"):
+        if tree.args.get(name):
+            raise refuse(query, tree, _REFUSED_CLAUSES[name])
+    branches: list[Plan] = []
+    for side in (tree.this, tree.expression):
+        plan = _plan(query, side, relations, named)
+        branches += plan.inputs if isinstance(plan, UnionAll) else [plan]
+    columns = [output_names(branch) for branch in branches]
+    first = columns[0]
+    if first is None or any(names is None for names in columns):
+        raise refuse(query, tree, "UNION of inputs whose columns are not known; name them instead of *")
+    if any(len(names or ()) != len(first) for names in columns):
+        counts = ", ".join(str(len(names or ())) for names in columns)
+        raise refuse(query, tree, f"the SELECTs of UNION have {counts} columns; give each the same number")
+    renamed = tuple(
+        branch if names == first else Project(branch, tuple(map(_renamed, names or (), first)))
+        for branch, names in zip(branches, columns, strict=True)
+    )
+    if not tree.args.get("distinct"):
+        return UnionAll(renamed)
+    outputs = tuple(Named(_name(name), name) for name in first)
+    return Aggregate(UnionAll(renamed), outputs, (Call("count", None, "__rows"),), outputs)
+
+
+def _renamed(old: str, new: str) -> Named:
+    return Named(_name(old), new)
 
 
 class _Select:
@@ -252,16 +292,14 @@ def _recompute(
             select.tree,
             "this aggregate over all rows would be recomputed each epoch; add GROUP BY, or use count, sum, avg, min, max",
         )
-    if any(name == "*" for _, name in select.outputs):
-        names: tuple[str, ...] = ()
-    else:
-        names = tuple(name for _, name in select.outputs)
-    items = ["*" if name == "*" else f"{scope.sql(node)} AS {_name(name)}" for node, name in select.outputs]
-    sql = f"SELECT {', '.join(items)} FROM {RECOMPUTE_INPUT}"
-    sql += f" WHERE {select.condition}" if select.condition else ""
-    sql += f" GROUP BY {', '.join(scope.sql(node) for node in group)}" if group else ""
-    sql += f" HAVING {scope.sql(having)}" if having is not None else ""
-    return Recompute(below, tuple(scope.sql(key) for key in keys), sql, names)
+    return Recompute(
+        below,
+        tuple(scope.sql(key) for key in keys),
+        scope.outputs(select.outputs),
+        select.condition,
+        bool(group),
+        None if having is None else scope.sql(having),
+    )
 
 
 def _top_n(query: Query, tree: exp.Select, relations: Relations, named: dict[str, Plan]) -> Plan | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
@@ -94,13 +94,14 @@ def run_unit(task: UnitTask, index: int, deltas: Mapping[str, pa.Table]) -> Unit
     started = perf_counter()
     files = StateFiles(task.root, dict(task.options))
     held = task.vnodes[index]
+    context = replace(task.context, holds_first_vnode=0 in held)
     frames = {name: _delta(task, name, held, rows) for name, rows in deltas.items()}
     slices = {}
-    for table_id, keys in task.operator.keys_needed(frames, task.context).items():
+    for table_id, keys in task.operator.keys_needed(frames, context).items():
         state = task.tables[table_id]
         slices[table_id] = read_slices(files, state, held, keys_to_read(state.table, keys))
     read = perf_counter()
-    result = task.operator.apply(slices, frames, task.context)
+    result = task.operator.apply(slices, frames, context)
     writes = dict(result.writes)
     if task.view is not None:
         writes[task.view.table_id] = materialized(task.view, result)

@@ -13,14 +13,16 @@ from magnetar.pipeline.operators.operator import INPUT
 from magnetar.pipeline.operators.upsert import Upsert
 from magnetar.pipeline.operators.window import WINDOW_END, WINDOW_START
 from magnetar.pipeline.sql.catalog import Catalog
-from magnetar.pipeline.sql.plan import Aggregate, Dedup, Join, Plan, Project, Scan, TopN, Windowed
+from magnetar.pipeline.sql.plan import Aggregate, Dedup, Join, Plan, Project, Recompute, Scan, TopN, UnionAll, Windowed
 from magnetar.pipeline.sql.statements import CreateSink, CreateSource, CreateView, Query
 from magnetar.pipeline.state.table import StateTable
 from magnetar.pipeline.views.changes import Changes, Part, Windows, renames
 from magnetar.pipeline.views.lowering_aggregate import lower_aggregate
 from magnetar.pipeline.views.lowering_context import Lowering, Types
+from magnetar.pipeline.views.lowering_groups import lower_recompute
 from magnetar.pipeline.views.lowering_join import lower_join
 from magnetar.pipeline.views.lowering_top_n import lower_dedup, lower_top_n
+from magnetar.pipeline.views.lowering_union import lower_union
 from magnetar.pipeline.views.stages import ROW_ID, AddWindows, Stage, ViewPlan, quoted
 from magnetar.pipeline.views.table_ids import TableIds
 
@@ -193,8 +195,10 @@ def changes_of(lowering: Lowering, plan: Plan) -> Changes:
             return lower_top_n(lowering, plan)
         case Dedup():
             return lower_dedup(lowering, plan)
-        case _:
-            raise lowering.refuse(f"{type(plan).__name__} has no stages yet")
+        case Recompute():
+            return lower_recompute(lowering, plan)
+        case UnionAll():
+            return lower_union(lowering, plan)
 
 
 def _windowed(lowering: Lowering, plan: Windowed) -> Changes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from magnetar.pipeline.operators.aggregate import MergedAggregate, aggregate
 from magnetar.pipeline.operators.aggregate_calls import Call
 from magnetar.pipeline.operators.operator import INPUT
+from magnetar.pipeline.operators.single_row import SingleRow
 from magnetar.pipeline.operators.window import WindowAggregate
 from magnetar.pipeline.sql.plan import Aggregate, Named
 from magnetar.pipeline.views.changes import Changes
@@ -58,6 +59,12 @@ def lower_aggregate(lowering: Lowering, node: Aggregate, *, on_close: bool = Fal
     partials = None
     if isinstance(operator, MergedAggregate):
         partials = tuple(Named(sql, name) for name, sql in operator.spark_partials())
+    if not group:
+        (own,) = lowering.ids.of_stage(f"{stage_id}-row", 1)
+        counts = [call.name for call in calls if call.function.startswith("count")]
+        single = SingleRow(operator, own, f"{stage_id}-row", counts, lowering.vnode_count)
+        found = lowering.stage(stage_id, {INPUT: (rows, ())}, single, append_only=False, preaggregate=partials)
+        return lowering.project(found, node.outputs, node.having)
     closing = operator if end is None else WindowAggregate(operator, on_close=on_close, end=end)
     found = lowering.stage(
         stage_id,

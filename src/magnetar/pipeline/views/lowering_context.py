@@ -14,7 +14,7 @@ from magnetar.pipeline.operators.operator import INPUT, Operator
 from magnetar.pipeline.sql.plan import Named, Plan
 from magnetar.pipeline.sql.statements import CreateSource
 from magnetar.pipeline.views.changes import Changes, Part, Windows, steps_of
-from magnetar.pipeline.views.stages import Feed, Stage, Step
+from magnetar.pipeline.views.stages import EPOCH_TIMESTAMP, Feed, Stage, Step
 from magnetar.pipeline.views.table_ids import TableIds
 
 
@@ -27,6 +27,10 @@ class Types(Protocol):
 
     def after(self, schema: pa.Schema, steps: Sequence[Step]) -> pa.Schema:
         """The columns behind the steps, all of which may be NULL. ExpressionError."""
+        ...
+
+    def spark_name(self, kind: pa.DataType) -> str:
+        """Spark's word for a type, as CAST takes it."""
         ...
 
 
@@ -74,9 +78,18 @@ class Lowering:
         with self.refusing():
             return self._types.after(schema, steps)
 
+    def spark_name(self, kind: pa.DataType) -> str:
+        """Spark's word for a type."""
+        return self._types.spark_name(kind)
+
     def select(self, below: Changes, condition: str | None, outputs: Sequence[Named], key: Sequence[str]) -> Changes:
         """Filter, then exactly these outputs; `key` are those of the outputs that are the key."""
         steps = steps_of(condition, outputs)
+        if not below.append_only and any(EPOCH_TIMESTAMP in text for text in [condition or "", *map(_sql, outputs)]):
+            raise self.refuse(
+                "now() is the time of the epoch in which a row came, and rows of the input change or go later; "
+                "select now() in a view of a source, and read that"
+            )
         schema = self.after(below.schema, steps)
         return below.after(
             steps,
@@ -131,3 +144,7 @@ class Lowering:
     ) -> Changes:
         """A stage with one input."""
         return self.stage(stage_id, {INPUT: (below, place_by)}, operator, append_only=append_only)
+
+
+def _sql(output: Named) -> str:
+    return output.sql

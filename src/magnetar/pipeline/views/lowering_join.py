@@ -141,18 +141,4 @@ def _common(lowering: Lowering, left: Changes, right: Changes, left_sql: str, ri
         )
     both = pa.schema([pa.field("l", kinds[0]), pa.field("r", kinds[1])])
     common = lowering.after(both, [Select((Named("coalesce(l, r)", "x"),))]).field(0).type
-    return spark_number(common)
-
-
-def spark_number(kind: pa.DataType) -> str:
-    """Spark's word for a type of numbers."""
-    if pa.types.is_decimal(kind):
-        return f"DECIMAL({kind.precision}, {kind.scale})"
-    return {
-        pa.int8(): "TINYINT",
-        pa.int16(): "SMALLINT",
-        pa.int32(): "INT",
-        pa.int64(): "BIGINT",
-        pa.float32(): "FLOAT",
-        pa.float64(): "DOUBLE",
-    }[kind]
+    return lowering.spark_name(common)

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arrow_schema
 
 from magnetar.pipeline.errors import ExpressionError
 from magnetar.pipeline.operators.changelog import CHANGE, INSERT
 from magnetar.pipeline.operators.window import WINDOW_END, WINDOW_START
 from magnetar.pipeline.sql.plan import RECOMPUTE_INPUT
 from magnetar.pipeline.sql.statements import CreateSource
-from magnetar.pipeline.sql.types import spark_type
-from magnetar.pipeline.views.stages import EPOCH_TIMESTAMP, ROW_ID, AddWindows, Filter, OverGroups, Select, Step, quoted
+from magnetar.pipeline.views.source_frame import source_schema
+from magnetar.pipeline.views.stages import EPOCH_TIMESTAMP, AddWindows, Filter, OverGroups, Select, Step, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -54,26 +55,22 @@ def _apply(frame: DataFrame, step: Step, carried: Sequence[str]) -> DataFrame:
             return _over_groups(frame, sql, group)
 
 
-def _over_groups(frame: DataFrame, sql: str, group: tuple[str, ...]) -> DataFrame:
+def _over_groups(frame: DataFrame, sql: str, group: tuple[tuple[str, str], ...]) -> DataFrame:
+    """Spark reads the rows under a name of this call alone."""
     session = frame.sparkSession
-    session_name = f"__input_{id(frame)}"
-    rows = frame.where(f"{CHANGE} = {INSERT}").drop(CHANGE)
-    rows.createOrReplaceTempView(session_name)
+    name = f"__groups_{uuid.uuid4().hex}"
+    frame.where(f"{CHANGE} = {INSERT}").drop(CHANGE).createOrReplaceTempView(name)
     try:
-        results = session.sql(sql.replace(RECOMPUTE_INPUT, session_name))
+        results = session.sql(sql.replace(f"FROM {RECOMPUTE_INPUT}", f"FROM {name}"))
     finally:
-        session.catalog.dropTempView(session_name)
-    results = results.selectExpr(f"CAST({INSERT} AS TINYINT) AS {CHANGE}", "*")
-    touched = frame.where(f"{CHANGE} != {INSERT}")
-    names = {name.lower(): name for name in group}
-    columns = [
-        f"{quoted(names[field.name.lower()])} AS {quoted(field.name)}"
-        if field.name.lower() in names
-        else f"CAST(NULL AS {field.dataType.simpleString()}) AS {quoted(field.name)}"
+        session.catalog.dropTempView(name)
+    before = {behind: name for name, behind in group}
+    touched = [
+        quoted(before[field.name]) if field.name in before else f"CAST(NULL AS {field.dataType.simpleString()})"
         for field in results.schema.fields
-        if field.name != CHANGE
     ]
-    return results.union(touched.selectExpr(CHANGE, *columns))
+    columns = [f"CAST({INSERT} AS TINYINT) AS {CHANGE}", "*"]
+    return results.selectExpr(*columns).union(frame.where(f"{CHANGE} != {INSERT}").selectExpr(CHANGE, *touched))
 
 
 class SparkTypes:
@@ -83,33 +80,34 @@ class SparkTypes:
         self._spark = spark
 
     def of_source(self, source: CreateSource) -> pa.Schema:
-        """The declared columns, with the row's id behind them."""
-        columns = [f"{quoted(column.name)} {spark_type(column.type)}" for column in source.columns if column.type]
-        frame = self._empty(f"{', '.join([*columns, f'{ROW_ID} STRING'])}")
-        generated = {column.name: column.generated for column in source.columns if column.generated}
-        for name, sql in generated.items():
-            frame = frame.withColumn(name, F.expr(sql))
-        names = [column.name for column in source.columns]
-        return _schema(frame.select(*[quoted(name) for name in names], ROW_ID))
+        """The source's columns, with the row's id behind them. SourceError."""
+        found = source_schema(self._spark, source)
+        return _schema(found.fieldNames(), found)
 
     def after(self, schema: pa.Schema, steps: Sequence[Step]) -> pa.Schema:
         """The columns behind the steps. ExpressionError with what Spark's analyser says."""
         fields = from_arrow_schema(pa.schema([field for field in schema]))
         fields.add(CHANGE, "byte").add(EPOCH_TIMESTAMP, "timestamp")
         try:
-            return _schema(apply_steps(self._empty(fields), steps).drop(CHANGE, EPOCH_TIMESTAMP))
+            found = apply_steps(self._empty(fields), steps).schema
         except PySparkException as error:
             raise ExpressionError(_first_line(error)) from None
+        return _schema(found.fieldNames(), found)
+
+    def spark_name(self, kind: pa.DataType) -> str:
+        """Spark's word for a type."""
+        return from_arrow_type(kind).simpleString()
 
     def _empty(self, schema: StructType | str) -> DataFrame:
         nothing: list[Row] = []
         return self._spark.createDataFrame(nothing, schema)
 
 
-def _schema(frame: DataFrame) -> pa.Schema:
+def _schema(names: list[str], found: StructType) -> pa.Schema:
     """Everything may be NULL, so that a table's columns do not depend on what Spark can prove."""
-    found = to_arrow_schema(frame.schema, timezone="UTC")
-    return pa.schema([pa.field(field.name, field.type) for field in found])
+    schema = to_arrow_schema(found, timezone="UTC")
+    kept = [name for name in names if name not in (CHANGE, EPOCH_TIMESTAMP)]
+    return pa.schema([pa.field(name, schema.field(name).type) for name in kept])
 
 
 def _first_line(error: PySparkException) -> str:

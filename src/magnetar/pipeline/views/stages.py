@@ -56,11 +56,12 @@ class OverGroups:
     """Spark SQL over whole groups: `sql` reads `__input`, which is the rows that are inserted.
 
     What comes in are groups that changed: all their rows as they are now (insert) and one delete a group, of which the columns
-    `group` count. What goes out is the rows of `sql` as inserts, and the deletes as they came, NULL in all columns but `group`.
+    `group` count: (the name before, the name behind). What goes out is the rows of `sql` as inserts, and the deletes as they came,
+    NULL in all columns but the group's.
     """
 
     sql: str
-    group: tuple[str, ...]
+    group: tuple[tuple[str, str], ...]
 
 
 Step: TypeAlias = Filter | Select | AddWindows | OverGroups

@@ -19,6 +19,7 @@ from magnetar.pipeline.sql.plan import (
     Recompute,
     Scan,
     TopN,
+    UnionAll,
     Windowed,
     explain,
 )
@@ -89,14 +90,24 @@ JOINED = Join(Scan("o"), Scan("c"), "inner", (("cid", "id"),), (Named("id", "o__
             Recompute(
                 Scan("t"),
                 ("a",),
-                "SELECT a AS a, LAG(x) OVER (PARTITION BY a ORDER BY ts NULLS LAST) AS l FROM __input",
-                ("a", "l"),
+                (A, Named("LAG(x) OVER (PARTITION BY a ORDER BY ts NULLS LAST)", "l")),
             ),
         ),
         (
             "SELECT a, stddev(x) AS s FROM t WHERE b > 0 GROUP BY a",
-            Recompute(
-                Scan("t"), ("a",), "SELECT a AS a, STDDEV(x) AS s FROM __input WHERE b > 0 GROUP BY a", ("a", "s")
+            Recompute(Scan("t"), ("a",), (A, Named("STDDEV(x)", "s")), "b > 0", grouped=True),
+        ),
+        (
+            "SELECT a FROM t UNION ALL SELECT b FROM t",
+            UnionAll((Project(Scan("t"), (A,)), Project(Project(Scan("t"), (Named("b", "b"),)), (Named("b", "a"),)))),
+        ),
+        (
+            "SELECT a FROM t UNION SELECT a FROM t",
+            Aggregate(
+                UnionAll((Project(Scan("t"), (A,)), Project(Scan("t"), (A,)))),
+                (A,),
+                (Call("count", None, "__rows"),),
+                (A,),
             ),
         ),
         ("WITH w AS (SELECT a FROM t) SELECT a FROM w", Project(Project(Scan("t"), (A,)), (A,))),
@@ -113,7 +124,9 @@ def test_the_plan_of_a_query(text: str, plan: Plan) -> None:
     [
         ("SELECT a FROM t ORDER BY a", 8, "the query over the view"),
         ("SELECT a FROM t LIMIT 1", 8, "row_number()"),
-        ("SELECT a FROM t UNION ALL SELECT b FROM t", 8, "a view for each SELECT"),
+        ("SELECT a FROM t UNION ALL SELECT a, b FROM t", 8, "1, 2 columns"),
+        ("SELECT * FROM u UNION ALL SELECT a FROM t", 8, "name them"),
+        ("SELECT a FROM t EXCEPT SELECT b FROM t", 8, "LEFT JOIN"),
         ("SELECT o.id FROM o RIGHT JOIN c ON o.cid = c.id", 31, "LEFT JOIN"),
         ("SELECT o.id FROM o JOIN c ON o.cid > c.id", 30, "equality"),
         ("SELECT id FROM o JOIN c ON o.cid = c.id", 8, "write o.id"),
