@@ -6,6 +6,8 @@ import sqlglot
 import sqlglot.errors
 from sqlglot import exp
 
+NUMERIC_DIGITS = (28, 10)
+"""Of NUMERIC without digits: all, and those behind the point."""
 _MAX_TYPE_CHARACTERS = 2_000
 _WITHOUT_SPARK_TYPE = frozenset(
     {
@@ -35,6 +37,9 @@ def spark_type(text: str) -> str:
     for node in built.find_all(exp.DataType):
         if node.this in (exp.DType.JSON, exp.DType.JSONB):
             node.set("this", exp.DType.TEXT)
+        elif node.this == exp.DType.DECIMAL and not node.expressions:
+            # without digits it is DECIMAL(10, 0) for Spark, which drops what is behind the point
+            node.set("expressions", [exp.DataTypeParam(this=exp.Literal.number(n)) for n in NUMERIC_DIGITS])
     return str(built.sql("spark"))
 
 

@@ -31,7 +31,9 @@ from magnetar.pipeline.sql.statements import (
 from magnetar.pipeline.state.files import StateFiles
 from magnetar.pipeline.state.manifest import Manifest, ManifestStore
 from magnetar.pipeline.views.driver import TRIGGER_S, Driver, claim
+from magnetar.pipeline.views.explain import explain_view
 from magnetar.pipeline.views.lag import Lag
+from magnetar.pipeline.views.lowering import Lowerer
 from magnetar.pipeline.views.operations import Operations, Place
 from magnetar.pipeline.views.program import assemble
 from magnetar.pipeline.views.progress import EpochReport
@@ -40,6 +42,7 @@ from magnetar.pipeline.views.source_frame import with_columns
 from magnetar.pipeline.views.sources import TopicSources
 from magnetar.pipeline.views.spark_steps import SparkTypes
 from magnetar.pipeline.views.status import Status
+from magnetar.pipeline.views.table_ids import TableIds
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -135,6 +138,13 @@ class Pipeline:
                 )
         self._catalog = _applied(self._catalog, statements)
         self._statements += statements
+
+    def explain(self) -> str:
+        """The stages of all views and tables, with the statements given so far. Starts Spark. Raises PlanRefusedError, CatalogError."""
+        manifest = ManifestStore(self.files, self._clock).latest()
+        catalog = _applied(_catalog(manifest), self._statements)
+        plans = Lowerer(catalog, SparkTypes(self.spark), TableIds(None if manifest is None else manifest.views)).all()
+        return "\n".join(line for plan in plans.values() for line in explain_view(plan))
 
     def run(
         self,

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import pyarrow as pa
+
 from magnetar.pipeline.errors import CatalogError
 from magnetar.pipeline.sql.catalog import Catalog
 from magnetar.pipeline.sql.statements import CreateSink, CreateSource
@@ -114,5 +116,8 @@ def _sink(statement: CreateSink, plans: Mapping[str, ViewPlan]) -> Sink:
         raise CatalogError(
             f"sink {statement.name}: {name} is a source; write CREATE SINK {statement.name} AS SELECT ... FROM {name}"
         )
-    found = sink_of(statement, plan.schema, plan.key, plan.append_only)
+    # what people do not see is not sent either, so a key that is hidden is none for a sink
+    schema = pa.schema([plan.schema.field(column) for column in plan.columns])
+    key = plan.key if set(plan.key) <= set(plan.columns) else ()
+    found = sink_of(statement, schema, key, plan.append_only)
     return replace(found, view=plan.name)
