@@ -53,6 +53,19 @@ def test_the_flights_become_views_that_equal_the_file(tmp_path: Path) -> None:
     assert picture.read_text().startswith("<?xml")
 
 
+def test_a_consumer_fails_over_twice_among_three_clusters_and_skips_nothing(tmp_path: Path) -> None:
+    command = [MAGNETAR, "demo", "geo", "--seconds", "9", "--rate", "50", "--json", "--data-dir", tmp_path / "data"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=110)
+    assert result.returncode == 0, result.stderr
+    outcome = json.loads(result.stdout)
+    assert outcome["skipped"] == 0
+    assert outcome["published"] == outcome["consumed"] > 100
+    assert [stay["cluster"] for stay in outcome["stays"]] == ["west", "central", "east"]
+    assert outcome["stays"][0]["repeated"] == 0
+    assert outcome["repeated"] < outcome["published"] / 2
+    assert "kill -9 central" in result.stderr
+
+
 def test_a_used_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("precious")
     command = [MAGNETAR, "demo", "flights", "--messages", "100", "--data-dir", tmp_path]
@@ -62,12 +75,15 @@ def test_a_used_directory_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / "mine").read_text() == "precious"
 
 
+@pytest.mark.parametrize("demo", [("flights", "subscribed"), ("geo", "consumes in west")], ids=lambda demo: demo[0])
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_an_interrupted_demo_leaves_no_process_behind(tmp_path: Path, end: signal.Signals) -> None:
+def test_an_interrupted_demo_leaves_no_process_behind(
+    tmp_path: Path, end: signal.Signals, demo: tuple[str, str]
+) -> None:
     data = tmp_path / "data"
-    process = subprocess.Popen([MAGNETAR, "demo", "flights", "--data-dir", data], stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen([MAGNETAR, "demo", demo[0], "--data-dir", data], stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
-    while "subscribed" not in (line := process.stderr.readline()):
+    while demo[1] not in (line := process.stderr.readline()):
         assert line, "the demo ended by itself"
     process.send_signal(end)
     _, errors = process.communicate(timeout=30)

@@ -38,8 +38,8 @@ class Server:
 
 
 @contextmanager
-def running(data_dir: Path, *settings: str) -> Iterator[Server]:
-    """`magnetar standalone` on free ports with `--set` for each of `settings`; its log is server.log in `data_dir`."""
+def running(data_dir: Path, *settings: str, ports: tuple[int, int] = (0, 0)) -> Iterator[Server]:
+    """`magnetar standalone` on `ports` (0: free ones) with `--set` for each of `settings`; its log is server.log in `data_dir`."""
     command = [
         sys.executable,
         "-m",
@@ -48,9 +48,9 @@ def running(data_dir: Path, *settings: str) -> Iterator[Server]:
         "--data-dir",
         str(data_dir),
         "--port",
-        "0",
+        str(ports[0]),
         "--http-port",
-        "0",
+        str(ports[1]),
     ]
     for text in settings:
         command += ["--set", text]
@@ -59,7 +59,7 @@ def running(data_dir: Path, *settings: str) -> Iterator[Server]:
         name: value for name, value in os.environ.items() if not name.startswith(("MAGNETAR_", "PULSAR_PREFIX_"))
     }
     started = time.monotonic()
-    with log_path.open("wb") as log:
+    with log_path.open("ab") as log:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
