@@ -10,6 +10,7 @@ of it (a repeat beyond the bound).
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import tempfile
 import threading
@@ -33,14 +34,20 @@ SETTINGS = {
 }
 ROUNDS_S = 5 * DELAY_S
 ACK_GROUPING_S = 0.1
-BUSY_MACHINE_S = 1.0
-BOUND_S = 2 * INTERVAL_S + ROUNDS_S + ACK_GROUPING_S + TIMEOUT_S + BUSY_MACHINE_S
+BOUND_S = 2 * INTERVAL_S + ROUNDS_S + ACK_GROUPING_S + TIMEOUT_S
 """Of a quiet stretch all but the last so long was heard of everywhere: a snapshot that a crash has left incomplete times out, the next
-one is due, takes two rounds, and is passed."""
+one is due, takes two rounds, and is passed. On a machine with more to do than it can, `busy_s` comes on top."""
 
-QUIET_S = BOUND_S + 1.0
+QUIET_S = 1.0
+"""How much of it was heard of."""
+
 PUBLISH_PAUSE_S = 0.015
 FAILOVERS = 2
+
+
+def busy_s() -> float:
+    """A second, or more while processes queue for the cores."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 class Publisher:
@@ -181,8 +188,9 @@ class Run:
 
     def _quiet(self) -> None:
         """Nothing happens for a while."""
-        time.sleep(QUIET_S)
-        self.heard_until = time.monotonic() - BOUND_S
+        heard = time.monotonic() + QUIET_S
+        time.sleep(QUIET_S + BOUND_S + busy_s())
+        self.heard_until = heard
 
     def _connected(self) -> None:
         self.links.mend_all()
@@ -212,6 +220,8 @@ class Run:
         following = self.rng.choice([region for region in self.regions if region is not home])
         crash = self.rng.random() < 0.4
         self.events.append(f"{'crash' if crash else 'leave'} {home.name}, go on in {following.name}")
+        (state,) = home.admin("GET", f"persistent/{self.name}/replicatedSubscriptions")
+        self.events.append(f"last snapshot {state['lastSnapshotAgeMillis']} ms ago, {state['subscriptions']}")
         if crash:
             home.server.kill()
         application.end()
@@ -246,7 +256,9 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="magnetar-geo-") as folder:
         outcomes = run_all(Path(folder), range(arguments.seed, arguments.seed + arguments.runs))
-    print(f"{len(outcomes)} runs, nothing skipped, no repeat beyond {BOUND_S:g} s before the end of a quiet stretch")
+    print(
+        f"{len(outcomes)} runs: nothing was skipped, and no repeat went beyond {BOUND_S:g} s and a busy machine's delay"
+    )
 
 
 if __name__ == "__main__":
