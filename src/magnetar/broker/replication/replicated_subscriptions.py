@@ -124,7 +124,7 @@ class ReplicatedSubscriptions:
         if not self.sides:
             self._drop_builder()
         if self.sides and self.links():
-            await self._start()
+            await self._start_quietly()
 
     def _side_of(self, subscription: Subscription) -> SubscriptionSide:
         acks = OutgoingAcks(subscription, self._ledger, self._context.cluster)
@@ -186,7 +186,12 @@ class ReplicatedSubscriptions:
 
     async def _tell_acks(self) -> None:
         for side in list(self.sides.values()):
-            update = await side.acks.update()
+            try:
+                update = await side.acks.update()
+            except MagnetarError as error:
+                name = side.subscription.name
+                logger.warning("acks not told topic=%s subscription=%s error=%s", self._topic_name, name, error)
+                continue
             if update is not None:
                 self._tell(update)
 

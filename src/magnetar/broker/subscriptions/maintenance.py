@@ -39,7 +39,7 @@ def nth_unacknowledged(ledger: ManagedLedger, cursor: ManagedCursor, number: int
         position = ledger.next_position(position)
         if position > last:
             break
-        if not cursor.is_acknowledged(position):
+        if not cursor.is_acknowledged(position) and position not in ledger.hidden:
             found = position
             count += 1
     return found, count
