@@ -18,6 +18,7 @@ from magnetar.broker.subscriptions.consumer import Consumer
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.subscriptions.types import KeySharedMode, SubscriptionType
 from magnetar.managed_ledger.entry import Entry
+from magnetar.managed_ledger.hidden_entries import HiddenEntries
 from magnetar.managed_ledger.position import EARLIEST, LATEST, Position
 from magnetar.wire.pulsar.PulsarApi_pb2 import MessageMetadata
 
@@ -93,6 +94,7 @@ class FakeLedger:
 
     def __init__(self, per_ledger: int = 1000) -> None:
         self.per_ledger = per_ledger
+        self.hidden = HiddenEntries()
         self.entries: list[Entry] = []
         self._listeners: list[Callable[[], None]] = []
 
