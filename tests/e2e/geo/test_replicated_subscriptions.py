@@ -148,4 +148,4 @@ def test_messages_that_were_kept_from_the_consumers_cluster_are_consumed_after_t
         wait_until(lambda: backlog(b) == 2, 10, "the rest is consumed in b")
         consumer.close()
         assert rest(subscribe(b)) == [b"b and c only", b"b only"]
-        wait_until(settled(c), 10, "what b has consumed is consumed in c")
+        wait_until(settled(c), 30, "what b has consumed is consumed in c")

@@ -23,11 +23,11 @@ SCAN_ENTRIES_MAX: Final = 100_000
 """Entries that are looked through for markers when a topic is loaded, the newest ones. Markers before them count in backlogs until
 they are read."""
 
-PassCaughtUp = Callable[[Position], list[str]]
+PassCaughtUp = Callable[[Position], None]
 
 
 class MarkerLog:
-    """`pass_caught_up(position)`: who needs nothing but the marker there consumes it; their names."""
+    """`pass_caught_up(position)`: who needs nothing but the marker there consumes it."""
 
     def __init__(self, ledger: ManagedLedger, pass_caught_up: PassCaughtUp) -> None:
         self._ledger = ledger
@@ -41,12 +41,12 @@ class MarkerLog:
             if self._cursor is None or self._cursor.closed:
                 self._cursor = await self._ledger.open_cursor(CURSOR_NAME, initial=LATEST)
 
-    def stored(self, position: Position) -> list[str]:
+    def stored(self, position: Position) -> None:
         """A marker lies there now."""
         hidden = self._ledger.hidden
         hidden.forget_before(self._ledger.first_position.ledger_id)
         hidden.add(*position)
-        return self._pass_caught_up(position)
+        self._pass_caught_up(position)
 
     async def drop(self) -> None:
         """No subscription is replicated any more: what arrives from now on is dealt with at once, or not at all."""

@@ -286,12 +286,11 @@ class ReplicatedSubscriptions:
             self._not_written(marker)
             return
         position = Position(ledger_id, entry_id)
-        caught_up = self._markers.stored(position)
+        self._markers.stored(position)
         if isinstance(marker, Snapshot):
             self._completed(marker, position)
-            for name in caught_up:
-                if name in self.sides:
-                    self.sides[name].snapshot_read(marker)
+            for side in list(self.sides.values()):
+                side.snapshot_stored(marker)
 
     def _not_written(self, marker: Marker) -> None:
         if isinstance(marker, SubscriptionUpdate):
@@ -310,15 +309,12 @@ class ReplicatedSubscriptions:
         counters.duration_ms += round(self._context.clock.monotonic_s() * 1000) - builder.completed_ms
         self.last_snapshot = position, self._context.clock.now_ms()
 
-    def _pass_caught_up(self, position: Position) -> list[str]:
-        """Who has consumed everything before the marker has consumed it, too; their names."""
-        names = []
+    def _pass_caught_up(self, position: Position) -> None:
+        """Who has consumed everything before the marker has consumed it, too."""
         before = self._ledger.previous_position(position)
         for subscription in self._subscriptions.all:
             if subscription.cursor.mark_delete_position >= before:
                 subscription.cursor.acknowledge([position])
-                names.append(subscription.name)
-        return names
 
     # ---- What arrives
 

@@ -30,6 +30,7 @@ class SubscriptionSide:
         self._tell = tell
         self._following = False
         self._told_once = False
+        self._newest: Snapshot | None = None
         self._mark_delete: Position = subscription.cursor.mark_delete_position
         self._core = ReplicatedSubscription(subscription.name, snapshots_max, self._mark_delete)
         self._next: MessageId = LATEST
@@ -50,8 +51,16 @@ class SubscriptionSide:
         """The local id of the last snapshot that the others know of; before everything: of none."""
         return self._core.told
 
-    def snapshot_read(self, snapshot: Snapshot) -> None:
-        """Its marker lies at or before what is read."""
+    def snapshot_stored(self, snapshot: Snapshot) -> None:
+        """The topic's newest one. Who has consumed as much has passed it, whether or not its marker was read: an update or an
+        operator may have acknowledged the marker."""
+        self._newest = snapshot
+        if self._mark_delete >= snapshot.local_message_id:
+            self._snapshot_read(snapshot)
+        else:
+            self._look_ahead()
+
+    def _snapshot_read(self, snapshot: Snapshot) -> None:
         self._core.mark_deleted(self._mark_delete)
         self._out(self._core.snapshot_read(snapshot))
 
@@ -63,6 +72,8 @@ class SubscriptionSide:
         finally:
             self._following = False
         self._mark_delete = self.subscription.cursor.mark_delete_position
+        if self._newest is not None and self._mark_delete >= self._newest.local_message_id:
+            self._newest = None
         self._core.moved_by_update(self._mark_delete)
         self._look_ahead()
         self.acks.followed()
@@ -72,7 +83,7 @@ class SubscriptionSide:
             if metadata_of(entry).marker_type == SNAPSHOT:
                 marker = _decoded(entry)
                 if isinstance(marker, Snapshot):
-                    self.snapshot_read(marker)
+                    self._snapshot_read(marker)
 
     def _moved(self) -> None:
         if self._following:
@@ -80,9 +91,14 @@ class SubscriptionSide:
         mark_delete = self.subscription.cursor.mark_delete_position
         if mark_delete < self._mark_delete:
             self._core.reset(mark_delete)
-            self._next = LATEST
+            self._look_ahead()
         self._mark_delete = mark_delete
-        if mark_delete >= self._next:
+        if mark_delete < self._next:
+            return
+        newest = self._newest
+        if newest is not None and mark_delete >= newest.local_message_id:
+            self._snapshot_read(newest)
+        else:
             self._out(self._core.mark_deleted(mark_delete))
 
     def _out(self, update: SubscriptionUpdate | None) -> None:
@@ -95,8 +111,10 @@ class SubscriptionSide:
         self._tell(update)
 
     def _look_ahead(self) -> None:
-        following = self._core.next_snapshot
+        following, newest = self._core.next_snapshot, self._newest
         self._next = LATEST if following is None else following.local_message_id
+        if newest is not None and newest.local_message_id > self._core.told:
+            self._next = min(self._next, newest.local_message_id)
 
 
 def _decoded(entry: Entry) -> object:
