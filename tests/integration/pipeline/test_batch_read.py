@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 import urllib.request
 from collections.abc import Callable
 from typing import Any
 
 import pulsar
 import pytest
+from pulsar.schema import AvroSchema, Integer, JsonSchema, Record, String
 
 from magnetar.pipeline.connect.broker import id_position
 from magnetar.testing.server import ServerProcess
@@ -90,6 +92,40 @@ def test_partitions_pattern_time_and_empty_topic(
     later = read(topic=name, startingTime=int(latest.timestamp() * 1000) + 1)
     assert later.count() == 0
     assert read(topics=f"{topic}-none,{name}", startingTime=1).count() == len(sent)
+
+
+class Flight(Record):  # type: ignore[misc]
+    carrier = String()
+    delay = Integer()
+
+
+@pytest.mark.parametrize("schema", [AvroSchema, JsonSchema])
+def test_fields_of_the_registered_schema_are_columns(
+    read: Read, client: pulsar.Client, topic: str, schema: Any
+) -> None:
+    producer = client.create_producer(topic, schema=schema(Flight))
+    for number in range(40):
+        producer.send_async(Flight(carrier="AA", delay=number), lambda _result, _id: None, partition_key="k")
+    producer.flush()
+    rows = read(topic=topic).select("delay", "carrier", "__key").orderBy("delay").collect()
+    assert [tuple(row) for row in rows] == [(number, "AA", "k") for number in range(40)]
+    produce(client, f"{topic}-bytes", [b"x"])
+    with pytest.raises(Exception, match="allowDifferentTopicSchemas=true"):
+        read(topics=f"{topic},{topic}-bytes")
+    both = read(topics=f"{topic},{topic}-bytes", allowDifferentTopicSchemas="true")
+    assert both.columns[0] == "value"
+    assert both.count() == 41
+
+
+def test_until_a_time(read: Read, client: pulsar.Client, topic: str) -> None:
+    producer = client.create_producer(topic)
+    for value in (b"a", b"b", b"c"):
+        producer.send(value)
+        time.sleep(0.01)
+    times = [int(row["__publishTime"].timestamp() * 1000) for row in read(topic=topic).orderBy("__entryId").collect()]
+    assert [bytes(row.value) for row in read(topic=topic, endingTime=times[2]).collect()] == [b"a", b"b"]
+    assert read(topic=topic, endingTime=times[2] + 1).count() == 3
+    assert read(topic=topic, startingTime=times[1], endingTime=times[2]).count() == 1
 
 
 def test_what_is_asked_for_wrongly_is_refused_with_the_fix(read: Read, topic: str) -> None:

@@ -21,7 +21,9 @@ from pyspark.sql.types import (
 )
 
 from magnetar.pipeline.connect.entries import Entry
-from magnetar.pipeline.connect.errors import OptionError
+from magnetar.pipeline.connect.errors import OptionError, SchemaError
+from magnetar.pipeline.connect.options import Connection
+from magnetar.pipeline.connect.record_values import RecordValues
 from magnetar.wire.pulsar.PulsarApi_pb2 import MessageIdData
 
 MICROS_PER_MILLI: Final = 1000
@@ -122,18 +124,27 @@ def schema_for(names: Collection[str]) -> StructType:
 
 
 class Columns:
-    """Turns entries into record batches of a schema, which may be any choice of the columns in any order."""
+    """Turns entries into record batches of a schema, which may be any choice of the columns in any order.
 
-    __slots__ = ("_chunks", "_columns", "_pending", "rows", "schema")
+    Other columns than the connector's own are fields of the topic's registered schema, read by the version of each entry.
+    """
 
-    def __init__(self, schema: StructType) -> None:
+    __slots__ = ("_chunks", "_columns", "_pending", "_places", "_record", "rows", "schema")
+
+    def __init__(self, schema: StructType, connection: Connection) -> None:
         self.schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
-        self._columns = [_getter(field) for field in schema.fields]
+        others = [field for field in schema.fields if field.name not in METADATA and field.name not in HIDDEN]
+        plain = len(others) == 1 and others[0].name == "value" and isinstance(others[0].dataType, BinaryType)
+        self._places = {} if plain else {field.name: place for place, field in enumerate(others)}
+        wanted = pa.schema([self.schema.field(name) for name in self._places])
+        self._record = RecordValues(connection, wanted) if self._places else None
+        self._columns = [None if field.name in self._places else _getter(field) for field in schema.fields]
         self._clear()
 
     def add(self, topic: str, entry: Entry) -> None:
-        for values, chunks, getter in zip(self._pending, self._chunks, self._columns, strict=True):
-            found = getter(topic, entry)
+        fields = self._fields(topic, entry)
+        for place, (values, chunks, getter) in enumerate(zip(self._pending, self._chunks, self._columns, strict=True)):
+            found = fields[self._places[self.schema.names[place]]] if getter is None else getter(topic, entry)
             if isinstance(found, pa.Array):
                 if values:
                     chunks.append(pa.array(values, found.type))
@@ -142,6 +153,20 @@ class Columns:
             else:
                 values += found
         self.rows += len(entry.messages)
+
+    def _fields(self, topic: str, entry: Entry) -> list[pa.Array]:
+        """Of the registered schema. SchemaError names the message that does not fit."""
+        if self._record is None:
+            return []
+        rows, problems = self._record.rows(topic, entry.schema_version, entry.messages.values())
+        for index, problem in zip(entry.messages.indexes, problems, strict=True):
+            if problem is not None:
+                raise SchemaError(
+                    f"{topic} {entry.ledger}:{entry.entry}:{index} does not fit its schema: {problem}; read it as bytes with "
+                    ".schema('value binary')"
+                )
+        fields: list[pa.Array] = rows.flatten()
+        return fields
 
     def batch(self) -> pa.RecordBatch:
         """What was added since the last one."""

@@ -29,6 +29,8 @@ READ: Final = (
     "startingOffsets",
     "endingOffsets",
     "startingTime",
+    "endingTime",
+    "allowDifferentTopicSchemas",
     "failOnDataLoss",
     "subscriptionPrefix",
     "predefinedSubscription",
@@ -74,6 +76,8 @@ class ReadOptions:
     starting: str | dict[str, Position | str] | None = None
     ending: str | dict[str, Position | str] = "latest"
     starting_time_ms: int | None = None
+    ending_time_ms: int | None = None
+    allow_different_schemas: bool = False
     fail_on_data_loss: bool = True
     subscription: str | None = None
     held_by: str | None = None
@@ -99,6 +103,9 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     ending = parse(options.get("endingoffsets", "latest"))
     if ending == "earliest":
         raise OptionError("endingOffsets=earliest would read nothing: give latest or JSON")
+    ending_time = _integer(options, "endingTime", 0)
+    if ending_time is not None and "endingoffsets" in options:
+        raise OptionError("endingOffsets and endingTime exclude each other: leave one out")
     named, prefix = options.get("predefinedsubscription"), options.get("subscriptionprefix")
     if named and prefix:
         raise OptionError("predefinedSubscription and subscriptionPrefix exclude each other: leave one out")
@@ -109,6 +116,8 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         starting=None if starting is None else parse(starting),
         ending=ending,
         starting_time_ms=starting_time,
+        ending_time_ms=ending_time,
+        allow_different_schemas=_boolean(options, "allowDifferentTopicSchemas", False),
         fail_on_data_loss=_boolean(options, "failOnDataLoss", True),
         subscription=named or (f"{prefix}-magnetar" if prefix else None),
         held_by=options.get("heldbysubscription"),

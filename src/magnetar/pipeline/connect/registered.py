@@ -26,9 +26,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from magnetar.pipeline.connect.broker import shared_client
-from magnetar.pipeline.connect.errors import SchemaError
-from magnetar.pipeline.connect.options import Connection
+from magnetar.pipeline.connect.broker import Topics, shared_client
+from magnetar.pipeline.connect.errors import OptionError, SchemaError
+from magnetar.pipeline.connect.options import Connection, ReadOptions
 
 LATEST: Final = -1
 _PLAIN: Final[dict[str, DataType]] = {
@@ -80,6 +80,30 @@ def registered(connection: Connection, topic: str, version: int = LATEST) -> Reg
     if version == LATEST or key not in _held:
         _held[key] = _ask(connection, topic, version)
     return _held[key]
+
+
+def record_fields(options: ReadOptions) -> list[StructField] | None:
+    """The columns that the registered schema gives; None where there is the value as a whole. Asks the broker.
+
+    Raises OptionError when the topics do not have one schema in common.
+    """
+    if options.allow_different_schemas:
+        return None
+    topics = Topics(options).partitions()
+    found = {registered(options.connection, topic) for topic in topics}
+    records = [each for each in found if each is not None and each.is_record]
+    if not records:
+        return None
+    if len(found) > 1:
+        raise OptionError(
+            "the topics have different schemas: read them apart, or set allowDifferentTopicSchemas=true for the value as bytes"
+        )
+    fields = records[0].fields()
+    if taken := [field.name for field in fields if field.name.startswith("__")]:
+        raise SchemaError(
+            f"the schema's field {taken[0]} may be a column of the connector: read .schema('value binary') instead"
+        )
+    return fields
 
 
 def version_number(version: bytes | None) -> int:

@@ -22,6 +22,7 @@ from magnetar.pipeline.connect.offsets import ranges
 from magnetar.pipeline.connect.options import ReadOptions, read_options, write_options
 from magnetar.pipeline.connect.planning import RangePartition, split_all
 from magnetar.pipeline.connect.range_reader import read_range
+from magnetar.pipeline.connect.registered import record_fields
 from magnetar.pipeline.connect.sink import TopicStreamWriter, TopicWriter
 from magnetar.pipeline.connect.stream import TopicStreamReader
 
@@ -34,8 +35,7 @@ class MagnetarDataSource(DataSource):
         return "magnetar"
 
     def schema(self) -> StructType:
-        read_options(self.options)
-        return full_schema()
+        return full_schema(record_fields(read_options(self.options)))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return TopicReader(read_options(self.options), schema)
@@ -68,19 +68,21 @@ class TopicReader(DataSourceReader):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        Columns(schema)
+        Columns(schema, options.connection)
 
     def partitions(self) -> Sequence[InputPartition]:
         topics = Topics(self._options)
         names = topics.partitions()
         starts = topics.check_loss(topics.starts(names, "earliest"))
         ends = topics.ends(names)
-        topics.close()
         wanted = topics.resolve(names, self._options.ending, "endingOffsets", "latest")
+        if self._options.ending_time_ms is not None:
+            wanted = {name: topics.at_time(name, self._options.ending_time_ms) for name in names}
+        topics.close()
         parts = ranges(starts, {name: min(ends[name], wanted[name]) for name in names})
         return [RangePartition(each) for each in split_all(topics, parts, self._options.min_partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # Without partitions Spark runs one task, with None.
         if isinstance(partition, RangePartition):
-            yield from read_range(self._options, partition.part, Columns(self._schema))
+            yield from read_range(self._options, partition.part, Columns(self._schema, self._options.connection))

@@ -31,7 +31,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        Columns(schema)
+        Columns(schema, options.connection)
         self._forget()
 
     def __getstate__(self) -> tuple[ReadOptions, StructType]:
@@ -90,7 +90,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, RangePartition):
-            yield from read_range(self._options, partition.part, Columns(self._schema))
+            yield from read_range(self._options, partition.part, Columns(self._schema, self._options.connection))
 
     def commit(self, end: dict[str, Any]) -> None:
         self._acknowledge(from_document(end))
