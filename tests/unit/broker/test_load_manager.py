@@ -29,7 +29,7 @@ from magnetar.broker.namespaces.errors import PreconditionFailedError
 from magnetar.broker.namespaces.owners import OwnerIndex
 from magnetar.broker.namespaces.records import BrokerAddress, BundleName, owner_record
 from magnetar.broker.namespaces.registry import NamespaceRegistry
-from magnetar.broker.namespaces.topic_counts import TopicCounts
+from magnetar.broker.namespaces.topic_counts import TooManyTopicsError, TopicCounts
 from magnetar.broker.naming import NamespaceName, TopicName
 from magnetar.metadata import paths
 from magnetar.metadata.memory import MemoryMetadataStore
@@ -177,6 +177,26 @@ async def test_topics_are_counted_without_those_of_the_server() -> None:
     await store.delete(paths.managed_ledger_path("public", "default", "persistent", "__change_events"))
     assert await counts.stored(SPACE) == 3
     counts.close()
+
+
+async def test_a_list_that_would_outlast_a_session_is_refused_and_counts_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Elsewhere(MemoryMetadataStore):
+        @property
+        def session_timeout_s(self) -> float:
+            return 2.0
+
+    monkeypatch.setattr("magnetar.broker.namespaces.topic_counts.LISTED_MAX", 3)
+    store = Elsewhere()
+    namespaces, counts = NamespaceRegistry(store, BrokerConfig()), TopicCounts(store)
+    for name in ("__own", "a", "b"):
+        await namespaces.register(TopicName.parse(name))
+    assert len(await namespaces.persistent_topics(SPACE)) == 3
+    assert await counts.stored(SPACE) == 2
+    await namespaces.register(TopicName.parse("c"))
+    with pytest.raises(TooManyTopicsError, match="use smaller namespaces"):
+        await namespaces.persistent_topics(SPACE)
+    assert await counts.stored(SPACE) == 3
+    assert await TopicCounts(store).stored(SPACE) == 4, "not listed: the server's own counts, too"
 
 
 def test_held_bundles_of_topics() -> None:

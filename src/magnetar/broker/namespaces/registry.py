@@ -14,6 +14,7 @@ from magnetar.broker.config import BrokerConfig
 from magnetar.broker.namespaces import policies as policy_rules
 from magnetar.broker.namespaces.errors import AlreadyExistsError, NamespaceNotFoundError, PreconditionFailedError
 from magnetar.broker.namespaces.policies import Document, EffectivePolicies
+from magnetar.broker.namespaces.topic_counts import LISTED_MAX, TooManyTopicsError, listable
 from magnetar.broker.namespaces.topic_policies import TopicPolicyStore
 from magnetar.broker.naming import NamespaceName, TopicName, is_transaction_log
 from magnetar.metadata import paths
@@ -317,6 +318,11 @@ class NamespaceRegistry:
     async def persistent_topics(self, name: NamespaceName) -> list[str]:
         """Complete names of the stored topics of a namespace (partitions separately), sorted."""
         parent = paths.managed_ledgers_path(name.tenant, name.namespace, "persistent")
+        if not await listable(self._metadata, parent):
+            raise TooManyTopicsError(
+                f"{name} has more than {LISTED_MAX} topics: too many for one answer of the metadata store. Ask for its partitioned "
+                "topics, or use smaller namespaces"
+            )
         namespace = str(name)
         prefix = f"persistent://{namespace}/"
         found = []

@@ -4,12 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from magnetar.broker.namespaces.errors import PreconditionFailedError
 from magnetar.broker.naming import PENDING_ACKS_SUFFIX, NamespaceName, is_transaction_log
 from magnetar.metadata import paths
 from magnetar.metadata.store import RESYNC, MetadataStore
 
 SYSTEM_TOPIC_PREFIX = "__"
 """Topics that belong to the server: no limit counts them."""
+
+
+LISTED_MAX = 200_000
+"""Names that are asked of a metadata store elsewhere in one answer. More would keep it, and this broker's session with it, busy for
+longer than a session lasts: lists are refused then, and counts include the server's own topics."""
+
+
+class TooManyTopicsError(PreconditionFailedError):
+    """The namespace has more topics than one answer of the metadata store should carry (HTTP 412)."""
+
+    slug = "too-many-topics"
+
+
+async def listable(metadata: MetadataStore, parent: str) -> bool:
+    """Whether the children of a node may be asked for in one go."""
+    return metadata.session_timeout_s == 0 or await metadata.children_count(parent) <= LISTED_MAX
 
 
 class TopicCounts:
@@ -36,6 +53,8 @@ class TopicCounts:
             self._watches[name] = self._metadata.watch(lambda path: self._changed(name, path), parent)
         while name not in self._own:
             changes = self._changes
+            if not await listable(self._metadata, parent):
+                return await self._metadata.children_count(parent)
             names = await self._metadata.children(parent)
             if changes == self._changes:
                 self._own[name] = sum(_belongs_to_server(name, each) for each in names)
