@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+"""Topic to DataFrame, measured in one run against a loop over the official client and against the same rows in Parquet.
+
+  connector.py [--rows N] [--rounds N] [--size BYTES] [--json] [--check]
+
+Contenders take turns; the median counts, in rows a second of wall clock. `--check` exits with 1 when a target is missed. All rows are
+random bytes with a short key, in batches of the client's own size; Spark runs on two cores and throws its rows away (`noop`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pulsar
+
+from magnetar.pipeline.connect.columns import schema_for
+from magnetar.pipeline.session import build_session
+from magnetar.testing.server import ServerProcess
+
+TOPIC = "persistent://public/default/rows"
+OVER_CLIENT_LOOP = 1.5
+
+
+def fill(client: pulsar.Client, rows: int, size_bytes: int) -> None:
+    producer = client.create_producer(
+        TOPIC, batching_enabled=True, batching_max_publish_delay_ms=20, block_if_queue_full=True
+    )
+    failed: list[Any] = []
+    for number in range(rows):
+        sent = lambda result, _id: failed.append(result) if result != pulsar.Result.Ok else None  # noqa: E731
+        producer.send_async(os.urandom(size_bytes), sent, partition_key=str(number % 1000))
+    producer.flush()
+    producer.close()
+    assert not failed, failed[0]
+
+
+def loop(client: pulsar.Client, rows: int) -> None:
+    reader = client.create_reader(TOPIC, pulsar.MessageId.earliest, receiver_queue_size=5000)
+    for _ in range(rows):
+        reader.read_next().data()
+    reader.close()
+
+
+def measure(rows: int, rounds: int, size_bytes: int, directory: Path) -> list[dict[str, Any]]:
+    server = ServerProcess(directory / "data").start()
+    client = pulsar.Client(server.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    spark = build_session("local[2]")
+    try:
+        fill(client, rows, size_bytes)
+        options = {
+            "service.url": server.service_url,
+            "admin.url": server.http_url,
+            "topic": TOPIC,
+            "minPartitions": "2",
+        }
+        source = spark.read.format("magnetar").options(**options)
+        frames = {
+            "value": source.schema(schema_for(["value"])).load(),
+            "all columns": spark.read.format("magnetar").options(**options).load(),
+        }
+        assert frames["value"].count() == rows
+        frames["all columns"].write.parquet(str(directory / "parquet"))
+        frames["Parquet, all columns"] = spark.read.parquet(str(directory / "parquet"))
+        work: dict[str, Callable[[], None]] = {"client loop": lambda: loop(client, rows)}
+        for name, frame in frames.items():
+            work[name] = lambda frame=frame: frame.write.format("noop").mode("overwrite").save()
+        times: dict[str, list[float]] = {name: [] for name in work}
+        for _ in range(rounds + 1):
+            for name, run in work.items():
+                begun = time.perf_counter()
+                run()
+                times[name].append(time.perf_counter() - begun)
+    finally:
+        spark.stop()
+        client.close()
+        server.close()
+    rates = {name: rows / statistics.median(found[1:]) for name, found in times.items()}  # the first round warms up
+    return [
+        {
+            "name": name,
+            "rows_per_s": round(rate),
+            "over_client_loop": round(rate / rates["client loop"], 2),
+            "target": OVER_CLIENT_LOOP if name == "value" else None,
+        }
+        for name, rate in rates.items()
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rows", type=int, default=300_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--size", type=int, default=1024)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--check", action="store_true")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        lines = measure(arguments.rows, arguments.rounds, arguments.size, Path(directory))
+    if arguments.json:
+        print(json.dumps(lines))
+    else:
+        for each in lines:
+            target = f"  (target {each['target']})" if each["target"] else ""
+            print(f"{each['name']:24} {each['rows_per_s']:>10,} rows/s  {each['over_client_loop']:.2f}x{target}")
+    missed = [each for each in lines if each["target"] and each["over_client_loop"] < each["target"]]
+    return 1 if arguments.check and missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
