@@ -55,6 +55,8 @@ class Incoming:
         self._closed = False
         self._moved: set[str] = set()
         self._pending: dict[str, list[tuple[str, Run]]] = {}
+        self._held: dict[str, Position] = {}
+        """By subscription: the last message that some sender never had. Consumed here, others learn it from here only."""
         self._applied: dict[tuple[str, str], Position] = {}
         """By subscription and sender: the last position that was applied."""
 
@@ -125,6 +127,8 @@ class Incoming:
         unseen = origins.restricted(cursor.mark_delete_position, position, sender)
         unseen = [each for each in unseen if not cursor.is_acknowledged(each)]
         self._applied[key] = position
+        if unseen:
+            self._held[subscription.name] = max(unseen[-1], self._held.get(subscription.name, EARLIEST))
 
         def move() -> None:
             if unseen:
@@ -182,10 +186,13 @@ class Incoming:
     def _follow(self, subscription: Subscription, move: Callable[[], None]) -> None:
         self._context.counters.updates_applied += 1
         side = self._sides.get(subscription.name)
+        held = self._held.get(subscription.name)
         if side is None:
             move()
         else:
-            side.follow(move)
+            side.follow(move, quiet=held is None)
+            if held is not None and side.told > held:
+                del self._held[subscription.name]
         self._moved.add(subscription.name)
 
     async def flush(self) -> None:

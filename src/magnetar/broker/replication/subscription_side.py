@@ -61,22 +61,26 @@ class SubscriptionSide:
             self._look_ahead()
 
     def _snapshot_read(self, snapshot: Snapshot) -> None:
-        self._core.mark_deleted(self._mark_delete)
-        self._out(self._core.snapshot_read(snapshot))
+        passed = self._core.mark_deleted(self._mark_delete)
+        self._out(self._core.snapshot_read(snapshot) or passed)
 
-    def follow(self, move: Callable[[], None]) -> None:
-        """`move` acknowledges what another cluster's update says: nobody is told of it."""
+    def follow(self, move: Callable[[], None], quiet: bool = True) -> None:
+        """`move` acknowledges what another cluster's update says. It was told to all, but for messages that its sender never had:
+        with those consumed here the others must hear it from here, and `quiet` is false."""
         self._following = True
         try:
             move()
         finally:
             self._following = False
+        self.acks.followed()
+        if not quiet:
+            self._moved()
+            return
         self._mark_delete = self.subscription.cursor.mark_delete_position
         if self._newest is not None and self._mark_delete >= self._newest.local_message_id:
             self._newest = None
         self._core.moved_by_update(self._mark_delete)
         self._look_ahead()
-        self.acks.followed()
 
     def _markers_read(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
