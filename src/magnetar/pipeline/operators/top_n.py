@@ -51,7 +51,8 @@ def top_n(
 ) -> RecomputeGroups:
     """Rows `offset` + 1 to `offset` + `limit` of each group. Equal rows follow their key, so the choice is always the same one.
 
-    `rank`: the name of a column with the row's number, from 1. No group columns: one group, in vnode 0. StateSchemaError.
+    `rank`: the name of a column with the row's number, from 1 and of 32 bits as in Spark. No group columns: one group, in vnode 0.
+    StateSchemaError.
     """
     choice = _Choice(name, schema, group, order, limit, offset, rank, row_key)
     rows = StoredRows(table_id, name, schema, group, row_key, vnode_count)
@@ -126,7 +127,7 @@ class _Choice:
                 f"top-n {name}: the input has a column {rank!r} already; name the row's number otherwise"
             )
         key = (*group, *(column for column in row_key if column not in group))
-        self.output = schema if rank is None else schema.append(pa.field(rank, pa.int64()))
+        self.output = schema if rank is None else schema.append(pa.field(rank, pa.int32()))
         # one row a group: the group is what makes it unique
         self.key = tuple(group) if limit == 1 else key
         self._group = list(group)
@@ -143,7 +144,7 @@ class _Choice:
                 descending=[by.descending for by in sorting],
                 nulls_last=[_nulls_last(by) for by in sorting],
             )
-        row = pl.int_range(1, pl.len() + 1, dtype=pl.Int64)
+        row = pl.int_range(1, pl.len() + 1, dtype=pl.Int32)
         found = found.with_columns((row.over(self._group) if self._group else row).alias(self._number))
         return found.filter(pl.col(self._number).is_between(self._first, self._last)).select(self.output.names)
 
