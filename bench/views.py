@@ -1,0 +1,240 @@
+#!/usr/bin/env python3
+"""A view with count, sum, min and max per key against Spark's own streaming aggregation, RocksDB and HDFS-backed.
+
+  views.py [--rows N] [--keys N] [--epochs N] [--units N] [--rounds N] [--directory DIR] [--only NAME,...] [--json] [--check]
+
+All read the same Parquet files, one an epoch, and take turns; rows/s is by the median epoch of a run from the third on (the first two
+warm up), and the median run counts. State and checkpoints lie below `--directory`: a tmpfs leaves the disk out of it.
+`--check` exits with 1 below 1.4 times (100,000 keys) or 2.5 times (1,000,000 keys) the rows/s of RocksDB.
+For the issue's figures: `bench/views.py --rows 10000000 --keys 100000 --check`, then with `--keys 1000000`; 3 and 6 minutes on 2 cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from magnetar.base.clock import SystemClock
+from magnetar.pipeline.session import build_session
+from magnetar.pipeline.sql.catalog import Catalog
+from magnetar.pipeline.sql.parser import parse
+from magnetar.pipeline.state.files import StateFiles
+from magnetar.pipeline.views.driver import Driver, claim
+from magnetar.pipeline.views.program import assemble
+from magnetar.pipeline.views.progress import EpochReport
+from magnetar.pipeline.views.spark_steps import SparkTypes
+
+SQL = """
+CREATE SOURCE s (k VARCHAR, v BIGINT) WITH (connector = 'pulsar', service.url = 'pulsar://none:1', topic = 't') FORMAT PLAIN ENCODE JSON;
+CREATE MATERIALIZED VIEW m AS SELECT k, count(*) AS c, sum(v) AS s, min(v) AS lo, max(v) AS hi FROM s GROUP BY k;
+"""
+SCHEMA = "k string, v bigint"
+WARM_UP = 2
+TARGETS = {100_000: 1.4, 1_000_000: 2.5}
+STATE_STORE = "spark.sql.streaming.stateStore.providerClass"
+PROVIDERS = {
+    "rocksdb": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+    "hdfs": "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider",
+}
+
+
+class ParquetFiles:
+    """Stands where the topics do: a directory of files, one a micro-batch."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def positions(self, source: Any, known: Mapping[str, Any] | None) -> dict[str, Any]:
+        return dict(known or {})
+
+    def stream(self, spark: Any, sources: Mapping[str, Any], start: Mapping[str, Any]) -> Any:
+        return read_files(spark, self._directory)
+
+    def range(self, spark: Any, source: Any, start: Any, end: Any) -> Any:
+        raise NotImplementedError("a bench begins with an empty pipeline")
+
+    def decoded(self, raw: Any, source: Any) -> Any:
+        return raw.selectExpr("k", "v", "cast(0 AS tinyint) AS _change", "'' AS _row_id")
+
+    def acknowledge(self, source: Any, positions: Any) -> None:
+        pass
+
+    def lag(self, source: Any, positions: Any) -> None:
+        return None
+
+    def close(self) -> None:
+        pass
+
+
+def read_files(spark: Any, directory: Path) -> Any:
+    return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(directory))
+
+
+def write_input(spark: Any, directory: Path, rows: int, keys: int, epochs: int) -> None:
+    """Uniform keys, written as one file an epoch; file names give the order."""
+    each = rows // epochs
+    for epoch in range(epochs):
+        frame = spark.range(epoch * each, (epoch + 1) * each, 1, 1).selectExpr(
+            f"concat('key-', pmod(hash(id, 17), {keys})) AS k", "id AS v"
+        )
+        frame.write.mode("overwrite").parquet(str(directory / "part"))
+        (written,) = (directory / "part").glob("*.parquet")
+        (directory / "in").mkdir(exist_ok=True)
+        written.rename(directory / "in" / f"{epoch:05d}.parquet")
+        time.sleep(0.01)  # files are taken by their time of change
+
+
+def ours(spark: Any, files: Path, place: Path, units: int) -> tuple[list[float], list[EpochReport]]:
+    """Seconds of each epoch, as the streaming engine saw them."""
+    catalog = Catalog()
+    for statement in parse(SQL):
+        catalog = catalog.create(statement)  # type: ignore[arg-type]
+    state, clock = StateFiles(str(place / "pipeline")), SystemClock()
+    claimed = claim(state, clock, units)
+    program, views = assemble(catalog, claimed.views, SparkTypes(spark))
+    reports: list[EpochReport] = []
+    driver = Driver(spark, state, clock, program, ParquetFiles(files), on_epoch=reports.append)
+    seconds = watched(spark, lambda: run_driver(driver, claimed, views))
+    return seconds, reports
+
+
+def run_driver(driver: Driver, claimed: Any, views: Any) -> None:
+    driver.start(claimed, views)
+    driver.run(once=True)
+    driver.close()
+
+
+def spark_own(spark: Any, files: Path, place: Path, store: str) -> list[float]:
+    spark.conf.set(STATE_STORE, PROVIDERS[store])
+    spark.conf.set("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
+    found = read_files(spark, files).groupBy("k").agg(*aggregates())
+
+    def run() -> None:
+        writer = found.writeStream.outputMode("update").format("noop")
+        query = writer.option("checkpointLocation", str(place / "checkpoint")).trigger(availableNow=True).start()
+        query.awaitTermination()
+
+    return watched(spark, run)
+
+
+def aggregates() -> list[Any]:
+    from pyspark.sql import functions as F
+
+    return [F.count("*").alias("c"), F.sum("v").alias("s"), F.min("v").alias("lo"), F.max("v").alias("hi")]
+
+
+def watched(spark: Any, run: Callable[[], None]) -> list[float]:
+    """Runs a query; the seconds of its batches with rows."""
+    from pyspark.sql.streaming import StreamingQueryListener
+
+    seconds: list[float] = []
+
+    class Listener(StreamingQueryListener):
+        def onQueryStarted(self, event: Any) -> None:
+            pass
+
+        def onQueryProgress(self, event: Any) -> None:
+            if event.progress.numInputRows:
+                seconds.append(event.progress.batchDuration / 1000)
+
+        def onQueryIdle(self, event: Any) -> None:
+            pass
+
+        def onQueryTerminated(self, event: Any) -> None:
+            done.append(True)
+
+    done: list[bool] = []
+    listener = Listener()
+    spark.streams.addListener(listener)
+    run()
+    deadline = time.monotonic() + 30
+    while not done and time.monotonic() < deadline:
+        time.sleep(0.05)
+    spark.streams.removeListener(listener)
+    return seconds
+
+
+def rows_per_s(seconds: list[float], rows: int) -> float:
+    counted = seconds[WARM_UP:] or seconds
+    return rows / statistics.median(counted)
+
+
+def main() -> int:
+    arguments = parse_arguments()
+    names = arguments.only.split(",")
+    work = Path(tempfile.mkdtemp(prefix="views-", dir=arguments.directory))
+    settings = {"spark.sql.shuffle.partitions": str(arguments.units), "spark.driver.memory": "6g"}
+    spark = build_session(arguments.master, settings=settings)
+    figures: dict[str, list[float]] = {name: [] for name in names}
+    phases: dict[str, float] = {}
+    try:
+        write_input(spark, work, arguments.rows, arguments.keys, arguments.epochs)
+        each = arguments.rows // arguments.epochs
+        for turn in range(arguments.rounds):
+            for name in names:
+                place = work / f"{name}-{turn}"
+                place.mkdir()
+                if name == "magnetar":
+                    seconds, reports = ours(spark, work / "in", place, arguments.units)
+                    phases = median_phases(reports)
+                else:
+                    seconds = spark_own(spark, work / "in", place, name)
+                figures[name].append(rows_per_s(seconds, each))
+                print(f"{name:9} {figures[name][-1]:>12,.0f} rows/s   epochs {rounded(seconds)}", file=sys.stderr)
+                shutil.rmtree(place)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return report(arguments, figures, phases)
+
+
+def median_phases(reports: list[EpochReport]) -> dict[str, float]:
+    counted = reports[WARM_UP:] or reports
+    names = counted[0].duration_s if counted else {}
+    return {name: round(statistics.median(each.duration_s.get(name, 0.0) for each in counted), 3) for name in names}
+
+
+def rounded(seconds: list[float]) -> str:
+    return " ".join(f"{each:.2f}" for each in seconds)
+
+
+def report(arguments: argparse.Namespace, figures: dict[str, list[float]], phases: dict[str, float]) -> int:
+    medians = {name: statistics.median(found) for name, found in figures.items()}
+    mine = medians.get("magnetar", 0.0)
+    ratios = {name: mine / value for name, value in medians.items() if name != "magnetar"}
+    document = {"rows": arguments.rows, "keys": arguments.keys, "rows_per_s": medians, "times": ratios, "phases_s": phases}
+    if arguments.json:
+        print(json.dumps(document))
+    else:
+        print(f"{arguments.rows:,} rows, {arguments.keys:,} keys, {arguments.epochs} epochs, {arguments.units} units")
+        for name, value in medians.items():
+            against = f"   magnetar is {ratios[name]:.2f} times as fast" if name in ratios else f"   {phases}"
+            print(f"{name:9} {value:>12,.0f} rows/s{against}")
+    target = TARGETS.get(arguments.keys)
+    return int(arguments.check and target is not None and ratios.get("rocksdb", 0.0) < target)
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=2_000_000)
+    parser.add_argument("--keys", type=int, default=100_000)
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--units", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--master", default="local[2]")
+    parser.add_argument("--directory", default=None)
+    parser.add_argument("--only", default="magnetar,rocksdb,hdfs")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--check", action="store_true")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
