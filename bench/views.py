@@ -209,7 +209,13 @@ def report(arguments: argparse.Namespace, figures: dict[str, list[float]], phase
     medians = {name: statistics.median(found) for name, found in figures.items()}
     mine = medians.get("magnetar", 0.0)
     ratios = {name: mine / value for name, value in medians.items() if name != "magnetar"}
-    document = {"rows": arguments.rows, "keys": arguments.keys, "rows_per_s": medians, "times": ratios, "phases_s": phases}
+    document = {
+        "rows": arguments.rows,
+        "keys": arguments.keys,
+        "rows_per_s": medians,
+        "times": ratios,
+        "phases_s": phases,
+    }
     if arguments.json:
         print(json.dumps(document))
     else:

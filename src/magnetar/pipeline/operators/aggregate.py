@@ -8,6 +8,7 @@ recomputes the groups that changed. A group without rows has no result; neither 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import polars as pl
 import pyarrow as pa
@@ -19,17 +20,15 @@ from magnetar.pipeline.operators.aggregate_calls import ROWS, Call
 from magnetar.pipeline.operators.changelog import (
     CHANGE,
     checked,
-    difference,
     empty,
     key_of,
-    keyed,
-    matching,
     require_append_only,
 )
 from magnetar.pipeline.operators.operator import INPUT, Deltas, EpochContext, Keys, Operator, OperatorResult, Slices
+from magnetar.pipeline.operators.paired import OLD, Paired, beside
 from magnetar.pipeline.operators.preaggregate import spark_partials, state_partials
 from magnetar.pipeline.operators.recompute import RecomputeGroups
-from magnetar.pipeline.operators.stored_rows import StoredRows, puts_and_deletes
+from magnetar.pipeline.operators.stored_rows import StoredRows
 from magnetar.pipeline.state.table import StateTable
 
 
@@ -122,13 +121,18 @@ class MergedAggregate:
             change = self._conform(aggregate_calls.partial(self._calls, delta, group, self.schema))
         stored = state.get(self._table.table_id)
         old = empty(self._table.schema) if stored is None else stored.select(self._table.schema.names)
-        old = matching(old, change.select(keyed(change, group)))
-        new = self._conform(aggregate_calls.merged(self._calls, [old, change], group, self.schema))
+        pairs = self._paired(beside(change, old, group))
+        results = replace(pairs, old=self.results(pairs.old), new=self.results(pairs.new))
+        return OperatorResult({self._table.table_id: pairs.writes()}, results.changelog())
+
+    def _paired(self, found: pl.DataFrame) -> Paired:
+        """State rows before and after. `found`: partial results of the delta beside the stored ones."""
+        names = self._table.schema.names
+        group = self.output_key
+        new = aggregate_calls.added(self._calls, found, OLD, self.schema).select(names)
         self._check(new)
-        gone, new = new.filter(pl.col(ROWS) == 0), new.filter(pl.col(ROWS) > 0)
-        gone = matching(gone, old.select(keyed(old, group)))
-        changelog = difference(self.results(old), self.results(new), group)
-        return OperatorResult({self._table.table_id: puts_and_deletes(new, gone, group)}, changelog)
+        old = found.select(pl.col(name if name in group else OLD + name).alias(name) for name in names)
+        return Paired(group, old, new, old[ROWS].is_not_null(), new[ROWS] > 0)
 
     def results(self, stored: pl.DataFrame) -> pl.DataFrame:
         """The output rows of these state rows."""

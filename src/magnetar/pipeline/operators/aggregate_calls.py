@@ -145,6 +145,26 @@ def merged(
     return found.select(together.columns)
 
 
+def added(calls: Sequence[Call], found: pl.DataFrame, old: str, schema: pa.Schema) -> pl.DataFrame:
+    """Partial results with those of the same row in the columns whose names begin with `old` added to them; those may be NULL."""
+    parts = [pl.col(ROWS) + pl.col(old + ROWS).fill_null(0)]
+    for place, call in enumerate(calls):
+        if call.function in ("count", "sum", "avg"):
+            name = f"_p{place}_n"
+            parts.append(pl.col(name) + pl.col(old + name).fill_null(0))
+        if call.function in ("sum", "avg"):
+            name, wide = f"_p{place}_sum", _wide(schema.field(call.column).type)
+            before = pl.col(old + name).cast(wide)
+            parts.append(
+                pl.when(before.is_null()).then(pl.col(name).cast(wide)).otherwise(pl.col(name).cast(wide) + before)
+            )
+        if call.function in ("min", "max"):
+            value, before = pl.col(f"_p{place}_value"), pl.col(f"{old}_p{place}_value")
+            wins = value > before if call.function == "max" else value < before  # NaN is greater than any number
+            parts.append(pl.when(before.is_null() | wins).then(value).otherwise(before).alias(f"_p{place}_value"))
+    return narrowed(found.with_columns(parts), calls, schema)
+
+
 def finished(calls: Sequence[Call], partials: pl.DataFrame, group: Sequence[str], schema: pa.Schema) -> pl.DataFrame:
     """Group columns and values of partial results; calls that have no partial result are left out."""
     values: list[pl.Expr | pl.Series] = []

@@ -90,9 +90,8 @@ def difference(old: pl.DataFrame, new: pl.DataFrame, key: Sequence[str]) -> pl.D
     """The changelog that makes `new` of `old`, by key. Each key at most once in each frame; the columns are the same."""
     columns = new.columns
     values = [name for name in columns if name not in key]
-    one = pl.lit(1).alias(_ONE)
-    on = [_ONE, *key]
-    old, new = old.select(columns).with_columns(one), new.with_columns(one)
+    old, _ = with_one(old.select(columns), key)
+    new, on = with_one(new, key)
     both = old.join(new, on=on, how="inner", nulls_equal=True, suffix=_AFTER)
     if values:
         differs = pl.any_horizontal(pl.col(name).ne_missing(pl.col(name + _AFTER)) for name in values)
@@ -161,6 +160,16 @@ def equal_join(left: pl.DataFrame, right: pl.DataFrame, on: Sequence[str]) -> pl
     """
     one = pl.lit(1).alias(_ONE)
     return left.with_columns(one).join(right.with_columns(one), on=[_ONE, *on], how="inner").drop(_ONE)
+
+
+def with_one(frame: pl.DataFrame, key: Sequence[str]) -> tuple[pl.DataFrame, list[str]]:
+    """The frame and the columns to join it by: with a constant among them where there is no key, or polars needs it.
+
+    polars 2.1 joins one row with NaN as the only key column to none.
+    """
+    if len(key) > 1 or (key and not frame.schema[key[0]].is_float()):
+        return frame, list(key)
+    return frame.with_columns(pl.lit(1).alias(_ONE)), [_ONE, *key]
 
 
 def keyed(frame: pl.DataFrame, key: Sequence[str]) -> list[pl.Expr]:

@@ -8,10 +8,11 @@ import polars as pl
 import pyarrow as pa
 
 from magnetar.pipeline.errors import StateSchemaError
-from magnetar.pipeline.operators.changelog import CHANGE, checked, difference, net
+from magnetar.pipeline.operators.changelog import CHANGE, DELETE, INSERT, UPDATE_AFTER, checked, difference, net
 from magnetar.pipeline.operators.operator import INPUT, Deltas, EpochContext, Keys, Operator, OperatorResult, Slices
 from magnetar.pipeline.operators.stored_rows import puts_and_deletes
-from magnetar.pipeline.state.table import StateTable
+from magnetar.pipeline.state.table import DELETE as TAKEN
+from magnetar.pipeline.state.table import OP, PUT, StateTable
 
 
 class Materialize:
@@ -77,10 +78,22 @@ class Materialized:
         result = self._inner.apply(state, deltas, context)
         renamed = [pl.col(inner).alias(name) for name, inner in self._columns.items()]
         changes = result.changelog.select(CHANGE, *renamed)
+        if {self._columns[name] for name in self._table.key} == set(self._inner.output_key):
+            writes = {**result.writes, self._table.table_id: _told(changes)}
+            return OperatorResult(writes, changes, result.counters)
         removed, added = net(checked(changes, self._table.schema), self._table.key)
         changelog = difference(removed, added, self._table.key)
         writes = {**result.writes, self._table.table_id: stored(changelog, self._table.key)}
         return OperatorResult(writes, changelog, result.counters)
+
+
+def _told(changelog: pl.DataFrame) -> pl.DataFrame:
+    """A changelog whose updates are pairs of the same key, as writes of the table."""
+    puts = changelog.filter(pl.col(CHANGE).is_in([INSERT, UPDATE_AFTER])).drop(CHANGE)
+    gone = changelog.filter(pl.col(CHANGE) == DELETE).drop(CHANGE)
+    return pl.concat(
+        [puts.with_columns(pl.lit(PUT, pl.Int8).alias(OP)), gone.with_columns(pl.lit(TAKEN, pl.Int8).alias(OP))]
+    )
 
 
 def stored(changelog: pl.DataFrame, key: tuple[str, ...]) -> pl.DataFrame:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
+from typing import Final
 
 import polars as pl
 import pyarrow as pa
@@ -14,6 +15,9 @@ from magnetar.pipeline.state.manifest import TableState
 from magnetar.pipeline.state.run import RunInfo, read_run
 from magnetar.pipeline.state.table import DELETE, OP, VNODE, StateTable, as_arrow, as_frame, ordered
 
+PRUNED_KEYS_PER_VNODE: Final = 4
+"""Keys for which it is worth while to find out whose vnodes they are."""
+
 
 def read_slices(
     files: StateFiles,
@@ -22,8 +26,10 @@ def read_slices(
     keys: pa.Table | None = None,
     columns: Collection[str] | None = None,
 ) -> pl.DataFrame:
-    """The live rows of these vnodes with `_vnode`, in storage order. `keys`: only rows with these values in these key
-    columns, which are at least those that the table is distributed by. `columns`: read no others but these and the key.
+    """The live rows of these vnodes with `_vnode`, in storage order.
+
+    `keys`: only rows with these values in these key columns, which are at least those that the table is distributed by; the rows are
+    in no order when these are the whole key. `columns`: read no others but these and the key.
 
     Raises DamagedStateError.
     """
@@ -31,16 +37,18 @@ def read_slices(
     bits = vnode_set.of(vnodes)
     wanted = None
     if keys is not None:
-        wanted = as_frame(keys.select([name for name in table.key if name in keys.column_names])).with_columns(
-            pl.Series(VNODE, table.vnodes_of(keys), dtype=pl.UInt16)
-        )
-        bits &= vnode_set.of(int(vnode) for vnode in wanted[VNODE].unique())
-        wanted = wanted.unique(maintain_order=True)
+        wanted = as_frame(keys.select([name for name in table.key if name in keys.column_names]))
+        few = wanted.height <= PRUNED_KEYS_PER_VNODE * table.vnode_count  # more of them are in every vnode anyway
+        if few or any(kind.is_float() for kind in wanted.dtypes):  # polars 2.1 may lose NaN in a key of one column
+            wanted = wanted.with_columns(pl.Series(VNODE, table.vnodes_of(keys), dtype=pl.UInt16))
+            bits &= vnode_set.of(int(vnode) for vnode in wanted[VNODE].unique())
+            wanted = wanted.unique(maintain_order=True)
     if columns is not None:
         kept = {*columns, *table.key}
         table = replace(table, schema=pa.schema([column for column in table.schema if column.name in kept]))
     parts = [_part(files, table, run, bits, wanted) for run in newest_last(state.runs)]
-    return live(table, merge(table, parts))
+    whole_key = wanted is not None and set(table.key) <= set(wanted.columns)
+    return live(table, merge(table, parts, in_order=not whole_key))
 
 
 def read_arrow(files: StateFiles, state: TableState, vnodes: Iterable[int], keys: pa.Table | None = None) -> pa.Table:
@@ -53,8 +61,8 @@ def newest_last(runs: Iterable[RunInfo]) -> list[RunInfo]:
     return sorted(runs, key=lambda run: (run.newest, run.level))
 
 
-def merge(table: StateTable, parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """One row for each key, that of the last part that has it, deletions included; in storage order."""
+def merge(table: StateTable, parts: Sequence[pl.DataFrame], *, in_order: bool = True) -> pl.DataFrame:
+    """One row for each key, that of the last part that has it, deletions included; in storage order unless nobody needs it."""
     filled = [part for part in parts if part.height]
     if len(filled) == 1:
         return filled[0]
@@ -63,7 +71,8 @@ def merge(table: StateTable, parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
     together = pl.concat(filled)
     if not table.key:
         return together.tail(1)
-    return ordered(table, together.unique(subset=[VNODE, *table.key], keep="last", maintain_order=True))
+    newest = together.unique(subset=list(table.key), keep="last", maintain_order=True)
+    return ordered(table, newest) if in_order else newest
 
 
 def live(table: StateTable, merged: pl.DataFrame) -> pl.DataFrame:
