@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from magnetar.pipeline.errors import DamagedStateError, PipelineError
@@ -19,9 +19,12 @@ from magnetar.pipeline.views.checkpoint import parse_offsets
 from magnetar.pipeline.views.failures import told
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
+UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""A busy machine stops for seconds between two draws."""
 TIMES = st.dictionaries(st.sampled_from("abc"), st.integers(0, 9))
 
 
+@UNHURRIED
 @given(TIMES, st.dictionaries(st.sampled_from("abc"), st.none() | st.integers(0, 9)))
 def test_watermarks_never_fall(now: dict[str, int], seen: dict[str, int | None]) -> None:
     after = watermarks.advanced(now, seen)
@@ -30,6 +33,7 @@ def test_watermarks_never_fall(now: dict[str, int], seen: dict[str, int | None])
     assert all(after[name] >= time for name, time in seen.items() if time is not None)
 
 
+@UNHURRIED
 @given(TIMES, st.sets(st.sampled_from("abc")))
 def test_a_watermark_of_several_relations_waits_for_all(now: dict[str, int], relations: set[str]) -> None:
     found = watermarks.combined(now, relations)
