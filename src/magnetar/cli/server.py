@@ -27,6 +27,9 @@ from magnetar.base.process_config import (
 from magnetar.base.settings import find, load_settings, parse, table_of
 from magnetar.cli.settings import config_file_option
 
+BROKERS_MAX = 64
+"""Of `magnetar standalone --brokers`."""
+
 SWITCH_INTERVAL_S = 0.0005
 GC_THRESHOLDS = (50_000, 20, 100)
 
@@ -66,17 +69,31 @@ def server_options(function: F) -> F:
 @click.option("--port", type=click.IntRange(0, 65535), help="Binary protocol; 0 = any free.  [default: 6650]")
 @click.option("--http-port", type=click.IntRange(0, 65535), help="Admin API; 0 = any free.  [default: 8080]")
 @click.option("--cluster-name", help="Name of this cluster, by which others know it.  [default: standalone]")
+@click.option(
+    "--brokers",
+    type=click.IntRange(1, BROKERS_MAX),
+    help="So many broker processes, so that all cores are used; others take any free ports.  [default: all in one process]",
+)
 @server_options
 @click.pass_context
 def standalone_command(
-    ctx: click.Context, /, config_file: Path | None, assignments: tuple[str, ...], **flags: object
+    ctx: click.Context,
+    /,
+    config_file: Path | None,
+    assignments: tuple[str, ...],
+    brokers: int | None,
+    **flags: object,
 ) -> None:
-    """Serve: broker, bookie, metadata and admin in one process.
+    """Serve: broker, bookie, metadata and admin in one process; with --brokers in several.
 
     When it serves, exactly one line goes to stdout: `magnetar ready pulsar://HOST:PORT http://HOST:PORT`. Logs go to stderr.
     SIGINT and SIGTERM close cleanly; after a crash the next start recovers by itself.
     """
     config = configuration(StandaloneConfig, config_file, assignments, flags)
+    if brokers is not None:
+        from magnetar.processes import standalone_brokers
+
+        ctx.exit(serve(standalone_brokers.run(config, brokers)))
     from magnetar import standalone
 
     ctx.exit(serve(standalone.run(config)))
@@ -113,10 +130,10 @@ def bookie_command(
 def broker_command(
     ctx: click.Context, /, config_file: Path | None, assignments: tuple[str, ...], **flags: object
 ) -> None:
-    """Serve a broker and its admin API; entries go to the bookies of the cluster. One broker for a cluster.
+    """Serve a broker and its admin API; entries go to the bookies of the cluster.
 
     When it serves, exactly one line goes to stdout: `magnetar ready pulsar://HOST:PORT http://HOST:PORT`. Logs go to stderr.
-    SIGINT and SIGTERM close cleanly. A broker that loses its session with the metadata store ends with exit code 1.
+    SIGINT and SIGTERM close cleanly. SIGTERM hands what it serves to other brokers first.
     """
     config = configuration(BrokerProcessConfig, config_file, assignments, flags)
     from magnetar.processes import broker

@@ -36,7 +36,7 @@ _SUBCOMMANDS = {METADATA: "metadata-server", BOOKIE: "bookie", BROKER: "broker",
 BROKER_SESSION_MS = 2000
 """Of brokers on one machine, where nothing delays a sign of life: what a killed one served is taken over within this time."""
 
-_OWN = frozenset(
+OWN_FIELDS = frozenset(
     {"data_dir", "port", "http_port", "bind_address", "metadata_service_uri", "metadata_store_url", "cluster_name"}
 )
 """Fields that the cluster sets itself."""
@@ -88,7 +88,7 @@ def parse_setting(word: str, names: frozenset[str]) -> SettingPlan:
         [table_of(_CONFIGURATIONS[role])] if role in _CONFIGURATIONS else [*map(table_of, _CONFIGURATIONS.values())]
     )
     row = _find(tables, key, f"--set {word}")
-    if row.name in _OWN:
+    if row.name in OWN_FIELDS:
         raise ConfigError(f"--set {word}: {row.key} is set by the cluster itself")
     parse(row, value, f"--set {word}")
     return SettingPlan(target, row.key, value.strip())

@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+"""What more broker processes bring on one machine: `magnetar standalone --brokers N` for several N, and the one-process server.
+
+  brokers.py [--brokers 1 2] [--topics 4] [--messages 100000] [--size 1024] [--batch 100] [--keep DIR]
+
+Every topic has a producer of its own (bench/loadgen.py), on the broker that serves it; topics are spread evenly. Then every topic
+is read by a consumer of its own. Prints one line of JSON for each N, and a table for Markdown: messages a second of all topics together.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+from urllib.parse import urlsplit
+
+HERE = Path(__file__).resolve().parent
+PREFIX = "persistent/public/default"
+
+
+def call(method: str, url: str) -> bytes:
+    request = urllib.request.Request(url, method=method)
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return answer.read()
+
+
+def start(brokers: int, folder: Path) -> tuple[subprocess.Popen[str], str]:
+    """The server and its admin URL. 0 brokers: one process."""
+    words = [
+        sys.executable,
+        "-m",
+        "magnetar",
+        "standalone",
+        "--data-dir",
+        str(folder),
+        "--port",
+        "0",
+        "--http-port",
+        "0",
+    ]
+    words += ["--brokers", str(brokers)] if brokers else []
+    server = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=(folder.parent / "log").open("ab"), text=True)
+    line = server.stdout.readline().split()
+    if line[:2] != ["magnetar", "ready"]:
+        raise SystemExit(f"the server did not start; see {folder.parent / 'log'}")
+    return server, line[3]
+
+
+def spread(http_url: str, count: int) -> dict[str, int]:
+    """Topics and the port of their broker, the same number on each."""
+    brokers = json.loads(call("GET", f"{http_url}/admin/v2/brokers"))
+    room = dict.fromkeys(brokers, -(-count // len(brokers)))
+    topics: dict[str, int] = {}
+    number = 0
+    while len(topics) < count:
+        topic = f"bench-{number}"
+        number += 1
+        found = json.loads(call("GET", f"{http_url}/lookup/v2/topic/{PREFIX}/{topic}"))
+        owner = urlsplit(found["httpUrl"]).netloc
+        if room[owner]:
+            room[owner] -= 1
+            topics[topic] = urlsplit(found["brokerUrl"]).port
+    return topics
+
+
+def load(mode: str, topics: dict[str, int], args: argparse.Namespace) -> float:
+    """Messages a second of all topics together, from the first to the last of any."""
+    running = []
+    began = time.perf_counter()
+    for topic, port in topics.items():
+        words = [sys.executable, str(HERE / "loadgen.py"), mode, "--port", str(port), "--messages", str(args.messages)]
+        words += [
+            "--topic",
+            f"persistent://public/default/{topic}",
+            "--size",
+            str(args.size),
+            "--batch",
+            str(args.batch),
+        ]
+        words += ["--ack", "cumulative"] if mode == "consume" else []
+        running.append(subprocess.Popen(words, stdout=subprocess.PIPE, text=True))
+    for process in running:
+        if process.wait() != 0:
+            raise SystemExit(f"{mode} failed")
+    return len(topics) * args.messages / (time.perf_counter() - began)
+
+
+def measure(brokers: int, args: argparse.Namespace) -> dict[str, float]:
+    folder = Path(tempfile.mkdtemp(prefix="magnetar-bench-", dir=args.keep))
+    server, http_url = start(brokers, folder / "data")
+    try:
+        topics = spread(http_url, args.topics)
+        produced = load("produce", topics, args)
+        consumed = load("consume", topics, args)
+    finally:
+        server.terminate()
+        server.wait(60)
+        if args.keep is None:
+            shutil.rmtree(folder)
+    return {"brokers": brokers, "produce_per_s": round(produced), "consume_per_s": round(consumed)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--brokers", type=int, nargs="+", default=[0, 1, 2], help="0: all in one process")
+    parser.add_argument("--topics", type=int, default=4)
+    parser.add_argument("--messages", type=int, default=100_000, help="of each topic")
+    parser.add_argument("--size", type=int, default=1024)
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--keep", type=Path, help="directory that keeps data and logs")
+    args = parser.parse_args()
+    results = [measure(count, args) for count in args.brokers]
+    for result in results:
+        print(json.dumps(result))
+    print("| brokers | published/s | consumed/s |\n|---|---|---|")
+    for result in results:
+        name = result["brokers"] or "all in one process"
+        print(f"| {name} | {result['produce_per_s']:,} | {result['consume_per_s']:,} |")
+
+
+if __name__ == "__main__":
+    main()
