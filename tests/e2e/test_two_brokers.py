@@ -12,7 +12,7 @@ import pulsar
 import pytest
 
 from magnetar.testing.cluster import ClusterProcesses
-from tests.support.brokers import broker_names, bundle_of, owner_of, send, unload
+from tests.support.brokers import broker_names, bundle_of, owner_of, send, spread_out, unload
 from tests.support.traffic import Consuming, Producing, first_occurrences, read_log
 from tests.support.waiting import wait_until
 
@@ -50,6 +50,8 @@ def test_either_broker_leads_to_every_topic(cluster: ClusterProcesses, connect: 
     first, second = (cluster.broker(name)[0] for name in broker_names(cluster))
     http = cluster.http_url
     send("PUT", f"{http}/admin/v2/persistent/public/default/spread/partitions", 16)
+    parts = [f"spread-partition-{number}" for number in range(16)]
+    spread_out(cluster, parts)
     producer = connect(first).create_producer(
         "spread", message_routing_mode=pulsar.PartitionsRoutingMode.RoundRobinDistribution
     )
@@ -62,8 +64,7 @@ def test_either_broker_leads_to_every_topic(cluster: ClusterProcesses, connect: 
         received.append(int(message.data()))
         consumer.acknowledge(message)
     assert sorted(received) == list(range(64))
-    owners = {owner_of(cluster, f"spread-partition-{number}") for number in range(16)}
-    assert owners == set(broker_names(cluster))
+    assert {owner_of(cluster, part) for part in parts} == set(broker_names(cluster))
 
 
 def test_metadata_says_what_pulsars_says(cluster: ClusterProcesses, connect: Connect, topic: str) -> None:

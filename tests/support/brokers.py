@@ -63,6 +63,13 @@ def owner_of(cluster: ClusterProcesses, topic: str) -> str:
     return next(name for name in broker_names(cluster) if cluster.broker(name)[0] == found["brokerUrl"])
 
 
+def spread_out(cluster: ClusterProcesses, topics: list[str]) -> None:
+    """Have the topics served by more than one broker, whatever the placement has made of them."""
+    owners = {owner_of(cluster, topic) for topic in topics}
+    if len(owners) == 1:
+        unload(cluster, topics[0], next(name for name in broker_names(cluster) if name not in owners))
+
+
 def bundle_of(cluster: ClusterProcesses, topic: str) -> str:
     return text(f"{live_broker(cluster)}/lookup/v2/topic/persistent/public/default/{topic}/bundle")
 

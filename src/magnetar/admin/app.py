@@ -23,6 +23,7 @@ from magnetar.admin.errors import (
 from magnetar.admin.redirects import redirect
 from magnetar.admin.routes import all_routes
 from magnetar.admin.routing import RouteTable
+from magnetar.admin.spread import spread
 from magnetar.broker.errors import AuthenticationError
 from magnetar.broker.namespaces.errors import NotOwnedError
 
@@ -54,7 +55,7 @@ class AdminApp:
             refuse_cross_site(request)
             call = Call(self._context, request, params)
             await authorize(call, route)
-            return await route.handler(call)
+            return await spread(call, route) or await route.handler(call)
         except NotOwnedError as error:
             if error.owner is not None:
                 return redirect(request, error.owner)

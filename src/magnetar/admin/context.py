@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from magnetar.bookkeeper.bookie.statistics import BookieStatistics
+from magnetar.broker.peers import RemoteTopics
 from magnetar.broker.service import Broker
 from magnetar.broker.topics.partitioned import PartitionedTopics
 
@@ -45,5 +46,7 @@ class AdminContext:
 
     def __post_init__(self) -> None:
         broker = self.broker
-        partitioned = PartitionedTopics(broker.metadata, broker.namespaces, broker.lookup, broker.topics)
+        partitioned = PartitionedTopics(
+            broker.metadata, broker.namespaces, broker.lookup, broker.topics, RemoteTopics(broker.peers)
+        )
         object.__setattr__(self, "partitioned", partitioned)

@@ -19,3 +19,9 @@ def redirect(request: Request, to: BrokerAddress, authoritative: bool | None = N
         query.append(f"authoritative={str(authoritative).lower()}")
     location = f"{base}{path}" + (f"?{'&'.join(query)}" if query else "")
     return Response(status_code=307, headers={"Location": location})
+
+
+def credentials_of(request: Request) -> dict[str, str]:
+    """The caller's own: other brokers check what it may do as this one has."""
+    header = request.headers.get("authorization")
+    return {"Authorization": header} if header else {}

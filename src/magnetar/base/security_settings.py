@@ -96,6 +96,24 @@ class SecuritySettings:
         secret=True,
     )
 
+    # ---- This broker to the others of its cluster
+    broker_client_authentication_plugin: str = setting(
+        "",
+        "brokerClientAuthenticationPlugin",
+        "How a broker says to others of its cluster who it is: token, basic, tls or Pulsar's class names; must be a superuser.",
+    )
+    broker_client_authentication_parameters: str = setting(
+        "",
+        "brokerClientAuthenticationParameters",
+        "What the plugin needs, such as token:... or file:///path.",
+        secret=True,
+    )
+    broker_client_trust_certs_file_path: str = setting(
+        "",
+        "brokerClientTrustCertsFilePath",
+        "Authorities that brokers believe when they talk to each other over TLS; PEM.",
+    )
+
     # ---- Authorization
     authorization_enabled: bool = setting(
         False, "authorizationEnabled", "Allow a role only what it was granted. Without it every role may do everything."

@@ -15,9 +15,8 @@ from magnetar.base.tasks import TaskScope
 from magnetar.broker.connection.context import Destinations
 from magnetar.broker.errors import TopicNotFoundError
 from magnetar.broker.namespaces.brokers import BrokerDirectory
-from magnetar.broker.namespaces.bundles import bundle_of
 from magnetar.broker.namespaces.errors import PreconditionFailedError
-from magnetar.broker.namespaces.ownership import Ownership
+from magnetar.broker.namespaces.ownership import Ownership, in_bundle
 from magnetar.broker.namespaces.placement import Placement
 from magnetar.broker.namespaces.records import BundleName
 from magnetar.broker.naming import TopicName
@@ -105,7 +104,10 @@ class BundleMoves:
 
     async def _follow(self, bundle: BundleName) -> None:
         try:
-            if not await self._ownership.look(bundle):
+            lost = await self._ownership.look(bundle)
+            if bundle.namespace == ASSIGN_TOPIC.namespace_name:
+                await self.look_for_coordinators()
+            if not lost:
                 return
             logger.warning("bundle taken away bundle=%s", bundle)
             for name in self._topics_in(bundle):
@@ -114,6 +116,15 @@ class BundleMoves:
                 await self._coordinators.unload(number)
         except MagnetarError as error:
             logger.warning("bundle not followed bundle=%s error=%s", bundle, error)
+
+    async def look_for_coordinators(self) -> None:
+        """Which transaction coordinators are other brokers'. Those that are ours now go on with what they have."""
+        elsewhere: list[int] = []
+        for number in range(self._coordinators.count):
+            owner = await self._ownership.owner(await self._ownership.bundle_of(ASSIGN_TOPIC.partition_name(number)))
+            if owner is not None and owner.broker_id != self._ownership.broker_id:
+                elsewhere.append(number)
+        await self._coordinators.look_around(elsewhere)
 
     def abandon_all(self) -> None:
         """Nothing is ours any more: close it here, in the background, as far as that goes without others' leave."""
@@ -144,10 +155,3 @@ class BundleMoves:
                     if not isinstance(outcome, MagnetarError):
                         raise outcome
                     logger.warning("topic not closed cleanly topic=%s error=%s", name, outcome)
-
-
-def in_bundle(topic: TopicName, bundle: BundleName) -> bool:
-    """Does the topic's hash fall into the bundle? Without knowing the other bundles, which may just be changing."""
-    low, _, high = bundle.range.partition("_")
-    edges = dict.fromkeys(("0x00000000", low, high, "0xffffffff"))
-    return bundle_of(topic, list(edges)) == bundle.range

@@ -104,6 +104,10 @@ class BrokerConfig:
     keep_alive_interval_s: float = 30.0
     max_pending_publishes_per_connection: int = 10_000
     drain_timeout_s: float = 60.0
+    client_auth_plugin: str = ""
+    """With `client_auth_parameters`: who this broker is to others of its cluster."""
+    client_auth_parameters: str = field(default="", repr=False)
+    client_trust_certs_file: str = ""
     max_connections: int = 0
     """0: no limit."""
     max_connections_per_ip: int = 0

@@ -15,6 +15,7 @@ from magnetar.base.tasks import TaskScope
 from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.broker.auth.authorize import Security
 from magnetar.broker.bundle_moves import BundleMoves
+from magnetar.broker.cluster_participants import ClusterParticipants
 from magnetar.broker.compaction.topic_compaction import CompactionService
 from magnetar.broker.config import BrokerConfig
 from magnetar.broker.connection.context import BrokerContext, Destinations, ProducerNames, PublishBudget
@@ -27,6 +28,7 @@ from magnetar.broker.namespaces.policies import EffectivePolicies
 from magnetar.broker.namespaces.registry import NamespaceRegistry
 from magnetar.broker.namespaces.topic_policies import topic_of_path
 from magnetar.broker.naming import NamespaceName
+from magnetar.broker.peers import Peers
 from magnetar.broker.replication.ports import ReplicationContext, SnapshotCounters
 from magnetar.broker.replicators.remote_clusters import RemoteClusters
 from magnetar.broker.replicators.service import ReplicationService
@@ -42,6 +44,7 @@ from magnetar.broker.topics.subscription_set import Surroundings
 from magnetar.broker.transactions.coordinators import Coordinators
 from magnetar.broker.transactions.storage import TransactionStorage
 from magnetar.broker.upkeep import Upkeep
+from magnetar.client.credentials import Credentials, TlsTrust
 from magnetar.managed_ledger.entry_cache import EntryCache
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
 from magnetar.metadata import paths
@@ -81,6 +84,11 @@ class Broker:
         self.security = Security(config, self.namespaces, clock.now_ms, clock.monotonic_s)
         self.cluster = ClusterView(metadata, self.namespaces, config, clock, rng, self._network)
         self.ownership = self.cluster.ownership
+        self.peers = Peers(
+            self._network,
+            Credentials.parse(config.client_auth_plugin, config.client_auth_parameters),
+            TlsTrust(config.client_trust_certs_file),
+        )
         self.lookup = Lookup(metadata, self.namespaces, self.ownership, self.cluster.finder)
 
     async def __aenter__(self) -> Broker:
@@ -126,7 +134,7 @@ class Broker:
             scope=self._scope,
         )
         self.dynamic.applied = self._defaults_changed
-        self.participants = TopicParticipants(self.topics)
+        self.participants = ClusterParticipants(TopicParticipants(self.topics), self.lookup, self.peers)
         self.transactions = self._coordinators()
         self.moves = self._bundle_moves()
         await self.namespaces.create_defaults()
@@ -149,7 +157,7 @@ class Broker:
         )
         self.connections = ConnectionListener(self.context)
         await self._join()
-        await self.transactions.start()
+        await self._start_transactions()
         Upkeep(self.topics, self.config, self.clock).start(self._scope)
         return self
 
@@ -162,6 +170,11 @@ class Broker:
         await self.membership.join()
         self.load_manager = self._load_manager()
         await self.load_manager.start()
+
+    async def _start_transactions(self) -> None:
+        await self.transactions.start()
+        if self.config.transactions.enabled:
+            await self.moves.look_for_coordinators()
 
     async def serve(self, listener: Listener, tls: ssl.SSLContext | None = None) -> None:
         """Accept clients on a bound address, behind TLS if given."""

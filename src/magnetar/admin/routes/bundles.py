@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from urllib.parse import quote
 
 from starlette.responses import Response
 
@@ -10,6 +11,7 @@ from magnetar.admin.answers import as_json, done
 from magnetar.admin.call import Call
 from magnetar.admin.operation import FORCE, documented
 from magnetar.admin.policy_documents import StoredBundles
+from magnetar.admin.redirects import credentials_of
 from magnetar.admin.routes.paths import NAMESPACE
 from magnetar.admin.routing import Route
 from magnetar.broker.errors import TopicNotFoundError
@@ -21,6 +23,7 @@ from magnetar.broker.namespaces.errors import AlreadyExistsError, NotOwnedError,
 from magnetar.broker.namespaces.records import BundleName
 from magnetar.broker.namespaces.registry import bundle_place
 from magnetar.broker.naming import TopicName
+from magnetar.broker.peers import raise_for
 from magnetar.hashing.bundles import LAST_BOUNDARY
 from magnetar.hashing.crc import crc32
 
@@ -65,10 +68,14 @@ async def unload(call: Call) -> Response:
     for bundle in bundles:
         if broker.ownership.serves(bundle):
             await broker.moves.unload(bundle, destination)
-        elif "bundle" in call.params:
-            owner = await broker.cluster.finder.owner_of(bundle)
-            if owner is not None:
-                raise NotOwnedError(bundle, owner)
+            continue
+        owner = await broker.cluster.finder.owner_of(bundle)
+        if owner is not None and "bundle" in call.params:
+            raise NotOwnedError(bundle, owner)
+        if owner is not None and owner.broker_id != broker.ownership.broker_id:
+            target = f"{NAMESPACE.format(tenant=call.tenant, namespace=call.namespace.namespace)}/{bundle.range}/unload"
+            query = f"?destinationBroker={quote(destination)}" if destination else ""
+            raise_for(await broker.peers.call(owner, "PUT", target + query, b"", credentials_of(call.request)))
     return done()
 
 

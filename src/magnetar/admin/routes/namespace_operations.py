@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import NamedTuple
 
 from starlette.responses import Response
 
@@ -14,26 +15,44 @@ from magnetar.admin.routes.paths import NAMESPACE
 from magnetar.admin.routing import Route
 from magnetar.admin.topic_access import as_persistent
 from magnetar.broker.errors import TopicNotFoundError
-from magnetar.broker.namespaces.errors import PreconditionFailedError
-from magnetar.broker.naming import PERSISTENT
+from magnetar.broker.namespaces.errors import NotOwnedError, PreconditionFailedError
+from magnetar.broker.namespaces.records import BrokerAddress
+from magnetar.broker.naming import PERSISTENT, TopicName
+from magnetar.broker.peers import RemoteTopics
 from magnetar.broker.topics.persistent import PersistentTopic
 
 
-async def _persistent_topics(call: Call) -> AsyncIterator[PersistentTopic]:
-    name = call.namespace
+async def _topics(call: Call) -> AsyncIterator[PersistentTopic | OtherTopic]:
+    """Those of the namespace, or of the path's bundle."""
+    name, partitioned = call.namespace, call.admin.partitioned
     await call.broker.namespaces.policies(name)
-    for topic in await bundle_topics(call, await call.admin.partitioned.topics_of(name, (PERSISTENT,))):
+    for topic in await bundle_topics(call, await partitioned.topics_of(name, (PERSISTENT,))):
         try:
             yield as_persistent(await call.broker.topics.get(topic, create=False))
+        except NotOwnedError as error:
+            yield OtherTopic(topic, await partitioned.owner(topic, error))
         except TopicNotFoundError:
             continue  # deleted meanwhile
+
+
+class OtherTopic(NamedTuple):
+    """A topic that another broker serves."""
+
+    name: TopicName
+    owner: BrokerAddress
 
 
 @documented()
 async def clear_backlog(call: Call) -> Response:
     """Of one subscription's name, or of all."""
     wanted = call.subscription if "subscription" in call.params else None
-    async for topic in _persistent_topics(call):
+    remote = RemoteTopics(call.broker.peers)
+    async for topic in _topics(call):
+        if isinstance(topic, OtherTopic):
+            for name in await remote.subscriptions(topic.owner, topic.name):
+                if wanted is None or name == wanted:
+                    await remote.clear_backlog(topic.owner, topic.name, name)
+            continue
         for subscription in topic.subscriptions.all:
             if wanted is None or subscription.name == wanted:
                 await subscription.clear_backlog()
@@ -43,9 +62,12 @@ async def clear_backlog(call: Call) -> Response:
 @documented()
 async def unsubscribe(call: Call) -> Response:
     """Delete a subscription wherever it exists. Raises PreconditionFailedError at a topic where consumers are connected."""
-    wanted = call.subscription
-    async for topic in _persistent_topics(call):
-        if wanted in topic.subscription_names:
+    wanted, remote = call.subscription, RemoteTopics(call.broker.peers)
+    async for topic in _topics(call):
+        if isinstance(topic, OtherTopic):
+            if wanted in await remote.subscriptions(topic.owner, topic.name):
+                await remote.unsubscribe(topic.owner, topic.name, wanted)
+        elif wanted in topic.subscription_names:
             if topic.subscriptions.get(wanted).consumers:
                 raise PreconditionFailedError("Subscription has active connected consumers")
             await topic.unsubscribe(wanted)

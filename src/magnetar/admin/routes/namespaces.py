@@ -14,6 +14,7 @@ from magnetar.admin.operation import FORCE, documented
 from magnetar.admin.policy_documents import NewPolicies, StoredPolicies
 from magnetar.admin.policy_rows import check_document
 from magnetar.admin.routes.paths import ADMIN, NAMESPACE
+from magnetar.admin.routes.topics import everywhere
 from magnetar.admin.routing import Route
 from magnetar.admin.tenancy import check_clusters, check_namespace_room
 from magnetar.broker.namespaces.errors import PreconditionFailedError
@@ -87,7 +88,7 @@ async def topics(call: Call) -> Response:
     if mode not in MODES:
         raise BadRequestError(f"mode must be one of {', '.join(MODES)}")
     await call.broker.namespaces.policies(name)
-    found = await call.admin.partitioned.names_of(name, MODES[mode])
+    found = await everywhere(call, await call.admin.partitioned.names_of(name, MODES[mode]), MODES[mode])
     if not call.flag("includeSystemTopic"):
         hidden = tuple(f"{domain}://{name}/{SYSTEM_TOPIC_PREFIX}" for domain in DOMAINS)
         found = [topic for topic in found if not topic.startswith(hidden)]

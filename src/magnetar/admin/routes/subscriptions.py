@@ -59,6 +59,7 @@ def mark_delete_for(topic: PersistentTopic, first: Position | None) -> Position:
 async def delete(call: Call) -> Response:
     """Refused while consumers are connected, unless `force` is given. On a partitioned topic: wherever it exists."""
     name, force = call.subscription, call.flag("force")
+    await call.broker.lookup.require_all(await call.admin.partitioned.parts(call.topic))
     if name not in await call.admin.partitioned.subscriptions(call.topic):
         raise SubscriptionNotFoundError("Subscription not found")
     holders = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from typing import Any
 
@@ -18,6 +19,8 @@ from magnetar.broker.compaction.errors import CompactionRunningError
 from magnetar.broker.compaction.topic_compaction import Status
 from magnetar.broker.errors import NotAllowedError, TopicNotFoundError
 from magnetar.broker.namespaces.errors import AlreadyExistsError, PreconditionFailedError
+from magnetar.broker.naming import NON_PERSISTENT
+from magnetar.broker.peers import RemoteTopics
 from magnetar.broker.topics.persistent import TOPIC_EPOCH_PROPERTY, PersistentTopic
 
 
@@ -30,12 +33,24 @@ def properties_of(value: Any) -> dict[str, str]:
     return dict(value)
 
 
-@documented(answer=list[str])
+@documented(answer=list[str], query={"here": bool})
 async def names(call: Call) -> Response:
-    """Topics that hold messages: partitions separately. Non-persistent ones exist while somebody uses them."""
+    """Topics that hold messages: partitions separately. Non-persistent ones exist while somebody uses them; `here`: at this broker."""
     name = call.namespace
     await call.broker.namespaces.policies(name)
-    return as_json(await call.admin.partitioned.names_of(name, (call.domain,)))
+    found = await call.admin.partitioned.names_of(name, (call.domain,))
+    return as_json(found if call.flag("here") else await everywhere(call, found, (call.domain,)))
+
+
+async def everywhere(call: Call, found: list[str], domains: Iterable[str]) -> list[str]:
+    """With the non-persistent topics of other brokers: each knows only its own."""
+    if NON_PERSISTENT not in domains:
+        return found
+    brokers, remote = call.broker.cluster.brokers, RemoteTopics(call.broker.peers)
+    others = [each for each in await brokers.live() if each != call.broker.ownership.broker_id]
+    addresses = [address for each in others if (address := await brokers.get(each)) is not None]
+    lists = await asyncio.gather(*(remote.non_persistent(address, call.namespace) for address in addresses))
+    return list(dict.fromkeys([*found, *(name for names in lists for name in names)]))
 
 
 @documented("Create a topic without partitions. The body holds its properties.", body=dict[str, str] | None)
@@ -73,6 +88,7 @@ async def unload(call: Call) -> Response:
     """Clients reconnect by themselves. Partitions that are not loaded stay so."""
     name = call.topic
     parts = await call.admin.partitioned.parts(name)
+    await call.broker.lookup.require_all(parts)
     for part in parts:
         try:
             await call.broker.topics.unload(part)

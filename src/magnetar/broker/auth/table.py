@@ -78,6 +78,7 @@ COORDINATORS = (
     ("GET", "slowTransactions/{timeout}"),
     ("POST", f"abortTransaction/{_TXN}"),
     ("POST", "transactionCoordinator/replicas"),
+    ("POST", "participants"),
 )
 """Transactions of everybody: for superusers (in CVE-2026-105931 such routes skipped the check of their siblings)."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from magnetar.broker.errors import TopicNotFoundError
 from magnetar.broker.namespaces.errors import AlreadyExistsError, PreconditionFailedError
 from magnetar.broker.namespaces.finder import BrokerFinder, Found
@@ -60,6 +62,11 @@ class Lookup:
 
     def close(self) -> None:
         self._counts.close()
+
+    async def require_all(self, topics: Iterable[TopicName]) -> None:
+        """The same for several."""
+        for topic in topics:
+            await self.require(topic)
 
     async def stored(self, topic: TopicName) -> bool:
         """True when the topic has a managed ledger."""

@@ -75,6 +75,10 @@ class Ownership:
         """Held, and not about to be given up."""
         return bundle in self._held and bundle not in self._leaving
 
+    def serves_topic(self, topic: TopicName) -> bool:
+        """As `serves`, without asking the metadata for the topic's bundle."""
+        return any(in_bundle(topic, bundle) for bundle in self._held if self.serves(bundle))
+
     async def bundle_of(self, topic: TopicName) -> BundleName:
         """Raises NamespaceNotFoundError."""
         boundaries = await self._registry.boundaries(topic.namespace_name)
@@ -278,3 +282,10 @@ async def arrival(changed: asyncio.Future[None], problem: str, timeout_s: float 
             await changed
     except TimeoutError:
         raise ServiceNotReadyError(problem) from None
+
+
+def in_bundle(topic: TopicName, bundle: BundleName) -> bool:
+    """Does the topic's hash fall into the bundle? Without knowing the other bundles, which may just be changing."""
+    low, _, high = bundle.range.partition("_")
+    edges = dict.fromkeys(("0x00000000", low, high, "0xffffffff"))
+    return topic.namespace_name == bundle.namespace and bundle_of(topic, list(edges)) == bundle.range

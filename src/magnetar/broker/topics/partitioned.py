@@ -6,10 +6,17 @@ from collections.abc import Iterator
 
 from magnetar.base.errors import NodeNotFoundError
 from magnetar.broker.errors import TopicNotFoundError
-from magnetar.broker.namespaces.errors import AlreadyExistsError, NamespaceNotFoundError, PreconditionFailedError
+from magnetar.broker.namespaces.errors import (
+    AlreadyExistsError,
+    NamespaceNotFoundError,
+    NotOwnedError,
+    PreconditionFailedError,
+)
 from magnetar.broker.namespaces.lookup import Lookup
+from magnetar.broker.namespaces.records import BrokerAddress
 from magnetar.broker.namespaces.registry import NamespaceRegistry, check_partitions
 from magnetar.broker.naming import DOMAINS, NON_PERSISTENT, PARTITION_SUFFIX, PERSISTENT, NamespaceName, TopicName
+from magnetar.broker.peers import RemoteTopics
 from magnetar.broker.schemas.types import SchemaId
 from magnetar.broker.topics.registry import TopicRegistry
 from magnetar.managed_ledger.position import EARLIEST
@@ -20,12 +27,19 @@ class PartitionedTopics:
     """Creates and deletes partitioned topics with their partitions, and lists what a namespace holds."""
 
     def __init__(
-        self, metadata: MetadataStore, namespaces: NamespaceRegistry, lookup: Lookup, topics: TopicRegistry
+        self,
+        metadata: MetadataStore,
+        namespaces: NamespaceRegistry,
+        lookup: Lookup,
+        topics: TopicRegistry,
+        remote: RemoteTopics,
     ) -> None:
+        """`remote`: topics that other brokers serve."""
         self._metadata = metadata
         self._namespaces = namespaces
         self._lookup = lookup
         self._topics = topics
+        self._remote = remote
 
     # ---- One partitioned topic
 
@@ -50,8 +64,18 @@ class PartitionedTopics:
         await self.create_missing(topic)
         for name in names if topic.persistent else []:
             for index in range(before, partitions):
-                part = await self._topics.get(topic.partition_name(index), create=True)
-                await part.ensure_subscription(name, EARLIEST)
+                await self._subscribe_from_the_start(topic.partition_name(index), name)
+
+    async def _subscribe_from_the_start(self, part: TopicName, name: str) -> None:
+        try:
+            loaded = await self._topics.get(part, create=True)
+            await loaded.ensure_subscription(name, EARLIEST)
+        except NotOwnedError as error:
+            await self._remote.subscribe_from_the_start(await self.owner(part, error), part, name)
+
+    async def owner(self, topic: TopicName, error: NotOwnedError) -> BrokerAddress:
+        """Whoever serves a topic that this broker does not."""
+        return error.owner or (await self._lookup.find(topic)).address
 
     async def create_missing(self, topic: TopicName) -> None:
         """Register the partitions that are not stored yet, without loading them."""
@@ -77,6 +101,14 @@ class PartitionedTopics:
     async def _delete_if_there(self, topic: TopicName, force: bool) -> None:
         try:
             await self._topics.delete(topic, force=force)
+        except NotOwnedError as error:
+            await self._delete_there(await self.owner(topic, error), topic, force)
+        except TopicNotFoundError:
+            return
+
+    async def _delete_there(self, owner: BrokerAddress, topic: TopicName, force: bool) -> None:
+        try:
+            await self._remote.delete(owner, topic, force)
         except TopicNotFoundError:
             return
 
@@ -91,9 +123,14 @@ class PartitionedTopics:
         for part in await self.parts(topic):
             if part != topic and not part.persistent and self._topics.get_loaded(part) is None:
                 continue  # a partition that nobody uses
-            loaded = await self._topics.get(part, create=False)
-            names.update(dict.fromkeys(loaded.subscription_names))
+            names.update(dict.fromkeys(await self._subscriptions_of(part)))
         return list(names)
+
+    async def _subscriptions_of(self, part: TopicName) -> list[str]:
+        try:
+            return (await self._topics.get(part, create=False)).subscription_names
+        except NotOwnedError as error:
+            return await self._remote.subscriptions(await self.owner(part, error), part)
 
     # ---- A namespace
 

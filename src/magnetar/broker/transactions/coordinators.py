@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from magnetar.base.clock import Clock
@@ -53,6 +53,10 @@ class Owner(Protocol):
         """Take the topic's bundle unless it is ours. Raises ServiceNotReadyError when it is another broker's."""
         ...
 
+    def serves_topic(self, topic: TopicName) -> bool:
+        """As far as is known without asking."""
+        ...
+
 
 class Coordinators:
     """By number. `initial_count` is that of the first start; `scale` raises it."""
@@ -84,6 +88,8 @@ class Coordinators:
         self._loaded: dict[int, TransactionCoordinator] = {}
         self._loading: dict[int, asyncio.Lock] = {}
         self.count = 0
+        self._elsewhere: frozenset[int] = frozenset()
+        """Served by other brokers, as far as is known: they answer for their transactions."""
 
     async def start(self) -> None:
         """Make the coordinators known, and go on with the transactions of those that have a log."""
@@ -122,6 +128,21 @@ class Coordinators:
         if not 0 <= number < self.count:
             raise TransactionCoordinatorNotFoundError(f"Transaction coordinator not found! coordinator id : {number}")
 
+    async def check_owned(self, number: int) -> None:
+        """Serve this coordinator from here, with or without transactions. Raises what `check_served` raises."""
+        if number >= self.count:
+            self.count = await self._names.partitions(ASSIGN_TOPIC)  # another broker may have made more
+        self.check_served(number)
+        await self._require(number)
+
+    async def look_around(self, served_elsewhere: Iterable[int]) -> None:
+        """Coordinators have moved: these are other brokers' now. Those of ours that have a log go on with their transactions."""
+        self._elsewhere = frozenset(served_elsewhere)
+        for number in range(self.count):
+            ours = number not in self._elsewhere and self._owner.serves_topic(_topic(number))
+            if ours and number not in self._loaded and await self._factory.exists(_log_name(number)):
+                await self.get(number)
+
     async def get(self, number: int) -> TransactionCoordinator:
         """Raises what `check_served` raises, and why its log cannot be read."""
         found = self._loaded.get(number)
@@ -136,12 +157,7 @@ class Coordinators:
         return found
 
     async def _open(self, number: int) -> TransactionCoordinator:
-        try:
-            await self._owner.require(ASSIGN_TOPIC.partition_name(number))
-        except ServiceNotReadyError:
-            raise TransactionCoordinatorNotFoundError(
-                f"Transaction coordinator not found! coordinator id : {number} is served by another broker"
-            ) from None
+        await self._require(number)
         log = await RecordLog.open(self._factory, _log_name(number), LOG_CURSOR, self._ledgers)
         state = CoordinatorState(number, self._active_max)
         coordinator = TransactionCoordinator(state, log, self._participants, self._clock, self._scope)
@@ -153,6 +169,14 @@ class Coordinators:
         """Another broker took the log over."""
         self._scope.spawn(self.unload(number), f"transaction coordinator {number} is served elsewhere")
 
+    async def _require(self, number: int) -> None:
+        try:
+            await self._owner.require(_topic(number))
+        except ServiceNotReadyError:
+            raise TransactionCoordinatorNotFoundError(
+                f"Transaction coordinator not found! coordinator id : {number} is served by another broker"
+            ) from None
+
     async def unload(self, number: int) -> None:
         """Close a coordinator here: another broker goes on with its transactions."""
         async with self._loading.setdefault(number, asyncio.Lock()):
@@ -161,14 +185,23 @@ class Coordinators:
                 await found.close()
 
     def publishes_to(self, txn: TxnId, topic: str) -> bool:
-        """Is the transaction open, and has it named this topic?"""
+        """Is the transaction open, and has it named this topic? Of another broker's coordinator that is taken for granted: it had the
+        topic prepared, and whatever it knows nothing of falls to its low-water mark."""
         coordinator = self._loaded.get(txn.most)
-        return coordinator is not None and coordinator.publishes_to(txn, topic)
+        if coordinator is None:
+            return txn.most in self._elsewhere
+        return coordinator.publishes_to(txn, topic)
 
     def acknowledges(self, txn: TxnId, topic: str, subscription: str) -> bool:
         """Is the transaction open, and has it named this subscription?"""
         coordinator = self._loaded.get(txn.most)
-        return coordinator is not None and coordinator.acknowledges(txn, topic, subscription)
+        if coordinator is None:
+            return txn.most in self._elsewhere
+        return coordinator.acknowledges(txn, topic, subscription)
+
+
+def _topic(number: int) -> TopicName:
+    return ASSIGN_TOPIC.partition_name(number)
 
 
 def _log_name(number: int) -> str:

@@ -53,7 +53,7 @@ def connect_coordinator(session: Session, command: BaseCommand, rest: bytes) -> 
 
 async def _connect(session: Session, command: BaseCommand) -> BaseCommand:
     request = command.tcClientConnectRequest
-    session.context.transactions.check_served(request.tc_id)
+    await session.context.transactions.check_owned(request.tc_id)
     answer = BaseCommand(type=BaseCommand.TC_CLIENT_CONNECT_RESPONSE)
     answer.tcClientConnectResponse.request_id = request.request_id
     return answer

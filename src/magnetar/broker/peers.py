@@ -1,0 +1,219 @@
+"""Requests of this broker to others of its cluster, over their admin API: what concerns topics that they serve."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import ssl
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple, cast
+from urllib.parse import quote, urlsplit
+
+from magnetar.base.errors import MagnetarError
+from magnetar.base.network import Network
+from magnetar.broker.errors import (
+    NotAllowedError,
+    ServiceNotReadyError,
+    SubscriptionNotFoundError,
+    TopicNotFoundError,
+)
+from magnetar.broker.namespaces.errors import PreconditionFailedError
+from magnetar.broker.namespaces.records import BrokerAddress
+from magnetar.broker.naming import NamespaceName, TopicName
+from magnetar.client.credentials import Credentials, TlsTrust
+
+logger = logging.getLogger(__name__)
+
+CONNECT_TIMEOUT_S: Final = 5.0
+"""For TCP and TLS."""
+
+ANSWER_TIMEOUT_S: Final = 30.0
+"""For the whole answer; then the request counts as failed, done or not."""
+
+ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
+"""A longer answer is refused."""
+
+REDIRECTS_MAX: Final = 5
+"""A topic that moves faster than this is not followed."""
+
+
+class PeerAnswer(NamedTuple):
+    """`body`: as it came."""
+
+    status: int
+    body: bytes
+
+    @property
+    def document(self) -> Any:
+        return json.loads(self.body) if self.body else None
+
+    @property
+    def reason(self) -> str:
+        """Of a refusal."""
+        try:
+            document = self.document
+        except ValueError:
+            document = None
+        return str(document.get("reason", "")) if isinstance(document, dict) else ""
+
+
+class Peers:
+    """One connection for a request: they are few. `credentials` are this broker's own (brokerClientAuthenticationPlugin)."""
+
+    def __init__(self, network: Network, credentials: Credentials, trust: TlsTrust) -> None:
+        self._network = network
+        self._credentials = credentials
+        self._trust = trust
+        self._context: ssl.SSLContext | None = None
+
+    async def call(
+        self, to: BrokerAddress, method: str, target: str, body: bytes = b"", headers: Mapping[str, str] | None = None
+    ) -> PeerAnswer:
+        """`target`: path and query. Redirects are followed. `headers` instead of this broker's own credentials.
+
+        Raises ServiceNotReadyError when there is no answer.
+        """
+        url = (to.web_service_url or to.web_service_url_tls) + target
+        if headers is None:
+            header = self._credentials.header()
+            headers = {"Authorization": header} if header else {}
+        for _ in range(REDIRECTS_MAX):
+            status, answer_headers, answer = await self._exchange(method, url, body, headers)
+            if status != 307:
+                return PeerAnswer(status, answer)
+            url = answer_headers.get("location", "")
+        raise ServiceNotReadyError(f"{method} {target} was redirected more than {REDIRECTS_MAX} times; try again")
+
+    async def _exchange(
+        self, method: str, url: str, body: bytes, headers: Mapping[str, str]
+    ) -> tuple[int, dict[str, str], bytes]:
+        parts = urlsplit(url)
+        target = parts.path + (f"?{parts.query}" if parts.query else "")
+        lines = [f"{method} {target} HTTP/1.1", f"Host: {parts.netloc}", "Connection: close"]
+        lines += [f"Content-Length: {len(body)}", "Content-Type: application/json"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        request = "\r\n".join([*lines, "", ""]).encode() + body
+        try:
+            connected = await self._network.connect(
+                parts.hostname or "",
+                parts.port or 80,
+                lambda: _Exchange(request),
+                self._tls() if parts.scheme == "https" else None,
+                timeout_s=CONNECT_TIMEOUT_S,
+            )
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                return parse_answer(await cast("_Exchange", connected).answer)
+        except (OSError, TimeoutError, ValueError) as error:
+            raise ServiceNotReadyError(
+                f"the broker at {parts.netloc} does not answer: {error or 'time is over'}"
+            ) from None
+
+    def _tls(self) -> ssl.SSLContext:
+        if self._context is None:
+            self._context = self._trust.context(self._credentials.certificate())
+        return self._context
+
+
+class _Exchange(asyncio.Protocol):
+    """Sends one request and collects everything until the other side closes."""
+
+    def __init__(self, request: bytes) -> None:
+        self._request = request
+        self._parts: list[bytes] = []
+        self._size = 0
+        self.answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.write(self._request)
+
+    def data_received(self, data: bytes) -> None:
+        self._parts.append(data)
+        self._size += len(data)
+        if self._size > ANSWER_BYTES_MAX:
+            self._transport.abort()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self.answer.done():
+            self.answer.set_result(b"".join(self._parts))
+
+
+def parse_answer(data: bytes) -> tuple[int, dict[str, str], bytes]:
+    """Status, headers by lower-case name, body. Raises ValueError for what is no complete answer."""
+    head, separator, body = data.partition(b"\r\n\r\n")
+    lines = head.decode("latin-1").split("\r\n")
+    words = lines[0].split(" ", 2)
+    if not separator or len(words) < 2:
+        raise ValueError("the connection ended before the answer")
+    pairs = (line.partition(":") for line in lines[1:])
+    headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
+    length = headers.get("content-length")
+    if length is not None and len(body) < int(length):
+        raise ValueError("the connection ended within the answer")
+    return int(words[1]), headers, body
+
+
+def raise_for(answer: PeerAnswer) -> None:
+    """The refusal as the error that it was over there. Raises TopicNotFoundError, NotAllowedError, ServiceNotReadyError ..."""
+    if answer.status < 300:
+        return
+    reason = answer.reason or f"status {answer.status}"
+    error: MagnetarError = ServiceNotReadyError(f"another broker refused: {reason}")
+    if answer.status == 404:
+        error = (SubscriptionNotFoundError if reason.startswith("Subscription") else TopicNotFoundError)(reason)
+    elif answer.status == 405:
+        error = NotAllowedError(reason)
+    elif answer.status in (401, 403):
+        logger.warning("another broker does not let this one in: set brokerClientAuthenticationPlugin: %s", reason)
+    raise error
+
+
+class RemoteTopics:
+    """Single topics of other brokers, for what is done to many topics at once."""
+
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
+
+    async def delete(self, owner: BrokerAddress, topic: TopicName, force: bool) -> None:
+        """Raises TopicNotFoundError, PreconditionFailedError while it is in use."""
+        answer = await self._peers.call(owner, "DELETE", topic_target(topic, f"?force={str(force).lower()}"))
+        if answer.status == 412:
+            raise PreconditionFailedError(answer.reason)
+        raise_for(answer)
+
+    async def subscriptions(self, owner: BrokerAddress, topic: TopicName) -> list[str]:
+        answer = await self._peers.call(owner, "GET", topic_target(topic, "/subscriptions"))
+        raise_for(answer)
+        return [str(name) for name in answer.document]
+
+    async def subscribe_from_the_start(self, owner: BrokerAddress, topic: TopicName, subscription: str) -> None:
+        """A durable subscription that begins with the first message, unless it is there."""
+        leaf = f"/subscription/{quote(subscription, safe='')}"
+        answer = await self._peers.call(owner, "PUT", topic_target(topic, leaf), b'{"ledgerId": -1, "entryId": -1}')
+        if answer.status != 409:
+            raise_for(answer)
+
+    async def clear_backlog(self, owner: BrokerAddress, topic: TopicName, subscription: str) -> None:
+        leaf = f"/subscription/{quote(subscription, safe='')}/skip_all"
+        raise_for(await self._peers.call(owner, "POST", topic_target(topic, leaf)))
+
+    async def unsubscribe(self, owner: BrokerAddress, topic: TopicName, subscription: str) -> None:
+        """Raises PreconditionFailedError while consumers are connected."""
+        leaf = f"/subscription/{quote(subscription, safe='')}"
+        answer = await self._peers.call(owner, "DELETE", topic_target(topic, leaf))
+        if answer.status == 412:
+            raise PreconditionFailedError(answer.reason)
+        raise_for(answer)
+
+    async def non_persistent(self, broker: BrokerAddress, namespace: NamespaceName) -> list[str]:
+        """The names of those that a broker has loaded."""
+        answer = await self._peers.call(broker, "GET", f"/admin/v2/non-persistent/{namespace}?here=true")
+        raise_for(answer)
+        return [str(name) for name in answer.document]
+
+
+def topic_target(topic: TopicName, leaf: str = "") -> str:
+    """The path of a topic's admin routes."""
+    name = quote(topic.local_name, safe="")
+    return f"/admin/v2/{topic.domain}/{topic.namespace_name}/{name}{leaf}"
