@@ -109,6 +109,8 @@ def settings_for_processes(config: StandaloneConfig) -> list[str]:
         )
     if max(config.port_tls, config.http_port_tls) >= 0:
         raise ConfigError("TLS ports and --brokers do not go together: start `magnetar broker` one by one")
+    if config.cluster_name != "standalone":
+        raise ConfigError("clusterName and --brokers do not go together: start `magnetar broker` one by one")
     words: list[str] = []
     tables = {role: table_of(kind) for role, kind in ((BOOKIE, BookieProcessConfig), (BROKER, BrokerProcessConfig))}
     for name, row in table_of(StandaloneConfig).items():
