@@ -23,6 +23,7 @@ VALUES: dict[str, Any] = {"namespace": "t/n", "topic": "persistent://t/n/x", "do
 
 WITHOUT_METHOD = (
     "/admin/v2/worker/",
+    "/admin/v3/transactions/participants",  # between brokers
     "/admin/v3/functions",
     "/admin/v3/sources",
     "/admin/v3/sinks",

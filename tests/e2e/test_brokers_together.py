@@ -26,7 +26,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess
 
 
 @pytest.fixture
-def spread(cluster: ClusterProcesses, connect: Connect) -> Iterator[str]:
+def spread(cluster: ClusterProcesses, connect: Connect) -> str:
     """A partitioned topic with a subscription and 80 messages, its partitions at both brokers."""
     topic = f"spread-{next(_names)}"
     send("PUT", f"{cluster.http_url}/admin/v2/persistent/public/default/{topic}/partitions", PARTITIONS)
@@ -35,11 +35,11 @@ def spread(cluster: ClusterProcesses, connect: Connect) -> Iterator[str]:
     producer = client.create_producer(topic, message_routing_mode=pulsar.PartitionsRoutingMode.RoundRobinDistribution)
     for number in range(80):
         producer.send(str(number).encode())
+    client.close()  # else it would bring deleted topics back
     parts = [f"{topic}-partition-{number}" for number in range(PARTITIONS)]
     spread_out(cluster, parts)
     assert {owner_of(cluster, part) for part in parts} == set(broker_names(cluster))
-    yield topic
-    client.close()
+    return topic
 
 
 def bases(cluster: ClusterProcesses) -> list[str]:
