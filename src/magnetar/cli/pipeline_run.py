@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -17,6 +19,7 @@ from magnetar.pipeline.home import pipeline_directory
 from magnetar.pipeline.views.progress import EpochReport
 
 EXIT_AT_ONCE: Final = 130
+BUSY_HINT: Final = "the machine is so busy that a process did not start within Spark's 10 s: run it again"
 
 
 @click.command("run")
@@ -90,8 +93,29 @@ def run_command(
             shown.epoch(report, pipeline.status)
 
         pipeline.prepare(session=session, units=units, metrics_port=metrics_port, metadata_url=metadata_url)
-        pipeline.run(once=once, on_epoch=on_epoch, on_start=on_start)
+        with plain_spark_errors(None if verbose else local / "spark.log"):
+            pipeline.run(once=once, on_epoch=on_epoch, on_start=on_start)
         shown.say(f"{pipeline.name} stopped at epoch {pipeline.status.epoch}; run it again to go on")
+
+
+@contextmanager
+def plain_spark_errors(log_path: Path | None) -> Iterator[None]:
+    """Spark's errors as one line that says where the rest is. Raises CommandError."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        where = f"; more in {log_path}" if log_path is not None else ""
+        hint = BUSY_HINT if "failed to connect back" in str(error) else "run it again to go on behind the last epoch"
+        raise CommandError(f"Spark: {first_line(error)}{where}; {hint}") from error
+
+
+def first_line(error: BaseException) -> str:
+    """Without the page of Java that comes behind it."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else repr(error)
 
 
 def _settings(assignments: tuple[str, ...], ui: bool) -> dict[str, str]:

@@ -149,6 +149,9 @@ class EpochRunner:
         if not fed and context.watermark_us == context.previous_watermark_us:
             return
         task = self._task(manifest, plan, stage, context, inputs.mapping)
+        # Only the description, for Spark's UI: the job group is the streaming engine's, which stops its jobs by it.
+        pipeline = self._files.root.rpartition("/")[2]
+        spark.sparkContext.setJobDescription(f"{pipeline}: {plan.name}, epoch {context.epoch}")
         results = run_stage(spark, stage, fed, inputs.mapping, task)
         self._take(plan, stage, results, work)
 

@@ -18,7 +18,7 @@ from magnetar.pipeline.views.control import Request
 from magnetar.pipeline.views.driver_lock import DriverLock
 from magnetar.pipeline.views.metrics import PipelineMetrics, serving
 from magnetar.pipeline.views.progress import EpochReport
-from magnetar.pipeline.views.status import FAILED, STOPPED, Meter, Status, write_status
+from magnetar.pipeline.views.status import FAILED, RUNNING, STOPPED, Meter, Status, write_status
 
 POLL_S: Final = 0.1
 """How soon a request is seen."""
@@ -96,6 +96,7 @@ class Operations:
             self._steered = steered
             self._lag = lag
             self._vnodes = mapping.vnodes
+            self.status.state = RUNNING
             self.status.units = len(mapping.units)
 
     def on_epoch(self, report: EpochReport) -> None:
