@@ -31,7 +31,8 @@ def shared_client(connection: Connection) -> pulsar.Client:
 def open_client(connection: Connection) -> pulsar.Client:
     options: dict[str, Any] = {
         "operation_timeout_seconds": max(connection.operation_timeout_ms // 1000, 1),
-        "logger": pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+        # The console logger writes to stdout, into what commands print.
+        "logger": pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/stderr"),
         "tls_allow_insecure_connection": connection.tls_allow_insecure,
         "tls_validate_hostname": connection.tls_validate_hostname,
     }
