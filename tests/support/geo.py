@@ -69,7 +69,8 @@ class Region:
         """The namespace's clusters from now on; the namespace is made when it is missing."""
         names = sorted({self.name, *clusters})
         tenant = f"tenants/{namespace.split('/')[0]}"
-        allowed = {*names, *self.admin("GET", tenant)["allowedClusters"]}
+        known = set(self.admin("GET", "clusters"))
+        allowed = {*names, *self.admin("GET", tenant)["allowedClusters"]} & known
         self.admin("POST", tenant, {"adminRoles": [], "allowedClusters": sorted(allowed)})
         self.admin("PUT", f"namespaces/{namespace}", expected=(204, 409))
         self.admin("POST", f"namespaces/{namespace}/replication", names)

@@ -18,13 +18,18 @@ class Document(Struct, rename="camel", kw_only=True):
 
 
 class ClusterData(Document):
-    """Where a cluster is reached."""
+    """Where a cluster is reached, and as whom: what is not said here is as in the broker's configuration."""
 
     service_url: str | None = None
     service_url_tls: str | None = None
     broker_service_url: str | None = None
     broker_service_url_tls: str | None = None
     peer_cluster_names: list[str] | None = None
+    authentication_plugin: str | None = None
+    authentication_parameters: str | None = None
+    broker_client_tls_enabled: bool | None = None
+    broker_client_trust_certs_file_path: str | None = None
+    tls_allow_insecure_connection: bool | None = None
 
 
 class FailureDomain(Document):

@@ -7,6 +7,7 @@ from magnetar.broker.errors import NotAllowedError, TopicNotFoundError
 from magnetar.broker.naming import TopicName
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.persistent import PersistentTopic
+from magnetar.broker.topics.ports import BacklogHolder
 from magnetar.broker.topics.registry import AnyTopic
 
 
@@ -35,6 +36,11 @@ async def every_persistent(call: Call) -> list[PersistentTopic]:
 async def every_subscription(call: Call) -> list[Subscription]:
     """The subscription of the path on each partition. Raises SubscriptionNotFoundError unless all have it."""
     return [topic.subscriptions.get(call.subscription) for topic in await every_persistent(call)]
+
+
+async def every_backlog(call: Call) -> list[BacklogHolder]:
+    """The same, where the name may be a replicator's cursor, `pulsar.repl.<cluster>`."""
+    return [topic.backlog_holder(call.subscription) for topic in await every_persistent(call)]
 
 
 def as_persistent(topic: AnyTopic) -> PersistentTopic:

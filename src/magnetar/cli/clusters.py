@@ -20,6 +20,32 @@ def clusters_group() -> None:
 
 def _addresses(function: click.decorators.FC) -> click.decorators.FC:
     for option in (
+        click.option(
+            "--remote-auth-plugin", "authentication_plugin", help="How to prove there who we are, such as token."
+        ),
+        click.option(
+            "--remote-auth-parameters",
+            "authentication_parameters",
+            help="The credential, such as token:... or file:///path.",
+        ),
+        click.option(
+            "--tls-enable/--tls-disable",
+            "broker_client_tls_enabled",
+            default=None,
+            help="Use its TLS addresses, or not.",
+        ),
+        click.option(
+            "--tls-trust-certs-filepath",
+            "broker_client_trust_certs_file_path",
+            help="Authorities of its certificates, PEM, on the brokers' machines.",
+        ),
+        click.option(
+            "--tls-allow-insecure",
+            "tls_allow_insecure_connection",
+            is_flag=True,
+            default=None,
+            help="Trust any certificate.",
+        ),
         click.option("-p", "--peer-clusters", help="Clusters that stand in for it, separated by commas."),
         click.option("--broker-url-secure", "broker_service_url_tls", help="Such as pulsar+ssl://host:6651."),
         click.option("--broker-url", "broker_service_url", help="Such as pulsar://host:6650."),
@@ -30,9 +56,9 @@ def _addresses(function: click.decorators.FC) -> click.decorators.FC:
     return function
 
 
-def _data(peer_clusters: str | None, **addresses: Any) -> ClusterData:
+def _data(peer_clusters: str | None, **fields: Any) -> ClusterData:
     peers = None if peer_clusters is None else words(peer_clusters)
-    return ClusterData(peer_cluster_names=peers, **addresses)
+    return ClusterData(peer_cluster_names=peers, **fields)
 
 
 @clusters_group.command("list")

@@ -181,6 +181,8 @@ def show(value: Any, as_json: bool, title: str) -> None:
         print_json(value)
     elif isinstance(value, dict):
         emit_record(value, as_json=False, title=title)
+    elif isinstance(value, list):
+        click.echo(",".join(str(each) for each in value) or UNSET)
     else:
         click.echo(UNSET if value is None else str(value).lower() if isinstance(value, bool) else str(value))
 

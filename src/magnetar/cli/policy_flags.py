@@ -44,6 +44,17 @@ class Amount(click.ParamType):  # type: ignore[type-arg]  # generic in the stubs
         return int(amount)
 
 
+class Names(click.ParamType):  # type: ignore[type-arg]  # as above
+    """Names separated by commas."""
+
+    name = "names"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[str]:
+        if isinstance(value, list):
+            return value
+        return [part.strip() for part in str(value).split(",") if part.strip()]
+
+
 SIZE = Amount("bytes")
 SIZE_MB = Amount("bytes", unit=2**20)
 SECONDS = Amount("s")
@@ -264,6 +275,11 @@ POLICY_COMMANDS: dict[str, PolicyCommands] = {
     ),
     "schema_validation": PolicyCommands("schema-validation-enforce", "schema-validation-enforce", (Switch(""),)),
     "auto_update_schema": PolicyCommands("is-allow-auto-update-schema", "", (Switch(""),)),
+    "replication": PolicyCommands(
+        "clusters",
+        "replication-clusters",
+        (Flag(("-c", "--clusters"), "", Names(), "Clusters it is replicated among, this one included, such as a,b."),),
+    ),
     "offload_threshold": PolicyCommands(
         "offload-threshold", "", (Flag(("-s", "--size"), "", SIZE, "Size such as 10G; -1: never."),)
     ),
@@ -271,4 +287,4 @@ POLICY_COMMANDS: dict[str, PolicyCommands] = {
         "offload-threshold-in-seconds", "", (Flag(("-t", "--time"), "", SECONDS, "Time such as 3h; -1: never."),)
     ),
 }
-"""By the rows' names. Without commands: `replication`, `offload` and `offload_deletion_lag`, which nothing here acts upon."""
+"""By the rows' names. Without commands: `offload` and `offload_deletion_lag`, which nothing here acts upon."""

@@ -13,6 +13,7 @@ from magnetar.cli.admin_output import show_document, show_names
 from magnetar.cli.compaction import compact_command, status_command, terminate_command
 from magnetar.cli.output import emit_done
 from magnetar.cli.peek import peek_command
+from magnetar.cli.policy_commands import topic_policies_group
 
 _domain = click.option(
     "-td",
@@ -44,6 +45,8 @@ for command in (
 ):
     topics_group.add_command(command)
 subscription_commands.add_to(topics_group, short=False)
+for verb in ("get", "set", "remove"):  # pulsar-admin has them here
+    topics_group.add_command(topic_policies_group.commands[f"{verb}-replication-clusters"])
 
 
 @topics_group.command("list")

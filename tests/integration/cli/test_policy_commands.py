@@ -127,7 +127,7 @@ def test_what_is_no_size(text: str) -> None:
 
 def test_every_row_has_its_commands() -> None:
     without = {row.name for row in POLICY_ROWS} - set(POLICY_COMMANDS)
-    assert without == {"replication", "offload", "offload_deletion_lag"}
+    assert without == {"offload", "offload_deletion_lag"}
     for row in POLICY_ROWS:
         commands = POLICY_COMMANDS.get(row.name)
         if commands is not None:

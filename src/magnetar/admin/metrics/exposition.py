@@ -17,8 +17,10 @@ from magnetar.admin.metrics.server import (
     namespace_families,
 )
 from magnetar.admin.metrics.topics import (
+    REPLICATOR_COLUMNS,
     SUBSCRIPTION_COLUMNS,
     TOPIC_COLUMNS,
+    replicator_values,
     subscription_values,
     topic_values,
 )
@@ -45,6 +47,7 @@ async def exposition(admin: AdminContext) -> AsyncIterator[str]:
         yield "".join(bookie_families(bookie, cluster=cluster))
     topic_rows: list[Row] = []
     subscription_rows: list[Row] = []
+    replicator_rows: list[Row] = []
     topics_count: dict[str, int] = {}
     for number, topic in enumerate(broker.topics.loaded):
         if number % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
@@ -56,10 +59,15 @@ async def exposition(admin: AdminContext) -> AsyncIterator[str]:
             for subscription in topic.subscriptions.all:
                 about = labels(cluster=cluster, namespace=namespace, topic=name, subscription=subscription.name)
                 subscription_rows.append((about, subscription_values(subscription)))
+            for remote, row in topic.replication_stats().items():
+                about = labels(cluster=cluster, namespace=namespace, topic=name, remote_cluster=remote)
+                replicator_rows.append((about, replicator_values(row)))
     yield "".join(namespace_families(topics_count, cluster))
     async for part in table(TOPIC_COLUMNS, topic_rows):
         yield part
     async for part in table(SUBSCRIPTION_COLUMNS, subscription_rows):
+        yield part
+    async for part in table(REPLICATOR_COLUMNS, replicator_rows):
         yield part
     async for part in table(
         COORDINATOR_COLUMNS, [coordinator_row(each, cluster) for each in broker.transactions.loaded]

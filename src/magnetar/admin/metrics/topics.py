@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from magnetar.broker.subscriptions.nonpersistent import NonPersistentSubscription
 from magnetar.broker.subscriptions.subscription import Subscription
@@ -60,6 +61,32 @@ SUBSCRIPTION_COLUMNS = (
     "pulsar_subscription_last_acked_timestamp",
     "pulsar_subscription_last_consumed_flow_timestamp",
 )
+
+REPLICATOR_COLUMNS = (
+    "pulsar_replication_rate_in",
+    "pulsar_replication_rate_out",
+    "pulsar_replication_throughput_in",
+    "pulsar_replication_throughput_out",
+    "pulsar_replication_backlog",
+    "pulsar_replication_rate_expired",
+    "pulsar_replication_connected_count",
+    "pulsar_replication_disconnected_count",
+    "pulsar_replication_delay_in_seconds",
+)
+_REPLICATOR_STATS = (
+    "msgRateIn",
+    "msgRateOut",
+    "msgThroughputIn",
+    "msgThroughputOut",
+    "replicationBacklog",
+    "msgRateExpired",
+)
+
+
+def replicator_values(row: Mapping[str, Any]) -> Sequence[float]:
+    """In the order of REPLICATOR_COLUMNS. `row`: of the topic's stats, one other cluster."""
+    known = [row[name] for name in _REPLICATOR_STATS]
+    return (*known, int(row["connected"]), int(not row["connected"]), row["replicationDelayInSeconds"])
 
 
 def topic_values(topic: AnyTopic) -> Sequence[float]:

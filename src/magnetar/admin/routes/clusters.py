@@ -1,4 +1,4 @@
-"""Clusters: their addresses, kept for tools and for namespaces that name them."""
+"""Clusters: where they are and how replicators prove to them who they are."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from magnetar.admin.routes.paths import ADMIN
 from magnetar.admin.routing import Route
 from magnetar.base.errors import BadVersionError, NodeNotFoundError
 from magnetar.broker.namespaces.errors import AlreadyExistsError, PreconditionFailedError
-from magnetar.broker.naming import entity_name
+from magnetar.broker.naming import NamespaceName, entity_name
 from magnetar.metadata import paths
 from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore
 
@@ -89,14 +89,28 @@ async def update(call: Call) -> Response:
 
 @documented()
 async def delete(call: Call) -> Response:
-    """Not the cluster that this broker belongs to: its namespaces name it."""
+    """Not the cluster that this broker belongs to, nor one that a namespace is replicated to."""
     path = _path(call)
     if not await call.broker.metadata.exists(path):
         raise NotFoundError("Cluster does not exist")
     if call.params["cluster"] == call.broker.config.cluster:
         raise PreconditionFailedError("Cluster not empty: this broker belongs to it")
+    user = await _namespace_with(call, call.params["cluster"])
+    if user:
+        raise PreconditionFailedError(f"Cluster not empty: {user} is replicated to it; remove it from there first")
     await _delete_tree(call.broker.metadata, path)
     return done()
+
+
+async def _namespace_with(call: Call, cluster: str) -> str:
+    """One that is replicated to the cluster, empty when there is none."""
+    namespaces = call.broker.namespaces
+    for tenant in await namespaces.tenants():
+        for name in await namespaces.namespaces(tenant):
+            document = await namespaces.policies(NamespaceName.parse(name))
+            if cluster in (document.get("replication_clusters") or ()):
+                return name
+    return ""
 
 
 async def _delete_tree(metadata: MetadataStore, path: str) -> None:

@@ -11,7 +11,14 @@ from magnetar.admin.errors import BadRequestError
 from magnetar.admin.operation import FORCE, documented
 from magnetar.admin.routes.paths import both_domains
 from magnetar.admin.routes.topics import properties_of
-from magnetar.admin.topic_access import as_persistent, every_persistent, every_subscription, single, single_persistent
+from magnetar.admin.topic_access import (
+    as_persistent,
+    every_backlog,
+    every_persistent,
+    every_subscription,
+    single,
+    single_persistent,
+)
 from magnetar.admin.topic_documents import BacklogAnalysis, ResetPosition
 from magnetar.broker.errors import NotAllowedError, SubscriptionNotFoundError
 from magnetar.broker.namespaces.errors import AlreadyExistsError, PreconditionFailedError
@@ -110,9 +117,9 @@ async def analyze_backlog(call: Call) -> Response:
 
 @documented()
 async def skip_all(call: Call) -> Response:
-    """Clear the backlog."""
-    for subscription in await every_subscription(call):
-        await subscription.clear_backlog()
+    """Clear the backlog; of a replicator when the name is its cursor's, `pulsar.repl.<cluster>`."""
+    for reader in await every_backlog(call):
+        await reader.clear_backlog()
     return done()
 
 
@@ -122,8 +129,7 @@ async def skip(call: Call) -> Response:
     count = call.number("count")
     if call.topic.partition < 0 and await call.broker.namespaces.partitions(call.topic):
         raise NotAllowedError("Skip messages on a partitioned topic is not allowed")
-    subscription = (await single_persistent(call)).subscriptions.get(call.subscription)
-    await subscription.skip_messages(count)
+    await (await single_persistent(call)).backlog_holder(call.subscription).skip_messages(count)
     return done()
 
 
@@ -132,7 +138,7 @@ async def expire(call: Call) -> Response:
     """What is older than so many seconds counts as consumed."""
     name, age_s = call.subscription, call.number("seconds")
     for topic in await every_persistent(call):
-        await topic.expire_older_than(age_s, [topic.subscriptions.get(name)])
+        await topic.expire_older_than(age_s, [topic.backlog_holder(name)])
     return done()
 
 
@@ -152,7 +158,7 @@ async def expire_to_position(call: Call) -> Response:
         raise BadRequestError('expected a message id: {"ledgerId": n, "entryId": n}')
     topic = await single_persistent(call)
     upto = topic.ledger.previous_position(position) if document.get("isExcluded") is True else position
-    await topic.subscriptions.get(call.subscription).expire(min(upto, topic.ledger.last_confirmed))
+    await topic.backlog_holder(call.subscription).expire(min(upto, topic.ledger.last_confirmed))
     return done()
 
 

@@ -187,6 +187,11 @@ class Link:
         self._timer = None
         self.wake()
 
+    def rate_changed(self) -> None:
+        """A pause that the former rate asked for is over."""
+        self._cancel_timer()
+        self.wake()
+
     def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()

@@ -54,7 +54,8 @@ class ClusterRecord:
         return AdminEndpoint(url, self.credentials(defaults), self.trust(defaults))
 
     def _tls(self, defaults: ReplicationConfig) -> bool:
-        return bool(self.document.get("brokerClientTlsEnabled", defaults.tls_enabled))
+        own = self.document.get("brokerClientTlsEnabled")
+        return defaults.tls_enabled if own is None else bool(own)
 
     def credentials(self, defaults: ReplicationConfig) -> Credentials:
         plugin = self.document.get("authenticationPlugin")

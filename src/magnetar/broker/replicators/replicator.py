@@ -9,16 +9,19 @@ from collections.abc import Callable
 from magnetar.base.backoff import Backoff
 from magnetar.base.errors import MagnetarError
 from magnetar.broker.naming import TopicName
-from magnetar.broker.rate_limits import RateMeter
+from magnetar.broker.rate_limits import RateLimit, RateMeter, meter_for
 from magnetar.broker.rates import Rates
 from magnetar.broker.replicators import names
 from magnetar.broker.replicators.link import Common, Link
 from magnetar.broker.replicators.service import ReplicationService
+from magnetar.broker.subscriptions import maintenance
 from magnetar.client.client import RemoteClient
 from magnetar.client.errors import RequestRefusedError
 from magnetar.client.producer import RemoteProducer
 from magnetar.managed_ledger.cursor import ManagedCursor
 from magnetar.managed_ledger.errors import CursorClosedError
+from magnetar.managed_ledger.ledger import ManagedLedger
+from magnetar.managed_ledger.position import Position
 from magnetar.wire.pulsar.PulsarApi_pb2 import ServerError
 
 logger = logging.getLogger(__name__)
@@ -35,6 +38,7 @@ class Replicator:
         self,
         topic: TopicName,
         remote: str,
+        ledger: ManagedLedger,
         cursor: ManagedCursor,
         service: ReplicationService,
         connection_changed: Callable[[str, bool], None],
@@ -48,8 +52,11 @@ class Replicator:
         self.problem = ""
         """Why it is not connected, as people may read it."""
         self.rates = Rates()
+        self.expired_total = 0
+        self.expired_rates = Rates()
         self.counters = Common()
         self.meter: RateMeter | None = None
+        self._ledger = ledger
         self._service = service
         self._clusters = clusters = service.clusters
         self._connection_changed = connection_changed
@@ -78,9 +85,39 @@ class Replicator:
         elif self._waiting_since_ms is None:
             self._waiting_since_ms = self._clusters.clock.now_ms()
 
+    def set_rate(self, rate: RateLimit) -> None:
+        """In effect at once; an unchanged one changes nothing."""
+        meter = meter_for(rate, self.meter, self._clusters.clock.monotonic_s())
+        if meter is not self.meter:
+            self.meter = meter
+            if self._link is not None:
+                self._link.rate_changed()
+
     @property
     def backlog_entries(self) -> int:
         return self.cursor.backlog_entries
+
+    async def skip_messages(self, count: int) -> int:
+        """The first `count` entries that wait are not sent; returns how many there were."""
+        target, skipped = maintenance.nth_unacknowledged(self._ledger, self.cursor, count)
+        if target is not None:
+            await maintenance.acknowledge_upto(self.cursor, target)
+        return skipped
+
+    async def clear_backlog(self) -> None:
+        """Nothing that waits now is sent."""
+        await maintenance.acknowledge_upto(self.cursor, maintenance.readable_end(self._ledger, self.cursor))
+
+    async def expire(self, upto: Position) -> int:
+        """What waits up to `upto`, inclusive, is not sent any more; returns how many entries that were."""
+        upto = min(upto, maintenance.readable_end(self._ledger, self.cursor))
+        if upto <= self.cursor.mark_delete_position:
+            return 0
+        before = self.cursor.backlog_entries
+        await maintenance.acknowledge_upto(self.cursor, upto)
+        expired = max(0, before - self.cursor.backlog_entries)
+        self.expired_total += expired
+        return expired
 
     def delay_s(self, now_ms: int) -> float:
         """How long the oldest message that waits has been waiting, as far as it is known; 0 without a backlog."""

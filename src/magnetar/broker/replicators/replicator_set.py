@@ -9,7 +9,7 @@ from typing import Any
 
 from magnetar.broker.iso_time import iso_time
 from magnetar.broker.naming import TopicName
-from magnetar.broker.rate_limits import RateLimit, meter_for
+from magnetar.broker.rate_limits import RateLimit
 from magnetar.broker.replicators import names
 from magnetar.broker.replicators.replicator import Replicator
 from magnetar.broker.replicators.service import ReplicationService
@@ -84,14 +84,13 @@ class ReplicatorSet:
                 if cluster is not None and cluster not in wanted:
                     await self._remove(cluster)
             for replicator in self._by_cluster.values():
-                replicator.meter = meter_for(rate, replicator.meter, around.clock.monotonic_s())
-                replicator.wake()
+                replicator.set_rate(rate)
 
     async def _add(self, service: ReplicationService, cluster: str) -> None:
         initial = EARLIEST if service.clusters.config.start_at_earliest else LATEST
         cursor = await self._ledger.open_cursor(names.cursor_name(cluster), initial=initial)
         cursor.gate = self._gate() if self._gate is not None else None
-        replicator = Replicator(self._topic, cluster, cursor, service, self._connection_changed)
+        replicator = Replicator(self._topic, cluster, self._ledger, cursor, service, self._connection_changed)
         self._by_cluster[cluster] = replicator
         self._ledger.add_append_listener(replicator.wake)
         replicator.start()
@@ -123,6 +122,7 @@ class ReplicatorSet:
         for replicator in self._by_cluster.values():
             counters = replicator.counters
             replicator.rates.sample(counters.messages_out, counters.bytes_out, now_s)
+            replicator.expired_rates.sample(replicator.expired_total, 0, now_s)
 
     def stats(self, incoming: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
         """Pulsar's ReplicatorStats by cluster. `incoming`: of those that send here."""
@@ -165,6 +165,8 @@ def _stats(replicator: Replicator, now_ms: int) -> dict[str, Any]:
         "msgThroughputOut": replicator.rates.bytes_per_s,
         "msgOutCounter": replicator.counters.messages_out,
         "bytesOutCounter": replicator.counters.bytes_out,
+        "msgRateExpired": replicator.expired_rates.messages_per_s,
+        "msgExpiredCount": replicator.expired_total,
         "replicationBacklog": replicator.backlog_entries,
         "connected": replicator.connected,
         "replicationDelayInSeconds": int(replicator.delay_s(now_ms)),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from magnetar.broker.compaction.topic_compaction import TopicCompaction
 from magnetar.broker.config import BrokerConfig
@@ -19,12 +20,13 @@ from magnetar.broker.namespaces.policies import EffectivePolicies
 from magnetar.broker.naming import TopicName
 from magnetar.broker.rates import Rates
 from magnetar.broker.replication.replicated_subscriptions import ReplicatedSubscriptions
+from magnetar.broker.replicators.names import cluster_of_cursor
 from magnetar.broker.replicators.replicator_set import ReplicatorSet
 from magnetar.broker.subscriptions.consumer import Consumer
-from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics import backlog
 from magnetar.broker.topics.expiry import position_older_than
 from magnetar.broker.topics.inactivity import Inactivity, TopicState
+from magnetar.broker.topics.ports import BacklogHolder
 from magnetar.broker.topics.publish_gate import PublishGate
 from magnetar.broker.topics.publishers import Publishers
 from magnetar.broker.topics.stats import incoming_stats, persistent_stats, sample_rates
@@ -254,12 +256,17 @@ class PersistentTopic:
         """Should the topic be deleted, because nobody has used it for as long as its policies say?"""
         minutes = self.policies.retention_time_minutes
         state = TopicState(
-            connected=self.in_use or self.subscriptions.changing or bool(self.publishers.producers.waiting),
+            connected=self.in_use or self.subscriptions.changing or self._awaited,
             subscriptions=len(self.subscriptions.all),
             backlog=any(subscription.backlog_entries for subscription in self.subscriptions.all),
             retention_s=minutes * 60 if minutes >= 0 else -1,
         )
         return self._inactivity.abandoned(self.policies.inactive, state, now_s)
+
+    @property
+    def _awaited(self) -> bool:
+        """By a producer that waits for its turn, or by another cluster that has not got everything."""
+        return bool(self.publishers.producers.waiting or self.replicators.backlog_entries)
 
     async def expire_subscriptions(self) -> None:
         """Delete durable subscriptions that nobody has used for as long as the policies say."""
@@ -270,16 +277,22 @@ class PersistentTopic:
     async def expire_messages(self) -> None:
         """Count backlog older than the TTL as consumed."""
         ttl_s = self.policies.message_ttl_s
-        if ttl_s <= 0 or not any(subscription.cursor.backlog_entries for subscription in self.subscriptions.all):
-            return
-        await self.expire_older_than(ttl_s, self.subscriptions.all)
+        readers: list[BacklogHolder] = [*self.subscriptions.all, *self.replicators.all]
+        if ttl_s > 0 and any(reader.cursor.backlog_entries for reader in readers):
+            await self.expire_older_than(ttl_s, readers)
 
-    async def expire_older_than(self, age_s: int, subscriptions: Sequence[Subscription]) -> None:
+    async def expire_older_than(self, age_s: int, readers: Sequence[BacklogHolder]) -> None:
         """Count what was published longer ago as consumed."""
         position = await position_older_than(self.ledger, self._around.clock.now_ms() - age_s * 1000)
         if position is not None:
-            for subscription in subscriptions:
-                await subscription.expire(position)
+            for reader in readers:
+                await reader.expire(position)
+
+    def backlog_holder(self, name: str) -> BacklogHolder:
+        """The subscription of that name, or the replicator whose cursor has it. Raises SubscriptionNotFoundError."""
+        cluster = cluster_of_cursor(name)
+        replicator = self.replicators.get(cluster) if cluster is not None else None
+        return replicator or self.subscriptions.get(name)
 
     async def trim(self) -> None:
         """Give back the storage of consumed ledgers that retention no longer keeps."""
@@ -329,9 +342,13 @@ class PersistentTopic:
         self.read_rates.sample(0, 0, now_s, self.ledger.reads.entries)
         self.subscriptions.publish_rate_is(self.rates.messages_per_s, self.rates.bytes_per_s, now_s)
 
+    def replication_stats(self) -> dict[str, dict[str, Any]]:
+        """By the other cluster, what goes there and what comes from there."""
+        return self.replicators.stats(incoming_stats(self.publishers))
+
     def stats(self) -> Mapping[str, object]:
         stats = persistent_stats(self.publishers, self.subscriptions, self.ledger, self.rates, self.created_ms)
-        replication = self.replicators.stats(incoming_stats(self.publishers))
+        replication = self.replication_stats()
         compaction = self.compaction.counters.as_stats()
         return {**stats, "replication": replication, "compaction": compaction, **self.transactions.stats()}
 

@@ -1,4 +1,4 @@
-"""What a topic needs from the connection of a producer; implemented in `connection/`."""
+"""What a topic needs: of the connection of a producer (implemented in `connection/`), and of whatever has a backlog."""
 
 from __future__ import annotations
 
@@ -6,6 +6,25 @@ from typing import Protocol
 
 from magnetar.base.errors import MagnetarError
 from magnetar.broker.topics.publish import PublishOp
+from magnetar.managed_ledger.cursor import ManagedCursor
+from magnetar.managed_ledger.position import Position
+
+
+class BacklogHolder(Protocol):
+    """A subscription, or a replicator: entries wait for it, and need not."""
+
+    @property
+    def cursor(self) -> ManagedCursor: ...
+
+    async def skip_messages(self, count: int) -> int:
+        """The first `count` entries; returns how many there were."""
+        ...
+
+    async def clear_backlog(self) -> None: ...
+
+    async def expire(self, upto: Position) -> int:
+        """Everything up to `upto`, inclusive; returns how many entries that were."""
+        ...
 
 
 class ProducerChannel(Protocol):
