@@ -213,8 +213,14 @@ class Driver:
                 frame.unpersist()
 
     def _epoch(self, spark: SparkSession, batch: Batch) -> None:
+        began = self._clock.monotonic_s()
         mapping = self._mapping()
+        planned_s = self._clock.monotonic_s() - began
         self._manifest, report = self._runner.run(spark, self.manifest, self._with_sinks(batch), mapping)
+        if report.vnodes_moved:
+            # Where there are rows as well the epoch would have been there without the change.
+            alone_s = 0.0 if report.rows_in else report.duration_s.get("total", 0.0)
+            report = replace(report, pause_s=planned_s + alone_s)
         self._units = None if self._units == len(mapping.units) else self._units
         self._delivery.deliver(self.manifest)
         self._acknowledge()

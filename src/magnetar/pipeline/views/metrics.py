@@ -28,7 +28,7 @@ class PipelineMetrics:
             "busy_ratio": "Share of the last 10 s spent in epochs",
             "lag_messages": "Messages in the topics behind the last epoch",
             "state_bytes": "Bytes of all runs that the manifest names",
-            "rescale_pause_seconds": "How much longer the epoch of the last rescale took",
+            "rescale_pause_seconds": "What the last rescale took: planning it, and its own commit",
         }
         self._gauges = {key: self._gauge(key, text) for key, text in gauges.items()}
         self._rows = self._counter("rows", "Rows of the sources")

@@ -12,7 +12,8 @@ class EpochReport:
     """One committed epoch. Times in seconds; `duration_s` by phase, with `total`.
 
     `rows_in`: rows of the sources. `rows_changed`: changes of each view. `lag_messages`: entries of the topics behind the epoch, None where
-    they are not known. `vnodes_moved`, `pause_s`: of the change of parallelism that took effect with it, else 0.
+    they are not known. `vnodes_moved`, `pause_s`: of the change of parallelism that took effect with it (planning
+    it, and its own commit), else 0.
     """
 
     epoch: int
