@@ -1,0 +1,50 @@
+"""A cluster each of whose brokers reaches the metadata store over a wire of its own, which can be cut."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+from magnetar.processes.cluster.cluster import Cluster
+from magnetar.processes.cluster.plan import BROKER, ClusterPlan, ProcessPlan
+from magnetar.testing.cluster import ClusterProcesses
+from tests.support.stalling_proxy import StallingProxy
+
+
+class _Cluster(Cluster):
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.proxies: dict[str, StallingProxy] = {}
+
+    def _command(self, plan: ClusterPlan, process: ProcessPlan) -> list[str]:
+        words = super()._command(plan, process)
+        if process.role != BROKER:
+            return words
+        if process.name not in self.proxies:
+            self.proxies[process.name] = StallingProxy(int(plan.metadata_url.rpartition(":")[2]))
+        proxied = f"zk:127.0.0.1:{self.proxies[process.name].port}"
+        return [proxied if word == plan.metadata_url else word for word in words]
+
+
+class ProxiedCluster(ClusterProcesses):
+    """`proxies`: by the name of the broker."""
+
+    def __init__(
+        self, directory: Path, *, brokers: int, bookies: int, zookeeper: bool, settings: Sequence[str]
+    ) -> None:
+        super().__init__(directory, brokers=brokers, bookies=bookies, zookeeper=zookeeper, settings=settings)
+        self._proxied = self.cluster = _Cluster(directory)
+
+    @property
+    def proxies(self) -> dict[str, StallingProxy]:
+        return self._proxied.proxies
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, trace)
+        for proxy in self.proxies.values():
+            with contextlib.suppress(OSError):
+                proxy.close()
