@@ -85,8 +85,9 @@ class Outcome:
 class Traffic:
     """The clients of a run: producers alone and together, keyed and not, batched and not; consumers of each kind."""
 
-    def __init__(self, url: str) -> None:
-        self._clients = [self._connect(url) for _ in range(3)]
+    def __init__(self, url: str, log: Path) -> None:
+        logger = pulsar.FileLogger(pulsar.LoggerLevel.Info, str(log))
+        self._clients = [pulsar.Client(url, operation_timeout_seconds=60, logger=logger) for _ in range(3)]
         writing, together, reading = self._clients
         self._reading = reading
         kinds = pulsar.ConsumerType
@@ -125,11 +126,6 @@ class Traffic:
                 together, "parts", "parts-batched", keys=30, batching_type=pulsar.BatchingType.KeyBased, **batched
             ),
         ]
-
-    @staticmethod
-    def _connect(url: str) -> pulsar.Client:
-        logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-        return pulsar.Client(url, operation_timeout_seconds=60, logger=logger)
 
     def settled(self, since_s: float) -> bool:
         """Every producer has a receipt for something it sent after that moment."""
@@ -201,7 +197,7 @@ def play(options: Options, directory: Path) -> Outcome:
         directory, brokers=brokers, bookies=2, zookeeper=options.zookeeper, settings=settings
     ) as cluster:
         send("PUT", f"{cluster.http_url}/admin/v2/persistent/public/default/parts/partitions", PARTITIONS)
-        traffic = Traffic(cluster.service_urls)
+        traffic = Traffic(cluster.service_urls, directory / "clients.log")
         begun_s = time.monotonic()
         wait_until(lambda: traffic.settled(begun_s), SETTLE_S, what="traffic flows")
         streams = [stream for group in traffic.streams.values() for stream in group]
