@@ -21,7 +21,7 @@ $(VENV)/.dev: pyproject.toml tools/install
 	@PYTHON="$(PYTHON)" tools/install $(VENV) dev
 	@touch $@ $(VENV)/.demo
 
-demo: $(VENV)/.demo ## 336,776 real flights through a real server, checked to the last message (two minutes at most)
+demo: $(VENV)/.demo ## 336,776 real flights through a real server, checked to the last message, and views of them on Spark (three minutes at most)
 	@$(BIN)/magnetar demo flights $(ARGS)
 
 test: $(VENV)/.dev ## Every normal test; ARGS="-k name" narrows it
