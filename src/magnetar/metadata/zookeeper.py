@@ -50,6 +50,10 @@ VALUE_BYTES_MAX: Final = 1024 * 1024 - 1024
 GIVE_UP_SHARE: Final = 5 / 6
 """Of the session's time without a word from the server: the session is taken for lost before the server can give it away."""
 
+FIRST_ANSWER_S: Final = 10.0
+"""So long a new store waits for its first connection, also with a shorter session: a store that starts, or a machine where everything
+starts at once, is slower than a store that runs."""
+
 RESYNC_INTERVAL_S: Final = 5.0
 """Servers before ZooKeeper 3.6 cannot watch a tree: listeners hear RESYNC this often instead."""
 
@@ -81,13 +85,19 @@ class ZooKeeperMetadataStore:
 
     @classmethod
     async def open(
-        cls, hosts: str, *, clock: Clock, root: str = "/", session_timeout_s: float = 30.0
+        cls,
+        hosts: str,
+        *,
+        clock: Clock,
+        root: str = "/",
+        session_timeout_s: float = 30.0,
+        first_answer_s: float = FIRST_ANSWER_S,
     ) -> ZooKeeperMetadataStore:
-        """Raises MetadataConnectionError when no server of `hosts` answers within the session's time."""
+        """Raises MetadataConnectionError when no server of `hosts` answers within the longer of the session's time and `first_answer_s`."""
         store = cls(hosts, root, session_timeout_s, clock)
         try:
             store._kazoo.start()
-            await store._wait_up(store._loop.time() + session_timeout_s)
+            await store._wait_up(store._loop.time() + max(session_timeout_s, first_answer_s))
             if root != "/":
                 await store._make_parents(root + "/")
         except BaseException:

@@ -192,6 +192,7 @@ def play(options: Options, directory: Path) -> Outcome:
     if rng.random() < 0.5:
         # Ledgers change every second or so: faults meet rollovers, and cursors of several ledgers.
         settings += ["managedLedgerMaxEntriesPerLedger=100", "managedLedgerMinLedgerRolloverTimeMinutes=0"]
+    directory.mkdir(parents=True)  # a cluster of another run in it would be taken over
     print(f"seed {options.seed}: {brokers} brokers, {' '.join(settings)}", flush=True)
     with ProxiedCluster(
         directory, brokers=brokers, bookies=2, zookeeper=options.zookeeper, settings=settings

@@ -19,6 +19,7 @@ from magnetar.metadata.errors import MetadataConnectionError
 from magnetar.metadata.store import RESYNC, Node, SessionEvent
 from magnetar.metadata.zookeeper import VALUE_BYTES_MAX, ZooKeeperMetadataStore
 from magnetar.testing.zookeeper import ZooKeeperProcess
+from tests.support.stalling_proxy import StallingProxy
 
 
 @pytest.fixture(scope="module")
@@ -151,4 +152,18 @@ async def test_a_value_that_zookeeper_would_choke_on_is_refused(store: ZooKeeper
 
 async def test_nobody_at_the_address(tmp_path: Path) -> None:
     with pytest.raises(MetadataConnectionError, match="correct the metadata URL"):
-        await ZooKeeperMetadataStore.open("127.0.0.1:1", clock=SystemClock(), session_timeout_s=0.3)
+        await ZooKeeperMetadataStore.open("127.0.0.1:1", clock=SystemClock(), session_timeout_s=0.3, first_answer_s=0.3)
+
+
+async def test_the_first_connection_may_take_longer_than_a_short_session(zookeeper: ZooKeeperProcess) -> None:
+    """As it does on a machine where a whole cluster starts."""
+    proxy = StallingProxy(int(zookeeper.address.rpartition(":")[2]))
+    proxy.stall()
+    opening = asyncio.ensure_future(
+        ZooKeeperMetadataStore.open(f"127.0.0.1:{proxy.port}", clock=SystemClock(), session_timeout_s=1.0)
+    )
+    await asyncio.sleep(1.5)
+    assert not opening.done()
+    proxy.heal()
+    await (await opening).close()
+    proxy.close()
