@@ -30,6 +30,7 @@ from tests.support.pipelines import (
     source,
     view_rows,
 )
+from tests.support.topics import produce
 
 
 class Event(Record):  # type: ignore[misc]
@@ -135,6 +136,29 @@ def test_a_source_without_columns_has_those_of_the_registered_schema(
     client.create_producer(topic, schema=AvroSchema(EventWithMore)).send(EventWithMore(k=0, v=100, more="x"))
     run(text)
     assert view_rows(directory) == {(0, 163), (1, 70), (2, 57)}
+
+
+@pytest.mark.parametrize(
+    ("policy", "groups"), [("skip", {("a", 2, 5)}), ("null", {("a", 2, 5), ("1.5", 1, None), (None, 1, None)})]
+)
+def test_messages_that_cannot_be_decoded_are_counted_in_epoch_and_status(
+    policy: str,
+    groups: set[Any],
+    spark: Any,
+    server: ServerProcess,
+    client: pulsar.Client,
+    topic: str,
+    directory: Path,
+) -> None:
+    produce(client, topic, [b'{"k":"a","n":2}', b"{", b'{"k":"a","n":3}', b'{"k":1.5,"n":"x"}'])
+    text = source(server.service_url, topic, **{"on.decode.error": policy}) + GROUPS
+    pipeline = Pipeline("p", str(directory), spark)
+    pipeline.sql(text)
+    reports: list[EpochReport] = []
+    pipeline.run(once=True, on_epoch=reports.append)
+    assert [report.counters for report in reports] == [{"undecodable": 2}]
+    assert pipeline.status.counters == {"undecodable": 2}
+    assert view_rows(directory) == groups
 
 
 def test_rescaling_moves_vnodes_and_no_bytes(

@@ -14,6 +14,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
 from magnetar.base.clock import Clock
@@ -29,6 +30,7 @@ from magnetar.pipeline.views.failures import told
 from magnetar.pipeline.views.program import Program
 from magnetar.pipeline.views.progress import EpochReport
 from magnetar.pipeline.views.sinks import undelivered
+from magnetar.pipeline.views.source_options import decode_policy
 from magnetar.pipeline.views.sources import SOURCE, Sources
 
 if TYPE_CHECKING:
@@ -206,8 +208,9 @@ class Driver:
         if kept:
             frame = frame.persist()
         try:
-            frames = {name: self._rows(frame, name) for name in moved}
-            self._epoch(frame.sparkSession, Batch(batch_id, self._now_us(), frames, offsets))
+            decoding = {name: Observation() for name in moved if self._is_lenient(name)}
+            frames = {name: self._rows(frame, name, decoding.get(name)) for name in moved}
+            self._epoch(frame.sparkSession, Batch(batch_id, self._now_us(), frames, offsets, decoding=decoding))
         finally:
             if kept:
                 frame.unpersist()
@@ -259,10 +262,14 @@ class Driver:
             return mapping
         return mapping.rescale(self._units)
 
-    def _rows(self, frame: DataFrame, name: str) -> DataFrame:
+    def _is_lenient(self, name: str) -> bool:
+        """Whether messages of a source may be undecodable."""
+        return name in self._program.source_readers and decode_policy(self._program.sources[name]) != "fail"
+
+    def _rows(self, frame: DataFrame, name: str, counted: Observation | None) -> DataFrame:
         if len(self._program.sources) > 1:
             frame = frame.filter(F.col(SOURCE) == name).drop(SOURCE)
-        return self._sources.decoded(frame, self._program.sources[name])
+        return self._sources.decoded(frame, self._program.sources[name], counted)
 
     def _is_read_twice(self, moved: list[str]) -> bool:
         return len(self._program.sources) > 1 or any(self._program.source_readers.get(name, 0) > 1 for name in moved)

@@ -18,12 +18,13 @@ from magnetar.pipeline.views.observed import Observed
 from magnetar.pipeline.views.program import Program, materializes
 from magnetar.pipeline.views.progress import EpochReport
 from magnetar.pipeline.views.sinks import undelivered
+from magnetar.pipeline.views.source_frame import UNDECODABLE
 from magnetar.pipeline.views.stage_job import changes_frame, run_stage, spark_schema
 from magnetar.pipeline.views.stages import Feed, Stage, ViewPlan
 from magnetar.pipeline.views.steps import apply_feed
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Observation, SparkSession
 
 BEFORE: Final = "watermarks_before_us"
 """In a manifest's `views`: the watermarks that the epoch before had."""
@@ -48,6 +49,8 @@ class Batch:
     backfill: frozenset[str] | None = None
     sinks: Mapping[str, Any] | None = None
     """How far sinks have delivered, where that is further than the manifest says."""
+    decoding: Mapping[str, Observation] = field(default_factory=dict)
+    """Of the sources that leave out what cannot be decoded, or make it NULL: how many there were. They have readers."""
 
 
 @dataclass
@@ -94,6 +97,8 @@ class EpochRunner:
                 inputs = _Inputs(observed.frames, batch.rows, self._context(manifest, stage, batch), mapping)
                 self._stage(spark, manifest, plan, stage, inputs, work)
         worked = perf_counter()
+        if undecodable := sum(int(each.get[UNDECODABLE]) for each in batch.decoding.values()):
+            work.counters[UNDECODABLE] = undecodable
         seen = observed.watermarks_us()
         following = manifest.next(
             epoch=manifest.epoch + 1,

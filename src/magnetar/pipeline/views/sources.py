@@ -19,7 +19,7 @@ from magnetar.pipeline.views.source_frame import decode, raw_columns
 from magnetar.pipeline.views.source_options import reader_options
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Observation, SparkSession
 
 SOURCE: Final = "_source"
 """Which source a row of the one query is from, where there are several."""
@@ -48,8 +48,8 @@ class Sources(Protocol):
         """The rows between two positions of a source, decoded."""
         ...
 
-    def decoded(self, raw: DataFrame, source: CreateSource) -> DataFrame:
-        """A source's rows of a batch of the stream: its columns, `_row_id` and `_change`."""
+    def decoded(self, raw: DataFrame, source: CreateSource, counted: Observation | None = None) -> DataFrame:
+        """A source's rows of a batch of the stream: its columns, `_row_id` and `_change`. `counted` as in `decode`."""
         ...
 
     def acknowledge(self, source: CreateSource, positions: Positions) -> None:
@@ -96,8 +96,8 @@ class TopicSources:
         reader = spark.read.format("magnetar").schema(schema)
         return self.decoded(reader.options(**self._reading(source), **options).load(), source)
 
-    def decoded(self, raw: DataFrame, source: CreateSource) -> DataFrame:
-        return decode(raw, source)
+    def decoded(self, raw: DataFrame, source: CreateSource, counted: Observation | None = None) -> DataFrame:
+        return decode(raw, source, counted)
 
     def acknowledge(self, source: CreateSource, positions: Positions) -> None:
         if source.name not in self._acknowledgers:
