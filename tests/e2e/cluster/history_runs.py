@@ -26,7 +26,7 @@ from pathlib import Path
 
 import pulsar
 
-from tests.e2e.cluster.availability import distribution, table, unavailability_s
+from tests.e2e.cluster.availability import QUIET, distribution, table, unavailability_s
 from tests.e2e.cluster.history import Fault, History, Violation, check
 from tests.e2e.cluster.nemesis import Nemesis
 from tests.e2e.cluster.proxied import ProxiedCluster
@@ -86,6 +86,7 @@ class Traffic:
     """The clients of a run: producers alone and together, keyed and not, batched and not; consumers of each kind."""
 
     def __init__(self, url: str, log: Path) -> None:
+        # The first client of a process decides for all that follow where they log.
         logger = pulsar.FileLogger(pulsar.LoggerLevel.Info, str(log))
         self._clients = [pulsar.Client(url, operation_timeout_seconds=60, logger=logger) for _ in range(3)]
         writing, together, reading = self._clients
@@ -198,7 +199,7 @@ def play(options: Options, directory: Path) -> Outcome:
         directory, brokers=brokers, bookies=2, zookeeper=options.zookeeper, settings=settings
     ) as cluster:
         send("PUT", f"{cluster.http_url}/admin/v2/persistent/public/default/parts/partitions", PARTITIONS)
-        traffic = Traffic(cluster.service_urls, directory / "clients.log")
+        traffic = Traffic(cluster.service_urls, directory.parent / "clients.log")
         begun_s = time.monotonic()
         wait_until(lambda: traffic.settled(begun_s), SETTLE_S, what="traffic flows")
         streams = [stream for group in traffic.streams.values() for stream in group]
@@ -223,6 +224,8 @@ def play(options: Options, directory: Path) -> Outcome:
         history.faults += sessions_lost(cluster, history.faults)
     outcome = Outcome(options, history, check(history), unavailability_s(history))
     print(f"  {outcome.line()}", flush=True)
+    waits = ", ".join(f"{kind} {wait_s:.2f}" for kind, wait_s in outcome.waits_s if kind != QUIET)
+    print(f"  longest seconds without a receipt: {waits}", flush=True)
     return outcome
 
 
@@ -245,7 +248,7 @@ def sessions_lost(cluster: ProxiedCluster, faults: Sequence[Fault]) -> list[Faul
 
 
 def run_all(directory: Path, runs: Sequence[Options]) -> list[Outcome]:
-    """One after the other. Prints the distribution so far after each; raises AssertionError at the end if any failed."""
+    """One after the other. Prints the distribution at the end; raises AssertionError at the end if any failed."""
     outcomes: list[Outcome] = []
     failed: list[str] = []
     for options in runs:
