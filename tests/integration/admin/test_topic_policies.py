@@ -75,9 +75,7 @@ def test_there_are_26_with_the_backlog_quota() -> None:
 def test_a_policy_is_unset_set_applied_and_removed(api: Api, base: str, path: str) -> None:
     value, url = VALUES[path], f"{base}/{path}"
     assert api.get(url, status=204) is None
-    default = api.call(
-        "GET", f"{url}?applied=true", status=204 if path in ("offloadPolicies", "replicatorDispatchRate") else 200
-    )
+    default = api.call("GET", f"{url}?applied=true", status=204 if path == "offloadPolicies" else 200)
     set_policy(api, base, path, value)
     assert api.get(url) == value
     assert api.get(f"{url}?applied=true") == value

@@ -64,6 +64,7 @@ def run(flights: Flights, folder: Path, screen: Screen, with_views: bool, pictur
             )
             started = time.monotonic()
             with Producer(serving.url, TOPIC, flights) as producer:
+                producer.start()
                 act(flights, serving, consumers, producer, screen)
             consume_s = time.monotonic() - started
             consumers.stop()

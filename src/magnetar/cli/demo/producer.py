@@ -32,23 +32,30 @@ class Producer:
         self.error: Exception | None = None
         self._url, self._topic, self._flights = url, topic, flights
         self._stopping = False
-        # A daemon: an interrupt may come between the thread's start and the `with` that would end it, and a client that waits for a
-        # server which is gone must not keep the process.
+        # A daemon: a client that waits for a server which is gone must not keep the process.
         self._thread = threading.Thread(target=self._run, name="producer", daemon=True)
+        self._begun = False
+        self._ended = threading.Event()
 
     def __enter__(self) -> Producer:
-        self._thread.start()
         return self
+
+    def start(self) -> None:
+        """Begin to send. Not in `__enter__`: an interrupt in there would leave a thread that nobody waits for, and a process that ends
+        while the client library works is aborted by it."""
+        self._begun = True
+        self._thread.start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stopping = True
-        self._thread.join(STOP_TIMEOUT_S)
+        if self._begun:
+            self._ended.wait(STOP_TIMEOUT_S)
 
     @property
     def done(self) -> bool:
-        return not self._thread.is_alive()
+        return self._ended.is_set()
 
     def _run(self) -> None:
         started = time.monotonic()
@@ -58,6 +65,7 @@ class Producer:
         except Exception as error:  # carried to the thread that waits
             self.error = error
         self.seconds = time.monotonic() - started
+        self._ended.set()
 
     def _send(self, client: Any) -> None:
         import pulsar
