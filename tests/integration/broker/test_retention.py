@@ -164,3 +164,16 @@ def test_a_subscription_created_during_trimming_reads_from_what_is_left(
     assert receive_all(late, 100) == payloads(300)[200:]
     server.restart()
     assert receive_all(connect(server.service_url).subscribe(topic, "sub"), 50) == payloads(300)[250:]
+
+
+def test_deduplication_is_nobody_who_has_consumed_a_topic(start_server: StartServer, connect: Connect) -> None:
+    """Its cursor follows the last message, so a topic without subscriptions used to be emptied by the next check."""
+    client = connect(start_server(**{**QUICK, "brokerDeduplicationEnabled": "true"}).service_url)
+    send_all(client.create_producer("unread"), payloads(40))
+    for _ in range(2):  # a whole round of checks lies between the first and the second time
+        consumer = client.subscribe("read", "s")
+        send_all(client.create_producer("read"), payloads(5))
+        receive_all(consumer, 5)
+        consumer.close()
+        wait_until(lambda: read_from_earliest(client, "read") == [])
+    assert read_from_earliest(client, "unread") == payloads(40)

@@ -23,7 +23,7 @@ from magnetar.broker.replication.replicated_subscriptions import ReplicatedSubsc
 from magnetar.broker.replicators.names import cluster_of_cursor
 from magnetar.broker.replicators.replicator_set import ReplicatorSet
 from magnetar.broker.subscriptions.consumer import Consumer
-from magnetar.broker.topics import backlog
+from magnetar.broker.topics import backlog, deduplication
 from magnetar.broker.topics.expiry import position_older_than
 from magnetar.broker.topics.inactivity import Inactivity, TopicState
 from magnetar.broker.topics.ports import BacklogHolder
@@ -303,8 +303,8 @@ class PersistentTopic:
         await self.ledger.trim()
 
     def _consumed_and_unretained(self) -> bool:
-        """An idle topic whose last ledger is consumed would keep it until the next rollover: roll now."""
-        cursors = [cursor for cursor in self.ledger.cursors.values() if cursor.durable]
+        """An idle topic whose last ledger is consumed would keep it until the next rollover: roll now. Deduplication consumes nothing."""
+        cursors = [c for c in self.ledger.cursors.values() if c.durable and c.name != deduplication.CURSOR_NAME]
         policies = self.policies
         unretained = policies.retention_time_minutes == 0 or policies.retention_size_mb == 0
         return unretained and bool(cursors) and not any(cursor.backlog_entries for cursor in cursors)
