@@ -292,7 +292,9 @@ def main() -> None:
         sys.exit(f"failed:\n{error}")
     acknowledged = sum(append.acknowledged for outcome in outcomes for append in outcome.history.appends)
     faults = sum(len(outcome.history.faults) for outcome in outcomes)
-    print(f"{len(outcomes)} runs, {faults} faults, {acknowledged} acknowledged: nothing lost, duplicated or reordered")
+    print(
+        f"{len(outcomes)} runs, {faults} faults, {acknowledged} acknowledged: nothing lost, reordered or stored again without a cause"
+    )
 
 
 if __name__ == "__main__":
