@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
@@ -15,9 +14,9 @@ import pytest
 
 from magnetar.pipeline.views.pipeline import Pipeline
 from magnetar.testing.server import ServerProcess
+from tests.support.fault_site import replayed
 from tests.support.pipeline_process import POINTS
 from tests.support.pipelines import GROUPS, OVER_GROUPS, grouped, numbered, over_grouped, send, source, view_rows
-from tests.support.topics import drain
 
 KILL_TIMEOUT_S = 600
 
@@ -36,6 +35,7 @@ def crash(spark: Any, server: ServerProcess, client: pulsar.Client, topic: str, 
 
     def run(points: tuple[str, ...]) -> None:
         directory, file, target = tmp_path / "p", tmp_path / "p.sql", f"{topic}-out"
+        client.subscribe(target, "kept").close()  # what nobody subscribes to may be deleted
         sink = f"CREATE SINK out FROM v WITH (connector = 'pulsar', service.url = '{server.service_url}', topic = '{target}')"
         text = source(server.service_url, topic) + GROUPS + OVER_GROUPS + sink + " FORMAT DEBEZIUM ENCODE JSON;"
         file.write_text(text)
@@ -61,20 +61,6 @@ def send_more(client: pulsar.Client, topic: str, sent: list[dict[str, Any]]) -> 
     rows = numbered(len(sent), len(sent) + 40)
     sent.extend(rows)
     send(client, topic, rows)
-
-
-def replayed(client: pulsar.Client, topic: str) -> set[tuple[Any, ...]]:
-    """The table that the changes make; each must fit what was there, so none may be missing or come twice."""
-    rows: dict[str, dict[str, Any]] = {}
-    for message in drain(client, topic):
-        change = json.loads(message.data())
-        change = change.get("payload", change)
-        if change["before"] is not None:
-            assert rows.pop(change["before"]["k"]) == change["before"]
-        if change["after"] is not None:
-            assert change["after"]["k"] not in rows
-            rows[change["after"]["k"]] = change["after"]
-    return {(row["k"], row["c"], row["s"]) for row in rows.values()}
 
 
 @pytest.mark.timeout(1800)
