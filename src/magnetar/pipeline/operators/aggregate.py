@@ -94,7 +94,10 @@ class MergedAggregate:
     def keys_needed(self, deltas: Deltas, context: EpochContext) -> Keys:
         if not self.output_key:
             return {self._table.table_id: None}
-        keys = self.received(deltas).select(self.output_key).unique(maintain_order=True)
+        received = self.received(deltas)
+        keys = received.select(self.output_key)
+        if CHANGE in received.columns:  # partial results have each group once
+            keys = keys.unique(maintain_order=True)
         return {self._table.table_id: keys}
 
     def received(self, deltas: Deltas) -> pl.DataFrame:

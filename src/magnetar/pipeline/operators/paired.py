@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from magnetar.pipeline.operators.changelog import CHANGE, DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE, with_one
+from magnetar.pipeline.state import lookup
 from magnetar.pipeline.state import table as state
 from magnetar.pipeline.state.table import OP, PUT
 
@@ -56,8 +57,10 @@ class Paired:
 
 def beside(change: pl.DataFrame, stored: pl.DataFrame, key: Sequence[str]) -> pl.DataFrame:
     """The changes in the order of their keys, each with the columns of its stored row under OLD names: NULL where there is none."""
-    ordered = change.sort(*key, nulls_last=False, maintain_order=True) if key else change
-    old = stored.rename({name: OLD + name for name in stored.columns if name not in key})
-    left, on = with_one(ordered, key)
+    if key:
+        ordered = change.sort(*key, nulls_last=False, maintain_order=True)
+        return lookup.beside(ordered, stored, list(key), OLD)
+    old = stored.rename({name: OLD + name for name in stored.columns})
+    left, on = with_one(change, key)
     right, _ = with_one(old, key)
-    return left.join(right, on=on, how="left", nulls_equal=True, maintain_order="left")
+    return left.join(right, on=on, how="left", maintain_order="left")

@@ -6,11 +6,13 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 
 from magnetar.pipeline.state import vnode_set
 from magnetar.pipeline.state.files import StateFiles
+from magnetar.pipeline.state.lookup import last_rows
 from magnetar.pipeline.state.manifest import TableState
 from magnetar.pipeline.state.run import RunInfo, read_run
 from magnetar.pipeline.state.table import DELETE, OP, VNODE, StateTable, as_arrow, as_frame, ordered
@@ -46,9 +48,10 @@ def read_slices(
     if columns is not None:
         kept = {*columns, *table.key}
         table = replace(table, schema=pa.schema([column for column in table.schema if column.name in kept]))
-    parts = [_part(files, table, run, bits, wanted) for run in newest_last(state.runs)]
-    whole_key = wanted is not None and set(table.key) <= set(wanted.columns)
-    return live(table, merge(table, parts, in_order=not whole_key))
+    runs = newest_last(state.runs)
+    if wanted is not None and table.key and set(table.key) <= set(wanted.columns):
+        return live(table, _newest(table, [_part(files, table, run, bits, None) for run in runs], wanted))
+    return live(table, merge(table, [_part(files, table, run, bits, wanted) for run in runs]))
 
 
 def read_arrow(files: StateFiles, state: TableState, vnodes: Iterable[int], keys: pa.Table | None = None) -> pa.Table:
@@ -61,8 +64,8 @@ def newest_last(runs: Iterable[RunInfo]) -> list[RunInfo]:
     return sorted(runs, key=lambda run: (run.newest, run.level))
 
 
-def merge(table: StateTable, parts: Sequence[pl.DataFrame], *, in_order: bool = True) -> pl.DataFrame:
-    """One row for each key, that of the last part that has it, deletions included; in storage order unless nobody needs it."""
+def merge(table: StateTable, parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    """One row for each key, that of the last part that has it, deletions included; in storage order."""
     filled = [part for part in parts if part.height]
     if len(filled) == 1:
         return filled[0]
@@ -71,8 +74,20 @@ def merge(table: StateTable, parts: Sequence[pl.DataFrame], *, in_order: bool = 
     together = pl.concat(filled)
     if not table.key:
         return together.tail(1)
-    newest = together.unique(subset=list(table.key), keep="last", maintain_order=True)
-    return ordered(table, newest) if in_order else newest
+    keys = together.select(table.key)
+    return ordered(table, together.filter(pl.Series(last_rows(keys, keys) == np.arange(together.height))))
+
+
+def _newest(table: StateTable, parts: Sequence[pl.DataFrame], wanted: pl.DataFrame) -> pl.DataFrame:
+    """Of the parts, oldest first, the last row of each key wanted, deletions included."""
+    filled = [part for part in parts if part.height]
+    if not filled:
+        return as_frame(table.stored_schema.empty_table())
+    together = pl.concat(filled)
+    found = last_rows(together, wanted.select(table.key))
+    chosen = np.zeros(together.height, np.bool_)
+    chosen[found[found >= 0]] = True
+    return together.filter(pl.Series(chosen))
 
 
 def live(table: StateTable, merged: pl.DataFrame) -> pl.DataFrame:

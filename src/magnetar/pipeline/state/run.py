@@ -76,7 +76,13 @@ def write_run(
     compression = "lz4" if level == 0 else "zstd"
     groups = []
     with pq.ParquetWriter(
-        sink, rows.schema, compression=compression, write_page_checksum=True, store_schema=True, write_statistics=True
+        sink,
+        rows.schema,
+        compression=compression,
+        write_page_checksum=True,
+        store_schema=True,
+        use_dictionary=False,  # of keys and sums they take time and make files larger
+        write_statistics=[VNODE],
     ) as writer:
         for start in range(0, rows.num_rows, ROWS_PER_GROUP):
             part = rows.slice(start, ROWS_PER_GROUP)
