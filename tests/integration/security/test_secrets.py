@@ -46,7 +46,11 @@ def test_config_commands(command: list[str], tmp_path: Path) -> None:
 
 def test_a_configuration_can_be_printed() -> None:
     assert KEY not in repr(StandaloneConfig(token_secret_key=KEY))
-    assert {row.key for row in table_of(StandaloneConfig).values() if row.secret} == {"tokenSecretKey", "basicAuthConf"}
+    assert {row.key for row in table_of(StandaloneConfig).values() if row.secret} == {
+        "tokenSecretKey",
+        "basicAuthConf",
+        "brokerClientAuthenticationParameters",
+    }
 
 
 def test_the_log_of_refusals(secured: Secured) -> None:
