@@ -32,12 +32,12 @@ def spread(cluster: ClusterProcesses, connect: Connect) -> str:
     send("PUT", f"{cluster.http_url}/admin/v2/persistent/public/default/{topic}/partitions", PARTITIONS)
     client = connect(cluster.service_urls)
     client.subscribe(topic, "s").close()
+    parts = [f"{topic}-partition-{number}" for number in range(PARTITIONS)]
+    spread_out(cluster, parts)  # before anything is counted: a partition that moves counts anew
     producer = client.create_producer(topic, message_routing_mode=pulsar.PartitionsRoutingMode.RoundRobinDistribution)
     for number in range(80):
         producer.send(str(number).encode())
     client.close()  # else it would bring deleted topics back
-    parts = [f"{topic}-partition-{number}" for number in range(PARTITIONS)]
-    spread_out(cluster, parts)
     assert {owner_of(cluster, part) for part in parts} == set(broker_names(cluster))
     return topic
 

@@ -24,7 +24,7 @@ class ParticipantRequest(msgspec.Struct, rename="camel"):
     low_water_mark: int = 0
 
 
-@documented(body=ParticipantRequest)
+@documented(body=ParticipantRequest, errors=(404, 503))
 async def take_part(call: Call) -> Response:
     """A step of a transaction, from the broker that coordinates it. For brokers only."""
     request = await call.body_as(ParticipantRequest)
