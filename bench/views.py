@@ -61,7 +61,7 @@ class ParquetFiles:
     def range(self, spark: Any, source: Any, start: Any, end: Any) -> Any:
         raise NotImplementedError("a bench begins with an empty pipeline")
 
-    def decoded(self, raw: Any, source: Any) -> Any:
+    def decoded(self, raw: Any, source: Any, counted: Any = None) -> Any:
         return raw.selectExpr("k", "v", "cast(0 AS tinyint) AS _change", "'' AS _row_id")
 
     def acknowledge(self, source: Any, positions: Any) -> None:
