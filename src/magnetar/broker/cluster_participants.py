@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from magnetar.broker.namespaces.errors import NotOwnedError
@@ -26,20 +27,20 @@ class ClusterParticipants:
         self._peers = peers
 
     async def prepare_partition(self, topic: str) -> None:
-        await self._at_owner(topic, lambda: self.own.prepare_partition(topic))
+        await self._at_owner(topic, partial(self.own.prepare_partition, topic))
 
     async def prepare_subscription(self, topic: str, subscription: str) -> None:
-        here = lambda: self.own.prepare_subscription(topic, subscription)  # noqa: E731
+        here = partial(self.own.prepare_subscription, topic, subscription)
         await self._at_owner(topic, here, subscription=subscription)
 
     async def end_on_partition(self, topic: str, txn: TxnId, commit: bool, low_water_mark: int) -> None:
-        here = lambda: self.own.end_on_partition(topic, txn, commit, low_water_mark)  # noqa: E731
+        here = partial(self.own.end_on_partition, topic, txn, commit, low_water_mark)
         await self._at_owner(topic, here, **_outcome(txn, commit, low_water_mark))
 
     async def end_on_subscription(
         self, topic: str, subscription: str, txn: TxnId, commit: bool, low_water_mark: int
     ) -> None:
-        here = lambda: self.own.end_on_subscription(topic, subscription, txn, commit, low_water_mark)  # noqa: E731
+        here = partial(self.own.end_on_subscription, topic, subscription, txn, commit, low_water_mark)
         await self._at_owner(topic, here, subscription=subscription, **_outcome(txn, commit, low_water_mark))
 
     async def _at_owner(self, topic: str, here: Callable[[], Awaitable[None]], **request: Any) -> None:

@@ -24,7 +24,7 @@ from magnetar.broker.replicators.names import cluster_of_cursor
 from magnetar.broker.replicators.replicator_set import ReplicatorSet
 from magnetar.broker.subscriptions.consumer import Consumer
 from magnetar.broker.topics import backlog, deduplication
-from magnetar.broker.topics.expiry import position_older_than
+from magnetar.broker.topics.expiry import last_of_older_row, position_older_than
 from magnetar.broker.topics.inactivity import Inactivity, TopicState
 from magnetar.broker.topics.ports import BacklogHolder
 from magnetar.broker.topics.publish_gate import PublishGate
@@ -283,10 +283,17 @@ class PersistentTopic:
 
     async def expire_older_than(self, age_s: int, readers: Sequence[BacklogHolder]) -> None:
         """Count what was published longer ago as consumed."""
-        position = await position_older_than(self.ledger, self._around.clock.now_ms() - age_s * 1000)
+        position = await self._older_than(age_s, readers)
         if position is not None:
             for reader in readers:
                 await reader.expire(position)
+
+    async def _older_than(self, age_s: int, readers: Sequence[BacklogHolder]) -> Position | None:
+        cutoff_ms = self._around.clock.now_ms() - age_s * 1000
+        if not self.deduplication.sources:
+            return await position_older_than(self.ledger, cutoff_ms)
+        marks = [reader.cursor.mark_delete_position for reader in readers]
+        return await last_of_older_row(self.ledger, min(marks), cutoff_ms) if marks else None
 
     def backlog_holder(self, name: str) -> BacklogHolder:
         """The subscription of that name, or the replicator whose cursor has it. Raises SubscriptionNotFoundError."""
@@ -324,9 +331,7 @@ class PersistentTopic:
                         position_after_bytes(self.ledger.index, slowest.cursor.mark_delete_position, surplus)
                     )
             elif age_quota.limit_time_s > 0:
-                oldest = await position_older_than(
-                    self.ledger, self._around.clock.now_ms() - age_quota.limit_time_s * 1000
-                )
+                oldest = await self._older_than(age_quota.limit_time_s, [slowest])
                 if oldest is not None and oldest > slowest.cursor.mark_delete_position:
                     exceeded = backlog.refusal(age_quota, str(self.name))
                     if exceeded is None:

@@ -32,17 +32,18 @@ class TopicDeduplication:
         """For producers, by the policies."""
         async with self._switching:
             self._enabled = enabled
-            await self._switch(bool(self._sources))
+            await self._switch(bool(self.sources))
 
     @property
-    def _sources(self) -> dict[str, str]:
+    def sources(self) -> dict[str, str]:
+        """The clusters that ever sent here, each with the instance of its metadata."""
         cursor = self._ledger.cursors.get(CURSOR_NAME)
         return {} if cursor is None else _sources_of(cursor.cursor_properties)
 
     async def accept_from(self, source: str, instance: str) -> None:
         """Another cluster is going to send. `instance` says which metadata it has: with another one its log begins anew."""
         async with self._switching:
-            sources = self._sources
+            sources = self.sources
             known = sources.get(source)
             if known is None or (instance and known != instance):
                 cursor, dedup = await self._switch(needed=True) or (None, None)
