@@ -67,6 +67,7 @@ def test_topics_and_subscriptions(admin: AdminClient, client: pulsar.Client, top
     assert admin.subscriptions.analyze_backlog(part, "sub").entries == 1
     admin.subscriptions.clear_backlog(topic, "sub")
     assert admin.topics.internal_stats(part).cursors["sub"].state == "Open"
+    producer.close()  # or it would come back and make its partition anew
     admin.topics.delete_partitioned(topic, force=True)
     with pytest.raises(NotFoundError) as caught:
         admin.topics.stats(part)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from magnetar.testing.server import ServerProcess
 from tests.integration.admin.conftest import Api
 
@@ -14,6 +16,22 @@ POLICY = {
         "parameters": {"min_limit": "1", "usage_threshold": "80"},
     },
 }
+
+
+@pytest.mark.parametrize(
+    ("field", "address"),
+    [
+        ("serviceUrl", "east:8080"),
+        ("serviceUrl", "pulsar://east:6650"),
+        ("serviceUrlTls", "http://east:8080"),
+        ("brokerServiceUrl", "pulsar://a:6650,:6650"),
+        ("brokerServiceUrl", "pulsar://[::1:6650"),
+        ("brokerServiceUrlTls", "pulsar://east:6650"),
+    ],
+)
+def test_addresses_that_nobody_could_reach_are_refused(api: Api, field: str, address: str) -> None:
+    assert field in api.reason("PUT", "clusters/east", {field: address}, status=400)
+    api.reason("GET", "clusters/east", status=404)
 
 
 def test_peers(api: Api) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 from starlette.responses import Response
@@ -23,6 +24,13 @@ from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore
 
 CLUSTERS = f"{ADMIN}/clusters"
 CLUSTER = f"{CLUSTERS}/{{cluster}}"
+ADDRESSES = {
+    "serviceUrl": "http://pulsar.example.com:8080",
+    "serviceUrlTls": "https://pulsar.example.com:8443",
+    "brokerServiceUrl": "pulsar://pulsar.example.com:6650",
+    "brokerServiceUrlTls": "pulsar+ssl://pulsar.example.com:6651",
+}
+"""An example of each address that a cluster may have."""
 
 
 def cluster_name(call: Call) -> str:
@@ -55,7 +63,21 @@ async def _document(call: Call) -> dict[str, Any]:
         msgspec.convert(value, ClusterData)
     except msgspec.ValidationError as error:
         raise BadRequestError(str(error)) from None
+    for field, example in ADDRESSES.items():
+        if address := value.get(field):  # Pulsar's command line sends an empty one for what was not said
+            _check_address(field, address, example)
     return value
+
+
+def _check_address(field: str, address: str, example: str) -> None:
+    """Refused here, where somebody reads it: replicators could only say so in their logs. Hosts may be several, with commas."""
+    scheme, _, hosts = address.partition("://")
+    try:
+        usable = all(urlsplit(f"//{host}").hostname for host in hosts.split(","))
+    except ValueError:  # brackets that do not fit
+        usable = False
+    if not usable or not example.startswith(f"{scheme}://"):
+        raise BadRequestError(f"{field} {address!r} is no such address; expected one like {example}")
 
 
 @documented("Names of the clusters.", answer=list[str])
