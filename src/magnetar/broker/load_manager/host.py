@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
@@ -11,7 +12,7 @@ from magnetar.base.clock import Clock
 from magnetar.broker.load_balance.load_report import Usage
 
 ONE_CORE_PERCENT: Final = 100.0
-"""The most that a broker can use: one thread of Python runs at a time, however many cores there are."""
+"""The most that counts: one thread of Python runs at a time, however many cores there are."""
 
 NIC_GBPS: Final = 10.0
 """Where no interface says how fast it is."""
@@ -40,16 +41,16 @@ class HostUsage:
         self._proc = proc
         self._nic_limit_kbit = nic_speed_gbps * _KBIT_PER_GBIT
         self._sampled_s = clock.monotonic_s()
-        self._cpu_s = _cpu_s()
+        self._cpu_s = time.process_time()
         self._received, self._sent = self._network_bytes()
 
     def sample(self) -> HostLoad:
-        now_s, cpu_s = self._clock.monotonic_s(), _cpu_s()
+        now_s, cpu_s = self._clock.monotonic_s(), time.process_time()
         received, sent = self._network_bytes()
         elapsed_s = max(now_s - self._sampled_s, 1e-3)
         limit = self._nic_limit_kbit or self._nic_kbit()
         load = HostLoad(
-            cpu=Usage(100 * (cpu_s - self._cpu_s) / elapsed_s, ONE_CORE_PERCENT),
+            cpu=Usage(min(100 * (cpu_s - self._cpu_s) / elapsed_s, ONE_CORE_PERCENT), ONE_CORE_PERCENT),
             memory=Usage(self._resident_bytes() / _MIB, self._memory_limit_bytes() / _MIB),
             bandwidth_in=Usage(max(0, received - self._received) * 8 / 1000 / elapsed_s, limit),
             bandwidth_out=Usage(max(0, sent - self._sent) * 8 / 1000 / elapsed_s, limit),
@@ -83,11 +84,6 @@ class HostUsage:
         physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         limit = _number(Path("/sys/fs/cgroup/memory.max"))
         return min(physical, limit) if limit > 0 else physical
-
-
-def _cpu_s() -> float:
-    times = os.times()
-    return times.user + times.system
 
 
 def _lines(path: Path) -> list[str]:
