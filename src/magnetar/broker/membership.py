@@ -11,6 +11,7 @@ from typing import Final
 from magnetar.base.clock import Clock
 from magnetar.base.errors import MetadataError
 from magnetar.base.network import Network
+from magnetar.base.process_watch import ProcessWatch
 from magnetar.base.tasks import TaskScope
 from magnetar.broker.bundle_moves import BundleMoves
 from magnetar.broker.config import BrokerConfig
@@ -27,6 +28,7 @@ from magnetar.broker.namespaces.placement import LeastBundles, Placement
 from magnetar.broker.namespaces.reachability import Reachability
 from magnetar.broker.namespaces.records import BrokerAddress
 from magnetar.broker.namespaces.registry import NamespaceRegistry
+from magnetar.broker.namespaces.witness import Witness
 from magnetar.metadata.store import MetadataStore, SessionEvent
 
 logger = logging.getLogger(__name__)
@@ -46,13 +48,16 @@ class ClusterView:
         clock: Clock,
         rng: random.Random,
         network: Network,
+        processes: ProcessWatch,
+        scope: TaskScope,
     ) -> None:
         self.address = BrokerAddress(
             config.service_url, config.service_url_tls, config.web_service_url, config.web_service_url_tls
         )
         self.brokers = BrokerDirectory(metadata)
         self.owners = OwnerIndex(metadata)
-        self.registration = Registration(metadata, self.address)
+        self.registration = Registration(metadata, self.address, processes)
+        self.witness = Witness(metadata, processes, scope)
         self.leadership = Leadership(metadata, self.address.broker_id, self.address.web_service_url)
         self.ownership = Ownership(metadata, namespaces, self.address, clock)
         self.reader = ClusterReader(metadata, self.brokers, self.owners, namespaces, config.cluster)
@@ -72,6 +77,7 @@ class ClusterView:
         )
 
     def close(self) -> None:
+        self.witness.close()
         self.reader.close()
         self.brokers.close()
         self.owners.close()
@@ -104,6 +110,10 @@ class Membership:
     async def join(self) -> None:
         """From now on bundles come here."""
         await self._view.registration.register()
+
+    async def look_around(self) -> None:
+        """Once, after joining: whose process is to be watched."""
+        await self._view.witness.look_around()
 
     async def leave(self) -> None:
         """No new bundles, then no bundles. What cannot be handed over goes when the session ends."""

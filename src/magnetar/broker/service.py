@@ -11,6 +11,7 @@ from types import TracebackType
 from magnetar.base.clock import Clock
 from magnetar.base.errors import MagnetarError
 from magnetar.base.network import AsyncioNetwork, Listener, Network
+from magnetar.base.process_watch import LinuxProcessWatch, ProcessWatch
 from magnetar.base.tasks import TaskScope
 from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.broker.auth.authorize import Security
@@ -65,9 +66,10 @@ class Broker:
         clock: Clock,
         rng: random.Random,
         network: Network | None = None,
+        processes: ProcessWatch | None = None,
     ) -> None:
-        """`network`: the way to other brokers and clusters, the operating system's by default. `config` names the ports that are
-        really bound."""
+        """`network`: the way to other brokers and clusters, `processes`: how the end of others is seen; both the operating system's by
+        default. `config` names the ports that are really bound."""
         self.config = config
         self.metadata = metadata
         self.clock = clock
@@ -82,7 +84,9 @@ class Broker:
         self.dynamic = DynamicConfiguration(metadata, config)
         self.namespaces = NamespaceRegistry(metadata, config)
         self.security = Security(config, self.namespaces, clock.now_ms, clock.monotonic_s)
-        self.cluster = ClusterView(metadata, self.namespaces, config, clock, rng, self._network)
+        self.cluster = ClusterView(
+            metadata, self.namespaces, config, clock, rng, self._network, processes or LinuxProcessWatch(), self._scope
+        )
         self.ownership = self.cluster.ownership
         self.peers = Peers(
             self._network,
@@ -168,6 +172,7 @@ class Broker:
             self.metadata, self.cluster, self.moves, self.connections, drain_timeout_s, self._scope
         )
         await self.membership.join()
+        await self.membership.look_around()
         self.load_manager = self._load_manager()
         await self.load_manager.start()
 

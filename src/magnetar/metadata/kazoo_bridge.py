@@ -98,6 +98,12 @@ class KazooBridge:
         session_id: int | None = self._client._session_id
         return session_id or 0
 
+    @property
+    def session_password(self) -> bytes:
+        """With the number, all that it takes to go on with the session somewhere else."""
+        password: bytes = self._client._session_passwd
+        return password
+
     def start(self) -> None:
         """Begin to connect; `on_state` tells when. Blocks for a moment (threads start)."""
         self._client.start_async()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 from magnetar.base.errors import BadVersionError, InvalidArgumentError
 from magnetar.metadata.errors import NodeExistsError
@@ -144,6 +144,23 @@ class MetadataStore(Protocol):
 
     async def close(self) -> None:
         """End the session. Repeating it does nothing; any other call raises MetadataClosedError afterwards."""
+        ...
+
+
+@runtime_checkable
+class SessionEnder(Protocol):
+    """A store whose sessions outlive their processes, and can be ended for those that were killed."""
+
+    @property
+    def session_key(self) -> str:
+        """What somebody else has to know to end this session; changes with it."""
+        ...
+
+    async def end_session(self, key: str) -> bool:
+        """End another process's session. Only with proof that the process is gone: it may serve until it has heard of this.
+
+        False when the store could not be asked. Raises ValueError for what is no key.
+        """
         ...
 
 

@@ -17,6 +17,7 @@ from kazoo.security import OPEN_ACL_UNSAFE
 
 from magnetar.base.clock import Clock
 from magnetar.base.errors import BadVersionError, InvalidArgumentError, MetadataError, NodeNotFoundError
+from magnetar.base.network import AsyncioNetwork
 from magnetar.metadata.errors import (
     EphemeralParentError,
     MetadataClosedError,
@@ -24,6 +25,7 @@ from magnetar.metadata.errors import (
     NodeHasChildrenError,
     SessionExpiredError,
 )
+from magnetar.metadata.foreign_session import end_session, session_key
 from magnetar.metadata.kazoo_bridge import AddWatch, KazooBridge, RemoveWatches
 from magnetar.metadata.listeners import Listeners
 from magnetar.metadata.store import (
@@ -51,8 +53,7 @@ GIVE_UP_SHARE: Final = 5 / 6
 """Of the session's time without a word from the server: the session is taken for lost before the server can give it away."""
 
 FIRST_ANSWER_S: Final = 10.0
-"""So long a new store waits for its first connection, also with a shorter session: a store that starts, or a machine where everything
-starts at once, is slower than a store that runs."""
+"""So long a new store waits for its first connection, also with a shorter session: what starts is slower than what runs."""
 
 RESYNC_INTERVAL_S: Final = 5.0
 """Servers before ZooKeeper 3.6 cannot watch a tree: listeners hear RESYNC this often instead."""
@@ -113,6 +114,13 @@ class ZooKeeperMetadataStore:
     def session_timeout_s(self) -> float:
         """What the server granted."""
         return self._kazoo.session_timeout_s
+
+    @property
+    def session_key(self) -> str:
+        return session_key(self._session_id, self._kazoo.session_password)
+
+    async def end_session(self, key: str) -> bool:
+        return await end_session(AsyncioNetwork(), self._hosts, key, self.session_timeout_s)
 
     async def get(self, path: str) -> Node | None:
         check_path(path)

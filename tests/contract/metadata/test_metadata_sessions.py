@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from magnetar.base.errors import BadVersionError
-from magnetar.metadata.store import MUST_NOT_EXIST, RESYNC, Node, SessionEvent
+from magnetar.metadata.store import MUST_NOT_EXIST, RESYNC, Node, SessionEnder, SessionEvent
 from tests.contract.metadata.worlds import World
 
 
@@ -101,6 +101,29 @@ async def test_an_expired_session_is_told_and_begins_again(shared: World) -> Non
     assert node.owner == shared.store.session_id
     await other.put("/theirs", b"")
     await until(lambda: heard[-1] == "/theirs")
+
+
+async def test_a_dead_processs_session_is_ended_by_another_one(shared: World) -> None:
+    """At once and as a whole; doing it again, and to a session that nobody has, does nothing."""
+    if not isinstance(shared.store, SessionEnder):
+        pytest.skip("its sessions end with their processes")
+    other = await shared.other()
+    assert isinstance(other, SessionEnder)
+    key = shared.store.session_key
+    assert key != other.session_key
+    await shared.store.put("/a/mine", b"", ephemeral=True)
+    await shared.store.put("/b/mine", b"", ephemeral=True)
+    await other.put("/a/others", b"", ephemeral=True)
+    lost = asyncio.Event()
+    shared.store.on_session(lambda event: lost.set() if event is SessionEvent.SESSION_LOST else None)
+    assert await other.end_session(key)
+    assert await other.children("/a") == ["others"]
+    assert await other.children("/b") == []
+    await asyncio.wait_for(lost.wait(), 10)
+    assert await other.end_session(key)
+    assert await other.children("/a") == ["others"]
+    with pytest.raises(ValueError, match="invalid literal"):
+        await other.end_session("no key")
 
 
 async def test_sequential_nodes_of_all_sessions_share_one_counter(shared: World) -> None:

@@ -11,7 +11,9 @@ import logging
 from typing import Any
 
 from magnetar.base.errors import BadVersionError, NodeNotFoundError
+from magnetar.base.process_watch import ProcessWatch
 from magnetar.broker.namespaces.records import BrokerAddress, broker_fields, parse_broker
+from magnetar.broker.namespaces.witness import process_fields
 from magnetar.metadata import paths
 from magnetar.metadata.store import RESYNC, MetadataStore
 
@@ -71,9 +73,10 @@ class BrokerDirectory:
 class Registration:
     """This broker's own node: there while it takes bundles."""
 
-    def __init__(self, metadata: MetadataStore, address: BrokerAddress) -> None:
+    def __init__(self, metadata: MetadataStore, address: BrokerAddress, processes: ProcessWatch) -> None:
         self._metadata = metadata
         self._address = address
+        self._processes = processes
         self._report: dict[str, Any] = {"loadReportType": "LocalBrokerData"}
         self.registered = False
 
@@ -104,5 +107,6 @@ class Registration:
             await self._write()
 
     async def _write(self) -> None:
-        value = json.dumps({**broker_fields(self._address), **self._report}).encode()
+        process = process_fields(self._metadata, self._processes)
+        value = json.dumps({**broker_fields(self._address), **process, **self._report}).encode()
         await self._metadata.put(paths.broker_path(self._address.broker_id), value, ephemeral=True)
