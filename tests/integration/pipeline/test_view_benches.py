@@ -1,0 +1,64 @@
+"""The benches of views run from end to end, over hardly any rows; their figures are for a quiet machine."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from pyspark.sql import SparkSession
+
+BENCH = Path(__file__).resolve().parents[3] / "bench"
+
+
+def loaded(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"bench_{name}", BENCH / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def settings_restored(spark: SparkSession) -> Iterator[None]:
+    """The bench sets its own in the one session of all tests."""
+    before = {name: str(value) for name, value in dict(spark.conf.getAll).items()}
+    yield
+    for name, value in dict(spark.conf.getAll).items():
+        if spark.conf.isModifiable(name) and before.get(name) != value:
+            if name in before:
+                spark.conf.set(name, before[name])
+            else:
+                spark.conf.unset(name)
+
+
+@pytest.mark.usefixtures("settings_restored")
+def test_views_are_measured_against_sparks_own_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = ["--rows", "1200", "--keys", "50", "--epochs", "3", "--units", "2"]
+    monkeypatch.setattr(
+        sys, "argv", ["views.py", *sizes, "--only", "magnetar,hdfs", "--directory", str(tmp_path), "--json"]
+    )
+    assert loaded("views").main() == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["rows_per_s"].keys() == {"magnetar", "hdfs"}
+    assert found["times"]["hdfs"] > 0
+    assert found["phases_s"]["total"] >= found["phases_s"]["work"] > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_scans_are_balanced_where_keys_only_grow(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["view_scan.py", "--rows", "20000", "--epochs", "4", "--tasks", "4", "--json"])
+    assert loaded("view_scan").main() == 0
+    found = {line["name"]: line for line in json.loads(capsys.readouterr().out)}
+    assert sum(found["groups of vnodes, all rows"]["rows_per_task"]) == 20_000
+    assert found["groups of vnodes, newest tenth"]["tasks_without_rows"] == 0
+    assert found["ranges of keys, newest tenth"]["tasks_without_rows"] == 3
