@@ -14,6 +14,8 @@ from magnetar.pipeline.sql.parser import parse_one
 from magnetar.pipeline.sql.statements import CreateSink
 from magnetar.pipeline.state.files import StateFiles
 from magnetar.pipeline.state.manifest import Manifest, ManifestStore
+from magnetar.pipeline.state.table import as_frame
+from magnetar.pipeline.views.changelog_files import write_changes
 from magnetar.pipeline.views.sink_options import Sink, sink_of
 from magnetar.pipeline.views.sinks import SinkDelivery, new_position, undelivered
 
@@ -51,12 +53,8 @@ class SinkSite:
                 {"_change": pa.array(kinds, pa.int8()), "k": pa.array(keys, pa.int64()), "v": list(values), "at": at},
                 pa.schema([("_change", pa.int8()), *SCHEMA]),
             )
-            out = pa.BufferOutputStream()
-            with pa.ipc.new_file(out, table.schema) as writer:
-                writer.write_table(table)
-            path = f"changelogs/{manifest.epoch + 1}/{unit}.arrow"
-            self.files.create(path, out.getvalue().to_pybytes())
-            files.append({"path": path, "unit": unit, "rows": len(changes)})
+            file = write_changes(self.files, manifest.epoch + 1, str(unit), as_frame(table), SCHEMA, durable=True)
+            files.append(file.describe())
         known = [*manifest.changelogs.get("v", []), {"epoch": manifest.epoch + 1, "files": files}]
         self.store.commit(manifest.next(epoch=manifest.epoch + 1, changelogs={"v": known}))
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import date, datetime
 from math import isfinite
 from typing import Any, Final
 
 import click
+import pyarrow as pa
 
 from magnetar.base.clock import SystemClock
 from magnetar.cli.errors import CommandError
@@ -31,10 +32,10 @@ from magnetar.pipeline.sql.statements import (
 )
 from magnetar.pipeline.state import gc
 from magnetar.pipeline.state.files import StateFiles
-from magnetar.pipeline.state.manifest import Manifest
+from magnetar.pipeline.state.manifest import Manifest, TableState
 from magnetar.pipeline.state.reader import read_arrow
 from magnetar.pipeline.views.listing import Overview
-from magnetar.pipeline.views.stored_views import find_table, open_manifest, table_ids
+from magnetar.pipeline.views.stored_views import find_table, open_manifest, shown_columns, table_ids
 
 ROWS: Final = 1000
 """Printed without --limit."""
@@ -102,7 +103,8 @@ def _from_catalog(found: Overview, statement: Statement, *, as_json: bool) -> li
 
 def _columns(manifest: Manifest, name: str) -> list[dict[str, object]]:
     table = find_table(manifest, name).table
-    return [{"column": field.name, "type": str(field.type), "key": field.name in table.key} for field in table.schema]
+    shown = [table.schema.field(column) for column in shown_columns(manifest, name)]
+    return [{"column": field.name, "type": str(field.type), "key": field.name in table.key} for field in shown]
 
 
 def _selected(
@@ -146,14 +148,19 @@ def _register(spark: Any, files: StateFiles, manifest: Manifest, sql: str) -> No
         if re.search(rf"\b{re.escape(name)}\b", sql, re.IGNORECASE) is None:
             continue
         state = find_table(manifest, name)
-        schema = spark_schema(state.table)
+        columns = shown_columns(manifest, name)
+        schema = spark_schema(state.table, columns)
         if sum(run.rows for run in state.runs) <= DIRECT_ROWS_MAX:
-            frame = spark.createDataFrame(read_arrow(files, state, range(state.table.vnode_count)), schema)
+            frame = spark.createDataFrame(_rows(files, state, columns), schema)
         else:
             options = {"pipeline": files.root_url, "view": name, "epoch": str(manifest.epoch), "pushdown": "true"}
             # With a schema Spark need not start a process to ask for it.
             frame = spark.read.format("magnetar.view").schema(schema).options(**options, pin="false").load()
         frame.createOrReplaceTempView("`" + name.replace("`", "``") + "`")
+
+
+def _rows(files: StateFiles, state: TableState, columns: Sequence[str]) -> pa.Table:
+    return read_arrow(files, state, range(state.table.vnode_count)).select(list(columns))
 
 
 def _plain(error: Exception, manifest: Manifest) -> Exception:

@@ -17,6 +17,9 @@ from magnetar.base.java import find_java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+TASK_ATTEMPTS: Final = 3
+"""Of a task on this machine, where Spark itself would try once: a Python worker that dies is then not the end of an epoch."""
+
 EXTRA_HINT: Final = "Spark is not installed: pip install 'magnetar[spark]'"
 VECTOR_MODULE: Final = "jdk.incubator.vector"
 
@@ -51,7 +54,8 @@ def build_session(
     log_level: str = "ERROR",
     log_path: Path | None = None,
 ) -> SparkSession:
-    """A session, or the running one of this process. `settings` are Spark's keys and win over those above.
+    """A session, or the running one of this process. `settings` are Spark's keys and win over those above. `local[N]` means
+    `local[N, TASK_ATTEMPTS]`.
 
     `log_path`: where Spark's processes on this machine write what they would say on stdout and stderr.
 
@@ -65,7 +69,7 @@ def build_session(
         prepare_java(os.environ)
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    chosen = {"spark.master": master, "spark.app.name": app_name, **SETTINGS}
+    chosen = {"spark.master": with_attempts(master), "spark.app.name": app_name, **SETTINGS}
     if master.startswith("local"):
         chosen[LOCAL_CHECKPOINTS[0]] = LOCAL_CHECKPOINTS[1]
         chosen["spark.driver.host"] = "127.0.0.1"
@@ -125,6 +129,15 @@ def launcher_home(java: Path) -> Path:
     script.write_text(_LAUNCHER.format(module=VECTOR_MODULE, java=str(java).replace("'", "'\\''")), encoding="utf-8")
     script.chmod(0o755)
     return home
+
+
+def with_attempts(master: str) -> str:
+    """`local` and `local[N]` with retries of tasks; what says them itself, and other masters, as they are."""
+    if master == "local":
+        master = "local[1]"
+    if not master.startswith("local[") or "," in master:
+        return master
+    return f"{master.rstrip(']')}, {TASK_ATTEMPTS}]"
 
 
 def _threads(master: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -12,11 +13,23 @@ from typing import Any
 import pulsar
 import pytest
 
+from magnetar.pipeline.views.delivery import Delivery
 from magnetar.pipeline.views.pipeline import Pipeline
 from magnetar.testing.server import ServerProcess
 from tests.support.fault_site import replayed
 from tests.support.pipeline_process import POINTS
-from tests.support.pipelines import GROUPS, OVER_GROUPS, grouped, numbered, over_grouped, send, source, view_rows
+from tests.support.pipelines import (
+    GROUPS,
+    OVER_GROUPS,
+    grouped,
+    latest,
+    numbered,
+    over_grouped,
+    send,
+    source,
+    view_rows,
+)
+from tests.support.topics import drain
 
 KILL_TIMEOUT_S = 600
 
@@ -61,6 +74,56 @@ def send_more(client: pulsar.Client, topic: str, sent: list[dict[str, Any]]) -> 
     rows = numbered(len(sent), len(sent) + 40)
     sent.extend(rows)
     send(client, topic, rows)
+
+
+def test_a_sink_that_comes_later_begins_with_the_rows_there_are(
+    spark: Any,
+    server: ServerProcess,
+    client: pulsar.Client,
+    topic: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Exactly once, though the driver dies before its first delivery, and again behind it."""
+    directory, sent = tmp_path / "p", list[dict[str, Any]]()
+    targets = {name: f"{topic}-{name}" for name in ("all", "later")}
+    for target in targets.values():
+        client.subscribe(target, "kept").close()
+
+    def run(*sinks: str) -> None:
+        pipeline = Pipeline("p", str(directory), spark, units=2)
+        pipeline.sql(source(server.service_url, topic) + GROUPS + "".join(sinks))
+        pipeline.run(once=True)
+
+    def sink(name: str, more: str = "") -> str:
+        where = f"connector = 'pulsar', service.url = '{server.service_url}', topic = '{targets[name]}'{more}"
+        return f"CREATE SINK {name}_s FROM v WITH ({where}) FORMAT DEBEZIUM ENCODE JSON;"
+
+    def dying(*, delivers: bool) -> Callable[..., None]:
+        def deliver(self: Delivery, manifest: Any) -> None:
+            if delivers:
+                real(self, manifest)
+            raise OSError("the driver dies")
+
+        return deliver
+
+    send_more(client, topic, sent)
+    run()
+    before, real = grouped(sent), Delivery.deliver
+    both = (sink("all"), sink("later", ", snapshot = 'false'"))
+    for delivers in (False, True):
+        with monkeypatch.context() as patch:
+            patch.setattr(Delivery, "deliver", dying(delivers=delivers))
+            with pytest.raises(OSError, match="the driver dies"):
+                run(*both)
+    assert replayed(client, targets["all"]) == before
+    send_more(client, topic, sent)
+    run(*both)
+    assert replayed(client, targets["all"]) == grouped(sent) == view_rows(directory)
+    later = [json.loads(message.data()) for message in drain(client, targets["later"])]
+    changed = {row["k"] for row in sent[40:]}
+    assert [each["op"] for each in later] == ["u"] * len(changed)
+    assert latest(directory).changelogs == {}
 
 
 @pytest.mark.timeout(1800)

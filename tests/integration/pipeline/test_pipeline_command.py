@@ -25,6 +25,7 @@ SQL = """
 CREATE SOURCE flights (carrier VARCHAR, delay BIGINT)
 WITH (connector = 'pulsar', topic = '{topic}', startingOffsets = 'earliest') FORMAT PLAIN ENCODE JSON;
 CREATE MATERIALIZED VIEW delays AS SELECT carrier, count(*) AS n, sum(delay) AS total FROM flights GROUP BY carrier;
+CREATE MATERIALIZED VIEW worst AS SELECT carrier, delay FROM flights WHERE delay >= 298;
 """
 SCRIPT = """
 from magnetar.pipeline import Pipeline
@@ -141,6 +142,10 @@ def test_run_look_rescale_kill_go_on_stop(commands: Commands, client: pulsar.Cli
     assert commands.status()["units"] == 3
     query = ["query", "SELECT * FROM delays ORDER BY carrier", "--json"]
     assert json.loads(commands(*query)) == expected(300)
+    worst = [{"carrier": "C3", "delay": 298}, {"carrier": "C4", "delay": 299}]
+    assert json.loads(commands("query", "SELECT * FROM worst ORDER BY delay", "--json")) == worst, (
+        "without the row's id"
+    )
 
     driver.send_signal(signal.SIGINT)
     assert driver.wait(60) == 0
@@ -175,7 +180,7 @@ def test_what_cannot_run_says_why(commands: Commands) -> None:
     bad = commands.home / "bad.sql"
     bad.write_text(commands.file.read_text() + "\nCREATE MATERIALIZED VIEW w AS SELECT * FROM delays LIMIT 3;")
     refused = commands("run", str(bad), "--service-url", "pulsar://localhost:1", code=1)
-    assert "line 6" in refused
+    assert "line 7" in refused
     script = commands.home / "broken.py"
     script.write_text("x = 1\nraise ValueError('of mine')\n")
     assert "broken.py:2: ValueError: of mine" in commands("run", str(script), code=1)

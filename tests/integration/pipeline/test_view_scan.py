@@ -72,6 +72,21 @@ def test_equality_on_the_key_reads_one_vnode(spark: Any, site: Site) -> None:
     assert rows_of(view(spark, site, key='{"k": "k7", "n": 7}')) == {("k7", 7): 7 / 4}
 
 
+def test_a_key_that_the_view_does_not_show_is_read_when_asked_for_by_name(spark: Any, site: Site) -> None:
+    views = dict(site.manifest.views)
+    site.commit(views={**views, "columns": {"delays": ["v", "n"]}})
+    try:
+        assert view(spark, site).schema.simpleString() == "struct<v:double,n:bigint>"
+        assert sorted(view(spark, site).where("n < 3").collect(), key=str) == sorted(
+            [(value, n) for (_, n), value in ROWS.items() if n is not None and n < 3], key=str
+        )
+        whole = {"pipeline": site.files.root_url, "view": "delays"}
+        asked = spark.read.format("magnetar.view").schema("k string, v double").options(**whole).load()
+        assert asked.where("k = 'k7'").collect() == [("k7", 7 / 4)]
+    finally:
+        site.commit(views=views)
+
+
 def test_in_sql_at_an_older_epoch(spark: Any, site: Site) -> None:
     before = site.manifest.epoch
     site.epoch({("k1", 1): None})

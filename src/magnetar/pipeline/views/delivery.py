@@ -7,6 +7,7 @@ from typing import Any
 from magnetar.pipeline.state.files import StateFiles
 from magnetar.pipeline.state.manifest import Manifest
 from magnetar.pipeline.views.program import Program
+from magnetar.pipeline.views.sink_snapshot import changelog_name, write_snapshot
 from magnetar.pipeline.views.sinks import SinkDelivery, new_position
 
 
@@ -15,14 +16,25 @@ class Delivery:
 
     def __init__(self, pipeline: str, files: StateFiles, program: Program) -> None:
         self._program = program
+        self._files = files
         self._delivery = SinkDelivery(pipeline, files)
         self.positions: dict[str, Any] = {}
+        self.snapshots: dict[str, Any] = {}
+        """What new sinks begin with, by the names that a manifest's `changelogs` are to have it under; after `begin`."""
 
     def begin(self, claimed: Manifest) -> dict[str, Any]:
-        """The positions for the driver's first manifest: new sinks are sent what changes from now on, dropped ones are forgotten."""
-        self.positions = {
-            sink.name: claimed.sinks.get(sink.name) or new_position(claimed.epoch) for sink in self._program.sinks
-        }
+        """The positions for the driver's first manifest: new sinks are sent the rows there are and what changes from now on, dropped
+        ones are forgotten."""
+        tables = {plan.name: plan.table.table_id for plan in self._program.plans}
+        for sink in self._program.sinks:
+            position = claimed.sinks.get(sink.name)
+            if position is None:
+                state = claimed.tables.get(tables[sink.view])
+                if sink.snapshot and state is not None and state.runs:
+                    name = changelog_name(sink.name)
+                    self.snapshots[name] = write_snapshot(self._files, state, claimed.epoch)
+                position = new_position(claimed.epoch, snapshot=changelog_name(sink.name) in self.snapshots)
+            self.positions[sink.name] = position
         return self.positions
 
     def deliver(self, manifest: Manifest) -> None:

@@ -21,12 +21,12 @@ from magnetar.base.clock import Clock
 from magnetar.hashing.mapping import VnodeMapping
 from magnetar.pipeline.state import gc
 from magnetar.pipeline.state.files import StateFiles
-from magnetar.pipeline.state.manifest import Manifest, ManifestStore
+from magnetar.pipeline.state.manifest import Manifest, ManifestStore, TableState
 from magnetar.pipeline.views.backfill import STARTS, backfill_batch, starts, to_backfill
 from magnetar.pipeline.views.checkpoint import GENERATION, Checkpoint
 from magnetar.pipeline.views.delivery import Delivery
 from magnetar.pipeline.views.epoch import BACKFILL, Batch, EpochRunner
-from magnetar.pipeline.views.failures import told
+from magnetar.pipeline.views.failures import is_slow_start, told
 from magnetar.pipeline.views.program import Program
 from magnetar.pipeline.views.progress import EpochReport
 from magnetar.pipeline.views.sinks import undelivered
@@ -45,6 +45,9 @@ POLL_S: Final = 1
 
 EPOCHS_PER_COLLECTION: Final = 10
 """Unneeded files are collected each so many epochs: up to twice as many manifests as are kept may be there."""
+
+QUERY_ATTEMPTS: Final = 6
+"""Of starting the streaming query, when a process of it was not there in Spark's 10 s, for which there is no setting."""
 
 OnEpoch = Callable[[EpochReport], None]
 
@@ -117,8 +120,8 @@ class Driver:
                 sources=positions,
                 views=document,
                 sinks=sinks,
-                tables={table_id: state for table_id, state in claimed.tables.items() if table_id in known},
-                changelogs=undelivered(claimed.changelogs, self._program.sinks, sinks),
+                tables={number: claimed.tables.get(number, TableState(table)) for number, table in known.items()},
+                changelogs=undelivered({**claimed.changelogs, **self._delivery.snapshots}, self._program.sinks, sinks),
                 watermarks_us={n: at for n, at in claimed.watermarks_us.items() if n in self._program.watermarks},
             )
         )
@@ -135,21 +138,13 @@ class Driver:
         """
         self._spark.conf.set("spark.sql.adaptive.enabled", "false")  # a task's index is its unit
         self._backfill()
-        query = self._query(once)
-        try:
-            while not query.awaitTermination(POLL_S):
-                if self._stop.is_set():
-                    break
-                if self._lock.acquire(blocking=False):
-                    try:
-                        self._idle()
-                    finally:
-                        self._lock.release()
-        except Exception as error:
-            raise self._failed(error) from error
-        finally:
-            with self._lock:  # no epoch is half way
-                query.stop()
+        for attempt in range(1, QUERY_ATTEMPTS + 1):
+            try:
+                self._follow(once)
+                break
+            except Exception as error:
+                if attempt == QUERY_ATTEMPTS or self._failure is not None or not is_slow_start(error):
+                    raise self._failed(error) from error
         if self._failure is not None:
             raise self._failed(self._failure)
         with self._lock:
@@ -174,6 +169,22 @@ class Driver:
     def close(self) -> None:
         self._delivery.close()
         self._sources.close()
+
+    def _follow(self, once: bool) -> None:
+        """The streaming query, until it ends or somebody asks to stop. What an epoch failed with is in `_failure`, too."""
+        query = self._query(once)
+        try:
+            while not query.awaitTermination(POLL_S):
+                if self._stop.is_set():
+                    break
+                if self._lock.acquire(blocking=False):
+                    try:
+                        self._idle()
+                    finally:
+                        self._lock.release()
+        finally:
+            with self._lock:  # no epoch is half way
+                query.stop()
 
     def _query(self, once: bool) -> StreamingQuery:
         assert self._checkpoint is not None

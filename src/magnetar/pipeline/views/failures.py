@@ -21,3 +21,8 @@ def told(error: BaseException) -> BaseException:
         if isinstance(kind, type) and issubclass(kind, MagnetarError):
             return kind(text.strip())
     return error
+
+
+def is_slow_start(error: BaseException) -> bool:
+    """Whether a Python process that Spark started was not there in time, which says nothing of what it was to do."""
+    return "connect back" in str(error)

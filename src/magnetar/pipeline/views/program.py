@@ -17,6 +17,7 @@ from magnetar.pipeline.views.lowering import Lowerer
 from magnetar.pipeline.views.lowering_context import Types
 from magnetar.pipeline.views.sink_options import Sink, sink_of
 from magnetar.pipeline.views.stages import Feed, Stage, ViewPlan
+from magnetar.pipeline.views.stored_views import COLUMNS
 from magnetar.pipeline.views.table_ids import TableIds
 
 
@@ -105,7 +106,8 @@ def assemble(catalog: Catalog, views: Mapping[str, Any], types: Types) -> tuple[
             sinks.append(_sink(statement, plans))
     program = Program(sources, tuple(plans.values()), tuple(sinks))
     used = {name: source for name, source in sources.items() if name in program.source_readers}
-    plain = {**views, "catalog": catalog.to_plain(), **ids.to_plain()}
+    shown = {plan.name: list(plan.columns) for plan in program.plans}
+    plain = {**views, "catalog": catalog.to_plain(), COLUMNS: shown, **ids.to_plain()}
     return Program(used, program.plans, program.sinks), plain
 
 

@@ -37,7 +37,7 @@ from magnetar.pipeline.state.table import VNODE, StateTable
 from magnetar.pipeline.views.batch_scan import cut, pieces, rows_of_vnodes
 from magnetar.pipeline.views.scan_keys import both, key_rows, pushed_values, vnode_bits, wanted_values
 from magnetar.pipeline.views.scan_options import ViewOptions, view_options
-from magnetar.pipeline.views.stored_views import find_table, open_manifest
+from magnetar.pipeline.views.stored_views import find_table, open_manifest, shown_columns
 
 BATCH_ROWS: Final = 10_000
 
@@ -52,7 +52,7 @@ class ViewDataSource(DataSource):
     def schema(self) -> StructType:
         options = view_options(self.options)
         manifest = open_manifest(_files(options), SystemClock(), options.epoch)
-        return spark_schema(find_table(manifest, options.view).table)
+        return spark_schema(find_table(manifest, options.view).table, shown_columns(manifest, options.view))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = view_options(self.options)
@@ -143,9 +143,10 @@ class PrunedViewReader(ViewReader):
         return filters  # Spark checks them again: what equality means is its business
 
 
-def spark_schema(table: StateTable) -> StructType:
-    """The view's columns as Spark has them."""
-    schema: StructType = from_arrow_schema(table.schema)
+def spark_schema(table: StateTable, columns: Sequence[str] | None = None) -> StructType:
+    """The view's columns as Spark has them: these, or all, with those of the key that are not shown."""
+    fields = list(table.schema) if columns is None else [table.schema.field(name) for name in columns]
+    schema: StructType = from_arrow_schema(pa.schema(fields))
     return schema
 
 

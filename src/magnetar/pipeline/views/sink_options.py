@@ -17,7 +17,9 @@ PRIMARY_KEY: Final = "primary_key"
 EVENT_TIME: Final = "event.time.column"
 PROPERTIES: Final = "properties.columns"
 REGISTER: Final = "schema.register"
-OWN: Final = ("connector", PRIMARY_KEY, EVENT_TIME, PROPERTIES, REGISTER)
+SNAPSHOT: Final = "snapshot"
+"""Whether a sink over a view that was there before it begins with the view's rows, as inserts (the default), or with what changes."""
+OWN: Final = ("connector", PRIMARY_KEY, EVENT_TIME, PROPERTIES, REGISTER, SNAPSHOT)
 """Options that are not the connector's."""
 
 
@@ -35,6 +37,7 @@ class Sink:
     event_time: str | None = None
     properties: tuple[str, ...] = ()
     register: bool = False
+    snapshot: bool = True
 
 
 def sink_of(statement: CreateSink, schema: pa.Schema, key: tuple[str, ...], append_only: bool) -> Sink:
@@ -52,6 +55,8 @@ def sink_of(statement: CreateSink, schema: pa.Schema, key: tuple[str, ...], appe
         raise SinkError(f"sink {statement.name}: ENCODE BYTES is for sources; write ENCODE JSON or AVRO")
     if given:
         options |= {name.lower(): value for name, value in given.options.items()}
+    if options.get(SNAPSHOT, "true").lower() not in ("true", "false"):
+        raise SinkError(f"sink {statement.name}: {SNAPSHOT} is {options[SNAPSHOT]!r}; give 'true' or 'false'")
     write = write_options({name: value for name, value in options.items() if name not in OWN})
     if write.topic is None:
         raise SinkError(f"sink {statement.name}: WITH names no topic; add topic = '...'")
@@ -69,6 +74,7 @@ def sink_of(statement: CreateSink, schema: pa.Schema, key: tuple[str, ...], appe
         event_time=event_time[0] if event_time else None,
         properties=_columns(statement, options, PROPERTIES, schema),
         register=encode == "AVRO" or options.get(REGISTER, "false").lower() == "true",
+        snapshot=options.get(SNAPSHOT, "true").lower() == "true",
     )
 
 

@@ -8,36 +8,39 @@ A sink's `writer` makes its producer names its own: a pipeline or sink that is c
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final
 from uuid import uuid4
 
 import pulsar
-import pyarrow as pa
 
 from magnetar.pipeline.connect.broker import shared_client
 from magnetar.pipeline.connect.deduplication import ensure_deduplication
 from magnetar.pipeline.connect.errors import SinkError
 from magnetar.pipeline.connect.sender import Sender, sequence_id
 from magnetar.pipeline.state.files import StateFiles
-from magnetar.pipeline.views.sink_messages import MessageMaker
+from magnetar.pipeline.views.changelog_files import ChangelogFile, read_changes
+from magnetar.pipeline.views.sink_messages import MessageMaker, SinkMessage
 from magnetar.pipeline.views.sink_options import Sink
+from magnetar.pipeline.views.sink_snapshot import SNAPSHOT, changelog_name
 
 LOG: Final = logging.getLogger(__name__)
 
 Positions = Mapping[str, Any]
-"""By sink: `epoch` is the last one delivered, `writer` what its producers are called by. As a manifest's `sinks` holds it."""
+"""By sink: `epoch` is the last one delivered, `writer` what its producers are called by, `snapshot` whether its view's first rows are still
+to be delivered. As a manifest's `sinks` holds it."""
 Changelogs = Mapping[str, Any]
 """By view: `[{"epoch": e, "files": [{"path", "unit", "rows"}]}]`. As a manifest's `changelogs` holds it."""
 
 
-def new_position(epoch: int) -> dict[str, Any]:
-    """Of a sink that is sent what changes after `epoch`. It has to be committed in a manifest before anything is delivered."""
-    return {"epoch": epoch, "writer": uuid4().hex[:12]}
+def new_position(epoch: int, *, snapshot: bool = False) -> dict[str, Any]:
+    """Of a sink that is sent what changes after `epoch`, and with `snapshot` what there was by then. It has to be committed in a manifest,
+    with the snapshot's files, before anything is delivered."""
+    return {"epoch": epoch, "writer": uuid4().hex[:12], **({SNAPSHOT: True} if snapshot else {})}
 
 
-def undelivered(changelogs: Changelogs, sinks: Iterable[Sink], positions: Positions) -> dict[str, list[Any]]:
+def undelivered(changelogs: Changelogs, sinks: Sequence[Sink], positions: Positions) -> dict[str, list[Any]]:
     """The changelogs that some sink still needs: those to keep in the next manifest."""
     least: dict[str, int] = {}
     for sink in sinks:
@@ -46,6 +49,9 @@ def undelivered(changelogs: Changelogs, sinks: Iterable[Sink], positions: Positi
     kept = {
         view: [each for each in changelogs.get(view, []) if int(each["epoch"]) > epoch] for view, epoch in least.items()
     }
+    for sink in sinks:
+        if positions[sink.name].get(SNAPSHOT):
+            kept[changelog_name(sink.name)] = list(changelogs.get(changelog_name(sink.name), []))
     return {view: found for view, found in kept.items() if found}
 
 
@@ -80,6 +86,11 @@ class SinkDelivery:
                 raise SinkError(
                     f"sink {sink.name} has no committed position: give it new_position() when it is created"
                 )
+            if position.get(SNAPSHOT):
+                for snapshot in changelogs.get(changelog_name(sink.name), []):
+                    self._outlet(sink, position).deliver_snapshot(snapshot["files"])
+                position = {name: value for name, value in position.items() if name != SNAPSHOT}
+                found[sink.name] = position
             for epoch in sorted(changelogs.get(sink.view, []), key=lambda each: int(each["epoch"])):
                 if int(epoch["epoch"]) > int(found[sink.name]["epoch"]):
                     self._outlet(sink, position).deliver(int(epoch["epoch"]), epoch["files"])
@@ -124,26 +135,41 @@ class _Outlet:
         numbers: dict[int, int] = {}
         for file in files:
             unit = int(file["unit"])
-            numbers[unit] = self._send(epoch, unit, str(file["path"]), numbers.get(unit, 0))
+            numbers[unit] = self._send(epoch, unit, file, numbers.get(unit, 0))
         for unit in numbers:
             self._senders[unit].finish()
+
+    def deliver_snapshot(self, files: Sequence[Mapping[str, Any]]) -> None:
+        """Before all epochs, by a producer of its own that numbers from 1 on: of rows there may be more than an epoch has numbers."""
+        sender = Sender(self._sink.write, f"{self._name}-{SNAPSHOT}", self._maker.schema)
+        try:
+            number = 0
+            for file in files:
+                for message in self._messages(file):
+                    number += 1
+                    sender.send(number, message.value, message.key, None, message.event_time_ms, message.properties)
+            sender.finish()
+        finally:
+            sender.close()
 
     def close(self) -> None:
         for sender in self._senders.values():
             sender.close()
         self._senders.clear()
 
-    def _send(self, epoch: int, unit: int, path: str, row: int) -> int:
+    def _send(self, epoch: int, unit: int, file: Mapping[str, Any], row: int) -> int:
         """The number behind the last row of a file whose first one has the number `row`."""
         if unit not in self._senders:
             self._senders[unit] = Sender(self._sink.write, f"{self._name}-{unit}", self._maker.schema)
         sender = self._senders[unit]
-        table = pa.ipc.open_file(pa.BufferReader(self._files.read(path))).read_all()
-        for message in self._maker.messages(table):
+        for message in self._messages(file):
             number = sequence_id(epoch, row)
             sender.send(number, message.value, message.key, None, message.event_time_ms, message.properties)
             row += 1
         return row
+
+    def _messages(self, file: Mapping[str, Any]) -> Iterator[SinkMessage]:
+        return self._maker.messages(read_changes(self._files, ChangelogFile.from_description(dict(file))))
 
     def _prepare(self, topic: str) -> list[str]:
         """The topic's partitions, which are there afterwards: policies are those of topics that exist."""
