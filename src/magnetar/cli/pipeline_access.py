@@ -28,12 +28,12 @@ def meant(name: str | None) -> Overview:
     return overview(name, SystemClock())
 
 
-def ask_driver(place: Place, kind: Kind, timeout_s: float, units: int | None = None) -> dict[str, Any]:
+def ask_driver(place: Place, kind: Kind, timeout_s: float, units: int | None = None, least: int = 1) -> dict[str, Any]:
     """The driver's answer. CommandError when it refuses, ends without answering, or does not answer in time."""
     running = holder(place.local)
     if running is None:
         raise CommandError(f"pipeline {place.name} is not running")
-    number = control.ask(place.local, SystemClock(), kind, units)
+    number = control.ask(place.local, SystemClock(), kind, units, least)
     deadline_s = time.monotonic() + timeout_s
     while True:
         gone = holder(place.local) is None

@@ -3,39 +3,54 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final, TypeAlias
 
 import click
 
 from magnetar.cli.errors import CommandError
 from magnetar.cli.output import json_option, print_json
 from magnetar.cli.pipeline_access import meant
+from magnetar.cli.pipeline_text import catalog_of_text, read_text
 from magnetar.pipeline.sql.catalog import Catalog
-from magnetar.pipeline.sql.parser import parse, parse_one
+from magnetar.pipeline.sql.parser import parse_one
 from magnetar.pipeline.sql.plan import explain
 from magnetar.pipeline.sql.planner import plan_query
 from magnetar.pipeline.sql.statements import (
     CreateSink,
     CreateSource,
     CreateView,
-    Drop,
     Explain,
     Select,
-    SetParallelism,
 )
 from magnetar.pipeline.views.listing import Overview
+
+Plans: TypeAlias = list[tuple[str, str, list[str]]]
+"""Name, kind and lines of what a file creates."""
+
+NO_URL: Final = "pulsar://localhost:6650"
+"""Of a source that names no address: its columns are known, so nothing is asked there."""
 
 
 @click.command("explain")
 @click.argument("file_or_sql")
 @click.option("-p", "--pipeline", envvar="MAGNETAR_PIPELINE", show_envvar=True, help="Whose views a query reads.")
+@click.option("--logical", is_flag=True, help="Of a file the operators only, which needs no Spark.")
+@click.option("--service-url", envvar="MAGNETAR_URL", show_envvar=True, help="For sources and sinks that name none.")
 @json_option
-def explain_command(file_or_sql: str, pipeline: str | None, as_json: bool) -> None:
-    """Show the plan of every statement in a FILE.sql, or of a SELECT over a pipeline's views. Needs no Spark and no topics.
+def explain_command(
+    file_or_sql: str, pipeline: str | None, logical: bool, service_url: str | None, as_json: bool
+) -> None:
+    """Show the stages of every view in a FILE.sql, or the plan of a SELECT over a pipeline's views.
 
-    A query without an exact incremental plan is refused with what to write instead.
+    Stages are what runs: which rows are shuffled by which columns, what each operator keeps. Spark is started for them, since it knows the
+    types; a plan needs neither Spark nor topics. A query without an exact incremental plan is refused with what to write instead.
     """
-    if file_or_sql.endswith(".sql") or Path(file_or_sql).is_file():
-        found = file_plans(Path(file_or_sql))
+    if file_or_sql.endswith((".sql", ".py")) or Path(file_or_sql).is_file():
+        path = Path(file_or_sql)
+        found = file_plans(path)
+        if not logical:
+            found = file_stages(path, found, service_url)
     else:
         statement = parse_one(file_or_sql)
         if isinstance(statement, Explain):
@@ -53,7 +68,30 @@ def explain_command(file_or_sql: str, pipeline: str | None, as_json: bool) -> No
             click.echo(f"  {line}")
 
 
-def file_plans(path: Path) -> list[tuple[str, str, list[str]]]:
+def file_stages(path: Path, plans: Plans, service_url: str | None) -> Plans:
+    """The same with stages in place of plans. Starts Spark and, for sources that leave their columns to the topic, asks the broker."""
+    from magnetar.cli.pipeline_files import with_defaults
+    from magnetar.cli.pipeline_run import plain_spark_errors
+    from magnetar.pipeline.session import build_session
+    from magnetar.pipeline.views.pipeline import Pipeline
+
+    text = read_text(path)
+    text = with_defaults(text, {"service.url": service_url or NO_URL})
+    click.echo("starting Spark, which knows the types (--logical does without)", err=True)
+    with TemporaryDirectory(prefix="magnetar-explain-") as directory:
+        log_path = Path(directory) / "spark.log"
+        with plain_spark_errors(None):
+            spark = build_session("local[1]", app_name="magnetar explain", log_path=log_path)
+            try:
+                pipeline = Pipeline("explain", directory, spark)
+                pipeline.sql(text)
+                stages = pipeline.explain_views()
+            finally:
+                spark.stop()
+    return [(name, kind, stages.get(name, lines)) for name, kind, lines in plans]
+
+
+def file_plans(path: Path) -> Plans:
     """(name, kind, lines) of what a file creates. CommandError, SqlError, CatalogError."""
     if path.suffix == ".py":
         raise CommandError("explain reads SQL; in Python, ask the pipeline: print(pipeline.explain())")
@@ -62,29 +100,6 @@ def file_plans(path: Path) -> list[tuple[str, str, list[str]]]:
         (name, entry.kind, [] if entry.plan is None else explain(entry.plan).splitlines())
         for name, entry in catalog.entries.items()
     ]
-
-
-def catalog_of_text(text: str) -> Catalog:
-    """After all statements of a file. SqlError, CatalogError."""
-    catalog = Catalog()
-    for statement in parse(text):
-        if isinstance(statement, CreateSource | CreateView | CreateSink):
-            catalog = catalog.create(statement)
-        elif isinstance(statement, Drop):
-            catalog = catalog.drop(statement)
-        elif isinstance(statement, SetParallelism):
-            catalog = catalog.set_parallelism(statement)
-    return catalog
-
-
-def read_text(path: Path) -> str:
-    """CommandError when it cannot be read as text."""
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise CommandError(f"{path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise CommandError(f"{path} is no UTF-8 text: {error}") from error
 
 
 def catalog_of(found: Overview) -> Catalog:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from magnetar.base.errors import MagnetarError
 from magnetar.cli.errors import CommandError
-from magnetar.cli.pipeline_explain import catalog_of_text, read_text
+from magnetar.cli.pipeline_text import catalog_of_text, read_text
 from magnetar.pipeline.home import check_name
 from magnetar.pipeline.sql.options import Options
 from magnetar.pipeline.sql.parser import parse

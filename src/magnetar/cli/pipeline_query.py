@@ -18,7 +18,7 @@ from magnetar.cli.errors import CommandError
 from magnetar.cli.output import emit, json_option
 from magnetar.cli.pipeline_access import meant
 from magnetar.cli.pipeline_explain import catalog_of, explained
-from magnetar.cli.pipeline_rescale import quiet, rescaled
+from magnetar.cli.pipeline_rescale import adapted, quiet, rescaled
 from magnetar.pipeline.errors import CatalogError, PipelineError, SqlError
 from magnetar.pipeline.sql.parser import parse_one
 from magnetar.pipeline.sql.statements import (
@@ -86,7 +86,7 @@ def _from_catalog(found: Overview, statement: Statement, *, as_json: bool) -> li
     if isinstance(statement, SetParallelism):
         catalog.set_parallelism(statement)
         if statement.parallelism is None:
-            raise CommandError(f"ADAPTIVE is decided by load: magnetar pipeline rescale {found.place.name} --auto")
+            return [adapted(found, 1, None, ALTER_TIMEOUT_S)]
         outcome = rescaled(found, statement.parallelism, ALTER_TIMEOUT_S, quiet if as_json else click.echo)
         return [outcome] if as_json else []
     if isinstance(statement, Show):

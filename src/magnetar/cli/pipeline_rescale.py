@@ -28,9 +28,12 @@ Say: TypeAlias = Callable[[str], object]
 @click.command("rescale")
 @click.argument("name", required=False)
 @click.option("--units", type=click.IntRange(1), help="How many units are to serve the vnodes.")
-@click.option("--auto", is_flag=True, help="As many as the load of the last seconds asks for.")
-@click.option("--least", type=click.IntRange(1), default=1, show_default=True, help="With --auto: no fewer.")
-@click.option("--most", type=click.IntRange(1), help="With --auto: no more.  [default: this machine's processors]")
+@click.option("--auto", is_flag=True, help="As many as the load of the last seconds asks for, once.")
+@click.option("--adaptive", is_flag=True, help="Have a running one follow its load, until --units or its end.")
+@click.option("--least", type=click.IntRange(1), default=1, show_default=True, help="Of --auto, --adaptive.")
+@click.option(
+    "--most", type=click.IntRange(1), help="Of --auto (else this machine's processors), --adaptive (else Spark's)."
+)
 @click.option("--dry-run", is_flag=True, help="Only show which vnodes would move.")
 @click.option("--metadata", "metadata_url", help="Ask through this metadata store (run --metadata), from any machine.")
 @click.option("--timeout", "timeout_s", type=click.FloatRange(0), default=60.0, show_default=True, help="Seconds.")
@@ -39,6 +42,7 @@ def rescale_command(
     name: str | None,
     units: int | None,
     auto: bool,
+    adaptive: bool,
     least: int,
     most: int | None,
     dry_run: bool,
@@ -50,8 +54,8 @@ def rescale_command(
 
     The least number of vnodes moves, and not a byte of the state: units read other vnodes from the runs that are there.
     """
-    if (units is None) != auto:
-        raise click.UsageError("give either --units N or --auto")
+    if (units is not None) + auto + adaptive != 1:
+        raise click.UsageError("give one of --units N, --auto and --adaptive")
     if metadata_url is not None:
         if name is None or units is None or dry_run:
             raise click.UsageError("with --metadata give NAME and --units N")
@@ -59,6 +63,12 @@ def rescale_command(
         print_json(outcome) if as_json else click.echo(f"{name}: {outcome['vnodes_moved']} vnodes are to move")
         return
     found = meant(name)
+    if adaptive:
+        outcome = adapted(found, least, most, timeout_s)
+        print_json(outcome) if as_json else click.echo(
+            f"{found.place.name} follows its load between {outcome['least']} and {outcome['most']} units"
+        )
+        return
     reason = None
     if units is None:
         if holder(found.place.local) is None:
@@ -70,6 +80,16 @@ def rescale_command(
     outcome = rescaled(found, units, timeout_s, quiet if as_json else click.echo, dry_run=dry_run)
     if as_json:
         print_json(outcome | ({"reason": reason} if reason else {}))
+
+
+def adapted(found: Overview, least: int, most: int | None, timeout_s: float) -> dict[str, Any]:
+    """A running pipeline follows its load from now on. CommandError."""
+    if holder(found.place.local) is None:
+        raise CommandError(
+            f"pipeline {found.place.name} is not running; write ALTER MATERIALIZED VIEW v SET PARALLELISM = ADAPTIVE into its file"
+        )
+    answer = ask_driver(found.place, "adapt", timeout_s, most, least)
+    return {"name": found.place.name, "least": answer["least"], "most": answer["most"]}
 
 
 def quiet(line: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -107,15 +108,23 @@ def plain_spark_errors(log_path: Path | None) -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError) as error:
+        if (own := raised_by_us(error)) is not None:
+            raise CommandError(own) from error
         where = f"; more in {log_path}" if log_path is not None else ""
         hint = BUSY_HINT if "failed to connect back" in str(error) else "run it again to go on behind the last epoch"
         raise CommandError(f"Spark: {first_line(error)}{where}; {hint}") from error
 
 
 def first_line(error: BaseException) -> str:
-    """Without the page of Java that comes behind it."""
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else repr(error)
+    """Without the page of Java that comes behind it, nor the name of the call that failed."""
+    lines = [line for line in str(error).strip().splitlines() if not line.startswith("An error occurred while calling")]
+    return lines[0].removeprefix(": ") if lines else repr(error)
+
+
+def raised_by_us(error: BaseException) -> str | None:
+    """The text of an error that a step of a pipeline raised within Spark SQL (`raise_error`), which names the fix itself."""
+    found = re.search(r"\[USER_RAISED_EXCEPTION\] (.*?)(?: SQLSTATE: \w+)?$", str(error), re.MULTILINE)
+    return found[1] if found else None
 
 
 def _settings(assignments: tuple[str, ...], ui: bool) -> dict[str, str]:

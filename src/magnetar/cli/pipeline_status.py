@@ -71,6 +71,11 @@ def show(found: Overview, *, as_json: bool) -> None:
         "state size": size_text(status.state_bytes),
     }
     record |= {f"count of {event}": count for event, count in status.counters.items()}
+    if status.adaptive and status.state == RUNNING:
+        bounds = status.adaptive
+        record["adaptive"] = f"{bounds['least']} to {bounds['most']} units" + (
+            f"; last {bounds['reason']}" if bounds["reason"] else ""
+        )
     if status.rescaled:
         moved = status.rescaled
         record["rescaled"] = (

@@ -43,6 +43,13 @@ class ChangelogError(PipelineError, InvalidArgumentError):
     retriable = False
 
 
+class LateRowsError(PipelineError):
+    """Rows came for a closed window, and the view says `late_rows = 'fail'`."""
+
+    slug = "late-rows"
+    retriable = False
+
+
 class AggregateOverflowError(PipelineError):
     """A sum of whole numbers left 64 bits; sum a decimal or a double instead."""
 

@@ -135,6 +135,32 @@ def test_a_manifest_that_was_half_written_is_none(site: Site) -> None:
 
 
 @pytest.mark.parametrize("damage", [truncated, flipped])
+def test_a_damaged_run_ends_the_epoch_or_the_scan_that_reads_it(site: Site, damage: Callable[[bytes], bytes]) -> None:
+    before = latest(site.directory)
+    tables = [state for state in before.tables.values() if state.runs]
+    view = next(state.runs[0] for state in tables if state.table.name == "v")
+    operator = next(state.runs[0] for state in tables if "aggregate" in state.table.name)
+    old = grouped(site.sent)
+    site.more()  # to every key
+    with damaged(site.directory / operator.path, damage):
+        with pytest.raises(DamagedStateError, match=rf"{operator.path}.*put it back from a copy"):
+            site.run()
+        assert latest(site.directory).epoch == before.epoch
+        told = site.command("status", str(site.directory))
+        assert told.returncode == 1
+        assert "failed" in told.stdout
+        assert operator.path in told.stdout
+        assert site.scan() == old, "what is not damaged is served as of the last epoch"
+    with (
+        damaged(site.directory / view.path, damage),
+        pytest.raises(Exception, match=rf"DamagedStateError.*{view.path}"),
+    ):
+        site.scan()
+    site.run()
+    site.check()
+
+
+@pytest.mark.parametrize("damage", [truncated, flipped])
 def test_a_damaged_newest_manifest_is_named_by_everybody_and_nothing_older_is_served(
     site: Site, damage: Callable[[bytes], bytes], tmp_path: Path
 ) -> None:

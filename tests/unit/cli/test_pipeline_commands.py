@@ -65,7 +65,8 @@ def test_a_stopped_pipeline_is_rescaled_at_once_without_touching_its_state(site:
     assert "has 4 units already" in output(capsys, "rescale", "--units", "4")
     assert "17 units for 16 vnodes" in output(capsys, "rescale", "--units", "17", code=1)
     assert "give --units N" in output(capsys, "rescale", "--auto", code=1)
-    assert "either --units N or --auto" in output(capsys, "rescale", code=2)
+    assert "SET PARALLELISM = ADAPTIVE into its file" in output(capsys, "rescale", "--adaptive", code=1)
+    assert "one of --units N, --auto and --adaptive" in output(capsys, "rescale", code=2)
     output(capsys, "query", "ALTER MATERIALIZED VIEW delays SET PARALLELISM = 2")
     assert json.loads(output(capsys, "status", "--json"))["units"] == 2
 
@@ -83,12 +84,14 @@ def test_the_catalog_answers_without_spark(site: Site, capsys: Any) -> None:
 def test_explain_shows_plans_or_refuses_with_the_line(site: Site, capsys: Any, tmp_path: Path) -> None:
     file = tmp_path / "q.sql"
     file.write_text(f"{SOURCE};\n{VIEW};\n")
-    text = output(capsys, "explain", str(file))
+    text = output(capsys, "explain", str(file), "--logical")
     assert "SOURCE f" in text
     assert "Aggregate" in text
-    plans = json.loads(output(capsys, "explain", str(file), "--json"))
+    plans = json.loads(output(capsys, "explain", str(file), "--logical", "--json"))
     assert [plan["kind"] for plan in plans] == ["SOURCE", "MATERIALIZED VIEW"]
     assert "Aggregate" in output(capsys, "explain", "SELECT n, count(*) AS c FROM f GROUP BY n", "-p", "flights")
+    file.write_text("SELECT 1;\n")
+    assert "no CREATE in it" in output(capsys, "explain", str(file), code=1)
     file.write_text(f"{SOURCE};\nCREATE MATERIALIZED VIEW v AS SELECT k FROM f LIMIT 3;\n")
     assert "line 2" in output(capsys, "explain", str(file), code=1)
     assert "No such file" in output(capsys, "explain", "none.sql", code=1)

@@ -24,7 +24,8 @@ from magnetar.hashing.mapping import VnodeMapping
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.pipeline.errors import CatalogError, PipelineRunningError
 from magnetar.pipeline.home import local_side
-from magnetar.pipeline.views import control
+from magnetar.pipeline.views import adaptive, control
+from magnetar.pipeline.views import operations as operations_module
 from magnetar.pipeline.views.driver_lock import DriverLock, holder
 from magnetar.pipeline.views.mapping_store import MappingStore
 from magnetar.pipeline.views.operations import Operations, Place
@@ -48,6 +49,9 @@ class Steered:
         self.stops += 1
 
     def rescale(self, units: int) -> None:
+        self.units.append(units)
+
+    def follow(self, units: int) -> None:
         self.units.append(units)
 
 
@@ -119,6 +123,34 @@ def test_requests_reach_the_driver_and_are_answered(tmp_path: Path) -> None:
     assert (control.take_answer(tmp_path, stop) or {})["done"]
     assert 300 not in steered.units
     assert (read_status(tmp_path) or Status("", "")).state == STOPPED
+
+
+def test_units_follow_the_load_until_somebody_gives_a_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adaptive, "GROW_AFTER_S", 0.0)
+    monkeypatch.setattr(operations_module, "STATUS_S", 0.05)
+    clock, steered = SystemClock(), Steered()
+    busy = {"duration_s": {"total": 60.0}}
+    with Operations(place(tmp_path), clock) as operations:
+        operations.attach(steered, VnodeMapping.even(2), cores=4, adaptive_from=1)
+        operations.on_epoch(report(1, units=2, **busy))
+        wait_until(lambda: steered.units == [4])
+        status = read_status(tmp_path)
+        assert status is not None
+        assert status.adaptive is not None
+        assert (status.adaptive["least"], status.adaptive["most"]) == (1, 4)
+        assert status.adaptive["reason"].startswith("4 units: epochs take 100%")
+        fixed = control.ask(tmp_path, clock, "rescale", 3)
+        wait_until(lambda: steered.units == [4, 3])
+        assert operations.status.adaptive is None
+        operations.on_epoch(report(2, units=3, vnodes_moved=1, **busy))
+        assert control.take_answer(tmp_path, fixed) is not None
+        again = control.ask(tmp_path, clock, "adapt", 300)
+        wait_until(lambda: (tmp_path / f"control/{again}.answer.json").exists())
+        assert "300 units for 256 vnodes" in (control.take_answer(tmp_path, again) or {})["error"]
+        again = control.ask(tmp_path, clock, "adapt", 5, 2)
+        wait_until(lambda: (tmp_path / f"control/{again}.answer.json").exists())
+        assert control.take_answer(tmp_path, again) == {"done": True, "least": 2, "most": 5, "reason": None}
+        wait_until(lambda: steered.units == [4, 3, 5])
 
 
 def test_a_failure_is_in_the_status_and_a_killed_driver_as_well(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Final
 import polars as pl
 import pyarrow as pa
 
-from magnetar.pipeline.errors import StateSchemaError
+from magnetar.pipeline.errors import LateRowsError, StateSchemaError
 from magnetar.pipeline.operators.aggregate import MergedAggregate
 from magnetar.pipeline.operators.changelog import difference, empty, empty_changelog
 from magnetar.pipeline.operators.operator import INPUT, Deltas, EpochContext, Keys, Operator, OperatorResult, Slices
@@ -83,14 +83,20 @@ class WindowAggregate:
     """
 
     def __init__(
-        self, inner: MergedAggregate | RecomputeGroups, *, on_close: bool = False, end: str = WINDOW_END
+        self,
+        inner: MergedAggregate | RecomputeGroups,
+        *,
+        on_close: bool = False,
+        end: str = WINDOW_END,
+        fails_late: bool = False,
     ) -> None:
-        """`end`: the column of the group that holds the window's end."""
+        """`end`: the column of the group that holds the window's end. `fails_late`: late rows are a LateRowsError."""
         if end not in inner.output_key:
             raise StateSchemaError(f"the aggregate's group needs the end of the window, {end}")
         self._inner = inner
         self._end = end
         self._on_close = on_close
+        self._fails_late = fails_late
         (self._table,) = inner.state_tables()
 
     @property
@@ -116,6 +122,11 @@ class WindowAggregate:
         stored = empty(self._table.schema) if found is None else found.select(self._table.schema.names)
         closed = stored.filter(self._closed(context))
         late = delta.filter(self._closed(context))
+        if late.height and self._fails_late:
+            raise LateRowsError(
+                f"{self._table.name}: {_changes(late)} rows came for windows that the watermark had closed; nothing of the epoch is kept. "
+                "Say late_rows = 'drop' in its CREATE and run again to go on without them"
+            )
         result = self._inner.apply(
             {table_id: stored.filter(~self._closed(context))}, {INPUT: delta.filter(~self._closed(context))}, context
         )

@@ -24,15 +24,20 @@ from magnetar.pipeline.sql.statements import (
 
 _ADDRESSES: Final = ("service.url", "admin.url", "pulsar.client.")
 
+ADAPTIVE: Final = "adaptive"
+"""In place of a number of units, in a manifest."""
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One object. `plan` is None for a source; `parallelism` None is adaptive; `columns` None when only the topic's schema knows."""
+    """One object. `plan` is None for a source, `columns` when only the topic's schema knows them; `parallelism` None and not `adaptive`:
+    nobody said."""
 
     statement: CreateSource | CreateView | CreateSink
     plan: Plan | None = None
     columns: tuple[str, ...] | None = None
     parallelism: int | None = None
+    adaptive: bool = False
 
     @property
     def kind(self) -> ObjectKind:
@@ -96,8 +101,8 @@ class Catalog:
         entry = self.find(statement.view)
         if entry.kind != "MATERIALIZED VIEW":
             raise CatalogError(f"{statement.view} is a {entry.kind}; the parallelism is a materialized view's")
-        name = entry.statement.name
-        return Catalog({**self.entries, name: replace(entry, parallelism=statement.parallelism)})
+        name, adaptive = entry.statement.name, statement.parallelism is None
+        return Catalog({**self.entries, name: replace(entry, parallelism=statement.parallelism, adaptive=adaptive)})
 
     def readers(self, name: str) -> tuple[str, ...]:
         """What reads from it, directly or through others, in order of dependency."""
@@ -127,7 +132,11 @@ class Catalog:
     def to_plain(self) -> list[dict[str, Any]]:
         """For the manifest's `views`: strings and numbers, without credentials."""
         return [
-            {"name": name, "statement": print_statement(entry.statement), "parallelism": entry.parallelism}
+            {
+                "name": name,
+                "statement": print_statement(entry.statement),
+                "parallelism": ADAPTIVE if entry.adaptive else entry.parallelism,
+            }
             for name, entry in self.entries.items()
         ]
 
@@ -142,8 +151,10 @@ class Catalog:
                     f"the manifest holds no CREATE statement for {item['name']}; restore it from an older epoch"
                 )
             catalog = catalog.create(statement)
-            if item["parallelism"] is not None:
-                catalog = catalog.set_parallelism(SetParallelism(statement.name, int(item["parallelism"])))
+            said = item["parallelism"]
+            if said is not None:
+                units = None if said == ADAPTIVE else int(said)
+                catalog = catalog.set_parallelism(SetParallelism(statement.name, units))
         return catalog
 
     def _key(self, name: str) -> str | None:
@@ -173,10 +184,12 @@ def _source_columns(source: CreateSource) -> tuple[str, ...] | None:
 
 
 def _identity(statement: CreateSource | CreateView | CreateSink) -> str:
-    """What makes it another one: everything but credentials and how a broker is reached, which may move."""
+    """What makes it another one: everything but credentials, how a broker is reached, which may move, and what becomes of late rows."""
     if isinstance(statement, CreateSource | CreateSink):
         kept = {name: value for name, value in statement.options.items() if not name.lower().startswith(_ADDRESSES)}
         statement = replace(statement, options=Options(kept))
+    else:
+        statement = replace(statement, late_rows="drop")
     return print_statement(replace(statement, if_not_exists=False))
 
 

@@ -8,7 +8,7 @@ from typing import TypeAlias
 from sqlglot import exp
 
 from magnetar.pipeline.sql.intervals import interval_us
-from magnetar.pipeline.sql.plan import Join, Named, Plan, Scan, Windowed, output_names
+from magnetar.pipeline.sql.plan import Join, LateRows, Named, Plan, Scan, Windowed, output_names
 from magnetar.pipeline.sql.scope import Relations, Scope, Side, refuse
 from magnetar.pipeline.sql.statements import Query
 
@@ -43,7 +43,7 @@ class FromClause:
             plan = self.plan_of(self.query, node.this, self.relations, self.named)
             return Side(node.alias or "subquery", plan, output_names(plan))
         if not isinstance(node, exp.Table):
-            raise refuse(self.query, node, "FROM takes sources, views, subqueries, TUMBLE and HOP")
+            raise refuse(self.query, node, "FROM takes sources, views, subqueries, TUMBLE, HOP and LATE_ROWS")
         if isinstance(node.this, exp.Anonymous):
             return self._windowed(node)
         if node.args.get("db"):
@@ -67,11 +67,13 @@ class FromClause:
     def _windowed(self, node: exp.Table) -> Side:
         call = node.this
         function = call.name.upper()
+        if function == "LATE_ROWS":
+            return self._late(node)
         if function not in ("TUMBLE", "HOP"):
             raise refuse(
                 self.query,
                 node,
-                f"{function}() is no table function here; use TUMBLE(t, ts, size) or HOP(t, ts, slide, size)",
+                f"{function}() is no table function here; use TUMBLE(t, ts, size), HOP(t, ts, slide, size) or LATE_ROWS(v)",
             )
         arguments = call.expressions
         usage = (
@@ -99,6 +101,15 @@ class FromClause:
         column = scope.sql(scope.resolved(arguments[1]))
         columns = None if side.columns is None else (*side.columns, "window_start", "window_end")
         return Side(node.alias or side.alias, Windowed(side.plan, column, size, slide), columns)
+
+    def _late(self, node: exp.Table) -> Side:
+        arguments = node.this.expressions
+        if len(arguments) != 1 or not isinstance(arguments[0], exp.Column | exp.Identifier):
+            raise refuse(self.query, node, "write LATE_ROWS(v) with the name of a view of windows that close")
+        found = self._relation(arguments[0], node.alias or "late_rows")
+        if not isinstance(found.plan, Scan):
+            raise refuse(self.query, node, f"LATE_ROWS takes the name of a view; {arguments[0].name} is a subquery")
+        return Side(found.alias, LateRows(found.plan), None)
 
     def _length(self, node: exp.Expr, usage: str) -> int:
         if not isinstance(node, exp.Interval) or not isinstance(node.this, exp.Literal):

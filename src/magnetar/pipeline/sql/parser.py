@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
+from typing import cast, get_args
 
 from magnetar.pipeline.errors import SqlError
 from magnetar.pipeline.sql.create import create_source, read_format, read_options, read_query
 from magnetar.pipeline.sql.cursor import Cursor
-from magnetar.pipeline.sql.lexer import Position, statements_of
+from magnetar.pipeline.sql.lexer import Position, Token, statements_of
+from magnetar.pipeline.sql.options import Options
 from magnetar.pipeline.sql.statements import (
     CreateSink,
     CreateSource,
@@ -17,6 +18,7 @@ from magnetar.pipeline.sql.statements import (
     Drop,
     Explain,
     Flush,
+    LatePolicy,
     ObjectKind,
     Query,
     Select,
@@ -117,9 +119,27 @@ def _create(cursor: Cursor) -> Statement:
 def _create_view(cursor: Cursor) -> CreateView:
     if_not_exists = cursor.take("IF", "NOT", "EXISTS")
     name = cursor.name("view")
+    late_rows: LatePolicy = "drop"
+    at = cursor.token
+    if cursor.take("WITH"):
+        late_rows = _late_rows(cursor, name, read_options(cursor), at)
     cursor.expect("AS", fix=f"write CREATE MATERIALIZED VIEW {name} AS SELECT ...")
     query, emit = read_query(cursor)
-    return CreateView(name, query, emit, if_not_exists)
+    return CreateView(name, query, emit, if_not_exists, late_rows)
+
+
+def _late_rows(cursor: Cursor, view: str, options: Options, at: Token) -> LatePolicy:
+    """What WITH says of a view."""
+    for option, value in options.items():
+        if option.lower() != "late_rows":
+            cursor.fail(f"a view has no option {option}; it takes late_rows = 'drop' or 'fail'", at)
+        if value.lower() not in get_args(LatePolicy):
+            cursor.fail(
+                f"late_rows is {value!r}; it is 'drop' (left out and counted) or 'fail'. To keep late rows or send them "
+                f"to a topic, create a view or a sink AS SELECT * FROM LATE_ROWS({view})",
+                at,
+            )
+    return cast("LatePolicy", options.get("late_rows", "drop").lower())
 
 
 def _create_sink(cursor: Cursor) -> CreateSink:

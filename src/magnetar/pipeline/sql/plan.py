@@ -44,6 +44,13 @@ class Scan:
 
 
 @dataclass(frozen=True, slots=True)
+class LateRows:
+    """LATE_ROWS(v): what `v` takes no longer, the rows of its input that come for a closed window, with that window."""
+
+    input: Scan
+
+
+@dataclass(frozen=True, slots=True)
 class Windowed:
     """TUMBLE (slide = size) or HOP: the input's columns, `window_start` and `window_end`; a row once for each window it is in."""
 
@@ -142,7 +149,7 @@ class UnionAll:
     inputs: tuple[Plan, ...]
 
 
-Plan: TypeAlias = Scan | Windowed | Project | Aggregate | Join | TopN | Dedup | Recompute | UnionAll
+Plan: TypeAlias = Scan | LateRows | Windowed | Project | Aggregate | Join | TopN | Dedup | Recompute | UnionAll
 
 
 def inputs(plan: Plan) -> tuple[Plan, ...]:
@@ -163,7 +170,7 @@ def sources(plan: Plan) -> tuple[str, ...]:
 
 def output_names(plan: Plan) -> tuple[str, ...] | None:
     """The columns it gives; None when that depends on a source whose columns are not known."""
-    if isinstance(plan, Scan):
+    if isinstance(plan, Scan | LateRows):
         return None
     if isinstance(plan, UnionAll):
         return output_names(plan.inputs[0])

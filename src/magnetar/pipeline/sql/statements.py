@@ -9,6 +9,8 @@ from magnetar.pipeline.sql.options import Options
 
 ObjectKind: TypeAlias = Literal["SOURCE", "TABLE", "MATERIALIZED VIEW", "SINK"]
 IncludeKind: TypeAlias = Literal["KEY", "TIMESTAMP", "EVENT_TIME", "PARTITION", "OFFSET", "HEADER", "TOPIC", "PAYLOAD"]
+LatePolicy: TypeAlias = Literal["drop", "fail"]
+"""What becomes of rows that come for a closed window: left out and counted, or the end of the epoch they came in."""
 OBJECT_KINDS: tuple[ObjectKind, ...] = ("SOURCE", "TABLE", "MATERIALIZED VIEW", "SINK")
 
 INCLUDED_COLUMNS: dict[str, str] = {
@@ -91,6 +93,7 @@ class CreateView:
     query: Query
     emit_on_window_close: bool = False
     if_not_exists: bool = False
+    late_rows: LatePolicy = "drop"
 
 
 @dataclass(frozen=True, slots=True)

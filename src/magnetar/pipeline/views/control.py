@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 from uuid import uuid4
 
 from magnetar.base.clock import Clock
@@ -18,34 +18,39 @@ DIRECTORY: Final = "control"
 REQUEST: Final = ".request.json"
 ANSWER: Final = ".answer.json"
 
-Kind = Literal["stop", "rescale"]
+Kind = Literal["stop", "rescale", "adapt"]
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """`units` of a rescale."""
+    """`units` of a rescale; of `adapt`, which lets them follow the load, the most there may be, and `least`."""
 
     number: str
     kind: str
     units: int | None = None
+    least: int = 1
 
     def problem(self, vnodes: int) -> str | None:
         """Why it cannot be done, or None. `vnodes`: of the pipeline, which cannot have more units."""
         if self.kind == "stop":
             return None
-        if self.kind != "rescale":
-            return f"a driver knows stop and rescale, not {self.kind!r}"
+        if self.kind not in get_args(Kind):
+            return f"a driver knows {', '.join(get_args(Kind))}, not {self.kind!r}"
+        if self.kind == "adapt" and self.units is None:
+            return None
         if not isinstance(self.units, int) or isinstance(self.units, bool) or self.units < 1:
             return f"{self.units} units: give a whole number of at least 1"
         if self.units > vnodes:
             return f"{self.units} units for {vnodes} vnodes: some would have nothing, take fewer units"
+        if self.kind == "adapt" and not 1 <= self.least <= self.units:
+            return f"between {self.least} and {self.units} units there is none"
         return None
 
 
-def ask(directory: Path, clock: Clock, kind: Kind, units: int | None = None) -> str:
+def ask(directory: Path, clock: Clock, kind: Kind, units: int | None = None, least: int = 1) -> str:
     """Leave a request for the driver; its number, to ask for the answer with."""
     number = f"{clock.now_ms():013d}-{uuid4().hex}"
-    write_document(directory / DIRECTORY / f"{number}{REQUEST}", {"kind": kind, "units": units})
+    write_document(directory / DIRECTORY / f"{number}{REQUEST}", {"kind": kind, "units": units, "least": least})
     return number
 
 
@@ -76,7 +81,8 @@ def pending(directory: Path) -> list[Request]:
         document = read_document(path)
         if document is not None:
             number = path.name.removesuffix(REQUEST)
-            found.append(Request(number, str(document.get("kind")), document.get("units")))
+            least = document.get("least", 1)
+            found.append(Request(number, str(document.get("kind")), document.get("units"), least))
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,7 +22,7 @@ from magnetar.pipeline.views.sinks import undelivered
 from magnetar.pipeline.views.source_frame import UNDECODABLE
 from magnetar.pipeline.views.stage_job import changes_frame, run_stage, spark_schema
 from magnetar.pipeline.views.stages import Feed, Stage, ViewPlan
-from magnetar.pipeline.views.steps import apply_feed
+from magnetar.pipeline.views.steps import WatermarkOf, apply_feed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation, SparkSession
@@ -73,6 +74,7 @@ class _Inputs:
     rows: Mapping[str, DataFrame]
     context: EpochContext
     mapping: VnodeMapping
+    watermark_us: WatermarkOf
 
 
 class EpochRunner:
@@ -94,7 +96,9 @@ class EpochRunner:
             if batch.backfill is not None and plan.name not in batch.backfill:
                 continue
             for stage in plan.stages:
-                inputs = _Inputs(observed.frames, batch.rows, self._context(manifest, stage, batch), mapping)
+                context, reached = self._context(manifest, stage, batch), _watermarks_us(manifest, batch)
+                combined = partial(watermarks.combined, reached)
+                inputs = _Inputs(observed.frames, batch.rows, context, mapping, combined)
                 self._stage(spark, manifest, plan, stage, inputs, work)
         worked = perf_counter()
         if undecodable := sum(int(each.get[UNDECODABLE]) for each in batch.decoding.values()):
@@ -128,8 +132,9 @@ class EpochRunner:
         )
 
     def _context(self, manifest: Manifest, stage: Stage, batch: Batch) -> EpochContext:
-        before = manifest.views.get(BEFORE, {})
-        return watermarks.context(manifest.epoch + 1, batch.time_us, stage.watermarks, manifest.watermarks_us, before)
+        before = {} if batch.backfill is not None else manifest.views.get(BEFORE, {})
+        reached = _watermarks_us(manifest, batch)
+        return watermarks.context(manifest.epoch + 1, batch.time_us, stage.watermarks, reached, before)
 
     def _stage(
         self,
@@ -150,7 +155,7 @@ class EpochRunner:
             else:
                 frame = inputs.rows.get(feed.origin)
             if frame is not None:
-                fed.append((feed, apply_feed(frame, feed, context.now_us)))
+                fed.append((feed, apply_feed(frame, feed, context.now_us, inputs.watermark_us)))
         if not fed and context.watermark_us == context.previous_watermark_us:
             return
         task = self._task(manifest, plan, stage, context, inputs.mapping)
@@ -250,6 +255,11 @@ class EpochRunner:
 def state_bytes(tables: Iterable[TableState]) -> int:
     """Of all runs that count, with what they hold twice."""
     return sum(run.size_bytes for state in tables for run in state.runs)
+
+
+def _watermarks_us(manifest: Manifest, batch: Batch) -> Mapping[str, int]:
+    """What closes windows in an epoch: nothing in a backfill, whose rows would all be late."""
+    return {} if batch.backfill is not None else manifest.watermarks_us
 
 
 def _remembered(manifest: Manifest, batch: Batch) -> dict[str, Any]:

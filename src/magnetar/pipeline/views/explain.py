@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from magnetar.pipeline.operators.materialize import Materialized
-from magnetar.pipeline.views.stages import AddWindows, Feed, Filter, Select, Stage, Step, ViewPlan
+from magnetar.pipeline.views.stages import AddWindows, Feed, Filter, Late, Select, Stage, Step, ViewPlan
 
 _STEP_CHARACTERS = 100
 
@@ -59,6 +59,8 @@ def _step(step: Step) -> str:
             )
         case AddWindows(spark_sql):
             return f"windows {spark_sql}"
+        case Late(end, sources):
+            return f"where {end} is not after the watermark of {', '.join(sources)}"
         case _:
             return f"over groups: {step.sql}"
 

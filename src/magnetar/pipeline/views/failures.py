@@ -8,6 +8,9 @@ from typing import Final
 from magnetar.base.errors import MagnetarError
 from magnetar.pipeline import errors as pipeline_errors
 from magnetar.pipeline.connect import errors as connect_errors
+from magnetar.pipeline.errors import DamagedStateError
+
+DAMAGED_FIX: Final = "put it back from a copy, or drop the pipeline and run it from the beginning of its topics"
 
 _NAMED: Final = re.compile(r"(?m)^(?:.*\s)?(magnetar\.[\w.]+)\.(\w+Error): (.*)$")
 
@@ -19,7 +22,7 @@ def told(error: BaseException) -> BaseException:
     for _, name, text in reversed(_NAMED.findall(str(error))):
         kind = getattr(pipeline_errors, name, None) or getattr(connect_errors, name, None)
         if isinstance(kind, type) and issubclass(kind, MagnetarError):
-            return kind(text.strip())
+            return kind(f"{text.strip()}; {DAMAGED_FIX}" if kind is DamagedStateError else text.strip())
     return error
 
 

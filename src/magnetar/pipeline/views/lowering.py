@@ -13,7 +13,19 @@ from magnetar.pipeline.operators.operator import INPUT
 from magnetar.pipeline.operators.upsert import Upsert
 from magnetar.pipeline.operators.window import WINDOW_END, WINDOW_START
 from magnetar.pipeline.sql.catalog import Catalog
-from magnetar.pipeline.sql.plan import Aggregate, Dedup, Join, Plan, Project, Recompute, Scan, TopN, UnionAll, Windowed
+from magnetar.pipeline.sql.plan import (
+    Aggregate,
+    Dedup,
+    Join,
+    LateRows,
+    Plan,
+    Project,
+    Recompute,
+    Scan,
+    TopN,
+    UnionAll,
+    Windowed,
+)
 from magnetar.pipeline.sql.statements import CreateSink, CreateSource, CreateView, Query
 from magnetar.pipeline.state.table import StateTable
 from magnetar.pipeline.views.changes import Changes, Part, Windows, renames
@@ -21,6 +33,7 @@ from magnetar.pipeline.views.lowering_aggregate import lower_aggregate
 from magnetar.pipeline.views.lowering_context import Lowering, Types
 from magnetar.pipeline.views.lowering_groups import lower_recompute
 from magnetar.pipeline.views.lowering_join import lower_join
+from magnetar.pipeline.views.lowering_late import CLOSING, lower_late_rows
 from magnetar.pipeline.views.lowering_top_n import lower_dedup, lower_top_n
 from magnetar.pipeline.views.lowering_union import lower_union
 from magnetar.pipeline.views.stages import ROW_ID, AddWindows, Stage, ViewPlan, quoted
@@ -76,7 +89,15 @@ class Lowerer:
                 raise CatalogError(f"{name} is a {entry.kind}, which has no stages of its own")
             place = _place(statement)
             lowering = Lowering(
-                statement.name, place, self._types, self._ids, self.relation, changes_of, self._vnode_count
+                statement.name,
+                place,
+                self._types,
+                self._ids,
+                self.relation,
+                changes_of,
+                self._vnode_count,
+                late_rows=statement.late_rows if isinstance(statement, CreateView) else "drop",
+                plan_of=lambda view: self._catalog.find(view).plan,
             )
             if isinstance(statement, CreateSource):
                 changes = self._table(lowering, statement)
@@ -84,6 +105,8 @@ class Lowerer:
                 assert entry.plan is not None
                 emit = isinstance(statement, CreateView) and statement.emit_on_window_close
                 changes = _on_close(lowering, entry.plan) if emit else lowering.changes(entry.plan)
+                if lowering.late_rows == "fail" and not any(stage.watermarks for stage in lowering.stages):
+                    raise lowering.refuse(f"late_rows needs windows that close; {CLOSING}")
             self._views[statement.name] = self._finished(lowering, changes)
         return self._views[statement.name]
 
@@ -185,6 +208,8 @@ def changes_of(lowering: Lowering, plan: Plan) -> Changes:
             return lowering.relation(name)
         case Project():
             return lowering.project(lowering.changes(plan.input), plan.outputs, plan.condition)
+        case LateRows(Scan(name)):
+            return lower_late_rows(lowering, name)
         case Windowed():
             return _windowed(lowering, plan)
         case Aggregate():

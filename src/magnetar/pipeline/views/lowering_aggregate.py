@@ -65,7 +65,11 @@ def lower_aggregate(lowering: Lowering, node: Aggregate, *, on_close: bool = Fal
         single = SingleRow(operator, own, f"{stage_id}-row", counts, lowering.vnode_count)
         found = lowering.stage(stage_id, {INPUT: (rows, ())}, single, append_only=False, preaggregate=partials)
         return lowering.project(found, node.outputs, node.having)
-    closing = operator if end is None else WindowAggregate(operator, on_close=on_close, end=end)
+    closing = (
+        operator
+        if end is None
+        else WindowAggregate(operator, on_close=on_close, end=end, fails_late=lowering.late_rows == "fail")
+    )
     found = lowering.stage(
         stage_id,
         {INPUT: (rows, group)},

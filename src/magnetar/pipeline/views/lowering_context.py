@@ -12,9 +12,9 @@ from magnetar.hashing.vnode import DEFAULT_VNODES
 from magnetar.pipeline.errors import ExpressionError, PlanRefusedError, StateSchemaError
 from magnetar.pipeline.operators.operator import INPUT, Operator
 from magnetar.pipeline.sql.plan import Named, Plan
-from magnetar.pipeline.sql.statements import CreateSource
+from magnetar.pipeline.sql.statements import CreateSource, LatePolicy
 from magnetar.pipeline.views.changes import Changes, Part, Windows, steps_of
-from magnetar.pipeline.views.stages import EPOCH_TIMESTAMP, Feed, Stage, Step
+from magnetar.pipeline.views.stages import EPOCH_TIMESTAMP, Feed, Late, Stage, Step
 from magnetar.pipeline.views.table_ids import TableIds
 
 
@@ -46,12 +46,17 @@ class Lowering:
         relation: Callable[[str], Changes],
         changes_of: Callable[[Lowering, Plan], Changes],
         vnode_count: int = DEFAULT_VNODES,
+        late_rows: LatePolicy = "drop",
+        plan_of: Callable[[str], Plan | None] = lambda _: None,
     ) -> None:
-        """`place`: line and column of the query in its file. `relation`: what is known of a name that the view may read."""
+        """`place`: line and column of the query in its file. `relation`: what is known of a name that the view may read; `plan_of`: the
+        plan of one of them, if it has one."""
         self.view = view
         self.ids = ids
         self.relation = relation
+        self.plan_of = plan_of
         self.vnode_count = vnode_count
+        self.late_rows: LatePolicy = late_rows
         self.stages: list[Stage] = []
         self._place = place
         self._types = types
@@ -129,7 +134,9 @@ class Lowering:
             for name, (below, place_by) in inputs.items()
             for part in below.parts
         ]
-        self.stages.append(Stage(stage_id, tuple(feeds), operator, tuple(sorted(watermarks)), preaggregate))
+        late = [source for feed in feeds for step in feed.steps if isinstance(step, Late) for source in step.sources]
+        closing = tuple(sorted({*watermarks, *late}))
+        self.stages.append(Stage(stage_id, tuple(feeds), operator, closing, preaggregate))
         return Changes(
             (Part(stage_id),),
             operator.output_schema,

@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 from magnetar.base.clock import Clock
 from magnetar.hashing.mapping import VnodeMapping
 from magnetar.pipeline.views import control
+from magnetar.pipeline.views.adaptive import AdaptiveUnits
 from magnetar.pipeline.views.control import Request
 from magnetar.pipeline.views.driver_lock import DriverLock
 from magnetar.pipeline.views.metrics import PipelineMetrics, serving
@@ -37,6 +38,10 @@ class Steered(Protocol):
 
     def rescale(self, units: int) -> None: ...
 
+    def follow(self, units: int) -> None:
+        """As `rescale`, by load: what was asked for by people stays."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -57,6 +62,8 @@ class Operations:
         self._lock = threading.Lock()
         self._steered: Steered | None = None
         self._vnodes = 0
+        self._cores = 1
+        self._adaptive: AdaptiveUnits | None = None
         self._lag: Callable[[], int | None] | None = None
         self._lag_took_s = 0.0
         self._waiting: list[Request] = []
@@ -87,10 +94,19 @@ class Operations:
             self._stack = stack.pop_all()
         return self
 
-    def attach(self, steered: Steered, mapping: VnodeMapping, lag: Callable[[], int | None] | None = None) -> None:
+    def attach(
+        self,
+        steered: Steered,
+        mapping: VnodeMapping,
+        lag: Callable[[], int | None] | None = None,
+        *,
+        cores: int = 1,
+        adaptive_from: int | None = None,
+    ) -> None:
         """The driver that requests are for, and the mapping it begins with; requests that came earlier are handed to it now.
 
-        `lag`: how far the pipeline is behind, asked for about every second, in another thread than the driver's.
+        `lag`: how far the pipeline is behind, asked for about every second, in another thread than the driver's. `cores`: of Spark, the
+        most units that following the load takes unless told otherwise. `adaptive_from`: follow it, with so many units at least.
         """
         with self._lock:
             self._steered = steered
@@ -98,6 +114,15 @@ class Operations:
             self._vnodes = mapping.vnodes
             self.status.state = RUNNING
             self.status.units = len(mapping.units)
+            self._cores = cores
+            if adaptive_from is not None:
+                self.adapt(adaptive_from, max(cores, adaptive_from))
+
+    def adapt(self, least: int, most: int) -> None:
+        """Have the units follow the load from now on, between these numbers."""
+        most = min(most, self._vnodes)
+        self._adaptive = AdaptiveUnits(min(least, most), most)
+        self.status.adaptive = {"least": self._adaptive.least, "most": most, "reason": None}
 
     def on_epoch(self, report: EpochReport) -> None:
         """After each epoch: the status, the metrics, and answers to what took effect with it."""
@@ -144,6 +169,7 @@ class Operations:
                 if self._ended.is_set():
                     return
                 self.meter.tick(now_s)
+                self._follow_load(now_s)
                 self.metrics.tick(self.status)
                 self._write()
 
@@ -170,7 +196,11 @@ class Operations:
             elif request.kind == "stop":
                 self._waiting.append(request)
                 steered.request_stop()
+            elif request.kind == "adapt":
+                self.adapt(request.least, max(request.units or self._cores, request.least))
+                control.answer(self._place.local, request, {"done": True, **(self.status.adaptive or {})})
             elif request.units is not None:
+                self._adaptive = self.status.adaptive = None
                 self._rescale(steered, request, request.units)
 
     def _rescale(self, steered: Steered, request: Request, units: int) -> None:
@@ -185,6 +215,15 @@ class Operations:
             control.answer(self._place.local, request, {"done": True, **here, "vnodes_moved": 0, "pause_s": 0.0})
         else:
             self._waiting.append(request)
+
+    def _follow_load(self, now_s: float) -> None:
+        if self._adaptive is None or self._steered is None or self.status.epochs == 0:
+            return
+        decision = self._adaptive.look(self.status.load(), now_s)
+        if decision is not None:
+            assert self.status.adaptive is not None
+            self.status.adaptive |= {"reason": f"{decision.units} units: {decision.reason}"}
+            self._steered.follow(decision.units)
 
     def _answer_rescales(self, report: EpochReport) -> None:
         for request in [each for each in self._waiting if each.kind == "rescale"]:

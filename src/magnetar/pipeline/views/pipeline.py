@@ -141,10 +141,14 @@ class Pipeline:
 
     def explain(self) -> str:
         """The stages of all views and tables, with the statements given so far. Starts Spark. Raises PlanRefusedError, CatalogError."""
+        return "\n".join(line for lines in self.explain_views().values() for line in lines)
+
+    def explain_views(self) -> dict[str, list[str]]:
+        """The same in lines, by view or table."""
         manifest = ManifestStore(self.files, self._clock).latest()
         catalog = _applied(_catalog(manifest), self._statements)
         plans = Lowerer(catalog, SparkTypes(self.spark), TableIds(None if manifest is None else manifest.views)).all()
-        return "\n".join(line for plan in plans.values() for line in explain_view(plan))
+        return {name: explain_view(plan) for name, plan in plans.items()}
 
     def run(
         self,
@@ -197,7 +201,13 @@ class Pipeline:
             mapping = VnodeMapping.from_json(claimed.mapping)
             lag = Lag(program.sources)
             stack.callback(lag.close)
-            operations.attach(self, mapping, lambda: lag.measure(driver.manifest.sources))
+            operations.attach(
+                self,
+                mapping,
+                lambda: lag.measure(driver.manifest.sources),
+                cores=self.spark.sparkContext.defaultParallelism,
+                adaptive_from=self._adaptive_from(catalog),
+            )
             if self._metadata_url is not None:
                 self._shared = stack.enter_context(
                     SharedMapping(self._metadata_url, self.name, self._clock, mapping, self.rescale)
@@ -228,6 +238,18 @@ class Pipeline:
         self._units = units
         if self._driver is not None:
             self._driver.rescale(units)
+
+    def follow(self, units: int) -> None:
+        """Another number of units of the present run, by its load. From any thread."""
+        if self._driver is not None:
+            self._driver.rescale(units)
+
+    def _adaptive_from(self, catalog: Catalog) -> int | None:
+        """The least units of a run that follows its load: SET PARALLELISM = ADAPTIVE, unless somebody gave this run a number."""
+        entries = catalog.entries.values()
+        if self._units is not None or not any(entry.adaptive for entry in entries):
+            return None
+        return max((entry.parallelism for entry in entries if entry.parallelism is not None), default=1)
 
     def _wanted_units(self, catalog: Catalog) -> int | None:
         """The units of this run where somebody said so; the mapping is the pipeline's, so of ALTER ... SET PARALLELISM the most count."""

@@ -17,7 +17,7 @@ from magnetar.pipeline.operators.window import WINDOW_END, WINDOW_START
 from magnetar.pipeline.sql.plan import RECOMPUTE_INPUT
 from magnetar.pipeline.sql.statements import CreateSource
 from magnetar.pipeline.views.source_frame import source_schema
-from magnetar.pipeline.views.stages import EPOCH_TIMESTAMP, AddWindows, Filter, OverGroups, Select, Step, quoted
+from magnetar.pipeline.views.stages import EPOCH_TIMESTAMP, AddWindows, Filter, Late, OverGroups, Select, Step, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -53,6 +53,8 @@ def _apply(frame: DataFrame, step: Step, carried: Sequence[str]) -> DataFrame:
             return windowed.withColumns({WINDOW_START: start, WINDOW_END: end}).drop(_WINDOW)
         case OverGroups(sql, group):
             return _over_groups(frame, sql, group)
+        case Late():  # `apply_feed` knows the watermark; without one nothing is late
+            return frame.where("false")
 
 
 def _over_groups(frame: DataFrame, sql: str, group: tuple[tuple[str, str], ...]) -> DataFrame:

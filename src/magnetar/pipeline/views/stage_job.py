@@ -36,7 +36,8 @@ def run_stage(
     inputs = tuple(dict.fromkeys(feed.input for feed, _ in fed))
     placed = [_input_rows([pair for pair in fed if pair[0].input == name], mapping) for name in inputs]
     if not placed:  # only time goes on: a task a unit, whose row means nothing
-        sent = spark.range(0, units, 1, units).withColumnRenamed("id", UNIT).repartitionById(units, F.col(UNIT))
+        tasks = spark.range(0, units, 1, units).select(F.col("id").cast("int").alias(UNIT))
+        sent = tasks.repartitionById(units, F.col(UNIT))
     elif len(placed) == 1:
         sent = placed[0].repartitionById(units, F.col(UNIT))
         sent = sent.drop(UNIT) if stage.preaggregate is None else _aggregated(sent, stage.preaggregate, fed[0][0])

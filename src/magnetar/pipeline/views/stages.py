@@ -64,7 +64,15 @@ class OverGroups:
     group: tuple[tuple[str, str], ...]
 
 
-Step: TypeAlias = Filter | Select | AddWindows | OverGroups
+@dataclass(frozen=True, slots=True)
+class Late:
+    """Rows whose window, which ends at the time in the column `end`, is closed: the watermark of `sources` has reached it."""
+
+    end: str
+    sources: tuple[str, ...]
+
+
+Step: TypeAlias = Filter | Select | AddWindows | OverGroups | Late
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,8 @@ class Status:
     """Counts are of this driver, `epoch` and `state_bytes` of the pipeline. Times in ms since the epoch, durations in seconds.
 
     `views`: changes of each view since the driver began (`changes`) and in the last epoch (`last`). `busy`: share of the last seconds
-    spent in epochs. `rescaled`: the last change of parallelism. `counters`: late rows and the like.
+    spent in epochs. `rescaled`: the last change of parallelism. `adaptive`: between how many units it follows the load, and the last
+    reason; None when it does not. `counters`: late rows and the like.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Status:
     views: dict[str, dict[str, int]] = field(default_factory=dict)
     counters: dict[str, int] = field(default_factory=dict)
     rescaled: dict[str, Any] | None = None
+    adaptive: dict[str, Any] | None = None
     error: str | None = None
 
     def load(self) -> Load:

@@ -64,7 +64,9 @@ def test_through_the_manifest_without_credentials_and_back_with_them() -> None:
     assert "s3cr3t" not in text + repr(catalog) + catalog.show_create("s")
     restored = Catalog.from_plain(json.loads(text))
     assert restored.topological() == catalog.topological()
-    assert restored.find("v").parallelism == 5
+    assert (restored.find("v").parallelism, restored.find("v").adaptive) == (5, False)
+    by_load = run(TEXT).set_parallelism(SetParallelism("v", None))
+    assert Catalog.from_plain(json.loads(json.dumps(by_load.to_plain()))).find("v").adaptive
     source = restored.find("s").statement
     assert isinstance(source, CreateSource)
     assert source.options["auth.token"] == REDACTED

@@ -1,0 +1,198 @@
+#!/usr/bin/env python3
+"""From 4 to 5 units: a view's rescale against what Spark offers for its own stateful queries.
+
+  rescale.py [--keys N] [--rows N] [--units N] [--directory DIR] [--json]
+
+Both keep count, sum, min and max per key over the same Parquet files, one an epoch (a row a key unless `--rows` says more). The view's
+number of units is changed while it runs, and once more alone, without rows. A streaming query of Spark keeps the number of state
+partitions it began with, so it is stopped, its checkpoint repartitioned offline (RocksDB only, since Spark 4.3), and started again; or
+everything is read again from the beginning with a new checkpoint.
+For the issue's figures: `--keys 100000` and `--keys 1000000`; one and three minutes on 2 cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from magnetar.base.clock import SystemClock
+from magnetar.hashing.mapping import VnodeMapping, diff
+from magnetar.pipeline.session import build_session
+from magnetar.pipeline.sql.catalog import Catalog
+from magnetar.pipeline.sql.parser import parse
+from magnetar.pipeline.state.files import StateFiles
+from magnetar.pipeline.state.manifest import Manifest, ManifestStore
+from magnetar.pipeline.views.driver import Driver, claim
+from magnetar.pipeline.views.program import assemble
+from magnetar.pipeline.views.progress import EpochReport
+from magnetar.pipeline.views.spark_steps import SparkTypes
+from views import PROVIDERS, SQL, STATE_STORE, ParquetFiles, aggregates, read_files, watched, write_input
+
+BEFORE = 4
+"""Epochs before the change; the first two warm up."""
+AFTER = 2
+
+
+class View:
+    """The pipeline of `views.py` in a directory."""
+
+    def __init__(self, spark: Any, place: Path, units: int) -> None:
+        self._spark = spark
+        self._units = units
+        self._files = StateFiles(str(place))
+        self._catalog = Catalog()
+        for statement in parse(SQL):
+            self._catalog = self._catalog.create(statement)  # type: ignore[arg-type]
+
+    @property
+    def manifest(self) -> Manifest:
+        found = ManifestStore(self._files, SystemClock()).latest()
+        assert found is not None
+        return found
+
+    def run(self, files: Path, at: int, units: int) -> list[EpochReport]:
+        """All files; `units` from the epoch behind the first `at` of this run on."""
+        claimed = claim(self._files, SystemClock(), self._units)
+        program, views = assemble(self._catalog, claimed.views, SparkTypes(self._spark))
+        reports: list[EpochReport] = []
+
+        def on_epoch(report: EpochReport) -> None:
+            reports.append(report)
+            if len(reports) == at:
+                driver.rescale(units)
+
+        driver = Driver(self._spark, self._files, SystemClock(), program, ParquetFiles(files), on_epoch=on_epoch)
+        driver.start(claimed, views)
+        if at == 0:
+            driver.rescale(units)
+        driver.run(once=True)
+        driver.close()
+        return reports
+
+
+def view(spark: Any, work: Path, units: int) -> dict[str, Any]:
+    place, nothing = work / "view", work / "nothing"
+    nothing.mkdir()
+    site = View(spark, place, units)
+    reports = site.run(work / "in", BEFORE, units + 1)
+    seconds = [report.duration_s["total"] for report in reports]
+    moved = reports[BEFORE]
+    site.run(nothing, 0, units)
+    before = site.manifest
+    (alone,) = site.run(nothing, 0, units + 1)
+    after = site.manifest
+    moves = diff(VnodeMapping.from_json(before.mapping), VnodeMapping.from_json(after.mapping))
+    written = sum(os.path.getsize(place / path) for path in after.run_paths() - before.run_paths())
+    return {
+        "vnodes_moved": moved.vnodes_moved,
+        "state_bytes": after_bytes(after),
+        "bytes_rewritten": written,
+        "pause_with_rows_s": moved.pause_s,
+        "pause_alone_s": alone.pause_s,
+        "keys_moved": len(moves) / VnodeMapping.from_json(after.mapping).vnodes,
+        "epoch_before_s": statistics.median(seconds[2:BEFORE]),
+        "epoch_with_change_s": seconds[BEFORE],
+        "epoch_after_s": seconds[BEFORE + 1],
+    }
+
+
+def after_bytes(manifest: Manifest) -> int:
+    return sum(run.size_bytes for state in manifest.tables.values() for run in state.runs)
+
+
+def spark_own(spark: Any, work: Path, units: int) -> dict[str, Any]:
+    files, checkpoint = work / "spark-in", work / "checkpoint"
+    files.mkdir()
+    every = sorted((work / "in").iterdir())
+    give(every[:BEFORE], files)
+    steady = query(spark, files, checkpoint)
+    before = size(checkpoint)
+    began = time.monotonic()
+    spark._streamingCheckpointManager.repartition(str(checkpoint), units + 1)
+    repartitioned = time.monotonic() - began
+    written = size(checkpoint) - before
+    give(every[BEFORE:], files)
+    began = time.monotonic()
+    resumed = query(spark, files, checkpoint)
+    restart = time.monotonic() - began - sum(resumed[1:])
+    spark.conf.set("spark.sql.shuffle.partitions", str(units + 1))
+    began = time.monotonic()
+    query(spark, files, work / "checkpoint-anew")
+    return {
+        "checkpoint_bytes": before,
+        "bytes_written": written,
+        "repartition_s": repartitioned,
+        "restart_to_first_batch_s": restart,
+        "batch_before_s": statistics.median(steady[2:]),
+        "first_batch_after_s": resumed[0],
+        "anew_s": time.monotonic() - began,
+    }
+
+
+def give(found: list[Path], to: Path) -> None:
+    for file in found:
+        os.link(file, to / file.name)
+
+
+def query(spark: Any, files: Path, checkpoint: Path) -> list[float]:
+    """Seconds of each batch."""
+    grouped = read_files(spark, files).groupBy("k").agg(*aggregates())
+
+    def run() -> None:
+        writer = grouped.writeStream.outputMode("update").format("noop").option("checkpointLocation", str(checkpoint))
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+    return watched(spark, run)
+
+
+def size(directory: Path) -> int:
+    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
+
+
+def main() -> int:
+    arguments = parse_arguments()
+    rows = arguments.rows or arguments.keys
+    epochs = BEFORE + AFTER
+    settings = {"spark.sql.shuffle.partitions": str(arguments.units), "spark.driver.memory": "6g"}
+    spark = build_session(arguments.master, settings=settings)
+    spark.conf.set(STATE_STORE, PROVIDERS["rocksdb"])
+    spark.conf.set("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
+    work = Path(tempfile.mkdtemp(prefix="rescale-", dir=arguments.directory))
+    try:
+        write_input(spark, work, rows * epochs, arguments.keys, epochs)
+        ours = view(spark, work, arguments.units)
+        theirs = spark_own(spark, work, arguments.units)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    document = {"keys": arguments.keys, "rows_per_epoch": rows, "units": arguments.units, "view": ours, "spark": theirs}
+    if arguments.json:
+        print(json.dumps(document))
+        return 0
+    print(f"{arguments.keys:,} keys, {rows:,} rows an epoch, {arguments.units} -> {arguments.units + 1} units")
+    for name, figures in (("magnetar", ours), ("spark", theirs)):
+        for figure, value in figures.items():
+            print(f"{name:9} {figure:26} {f'{value:,.4f}' if isinstance(value, float) else f'{value:,}':>14}")
+    return 0
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--keys", type=int, default=100_000)
+    parser.add_argument("--rows", type=int, default=0, help="of an epoch")
+    parser.add_argument("--units", type=int, default=4)
+    parser.add_argument("--master", default="local[2]")
+    parser.add_argument("--directory", default=None)
+    parser.add_argument("--json", action="store_true")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
