@@ -1,20 +1,18 @@
 """One kazoo client behind the event loop: its threads hand over what happened and touch nothing else of ours.
 
-kazoo has no persistent watches (ZooKeeper 3.6), so their requests are defined here and its reader of notifications is replaced.
+kazoo has no persistent watches (ZooKeeper 3.6), so its reader of notifications is replaced.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import struct
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
-from kazoo.protocol.serialization import Connect, Watch, write_string
+from kazoo.protocol.serialization import Connect, Watch
 
 from magnetar.base.clock import Clock
 
@@ -23,41 +21,7 @@ logger = logging.getLogger(__name__)
 RECONNECT_DELAY_MAX_S: Final = 1.0
 """Between attempts to connect again."""
 
-_PERSISTENT_RECURSIVE: Final = 1
-_ANY_WATCHER: Final = 3
 _NODE_EVENTS: Final = (1, 2, 3)  # created, deleted, data changed
-
-
-@dataclass(frozen=True, slots=True)
-class AddWatch:
-    """Watch a node and everything below it until the connection ends."""
-
-    path: str
-    type: ClassVar[int] = 106
-
-    def serialize(self) -> bytes:
-        encoded: bytes = write_string(self.path)
-        return encoded + struct.pack("!i", _PERSISTENT_RECURSIVE)
-
-    @classmethod
-    def deserialize(cls, data: bytes, offset: int) -> bool:
-        return True
-
-
-@dataclass(frozen=True, slots=True)
-class RemoveWatches:
-    """End the watches that this connection has on exactly this path."""
-
-    path: str
-    type: ClassVar[int] = 18
-
-    def serialize(self) -> bytes:
-        encoded: bytes = write_string(self.path)
-        return encoded + struct.pack("!i", _ANY_WATCHER)
-
-    @classmethod
-    def deserialize(cls, data: bytes, offset: int) -> bool:
-        return True
 
 
 class KazooBridge:

@@ -5,7 +5,7 @@ A session is cut off, expired or abandoned by calling its methods: that is how a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from magnetar.base.errors import NodeNotFoundError
 from magnetar.metadata.errors import (
@@ -16,6 +16,7 @@ from magnetar.metadata.errors import (
 )
 from magnetar.metadata.listeners import Listeners
 from magnetar.metadata.store import (
+    MUST_NOT_EXIST,
     RESYNC,
     SEQUENCE_DIGITS,
     Listener,
@@ -153,6 +154,15 @@ class MemoryMetadataStore:
         self._check_open()
         check_put(path, expected_version, sequential)
         return self.tree.put(path, value, expected_version, self._session_id if ephemeral else 0, sequential)
+
+    async def create_missing(self, paths: Sequence[str], value: bytes = b"") -> int:
+        self._check_open()
+        for path in paths:
+            check_put(path, MUST_NOT_EXIST, sequential=False)
+        new = [path for path in dict.fromkeys(paths) if self.tree.find(path) is None]
+        for path in new:
+            self.tree.put(path, value, MUST_NOT_EXIST, owner=0, sequential=False)
+        return len(new)
 
     async def delete(self, path: str, expected_version: int | None = None) -> None:
         self._check_open()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -24,11 +24,20 @@ from magnetar.base.errors import (
     StorageError,
 )
 from magnetar.base.executor import Executor
-from magnetar.metadata.errors import MetadataClosedError
+from magnetar.metadata.errors import MetadataClosedError, NodeExistsError
 from magnetar.metadata.listeners import Listeners
 from magnetar.metadata.sqlite_file import connect, connect_read_only, release, translate
 from magnetar.metadata.sqlite_tree import GET, SqliteTree
-from magnetar.metadata.store import Listener, Node, SessionListener, Stat, check_path, check_put, split_path
+from magnetar.metadata.store import (
+    MUST_NOT_EXIST,
+    Listener,
+    Node,
+    SessionListener,
+    Stat,
+    check_path,
+    check_put,
+    split_path,
+)
 
 T = TypeVar("T")
 
@@ -128,6 +137,18 @@ class SqliteMetadataStore:
         await self._write(write)
         return write.path, write.version
 
+    async def create_missing(self, paths: Sequence[str], value: bytes = b"") -> int:
+        for path in paths:
+            check_put(path, MUST_NOT_EXIST, sequential=False)
+        writes = [_Write(path, bytes(value), MUST_NOT_EXIST) for path in dict.fromkeys(paths)]
+        if not writes:
+            return 0
+        await self._commit_with(writes)
+        for write in writes:
+            if write.error is not None and not isinstance(write.error, NodeExistsError):
+                raise write.error
+        return sum(write.committed for write in writes)
+
     async def delete(self, path: str, expected_version: int | None = None) -> None:
         check_path(path)
         write = _Write(path, b"", expected_version)
@@ -178,13 +199,17 @@ class SqliteMetadataStore:
         except sqlite3.Error as error:
             raise translate(error, self._path) from error
 
-    async def _write(self, write: _Write) -> None:
+    async def _commit_with(self, writes: list[_Write]) -> None:
+        """Each has its outcome afterwards."""
         self._check_open()
         if self._lock == NOT_LOCKED:
             raise InvalidArgumentError(f"the metadata file {self._path} was opened for reading")
-        self._queue.append(write)
-        await self._executor.run(self._commit_waiting, write)
+        self._queue.extend(writes)
+        await self._executor.run(self._commit_waiting, writes[-1])
         self._notify()
+
+    async def _write(self, write: _Write) -> None:
+        await self._commit_with([write])
         if write.error is not None:
             raise write.error
         assert write.committed, "a write must not return before it is on disk"
@@ -201,9 +226,11 @@ class SqliteMetadataStore:
         return row
 
     def _commit_waiting(self, own: _Write) -> None:
-        """Commit `own` and what waits behind it, unless an earlier turn has done so already."""
-        if own.committed or own.error is not None:
-            return
+        """Commit `own`, what waits before it and some of what waits behind it, unless an earlier turn has done so already."""
+        while not own.committed and own.error is None:
+            self._commit_some()
+
+    def _commit_some(self) -> None:
         queue = self._queue
         batch = [queue.popleft() for _ in range(min(len(queue), WRITES_PER_TRANSACTION_MAX))]
         try:

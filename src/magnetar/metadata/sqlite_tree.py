@@ -33,6 +33,11 @@ _ORPHAN: Final = (
     "UPDATE nodes SET children = children - 1, cversion = cversion + 1, pzxid = ? WHERE parent = ? AND name = ?"
 )
 CHILDREN: Final = "SELECT name FROM nodes WHERE parent = ? ORDER BY name"
+_PACKED: Final = (
+    "SELECT COUNT(*), COALESCE(MAX(size), 0), COALESCE(CAST(group_concat(char(0, 0, 0, size) || name, '') AS BLOB), x'')"
+    " FROM (SELECT name, LENGTH(CAST(name AS BLOB)) AS size FROM nodes WHERE parent = ? ORDER BY name)"
+)
+"""SQLite writes the lengths as characters: those below 128 are the bytes that they should be."""
 _OWNED: Final = "SELECT parent, name FROM nodes WHERE owner = ? AND owner != 0 ORDER BY id"
 
 
@@ -92,6 +97,14 @@ class SqliteTree:
 
     def children(self, path: str) -> list[str]:
         return [row[0] for row in self.connection.execute(CHILDREN, (path,))]
+
+    def packed_children(self, path: str) -> tuple[int, bytes]:
+        """How many there are, and their sorted names, each behind its length in four bytes: the interpreter is free meanwhile."""
+        count, longest, packed = self.connection.execute(_PACKED, (path,)).fetchone()
+        if longest >= 128:
+            names = [name.encode() for name in self.children(path)]
+            packed = b"".join([len(name).to_bytes(4, "big") + name for name in names])
+        return count, packed
 
     def owned_by(self, session_id: int) -> list[str]:
         """Paths of a session's ephemeral nodes, oldest first."""

@@ -5,7 +5,7 @@ Owns the Protocol and the rules that every implementation keeps; `tests/contract
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple, Protocol, runtime_checkable
@@ -113,6 +113,14 @@ class MetadataStore(Protocol):
         `sequential` appends ten digits, rising per parent, and always creates.
         Raises BadVersionError when `expected_version` does not hold (a missing node has no version),
         EphemeralParentError below an ephemeral node.
+        """
+        ...
+
+    async def create_missing(self, paths: Sequence[str], value: bytes = b"") -> int:
+        """Create those that do not exist, parents as well; answers how many these were. Existing ones stay as they are.
+
+        Many share a request and a commit. Each is atomic, together they are not: after an error some may be there.
+        Raises EphemeralParentError.
         """
         ...
 

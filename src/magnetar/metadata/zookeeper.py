@@ -7,26 +7,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from kazoo import exceptions as kz
-from kazoo.protocol.serialization import Create, Delete, Exists, GetChildren, GetData, SetData
+from kazoo.protocol.serialization import Create, Delete, Exists, GetData, SetData
 from kazoo.protocol.states import KazooState
 from kazoo.security import OPEN_ACL_UNSAFE
 
 from magnetar.base.clock import Clock
-from magnetar.base.errors import BadVersionError, InvalidArgumentError, MetadataError, NodeNotFoundError
+from magnetar.base.errors import BadVersionError, NodeNotFoundError
 from magnetar.base.network import AsyncioNetwork
+from magnetar.metadata import kazoo_requests as requests
 from magnetar.metadata.errors import (
-    EphemeralParentError,
     MetadataClosedError,
     MetadataConnectionError,
     NodeHasChildrenError,
     SessionExpiredError,
 )
 from magnetar.metadata.foreign_session import end_session, session_key
-from magnetar.metadata.kazoo_bridge import AddWatch, KazooBridge, RemoveWatches
+from magnetar.metadata.kazoo_bridge import KazooBridge
+from magnetar.metadata.kazoo_errors import translate
 from magnetar.metadata.listeners import Listeners
 from magnetar.metadata.store import (
     MUST_NOT_EXIST,
@@ -45,9 +46,6 @@ logger = logging.getLogger(__name__)
 
 REQUESTS_MAX: Final = 200
 """Requests under way; further ones wait. kazoo's wake-up pipe takes some 270 before it blocks the sender."""
-
-VALUE_BYTES_MAX: Final = 1024 * 1024 - 1024
-"""A larger value is refused: ZooKeeper would drop the connection (`jute.maxbuffer`, less the rest of the request)."""
 
 GIVE_UP_SHARE: Final = 5 / 6
 """Of the session's time without a word from the server: the session is taken for lost before the server can give it away."""
@@ -140,8 +138,7 @@ class ZooKeeperMetadataStore:
         sequential: bool = False,
     ) -> tuple[str, int]:
         check_put(path, expected_version, sequential)
-        if len(value) > VALUE_BYTES_MAX:
-            raise InvalidArgumentError(f"{path}: a value of {len(value)} bytes; ZooKeeper takes {VALUE_BYTES_MAX}")
+        requests.check_size(path, value)
         if expected_version is not None and expected_version >= 0:
             return path, await self._set(path, value, expected_version)
         flags = (_EPHEMERAL if ephemeral else 0) | (_SEQUENTIAL if sequential else 0)
@@ -151,6 +148,26 @@ class ZooKeeperMetadataStore:
             return path, await self._set(path, value, -1)
         except BadVersionError:  # it does not exist
             return await self._create_or_set(path, value, flags, may_set=True)
+
+    async def create_missing(self, paths: Sequence[str], value: bytes = b"") -> int:
+        for path in paths:
+            check_put(path, MUST_NOT_EXIST, sequential=False)
+        requests.check_size(paths[0] if paths else "", value)
+        batches = requests.batches(dict.fromkeys(paths), value)
+        return sum([await self._create_together(batch, value) for batch in batches])
+
+    async def _create_together(self, paths: list[str], value: bytes) -> int:
+        """All in one transaction; one by one when a node exists already or a parent is missing: then it has changed nothing."""
+        codes = await self._ask(requests.CreateAll([self._full(path) for path in paths], value), paths[0])
+        if not any(codes):
+            return len(paths)
+        outcomes = await asyncio.gather(
+            *(self.put(path, value, MUST_NOT_EXIST) for path in paths), return_exceptions=True
+        )
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException) and not isinstance(outcome, BadVersionError):
+                raise outcome
+        return sum(not isinstance(outcome, BaseException) for outcome in outcomes)
 
     async def delete(self, path: str, expected_version: int | None = None) -> None:
         check_path(path)
@@ -165,7 +182,7 @@ class ZooKeeperMetadataStore:
     async def children(self, path: str) -> list[str]:
         check_path(path)
         try:
-            return sorted(await self._ask(GetChildren(self._full(path), None), path, again=True))
+            return await requests.names_in(await self._ask(requests.ListChildren(self._full(path)), path, again=True))
         except NodeNotFoundError:
             return []
 
@@ -193,7 +210,7 @@ class ZooKeeperMetadataStore:
             before = self._listeners.prefixes()
             stop()
             if prefix in before and prefix not in self._listeners.prefixes() and self._up.is_set() and self._can_watch:
-                self._kazoo.request(RemoveWatches(self._full(prefix))).add_done_callback(_ignore)
+                self._kazoo.request(requests.RemoveWatches(self._full(prefix))).add_done_callback(_ignore)
 
         return end
 
@@ -250,7 +267,7 @@ class ZooKeeperMetadataStore:
                 except TimeoutError:
                     raise MetadataConnectionError(f"{path}: ZooKeeper did not answer in time") from None
                 except kz.KazooException as error:
-                    raise _translate(path, error) from error
+                    raise translate(path, error) from error
 
     async def _set(self, path: str, value: bytes, version: int) -> int:
         try:
@@ -290,7 +307,7 @@ class ZooKeeperMetadataStore:
 
     def _add_watch(self, prefix: str) -> None:
         if self._can_watch:
-            self._kazoo.request(AddWatch(self._full(prefix))).add_done_callback(self._watch_added)
+            self._kazoo.request(requests.AddWatch(self._full(prefix))).add_done_callback(self._watch_added)
 
     def _watch_added(self, done: asyncio.Future[Any]) -> None:
         error = None if done.cancelled() else done.exception()
@@ -376,25 +393,3 @@ def _replace(old: KazooBridge, new: KazooBridge) -> None:
 def _ignore(done: asyncio.Future[Any]) -> None:
     if not done.cancelled():
         done.exception()
-
-
-def _translate(path: str, error: kz.KazooException) -> MetadataError | InvalidArgumentError:
-    if isinstance(error, kz.NoNodeError):
-        return NodeNotFoundError(f"{path} does not exist")
-    if isinstance(error, kz.NodeExistsError):
-        return BadVersionError(f"{path} exists already")
-    if isinstance(error, kz.BadVersionError):
-        return BadVersionError(f"{path} is at another version than expected")
-    if isinstance(error, kz.NotEmptyError):
-        return NodeHasChildrenError(f"{path} has children; delete them first")
-    if isinstance(error, kz.NoChildrenForEphemeralsError):
-        return EphemeralParentError(f"the parent of {path} is ephemeral and cannot have children")
-    if isinstance(error, kz.SessionExpiredError):
-        return SessionExpiredError(f"{path}: the metadata session has expired")
-    if isinstance(error, kz.BadArgumentsError):
-        return InvalidArgumentError(f"ZooKeeper refuses the path {path!r}")
-    if isinstance(error, kz.NoAuthError | kz.AuthFailedError):
-        return MetadataError(
-            f"{path}: ZooKeeper grants no permission; give the node an open ACL or connect as its owner"
-        )
-    return MetadataError(f"{path}: ZooKeeper failed with {type(error).__name__} {error}")

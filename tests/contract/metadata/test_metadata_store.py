@@ -52,6 +52,35 @@ async def test_a_refused_write_creates_no_parents(store: MetadataStore) -> None:
     assert not await store.exists("/x")
 
 
+async def test_many_are_created_together_and_what_is_there_stays(store: MetadataStore) -> None:
+    names = [f"n-{number:04}-é" for number in range(600)] + ["long-" + "x" * 300]
+    heard: list[str] = []
+    store.watch(heard.append, "/many")
+    assert await store.create_missing([]) == 0
+    assert await store.create_missing([f"/many/deep/{name}" for name in names], b"v") == len(names)
+    assert [path for path in heard if path != "/many" and path != "/many/deep"] == [f"/many/deep/{n}" for n in names]
+    assert await store.children("/many/deep") == sorted(names)
+    assert await store.get("/many/deep/n-0599-é") == Node(b"v", 0)
+    assert await store.create_missing(["/many/deep/n-0000-é", "/many/deep/one", "/many/deep/one", "/other/two"]) == 2
+    assert await store.get("/many/deep/n-0000-é") == Node(b"v", 0)
+    assert await store.get("/other/two") == Node(b"", 0)
+    await store.put("/e", b"", ephemeral=True)
+    with pytest.raises(EphemeralParentError):
+        await store.create_missing(["/fine", "/e/child"])
+    with pytest.raises(InvalidArgumentError):
+        await store.create_missing(["/many/../x"])
+
+
+async def test_a_list_of_many_is_sorted_and_others_are_answered_meanwhile(store: MetadataStore) -> None:
+    names = [f"{number * 7919 % 12000}-name" for number in range(12000)]
+    await store.create_missing([f"/long/{name}" for name in names])
+    assert await store.children("/long") == sorted(names)
+    assert await store.children_count("/long") == len(names)
+    found, missing = await asyncio.gather(store.children("/long"), store.get("/missing"))
+    assert len(found) == len(names)
+    assert missing is None
+
+
 async def test_delete(store: MetadataStore) -> None:
     await store.put("/a/b", b"")
     with pytest.raises(NodeHasChildrenError):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.metadata.server.jute import MalformedRequestError, Reader, pack_string, pack_strings
+from magnetar.metadata.server.jute import MalformedRequestError, Reader, pack_int, pack_string
 from magnetar.metadata.server.requests import read_connect, read_request
 from magnetar.metadata.server.sessions import Session, Sessions
 from magnetar.metadata.server.watches import CHILDREN_CHANGED, Kind, Watches
@@ -93,7 +93,7 @@ def test_any_bytes_are_a_request_or_malformed(data: bytes) -> None:
 
 @given(st.lists(st.text(max_size=5).filter(lambda text: text.isprintable()), max_size=5))
 def test_strings_come_back(values: list[str]) -> None:
-    reader = Reader(pack_strings(values) + pack_string("end"))
+    reader = Reader(pack_int(len(values)) + b"".join(map(pack_string, values)) + pack_string("end"))
     assert reader.strings() == values
     assert reader.string() == "end"
     with pytest.raises(MalformedRequestError):

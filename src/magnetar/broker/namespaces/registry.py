@@ -24,8 +24,11 @@ BUNDLES_MAX = 4096
 """More for one namespace are refused: every one is a node in the metadata store."""
 
 REGISTERED_AT_ONCE = 100
-"""Topics that are being written, of all callers: one commit takes them together, and what else has to be written does not wait
-behind thousands of them. The others wait here."""
+"""Plain topics that are being written, of all callers: one commit takes them together. The others wait here."""
+
+PARTITIONS_PER_WRITE = 500
+PARTITION_WRITES_AT_ONCE = 2
+"""Of all callers: what else has to be written does not wait behind thousands of partitions."""
 
 NAMES_PER_TURN = 2_000
 """Of a long list; then other connections get their turn."""
@@ -45,6 +48,7 @@ class NamespaceRegistry:
         self._changes = 0
         self._boundary_changes = 0
         self._registering = asyncio.Semaphore(REGISTERED_AT_ONCE)
+        self._registering_partitions = asyncio.Semaphore(PARTITION_WRITES_AT_ONCE)
         self._unwatch = metadata.watch(self._changed, paths.ADMIN_PATH)
 
     def close(self) -> None:
@@ -293,16 +297,16 @@ class NamespaceRegistry:
         if not topic.persistent:
             return
         count = await self.partitions(topic)
-        for first in range(0, count, 2 * REGISTERED_AT_ONCE):  # as many tasks at most for one caller
-            indices = range(first, min(first + 2 * REGISTERED_AT_ONCE, count))
-            await asyncio.gather(*(self.register(topic.partition_name(index)) for index in indices))
+        for first in range(0, count, PARTITIONS_PER_WRITE):
+            indices = range(first, min(first + PARTITIONS_PER_WRITE, count))
+            async with self._registering_partitions:
+                await self._metadata.create_missing([_ledger_path(topic.partition_name(index)) for index in indices])
 
     async def register(self, topic: TopicName) -> bool:
         """Let a persistent topic exist: its first client loads it. False: it is there already."""
-        path = paths.managed_ledger_path(topic.tenant, topic.namespace, topic.domain, topic.local_name)
         async with self._registering:
             try:
-                await self._metadata.put(path, b"", MUST_NOT_EXIST)
+                await self._metadata.put(_ledger_path(topic), b"", MUST_NOT_EXIST)
             except BadVersionError:
                 return False
         return True
@@ -359,6 +363,10 @@ def check_partitions(partitions: int) -> None:
 
 def _partitioned_path(topic: TopicName) -> str:
     return paths.partitioned_topic_path(topic.tenant, topic.namespace, topic.domain, topic.local_name)
+
+
+def _ledger_path(topic: TopicName) -> str:
+    return paths.managed_ledger_path(topic.tenant, topic.namespace, topic.domain, topic.local_name)
 
 
 def _encode(document: Document) -> bytes:

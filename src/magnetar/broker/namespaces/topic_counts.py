@@ -13,7 +13,7 @@ SYSTEM_TOPIC_PREFIX = "__"
 """Topics that belong to the server: no limit counts them."""
 
 
-LISTED_MAX = 200_000
+LISTED_MAX = 5_000_000
 """Names that are asked of a metadata store elsewhere in one answer. More would keep it, and this broker's session with it, busy for
 longer than a session lasts: lists are refused then, and counts include the server's own topics."""
 

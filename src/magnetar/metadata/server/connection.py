@@ -30,7 +30,8 @@ REQUESTS_MAX: Final = 1_000
 """Requests of one connection that wait for the disk: reading from the socket pauses until half are done."""
 
 OUTPUT_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Unsent answers and notifications of a client that does not read: the connection is closed, its session goes on."""
+"""Unsent answers and notifications of a client that does not read: when more are to follow, the connection is closed, its session
+goes on. A single answer may be longer: a list of millions of names."""
 
 _WORDS: Final = (b"ruok", b"srvr", b"isro", b"stat", b"mntr")
 _WATCH_TYPES: Final = {
@@ -209,11 +210,12 @@ class ClientConnection(asyncio.Protocol):
     def _flush(self) -> None:
         if self._closed or self._transport is None or not self._output:
             return
-        self._transport.write(b"".join(self._output))
-        self._output.clear()
         if self._transport.get_write_buffer_size() > OUTPUT_BYTES_MAX:
             logger.warning("session 0x%x does not read its answers; its connection is closed", self.session_id)
             self.abort()
+            return
+        self._transport.write(b"".join(self._output))
+        self._output.clear()
 
 
 def _nothing(tree: object, outcome: Outcome) -> None:

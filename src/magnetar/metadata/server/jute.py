@@ -141,10 +141,6 @@ def pack_string(value: str) -> bytes:
     return pack_buffer(value.encode())
 
 
-def pack_strings(values: list[str]) -> bytes:
-    return _INT.pack(len(values)) + b"".join(map(pack_string, values))
-
-
 def pack_stat(stat: Stat) -> bytes:
     return _STAT.pack(*stat)
 

@@ -17,7 +17,6 @@ from magnetar.metadata.server.jute import (
     pack_open_acl,
     pack_stat,
     pack_string,
-    pack_strings,
 )
 from magnetar.metadata.server.requests import Request
 from magnetar.metadata.server.watches import CHILDREN_CHANGED, Kind
@@ -126,7 +125,8 @@ def _run(tree: SqliteTree, outcome: Outcome, request: Request, session_id: int) 
         outcome.body = pack_stat(_stat(tree, path))
     elif op in (Op.GET_CHILDREN, Op.GET_CHILDREN_2):
         stat = _stat(tree, path)
-        outcome.body = pack_strings(tree.children(path)) + (pack_stat(stat) if op == Op.GET_CHILDREN_2 else b"")
+        count, names = tree.packed_children(path)
+        outcome.body = pack_int(count) + names + (pack_stat(stat) if op == Op.GET_CHILDREN_2 else b"")
         _watch(outcome, request, Kind.CHILDREN)
     elif op == Op.GET_ACL:
         outcome.body = pack_open_acl() + pack_stat(_stat(tree, path))

@@ -31,8 +31,8 @@ from magnetar.metadata.sqlite_tree import SqliteTree
 
 logger = logging.getLogger(__name__)
 
-REQUESTS_PER_TRANSACTION_MAX: Final = 1_000
-"""Requests carried out together; the rest waits for the next transaction."""
+OPERATIONS_PER_TRANSACTION_MAX: Final = 1_000
+"""Carried out together, those of multi-requests counted singly, and at least one request; the rest waits for the next transaction."""
 
 SESSION_TIMEOUT_MIN_S: Final = 1.0
 SESSION_TIMEOUT_MAX_S: Final = 60.0
@@ -54,6 +54,7 @@ VERSION: Final = "3.9.0"
 class _Item(NamedTuple):
     work: Work
     done: Callable[[Outcome], None]
+    operations: int = 1
 
 
 class MetadataServer:
@@ -146,15 +147,14 @@ class MetadataServer:
 
     # ---- The one order of things
 
-    def _put(self, work: Work, done: Callable[[Outcome], None]) -> None:
-        self._waiting.append(_Item(work, done))
+    def _put(self, work: Work, done: Callable[[Outcome], None], operations: int = 1) -> None:
+        self._waiting.append(_Item(work, done, operations))
         self._wake.set()
 
     async def _pump(self) -> None:
         while True:
             await self._wake.wait()
-            batch = self._waiting[:REQUESTS_PER_TRANSACTION_MAX]
-            del self._waiting[:REQUESTS_PER_TRANSACTION_MAX]
+            batch = self._next_batch()
             if not self._waiting:
                 self._wake.clear()
             try:
@@ -163,6 +163,17 @@ class MetadataServer:
                 raise translate(error, self._file) from error
             for item, outcome in zip(batch, outcomes, strict=True):
                 self._deliver(item, outcome)
+
+    def _next_batch(self) -> list[_Item]:
+        count = operations = 0
+        for item in self._waiting:
+            operations += item.operations
+            if count and operations > OPERATIONS_PER_TRANSACTION_MAX:
+                break
+            count += 1
+        batch = self._waiting[:count]
+        del self._waiting[:count]
+        return batch
 
     def _deliver(self, item: _Item, outcome: Outcome) -> None:
         self._zxid = outcome.zxid
@@ -182,7 +193,7 @@ class MetadataServer:
                     self._watches.add(kind, path, connection.number)
             connection.answer(request, outcome)
 
-        self._put(work, done)
+        self._put(work, done, max(1, len(request.parts)))
 
     def end_watches(self, connection: ClientConnection, path: str, kinds: tuple[Kind, ...], *, remove: bool) -> bool:
         """Whether there were any."""

@@ -7,7 +7,7 @@ not heard of for its time-out expires. A call that fails with MetadataConnection
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
 from magnetar.metadata.errors import MetadataClosedError, MetadataConnectionError
@@ -127,6 +127,13 @@ class SimMetadataStore:
             path,
             lambda session: session.put(path, value, expected_version, ephemeral=ephemeral, sequential=sequential),
         )
+
+    async def create_missing(self, paths: Sequence[str], value: bytes = b"") -> int:
+        created = [
+            await self._call("put", path, lambda session, each=path: session.create_missing([each], value))  # type: ignore[misc]
+            for path in paths
+        ]
+        return sum(created)
 
     async def delete(self, path: str, expected_version: int | None = None) -> None:
         await self._call("delete", path, lambda session: session.delete(path, expected_version))
