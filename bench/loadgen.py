@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import socket
 import struct
 import sys
@@ -40,6 +41,13 @@ CONNECT, CONNECTED, SUBSCRIBE, PRODUCER, SEND, SEND_RECEIPT, SEND_ERROR, MESSAGE
     11,
 )
 SUCCESS, ERROR, PRODUCER_SUCCESS, PING, PONG = 13, 14, 17, 18, 19
+CLOSE_PRODUCER, CLOSE_CONSUMER = 15, 16
+REFUSALS = {
+    ERROR: "failed",
+    SEND_ERROR: "refused a message",
+    CLOSE_PRODUCER: "gave the topic up",
+    CLOSE_CONSUMER: "gave the topic up",
+}
 PARTITIONED_METADATA, PARTITIONED_METADATA_RESPONSE, LOOKUP, LOOKUP_RESPONSE = 21, 22, 23, 24
 SUBSCRIPTION_TYPES = {"exclusive": 0, "shared": 1, "failover": 2, "key_shared": 3}
 
@@ -171,8 +179,18 @@ class Publisher:
         tails = [payload(args.size, args.batch, f"key-{i}" if args.keys else None) for i in range(max(1, args.keys))]
         self.messages = [send_frame(i, args.batch, tails[i % len(tails)]) for i in range(entries)]
         self.window, self.acked, self.ready = args.window, 0, threading.Condition()
+        self.failure: BaseException | None = None
 
     def receive(self) -> None:
+        """Until everything has its receipt; a failure is for the sending thread, which waits for receipts."""
+        try:
+            self.count_receipts()
+        except BaseException as error:
+            with self.ready:
+                self.failure = error
+                self.ready.notify()
+
+    def count_receipts(self) -> None:
         for frames in self.connection.frames():
             receipts = 0
             for raw in frames:
@@ -181,8 +199,8 @@ class Publisher:
                     receipts += 1
                 elif kind == PING:
                     self.connection.sock.sendall(command(PONG, b""))
-                elif kind == SEND_ERROR:
-                    raise SystemExit("the server refused a message")
+                elif kind in REFUSALS:
+                    raise SystemExit(f"the server {REFUSALS[kind]}")
             with self.ready:
                 self.acked += receipts
                 self.ready.notify()
@@ -196,13 +214,18 @@ class Publisher:
         sent = 0
         while sent < len(self.messages):
             with self.ready:
-                while sent - self.acked >= self.window:
+                while sent - self.acked >= self.window and self.failure is None:
                     self.ready.wait()
+                if self.failure is not None:
+                    break
                 room = self.window - (sent - self.acked)
             upto = min(sent + min(room, chunk), len(self.messages))
             self.connection.sock.sendall(b"".join(self.messages[sent:upto]))
             sent = upto
         reader.join()
+        if self.failure is not None:
+            print(f"{self.failure!r} after {self.acked} of {len(self.messages)} receipts", file=sys.stderr, flush=True)
+            os._exit(1)  # whatever other threads wait for does not come
 
 
 def produce(args: argparse.Namespace) -> dict[str, float]:
@@ -258,6 +281,8 @@ class Subscriber:
         """Count one frame; the answer to it."""
         if raw[5] == PING:
             return command(PONG, b"")
+        if raw[5] in REFUSALS:
+            raise SystemExit(f"the server {REFUSALS[raw[5]]} after {sum(self.got)} messages")
         if raw[5] != MESSAGE:
             return b""
         end = 4 + int.from_bytes(raw[:4], "big")

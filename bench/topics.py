@@ -35,7 +35,7 @@ PARTITIONS = 1000
 PLAIN_SHARE = 0.01
 CALLERS = 8
 LOOKUPS = 1000
-ROUNDS = 25
+ROUNDS = 50
 NAMESPACE = "persistent/public/default"
 
 

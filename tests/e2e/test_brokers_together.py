@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterator
 
 import pulsar
 import pytest
 
+from magnetar.admin.client.client import AdminClient
 from magnetar.testing.cluster import ClusterProcesses
 from tests.support.brokers import broker_names, get, owner_of, send, spread_out, unload
-from tests.support.raw_transactions import RawTransactions
+from tests.support.raw_transactions import RawTransactions, TransactionRefused, Txn
 from tests.support.waiting import wait_until
 
 Connect = Callable[..., pulsar.Client]
@@ -83,6 +85,15 @@ def test_a_namespace_is_one_thing_through_any_broker(cluster: ClusterProcesses, 
     producers = [client.create_producer(name) for name in names]
     for base in bases(cluster):
         assert set(names) <= set(get(f"{base}/non-persistent/public/default"))
+    expression = re.compile(f"non-persistent://public/default/{spread}-live-.*")
+    for name in broker_names(cluster):  # whichever broker is asked, a pattern finds the topics of both
+        pattern = connect(cluster.broker(name)[0]).subscribe(
+            expression, f"all-{name}", regex_subscription_mode=pulsar.RegexSubscriptionMode.NonPersistentOnly
+        )
+        for number, producer in enumerate(producers):
+            producer.send(str(number).encode())
+        assert {int(pattern.receive(10_000).data()) for _ in producers} == set(range(len(producers)))
+        pattern.close()
     for producer in producers:
         producer.close()
     send("POST", f"{namespace}/unsubscribe/s")
@@ -142,6 +153,7 @@ def test_a_transaction_over_topics_of_two_brokers(cluster: ClusterProcesses, con
         coordinator.add_subscription(txn, name, "input")
         raw.publish_in(txn, b"inside")
         raw.ack_in(txn, raw.message()[0].message.message_id)
+    _seen_through_any_broker(cluster, txn, names, found)
     (coordinator.commit if commit else coordinator.abort)(txn)
     for name, consumer in zip(names, consumers, strict=True):
         assert consumer.receive(10_000).data() == b"plain"
@@ -151,6 +163,36 @@ def test_a_transaction_over_topics_of_two_brokers(cluster: ClusterProcesses, con
         assert stats["ongoingTxnCount"] == 0
     for raw in (coordinator, *raws):
         raw.close()
+
+
+def _seen_through_any_broker(cluster: ClusterProcesses, txn: Txn, topics: list[str], coordinator_url: str) -> None:
+    shown = f"({txn[0]},{txn[1]})"
+    for name in broker_names(cluster):
+        admin = AdminClient(cluster.broker(name)[1]).transactions
+        known = admin.metadata(*txn)
+        assert known.txn_id == shown
+        assert set(known.produced_partitions) == set(known.acked_partitions) == set(topics)
+        for topic in topics:
+            start = admin.in_buffer_stats(topic, *txn).start_position
+            assert start is not None
+            assert known.produced_partitions[topic].start_position == start
+        assert admin.coordinators()[txn[0]].broker_service_url == coordinator_url
+        assert admin.stats_of(txn[0]).ongoing_txn_size == 1
+        assert admin.coordinator_stats()[str(txn[0])].ongoing_txn_size == 1
+        assert set(admin.slow(0)[shown].produced_partitions) == set(topics)
+        assert "__transaction_log_0" in str(admin.coordinator_internal_stats(txn[0]).transaction_log_stats)
+
+
+def test_an_administrator_aborts_at_any_broker(cluster: ClusterProcesses) -> None:
+    found = get(f"{cluster.http_url}/lookup/v2/topic/persistent/pulsar/system/{ASSIGN}")["brokerUrl"]
+    coordinator = RawTransactions(_port(found))
+    coordinator.connect_coordinator()
+    for name in broker_names(cluster):
+        txn = coordinator.begin()
+        AdminClient(cluster.broker(name)[1]).transactions.abort(*txn)
+        with pytest.raises(TransactionRefused):
+            coordinator.commit(txn)
+    coordinator.close()
 
 
 def _port(url: str) -> int:

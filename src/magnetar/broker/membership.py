@@ -76,6 +76,12 @@ class ClusterView:
             clock=clock,
         )
 
+    async def others(self) -> list[BrokerAddress]:
+        """The brokers beside this one. Where nobody listens there is none: it was killed, and its session has not ended yet."""
+        here = self.ownership.broker_id
+        found = [await self.brokers.get(each) for each in await self.brokers.live() if each != here]
+        return [each for each in found if each is not None and not await self.reachability.refused(each)]
+
     def close(self) -> None:
         self.witness.close()
         self.reader.close()

@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import ssl
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple, cast
 from urllib.parse import quote, urlsplit
 
@@ -211,6 +211,23 @@ class RemoteTopics:
         answer = await self._peers.call(broker, "GET", f"/admin/v2/non-persistent/{namespace}?here=true")
         raise_for(answer)
         return [str(name) for name in answer.document]
+
+
+class NonPersistentTopics:
+    """Those of the whole cluster: they exist where they are used, and each broker knows only its own."""
+
+    def __init__(self, others: Callable[[], Awaitable[list[BrokerAddress]]], peers: Peers) -> None:
+        """`others`: the brokers beside this one."""
+        self._others = others
+        self._remote = RemoteTopics(peers)
+
+    async def elsewhere(self, namespace: NamespaceName) -> list[str]:
+        """Complete names at the other brokers. Raises ServiceNotReadyError when one of them does not answer: a list without its
+        topics would say that they are gone."""
+        lists = await asyncio.gather(
+            *(self._remote.non_persistent(address, namespace) for address in await self._others())
+        )
+        return [name for names in lists for name in names]
 
 
 def topic_target(topic: TopicName, leaf: str = "") -> str:

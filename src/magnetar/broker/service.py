@@ -29,7 +29,7 @@ from magnetar.broker.namespaces.policies import EffectivePolicies
 from magnetar.broker.namespaces.registry import NamespaceRegistry
 from magnetar.broker.namespaces.topic_policies import topic_of_path
 from magnetar.broker.naming import NamespaceName
-from magnetar.broker.peers import Peers
+from magnetar.broker.peers import NonPersistentTopics, Peers
 from magnetar.broker.replication.ports import ReplicationContext, SnapshotCounters
 from magnetar.broker.replicators.remote_clusters import RemoteClusters
 from magnetar.broker.replicators.service import ReplicationService
@@ -93,6 +93,7 @@ class Broker:
             Credentials.parse(config.client_auth_plugin, config.client_auth_parameters),
             TlsTrust(config.client_trust_certs_file),
         )
+        self.non_persistent = NonPersistentTopics(self.cluster.others, self.peers)
         self.lookup = Lookup(metadata, self.namespaces, self.ownership, self.cluster.finder)
 
     async def __aenter__(self) -> Broker:
@@ -158,6 +159,7 @@ class Broker:
             transactions=self.transactions,
             participants=self.participants,
             destinations=self._destinations,
+            non_persistent=self.non_persistent,
         )
         self.connections = ConnectionListener(self.context)
         await self._join()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 from typing import Any
 
@@ -20,7 +19,6 @@ from magnetar.broker.compaction.topic_compaction import Status
 from magnetar.broker.errors import NotAllowedError, TopicNotFoundError
 from magnetar.broker.namespaces.errors import AlreadyExistsError, PreconditionFailedError
 from magnetar.broker.naming import NON_PERSISTENT
-from magnetar.broker.peers import RemoteTopics
 from magnetar.broker.topics.persistent import TOPIC_EPOCH_PROPERTY, PersistentTopic
 
 
@@ -46,11 +44,7 @@ async def everywhere(call: Call, found: list[str], domains: Iterable[str]) -> li
     """With the non-persistent topics of other brokers: each knows only its own."""
     if NON_PERSISTENT not in domains:
         return found
-    brokers, remote = call.broker.cluster.brokers, RemoteTopics(call.broker.peers)
-    others = [each for each in await brokers.live() if each != call.broker.ownership.broker_id]
-    addresses = [address for each in others if (address := await brokers.get(each)) is not None]
-    lists = await asyncio.gather(*(remote.non_persistent(address, call.namespace) for address in addresses))
-    return list(dict.fromkeys([*found, *(name for names in lists for name in names)]))
+    return list(dict.fromkeys([*found, *await call.broker.non_persistent.elsewhere(call.namespace)]))
 
 
 @documented("Create a topic without partitions. The body holds its properties.", body=dict[str, str] | None)

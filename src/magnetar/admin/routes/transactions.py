@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -9,7 +10,8 @@ from starlette.responses import Response
 
 from magnetar.admin.answers import as_json, done
 from magnetar.admin.call import Call
-from magnetar.admin.errors import BadRequestError, NotFoundError, UnhealthyError
+from magnetar.admin.coordinator_owners import HERE, TRANSACTIONS, OtherTopics, coordinators_of, from_others, require
+from magnetar.admin.errors import BadRequestError, NotFoundError
 from magnetar.admin.internal_stats import ledger_stats
 from magnetar.admin.operation import documented
 from magnetar.admin.routing import Handler, Route
@@ -33,7 +35,7 @@ from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.persistent import PersistentTopic
 from magnetar.broker.transactions.coordinator import MAY_DO_ALL, TransactionCoordinator
 from magnetar.broker.transactions.coordinator_state import Transaction
-from magnetar.broker.transactions.coordinators import Coordinators
+from magnetar.broker.transactions.coordinators import ASSIGN_TOPIC
 from magnetar.broker.transactions.log import RecordLog
 from magnetar.broker.transactions.pending_state import WHOLE
 from magnetar.broker.transactions.txn_id import TxnId
@@ -42,15 +44,7 @@ from magnetar.managed_ledger.position import Position
 COORDINATORS_MAX = 1024
 """More are refused with 400."""
 
-COORDINATOR_QUERY = {"coordinatorId": int}
-
-
-def _coordinators(call: Call) -> Coordinators:
-    """Raises UnhealthyError where transactions are off."""
-    coordinators = call.broker.transactions
-    if not coordinators.enabled:
-        raise UnhealthyError("This Broker is not configured with transactionCoordinatorEnabled=true.")
-    return coordinators
+COORDINATOR_QUERY = {"coordinatorId": int, HERE: bool}
 
 
 def _chosen(call: Call) -> int | None:
@@ -81,18 +75,24 @@ def _answer(document: Any) -> Response:
 @documented(answer=list[CoordinatorInfo], errors=(503,))
 async def list_coordinators(call: Call) -> Response:
     """The transaction coordinators and who serves them."""
-    found = _coordinators(call)
-    url = call.broker.config.service_url
-    return _answer([CoordinatorInfo(id=number, broker_service_url=url) for number in range(found.count)])
+    count = await coordinators_of(call).recounted()
+    found = [await call.broker.lookup.find(ASSIGN_TOPIC.partition_name(number)) for number in range(count)]
+    urls = [each.address.service_url or each.address.service_url_tls for each in found]
+    return _answer([CoordinatorInfo(id=number, broker_service_url=url) for number, url in enumerate(urls)])
 
 
 @documented(answer=dict[str, Any], query=COORDINATOR_QUERY, errors=(404, 503))
 async def coordinator_stats(call: Call) -> Response:
-    """Of one coordinator, or of all by their number."""
-    found, chosen = _coordinators(call), _chosen(call)
+    """Of one coordinator, or of all by their number, whichever brokers serve them; `here`: as far as this one does."""
+    found, chosen = coordinators_of(call), _chosen(call)
     if chosen is not None:
+        await require(call, chosen)
         return _answer(_stats_of(found.get_loaded(chosen)))
-    return _answer({str(number): _stats_of(found.get_loaded(number)) for number in range(found.count)})
+    count = await found.recounted()
+    stats = msgspec.to_builtins({str(number): _stats_of(found.get_loaded(number)) for number in range(count)})
+    for others in await from_others(call, "coordinatorStats"):
+        stats.update({number: each for number, each in others.items() if each["state"] != "None"})
+    return as_json(stats)
 
 
 def _stats_of(coordinator: TransactionCoordinator | None) -> CoordinatorStats:
@@ -112,7 +112,8 @@ def _stats_of(coordinator: TransactionCoordinator | None) -> CoordinatorStats:
 @documented(answer=CoordinatorInternalStats, query={"metadata": bool}, errors=(404, 503))
 async def coordinator_internal_stats(call: Call) -> Response:
     """The log of a coordinator."""
-    coordinator = _coordinators(call).get_loaded(call.number("coordinatorId"))
+    number = call.number("coordinatorId")
+    coordinator = (await require(call, number)).get_loaded(number)
     if coordinator is None:
         raise NotFoundError("the coordinator has had no transaction yet and keeps no log")
     return _answer(CoordinatorInternalStats(transaction_log_stats=_log_stats(coordinator.log)))
@@ -125,7 +126,7 @@ def _log_stats(log: RecordLog) -> LogStats:
 @documented(body=int, errors=(412, 503))
 async def scale(call: Call) -> Response:
     """Raise the number of coordinators."""
-    found = _coordinators(call)
+    found = coordinators_of(call)
     count = await call.json()
     if type(count) is not int or not 1 <= count <= COORDINATORS_MAX:
         raise BadRequestError(f"expected a number of coordinators between 1 and {COORDINATORS_MAX}")
@@ -140,22 +141,37 @@ async def scale(call: Call) -> Response:
 async def metadata(call: Call) -> Response:
     """A transaction that has not ended yet, with what it does where."""
     txn = _txn(call)
-    coordinator = await _coordinators(call).get(txn.most)
-    return _answer(_metadata(call, coordinator.state.get(txn)))
+    coordinator = await (await require(call, txn.most)).get(txn.most)
+    return _answer(await _metadata(call, coordinator.state.get(txn)))
 
 
-def _metadata(call: Call, transaction: Transaction) -> TransactionMetadata:
+async def _metadata(call: Call, transaction: Transaction) -> TransactionMetadata:
+    txn, elsewhere = transaction.txn, OtherTopics(call)
+
+    async def in_buffer(name: str) -> InBufferStats:
+        topic = _loaded(call, name)
+        if topic is not None:
+            return _in_buffer(topic, txn)
+        return msgspec.convert(await elsewhere.in_buffer(name, txn), InBufferStats)
+
+    async def in_pending(name: str, subscription: str) -> InPendingAckStats:
+        topic = _loaded(call, name)
+        if topic is not None:
+            return _in_pending(topic, subscription, txn)
+        return msgspec.convert(await elsewhere.in_pending(name, subscription, txn), InPendingAckStats)
+
+    topics, subscriptions = list(transaction.partitions.items()), list(transaction.subscriptions.items())
+    produced = await asyncio.gather(*(in_buffer(name) for _, name in topics))
+    taken = await asyncio.gather(*(in_pending(name, subscription) for (_, subscription), (name, _) in subscriptions))
     acked: dict[str, dict[str, InPendingAckStats]] = {}
-    for (topic, subscription), (name, _) in transaction.subscriptions.items():
-        acked.setdefault(topic, {})[subscription] = _in_pending(_loaded(call, name), subscription, transaction.txn)
+    for ((topic, subscription), _), stats in zip(subscriptions, taken, strict=True):
+        acked.setdefault(topic, {})[subscription] = stats
     return TransactionMetadata(
         txn_id=str(transaction.txn),
         status=transaction.status.name,
         open_timestamp=transaction.started_ms,
         timeout_at=transaction.timeout_ms,
-        produced_partitions={
-            topic: _in_buffer(_loaded(call, name), transaction.txn) for topic, name in transaction.partitions.items()
-        },
+        produced_partitions=dict(zip((topic for topic, _ in topics), produced, strict=True)),
         acked_partitions=acked,
         owner=transaction.owner or None,
     )
@@ -168,28 +184,29 @@ def _loaded(call: Call, name: str) -> PersistentTopic | None:
 
 @documented(answer=dict[str, TransactionMetadata], query=COORDINATOR_QUERY, errors=(404, 503))
 async def slow(call: Call) -> Response:
-    """Transactions that have been open for at least so many milliseconds."""
-    found, chosen = _coordinators(call), _chosen(call)
+    """Transactions that have been open for at least so many milliseconds, at all brokers; `here`: at this one."""
+    found, chosen = coordinators_of(call), _chosen(call)
     at_least_ms = call.number("timeout")
     if chosen is not None:
-        found.check_served(chosen)
+        await require(call, chosen)
     now_ms = call.broker.clock.now_ms()
-    return _answer(
-        {
-            str(transaction.txn): _metadata(call, transaction)
-            for coordinator in found.loaded
-            if chosen in (None, coordinator.coordinator_id)
-            for transaction in coordinator.state
-            if now_ms - transaction.started_ms >= at_least_ms
-        }
-    )
+    documents = {
+        str(transaction.txn): msgspec.to_builtins(await _metadata(call, transaction))
+        for coordinator in found.loaded
+        if chosen in (None, coordinator.coordinator_id)
+        for transaction in list(coordinator.state)
+        if now_ms - transaction.started_ms >= at_least_ms
+    }
+    for others in await from_others(call, f"slowTransactions/{at_least_ms}") if chosen is None else []:
+        documents.update(others)
+    return as_json(documents)
 
 
 @documented(errors=(404, 409, 503))
 async def abort(call: Call) -> Response:
     """Abort an open transaction, whoever has opened it."""
     txn = _txn(call)
-    coordinator = await _coordinators(call).get(txn.most)
+    coordinator = await (await require(call, txn.most)).get(txn.most)
     await coordinator.end(txn, commit=False, who=MAY_DO_ALL)
     return done()
 
@@ -200,7 +217,7 @@ async def abort(call: Call) -> Response:
 @documented(answer=BufferStats, query={"lowWaterMarks": bool, "segmentStats": bool}, errors=(404, 405, 503))
 async def buffer_stats(call: Call) -> Response:
     """What a topic knows of transactions."""
-    _coordinators(call)
+    coordinators_of(call)
     topic = await single_persistent(call)
     buffer = topic.transactions.buffer
     if buffer is None:
@@ -221,7 +238,7 @@ async def buffer_stats(call: Call) -> Response:
 @documented(answer=dict[str, Any], query={"metadata": bool}, errors=(404, 405, 503))
 async def buffer_internal_stats(call: Call) -> Response:
     """Where the snapshots lie: in a cursor of the topic itself."""
-    _coordinators(call)
+    coordinators_of(call)
     topic = await single_persistent(call)
     document = {
         "snapshotType": "Cursor",
@@ -235,7 +252,7 @@ async def buffer_internal_stats(call: Call) -> Response:
 @documented(answer=InBufferStats, errors=(404, 405, 503))
 async def in_buffer_stats(call: Call) -> Response:
     """A transaction in one topic."""
-    _coordinators(call)
+    coordinators_of(call)
     return _answer(_in_buffer(await single_persistent(call), _txn(call)))
 
 
@@ -253,7 +270,7 @@ def _in_buffer(topic: PersistentTopic | None, txn: TxnId) -> InBufferStats:
 
 
 async def _subscription(call: Call) -> Subscription:
-    _coordinators(call)
+    coordinators_of(call)
     topic = await single_persistent(call)
     return topic.subscriptions.get(call.subscription)
 
@@ -313,7 +330,7 @@ async def position_stats(call: Call) -> Response:
     return _answer(PositionInPendingAck(state="PendingAck" if taken else "NotInPendingAck"))
 
 
-_ROOT = "/admin/v3/transactions"
+_ROOT = TRANSACTIONS
 _TOPIC = "{tenant}/{namespace}/{topic}"
 _IDS = "{mostSigBits}/{leastSigBits}"
 

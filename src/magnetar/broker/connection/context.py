@@ -13,6 +13,7 @@ from magnetar.broker.namespaces.lookup import Lookup
 from magnetar.broker.namespaces.records import BrokerAddress
 from magnetar.broker.namespaces.registry import NamespaceRegistry
 from magnetar.broker.naming import TopicName
+from magnetar.broker.peers import NonPersistentTopics
 from magnetar.broker.schemas.admission import SchemaAdmission
 from magnetar.broker.topics.registry import AnyTopic, TopicRegistry
 from magnetar.broker.transactions.coordinators import Coordinators
@@ -108,4 +109,5 @@ class BrokerContext:
     transactions: Coordinators
     participants: Participants
     destinations: Destinations
+    non_persistent: NonPersistentTopics
     counters: ConnectionCounters = field(default_factory=ConnectionCounters)

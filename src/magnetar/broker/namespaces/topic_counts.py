@@ -13,9 +13,9 @@ SYSTEM_TOPIC_PREFIX = "__"
 """Topics that belong to the server: no limit counts them."""
 
 
-LISTED_MAX = 5_000_000
-"""Names that are asked of a metadata store elsewhere in one answer. More would keep it, and this broker's session with it, busy for
-longer than a session lasts: lists are refused then, and counts include the server's own topics."""
+LISTED_MAX = 2_000_000
+"""Names that are asked of a metadata store elsewhere in one answer; a million take some 2 s, in which its other writes wait. With more,
+lists are refused, and counts include the server's own topics."""
 
 
 class TooManyTopicsError(PreconditionFailedError):

@@ -111,6 +111,12 @@ class Coordinators:
         await self._names.grow_partitioned(ASSIGN_TOPIC, count)
         self.count = await self._names.partitions(ASSIGN_TOPIC)
 
+    async def recounted(self) -> int:
+        """How many there are now: another broker may have made more."""
+        if self.enabled:
+            self.count = await self._names.partitions(ASSIGN_TOPIC)
+        return self.count
+
     def get_loaded(self, number: int) -> TransactionCoordinator | None:
         """None while it has had no transaction. Raises what `check_served` raises."""
         self.check_served(number)
@@ -131,7 +137,7 @@ class Coordinators:
     async def check_owned(self, number: int) -> None:
         """Serve this coordinator from here, with or without transactions. Raises what `check_served` raises."""
         if number >= self.count:
-            self.count = await self._names.partitions(ASSIGN_TOPIC)  # another broker may have made more
+            await self.recounted()
         self.check_served(number)
         await self._require(number)
 

@@ -109,7 +109,8 @@ async def _topics_of_namespace(session: Session, request: CommandGetTopicsOfName
     if request.mode != CommandGetTopicsOfNamespace.NON_PERSISTENT:
         topics += await context.namespaces.persistent_topics(name)
     if request.mode != CommandGetTopicsOfNamespace.PERSISTENT:
-        topics += context.topics.loaded_non_persistent(name)
+        own = context.topics.loaded_non_persistent(name)
+        topics += dict.fromkeys([*own, *await context.non_persistent.elsewhere(name)])
     visible = [topic for topic in topics if not topic.rsplit("/", 1)[1].startswith(SYSTEM_TOPIC_PREFIX)]
     digest = topics_hash(visible)
     if request.topics_hash and request.topics_hash == digest:
