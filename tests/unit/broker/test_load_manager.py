@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from magnetar.base.clock import SystemClock
+from magnetar.base.process_watch import LinuxProcessWatch
 from magnetar.base.tasks import TaskScope
 from magnetar.broker.config import BrokerConfig
 from magnetar.broker.errors import ServiceNotReadyError
@@ -47,7 +48,7 @@ async def site(brokers: int) -> tuple[MemoryMetadataStore, LoadPlacement, list[R
     store = MemoryMetadataStore()
     namespaces = NamespaceRegistry(store, BrokerConfig())
     await namespaces.create_defaults()
-    registrations = [Registration(store, address(number)) for number in range(brokers)]
+    registrations = [Registration(store, address(number), LinuxProcessWatch()) for number in range(brokers)]
     for registration in registrations:
         await registration.register()
     reader = ClusterReader(store, BrokerDirectory(store), OwnerIndex(store), namespaces, "standalone")

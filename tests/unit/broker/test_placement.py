@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+from magnetar.base.process_watch import LinuxProcessWatch
 from magnetar.broker.namespaces.brokers import BrokerDirectory, Registration
 from magnetar.broker.namespaces.owners import OwnerIndex
 from magnetar.broker.namespaces.placement import LeastBundles
@@ -30,7 +31,7 @@ async def test_a_bundle_goes_to_the_broker_with_the_fewest() -> None:
     placement = LeastBundles(owners, brokers, random.Random(1))
     assert await placement.choose(SPACE, "0x0_0x1") is None
     for number in range(3):
-        await Registration(store, address(number)).register()
+        await Registration(store, address(number), LinuxProcessWatch()).register()
     assert await brokers.live() == ["host:8080", "host:8081", "host:8082"]
     for number in range(30):
         chosen = await placement.choose(SPACE, bundle(number).range)
@@ -47,7 +48,7 @@ async def test_a_bundle_goes_to_the_broker_with_the_fewest() -> None:
 
 async def test_a_registration_carries_the_load_and_goes() -> None:
     store = MemoryMetadataStore()
-    brokers, own = BrokerDirectory(store), Registration(store, address(0))
+    brokers, own = BrokerDirectory(store), Registration(store, address(0), LinuxProcessWatch())
     await own.report({"cpu": {"usage": 1.0, "limit": 100.0}})
     assert await brokers.live() == []
     await own.register()
@@ -80,7 +81,7 @@ async def test_a_load_report_has_one_node_read_again_not_all() -> None:
 
     store = Counting()
     brokers = BrokerDirectory(store)
-    registrations = [Registration(store, address(number)) for number in range(20)]
+    registrations = [Registration(store, address(number), LinuxProcessWatch()) for number in range(20)]
     for registration in registrations:
         await registration.register()
     assert len(await brokers.live()) == 20
