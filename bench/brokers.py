@@ -18,6 +18,7 @@ import json
 import os
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -163,6 +164,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--keep", type=Path, help="directory that keeps data and logs")
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # takes its servers along
     results = [measure(count, args) for count in args.brokers]
     for result in results:
         print(json.dumps(result))
