@@ -52,6 +52,9 @@ MANAGED_LEDGERS_PATH: Final = "/managed-ledgers"
 NAMESPACE_OWNERSHIP_PATH: Final = "/namespace"
 BROKERS_PATH: Final = "/loadbalance/brokers"
 LEADER_PATH: Final = "/loadbalance/leader"
+LOAD_MOVES_PATH: Final = "/loadbalance/moves"
+"""Ours: which bundles leaders have moved not long ago."""
+
 LOAD_ORDERS_PATH: Final = "/loadbalance/orders"
 """Ours: what the leader tells a broker to unload or to split, by the broker's id."""
 

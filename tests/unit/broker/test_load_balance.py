@@ -61,6 +61,28 @@ def test_what_moved_not_long_ago_stays_and_the_plan_says_so() -> None:
     assert later.moves
 
 
+def test_a_new_leader_lets_cool_down_what_the_old_one_moved() -> None:
+    view = ClusterView({"a": broker(80, 4000, 3000), "b": broker(10, 500, first=16)})
+    old, new, late_s = Memory(), Memory(), 600.0
+    first, second = view.brokers["a"].bundles
+    old.moved(first, NOW_S - 60, CONFIG)
+    old.moved(second, NOW_S - CONFIG.grace_period_s + 60, CONFIG)
+    old.moved("t/n/long-ago", NOW_S - CONFIG.grace_period_s, CONFIG)
+    left = old.recent(NOW_S, CONFIG)
+    assert left == {first: 60.0, second: CONFIG.grace_period_s - 60}
+    new.recall({name: age_s + late_s for name, age_s in left.items()}, 5.0, CONFIG)  # another process, another clock
+    assert new.cooling_s(first, 5.0, CONFIG) == CONFIG.grace_period_s - 60 - late_s
+    assert new.cooling_s(second, 5.0, CONFIG) == 0, "its time is over"
+    new.observe(view.brokers, CONFIG)
+    plan = decide(view, new, CONFIG, 5.0, lambda: 0.5)
+    assert [move.bundle for move in plan.moves] == [second]
+    forgetful = Memory()
+    forgetful.observe(view.brokers, CONFIG)
+    assert [move.bundle for move in decide(view, forgetful, CONFIG, 5.0, lambda: 0.5).moves][:1] == [first]
+    new.recall({second: -3600.0}, 5.0, CONFIG)
+    assert new.cooling_s(second, 5.0, CONFIG) == CONFIG.grace_period_s, "clocks that differ do not make it longer"
+
+
 def test_a_broker_with_one_bundle_is_not_relieved_but_its_hot_bundle_is_split() -> None:
     view = ClusterView({"a": broker(95, 9000), "b": broker(10, 500, first=16)})
     plan = decided(view)

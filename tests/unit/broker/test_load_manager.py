@@ -25,6 +25,7 @@ from magnetar.broker.load_manager.cluster_reader import ClusterReader
 from magnetar.broker.load_manager.host import HostUsage
 from magnetar.broker.load_manager.manager import LoadPlacement
 from magnetar.broker.load_manager.orders import Executor, give_orders
+from magnetar.broker.load_manager.past_moves import PastMoves
 from magnetar.broker.namespaces.brokers import BrokerDirectory, Registration
 from magnetar.broker.namespaces.errors import PreconditionFailedError
 from magnetar.broker.namespaces.owners import OwnerIndex
@@ -160,6 +161,19 @@ async def test_orders_reach_their_owner_once_and_one_that_fails_stops_no_other()
     assert (executor.splits, executor.unloads) == (2, 2)
     assert await store.get(paths.load_orders_path("host:8080")) is None
     assert await store.get(paths.load_orders_path("host:9")) is not None, "another broker's"
+
+
+async def test_past_moves_are_there_for_the_next_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryMetadataStore()
+    assert await PastMoves(store, SystemClock()).read() == {}
+    await PastMoves(store, SystemClock()).write({"a": 0.0, "b": 60.0, "c": 1700.0})
+    found = await PastMoves(store, SystemClock()).read()
+    assert {name: round(age_s, -1) for name, age_s in found.items()} == {"a": 0, "b": 60, "c": 1700}
+    monkeypatch.setattr("magnetar.broker.load_manager.past_moves.REMEMBERED_MAX", 2)
+    await PastMoves(store, SystemClock()).write({"c": 1700.0, "a": 0.0, "b": 60.0})
+    assert sorted(await PastMoves(store, SystemClock()).read()) == ["a", "b"], "the latest"
+    await store.put(paths.LOAD_MOVES_PATH, b"[nonsense")
+    assert await PastMoves(store, SystemClock()).read() == {}
 
 
 async def test_topics_are_counted_without_those_of_the_server() -> None:

@@ -9,7 +9,7 @@ from magnetar.broker.load_balance.load_report import BrokerLoad
 
 
 class Memory:
-    """Starts empty with every new leader, which is safe: it takes its decisions from reports alone then. Mutable."""
+    """A new leader's is empty but for the moves of the leaders before it: `recall` what the last one wrote of `recent`. Mutable."""
 
     def __init__(self) -> None:
         self.usage: dict[str, float] = {}
@@ -41,6 +41,21 @@ class Memory:
         if len(self._moved_s) % 1024 == 0:
             limit = now_s - config.grace_period_s
             self._moved_s = {name: at_s for name, at_s in self._moved_s.items() if at_s > limit}
+
+    def recent(self, now_s: float, config: LoadBalanceConfig) -> dict[str, float]:
+        """Seconds since their move, of all bundles that still cool down; for the next leader."""
+        return {
+            bundle: max(0.0, now_s - at_s)
+            for bundle, at_s in self._moved_s.items()
+            if now_s - at_s < config.grace_period_s
+        }
+
+    def recall(self, ages_s: Mapping[str, float], now_s: float, config: LoadBalanceConfig) -> None:
+        """What earlier leaders moved, and how long ago. Clocks differ: a move in the future has just been made."""
+        for bundle, age_s in ages_s.items():
+            if age_s < config.grace_period_s:
+                at_s = now_s - max(0.0, age_s)
+                self._moved_s[bundle] = max(at_s, self._moved_s.get(bundle, at_s))
 
     def shifted(self, broker: str, percent: float) -> None:
         """A move was carried out: usage will change by so much. Else the history would have the broker shed again and again."""

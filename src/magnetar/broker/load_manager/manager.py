@@ -21,6 +21,7 @@ from magnetar.broker.load_balance.view import ClusterView
 from magnetar.broker.load_manager.bundle_loads import bundle_loads, edges, topic_loads
 from magnetar.broker.load_manager.cluster_reader import ClusterReader
 from magnetar.broker.load_manager.orders import Executor, give_orders
+from magnetar.broker.load_manager.past_moves import PastMoves
 from magnetar.broker.load_manager.reporter import Reporter
 from magnetar.broker.namespaces.brokers import Registration
 from magnetar.broker.namespaces.errors import PreconditionFailedError
@@ -140,6 +141,7 @@ class LoadManager:
         scope: TaskScope,
     ) -> None:
         self._metadata = metadata
+        self._past_moves = PastMoves(metadata, clock)
         self._placement = placement
         self._leadership = leadership
         self._ownership = ownership
@@ -180,15 +182,24 @@ class LoadManager:
             if not self._leadership.is_leader:
                 led = False
                 continue
-            if not led:
-                self._placement.memory.forget()
-                led = True
             try:
-                await self.balance()
+                if not led:
+                    await self.take_over()
+                    led = True
+                else:
+                    await self.balance()
             except MagnetarError as error:
                 logger.warning("no load decision this time error=%s", error)
             except Exception:  # our bug, in a plan that was not carried out: the broker serves all the same
                 logger.exception("no load decision this time")
+
+    async def take_over(self) -> None:
+        """Somebody else has decided until now: its moves cool down, and the first round only looks at usage."""
+        memory, now_s = self._placement.memory, self._clock.monotonic_s()
+        past = await self._past_moves.read()
+        memory.forget()
+        memory.recall(past, now_s, self._config)
+        memory.observe((await self._placement.view()).brokers, self._config)
 
     async def balance(self) -> Plan:
         """Decide, and tell the owners."""
@@ -198,6 +209,9 @@ class LoadManager:
             return plan
         now_s, memory = self._clock.monotonic_s(), self._placement.memory
         plan.validate(view, memory, self._config, now_s)
+        if plan.moves:  # first what is remembered of them: a leader that is killed in between has moved nothing
+            just_moved = dict.fromkeys((move.bundle for move in plan.moves), 0.0)
+            await self._past_moves.write(memory.recent(now_s, self._config) | just_moved)
         await give_orders(self._metadata, plan)
         for move in plan.moves:
             memory.moved(move.bundle, now_s, self._config)
