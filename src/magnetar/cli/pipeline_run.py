@@ -19,6 +19,7 @@ from magnetar.cli.pipeline_progress import Progress, progress
 from magnetar.pipeline.home import pipeline_directory
 from magnetar.pipeline.views.progress import EpochReport
 
+GO_ON: Final = "run it again to go on behind the last epoch"
 EXIT_AT_ONCE: Final = 130
 BUSY_HINT: Final = "the machine is so busy that a process did not start within Spark's 10 s: run it again"
 
@@ -69,8 +70,11 @@ def run_command(
     ):
         given.pop("service.url", None)  # the environment's is a default, which a script may do without
     from magnetar.cli.pipeline_files import load
+    from magnetar.cli.pulsar_client import probe
 
     pipeline = load(file, name, None if directory is None else pipeline_directory(directory), given)
+    for url in {str(entry.statement.options["service.url"]) for entry in addressed(pipeline.catalog)}:
+        probe(url)
     local = pipeline.place.local
     shown = progress(as_json)
     with shown:
@@ -99,19 +103,38 @@ def run_command(
         shown.say(f"{pipeline.name} stopped at epoch {pipeline.status.epoch}; run it again to go on")
 
 
+def addressed(catalog: Any) -> list[Any]:
+    """The sources and sinks of a catalog that name a broker."""
+    entries = [entry for entry in catalog.entries.values() if entry.kind != "MATERIALIZED VIEW"]
+    return [entry for entry in entries if "service.url" in entry.statement.options]
+
+
 @contextmanager
 def plain_spark_errors(log_path: Path | None) -> Iterator[None]:
-    """Spark's errors as one line that says where the rest is. Raises CommandError."""
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    """What Spark and the client library raise, as one line that says where the rest is. Raises CommandError."""
+    import pulsar
+    from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
+
+    from magnetar.cli.pulsar_client import plain
 
     try:
         yield
+    except pulsar.PulsarException as error:
+        raise CommandError(
+            f"the broker does not answer or refuses ({plain(error)}); is a server running at the service.url of the sources and "
+            f"sinks? {GO_ON}"
+        ) from error
+    except (Py4JNetworkError, ConnectionError) as error:
+        where = f"; more in {log_path}" if log_path is not None else ""
+        raise CommandError(
+            f"Spark's JVM has ended, as one does that is killed or has too little memory (--conf spark.driver.memory=4g){where}; {GO_ON}"
+        ) from error
     except (PySparkException, Py4JError) as error:
         if (own := raised_by_us(error)) is not None:
             raise CommandError(own) from error
         where = f"; more in {log_path}" if log_path is not None else ""
-        hint = BUSY_HINT if "failed to connect back" in str(error) else "run it again to go on behind the last epoch"
+        hint = BUSY_HINT if "failed to connect back" in str(error) else GO_ON
         raise CommandError(f"Spark: {first_line(error)}{where}; {hint}") from error
 
 

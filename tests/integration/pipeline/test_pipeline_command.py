@@ -43,7 +43,7 @@ class Commands:
         self.home = home
         self.file = home / "flights.sql"
         self.file.write_text(SQL.format(topic=topic))
-        self._addresses = ["--service-url", server.service_url, "--admin-url", server.http_url]
+        self.addresses = ["--service-url", server.service_url, "--admin-url", server.http_url]
         self.started: list[subprocess.Popen[str]] = []
 
     def __call__(self, *args: str, code: int = 0) -> str:
@@ -61,7 +61,7 @@ class Commands:
     def drive(self, *args: str) -> subprocess.Popen[str]:
         errors: IO[str] = (self.home / "run.err").open("a")
         with errors, (self.home / "run.out").open("a") as out:
-            command = self._command("run", str(self.file), *self._addresses, "--json", *args)
+            command = self._command("run", str(self.file), *self.addresses, "--json", *args)
             self.started.append(
                 subprocess.Popen(command, stdout=out, stderr=errors, text=True, env=self._environment())
             )
@@ -123,7 +123,7 @@ def test_run_look_rescale_kill_go_on_stop(commands: Commands, client: pulsar.Cli
     assert (status["state"], status["units"], status["rows"]) == ("running", 2, 200)
     assert status["views"]["delays"]["changes"] == 5
 
-    refused = commands("run", str(commands.file), "--service-url", "pulsar://localhost:1", code=1)
+    refused = commands("run", str(commands.file), *commands.addresses, code=1)
     assert f"process {driver.pid} already; stop it with: magnetar pipeline stop flights" in refused
 
     moved = json.loads(commands("rescale", "--units", "3", "--json", "--timeout", str(EPOCH_TIMEOUT_S)))
@@ -180,6 +180,8 @@ def test_what_cannot_run_says_why(commands: Commands) -> None:
     bad = commands.home / "bad.sql"
     bad.write_text(commands.file.read_text() + "\nCREATE MATERIALIZED VIEW w AS SELECT * FROM delays LIMIT 3;")
     refused = commands("run", str(bad), "--service-url", "pulsar://localhost:1", code=1)
+    down = commands("run", str(commands.file), "--service-url", "pulsar://localhost:1", code=1)
+    assert "pulsar://localhost:1 does not answer" in down
     assert "line 7" in refused
     script = commands.home / "broken.py"
     script.write_text("x = 1\nraise ValueError('of mine')\n")
