@@ -3,7 +3,7 @@
 
   rescale.py [--keys N] [--rows N] [--units N] [--directory DIR] [--json]
 
-Both keep count, sum, min and max per key over the same Parquet files, one an epoch (a row a key unless `--rows` says more). The view's
+Both keep count, sum, min and max per key over the same Parquet files, four an epoch (a row a key unless `--rows` says more). The view's
 number of units is changed while it runs, and once more alone, without rows. A streaming query of Spark keeps the number of state
 partitions it began with, so it is stopped, its checkpoint repartitioned offline (RocksDB only, since Spark 4.3), and started again; or
 everything is read again from the beginning with a new checkpoint.
@@ -34,7 +34,17 @@ from magnetar.pipeline.views.driver import Driver, claim
 from magnetar.pipeline.views.program import assemble
 from magnetar.pipeline.views.progress import EpochReport
 from magnetar.pipeline.views.spark_steps import SparkTypes
-from views import PROVIDERS, SQL, STATE_STORE, ParquetFiles, aggregates, read_files, watched, write_input
+from views import (
+    FILES_PER_EPOCH,
+    PROVIDERS,
+    SQL,
+    STATE_STORE,
+    ParquetFiles,
+    aggregates,
+    read_files,
+    watched,
+    write_input,
+)
 
 BEFORE = 4
 """Epochs before the change; the first two warm up."""
@@ -112,14 +122,14 @@ def spark_own(spark: Any, work: Path, units: int) -> dict[str, Any]:
     files, checkpoint = work / "spark-in", work / "checkpoint"
     files.mkdir()
     every = sorted((work / "in").iterdir())
-    give(every[:BEFORE], files)
+    give(every[: BEFORE * FILES_PER_EPOCH], files)
     steady = query(spark, files, checkpoint)
     before = size(checkpoint)
     began = time.monotonic()
     spark._streamingCheckpointManager.repartition(str(checkpoint), units + 1)
     repartitioned = time.monotonic() - began
     written = size(checkpoint) - before
-    give(every[BEFORE:], files)
+    give(every[BEFORE * FILES_PER_EPOCH :], files)
     began = time.monotonic()
     resumed = query(spark, files, checkpoint)
     restart = time.monotonic() - began - sum(resumed[1:])

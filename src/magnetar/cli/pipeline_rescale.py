@@ -98,6 +98,10 @@ def quiet(line: str) -> None:
 
 def rescaled(found: Overview, units: int, timeout_s: float, say: Say, *, dry_run: bool = False) -> dict[str, Any]:
     """Do it, say it line by line, and return it as plain values. CommandError, CatalogError."""
+    if units > found.mapping.vnodes:
+        raise CommandError(
+            f"{units} units for {found.mapping.vnodes} vnodes: some would have nothing, take fewer units"
+        )
     try:
         plan = RescalePlan.to(found.mapping, units)
     except HashingError as error:

@@ -62,3 +62,18 @@ def test_scans_are_balanced_where_keys_only_grow(
     assert sum(found["groups of vnodes, all rows"]["rows_per_task"]) == 20_000
     assert found["groups of vnodes, newest tenth"]["tasks_without_rows"] == 0
     assert found["ranges of keys, newest tenth"]["tasks_without_rows"] == 3
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("settings_restored")
+def test_a_rescale_is_measured_against_sparks_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = ["--keys", "50", "--rows", "600", "--units", "2"]
+    monkeypatch.syspath_prepend(str(BENCH))
+    monkeypatch.setattr(sys, "argv", ["rescale.py", *sizes, "--directory", str(tmp_path), "--json"])
+    assert loaded("rescale").main() == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["view"]["vnodes_moved"], found["view"]["bytes_rewritten"]) == (85, 0)
+    assert found["spark"]["bytes_written"] > 0
+    assert list(tmp_path.iterdir()) == []
