@@ -117,6 +117,25 @@ def test_fields_of_the_registered_schema_are_columns(
     assert both.count() == 41
 
 
+def test_conditions_on_topics_are_looked_at_before_reading(
+    read: Read, client: pulsar.Client, server: ServerProcess, topic: str
+) -> None:
+    for name in "abc":
+        produce(client, f"{topic}-{name}", [name.encode()])
+    names = ",".join(f"{topic}-{name}" for name in "abc")
+    frame = read(topics=names, pushdown="true", startingOffsets=json.dumps({f"{topic}-b": "earliest"}))
+    for condition, found in [
+        (f"__topic = '{topic}-a'", ["a"]),
+        (f"__topic IN ('{topic}-a', '{topic}-c') AND __partition = -1", ["a", "c"]),
+        (f"__topic = '{topic}-a' AND __topic = '{topic}-c'", []),
+        (f"__topic = '{topic}-a' OR value = 'c'", ["a", "c"]),
+    ]:
+        some = frame.filter(condition)
+        assert sorted(bytes(row.value).decode() for row in some.collect()) == found
+        if "OR" not in condition and found:
+            assert some.rdd.getNumPartitions() == len(found)
+
+
 def test_until_a_time(read: Read, client: pulsar.Client, topic: str) -> None:
     producer = client.create_producer(topic)
     for value in (b"a", b"b", b"c"):

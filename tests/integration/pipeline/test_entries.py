@@ -9,12 +9,19 @@ from collections.abc import Callable
 import pulsar
 import pytest
 
-from magnetar.pipeline.connect.entries import ClientEntries, RawEntries
+from magnetar.pipeline.connect import entries as entries_module
+from magnetar.pipeline.connect.admin_rest import AdminRest
+from magnetar.pipeline.connect.broker import Topics, id_position
+from magnetar.pipeline.connect.counting import Counter
+from magnetar.pipeline.connect.entries import ClientEntries, Entry, RawEntries, read_entry
+from magnetar.pipeline.connect.errors import DataLossError
 from magnetar.pipeline.connect.offsets import EARLIEST, Position, Range
-from magnetar.pipeline.connect.options import read_options
+from magnetar.pipeline.connect.options import Connection, read_options
 from magnetar.pipeline.connect.range_reader import read_entries
+from magnetar.pipeline.connect.raw_connection import RawConnection
 from magnetar.testing.server import ServerProcess
 from tests.support.topics import produce
+from tests.support.waiting import wait_until
 
 BATCHING = {
     "block_if_queue_full": True,
@@ -31,7 +38,7 @@ COMPRESSIONS = [
 ]
 
 
-def collect(source: RawEntries | ClientEntries, count: int, ask: bool = False) -> list[bytes | None]:
+def collect(source: RawEntries[Entry] | ClientEntries, count: int, ask: bool = False) -> list[bytes | None]:
     found: list[bytes | None] = []
     give_up = time.monotonic() + 30
     while len(found) < count and time.monotonic() < give_up:
@@ -47,8 +54,8 @@ def test_a_question_between_messages_loses_none(server: ServerProcess, client: p
     values = [b"%d" % number + b"x" * 500 for number in range(30_000)]
     produce(client, topic, values, **BATCHING)
     connection = read_options({"service.url": server.service_url, "topic": topic}).connection
-    assert collect(RawEntries(connection, topic, EARLIEST), len(values), ask=True) == values
-    middle = collect(RawEntries(connection, topic, Position(0, 0, 3)), len(values))
+    assert collect(RawEntries(connection, topic, EARLIEST, read_entry), len(values), ask=True) == values
+    middle = collect(RawEntries(connection, topic, Position(0, 0, 3), read_entry), len(values))
     assert middle == values
 
 
@@ -66,7 +73,7 @@ def test_the_official_client_finds_the_same(
     producer.send(b"alone", partition_key="z")
     options = read_options({"service.url": server.service_url, "topic": topic})
 
-    def seen(source: RawEntries | ClientEntries) -> list[object]:
+    def seen(source: RawEntries[Entry] | ClientEntries) -> list[object]:
         found: list[object] = []
         while len(found) < 301:
             for entry in source.receive(5.0):
@@ -84,7 +91,7 @@ def test_the_official_client_finds_the_same(
         source.close()
         return found
 
-    raw = seen(RawEntries(options.connection, topic, EARLIEST))
+    raw = seen(RawEntries(options.connection, topic, EARLIEST, read_entry))
     assert raw == seen(ClientEntries(options.connection, topic, EARLIEST))
 
 
@@ -124,3 +131,73 @@ def test_a_server_that_dies_again_and_again_costs_nothing(
         if seen >= len(values):
             break
     assert found == values
+
+
+def test_a_counter_cuts_anywhere_and_gets_each_entry_once(
+    server: ServerProcess, client: pulsar.Client, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batches of 10 messages of 50 bytes; it goes on within one, counts what a limit left, and connects once."""
+    connected: list[str] = []
+    connect = entries_module.connect_to
+
+    def counted(connection: Connection, name: str) -> RawConnection:
+        connected.append(name)
+        return connect(connection, name)
+
+    monkeypatch.setattr(entries_module, "connect_to", counted)
+    batching = {"batching_enabled": True, "batching_max_messages": 10, "batching_max_publish_delay_ms": 5000}
+    ids = produce(client, topic, [b"x" * 50] * 95, **batching)
+    options = read_options({"service.url": server.service_url, "topic": topic})
+    counter, at = Counter(options, topic), EARLIEST
+    end = Position(ids[-1].ledger_id(), ids[-1].entry_id() + 1)
+    for rows, size, found in [(12, None, 12), (None, 520, 8), (7, 10_000, 7), (None, 1, 1), (30, None, 30)]:
+        at, count, total = counter.take(Range(topic, at, end), rows, size, True)
+        assert count == found
+        assert 50 * count <= total <= 80 * count
+        assert size is None or total <= size or count == 1
+    # The message before the cut at which the counter stands now.
+    assert id_position(ids[57]).after() in (at, Position(at.ledger, at.entry - 1, 10))
+    assert counter.take(Range(topic, at, Position(end.ledger, end.entry - 1, 3)), None, None, True)[1] == 95 - 58 - 2
+    assert connected == [topic]
+    back = counter.take(Range(topic, EARLIEST, end), None, None, True)
+    assert (back[:2], connected) == ((end, 95), [topic, topic])
+    counter.close()
+
+
+def test_a_ledger_that_is_gone_was_read_to_its_end_or_was_not(
+    start_server: Callable[..., ServerProcess], connect: Callable[..., pulsar.Client]
+) -> None:
+    server = start_server(
+        managedLedgerMaxEntriesPerLedger=3,
+        managedLedgerMinLedgerRolloverTimeMinutes=0,
+        retentionCheckIntervalInSeconds=1,
+    )
+    topic, client = "persistent://public/default/trimmed", connect(server.service_url)
+    holder = client.subscribe(topic, "holder")
+    first, *_, last = [id_position(each) for each in produce(client, topic, [b"%d" % number for number in range(5)])]
+    given = {"service.url": server.service_url, "topic": topic}
+    by_admin = read_options(given | {"admin.url": server.http_url})
+    finished, begun = Position(first.ledger, 3), Position(first.ledger, 1)
+    seen = {at: Topics(by_admin) for at in (finished, begun)}
+    for at, topics in seen.items():
+        assert topics.check_loss({topic: at}) == {topic: at}
+    assert first.ledger < last.ledger
+    for _ in range(4):
+        holder.acknowledge_cumulative(holder.receive(10_000))
+    admin = AdminRest(by_admin.connection)
+    wait_until(lambda: admin.ledgers(topic)[0][0] == last.ledger, 30)
+
+    for _ in range(2):  # what was known stays known
+        assert seen[finished].check_loss({topic: finished}) == {topic: finished}
+        with pytest.raises(DataLossError, match="what lay between was deleted"):
+            seen[begun].check_loss({topic: begun})
+    for options in (by_admin, read_options(given)):
+        with pytest.raises(DataLossError, match="cannot be told"):
+            Topics(options).check_loss({topic: finished})
+        with pytest.raises(DataLossError, match="was deleted"):
+            Topics(options).check_loss({topic: Position(first.ledger, 1, 1)})
+    forgiving = Topics(read_options(given | {"failOnDataLoss": "false"}))
+    assert forgiving.check_loss({topic: begun})[topic].ledger == last.ledger
+    within = Range(topic, Position(first.ledger, 1, 1), last)
+    with pytest.raises(DataLossError, match="not there any more"):
+        list(read_entries(read_options(given), within))

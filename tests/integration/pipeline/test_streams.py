@@ -10,6 +10,7 @@ from typing import Any
 
 import pulsar
 import pytest
+from pulsar.schema import AvroSchema, Integer, JsonSchema, Record, String
 
 from magnetar.testing.server import ServerProcess
 from tests.support.topics import drain, produce
@@ -77,8 +78,18 @@ def test_limits_new_partitions_and_a_truthful_backlog(
     assert [each.numInputRows for each in batches] == [12, 12, 6]
     assert [value for value, _ in seen] == values[:30]
     # The source is told of a batch when the next is planned: all but the last are acknowledged, in whole entries of 4 messages.
-    # The one in which the second micro-batch ends counts as begun.
-    assert backlog(server, f"{topic}-partition-0", "spark") == 3
+    assert backlog(server, f"{topic}-partition-0", "spark") == 2
+
+    # By the admin API's statistics: whole entries of about so many bytes, at least one, and nothing is read for it.
+    entry_bytes = 60
+    by_size = run(
+        lambda frame: frame.writeStream.format("noop"),
+        "sized",
+        maxBytesPerTrigger=entry_bytes,
+        **{**options, "predefinedSubscription": "sized", "admin.url": server.http_url},
+    )
+    assert sum(each.numInputRows for each in by_size) == 30
+    assert {each.numInputRows for each in by_size} == {4, 2}
 
     partitioned(server, topic, 3, "POST")
     produce(client, f"{topic}-partition-2", [value.encode() for value in values[30:]])
@@ -126,3 +137,38 @@ def test_batch_write(spark: Any, server: ServerProcess, client: pulsar.Client, t
     for columns, words in [("id", "to_json"), ("cast(id AS string) value", "say the topic once")]:
         with pytest.raises(Exception, match=words):
             spark.range(1).selectExpr(columns).write.format("magnetar").mode("append").options(**to).save()
+
+
+class Flight(Record):  # type: ignore[misc]
+    carrier = String()
+    delay = Integer()
+
+
+@pytest.mark.parametrize(("kind", "schema"), [("json", JsonSchema), ("avro", AvroSchema)])
+def test_columns_written_with_a_schema_are_read_by_it(
+    spark: Any, server: ServerProcess, client: pulsar.Client, topic: str, kind: str, schema: Any
+) -> None:
+    frame = spark.range(20).selectExpr(
+        "'AA' carrier",
+        "cast(id AS int) delay",
+        "map('k', id) extra",
+        "to_timestamp('2024-05-06T07:08:09Z') at",
+        "cast(id AS string) __key",
+        "map('p', cast(id AS string)) __messageProperties",
+        "to_timestamp('2024-05-06T07:08:09Z') __eventTime",
+    )
+    to = {"service.url": server.service_url, "topic": topic, "pulsar.producer.compressionType": "ZSTD"}
+    frame.write.format("magnetar").mode("append").options(**to, schema=kind).save()
+    reader = client.create_reader(topic, pulsar.MessageId.earliest, schema=schema(Flight))
+    found = [reader.read_next(10_000) for _ in range(20)]
+    rows = {(each.value().carrier, each.value().delay) for each in found}
+    assert rows == {("AA", number) for number in range(20)}
+    assert {(each.partition_key(), each.properties()["p"]) for each in found} == {(str(n), str(n)) for n in range(20)}
+    assert {each.event_timestamp() for each in found} == {1_714_979_289_000}
+    back = spark.read.format("magnetar").options(**{"service.url": server.service_url, "topic": topic}).load()
+    row = back.filter("delay = 7").selectExpr("carrier", "extra['k'] k", "cast(at AS string) at", "__key").first()
+    assert tuple(row)[:2] == ("AA", 7)
+    assert row["at"].startswith("2024-05-06")
+    for columns, words in [("id `a b`", "no Avro name"), ("'k' __key", "needs columns beside")]:
+        with pytest.raises(Exception, match=words):
+            spark.range(1).selectExpr(columns).write.format("magnetar").mode("append").options(**to, schema=kind).save()

@@ -7,6 +7,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from magnetar.pipeline.connect.batch_walk import walk
+from magnetar.pipeline.connect.columns import Columns, schema_for
+from magnetar.pipeline.connect.entries import Entry
+from magnetar.pipeline.connect.options import read_options
 from magnetar.wire.pulsar.batches import join, split
 from magnetar.wire.pulsar.compression import PayloadError
 from magnetar.wire.pulsar.PulsarApi_pb2 import SingleMessageMetadata
@@ -47,6 +50,47 @@ def test_it_finds_what_parsing_finds(batch: list[tuple[SingleMessageMetadata, by
     assert cut.values() == [None if one.null_value else value for at, one, value in kept if 2 <= at < 5]
 
 
+@st.composite
+def neighbours(draw: st.DrawFn) -> list[tuple[SingleMessageMetadata, bytes]]:
+    """Messages that are alike but for what a producer changes from one to the next: at the end a key, a flag, a number that grows."""
+    size, count = draw(st.sampled_from([0, 3, 200, 20_000])), draw(st.integers(1, 30))
+    begin, keyed = draw(st.sampled_from([0, 100, 120, 16_370, 2**40])), draw(st.sampled_from([None, "", "k", "key"]))
+    found = []
+    for number in range(count):
+        single = SingleMessageMetadata(payload_size=size, sequence_id=begin + number)
+        if keyed is not None:
+            single.partition_key = f"{keyed}{number % 10}" if keyed else ""
+        found.append((single, bytes([number]) * size))
+    if draw(st.booleans()):
+        setattr(found[-1][0], draw(st.sampled_from(["null_value", "compacted_out"])), True)
+    return found
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(st.lists(neighbours(), min_size=1, max_size=4))
+def test_neighbours_that_are_alike_are_found_as_others_are(
+    runs: list[list[tuple[SingleMessageMetadata, bytes]]],
+) -> None:
+    batch = [message for run in runs for message in run]
+    data = b"before" + join(batch)
+    found = walk(data, len(batch), len(b"before"))
+    kept = [(at, one, value) for at, (one, value) in enumerate(batch) if not one.compacted_out]
+    assert list(found.indexes) == [at for at, _, _ in kept]
+    assert found.values() == [None if one.null_value else value for _, one, value in kept]
+    assert (found.keys or [None] * len(kept)) == [one.partition_key or None for _, one, _ in kept]
+    entry = Entry(1, 2, len(batch), 3, None, found)
+    columns = Columns(
+        schema_for(["value", "__key", "__batchIndex"]),
+        read_options({"service.url": "pulsar://h:1", "topic": "a"}).connection,
+    )
+    columns.add("persistent://public/default/a", entry)
+    if kept:
+        rows = columns.batch().to_pylist()
+        assert [row["value"] for row in rows] == found.values()
+        assert [row["__batchIndex"] for row in rows] == [at for at, _, _ in kept]
+
+
+@settings(deadline=None)
 @given(st.binary(max_size=60), st.integers(1, 4))
 def test_anything_else_is_refused_as_a_payload(data: bytes, count: int) -> None:
     try:

@@ -4,27 +4,38 @@ from __future__ import annotations
 
 import json
 import re
+import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from magnetar.pipeline.connect.errors import AdminRequestError
-from magnetar.pipeline.connect.options import Connection
+from magnetar.pipeline.connect.options import AdminAccess, Connection
 
 TIMEOUT_S: Final = 30.0
 """A request that takes longer fails with AdminRequestError; Spark then runs the query's batch again."""
 _PARTITION: Final = re.compile(r"-partition-\d+$")
 
 
+class LedgerSize(NamedTuple):
+    """`size_bytes` of the entries as they are stored."""
+
+    ledger: int
+    entries: int
+    size_bytes: int
+
+
 class AdminRest:
     """Blocking requests, for the driver's side only."""
 
-    __slots__ = ("_connection",)
+    __slots__ = ("_access", "_tls", "_url")
 
     def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+        self._url = connection.admin_url or ""
+        self._access = connection.admin or connection
+        self._tls = _tls(self._access) if self._url.startswith("https://") else None
 
     def matching_topics(self, pattern: str) -> list[str]:
         """Full names without partitions, of the namespace that the pattern names, else of public/default."""
@@ -40,11 +51,18 @@ class AdminRest:
 
     def ledgers(self, topic: str) -> list[tuple[int, int]]:
         """(ledger, entries) in order; the entries of the last one are those written so far."""
+        return [(each.ledger, each.entries) for each in self.ledger_sizes(topic)]
+
+    def ledger_sizes(self, topic: str) -> list[LedgerSize]:
+        """In order; the last one is counted as it is so far."""
         document = self._get(f"{_topic_path(topic)}/internalStats")
-        listed = [(int(each["ledgerId"]), int(each["entries"])) for each in document.get("ledgers", [])]
-        current = int(document.get("currentLedgerEntries", 0))
-        if listed and listed[-1][1] < current:
-            listed[-1] = (listed[-1][0], current)
+        listed = [
+            LedgerSize(int(each["ledgerId"]), int(each["entries"]), int(each.get("size", 0)))
+            for each in document.get("ledgers", [])
+        ]
+        entries, size = int(document.get("currentLedgerEntries", 0)), int(document.get("currentLedgerSize", 0))
+        if listed and listed[-1].entries < entries:
+            listed[-1] = LedgerSize(listed[-1].ledger, entries, size)
         return listed
 
     def deduplication(self, topic: str) -> bool:
@@ -64,14 +82,14 @@ class AdminRest:
         return self._ask("GET", path)
 
     def _ask(self, method: str, path: str, body: bytes | None = None) -> Any:
-        request = urllib.request.Request(f"{self._connection.admin_url}{path}", body, method=method)
+        request = urllib.request.Request(f"{self._url}{path}", body, method=method)
         if body is not None:
             request.add_header("Content-Type", "application/json")
-        token = token_of(self._connection)
+        token = token_of(self._access)
         if token:
             request.add_header("Authorization", f"Bearer {token}")
         try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+            with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=self._tls) as answer:
                 text = answer.read()
                 return json.loads(text) if text.strip() else None
         except urllib.error.HTTPError as error:
@@ -90,7 +108,15 @@ def _parts(topic: str) -> Iterator[str]:
     yield from topic.removeprefix("persistent://").split("/", 2)
 
 
-def token_of(connection: Connection) -> str | None:
+def _tls(access: Connection | AdminAccess) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=access.tls_trust_certs)
+    context.check_hostname = access.tls_validate_hostname and not access.tls_allow_insecure
+    if access.tls_allow_insecure:
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def token_of(connection: Connection | AdminAccess) -> str | None:
     """What the plugin for tokens sends: `token:...`, `{"token": "..."}` or the bare token; a file's is read."""
     plugin, params = connection.auth_plugin or "", connection.auth_params or ""
     if "token" not in plugin.lower() or not params:

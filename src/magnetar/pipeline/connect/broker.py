@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import pulsar
 
 from magnetar.pipeline.connect.admin_rest import AdminRest
+from magnetar.pipeline.connect.continuity import Verdict, closed, verdict
 from magnetar.pipeline.connect.errors import DataLossError, OffsetError, ReadStalledError
 from magnetar.pipeline.connect.offsets import EARLIEST, Offsets, Position
-from magnetar.pipeline.connect.options import Connection, ReadOptions, full_name
+from magnetar.pipeline.connect.options import Connection, ReadOptions, Times, full_name
 
 END_TIMEOUT_MS: Final = 30_000
 """For the last message of a topic, which the broker has said is there."""
+
+TOPIC_WAIT_S: Final = 1.0
+"""Between two looks for a topic that is waited for."""
 
 _clients: dict[Connection, pulsar.Client] = {}
 _lock = threading.Lock()
@@ -36,6 +41,12 @@ def open_client(connection: Connection) -> pulsar.Client:
         "tls_allow_insecure_connection": connection.tls_allow_insecure,
         "tls_validate_hostname": connection.tls_validate_hostname,
     }
+    tuned = {
+        "connection_timeout_ms": connection.connection_timeout_ms,
+        "io_threads": connection.io_threads,
+        "listener_name": connection.listener_name,
+    }
+    options |= {name: value for name, value in tuned.items() if value is not None}
     if connection.tls_trust_certs:
         options["tls_trust_certs_file_path"] = connection.tls_trust_certs
     if connection.auth_plugin:
@@ -57,12 +68,14 @@ def open_reader(client: pulsar.Client, topic: str, start: Position, queue: int =
 class Topics:
     """What the driver's side has to know before it can plan."""
 
-    __slots__ = ("_client", "_options", "_tails", "admin")
+    __slots__ = ("_client", "_closed", "_options", "_tails", "admin")
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._client = shared_client(options.connection)
         self._tails: dict[str, tuple[pulsar.Reader, Position]] = {}
+        self._closed: dict[str, dict[int, int]] = {}
+        """By topic, entries of its closed ledgers when the admin API was asked last."""
         self.admin = AdminRest(options.connection) if options.connection.admin_url else None
 
     def partitions(self) -> list[str]:
@@ -70,7 +83,17 @@ class Topics:
         names: Iterable[str] = self._options.topics
         if self._options.pattern is not None and self.admin is not None:
             names = self.admin.matching_topics(self._options.pattern)
-        return sorted(part for name in names for part in self._client.get_topic_partitions(name))
+        return sorted(part for name in names for part in self._partitions_of(name))
+
+    def _partitions_of(self, topic: str) -> list[str]:
+        while True:
+            try:
+                found: list[str] = self._client.get_topic_partitions(topic)
+                return found
+            except pulsar.PulsarException:
+                if not self._options.wait_for_topics:
+                    raise
+                time.sleep(TOPIC_WAIT_S)
 
     def end(self, topic: str) -> Position:
         """Behind the entry of the last message; EARLIEST when there is none. Costs one request while nothing is added."""
@@ -108,6 +131,18 @@ class Topics:
         reader.seek(time_ms)
         return self._first_of(reader, topic, time_ms) or self.end(topic)
 
+    def at_times(self, topics: Iterable[str], times: Times, default: str) -> Offsets:
+        """Where these times are; a topic that has none begins or ends at `default`, `earliest` or `latest`."""
+        found: Offsets = {}
+        for topic in topics:
+            whole = topic.rpartition("-partition-")[0] or topic
+            at = times if isinstance(times, int) else times.get(topic, times.get(whole))
+            if at is not None:
+                found[topic] = self.at_time(topic, at)
+            else:
+                found[topic] = self.end(topic) if default == "latest" else EARLIEST
+        return found
+
     def _first_of(self, reader: pulsar.Reader, topic: str, time_ms: int = 0) -> Position | None:
         try:
             while reader.has_message_available():
@@ -118,21 +153,29 @@ class Topics:
         finally:
             reader.close()
 
-    def starts(self, topics: Iterable[str], default: str) -> Offsets:
+    def starts(self, topics: Iterable[str], default: str, among: Iterable[str] = ()) -> Offsets:
         """Where reading begins, by startingOffsets or startingTime, else by `default`: earliest or latest."""
         topics = list(topics)
         if self._options.starting_time_ms is not None:
-            return {topic: self.at_time(topic, self._options.starting_time_ms) for topic in topics}
-        return self.resolve(topics, self._options.starting or default, "startingOffsets", default)
+            return self.at_times(topics, self._options.starting_time_ms, default)
+        return self.resolve(topics, self._options.starting or default, "startingOffsets", default, among)
 
     def resolve(
-        self, topics: Iterable[str], wanted: str | Mapping[str, Position | str], option: str, default: str
+        self,
+        topics: Iterable[str],
+        wanted: str | Mapping[str, Position | str],
+        option: str,
+        default: str,
+        among: Iterable[str] = (),
     ) -> Offsets:
-        """Words become positions; a JSON offset may name a partition, or a topic for all of its partitions."""
+        """Words become positions; a JSON offset may name a partition, or a topic for all of its partitions.
+
+        `among`: topics that it may name as well.
+        """
         topics = list(topics)
         named = {} if isinstance(wanted, str) else {full_name(topic): value for topic, value in wanted.items()}
         found: Offsets = {}
-        used = set()
+        used = {name for topic in among for name in (topic, topic.rpartition("-partition-")[0])}
         for topic in topics:
             whole = topic.rpartition("-partition-")[0] or topic
             key = topic if topic in named else whole
@@ -149,26 +192,41 @@ class Topics:
         """The same positions, moved up to what is still there; DataLossError unless failOnDataLoss=false."""
         found = dict(starts)
         for topic, start in starts.items():
-            if start <= EARLIEST:
+            judged = "whole" if start <= EARLIEST or self._is_held() else self._judge(topic, start)
+            if judged == "whole":
                 continue
             first = self.first(topic)
-            if first is None or first.ledger <= start.ledger or self._at_ledgers_end(topic, start, first):
+            if first is None or first.ledger <= start.ledger:
                 continue
             if self._options.fail_on_data_loss:
-                raise DataLossError(
-                    f"{topic}: reading was to go on at {start.document()}, but the first message there is {first.document()}; what "
-                    "lay between was deleted. Keep it with retention or a subscription, or set failOnDataLoss=false to go on"
-                )
+                raise DataLossError(_loss(topic, start, first, judged == "lost", self.admin is not None))
             found[topic] = first
         return found
 
-    def _at_ledgers_end(self, topic: str, start: Position, first: Position) -> bool:
-        """Whether nothing can lie between: the ledger of `start` is still known, or a cursor keeps what is not read."""
-        if self._options.subscription is not None or self._options.held_by is not None:
-            return True
+    def _is_held(self) -> bool:
+        """Whether a subscription keeps what is not read."""
+        return self._options.subscription is not None or self._options.held_by is not None
+
+    def _judge(self, topic: str, start: Position) -> Verdict:
         if self.admin is None:
-            return False
-        return start.ledger in {ledger for ledger, _ in self.admin.ledgers(topic)}
+            return "lost" if start.batch else "unknown"
+        ledgers = self.admin.ledgers(topic)
+        known = self._closed.get(topic, {}).get(start.ledger)
+        self._closed[topic] = closed(ledgers) | ({} if known is None else {start.ledger: known})
+        return verdict(start, ledgers, known)
+
+
+def _loss(topic: str, start: Position, first: Position, is_sure: bool, has_admin: bool) -> str:
+    what = (
+        "what lay between was deleted"
+        if is_sure
+        else "its ledger was deleted, and whether there was more in it cannot be told"
+    )
+    look = "" if is_sure or has_admin else " (a running query can tell, with admin.url)"
+    return (
+        f"{topic}: reading was to go on at {start.document()}, but {what}{look}; the first message there is {first.document()}. Keep "
+        "ledgers until they are read, with retention or predefinedSubscription, or set failOnDataLoss=false to go on there"
+    )
 
 
 def _next(reader: pulsar.Reader, topic: str) -> pulsar.Message:

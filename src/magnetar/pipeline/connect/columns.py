@@ -20,6 +20,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from magnetar.pipeline.connect.batch_walk import Messages
 from magnetar.pipeline.connect.entries import Entry
 from magnetar.pipeline.connect.errors import OptionError, SchemaError
 from magnetar.pipeline.connect.options import Connection
@@ -40,11 +41,22 @@ def _value(_topic: str, entry: Entry) -> Sequence[Any]:
     starts, ends = np.array(messages.starts, np.int64), np.array(messages.ends, np.int64)
     offsets = np.zeros(len(messages) + 1, np.int32)
     np.cumsum(ends - starts, out=offsets[1:])
-    view = memoryview(messages.data)
-    data = b"".join([view[first:last] for first, last in zip(messages.starts, messages.ends, strict=True)])
+    data = _gathered(messages)
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
     found: Sequence[Any] = pa.Array.from_buffers(pa.binary(), len(messages), buffers)
     return found
+
+
+def _gathered(messages: Messages) -> Any:
+    """The values behind each other, as a buffer."""
+    rows, stride = len(messages), messages.stride
+    if stride:
+        size = messages.ends[0] - messages.starts[0]
+        begin = messages.ends[-1] - rows * stride  # of the first one's header
+        table = np.frombuffer(messages.data, np.uint8, rows * stride, begin).reshape(rows, stride)
+        return np.ascontiguousarray(table[:, stride - size :])
+    view = memoryview(messages.data)
+    return b"".join([view[first:last] for first, last in zip(messages.starts, messages.ends, strict=True)])
 
 
 def _key(_topic: str, entry: Entry) -> Sequence[Any]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import Final, NamedTuple
+from collections.abc import Callable
+from typing import Final, Generic, NamedTuple, TypeVar
 from uuid import uuid4
 
 import pulsar
@@ -13,7 +14,7 @@ from magnetar.base.errors import CorruptionError
 from magnetar.pipeline.connect.batch_walk import Messages, alone, walk
 from magnetar.pipeline.connect.broker import id_position, open_reader, shared_client
 from magnetar.pipeline.connect.offsets import EARLIEST, Position
-from magnetar.pipeline.connect.options import Connection
+from magnetar.pipeline.connect.options import RECEIVER_QUEUE, Connection
 from magnetar.pipeline.connect.raw_connection import FRAME_BYTES_MAX, RawConnection, RawConnectionError, connect_to
 from magnetar.pipeline.errors import PipelineError
 from magnetar.wire.pulsar.batches import is_batch
@@ -27,8 +28,6 @@ from magnetar.wire.pulsar.PulsarApi_pb2 import (
     MessageMetadata,
 )
 
-RECEIVER_QUEUE: Final = 5000
-"""Messages that the broker may send ahead."""
 RECONNECT_WAIT_S: Final = 0.2
 NO_ENTRY: Final = 2**64 - 1
 """How the protocol spells -1 as an entry or ledger id."""
@@ -53,6 +52,20 @@ class Entry(NamedTuple):
         return self._replace(messages=self.messages.cut(first, last))
 
 
+class Counted(NamedTuple):
+    """What an entry holds, from its metadata alone. `size_bytes`: as it is before compression, with the messages' own metadata."""
+
+    ledger: int
+    entry: int
+    messages: int
+    size_bytes: int
+
+
+E = TypeVar("E", Entry, Counted)
+Read = Callable[[Frame], tuple[E, int]]
+"""A MESSAGE frame -> (what is wanted of it, the permits that it took)."""
+
+
 class UnreadableEntryError(Exception):
     """An entry that only the official client reads: encrypted, or a part of a chunked message."""
 
@@ -64,11 +77,18 @@ class DamagedEntryError(PipelineError, CorruptionError):
     retriable = True
 
 
-class RawEntries:
-    """Entries from raw frames; connects anew as often as it has to, and goes on behind the last entry."""
+class RawEntries(Generic[E]):
+    """Entries from raw frames; connects anew as often as it has to, and goes on behind the last entry.
 
-    def __init__(self, connection: Connection, topic: str, start: Position) -> None:
+    `queue`: messages that the broker may send ahead.
+    """
+
+    def __init__(
+        self, connection: Connection, topic: str, start: Position, read: Read[E], queue: int = RECEIVER_QUEUE
+    ) -> None:
         self._connection = connection
+        self._read: Read[E] = read
+        self._queue = queue
         self._topic = topic
         self._next = start
         self._held: RawConnection | None = None
@@ -76,7 +96,7 @@ class RawEntries:
         self.problem = ""
         """What broke the last connection."""
 
-    def receive(self, timeout_s: float) -> list[Entry]:
+    def receive(self, timeout_s: float) -> list[E]:
         """Entries in order, each once; [] when none came in time. Raises UnreadableEntryError, with nothing lost before it."""
         try:
             frames = self._open().receive(timeout_s)
@@ -85,10 +105,10 @@ class RawEntries:
             self.close()
             time.sleep(RECONNECT_WAIT_S)
             return []
-        found: list[Entry] = []
+        found: list[E] = []
         for each in frames:
             try:
-                entry, count = read_entry(each)
+                entry, count = self._read(each)
             except UnreadableEntryError:
                 if not found:
                     raise
@@ -132,12 +152,12 @@ class RawEntries:
                 held.close()
                 raise
             self._held = held
-            self._permits = RECEIVER_QUEUE
+            self._permits = self._queue
             self._flow()
         return self._held
 
     def _flow(self) -> None:
-        if self._permits >= RECEIVER_QUEUE // 2 and self._held is not None:
+        if 2 * self._permits >= self._queue and self._held is not None:
             flow = BaseCommand(type=BaseCommand.FLOW)
             flow.flow.consumer_id = 0
             flow.flow.messagePermits = self._permits
@@ -151,9 +171,9 @@ class RawEntries:
 class ClientEntries:
     """The same through the official client, a message at a time: for what RawEntries cannot read."""
 
-    def __init__(self, connection: Connection, topic: str, start: Position) -> None:
+    def __init__(self, connection: Connection, topic: str, start: Position, queue: int = RECEIVER_QUEUE) -> None:
         self.problem = ""
-        self._reader = open_reader(shared_client(connection), topic, start, RECEIVER_QUEUE)
+        self._reader = open_reader(shared_client(connection), topic, start, queue)
         self._behind = start
 
     def receive(self, timeout_s: float) -> list[Entry]:
@@ -177,27 +197,44 @@ class ClientEntries:
 
 def read_entry(received: Frame) -> tuple[Entry, int]:
     """(the entry, the permits it took). Raises DamagedEntryError, UnreadableEntryError."""
+    at, metadata, end = _metadata(received)
     data = received[1]
-    command = BaseCommand.FromString(received[0]).message
-    at = command.message_id
-    try:
-        start, end = metadata_bounds(data)
-        metadata = MessageMetadata.FromString(data[start:end])
-    except (ValueError, DecodeError) as error:
-        raise DamagedEntryError(f"entry {at.ledgerId}:{at.entryId} has no message metadata: {error}") from error
     if not checksum_matches(data):
         raise DamagedEntryError(f"entry {at.ledgerId}:{at.entryId} does not match its checksum")
     if metadata.encryption_keys or metadata.num_chunks_from_msg > 1:
         raise UnreadableEntryError
-    return _entry(at, metadata, data[end:]), max(metadata.num_messages_in_batch, 1)
+    return _entry(at, metadata, data, end), max(metadata.num_messages_in_batch, 1)
 
 
-def _entry(at: MessageIdData, metadata: MessageMetadata, payload: bytes) -> Entry:
-    version = metadata.schema_version if metadata.HasField("schema_version") else None
-    batched = is_batch(metadata)
+def count_entry(received: Frame) -> tuple[Counted, int]:
+    """The same of its metadata alone, which is all that is looked at; a message in chunks counts with its last one."""
+    at, metadata, end = _metadata(received)
+    messages = max(metadata.num_messages_in_batch, 1)
+    whole = metadata.num_chunks_from_msg <= 1 or metadata.chunk_id == metadata.num_chunks_from_msg - 1
+    size = metadata.uncompressed_size if metadata.compression else len(received[1]) - end
+    return Counted(at.ledgerId, at.entryId, messages if whole else 0, size), messages
+
+
+def _metadata(received: Frame) -> tuple[MessageIdData, MessageMetadata, int]:
+    """(its id, its metadata, where its payload begins)."""
+    data = received[1]
+    at = BaseCommand.FromString(received[0]).message.message_id
     try:
-        plain = decompress(metadata.compression, payload, metadata.uncompressed_size, FRAME_BYTES_MAX)
-        messages = walk(plain, metadata.num_messages_in_batch) if batched else _alone(plain, metadata)
+        start, end = metadata_bounds(data)
+        return at, MessageMetadata.FromString(data[start:end]), end
+    except (ValueError, DecodeError) as error:
+        raise DamagedEntryError(f"entry {at.ledgerId}:{at.entryId} has no message metadata: {error}") from error
+
+
+def _entry(at: MessageIdData, metadata: MessageMetadata, data: bytes, payload_at: int) -> Entry:
+    version = metadata.schema_version if metadata.HasField("schema_version") else None
+    batched, count = is_batch(metadata), metadata.num_messages_in_batch
+    try:
+        if batched and not metadata.compression:
+            messages = walk(data, count, payload_at)
+        else:
+            plain = decompress(metadata.compression, data[payload_at:], metadata.uncompressed_size, FRAME_BYTES_MAX)
+            messages = walk(plain, count) if batched else _alone(plain, metadata)
     except PayloadError as error:
         raise DamagedEntryError(f"entry {at.ledgerId}:{at.entryId}: {error}") from error
     size = metadata.num_messages_in_batch if batched else 0
@@ -245,5 +282,9 @@ def _subscribe(topic: str, start: Position, request_id: int) -> BaseCommand:
     return command
 
 
-def entries(connection: Connection, topic: str, start: Position, raw: bool) -> RawEntries | ClientEntries:
-    return RawEntries(connection, topic, start) if raw else ClientEntries(connection, topic, start)
+def entries(
+    connection: Connection, topic: str, start: Position, raw: bool, queue: int = RECEIVER_QUEUE
+) -> RawEntries[Entry] | ClientEntries:
+    if raw:
+        return RawEntries(connection, topic, start, read_entry, queue)
+    return ClientEntries(connection, topic, start, queue)

@@ -12,7 +12,10 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
+from google.protobuf.message import DecodeError
+
 from magnetar.pipeline.connect.errors import OffsetError
+from magnetar.wire.pulsar.PulsarApi_pb2 import MessageIdData
 
 FORMS: Final = '"earliest", "latest" or {"ledger": 3, "entry": 7, "batch": 0} (batch may be left out)'
 
@@ -33,6 +36,8 @@ class Position(NamedTuple):
 
 
 EARLIEST: Final = Position(-1, -1, 0)
+_LATEST_LEDGER: Final = 2**63 - 1
+"""Of Java's MessageId.latest; that of MessageId.earliest is -1, which the protocol spells 2^64 - 1."""
 Offsets = dict[str, Position]
 
 
@@ -63,8 +68,11 @@ def from_document(document: Mapping[str, Any]) -> Offsets:
     return {topic: position(value) for topic, value in document.items()}
 
 
-def parse(text: str) -> str | dict[str, Position | str]:
-    """An option's value: `earliest`, `latest`, or JSON with a position or one of the two words for each topic."""
+def parse(text: str, ids_included: bool = False) -> str | dict[str, Position | str]:
+    """An option's value: `earliest`, `latest`, or JSON with a position, one of the two words or the bytes of a message id for each topic.
+
+    `ids_included`: a message whose id is given as bytes lies before the position, as the Pulsar connector reads an end.
+    """
     word = text.strip()
     if word.lower() in ("earliest", "latest"):
         return word.lower()
@@ -74,10 +82,24 @@ def parse(text: str) -> str | dict[str, Position | str]:
         document = None
     if not isinstance(document, dict) or not document:
         raise OffsetError(f'{text!r} are no offsets; give earliest, latest, or JSON like {{"topic": ...}} with {FORMS}')
-    return {
-        topic: value if isinstance(value, str) and value in ("earliest", "latest") else position(value)
-        for topic, value in document.items()
-    }
+    return {topic: _given(value, ids_included) for topic, value in document.items()}
+
+
+def _given(value: object, ids_included: bool) -> Position | str:
+    if isinstance(value, str) and value in ("earliest", "latest"):
+        return value
+    if not isinstance(value, list):
+        return position(value)
+    try:
+        found = MessageIdData.FromString(bytes(each & 0xFF for each in value))
+    except (TypeError, ValueError, DecodeError):
+        raise OffsetError(f"{value!r} are no bytes of a message id; give {FORMS}") from None
+    if found.ledgerId >= _LATEST_LEDGER:
+        return "latest" if found.ledgerId == _LATEST_LEDGER else "earliest"
+    at = Position(found.ledgerId, found.entryId, max(found.batch_index, 0))
+    if not ids_included:
+        return at
+    return at.after() if found.batch_index >= 0 else Position(at.ledger, at.entry + 1)
 
 
 def ranges(start: Mapping[str, Position], end: Mapping[str, Position]) -> list[Range]:

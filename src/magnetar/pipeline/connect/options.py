@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,43 +10,27 @@ from typing import Final
 
 from magnetar.pipeline.connect.errors import OptionError
 from magnetar.pipeline.connect.offsets import Position, parse
-
-CLIENT_PREFIX: Final = "pulsar.client."
-CONNECTION: Final = (
-    "service.url",
-    "admin.url",
-    "pulsar.client.authPluginClassName",
-    "pulsar.client.authParams",
-    "pulsar.client.tlsTrustCertsFilePath",
-    "pulsar.client.tlsAllowInsecureConnection",
-    "pulsar.client.tlsHostnameVerificationEnable",
-    "pulsar.client.operationTimeoutMs",
+from magnetar.pipeline.connect.option_names import (
+    ADMIN,
+    CLIENT,
+    PRODUCER,
+    READ,
+    READER,
+    TOPICS,
+    WRITE,
+    WRITE_FRAME,
+    known,
 )
-TOPICS: Final = ("topic", "topics", "topicsPattern")
-READ: Final = (
-    *CONNECTION,
-    *TOPICS,
-    "startingOffsets",
-    "endingOffsets",
-    "startingTime",
-    "endingTime",
-    "allowDifferentTopicSchemas",
-    "failOnDataLoss",
-    "subscriptionPrefix",
-    "predefinedSubscription",
-    "heldBySubscription",
-    "maxMessagesPerTrigger",
-    "maxBytesPerTrigger",
-    "minPartitions",
-    "pollTimeoutMs",
-)
-WRITE: Final = (*CONNECTION, "topic", "producerName")
-SPARKS_OWN: Final = ("path", "serialization.format", "checkpointlocation", "queryname")
-"""Options that Spark itself puts beside the user's."""
 
 POLL_TIMEOUT_MS: Final = 120_000
 """A task that gets no message for so long fails, with ReadStalledError; Spark runs it again."""
 OPERATION_TIMEOUT_MS: Final = 30_000
+RECEIVER_QUEUE: Final = 5000
+"""Messages that the broker may send a task ahead."""
+COMPRESSIONS: Final = ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY")
+SCHEMAS: Final = ("json", "avro")
+Times = int | dict[str, int]
+"""Milliseconds, for all topics or by topic."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +45,21 @@ class Connection:
     tls_allow_insecure: bool = False
     tls_validate_hostname: bool = True
     operation_timeout_ms: int = OPERATION_TIMEOUT_MS
+    connection_timeout_ms: int | None = None
+    io_threads: int | None = None
+    listener_name: str | None = None
+    admin: AdminAccess | None = None
+
+
+@dataclass(frozen=True)
+class AdminAccess:
+    """What the admin API is asked with, where that is not what the broker is."""
+
+    auth_plugin: str | None = None
+    auth_params: str | None = field(default=None, repr=False)
+    tls_trust_certs: str | None = None
+    tls_allow_insecure: bool = False
+    tls_validate_hostname: bool = True
 
 
 @dataclass(frozen=True)
@@ -75,9 +74,10 @@ class ReadOptions:
     pattern: str | None = None
     starting: str | dict[str, Position | str] | None = None
     ending: str | dict[str, Position | str] = "latest"
-    starting_time_ms: int | None = None
-    ending_time_ms: int | None = None
+    starting_time_ms: Times | None = None
+    ending_time_ms: Times | None = None
     allow_different_schemas: bool = False
+    wait_for_topics: bool = False
     fail_on_data_loss: bool = True
     subscription: str | None = None
     held_by: str | None = None
@@ -85,11 +85,13 @@ class ReadOptions:
     max_bytes: int | None = None
     min_partitions: int = 1
     poll_timeout_ms: int = POLL_TIMEOUT_MS
+    receiver_queue: int = RECEIVER_QUEUE
+    pushdown: bool = False
 
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
     """Raises OptionError, which names the option and the fix."""
-    options = _known(given, READ, "reading")
+    options = known(given, READ, "reading")
     topics, pattern = _topics(options)
     connection = _connection(options)
     if pattern and not connection.admin_url:
@@ -97,13 +99,13 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
             "topicsPattern needs the broker's list of topics: give admin.url, such as http://localhost:8080"
         )
     starting = options.get("startingoffsets")
-    starting_time = _integer(options, "startingTime", 0)
+    starting_time = _times(options, "startingTime")
     if starting is not None and starting_time is not None:
         raise OptionError("startingOffsets and startingTime exclude each other: leave one out")
-    ending = parse(options.get("endingoffsets", "latest"))
+    ending = parse(options.get("endingoffsets", "latest"), ids_included=True)
     if ending == "earliest":
         raise OptionError("endingOffsets=earliest would read nothing: give latest or JSON")
-    ending_time = _integer(options, "endingTime", 0)
+    ending_time = _times(options, "endingTime")
     if ending_time is not None and "endingoffsets" in options:
         raise OptionError("endingOffsets and endingTime exclude each other: leave one out")
     named, prefix = options.get("predefinedsubscription"), options.get("subscriptionprefix")
@@ -118,6 +120,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         starting_time_ms=starting_time,
         ending_time_ms=ending_time,
         allow_different_schemas=_boolean(options, "allowDifferentTopicSchemas", False),
+        wait_for_topics=_boolean(options, "waitingForNonExistedTopic", False),
         fail_on_data_loss=_boolean(options, "failOnDataLoss", True),
         subscription=named or (f"{prefix}-magnetar" if prefix else None),
         held_by=options.get("heldbysubscription"),
@@ -125,25 +128,43 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         max_bytes=_integer(options, "maxBytesPerTrigger", 1),
         min_partitions=_integer(options, "minPartitions", 1) or 1,
         poll_timeout_ms=_integer(options, "pollTimeoutMs", 1) or POLL_TIMEOUT_MS,
+        receiver_queue=_integer(options, f"{READER}receiverQueueSize", 1) or RECEIVER_QUEUE,
+        pushdown=_boolean(options, "pushdown", False),
     )
 
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """Where to write. Without `topic` the rows say it."""
+    """Where to write. Without `topic` the rows say it. `schema`: json or avro, None for values that are bytes already."""
 
     connection: Connection
     topic: str | None = None
     producer_name: str | None = None
+    schema: str | None = None
+    compression: str = "NONE"
+    send_timeout_ms: int | None = None
 
 
 def write_options(given: Mapping[str, str]) -> WriteOptions:
-    """Raises OptionError, which names the option and the fix."""
-    options = _known(given, WRITE, "writing")
+    """Of a sink, whose values are encoded already. Raises OptionError, which names the option and the fix."""
+    return _write_options(known(given, WRITE, "writing"))
+
+
+def frame_options(given: Mapping[str, str]) -> WriteOptions:
+    """Of a DataFrame, which may be encoded by a schema of its columns. Raises OptionError as well."""
+    return _write_options(known(given, WRITE_FRAME, "writing"))
+
+
+def _write_options(options: Mapping[str, str]) -> WriteOptions:
+    if not _boolean(options, f"{PRODUCER}blockIfQueueFull", True):
+        raise OptionError(f"{PRODUCER}blockIfQueueFull=false would lose rows: leave it out")
     return WriteOptions(
         connection=_connection(options),
         topic=full_name(options["topic"]) if "topic" in options else None,
-        producer_name=options.get("producername"),
+        producer_name=options.get("producername", options.get(f"{PRODUCER}producername".lower())),
+        schema=_one_of(options, "schema", SCHEMAS),
+        compression=_one_of(options, f"{PRODUCER}compressionType", COMPRESSIONS) or "NONE",
+        send_timeout_ms=_integer(options, f"{PRODUCER}sendTimeoutMs", 1),
     )
 
 
@@ -187,32 +208,40 @@ def _connection(options: Mapping[str, str]) -> Connection:
     admin = options.get("admin.url", "").strip().rstrip("/") or None
     if admin and not re.match(r"https?://[^\s/]", admin):
         raise OptionError("admin.url is no HTTP URL: give one like http://localhost:8080")
-    prefix = CLIENT_PREFIX
+    if _boolean(options, f"{CLIENT}useTls", False) and not url.startswith("pulsar+ssl://"):
+        raise OptionError(f"{CLIENT}useTls=true needs a service.url like pulsar+ssl://localhost:6651")
     return Connection(
         service_url=url,
         admin_url=admin,
-        auth_plugin=options.get(f"{prefix}authpluginclassname"),
-        auth_params=options.get(f"{prefix}authparams"),
-        tls_trust_certs=options.get(f"{prefix}tlstrustcertsfilepath"),
-        tls_allow_insecure=_boolean(options, f"{prefix}tlsAllowInsecureConnection", False),
-        tls_validate_hostname=_boolean(options, f"{prefix}tlsHostnameVerificationEnable", True),
-        operation_timeout_ms=_integer(options, f"{prefix}operationTimeoutMs", 1) or OPERATION_TIMEOUT_MS,
+        auth_plugin=options.get(f"{CLIENT}authpluginclassname"),
+        auth_params=options.get(f"{CLIENT}authparams"),
+        tls_trust_certs=options.get(f"{CLIENT}tlstrustcertsfilepath"),
+        tls_allow_insecure=_boolean(options, f"{CLIENT}tlsAllowInsecureConnection", False),
+        tls_validate_hostname=_boolean(options, f"{CLIENT}tlsHostnameVerificationEnable", True),
+        operation_timeout_ms=_integer(options, f"{CLIENT}operationTimeoutMs", 1) or OPERATION_TIMEOUT_MS,
+        connection_timeout_ms=_integer(options, f"{CLIENT}connectionTimeoutMs", 1),
+        io_threads=_integer(options, f"{CLIENT}numIoThreads", 1),
+        listener_name=options.get(f"{CLIENT}listenername"),
+        admin=_admin_access(options) if any(name.startswith(ADMIN) for name in options) else None,
     )
 
 
-def _known(given: Mapping[str, str], known: tuple[str, ...], use: str) -> dict[str, str]:
-    """By lower-case name, as Spark treats them. An unknown one is an error that names the nearest; its value is not shown."""
-    names = {name.lower(): name for name in known}
-    found: dict[str, str] = {}
-    for name, value in given.items():
-        lower = name.lower()
-        if lower in names:
-            found[lower] = str(value)
-        elif lower not in SPARKS_OWN:
-            near = difflib.get_close_matches(lower, names, n=1, cutoff=0.5)
-            hint = f"; did you mean {names[near[0]]}?" if near else f"; known are: {', '.join(known)}"
-            raise OptionError(f"unknown option for {use}: {name}{hint}")
-    return found
+def _admin_access(options: Mapping[str, str]) -> AdminAccess:
+    """What is not said for the admin API is as for the broker."""
+
+    def of(name: str) -> str | None:
+        return options.get(f"{ADMIN}{name}".lower(), options.get(f"{CLIENT}{name}".lower()))
+
+    def switched(name: str, default: bool) -> bool:
+        return _boolean(options, f"{ADMIN}{name}", _boolean(options, f"{CLIENT}{name}", default))
+
+    return AdminAccess(
+        of("authPluginClassName"),
+        of("authParams"),
+        of("tlsTrustCertsFilePath"),
+        switched("tlsAllowInsecureConnection", False),
+        switched("tlsHostnameVerificationEnable", True),
+    )
 
 
 def _boolean(options: Mapping[str, str], name: str, default: bool) -> bool:
@@ -231,3 +260,27 @@ def _integer(options: Mapping[str, str], name: str, least: int) -> int | None:
     if not re.fullmatch(r"\d{1,18}", value) or int(value) < least:
         raise OptionError(f"{name} is {value!r}: give a whole number of at least {least}")
     return int(value)
+
+
+def _one_of(options: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str | None:
+    value = options.get(name.lower())
+    if value is None:
+        return None
+    for each in allowed:
+        if each.lower() == value.lower():
+            return each
+    raise OptionError(f"{name} is {value!r}: give one of {', '.join(allowed)}")
+
+
+def _times(options: Mapping[str, str], name: str) -> Times | None:
+    """Milliseconds, or JSON with them by topic."""
+    value = options.get(name.lower())
+    if value is None or not value.lstrip().startswith("{"):
+        return _integer(options, name, 0)
+    try:
+        times = json.loads(value)
+    except ValueError as error:
+        raise OptionError(f"{name} is no JSON: {error}") from error
+    if not times or not all(isinstance(each, int) and each >= 0 for each in times.values()):
+        raise OptionError(f'{name} is {value!r}: give milliseconds, or JSON like {{"topic": 1700000000000}}')
+    return {full_name(topic): time_ms for topic, time_ms in times.items()}

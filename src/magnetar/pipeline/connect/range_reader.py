@@ -5,12 +5,12 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, Protocol
 
 import pyarrow as pa
 
 from magnetar.pipeline.connect.columns import Columns
-from magnetar.pipeline.connect.entries import ClientEntries, Entry, RawEntries, UnreadableEntryError, entries
+from magnetar.pipeline.connect.entries import Entry, UnreadableEntryError, entries
 from magnetar.pipeline.connect.errors import DataLossError, ReadStalledError
 from magnetar.pipeline.connect.offsets import Position, Range
 from magnetar.pipeline.connect.options import ReadOptions
@@ -24,6 +24,14 @@ POLL_S: Final = 1.0
 """After so long without an entry the broker is asked whether there is one at all."""
 
 _frozen = False
+
+
+class Source(Protocol):
+    """Where entries come from."""
+
+    problem: str
+
+    def has_more(self) -> bool | None: ...
 
 
 def read_range(options: ReadOptions, part: Range, columns: Columns) -> Iterator[pa.RecordBatch]:
@@ -43,7 +51,7 @@ def read_range(options: ReadOptions, part: Range, columns: Columns) -> Iterator[
 def read_entries(options: ReadOptions, part: Range) -> Iterator[Entry]:
     """The range's entries, less the messages of the first and last one outside of it; also over connections that break."""
     raw = is_supported(options.connection)
-    source = entries(options.connection, part.topic, part.start, raw)
+    source = entries(options.connection, part.topic, part.start, raw, options.receiver_queue)
     behind, waited_s = part.start, 0.0
     try:
         while behind < part.end:
@@ -52,9 +60,11 @@ def read_entries(options: ReadOptions, part: Range) -> Iterator[Entry]:
                 found = source.receive(POLL_S)
             except UnreadableEntryError:
                 source.close()
-                source = entries(options.connection, part.topic, behind, raw=False)
+                source = entries(options.connection, part.topic, behind, False, options.receiver_queue)
                 continue
             for entry in found:
+                if part.start.batch and behind == part.start and (entry.ledger, entry.entry) != part.start[:2]:
+                    _lost(options, part, behind)
                 if Position(entry.ledger, entry.entry) >= part.end:
                     return
                 behind = _behind(entry)
@@ -64,7 +74,7 @@ def read_entries(options: ReadOptions, part: Range) -> Iterator[Entry]:
                 if behind >= part.end:
                     return
             waited_s = 0.0 if found else waited_s + time.monotonic() - begun
-            if not found and _ended(source, options, part, behind, waited_s):
+            if not found and has_ended(source, options, part, behind, waited_s):
                 return
     finally:
         source.close()
@@ -78,23 +88,25 @@ def _behind(entry: Entry) -> Position:
     return Position(entry.ledger, entry.entry, last + 1)
 
 
-def _ended(
-    source: RawEntries | ClientEntries, options: ReadOptions, part: Range, behind: Position, waited_s: float
-) -> bool:
+def has_ended(source: Source, options: ReadOptions, part: Range, behind: Position, waited_s: float) -> bool:
     """Nothing came for a while: True when the topic has no more and that is allowed."""
     if source.has_more() is False:
-        if not options.fail_on_data_loss:
-            return True
-        raise DataLossError(
-            f"{part.topic}: the messages from {behind.document()} to {part.end.document()} are not there any more; "
-            "set failOnDataLoss=false to go on without them"
-        )
+        _lost(options, part, behind)
+        return True
     if waited_s * 1000 >= options.poll_timeout_ms:
         why = source.problem or "is the broker well?"
         raise ReadStalledError(
             f"{part.topic}: no message within pollTimeoutMs={options.poll_timeout_ms} at {behind.document()}: {why}"
         )
     return False
+
+
+def _lost(options: ReadOptions, part: Range, behind: Position) -> None:
+    if options.fail_on_data_loss:
+        raise DataLossError(
+            f"{part.topic}: the messages from {behind.document()} to {part.end.document()} are not there any more; "
+            "set failOnDataLoss=false to go on without them"
+        )
 
 
 def _freeze_once() -> None:

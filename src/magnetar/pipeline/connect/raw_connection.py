@@ -16,15 +16,15 @@ from google.protobuf.message import DecodeError
 
 from magnetar.base.errors import MagnetarError
 from magnetar.pipeline.connect.admin_rest import token_of
+from magnetar.pipeline.connect.frame_buffer import FrameBuffer
 from magnetar.pipeline.connect.options import Connection
 from magnetar.wire.pulsar.commands import frame, pong
-from magnetar.wire.pulsar.frames import Frame, FrameDecoder, FrameError
+from magnetar.wire.pulsar.frames import Frame, FrameError
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand, CommandLookupTopicResponse
 
 FRAME_BYTES_MAX: Final = 64 << 20
 """A larger frame ends the connection; brokers allow messages of 5 MiB unless told otherwise."""
 COMMAND_BYTES_MAX: Final = 1 << 20
-RECEIVE_BYTES: Final = 1 << 20
 REDIRECTS_MAX: Final = 20
 """Of one lookup; above it the cluster is not settled and the connection fails."""
 PROTOCOL_VERSION: Final = 20
@@ -51,7 +51,7 @@ class RawConnection:
         self._connection = connection
         self.timeout_s = connection.operation_timeout_ms / 1000
         self._socket = _open_socket(connection, url, self.timeout_s)
-        self._decoder = FrameDecoder(FRAME_BYTES_MAX, COMMAND_BYTES_MAX)
+        self._buffer = FrameBuffer(FRAME_BYTES_MAX, COMMAND_BYTES_MAX)
         self._waiting: deque[Frame] = deque()
         self._request_id = 0
         connect = BaseCommand(type=BaseCommand.CONNECT)
@@ -155,19 +155,18 @@ class RawConnection:
         """Frames that one read completes; [] when nothing comes in time."""
         try:
             self._socket.settimeout(max(timeout_s, 0.001))
-            data = self._socket.recv(RECEIVE_BYTES)
+            frames = self._buffer.receive(self._socket)
         except TimeoutError:
             if timeout_s >= self.timeout_s:
                 raise RawConnectionError(f"the broker did not answer within {timeout_s:g} s") from None
             return []
         except OSError as error:
             raise RawConnectionError(f"the connection broke: {error}") from error
-        if not data:
-            raise RawConnectionError("the broker closed the connection")
-        try:
-            return self._decoder.feed(data)
         except FrameError as error:
             raise RawConnectionError(str(error)) from error
+        if frames is None:
+            raise RawConnectionError("the broker closed the connection")
+        return frames
 
     def _command(self, received: Frame) -> BaseCommand | None:
         """What is not for the connection itself."""

@@ -31,6 +31,15 @@ BUSY_TIMEOUT_S: Final = 60.0
 BUSY_WAIT_S: Final = 0.2
 
 
+_COMPRESSIONS: Final = {
+    "NONE": pulsar.CompressionType.NONE,
+    "LZ4": pulsar.CompressionType.LZ4,
+    "ZLIB": pulsar.CompressionType.ZLib,
+    "ZSTD": pulsar.CompressionType.ZSTD,
+    "SNAPPY": pulsar.CompressionType.SNAPPY,
+}
+
+
 def sequence_id(epoch: int, row: int) -> int:
     """Of a writer's row within an epoch. WriteError above 2^ROW_BITS rows."""
     if row >> ROW_BITS:
@@ -150,7 +159,8 @@ class Sender:
                     batching_max_publish_delay_ms=NEVER_MS,
                     max_pending_messages=4 * BATCH_ROWS,
                     block_if_queue_full=True,
-                    send_timeout_millis=self._options.connection.operation_timeout_ms,
+                    send_timeout_millis=self._options.send_timeout_ms or self._options.connection.operation_timeout_ms,
+                    compression_type=_COMPRESSIONS[self._options.compression],
                 )
             except pulsar.ProducerBusy as error:
                 if time.monotonic() >= give_up:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -11,15 +12,19 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    In,
     InputPartition,
 )
 from pyspark.sql.types import StructType
 
 from magnetar.pipeline.connect.broker import Topics
-from magnetar.pipeline.connect.columns import Columns, full_schema
+from magnetar.pipeline.connect.columns import Columns, full_schema, partition_of
 from magnetar.pipeline.connect.errors import OptionError
 from magnetar.pipeline.connect.offsets import ranges
-from magnetar.pipeline.connect.options import ReadOptions, read_options, write_options
+from magnetar.pipeline.connect.options import ReadOptions, frame_options, read_options
 from magnetar.pipeline.connect.planning import RangePartition, split_all
 from magnetar.pipeline.connect.range_reader import read_range
 from magnetar.pipeline.connect.registered import record_fields
@@ -38,7 +43,9 @@ class MagnetarDataSource(DataSource):
         return full_schema(record_fields(read_options(self.options)))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return TopicReader(read_options(self.options), schema)
+        options = read_options(self.options)
+        # Spark refuses a reader that has `pushFilters` while its own setting for that is off.
+        return PrunedTopicReader(options, schema) if options.pushdown else TopicReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return TopicStreamReader(read_options(self.options), schema)
@@ -46,12 +53,12 @@ class MagnetarDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:
             raise OptionError("a topic cannot be overwritten: use mode('append')")
-        return TopicWriter(write_options(self.options), schema)
+        return TopicWriter(frame_options(self.options), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         if overwrite:
             raise OptionError("a topic cannot be overwritten: use outputMode('append') or 'update'")
-        return TopicStreamWriter(write_options(self.options), schema)
+        return TopicStreamWriter(frame_options(self.options), schema)
 
 
 class PulsarDataSource(MagnetarDataSource):
@@ -72,17 +79,43 @@ class TopicReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         topics = Topics(self._options)
-        names = topics.partitions()
-        starts = topics.check_loss(topics.starts(names, "earliest"))
+        every = topics.partitions()
+        names = [name for name in every if self.is_wanted(name)]
+        starts = topics.check_loss(topics.starts(names, "earliest", every))
         ends = topics.ends(names)
-        wanted = topics.resolve(names, self._options.ending, "endingOffsets", "latest")
+        wanted = topics.resolve(names, self._options.ending, "endingOffsets", "latest", every)
         if self._options.ending_time_ms is not None:
-            wanted = {name: topics.at_time(name, self._options.ending_time_ms) for name in names}
+            wanted = topics.at_times(names, self._options.ending_time_ms, "latest")
         topics.close()
         parts = ranges(starts, {name: min(ends[name], wanted[name]) for name in names})
         return [RangePartition(each) for each in split_all(topics, parts, self._options.min_partitions)]
+
+    def is_wanted(self, topic: str) -> bool:
+        """Whether any row of a topic partition may be asked for."""
+        return True
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # Without partitions Spark runs one task, with None.
         if isinstance(partition, RangePartition):
             yield from read_range(self._options, partition.part, Columns(self._schema, self._options.connection))
+
+
+class PrunedTopicReader(TopicReader):
+    """With `__topic` and `__partition` compared by `=` and IN: partitions that can have no such row are not looked at."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
+        self._allowed: list[tuple[bool, frozenset[Any]]] = []
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        for condition in filters:
+            column = ".".join(getattr(condition, "attribute", ()))
+            if column in ("__topic", "__partition"):
+                if isinstance(condition, EqualTo | EqualNullSafe):
+                    self._allowed.append((column == "__topic", frozenset([condition.value])))
+                elif isinstance(condition, In):
+                    self._allowed.append((column == "__topic", frozenset(condition.value)))
+        return filters  # Spark checks them again
+
+    def is_wanted(self, topic: str) -> bool:
+        return all((topic if by_name else partition_of(topic)) in values for by_name, values in self._allowed)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -19,10 +20,14 @@ from pyspark.sql.types import StructType
 from magnetar.pipeline.connect.acknowledge import Acknowledger
 from magnetar.pipeline.connect.broker import Topics
 from magnetar.pipeline.connect.columns import Columns
-from magnetar.pipeline.connect.offsets import EARLIEST, Offsets, Position, Range, from_document, ranges, to_document
+from magnetar.pipeline.connect.limits import Limits
+from magnetar.pipeline.connect.offsets import EARLIEST, Offsets, Position, from_document, ranges, to_document
 from magnetar.pipeline.connect.options import ReadOptions
 from magnetar.pipeline.connect.planning import RangePartition, split_all
-from magnetar.pipeline.connect.range_reader import read_entries, read_range
+from magnetar.pipeline.connect.range_reader import read_range
+
+LOSS_CHECK_S: Final = 10.0
+"""How often a stream looks at the ledgers of its topics: one that was closed for so long before it is deleted is known."""
 
 
 class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -43,16 +48,23 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _forget(self) -> None:
         self._held: Topics | None = None
+        self._limiting: Limits | None = None
         self._acknowledger: Acknowledger | None = None
         self._goal: Offsets | None = None
         self._ends: Offsets = {}
-        self._checked = False
+        self._checked_s: float | None = None
 
     @property
     def _topics(self) -> Topics:
         if self._held is None:
             self._held = Topics(self._options)
         return self._held
+
+    @property
+    def _limits(self) -> Limits:
+        if self._limiting is None:
+            self._limiting = Limits(self._options, self._topics)
+        return self._limiting
 
     def initialOffset(self) -> dict[str, Any]:
         starts = self._topics.starts(self._topics.partitions(), "latest")
@@ -71,14 +83,12 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         starts = from_document(start)
-        if not self._checked:
-            self._topics.check_loss(starts)
-            self._checked = True
+        self._check_loss(starts)
         self._ends = self._goal if self._goal is not None else self._topics.ends(self._topics.partitions())
         # A topic that is gone keeps its place: it may come back.
         ends = starts | {topic: max(end, starts.get(topic, EARLIEST)) for topic, end in self._ends.items()}
         if not isinstance(limit, ReadAllAvailable):
-            ends = ends | self._limited(ranges(starts, ends))
+            ends = ends | self._limits.ends(ranges(starts, ends))
         return to_document(ends)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -98,9 +108,19 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         if self._acknowledger is not None:
             self._acknowledger.close()
+        if self._limiting is not None:
+            self._limiting.close()
         if self._held is not None:
             self._held.close()
         self._forget()
+
+    def _check_loss(self, starts: Offsets) -> None:
+        """At the start, and where it is cheap (and may be the only way to know) again and again. Raises DataLossError."""
+        now_s = time.monotonic()
+        if self._checked_s is not None and (self._topics.admin is None or now_s - self._checked_s < LOSS_CHECK_S):
+            return
+        self._topics.check_loss(starts)
+        self._checked_s = now_s
 
     def _acknowledge(self, offsets: Mapping[str, Position]) -> None:
         if self._options.subscription is None:
@@ -108,36 +128,3 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._acknowledger is None:
             self._acknowledger = Acknowledger(self._options.connection, self._options.subscription)
         self._acknowledger.acknowledge(offsets)
-
-    def _limited(self, parts: list[Range]) -> Offsets:
-        """Ends within maxMessagesPerTrigger and maxBytesPerTrigger, counted by reading; each topic gets a fair share.
-
-        What one topic does not use is left to those behind it. At least one message is taken, however large.
-        """
-        rows, size = self._options.max_messages, self._options.max_bytes
-        found: Offsets = {}
-        taken = False
-        for number, part in enumerate(parts):
-            left = len(parts) - number
-            end, used_rows, used_size = self._scan(
-                part, None if rows is None else -(-rows // left), None if size is None else -(-size // left), not taken
-            )
-            found[part.topic] = end
-            taken = taken or used_rows > 0
-            rows = None if rows is None else rows - used_rows
-            size = None if size is None else max(size - used_size, 0)
-        return found
-
-    def _scan(self, part: Range, rows: int | None, size: int | None, at_least_one: bool) -> tuple[Position, int, int]:
-        """(end, messages, bytes) from the start of a range within a share of the limits."""
-        end, count, total = part.start, 0, 0
-        for entry in read_entries(self._options, part) if rows != 0 else ():
-            found = entry.messages
-            for index, first, last in zip(found.indexes, found.starts, found.ends, strict=True):
-                length = last - first
-                over = (rows is not None and count >= rows) or (size is not None and total + length > size)
-                if over and not (at_least_one and count == 0):
-                    return end, count, total
-                end = Position(entry.ledger, entry.entry, index + 1)
-                count, total = count + 1, total + length
-        return (part.end if rows != 0 else end), count, total
