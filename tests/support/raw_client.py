@@ -36,7 +36,9 @@ class ConnectionEnded(AssertionError):
 class RawConnection:
     """`with RawConnection(port) as connection:`; CONNECT is done unless `handshake` is False."""
 
-    def __init__(self, port: int, *, handshake: bool = True, timeout_s: float = 10.0, version: str = "raw") -> None:
+    def __init__(
+        self, port: int, *, handshake: bool = True, timeout_s: float = 10.0, version: str = "raw", token: str = ""
+    ) -> None:
         self.timeout_s = timeout_s
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=timeout_s)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -47,6 +49,9 @@ class RawConnection:
             connect = BaseCommand(type=BaseCommand.CONNECT)
             connect.connect.client_version = version
             connect.connect.protocol_version = 20
+            if token:
+                connect.connect.auth_method_name = "token"
+                connect.connect.auth_data = token.encode()
             self.send(connect)
             self.connected = self.expect(BaseCommand.CONNECTED)[0].connected
 

@@ -9,8 +9,7 @@ from magnetar.broker.auth.decide import Access, Resource
 from magnetar.broker.auth.principal import Principal
 from magnetar.broker.auth.table import ROUTES
 from magnetar.broker.errors import AuthorizationError
-
-ORIGINAL_PRINCIPAL_HEADER = "x-original-principal"
+from magnetar.broker.peers import ORIGINAL_PRINCIPAL_HEADER
 
 
 def row_of(route: Route) -> Access | None:
@@ -36,6 +35,7 @@ async def authorize(call: Call, route: Route) -> None:
         )
     if access is None:
         raise AuthorizationError("nobody may use this route")
+    call.principal = principal
     await security.authorizer.check(principal, access, resource_of(call))
 
 

@@ -11,6 +11,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from magnetar.admin.context import AdminContext
 from magnetar.admin.errors import BadRequestError, BodyTooLargeError, SlowBodyError
+from magnetar.broker.auth.principal import Principal
 from magnetar.broker.naming import NamespaceName, TopicName, entity_name, subscription_name
 from magnetar.broker.service import Broker
 from magnetar.managed_ledger.position import Position
@@ -31,14 +32,15 @@ NUMBER_DIGITS_MAX = 19
 
 
 class Call:
-    """`params` are the path's, decoded."""
+    """`params` are the path's, decoded; `principal` is who asks, None where nobody was asked who they are."""
 
-    __slots__ = ("admin", "params", "request")
+    __slots__ = ("admin", "params", "principal", "request")
 
     def __init__(self, admin: AdminContext, request: Request, params: dict[str, str]) -> None:
         self.admin = admin
         self.request = request
         self.params = params
+        self.principal: Principal | None = None
 
     @property
     def broker(self) -> Broker:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
+from magnetar.admin.call import Call
 from magnetar.broker.namespaces.records import BrokerAddress
+from magnetar.broker.peers import ORIGINAL_PRINCIPAL_HEADER
 
 
 def redirect(request: Request, to: BrokerAddress, authoritative: bool | None = None) -> Response:
@@ -21,7 +23,11 @@ def redirect(request: Request, to: BrokerAddress, authoritative: bool | None = N
     return Response(status_code=307, headers={"Location": location})
 
 
-def credentials_of(request: Request) -> dict[str, str]:
-    """The caller's own: other brokers check what it may do as this one has."""
-    header = request.headers.get("authorization")
-    return {"Authorization": header} if header else {}
+def credentials_of(call: Call) -> dict[str, str]:
+    """The caller's own: other brokers check what it may do as this one has. One that showed none that could be passed on (a certificate,
+    or nothing) is named to them by this broker, which never asks on its own authority for somebody else."""
+    headers = call.request.headers
+    passed = {name: headers[name] for name in ("authorization", ORIGINAL_PRINCIPAL_HEADER) if name in headers}
+    if "authorization" in passed or call.principal is None:
+        return passed
+    return call.broker.peers.on_behalf_of(call.principal.role)

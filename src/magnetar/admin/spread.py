@@ -123,7 +123,7 @@ async def spread(call: Call, route: Route) -> Response | None:
         async with limit:
             owner = (await call.broker.lookup.find(part)).address
             target = partition_target(call, route, part, how.leaf)
-            return await call.broker.peers.call(owner, call.request.method, target, body, credentials_of(call.request))
+            return await call.broker.peers.call(owner, call.request.method, target, body, credentials_of(call))
 
     return await _joined(call, how, parts, await asyncio.gather(*(ask(part) for part in parts)))
 

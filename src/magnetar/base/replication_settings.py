@@ -52,7 +52,7 @@ class ReplicationSettings:
         secret=True,
     )
     broker_client_tls_enabled: bool = setting(
-        False, "brokerClientTlsEnabled", "Use the TLS addresses of other clusters' records."
+        False, "brokerClientTlsEnabled", "Brokers reach each other, and other clusters, at their TLS addresses only."
     )
     broker_client_trust_certs_file_path: str = setting(
         "", "brokerClientTrustCertsFilePath", "Authorities of other clusters' certificates, PEM; empty: the system's."
@@ -60,5 +60,5 @@ class ReplicationSettings:
     tls_hostname_verification_enabled: bool = setting(
         True,
         "tlsHostnameVerificationEnabled",
-        "Another cluster's certificate must name the host that was connected to. Pulsar: false.",
+        "A certificate of another broker or cluster must name the host that was connected to. Pulsar: false.",
     )

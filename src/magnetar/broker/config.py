@@ -108,6 +108,8 @@ class BrokerConfig:
     """With `client_auth_parameters`: who this broker is to others of its cluster."""
     client_auth_parameters: str = field(default="", repr=False)
     client_trust_certs_file: str = ""
+    client_tls_enabled: bool = False
+    client_verify_hostname: bool = True
     max_connections: int = 0
     """0: no limit."""
     max_connections_per_ip: int = 0

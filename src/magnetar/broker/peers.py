@@ -34,6 +34,9 @@ ANSWER_TIMEOUT_S: Final = 30.0
 ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 """A longer answer is refused."""
 
+ORIGINAL_PRINCIPAL_HEADER: Final = "x-original-principal"
+"""Whom a request is made for."""
+
 REDIRECTS_MAX: Final = 5
 """A topic that moves faster than this is not followed."""
 
@@ -61,7 +64,9 @@ class PeerAnswer(NamedTuple):
 class Peers:
     """One connection for a request: they are few. `credentials` are this broker's own (brokerClientAuthenticationPlugin)."""
 
-    def __init__(self, network: Network, credentials: Credentials, trust: TlsTrust) -> None:
+    def __init__(self, network: Network, credentials: Credentials, trust: TlsTrust, tls: bool = False) -> None:
+        """`tls`: over their TLS ports, or not at all (brokerClientTlsEnabled)."""
+        self._tls_only = tls
         self._network = network
         self._credentials = credentials
         self._trust = trust
@@ -74,16 +79,28 @@ class Peers:
 
         Raises ServiceNotReadyError when there is no answer.
         """
-        url = (to.web_service_url or to.web_service_url_tls) + target
+        base = to.web_service_url_tls if self._tls_only else to.web_service_url or to.web_service_url_tls
+        if not base:
+            raise ServiceNotReadyError(
+                f"the broker {to.broker_id} has no webServicePortTls, and brokerClientTlsEnabled asks for it"
+            )
+        url = base + target
         if headers is None:
-            header = self._credentials.header()
-            headers = {"Authorization": header} if header else {}
+            headers = self._own()
         for _ in range(REDIRECTS_MAX):
             status, answer_headers, answer = await self._exchange(method, url, body, headers)
             if status != 307:
                 return PeerAnswer(status, answer)
             url = answer_headers.get("location", "")
         raise ServiceNotReadyError(f"{method} {target} was redirected more than {REDIRECTS_MAX} times; try again")
+
+    def _own(self) -> dict[str, str]:
+        header = self._credentials.header()
+        return {"Authorization": header} if header else {}
+
+    def on_behalf_of(self, role: str) -> dict[str, str]:
+        """This broker asks, and may no more than that role may."""
+        return {**self._own(), ORIGINAL_PRINCIPAL_HEADER: role}
 
     async def _exchange(
         self, method: str, url: str, body: bytes, headers: Mapping[str, str]
@@ -97,7 +114,7 @@ class Peers:
         try:
             connected = await self._network.connect(
                 parts.hostname or "",
-                parts.port or 80,
+                parts.port or (443 if parts.scheme == "https" else 80),
                 lambda: _Exchange(request),
                 self._tls() if parts.scheme == "https" else None,
                 timeout_s=CONNECT_TIMEOUT_S,

@@ -91,7 +91,8 @@ class Broker:
         self.peers = Peers(
             self._network,
             Credentials.parse(config.client_auth_plugin, config.client_auth_parameters),
-            TlsTrust(config.client_trust_certs_file),
+            TlsTrust(config.client_trust_certs_file, verify_hostname=config.client_verify_hostname),
+            config.client_tls_enabled,
         )
         self.non_persistent = NonPersistentTopics(self.cluster.others, self.peers)
         self.lookup = Lookup(metadata, self.namespaces, self.ownership, self.cluster.finder)

@@ -193,6 +193,8 @@ def with_policy_defaults(broker: BrokerConfig, config: BrokerSettings) -> Broker
         client_auth_plugin=config.broker_client_authentication_plugin,
         client_auth_parameters=config.broker_client_authentication_parameters,
         client_trust_certs_file=config.broker_client_trust_certs_file_path,
+        client_tls_enabled=config.broker_client_tls_enabled,
+        client_verify_hostname=config.tls_hostname_verification_enabled,
         deduplication_snapshot_interval_s=config.broker_deduplication_snapshot_interval_s,
         deduplication_snapshot_check_s=config.broker_deduplication_snapshot_frequency_s,
         max_subscriptions_per_topic=config.max_subscriptions_per_topic,

@@ -117,11 +117,11 @@ def settings_for_processes(config: StandaloneConfig) -> list[str]:
         value = getattr(config, name)
         if name in OWN_FIELDS or value == row.default:
             continue
-        if row.secret:
-            raise ConfigError(
-                f"{row.key} and --brokers do not go together: others could read it in the list of processes"
-            )
         text = str(value).lower() if isinstance(value, bool) else str(value)
+        if row.secret and not text.startswith("file:"):
+            raise ConfigError(
+                f"{row.key} and --brokers do not go together: others could read it in the list of processes; say file:///PATH"
+            )
         words += [f"{role}.{row.key}={text}" for role, table in tables.items() if name in table]
     return words
 

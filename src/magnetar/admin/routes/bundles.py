@@ -75,7 +75,7 @@ async def unload(call: Call) -> Response:
         if owner is not None and owner.broker_id != broker.ownership.broker_id:
             target = f"{NAMESPACE.format(tenant=call.tenant, namespace=call.namespace.namespace)}/{bundle.range}/unload"
             query = f"?destinationBroker={quote(destination)}" if destination else ""
-            raise_for(await broker.peers.call(owner, "PUT", target + query, b"", credentials_of(call.request)))
+            raise_for(await broker.peers.call(owner, "PUT", target + query, b"", credentials_of(call)))
     return done()
 
 

@@ -91,9 +91,12 @@ class Authentication:
         return self.authenticate(Credentials(method, data, certificate, original))
 
     def _behind_proxy(self, principal: Principal, original: str) -> Principal:
-        """A proxy must name whom it speaks for; nobody else may (CVE-2023-30429, CVE-2023-37544)."""
+        """A proxy must name whom it speaks for; a superuser may, which leaves it what that role may do: so brokers ask each other for
+        somebody. Nobody else may (CVE-2023-30429, CVE-2023-37544)."""
         if principal.role not in self._config.proxy_roles:
             if original and original != principal.role:
+                if principal.role in self._config.super_user_roles:
+                    return replace(principal, role=checked_role(original), proxy=principal.role)
                 raise AuthenticationError("only a role of proxyRoles may act for another one")
             return principal
         if not original or original in self._config.proxy_roles:
