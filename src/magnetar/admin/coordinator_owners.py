@@ -53,7 +53,7 @@ async def from_others(call: Call, leaf: str) -> list[dict[str, Any]]:
 
 
 async def _get(call: Call, address: BrokerAddress, target: str) -> PeerAnswer:
-    return await call.broker.peers.call(address, "GET", target, b"", credentials_of(call.request))
+    return await call.broker.peers.call(address, "GET", target, b"", credentials_of(call))
 
 
 class OtherTopics:
