@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Topic to DataFrame, measured in one run against a loop over the official client and against the same rows in Parquet.
 
-  connector.py [--rows N] [--rounds N] [--size BYTES] [--json] [--check]
+  connector.py [--rows N] [--rounds N] [--size BYTES] [--dir DIR] [--json] [--check]
 
 Contenders take turns; the median counts, in rows a second of wall clock. `--check` exits with 1 when a target is missed. All rows are
 random bytes with a short key, in batches of the client's own size; Spark runs on two cores and throws its rows away (`noop`).
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pulsar
+from pyspark.sql import SparkSession
 
 from magnetar.pipeline.connect.columns import schema_for
 from magnetar.pipeline.session import build_session
@@ -30,9 +31,9 @@ TOPIC = "persistent://public/default/rows"
 OVER_CLIENT_LOOP = 1.5
 
 
-def fill(client: pulsar.Client, rows: int, size_bytes: int) -> None:
+def fill(client: pulsar.Client, topic: str, rows: int, size_bytes: int) -> None:
     producer = client.create_producer(
-        TOPIC, batching_enabled=True, batching_max_publish_delay_ms=20, block_if_queue_full=True
+        topic, batching_enabled=True, batching_max_publish_delay_ms=20, block_if_queue_full=True
     )
     failed: list[Any] = []
     for number in range(rows):
@@ -43,34 +44,32 @@ def fill(client: pulsar.Client, rows: int, size_bytes: int) -> None:
     assert not failed, failed[0]
 
 
-def loop(client: pulsar.Client, rows: int) -> None:
-    reader = client.create_reader(TOPIC, pulsar.MessageId.earliest, receiver_queue_size=5000)
+def loop(client: pulsar.Client, topic: str, rows: int) -> None:
+    reader = client.create_reader(topic, pulsar.MessageId.earliest, receiver_queue_size=5000)
     for _ in range(rows):
         reader.read_next().data()
     reader.close()
 
 
-def measure(rows: int, rounds: int, size_bytes: int, directory: Path) -> list[dict[str, Any]]:
-    server = ServerProcess(directory / "data").start()
+def measure(
+    spark: SparkSession, server: ServerProcess, topic: str, rows: int, rounds: int, size_bytes: int, directory: Path
+) -> list[dict[str, Any]]:
+    """Lines of the table. `topic` does not exist yet; `directory` is for the Parquet files."""
     client = pulsar.Client(server.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
-    spark = build_session("local[2]")
     try:
-        fill(client, rows, size_bytes)
-        options = {
-            "service.url": server.service_url,
-            "admin.url": server.http_url,
-            "topic": TOPIC,
-            "minPartitions": "2",
-        }
-        source = spark.read.format("magnetar").options(**options)
+        fill(client, topic, rows, size_bytes)
+        options = {"service.url": server.service_url, "admin.url": server.http_url, "topic": topic}
+        source = spark.read.format("magnetar").options(**options, minPartitions="2")
+        whole = spark.read.format("magnetar").options(**options)
         frames = {
             "value": source.schema(schema_for(["value"])).load(),
-            "all columns": spark.read.format("magnetar").options(**options).load(),
+            "value, one task": whole.schema(schema_for(["value"])).load(),
+            "all columns": spark.read.format("magnetar").options(**options, minPartitions="2").load(),
         }
         assert frames["value"].count() == rows
         frames["all columns"].write.parquet(str(directory / "parquet"))
         frames["Parquet, all columns"] = spark.read.parquet(str(directory / "parquet"))
-        work: dict[str, Callable[[], None]] = {"client loop": lambda: loop(client, rows)}
+        work: dict[str, Callable[[], None]] = {"client loop": lambda: loop(client, topic, rows)}
         for name, frame in frames.items():
             work[name] = lambda frame=frame: frame.write.format("noop").mode("overwrite").save()
         times: dict[str, list[float]] = {name: [] for name in work}
@@ -80,9 +79,7 @@ def measure(rows: int, rounds: int, size_bytes: int, directory: Path) -> list[di
                 run()
                 times[name].append(time.perf_counter() - begun)
     finally:
-        spark.stop()
         client.close()
-        server.close()
     rates = {name: rows / statistics.median(found[1:]) for name, found in times.items()}  # the first round warms up
     return [
         {
@@ -97,14 +94,21 @@ def measure(rows: int, rounds: int, size_bytes: int, directory: Path) -> list[di
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rows", type=int, default=300_000)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--size", type=int, default=1024)
+    parser.add_argument("--dir", help="Where the server's and the Parquet files lie meanwhile, such as /dev/shm.")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--check", action="store_true")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as directory:
-        lines = measure(arguments.rows, arguments.rounds, arguments.size, Path(directory))
+    with tempfile.TemporaryDirectory(dir=arguments.dir) as directory:
+        server = ServerProcess(Path(directory) / "data").start()
+        spark = build_session("local[2]")
+        try:
+            lines = measure(spark, server, TOPIC, arguments.rows, arguments.rounds, arguments.size, Path(directory))
+        finally:
+            spark.stop()
+            server.close()
     if arguments.json:
         print(json.dumps(lines))
     else:

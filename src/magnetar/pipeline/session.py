@@ -69,6 +69,10 @@ def build_session(
         prepare_java(os.environ)
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+        if master.startswith("local"):
+            os.environ.setdefault(
+                "SPARK_LOCAL_IP", "127.0.0.1"
+            )  # nothing listens elsewhere, nor do executors of local-cluster
     chosen = {"spark.master": with_attempts(master), "spark.app.name": app_name, **SETTINGS}
     if master.startswith("local"):
         chosen[LOCAL_CHECKPOINTS[0]] = LOCAL_CHECKPOINTS[1]

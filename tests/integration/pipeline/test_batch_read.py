@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import time
 import urllib.request
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pulsar
@@ -18,6 +20,7 @@ from tests.support.topics import produce
 
 Read = Callable[..., Any]
 BATCH = 7
+BENCH = Path(__file__).resolve().parents[3] / "bench" / "connector.py"
 
 
 def test_metadata_columns(read: Read, client: pulsar.Client, topic: str) -> None:
@@ -165,6 +168,19 @@ def test_only_the_columns_that_are_asked_for(
     options = {"service.url": server.service_url, "topic": topic}
     frame = spark.read.format("magnetar").schema("__partition int, value binary").options(**options).load()
     assert [tuple(row) for row in frame.collect()] == [(-1, bytearray(b"v"))]
+
+
+def test_the_bench_measures_every_contender(spark: Any, server: ServerProcess, topic: str, tmp_path: Path) -> None:
+    """Its numbers are for a quiet machine."""
+    spec = importlib.util.spec_from_file_location("bench_connector", BENCH)
+    assert spec is not None
+    assert spec.loader is not None
+    bench = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(bench)
+    lines = bench.measure(spark, server, topic, 500, 1, 64, tmp_path)
+    assert [each["name"] for each in lines if each["target"]] == ["value"]
+    assert len(lines) == 5
+    assert all(each["rows_per_s"] > 0 and each["over_client_loop"] > 0 for each in lines)
 
 
 def test_credentials_are_in_no_plan(spark: Any, server: ServerProcess, topic: str, capfd: Any) -> None:
