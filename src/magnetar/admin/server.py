@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from magnetar.admin.app import AdminApp
-from magnetar.admin.context import AdminContext, AnyStorage, Storage
 from magnetar.admin.http_server import HttpServer
-from magnetar.admin.settings import runtime_settings
 from magnetar.base.broker_settings import BrokerSettings
 from magnetar.broker.service import Broker
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+    from magnetar.admin.app import AdminApp
+    from magnetar.admin.context import Storage
 
 
 class AdminServer(HttpServer):
@@ -26,5 +31,30 @@ class AdminServer(HttpServer):
 
         `shut_down` is what `brokers/shutdown` calls; without it that is refused.
         """
-        settings = runtime_settings(config if config is not None else broker.config)
-        super().__init__(AdminApp(AdminContext(broker, settings, storage or AnyStorage(), shut_down)))
+
+        def make() -> AdminApp:
+            # Some 50 modules with all routes, a fifth of what a server imports: its start does not wait for them.
+            from magnetar.admin.app import AdminApp
+            from magnetar.admin.context import AdminContext, AnyStorage
+            from magnetar.admin.settings import runtime_settings
+
+            settings = runtime_settings(config if config is not None else broker.config)
+            return AdminApp(AdminContext(broker, settings, storage or AnyStorage(), shut_down))
+
+        super().__init__(AppOnDemand(make))
+
+
+class AppOnDemand:
+    """An ASGI application that is made for its first request, on a thread: clients of the broker go on meanwhile."""
+
+    def __init__(self, make: Callable[[], AdminApp]) -> None:
+        self._make = make
+        self._app: AdminApp | None = None
+        self._making = asyncio.Lock()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._app is None:
+            async with self._making:
+                if self._app is None:
+                    self._app = await asyncio.to_thread(self._make)
+        await self._app(scope, receive, send)

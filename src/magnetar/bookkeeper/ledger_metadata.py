@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from google.protobuf import text_format
 from google.protobuf.message import DecodeError
 
 from magnetar.bookkeeper.entry_format import DigestType
@@ -121,7 +120,7 @@ class LedgerMetadata:
         message = self._to_message()
         if self.format_version == FORMAT_TEXT:
             message.ClearField("cToken")
-            return header + text_format.MessageToString(message).encode()
+            return header + _text_of(message)
         body = message.SerializeToString()
         return header + _varint(len(body)) + body
 
@@ -141,7 +140,7 @@ class LedgerMetadata:
             if version == b"3":
                 message.ParseFromString(_delimited(body))
             elif version == b"2":
-                text_format.Parse(body, message)
+                _parse_text(body, message)
             else:
                 raise LedgerMetadataError(
                     f"ledger metadata of format version {version!r} is not supported (1, 2 and 3 are)"
@@ -149,7 +148,7 @@ class LedgerMetadata:
             if not message.IsInitialized():
                 raise LedgerMetadataError("ledger metadata lacks required fields")
             metadata = cls._from_message(message, int(version))
-        except (DecodeError, text_format.ParseError, ValueError, IndexError) as error:
+        except (DecodeError, ValueError, IndexError) as error:
             raise LedgerMetadataError(f"ledger metadata is damaged: {error}") from error
         metadata.validate()
         return metadata
@@ -254,3 +253,22 @@ def _delimited(body: bytes) -> bytes:
                 raise LedgerMetadataError(f"ledger metadata has {len(message)} bytes and says {size}")
             return message
     raise LedgerMetadataError("ledger metadata has no valid length")
+
+
+# The text format is that of old ledgers only: its modules are not imported at every start.
+
+
+def _text_of(message: LedgerMetadataFormat) -> bytes:
+    from google.protobuf import text_format
+
+    return text_format.MessageToString(message).encode()
+
+
+def _parse_text(body: bytes, message: LedgerMetadataFormat) -> None:
+    """Raises ValueError."""
+    from google.protobuf import text_format
+
+    try:
+        text_format.Parse(body, message)
+    except text_format.ParseError as error:
+        raise ValueError(str(error)) from error

@@ -9,7 +9,7 @@ import random
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from magnetar import __version__
 from magnetar.base.clock import Clock
@@ -19,11 +19,15 @@ from magnetar.base.tasks import TaskScope
 from magnetar.broker.config import ReplicationConfig
 from magnetar.broker.dispatch.ports import Scheduler
 from magnetar.broker.replicators.errors import ClusterUnknownError
-from magnetar.client.admin_http import AdminCaller, AdminEndpoint
-from magnetar.client.client import Endpoint, RemoteClient
 from magnetar.client.credentials import Credentials, TlsTrust
 from magnetar.metadata import paths
 from magnetar.metadata.store import MUST_NOT_EXIST, RESYNC, MetadataStore
+
+if (
+    TYPE_CHECKING
+):  # the client is imported by what uses it: few servers replicate, and every one would start later for it
+    from magnetar.client.admin_http import AdminCaller, AdminEndpoint
+    from magnetar.client.client import Endpoint, RemoteClient
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +43,8 @@ class ClusterRecord:
 
     def endpoint(self, defaults: ReplicationConfig) -> Endpoint:
         """Raises ClusterUnknownError, ConfigError."""
+        from magnetar.client.client import Endpoint
+
         key = "brokerServiceUrlTls" if self._tls(defaults) else "brokerServiceUrl"
         url = self.document.get(key)
         if not url:
@@ -47,6 +53,8 @@ class ClusterRecord:
 
     def admin_endpoint(self, defaults: ReplicationConfig) -> AdminEndpoint:
         """Raises ClusterUnknownError, ConfigError."""
+        from magnetar.client.admin_http import AdminEndpoint
+
         key = "serviceUrlTls" if self._tls(defaults) else "serviceUrl"
         url = self.document.get(key)
         if not url:
@@ -125,6 +133,8 @@ class RemoteClusters:
 
     async def client(self, cluster: str) -> RemoteClient:
         """Raises ClusterUnknownError, ConfigError, MetadataError."""
+        from magnetar.client.client import RemoteClient
+
         while True:
             known, changes = self._clients.get(cluster), self._changes
             if known is not None:
@@ -136,6 +146,8 @@ class RemoteClusters:
 
     async def admin(self, cluster: str) -> AdminCaller:
         """For the few things that only an admin call can do there. Raises ClusterUnknownError, ConfigError, MetadataError."""
+        from magnetar.client.admin_http import AdminCaller
+
         record = await self.record(cluster)
         return AdminCaller(record.admin_endpoint(self.config), self._network)
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from magnetar.broker.iso_time import iso_time
 from magnetar.broker.naming import TopicName
 from magnetar.broker.rate_limits import RateLimit
 from magnetar.broker.replicators import names
-from magnetar.broker.replicators.replicator import Replicator
 from magnetar.broker.replicators.service import ReplicationService
 from magnetar.managed_ledger.cursor import ManagedCursor
 from magnetar.managed_ledger.ledger import ManagedLedger
 from magnetar.managed_ledger.position import EARLIEST, LATEST
 from magnetar.managed_ledger.read_gate import ReadGate
+
+if TYPE_CHECKING:
+    from magnetar.broker.replicators.replicator import Replicator
 
 logger = logging.getLogger(__name__)
 
@@ -87,6 +89,8 @@ class ReplicatorSet:
                 replicator.set_rate(rate)
 
     async def _add(self, service: ReplicationService, cluster: str) -> None:
+        from magnetar.broker.replicators.replicator import Replicator  # with all of the client: few servers replicate
+
         initial = EARLIEST if service.clusters.config.start_at_earliest else LATEST
         cursor = await self._ledger.open_cursor(names.cursor_name(cluster), initial=initial)
         cursor.gate = self._gate() if self._gate is not None else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from magnetar.broker.naming import SYSTEM_NAMESPACE, TopicName
@@ -13,9 +13,11 @@ from magnetar.broker.replicators.errors import TopicMismatchError
 from magnetar.broker.replicators.remote_clusters import RemoteClusters
 from magnetar.broker.schemas.registry import SchemaRegistry
 from magnetar.broker.schemas.types import SchemaId, unpack_version
-from magnetar.client.client import RemoteClient
 from magnetar.client.errors import RequestRefusedError
 from magnetar.wire.pulsar.client_commands import SchemaDefinition
+
+if TYPE_CHECKING:
+    from magnetar.client.client import RemoteClient
 
 logger = logging.getLogger(__name__)
 
