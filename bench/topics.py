@@ -36,7 +36,6 @@ PARTITIONS = 1000
 PLAIN_SHARE = 0.01
 CALLERS = 8
 LOOKUPS = 1000
-ROUNDS = 50
 NAMESPACE = "persistent/public/default"
 
 
@@ -231,9 +230,9 @@ def create(port: int, plain: list[str], partitioned: dict[str, int]) -> None:
         raise failures[0]
 
 
-def rounds(calls: list[tuple]) -> tuple[float, float]:
+def rounds(calls: list[tuple], number: int) -> tuple[float, float]:
     """Median and 99th percentile of the quietest of several short rounds: what else the machine has to do only adds."""
-    found = [percentiles(timed(calls)) for _ in range(ROUNDS)]
+    found = [percentiles(timed(calls)) for _ in range(number)]
     return min(each[0] for each in found), min(each[1] for each in found)
 
 
@@ -267,7 +266,7 @@ def listed(port: int, expected: int) -> float | str:
     return round(time.perf_counter() - started, 2)
 
 
-def measure(where: Site, total: int, rng: random.Random, prefill: bool) -> dict[str, object]:
+def measure(where: Site, total: int, rng: random.Random, prefill: bool, lookup_rounds: int) -> dict[str, object]:
     plain = [] if prefill else [f"plain-{number}" for number in range(int(total * PLAIN_SHARE))]
     rest = total - len(plain)
     partitioned = {f"parts-{n}": min(PARTITIONS, rest - n * PARTITIONS) for n in range(-(-rest // PARTITIONS))}
@@ -286,8 +285,8 @@ def measure(where: Site, total: int, rng: random.Random, prefill: bool) -> dict[
     names = [f"persistent://public/default/parts-{rng.randrange(len(partitioned))}" for _ in range(LOOKUPS)]
     single = [f"{name}-partition-{rng.randrange(min(partitioned.values()))}" for name in names]
     timed([(wire.lookup, name) for name in single[:500]])  # every bundle has its owner, every cache its namespace
-    lookup_ms = rounds([(wire.lookup, name) for name in single])
-    partitions_ms = rounds([(wire.partitions, name) for name in names])
+    lookup_ms = rounds([(wire.lookup, name) for name in single], lookup_rounds)
+    partitions_ms = rounds([(wire.partitions, name) for name in names], lookup_rounds)
     list_s = listed(where.http_port, total + 200)
     return {
         "topics": total,
@@ -308,6 +307,7 @@ def main() -> None:
     parser.add_argument("--counts", default="1000,100000,1000000")
     parser.add_argument("--metadata", choices=["standalone", "server", "zookeeper"], default="standalone")
     parser.add_argument("--prefill", action="store_true", help="write the nodes into SQLite's file: lookups only")
+    parser.add_argument("--rounds", type=int, default=50, help=f"of {LOOKUPS} lookups; the quietest one counts")
     parser.add_argument("--dir", type=Path, default=None, help="where the data lies while it runs")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
@@ -317,9 +317,8 @@ def main() -> None:
         folder = Path(tempfile.mkdtemp(prefix="magnetar-topics-", dir=arguments.dir))
         where = Site(folder, arguments.metadata)
         try:
-            rows.append(
-                {"metadata": arguments.metadata, **measure(where, count, random.Random(count), arguments.prefill)}
-            )
+            row = measure(where, count, random.Random(count), arguments.prefill, arguments.rounds)
+            rows.append({"metadata": arguments.metadata, **row})
             print(f"{count} topics: {rows[-1]}", file=sys.stderr)
         except BaseException:
             print(where.log_tail(), file=sys.stderr)

@@ -7,7 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-BENCH = Path(__file__).resolve().parents[2] / "bench" / "run.py"
+FOLDER = Path(__file__).resolve().parents[2] / "bench"
+BENCH = FOLDER / "run.py"
 
 
 def test_the_bench_measures_both_servers(tmp_path: Path) -> None:
@@ -31,4 +32,29 @@ def test_the_bench_measures_both_servers(tmp_path: Path) -> None:
     assert len(rows) == 4
     assert all(row["ours"] > 0 for row in rows.values())
     assert rows["produce 1 KiB entries"]["ratio"] > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def run(script: str, *words: object) -> str:
+    done = subprocess.run(
+        [sys.executable, FOLDER / script, *map(str, words)], capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_two_brokers_under_load(tmp_path: Path) -> None:
+    out = run("brokers.py", "--brokers", 2, "--topics", 2, "--messages", 500, "--keep", tmp_path)
+    row = json.loads(out.splitlines()[0])
+    for mode in ("produce", "consume"):
+        assert row[f"{mode}_per_s"] > 0
+        brokers_us, others_us, generators_us = row[f"{mode}_us"]
+        assert min(brokers_us, others_us, generators_us) > 0
+
+
+def test_topics_nobody_uses(tmp_path: Path) -> None:
+    (row,) = json.loads(run("topics.py", "--counts", 1200, "--rounds", 1, "--dir", tmp_path, "--json"))
+    assert row["topics"] == 1200
+    assert 0 < row["metadata_bytes_per_topic"] < 5000
+    assert 0 < row["lookup_p50_ms"] <= row["lookup_p99_ms"]
     assert list(tmp_path.iterdir()) == []
