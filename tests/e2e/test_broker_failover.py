@@ -26,6 +26,9 @@ Connect = Callable[..., pulsar.Client]
 FIRST_ACK_MAX_S = 1.5
 """After `kill -9` of the owner: less than its session would last, as others on the machine see its process end."""
 
+STORE_BACK_MAX_S = 6.0
+"""After the brokers have sessions again, however long the metadata store was away: lookups that waited are answered, bundles taken."""
+
 _names = itertools.count()
 
 
@@ -165,7 +168,8 @@ def test_the_owner_is_cut_off_from_the_metadata(cluster: ClusterProcesses, conne
     proxy = StallingProxy(int(cluster.metadata_url.rpartition(":")[2]))
     with broker_behind(proxy, cluster) as (service_url, http_url):
         wait_until(lambda: _active(cluster) == len(broker_names(cluster)) + 1, 10, what="it is there")
-        traffic = Traffic(connect, f"{service_url},{cluster.service_urls.removeprefix('pulsar://')}", topic)
+        urls = f"{service_url},{cluster.service_urls.removeprefix('pulsar://')}"
+        traffic = Traffic(connect, urls, topic)
         bundle = bundle_of(cluster, topic)
         destination = http_url.removeprefix("http://")
         send(
@@ -181,6 +185,9 @@ def test_the_owner_is_cut_off_from_the_metadata(cluster: ClusterProcesses, conne
             # Another one may own it by now; the one that is cut off has refused its clients before that.
             log = (cluster.directory / "cut-off.log").read_text()
             assert "session with the metadata store is lost" in log
+            lookup = "/lookup/v2/topic/persistent/public/default/"
+            assert get(f"{http_url}{lookup}{topic}")["brokerUrl"] != service_url, "it sends on whoever asks it"
+            connect(urls).create_producer(f"{topic}-other").send(b"led on by the one that is cut off")
 
         pause_s = traffic.pause_s(cut)
         print(f"first acknowledgement {pause_s:.2f} s after the owner was cut off from the metadata")
@@ -200,9 +207,17 @@ def test_the_metadata_store_is_killed_and_returns(cluster: ClusterProcesses, con
     traffic = Traffic(connect, cluster.service_urls, topic)
     cluster.kill(store)
     traffic.flows("traffic flows without metadata")
-    time.sleep(4)  # longer than a session
+    time.sleep(9)  # longer than a session, and long enough for a client that is refused to pause for seconds
     cluster.start_again(store)
-    traffic.flows("traffic flows again", 60)
+
+    def joined() -> bool:
+        try:
+            return _active(cluster) == len(broker_names(cluster))
+        except OSError:
+            return False  # the one that was asked has no session yet
+
+    wait_until(joined, 30, what="all brokers have joined again")
+    traffic.flows("traffic flows again at once", STORE_BACK_MAX_S)
     traffic.assert_kept()
 
 

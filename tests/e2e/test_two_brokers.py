@@ -12,7 +12,9 @@ import pulsar
 import pytest
 
 from magnetar.testing.cluster import ClusterProcesses
+from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand, CommandSubscribe, ServerError
 from tests.support.brokers import broker_names, bundle_of, owner_of, send, spread_out, unload
+from tests.support.raw_client import RawConnection
 from tests.support.traffic import Consuming, Producing, first_occurrences, read_log
 from tests.support.waiting import wait_until
 
@@ -109,3 +111,21 @@ def test_an_unload_moves_clients_within_200_ms(cluster: ClusterProcesses, connec
     assert len(numbers) == producing.sent, "a message that had a receipt was sent again"
     print(f"publish gap of an unload: {[round(pause * 1000) for pause in sorted(pauses)]} ms")
     assert sorted(pauses)[len(pauses) // 2] < 0.2
+
+
+@pytest.mark.parametrize("version", ["Pulsar-CPP-v4.2.0", "pulsar-java-4.0.4"])
+def test_a_consumer_at_the_wrong_broker_is_sent_back(cluster: ClusterProcesses, topic: str, version: str) -> None:
+    """ServiceNotReady, as Pulsar answers. The C++ client would wait for its time-out then, unless it hears that the consumer is closed."""
+    owner = owner_of(cluster, topic)
+    other = next(name for name in broker_names(cluster) if name != owner)
+    with RawConnection(int(cluster.broker(other)[0].rpartition(":")[2]), version=version) as client:
+        command = BaseCommand(type=BaseCommand.SUBSCRIBE)
+        subscribe = command.subscribe
+        subscribe.topic = f"persistent://public/default/{topic}"
+        subscribe.subscription, subscribe.subType = "s", CommandSubscribe.Exclusive
+        subscribe.consumer_id, subscribe.request_id = 7, 42
+        client.send(command)
+        if version.startswith("Pulsar-CPP"):
+            assert client.receive()[0].close_consumer.consumer_id == 7
+        answer = client.receive()[0].error
+        assert (answer.request_id, answer.error) == (42, ServerError.ServiceNotReady)

@@ -28,7 +28,11 @@ from magnetar.broker.namespaces.placement import LeastBundles, Placement
 from magnetar.broker.namespaces.reachability import Reachability
 from magnetar.broker.namespaces.records import BrokerAddress
 from magnetar.broker.namespaces.registry import NamespaceRegistry
+from magnetar.broker.namespaces.session_gate import SessionGate
 from magnetar.broker.namespaces.witness import Witness
+from magnetar.broker.peers import Peers
+from magnetar.client.credentials import Credentials, TlsTrust
+from magnetar.metadata import paths
 from magnetar.metadata.store import MetadataStore, SessionEvent
 
 logger = logging.getLogger(__name__)
@@ -51,10 +55,17 @@ class ClusterView:
         processes: ProcessWatch,
         scope: TaskScope,
     ) -> None:
+        self.peers = Peers(
+            network,
+            Credentials.parse(config.client_auth_plugin, config.client_auth_parameters),
+            TlsTrust(config.client_trust_certs_file, verify_hostname=config.client_verify_hostname),
+            config.client_tls_enabled,
+        )
         self.address = BrokerAddress(
             config.service_url, config.service_url_tls, config.web_service_url, config.web_service_url_tls
         )
         self.brokers = BrokerDirectory(metadata)
+        self.gate = SessionGate(self.brokers, self.address.broker_id, self.peers.is_ready, clock)
         self.owners = OwnerIndex(metadata)
         self.registration = Registration(metadata, self.address, processes)
         self.witness = Witness(metadata, processes, scope)
@@ -112,19 +123,34 @@ class Membership:
         """Since the start."""
         view.ownership.touched = moves.touched
         self._unhear: Callable[[], None] = metadata.on_session(self._session)
+        self._unwatch: Callable[[], None] = metadata.watch(self._brokers_changed, paths.BROKERS_PATH)
 
     async def join(self) -> None:
         """From now on bundles come here."""
         await self._view.registration.register()
 
     async def look_around(self) -> None:
-        """Once, after joining: whose process is to be watched."""
+        """Once, after joining: who else is there, and whose process is to be watched."""
         await self._view.witness.look_around()
+        await self._meet()
+
+    def _brokers_changed(self, path: str) -> None:
+        """Newcomers are looked at when they come: once the store is away it would be too late to ask where they are."""
+        known = {address.broker_id for address in self._view.brokers.remembered}
+        if not self._leaving and path.rpartition("/")[2] not in known:
+            self._scope.spawn(self._meet(), "meet other brokers")
+
+    async def _meet(self) -> None:
+        try:
+            await self._view.brokers.live()
+        except MetadataError as error:
+            logger.info("other brokers not looked at: %s", error)
 
     async def leave(self) -> None:
         """No new bundles, then no bundles. What cannot be handed over goes when the session ends."""
         self._leaving = True
         self._unhear()
+        self._unwatch()
         try:
             async with asyncio.timeout(self._drain_timeout_s):
                 await self._view.registration.withdraw()
@@ -140,7 +166,8 @@ class Membership:
                 "the session with the metadata store is lost: all topics are given up, others may serve them from now on. "
                 "Raise metadataStoreSessionTimeoutMillis if this happens without an outage"
             )
-            self._connections.refuse(True)
+            self._view.gate.close()
+            self._connections.cut()
             self._view.registration.registered = False
             self._moves.abandon_all()
         elif event is SessionEvent.SESSION_REESTABLISHED:
@@ -154,6 +181,6 @@ class Membership:
                 logger.warning("not registered again yet: %s", error)
                 await asyncio.sleep(REJOIN_S)
                 continue
-            self._connections.refuse(False)
+            self._view.gate.open()
             logger.info("registered again under a new session")
             return

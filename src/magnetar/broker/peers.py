@@ -31,6 +31,9 @@ CONNECT_TIMEOUT_S: Final = 5.0
 ANSWER_TIMEOUT_S: Final = 30.0
 """For the whole answer; then the request counts as failed, done or not."""
 
+READY_TIMEOUT_S: Final = 1.0
+"""A broker that takes longer to say that it is ready counts as one that is not."""
+
 ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 """A longer answer is refused."""
 
@@ -101,6 +104,14 @@ class Peers:
     def on_behalf_of(self, role: str) -> dict[str, str]:
         """This broker asks, and may no more than that role may."""
         return {**self._own(), ORIGINAL_PRINCIPAL_HEADER: role}
+
+    async def is_ready(self, broker: BrokerAddress) -> bool:
+        """Does it answer, soon, that it has joined the cluster?"""
+        try:
+            async with asyncio.timeout(READY_TIMEOUT_S):
+                return (await self.call(broker, "GET", "/admin/v2/brokers/ready", headers={})).status == 200
+        except (ServiceNotReadyError, TimeoutError):
+            return False
 
     async def _exchange(
         self, method: str, url: str, body: bytes, headers: Mapping[str, str]

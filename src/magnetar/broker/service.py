@@ -29,7 +29,7 @@ from magnetar.broker.namespaces.policies import EffectivePolicies
 from magnetar.broker.namespaces.registry import NamespaceRegistry
 from magnetar.broker.namespaces.topic_policies import topic_of_path
 from magnetar.broker.naming import NamespaceName
-from magnetar.broker.peers import NonPersistentTopics, Peers
+from magnetar.broker.peers import NonPersistentTopics
 from magnetar.broker.replication.ports import ReplicationContext, SnapshotCounters
 from magnetar.broker.replicators.remote_clusters import RemoteClusters
 from magnetar.broker.replicators.service import ReplicationService
@@ -45,7 +45,6 @@ from magnetar.broker.topics.subscription_set import Surroundings
 from magnetar.broker.transactions.coordinators import Coordinators
 from magnetar.broker.transactions.storage import TransactionStorage
 from magnetar.broker.upkeep import Upkeep
-from magnetar.client.credentials import Credentials, TlsTrust
 from magnetar.managed_ledger.entry_cache import EntryCache
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
 from magnetar.metadata import paths
@@ -88,14 +87,9 @@ class Broker:
             metadata, self.namespaces, config, clock, rng, self._network, processes or LinuxProcessWatch(), self._scope
         )
         self.ownership = self.cluster.ownership
-        self.peers = Peers(
-            self._network,
-            Credentials.parse(config.client_auth_plugin, config.client_auth_parameters),
-            TlsTrust(config.client_trust_certs_file, verify_hostname=config.client_verify_hostname),
-            config.client_tls_enabled,
-        )
+        self.peers = self.cluster.peers
         self.non_persistent = NonPersistentTopics(self.cluster.others, self.peers)
-        self.lookup = Lookup(metadata, self.namespaces, self.ownership, self.cluster.finder)
+        self.lookup = Lookup(metadata, self.namespaces, self.ownership, self.cluster.finder, self.cluster.gate)
 
     async def __aenter__(self) -> Broker:
         await self._scope.__aenter__()

@@ -38,8 +38,13 @@ async def health(call: Call) -> Response:
     return text("ok")
 
 
-@documented("`ok` once the server listens.", answer=str, media=TEXT)
+@documented(
+    "`ok` while it takes part in the cluster: neither without a session nor about to leave.", answer=str, media=TEXT
+)
 async def ready(call: Call) -> Response:
+    """Raises UnhealthyError (503)."""
+    if not call.broker.cluster.registration.registered:
+        raise UnhealthyError("this broker does not take part in the cluster")
     return text("ok")
 
 

@@ -28,7 +28,6 @@ class ConnectionListener:
         config = context.config
         self._admission = ConnectionAdmission(config.max_connections, config.max_connections_per_ip)
         self._refusal_said_s = -REFUSALS_SAID_EVERY_S
-        self._refusing = False
         self._listeners: list[Listener] = []
         self._routes = ROUTES if context.security.authentication is None else guarded(ROUTES)
 
@@ -42,10 +41,9 @@ class ConnectionListener:
         self._listeners.append(listener)
         await listener.serve(self._accept, tls)
 
-    def refuse(self, refusing: bool) -> None:
-        """Cut every connection at once and take none until told otherwise: clients try another broker."""
-        self._refusing = refusing
-        for session in self.sessions if refusing else ():
+    def cut(self) -> None:
+        """End every connection at once; clients look up where to go on."""
+        for session in self.sessions:
             session.abort()
 
     def _accept(self) -> asyncio.Protocol:
@@ -57,9 +55,6 @@ class ConnectionListener:
             address = self._sessions.pop(session, None)
             if address is not None:
                 self._admission.leave(address)
-            return
-        if self._refusing:
-            session.abort()
             return
         address = session.address.rpartition(":")[0]
         refusal = self._admission.enter(address)

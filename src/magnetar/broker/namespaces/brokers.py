@@ -43,6 +43,11 @@ class BrokerDirectory:
         elif path == RESYNC:
             self._all_stale = True
 
+    @property
+    def remembered(self) -> list[BrokerAddress]:
+        """As they were last read, for when nothing can be read."""
+        return list(self._addresses.values())
+
     async def live(self) -> list[str]:
         """Ids, sorted."""
         return sorted(await self._all())

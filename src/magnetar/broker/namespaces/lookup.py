@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from typing import TypeVar
 
-from magnetar.broker.errors import TopicNotFoundError
+from magnetar.base.errors import MetadataError
+from magnetar.broker.errors import ServiceNotReadyError, TopicNotFoundError
 from magnetar.broker.namespaces.errors import AlreadyExistsError, PreconditionFailedError
 from magnetar.broker.namespaces.finder import BrokerFinder, Found
 from magnetar.broker.namespaces.ownership import Ownership
+from magnetar.broker.namespaces.records import BrokerAddress
 from magnetar.broker.namespaces.registry import NamespaceRegistry
+from magnetar.broker.namespaces.session_gate import SessionGate
 from magnetar.broker.namespaces.topic_counts import TopicCounts
 from magnetar.broker.naming import TopicName
 from magnetar.metadata import paths
 from magnetar.metadata.store import MetadataStore
+
+T = TypeVar("T")
 
 
 class Lookup:
     """Partition counts and owners."""
 
     def __init__(
-        self, metadata: MetadataStore, registry: NamespaceRegistry, ownership: Ownership, finder: BrokerFinder
+        self,
+        metadata: MetadataStore,
+        registry: NamespaceRegistry,
+        ownership: Ownership,
+        finder: BrokerFinder,
+        gate: SessionGate,
     ) -> None:
+        self._gate = gate
         self._metadata = metadata
         self._registry = registry
         self._counts = TopicCounts(metadata)
@@ -30,8 +43,11 @@ class Lookup:
     async def partitions(self, topic: TopicName, auto_create: bool) -> int:
         """Number of partitions, 0 for a plain topic; creates a partitioned topic where the policies say so.
 
-        Raises TopicNotFoundError when the namespace is missing.
+        Raises TopicNotFoundError when the namespace is missing, ServiceNotReadyError when another broker is to be asked.
         """
+        return await self._answered(lambda: self._partitions(topic, auto_create), _ask_elsewhere)
+
+    async def _partitions(self, topic: TopicName, auto_create: bool) -> int:
         policies = await self._registry.effective(topic.namespace_name)
         if topic.partition >= 0:
             return 0
@@ -52,8 +68,24 @@ class Lookup:
 
     async def find(self, topic: TopicName, authoritative: bool = False) -> Found:
         """Where the topic is served, or who is to be asked. Raises NamespaceNotFoundError, ServiceNotReadyError."""
+        redirect = partial(Found, redirect=True, authoritative=False)
+        return await self._answered(lambda: self._find(topic, authoritative), redirect)
+
+    async def _find(self, topic: TopicName, authoritative: bool) -> Found:
         await self._registry.effective(topic.namespace_name)
         return await self._finder.find(topic, authoritative)
+
+    async def _answered(self, here: Callable[[], Awaitable[T]], elsewhere: Callable[[BrokerAddress], T]) -> T:
+        """What this broker says with a session; without one it waits, or another broker is named."""
+        while True:
+            other = await self._gate.other()
+            if other is not None:
+                return elsewhere(other)
+            try:
+                return await here()
+            except (MetadataError, ServiceNotReadyError):
+                if self._gate.is_open:
+                    raise
 
     async def require(self, topic: TopicName) -> None:
         """Serve the topic from this broker. Raises NotOwnedError, NamespaceNotFoundError."""
@@ -101,3 +133,8 @@ class Lookup:
                 return
         if not policies.auto_topic_creation:
             raise TopicNotFoundError(f"Topic {topic} not found, and topics are not created automatically here")
+
+
+def _ask_elsewhere(other: BrokerAddress) -> int:
+    """PARTITIONED_METADATA knows no redirect: a client of several addresses takes another one."""
+    raise ServiceNotReadyError(f"this broker has no session with the metadata store: ask {other.broker_id}")

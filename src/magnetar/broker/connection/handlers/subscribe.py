@@ -9,7 +9,7 @@ from magnetar.base import limits
 from magnetar.broker.connection.consumer_channel import SessionConsumerChannel
 from magnetar.broker.connection.positions import position_of
 from magnetar.broker.connection.session import Session
-from magnetar.broker.errors import MetadataRefusedError, NotAllowedError
+from magnetar.broker.errors import MetadataRefusedError, NotAllowedError, ServiceNotReadyError
 from magnetar.broker.naming import TopicName
 from magnetar.broker.schemas.protocol import from_message
 from magnetar.broker.schemas.types import Schema, SchemaType
@@ -37,6 +37,11 @@ async def _subscribe(session: Session, request: CommandSubscribe) -> None:
     session.opening.add(key)
     try:
         await _open(session, request)
+    except ServiceNotReadyError:
+        if session.client_version.startswith("Pulsar-CPP"):
+            # It sends a first SUBSCRIBE once only (facts 0.2), but looks up again for a consumer that is closed: so both are said.
+            session.write(commands.close_consumer(consumer_id))
+        raise
     finally:
         session.opening.discard(key)
 
