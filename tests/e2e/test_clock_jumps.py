@@ -1,0 +1,90 @@
+"""Wall clocks of a cluster's processes jump by an hour while clients write: nobody loses a session, a bundle or a message over it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pulsar
+import pytest
+
+from magnetar.testing.cluster import ClusterProcesses
+from tests.support.brokers import broker_names, owner_of
+from tests.support.traffic import Consuming, Producing, read_log
+from tests.support.waiting import wait_until
+
+Connect = Callable[..., pulsar.Client]
+
+HOUR_NS = 3_600 * 10**9
+PAUSE_MAX_S = 1.0
+"""A lost session would cost its time-out (2 s) and more."""
+
+SHIFTED = """
+import os, time
+_name = os.environ.get("MAGNETAR_CLUSTER_PROCESS", "").rpartition(":")[2]
+_file, _real = os.path.join(os.environ["SHIFTED_CLOCKS"], _name), time.time_ns
+def _shifted():
+    try:
+        with open(_file) as file:
+            return _real() + int(file.read() or 0)
+    except FileNotFoundError:
+        return _real()
+time.time_ns = _shifted
+"""
+"""What each process imports first: its wall clock goes wrong by what a file of its name says. Nothing of ours reads another wall clock."""
+
+
+class Clocks:
+    """One file for each process."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def jump(self, name: str, by_ns: int) -> None:
+        file = self._directory / f"{name}.new"
+        file.write_text(str(by_ns))
+        file.replace(self._directory / name)
+
+
+@pytest.fixture(scope="module")
+def clocks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clocks]:
+    directory = tmp_path_factory.mktemp("clocks")
+    (directory / "sitecustomize.py").write_text(SHIFTED)
+    path = f"{directory}{os.pathsep}{os.environ.get('PYTHONPATH', '')}".rstrip(os.pathsep)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", path)
+        patch.setenv("SHIFTED_CLOCKS", str(directory))
+        yield Clocks(directory)
+
+
+@pytest.fixture(scope="module")
+def cluster(clocks: Clocks, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcesses]:
+    settings = ["brokerDeduplicationEnabled=true"]
+    with ClusterProcesses(
+        tmp_path_factory.mktemp("cluster") / "c", bookies=1, brokers=2, settings=settings
+    ) as processes:
+        yield processes
+
+
+def test_every_clock_jumps_forth_and_back(cluster: ClusterProcesses, clocks: Clocks, connect: Connect) -> None:
+    client = connect(cluster.service_urls)
+    producing = Producing(client, "topic", "p")
+    consuming = Consuming(client, "topic", "s")
+    wait_until(lambda: len(producing.stored) > 100, 30, what="traffic flows")
+    owner = owner_of(cluster, "topic")
+    for name in [owner, *(name for name in cluster.status() if name != owner)]:
+        for by_ns in (HOUR_NS, -HOUR_NS, 0):
+            producing.longest_pause_s = 0.0
+            clocks.jump(name, by_ns)
+            before = len(producing.stored)
+            wait_until(lambda before=before: len(producing.stored) > before + 200, 20, what="traffic flows")
+            assert producing.longest_pause_s < PAUSE_MAX_S, (name, by_ns)
+    assert owner_of(cluster, "topic") == owner
+    producing.finish()
+    wait_until(lambda: len(consuming.payloads) >= producing.sent, 30, what="everything is consumed")
+    consuming.finish()
+    assert not producing.failures
+    assert read_log(client, "topic").of_producer("p") == list(range(producing.sent))
+    logs = "".join(cluster.log(name) for name in broker_names(cluster))
+    assert "session with the metadata store is lost" not in logs
