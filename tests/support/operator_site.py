@@ -24,7 +24,7 @@ from magnetar.pipeline.state.files import StateFiles
 from magnetar.pipeline.state.manifest import Manifest, ManifestStore, TableState
 from magnetar.pipeline.state.reader import read_arrow, read_slices
 from magnetar.pipeline.state.run import write_run
-from magnetar.pipeline.state.table import VNODE
+from magnetar.pipeline.state.table import VNODE, StateTable
 from tests.support.operators import View
 
 
@@ -57,7 +57,7 @@ class OperatorSite:
             result = self._unit(manifest, held, deltas, context)
             for table_id, writes in result.writes.items():
                 tables[table_id] = self._written(tables[table_id], held, writes, context.epoch)
-            self.view.apply(result.changelog)
+            self.view.apply(result.changelog.drop(VNODE, strict=False))
         self._store.commit(manifest.next(epoch=context.epoch, tables=tables))
 
     def stored(self, table_id: int) -> pa.Table:
@@ -68,10 +68,7 @@ class OperatorSite:
 
     def _unit(self, manifest: Manifest, held: list[int], deltas: Deltas, context: EpochContext) -> OperatorResult:
         table = self.operator.state_tables()[0]
-        mine = {
-            name: delta.filter(pl.Series(vnodes_of_changes(table, delta), dtype=pl.UInt16).is_in(held))
-            for name, delta in deltas.items()
-        }
+        mine = {name: _numbered(table, delta).filter(pl.col(VNODE).is_in(held)) for name, delta in deltas.items()}
         slices: dict[int, Any] = {}
         for table_id, keys in self.operator.keys_needed(mine, context).items():
             state = manifest.tables[table_id]
@@ -85,9 +82,16 @@ class OperatorSite:
         merged = compaction.plan(runs, bits)
         if merged is not None:
             runs = compaction.replace_runs(runs, merged, compaction.run_merge(self._files, state, merged))
+        if VNODE in writes.columns:
+            assert (vnodes_of_changes(table, writes) == writes[VNODE].to_numpy()).all(), "carried to another row"
         rows = rows_to_write(table, writes)
         assert rows[VNODE].is_in(held).all(), "a unit writes its own vnodes only"
         if rows.height:
             run = write_run(self._files, table, rows, level=0, oldest=epoch, newest=epoch, vnode_bits=bits)
             runs = (*runs, run)
         return TableState(table, runs)
+
+
+def _numbered(table: StateTable, delta: pl.DataFrame) -> pl.DataFrame:
+    """With vnodes, as a shuffle leaves it."""
+    return delta.with_columns(pl.Series(VNODE, vnodes_of_changes(table, delta), dtype=pl.UInt16))

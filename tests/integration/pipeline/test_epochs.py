@@ -15,9 +15,12 @@ from magnetar.base.clock import SystemClock
 from magnetar.pipeline.errors import DriverFencedError
 from magnetar.pipeline.state.files import StateFiles
 from magnetar.pipeline.state.manifest import ManifestStore
+from magnetar.pipeline.views import epoch
 from magnetar.pipeline.views.driver import claim
 from magnetar.pipeline.views.pipeline import Pipeline
 from magnetar.pipeline.views.progress import EpochReport
+from magnetar.pipeline.views.stage_job import run_stage
+from magnetar.pipeline.views.stages import Stage
 from magnetar.testing.server import ServerProcess
 from tests.support.pipelines import (
     GROUPS,
@@ -83,6 +86,29 @@ def test_views_over_a_topic_and_over_each_other(
     assert run(text) == []
     left = {path.name for path in (directory / "changelogs").glob("*")}
     assert left == set(), "changes that nobody reads any more are gone"
+
+
+def test_partial_results_are_made_where_groups_have_several_rows(
+    run: Callable[..., list[EpochReport]],
+    server: ServerProcess,
+    client: pulsar.Client,
+    topic: str,
+    directory: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    by_spark: list[bool] = []
+
+    def watched(spark: Any, stage: Stage, *others: Any) -> Any:
+        by_spark.append(stage.preaggregate is not None)
+        return run_stage(spark, stage, *others)
+
+    monkeypatch.setattr(epoch, "run_stage", watched)
+    rows = numbered(0, 40, keys=40) + numbered(40, 80, keys=3)
+    send(client, topic, rows)
+    reports = run(source(server.service_url, topic, maxMessagesPerTrigger=20) + GROUPS)
+    assert [report.rows_in for report in reports] == [20, 20, 20, 20]
+    assert by_spark == [True, False, False, True], "what the epoch before was like decides"
+    assert view_rows(directory) == grouped(rows)
 
 
 def test_views_that_come_later_have_all_rows(

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from magnetar.pipeline.operators.aggregate import aggregate
 from magnetar.pipeline.operators.aggregate_calls import Call
 from magnetar.pipeline.operators.join import Join
+from magnetar.pipeline.operators.materialize import Materialized
 from magnetar.pipeline.operators.operator import INPUT, LEFT, RIGHT, Operator
+from magnetar.pipeline.state.table import StateTable
 from tests.support.operator_site import OperatorSite
 from tests.support.operators import Change, Memory, View, delta, final_rows, histories
 
@@ -49,6 +51,16 @@ def run_both(operator: Operator, epochs: list[dict[str, list[Change]]], units: l
 def test_aggregates_with_partial_results(history: list[list[Change]], units: list[int]) -> None:
     operator = aggregate(1, "t", SCHEMA, ["g", "t"], COUNTS, append_only=False, vnode_count=16)
     run_both(operator, [{INPUT: changes} for changes in history], units)
+
+
+@settings(max_examples=12, deadline=None)
+@given(HISTORIES, UNITS)
+def test_aggregates_that_are_stored_as_a_view(history: list[list[Change]], units: list[int]) -> None:
+    operator = aggregate(1, "t", SCHEMA, ["t"], COUNTS, append_only=False, vnode_count=16)
+    given = operator.output_schema
+    table = StateTable(2, "v", pa.schema([pa.field("name", pa.string()), *list(given)[1:]]), ("name",), 16)
+    renamed = {"name": "t", "rows": "rows", "total": "total"}
+    run_both(Materialized(operator, table, renamed), [{INPUT: changes} for changes in history], units)
 
 
 @settings(max_examples=12, deadline=None)

@@ -29,7 +29,7 @@ from magnetar.pipeline.operators.paired import OLD, Paired, beside
 from magnetar.pipeline.operators.preaggregate import spark_partials, state_partials
 from magnetar.pipeline.operators.recompute import RecomputeGroups
 from magnetar.pipeline.operators.stored_rows import StoredRows
-from magnetar.pipeline.state.table import StateTable
+from magnetar.pipeline.state.table import VNODE, StateTable
 
 
 def aggregate(
@@ -88,6 +88,13 @@ class MergedAggregate:
         partials = aggregate_calls.partial_schema(calls, group, schema)
         self._table = StateTable(table_id, name, partials, self.output_key, vnode_count)
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether rows and partial results of them come to the same, to the last bit: no sums of floats, and none to group by."""
+        floats = [name for name in self.output_key if pa.types.is_floating(self.schema.field(name).type)]
+        summed = [call.column for call in self._calls if call.function in ("sum", "avg")]
+        return not floats and not any(pa.types.is_floating(self.schema.field(name).type) for name in summed)
+
     def state_tables(self) -> list[StateTable]:
         return [self._table]
 
@@ -101,10 +108,13 @@ class MergedAggregate:
         return {self._table.table_id: keys}
 
     def received(self, deltas: Deltas) -> pl.DataFrame:
-        """The delta, checked; its groups have the table's types."""
+        """The delta, checked; its groups have the table's types. With `_vnode` where it has that and there are groups."""
         delta = deltas.get(INPUT)
+        if delta is not None and not self.output_key:
+            delta = delta.drop(VNODE, strict=False)
         if delta is None or CHANGE in delta.columns:
-            return checked(delta, self.schema)
+            rows = checked(delta, self.schema)
+            return rows if delta is None or VNODE not in delta.columns else rows.with_columns(delta[VNODE])
         types = empty(self._table.schema).schema
         return delta.with_columns(pl.col(name).cast(types[name]) for name in self.output_key)
 
@@ -117,11 +127,12 @@ class MergedAggregate:
         group = self.output_key
         if CHANGE not in delta.columns:
             types = empty(self._table.schema).schema
-            change = state_partials(delta, self._calls, group, self.schema, types)
+            change = state_partials(delta, self._calls, group, self.schema, types, append_only=self._append_only)
+            change = change.with_columns(delta[VNODE]) if VNODE in delta.columns else change
         else:
             if self._append_only:
                 require_append_only(delta, f"aggregate {self._table.name}")
-            change = self._conform(aggregate_calls.partial(self._calls, delta, group, self.schema))
+            change = self._conform(aggregate_calls.partial(self._calls, delta, [*group, *_carried(delta)], self.schema))
         stored = state.get(self._table.table_id)
         old = empty(self._table.schema) if stored is None else stored.select(self._table.schema.names)
         pairs = self._paired(beside(change, old, group))
@@ -130,19 +141,20 @@ class MergedAggregate:
 
     def _paired(self, found: pl.DataFrame) -> Paired:
         """State rows before and after. `found`: partial results of the delta beside the stored ones."""
-        names = self._table.schema.names
-        group = self.output_key
+        names = [*self._table.schema.names, *_carried(found)]
+        group = (*self.output_key, *_carried(found))
         new = aggregate_calls.added(self._calls, found, OLD, self.schema).select(names)
         self._check(new)
         old = found.select(pl.col(name if name in group else OLD + name).alias(name) for name in names)
-        return Paired(group, old, new, old[ROWS].is_not_null(), new[ROWS] > 0)
+        return Paired(self.output_key, old, new, old[ROWS].is_not_null(), new[ROWS] > 0)
 
     def results(self, stored: pl.DataFrame) -> pl.DataFrame:
         """The output rows of these state rows."""
-        return aggregate_calls.finished(self._calls, stored, self.output_key, self.schema)
+        group = (*_carried(stored), *self.output_key)
+        return aggregate_calls.finished(self._calls, stored, group, self.schema)
 
     def _conform(self, partials: pl.DataFrame) -> pl.DataFrame:
-        return partials.select(self._table.schema.names)
+        return partials.select(*self._table.schema.names, *_carried(partials))
 
     def _check(self, new: pl.DataFrame) -> None:
         """What is left of a group must be possible: no count below 0, and nothing left of no rows."""
@@ -157,6 +169,11 @@ class MergedAggregate:
             raise ChangelogError(
                 f"rows are taken away that were never there, in the group {key_of(found, self.output_key)}"
             )
+
+
+def _carried(rows: pl.DataFrame) -> list[str]:
+    """`_vnode`, where the rows have it."""
+    return [VNODE] if VNODE in rows.columns else []
 
 
 def _is_operator(merged: MergedAggregate, recomputed: RecomputeGroups) -> tuple[Operator, Operator]:

@@ -12,7 +12,7 @@ from magnetar.pipeline.operators.changelog import CHANGE, DELETE, INSERT, UPDATE
 from magnetar.pipeline.operators.operator import INPUT, Deltas, EpochContext, Keys, Operator, OperatorResult, Slices
 from magnetar.pipeline.operators.stored_rows import puts_and_deletes
 from magnetar.pipeline.state.table import DELETE as TAKEN
-from magnetar.pipeline.state.table import OP, PUT, StateTable
+from magnetar.pipeline.state.table import OP, PUT, VNODE, StateTable
 
 
 class Materialize:
@@ -77,7 +77,8 @@ class Materialized:
     def apply(self, state: Slices, deltas: Deltas, context: EpochContext) -> OperatorResult:
         result = self._inner.apply(state, deltas, context)
         renamed = [pl.col(inner).alias(name) for name, inner in self._columns.items()]
-        changes = result.changelog.select(CHANGE, *renamed)
+        carried = [VNODE] if VNODE in result.changelog.columns else []
+        changes = result.changelog.select(CHANGE, *carried, *renamed)
         if {self._columns[name] for name in self._table.key} == set(self._inner.output_key):
             writes = {**result.writes, self._table.table_id: _told(changes)}
             return OperatorResult(writes, changes, result.counters)

@@ -6,8 +6,9 @@ changelog. An operator holds nothing between calls, so an epoch that is repeated
 
 A changelog is a frame with `_change` and the columns (`changelog.py`). Deltas are changelogs, one for each input by name. They hold
 only rows whose vnode (`vnodes_of_changes`, the same by any of the operator's tables) is the unit's; a change that moves a row from one
-group to another is therefore the removal in one unit and the addition in another. Unless an operator says otherwise the order of a
-delta's rows means nothing, so a shuffle may change it.
+group to another is therefore the removal in one unit and the addition in another. A delta may carry that `_vnode`; an operator whose
+writes and changes lie where its input does may hand it on, which spares hashing the keys again. Unless an operator says otherwise the
+order of a delta's rows means nothing, so a shuffle may change it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any, Final, Protocol
 import polars as pl
 import pyarrow as pa
 
-from magnetar.pipeline.state.table import OP, StateTable, as_arrow
+from magnetar.pipeline.state.table import OP, VNODE, StateTable, as_arrow
 
 INPUT: Final = "input"
 """The name of the only input of operators with one."""
@@ -53,7 +54,10 @@ class EpochContext:
 
 @dataclass(frozen=True, slots=True)
 class OperatorResult:
-    """`writes`: rows with `_op` by table id, each key at most once. `changelog`: in an order that only its rows decide."""
+    """`writes`: rows with `_op` by table id, each key at most once. `changelog`: in an order that only its rows decide.
+
+    Both with `_vnode` where the operator hands it on.
+    """
 
     writes: Mapping[int, pl.DataFrame]
     changelog: pl.DataFrame
@@ -79,8 +83,9 @@ class Operator(Protocol):
 
 
 def rows_to_write(table: StateTable, writes: pl.DataFrame) -> pl.DataFrame:
-    """An operator's writes as `write_run` takes them: with vnodes, in storage order."""
-    schema = pa.schema([*table.schema, pa.field(OP, pa.int8(), False)])
+    """An operator's writes as `write_run` takes them: with vnodes, in storage order. `_vnode` is theirs, where they carry it."""
+    carried = [pa.field(VNODE, pa.uint16(), False)] if VNODE in writes.columns else []
+    schema = pa.schema([*carried, *table.schema, pa.field(OP, pa.int8(), False)])
     return table.with_vnodes(as_arrow(table, writes, schema))
 
 

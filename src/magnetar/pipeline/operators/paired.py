@@ -10,7 +10,8 @@ import polars as pl
 from magnetar.pipeline.operators.changelog import CHANGE, DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE, with_one
 from magnetar.pipeline.state import lookup
 from magnetar.pipeline.state import table as state
-from magnetar.pipeline.state.table import OP, PUT
+from magnetar.pipeline.state.ordering import by_key
+from magnetar.pipeline.state.table import OP, PUT, VNODE
 
 OLD = "_old_"
 """In front of the names of the columns before."""
@@ -39,12 +40,14 @@ class Paired:
 
     def writes(self) -> pl.DataFrame:
         """What the table of these rows must be told, with `_op`."""
-        puts = self.new.filter(self.stays).with_columns(pl.lit(PUT, pl.Int8).alias(OP))
+        puts = (self.new if self.stays.all() else self.new.filter(self.stays)).with_columns(
+            pl.lit(PUT, pl.Int8).alias(OP)
+        )
         gone = self.old.filter(self.was & ~self.stays).with_columns(pl.lit(state.DELETE, pl.Int8).alias(OP))
         return pl.concat([puts, gone])
 
     def _differs(self) -> pl.Series:
-        values = [name for name in self.new.columns if name not in self.key]
+        values = [name for name in self.new.columns if name not in (*self.key, VNODE)]
         found = pl.repeat(False, self.new.height, dtype=pl.Boolean, eager=True)
         for name in values:
             found |= self.old[name].ne_missing(self.new[name])
@@ -56,9 +59,10 @@ class Paired:
 
 
 def beside(change: pl.DataFrame, stored: pl.DataFrame, key: Sequence[str]) -> pl.DataFrame:
-    """The changes in the order of their keys, each with the columns of its stored row under OLD names: NULL where there is none."""
+    """The changes in the order of their keys (behind that of `_vnode`, where they carry it), each with the columns of its stored row under
+    OLD names: NULL where there is none."""
     if key:
-        ordered = change.sort(*key, nulls_last=False, maintain_order=True)
+        ordered = by_key(change, key, VNODE if VNODE in change.columns else None)
         return lookup.beside(ordered, stored, list(key), OLD)
     old = stored.rename({name: OLD + name for name in stored.columns})
     left, on = with_one(change, key)

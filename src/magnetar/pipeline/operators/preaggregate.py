@@ -24,7 +24,19 @@ _WEIGHT: Final = f"CASE WHEN {_ADDS} THEN 1L ELSE -1L END"
 
 
 def spark_partials(calls: Sequence[Call], schema: pa.Schema, *, append_only: bool) -> list[tuple[str, str]]:
-    """Names and Spark SQL of the columns for each group, over rows of `schema` and `_change`."""
+    """Names and Spark SQL of the columns for each group, over rows of `schema` and `_change`. What is the same comes once."""
+    every = _partials(calls, schema, append_only)
+    kept = _kept(every)
+    return [(name, sql) for name, sql in every if kept[name] == name]
+
+
+def _kept(partials: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """By name: the column that holds it, which is the first one with the same SQL."""
+    first: dict[str, str] = {}
+    return {name: first.setdefault(sql, name) for name, sql in partials}
+
+
+def _partials(calls: Sequence[Call], schema: pa.Schema, append_only: bool) -> list[tuple[str, str]]:
     found = [(CHANGES, "count(1)"), (ROWS, "count(1)" if append_only else f"sum({_WEIGHT})")]
     for place, call in enumerate(calls):
         column = None if call.column is None else "`" + call.column.replace("`", "``") + "`"
@@ -38,21 +50,38 @@ def spark_partials(calls: Sequence[Call], schema: pa.Schema, *, append_only: boo
     return found
 
 
+def stands_for(delta: pl.DataFrame) -> int:
+    """How many changes these rows, or partial results, are."""
+    return int(delta[CHANGES].sum()) if CHANGES in delta.columns else delta.height
+
+
 def state_partials(
-    received: pl.DataFrame, calls: Sequence[Call], group: Sequence[str], schema: pa.Schema, state: pl.Schema
+    received: pl.DataFrame,
+    calls: Sequence[Call],
+    group: Sequence[str],
+    schema: pa.Schema,
+    state: pl.Schema,
+    *,
+    append_only: bool,
 ) -> pl.DataFrame:
     """What Spark computed, with the state's columns. ChangelogError when it has others."""
-    columns = [pl.col(name).cast(state[name]) for name in (*group, ROWS)]
+    kept = _kept(_partials(calls, schema, append_only))
+    columns = [pl.col(name).cast(state[name]) for name in group]
+    columns.append(pl.col(kept[ROWS]).cast(pl.Int64).alias(ROWS))
     for place, call in enumerate(calls):
         if call.function in ("count", "sum", "avg"):
-            columns.append(pl.col(f"_p{place}_n").cast(pl.Int64))
+            columns.append(pl.col(kept[f"_p{place}_n"]).cast(pl.Int64).alias(f"_p{place}_n"))
         if call.function in ("sum", "avg"):
             name = f"_p{place}_sum"
             halves = schema.field(call.column).type == pa.int64()
-            whole = pl.col(f"{name}_hi").cast(pl.Int128) * 2**32 + pl.col(f"{name}_lo").cast(pl.Int128)
-            columns.append((whole if halves else pl.col(name)).alias(name))
+            if halves:
+                high, low = (pl.col(kept[f"{name}_{half}"]).cast(pl.Int128) for half in ("hi", "lo"))
+                columns.append((high * 2**32 + low).alias(name))
+            else:
+                columns.append(pl.col(kept[name]).alias(name))
         if call.function in ("min", "max"):
-            columns.append(pl.col(f"_p{place}_value").cast(state[f"_p{place}_value"]))
+            name = f"_p{place}_value"
+            columns.append(pl.col(kept[name]).cast(state[name]).alias(name))
     try:
         return narrowed(received.select(columns), calls, schema).select(state.names())
     except pl.exceptions.ColumnNotFoundError as error:

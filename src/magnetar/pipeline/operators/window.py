@@ -17,10 +17,10 @@ from magnetar.pipeline.errors import LateRowsError, StateSchemaError
 from magnetar.pipeline.operators.aggregate import MergedAggregate
 from magnetar.pipeline.operators.changelog import difference, empty, empty_changelog
 from magnetar.pipeline.operators.operator import INPUT, Deltas, EpochContext, Keys, Operator, OperatorResult, Slices
-from magnetar.pipeline.operators.preaggregate import CHANGES
+from magnetar.pipeline.operators.preaggregate import stands_for
 from magnetar.pipeline.operators.recompute import RecomputeGroups
 from magnetar.pipeline.operators.stored_rows import puts_and_deletes
-from magnetar.pipeline.state.table import StateTable
+from magnetar.pipeline.state.table import VNODE, StateTable
 
 WINDOW_START: Final = "window_start"
 WINDOW_END: Final = "window_end"
@@ -116,7 +116,7 @@ class WindowAggregate:
         return self._inner.keys_needed(deltas, context)
 
     def apply(self, state: Slices, deltas: Deltas, context: EpochContext) -> OperatorResult:
-        delta = self._inner.received(deltas)
+        delta = self._inner.received(deltas).drop(VNODE, strict=False)  # what is forgotten below has none
         table_id = self._table.table_id
         found = state.get(table_id)
         stored = empty(self._table.schema) if found is None else found.select(self._table.schema.names)
@@ -124,8 +124,8 @@ class WindowAggregate:
         late = delta.filter(self._closed(context))
         if late.height and self._fails_late:
             raise LateRowsError(
-                f"{self._table.name}: {_changes(late)} rows came for windows that the watermark had closed; nothing of the epoch is kept. "
-                "Say late_rows = 'drop' in its CREATE and run again to go on without them"
+                f"{self._table.name}: {stands_for(late)} rows came for windows that the watermark had closed; nothing of the epoch is "
+                "kept. Say late_rows = 'drop' in its CREATE and run again to go on without them"
             )
         result = self._inner.apply(
             {table_id: stored.filter(~self._closed(context))}, {INPUT: delta.filter(~self._closed(context))}, context
@@ -137,17 +137,12 @@ class WindowAggregate:
                 changelog = difference(empty(self.output_schema), self._inner.results(closed), self.output_key)
         forgotten = puts_and_deletes(closed.clear(), closed, self._table.key)
         writes = pl.concat([result.writes[table_id], forgotten])
-        return OperatorResult({table_id: writes}, changelog, {**result.counters, LATE_ROWS: _changes(late)})
+        return OperatorResult({table_id: writes}, changelog, {**result.counters, LATE_ROWS: stands_for(late)})
 
     def _closed(self, context: EpochContext) -> pl.Expr:
         if context.watermark_us is None:
             return pl.lit(False)
         return (pl.col(self._end).cast(pl.Int64) <= context.watermark_us).fill_null(False)
-
-
-def _changes(late: pl.DataFrame) -> int:
-    """Rows, or those that partial results stand for."""
-    return int(late[CHANGES].sum()) if CHANGES in late.columns else late.height
 
 
 def _is_operator(window: WindowAggregate) -> Operator:

@@ -16,6 +16,7 @@ import pyarrow as pa
 from magnetar.hashing.vectorized.vnode import vnodes
 from magnetar.hashing.vnode import DEFAULT_VNODES, check_vnode_count
 from magnetar.pipeline.errors import StateSchemaError
+from magnetar.pipeline.state.ordering import by_key
 
 VNODE: Final = "_vnode"
 OP: Final = "_op"
@@ -80,6 +81,7 @@ class StateTable:
     def with_vnodes(self, rows: pa.Table, op: int | None = None) -> pl.DataFrame:
         """Rows as a run stores them, in storage order. `op` for all of them, or None when they carry `_op` themselves.
 
+        Rows that carry `_vnode` as well are taken at their word.
         Raises StateSchemaError when columns are missing or have other types.
         """
         wanted = self.stored_schema
@@ -87,7 +89,8 @@ class StateTable:
             rows = rows.append_column(
                 pa.field(OP, pa.int8(), False), pa.array([op], pa.int8()).take(_zeros(rows.num_rows))
             )
-        rows = rows.add_column(0, pa.field(VNODE, pa.uint16(), False), pa.array(self.vnodes_of(rows), pa.uint16()))
+        if VNODE not in rows.column_names:
+            rows = rows.add_column(0, pa.field(VNODE, pa.uint16(), False), pa.array(self.vnodes_of(rows), pa.uint16()))
         try:
             rows = rows.select(wanted.names).cast(wanted)
         except (KeyError, ValueError) as error:  # pyarrow's own errors are ValueErrors
@@ -135,9 +138,9 @@ def as_arrow(table: StateTable, frame: pl.DataFrame, schema: pa.Schema | None = 
 
 def ordered(table: StateTable, frame: pl.DataFrame) -> pl.DataFrame:
     """By vnode, then key."""
-    if len(table.key) == 1 and frame[table.key[0]].is_sorted(nulls_last=False):  # comparing texts is what sorting costs
+    if not table.key:
         return frame.sort(VNODE, maintain_order=True)
-    return frame.sort(VNODE, *table.key, nulls_last=False, maintain_order=True)
+    return by_key(frame, table.key, VNODE)
 
 
 def _zeros(rows: int) -> pa.Array:

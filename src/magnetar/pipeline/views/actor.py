@@ -27,6 +27,7 @@ from magnetar.pipeline.operators.operator import (
     keys_to_read,
     rows_to_write,
 )
+from magnetar.pipeline.operators.preaggregate import stands_for
 from magnetar.pipeline.operators.stored_rows import puts_and_deletes
 from magnetar.pipeline.state import compaction, vnode_set
 from magnetar.pipeline.state.compaction import Merge
@@ -78,7 +79,10 @@ class TableChange:
 
 @dataclass(frozen=True, slots=True)
 class UnitResult:
-    """All that the driver is told. `rows_in`, `rows_changed`: changes taken and given; `seconds` by phase."""
+    """All that the driver is told. `rows_in`, `rows_changed`: changes taken and given; `seconds` by phase.
+
+    Partial results count as the changes that they stand for. `keys_read`: how many keys those were about, 0 where nobody knows.
+    """
 
     unit: str
     rows_in: int
@@ -87,6 +91,7 @@ class UnitResult:
     changelog: ChangelogFile | None
     counters: Mapping[str, int]
     seconds: Mapping[str, float] = field(default_factory=dict)
+    keys_read: int = 0
 
 
 def run_unit(task: UnitTask, index: int, deltas: Mapping[str, pa.Table]) -> UnitResult:
@@ -96,9 +101,10 @@ def run_unit(task: UnitTask, index: int, deltas: Mapping[str, pa.Table]) -> Unit
     held = task.vnodes[index]
     context = replace(task.context, holds_first_vnode=0 in held)
     frames = {name: _delta(task, name, held, rows) for name, rows in deltas.items()}
-    slices = {}
+    slices, keys_read = {}, 0
     for table_id, keys in task.operator.keys_needed(frames, context).items():
         state = task.tables[table_id]
+        keys_read = max(keys_read, 0 if keys is None else keys.height)
         slices[table_id] = read_slices(files, state, held, keys_to_read(state.table, keys))
     read = perf_counter()
     result = task.operator.apply(slices, frames, context)
@@ -118,12 +124,13 @@ def run_unit(task: UnitTask, index: int, deltas: Mapping[str, pa.Table]) -> Unit
         )
     return UnitResult(
         unit=task.units[index],
-        rows_in=sum(rows.num_rows for rows in deltas.values()),
+        rows_in=sum(stands_for(rows) for rows in frames.values()),
         rows_changed=result.changelog.height,
         tables=tables,
         changelog=changelog,
         counters=dict(result.counters),
         seconds={"read": read - started, "apply": applied - read, "write": perf_counter() - applied},
+        keys_read=keys_read,
     )
 
 
@@ -143,7 +150,8 @@ def _delta(task: UnitTask, name: str, held: tuple[int, ...], rows: pa.Table) -> 
             f"a row of vnode {min(strangers, key=str)} came to the wrong unit; its vnodes are {held}"
         )
     order = task.inputs[name].ordered_by
-    return frame.drop(VNODE) if not order else frame.drop(VNODE).sort(order, nulls_last=False, maintain_order=True)
+    frame = frame.with_columns(pl.col(VNODE).cast(pl.UInt16))
+    return frame if not order else frame.sort(order, nulls_last=False, maintain_order=True)
 
 
 def _written(

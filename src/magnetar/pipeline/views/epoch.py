@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
@@ -77,13 +77,21 @@ class _Inputs:
     watermark_us: WatermarkOf
 
 
+PREAGGREGATED_FROM: Final = 3.0
+"""Changes of a group in one epoch from which on Spark makes partial results of them; for fewer that takes longer than it saves."""
+
+
 class EpochRunner:
-    """Runs epochs one after another; holds nothing but the program. Whatever fails leaves the last manifest as it was."""
+    """Runs epochs one after another. Whatever fails leaves the last manifest as it was.
+
+    Holds nothing that a result depends on: the program, and how many changes came for a group in a stage's last epoch.
+    """
 
     def __init__(self, files: StateFiles, store: ManifestStore, program: Program) -> None:
         self._files = files
         self._store = store
         self._program = program
+        self._per_group: dict[str, float] = {}
 
     def run(
         self, spark: SparkSession, manifest: Manifest, batch: Batch, mapping: VnodeMapping
@@ -162,8 +170,16 @@ class EpochRunner:
         # Only the description, for Spark's UI: the job group is the streaming engine's, which stops its jobs by it.
         pipeline = self._files.root.rpartition("/")[2]
         spark.sparkContext.setJobDescription(f"{pipeline}: {plan.name}, epoch {context.epoch}")
-        results = run_stage(spark, stage, fed, inputs.mapping, task)
+        results = run_stage(spark, self._shaped(stage), fed, inputs.mapping, task)
+        if groups := sum(result.keys_read for result in results):
+            self._per_group[stage.stage_id] = sum(result.rows_in for result in results) / groups
         self._take(plan, stage, results, work)
+
+    def _shaped(self, stage: Stage) -> Stage:
+        """The stage, without partial results where the last epoch says that they would hardly be fewer than the rows."""
+        if stage.takes_rows and self._per_group.get(stage.stage_id, PREAGGREGATED_FROM) < PREAGGREGATED_FROM:
+            return replace(stage, preaggregate=None)
+        return stage
 
     def _task(
         self, manifest: Manifest, plan: ViewPlan, stage: Stage, context: EpochContext, mapping: VnodeMapping

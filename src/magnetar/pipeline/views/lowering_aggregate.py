@@ -77,6 +77,7 @@ def lower_aggregate(lowering: Lowering, node: Aggregate, *, on_close: bool = Fal
         append_only=on_close,
         watermarks=tuple(watermarks),
         preaggregate=partials,
+        takes_rows=isinstance(operator, MergedAggregate) and operator.is_exact,
         windows=below.windows_of(keys),
     )
     return lowering.project(found, node.outputs, node.having)

@@ -126,6 +126,7 @@ class Lowering:
         ordered_by: tuple[str, ...] = (),
         watermarks: Sequence[str] = (),
         preaggregate: tuple[Named, ...] | None = None,
+        takes_rows: bool = False,
         windows: Windows | None = None,
     ) -> Changes:
         """Add a stage. `inputs`: by the operator's names, the changes and the columns they are placed by."""
@@ -136,7 +137,7 @@ class Lowering:
         ]
         late = [source for feed in feeds for step in feed.steps if isinstance(step, Late) for source in step.sources]
         closing = tuple(sorted({*watermarks, *late}))
-        self.stages.append(Stage(stage_id, tuple(feeds), operator, closing, preaggregate))
+        self.stages.append(Stage(stage_id, tuple(feeds), operator, closing, preaggregate, takes_rows))
         return Changes(
             (Part(stage_id),),
             operator.output_schema,

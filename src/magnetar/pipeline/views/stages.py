@@ -104,6 +104,8 @@ class Stage:
     preaggregate: tuple[Named, ...] | None = None
     """Aggregates in Spark SQL over the columns of the feed and `_change`, for each value of `place_by`: where they are given, the
     operator takes their result in place of the rows (a frame of `place_by` and these columns, without `_change`)."""
+    takes_rows: bool = False
+    """Whether the operator gives the same of rows, so that they may be sent as they are where there would hardly be fewer results."""
 
 
 @dataclass(frozen=True, slots=True)
