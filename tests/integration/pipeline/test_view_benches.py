@@ -53,6 +53,21 @@ def test_views_are_measured_against_sparks_own_state(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.usefixtures("settings_restored")
+def test_epochs_and_state_are_measured_while_views_grow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    sizes = ["--keys", "30,300", "--rows", "40", "--epochs", "1", "--units", "2"]
+    given = [*sizes, "--only", "magnetar", "--directory", str(tmp_path), "--json", "--plot", str(tmp_path / "plot.svg")]
+    monkeypatch.setattr(sys, "argv", ["views_growth.py", *given])
+    assert loaded("views_growth").main() == 0
+    small, large = json.loads(capsys.readouterr().out)
+    assert (small["keys"], large["keys"]) == (30, 300)
+    assert large["state_bytes"] > small["state_bytes"] > 0
+    assert [path.name for path in tmp_path.iterdir()] == ["plot.svg"]
+
+
 def test_scans_are_balanced_where_keys_only_grow(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,7 +12,7 @@ from magnetar.pipeline.state import ordering
 TEXTS = st.one_of(
     st.text("ab\0", max_size=12),
     st.text("ab\0", max_size=12).map(lambda text: f"common beginning {text}"),
-    st.text(max_size=4),
+    st.text("az\x7f\u07ff\u0800\uffff\U00010000", max_size=4),  # one to four bytes each
     st.text("é€😀", max_size=5),
 )
 ROWS = st.lists(st.tuples(TEXTS, st.one_of(st.none(), st.integers(0, 2)), st.integers(0, 300)), min_size=1, max_size=60)
