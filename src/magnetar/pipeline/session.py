@@ -76,7 +76,7 @@ def build_session(
     chosen = {"spark.master": with_attempts(master), "spark.app.name": app_name, **SETTINGS}
     if master.startswith("local"):
         chosen[LOCAL_CHECKPOINTS[0]] = LOCAL_CHECKPOINTS[1]
-        # A hash of every shuffled row, to find out whether a repeated task gave others: `local` repeats none.
+        # A hash of every shuffled row, to find out whether output that was lost and made again is other: here none gets lost.
         chosen["spark.sql.shuffle.orderIndependentChecksum.enabled"] = "false"
         chosen["spark.driver.host"] = "127.0.0.1"
         chosen["spark.driver.bindAddress"] = "127.0.0.1"
