@@ -78,6 +78,9 @@ def server(start_server: Callable[..., ServerProcess]) -> ServerProcess:
         tokenSecretKey="data:;base64," + base64.b64encode(SECRET).decode(),
         tokenAudience=AUDIENCE,
         tokenAudienceClaim="aud",
+        # The pipeline acknowledges all of the topic, and it is read again afterwards, on a slow machine minutes later.
+        defaultRetentionTimeInMinutes=60,
+        defaultRetentionSizeInMB=-1,
     )
 
 
