@@ -44,12 +44,13 @@ def run(script: str, *words: object) -> str:
 
 
 def test_two_brokers_under_load(tmp_path: Path) -> None:
-    out = run("brokers.py", "--brokers", 2, "--topics", 2, "--messages", 500, "--keep", tmp_path)
+    out = run("brokers.py", "--brokers", 2, "--topics", 2, "--messages", 4000, "--keep", tmp_path)
     row = json.loads(out.splitlines()[0])
     for mode in ("produce", "consume"):
         assert row[f"{mode}_per_s"] > 0
         brokers_us, others_us, generators_us = row[f"{mode}_us"]
-        assert min(brokers_us, others_us, generators_us) > 0
+        assert min(brokers_us, generators_us) > 0
+        assert others_us >= 0  # what the bookie does for so few messages may be less than a tick of the kernel's clock
 
 
 def test_topics_nobody_uses(tmp_path: Path) -> None:

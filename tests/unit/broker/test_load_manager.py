@@ -237,6 +237,8 @@ def test_the_host_is_measured_from_proc(tmp_path: Path) -> None:
     clock = Clock()
     host = HostUsage(clock, 1.0, tmp_path)
     (tmp_path / "net/dev").write_text(head + "  eth0: 126000 0 0 0 0 0 0 0 2000 0 0 0 0 0 0 0\n")
+    clock.now_s = 0.5
+    assert (host.sample().bandwidth_in.usage, host.sample().cpu.usage) == (0, 0), "too soon to say"
     clock.now_s = 1.0
     load = host.sample()
     assert (load.bandwidth_in, load.bandwidth_out) == (Usage(1000.0, 1_000_000.0), Usage(0.0, 1_000_000.0))

@@ -14,6 +14,9 @@ from magnetar.broker.load_balance.load_report import Usage
 ONE_CORE_PERCENT: Final = 100.0
 """The most that counts: one thread of Python runs at a time, however many cores there are."""
 
+SAMPLE_MIN_S: Final = 1.0
+"""What is used within less says nothing: a broker that has just started would look overloaded, and get no bundles."""
+
 NIC_GBPS: Final = 10.0
 """Where no interface says how fast it is."""
 
@@ -33,7 +36,7 @@ class HostLoad(NamedTuple):
 
 
 class HostUsage:
-    """`sample` measures since the sample before."""
+    """`sample` measures since the sample before; one that comes sooner than `SAMPLE_MIN_S` repeats what that said, at first nothing."""
 
     def __init__(self, clock: Clock, nic_speed_gbps: float = 0.0, proc: Path = Path("/proc")) -> None:
         """`nic_speed_gbps`: 0 asks the interfaces."""
@@ -43,20 +46,28 @@ class HostUsage:
         self._sampled_s = clock.monotonic_s()
         self._cpu_s = time.process_time()
         self._received, self._sent = self._network_bytes()
+        limit = self._nic_limit_kbit or self._nic_kbit()
+        self._load = HostLoad(Usage(0, ONE_CORE_PERCENT), self._memory(), Usage(0, limit), Usage(0, limit))
 
     def sample(self) -> HostLoad:
-        now_s, cpu_s = self._clock.monotonic_s(), time.process_time()
+        now_s = self._clock.monotonic_s()
+        elapsed_s = now_s - self._sampled_s
+        if elapsed_s < SAMPLE_MIN_S:
+            return self._load
+        cpu_s = time.process_time()
         received, sent = self._network_bytes()
-        elapsed_s = max(now_s - self._sampled_s, 1e-3)
         limit = self._nic_limit_kbit or self._nic_kbit()
-        load = HostLoad(
+        self._load = HostLoad(
             cpu=Usage(min(100 * (cpu_s - self._cpu_s) / elapsed_s, ONE_CORE_PERCENT), ONE_CORE_PERCENT),
-            memory=Usage(self._resident_bytes() / _MIB, self._memory_limit_bytes() / _MIB),
+            memory=self._memory(),
             bandwidth_in=Usage(max(0, received - self._received) * 8 / 1000 / elapsed_s, limit),
             bandwidth_out=Usage(max(0, sent - self._sent) * 8 / 1000 / elapsed_s, limit),
         )
         self._sampled_s, self._cpu_s, self._received, self._sent = now_s, cpu_s, received, sent
-        return load
+        return self._load
+
+    def _memory(self) -> Usage:
+        return Usage(self._resident_bytes() / _MIB, self._memory_limit_bytes() / _MIB)
 
     def _network_bytes(self) -> tuple[int, int]:
         """(received, sent) of all interfaces but loopback, since the machine started."""
