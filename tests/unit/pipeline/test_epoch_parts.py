@@ -16,7 +16,7 @@ from magnetar.pipeline.state.files import StateFiles
 from magnetar.pipeline.views import watermarks
 from magnetar.pipeline.views.changelog_files import ChangelogFile, read_changes, write_changes
 from magnetar.pipeline.views.checkpoint import parse_offsets
-from magnetar.pipeline.views.failures import told
+from magnetar.pipeline.views.failures import DAMAGED_FIX, told
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
 UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -72,6 +72,6 @@ def test_errors_of_tasks_keep_their_class() -> None:
     text = "Job aborted\n  File x.py\nmagnetar.pipeline.errors.DamagedStateError: run r is short\n\n\tat org.apache"
     error = told(RuntimeError(text))
     assert isinstance(error, DamagedStateError)
-    assert str(error) == "run r is short"
+    assert str(error) == f"run r is short; {DAMAGED_FIX}"
     other = RuntimeError("magnetar.pipeline.errors.NoSuchError: x")
     assert told(other) is other
