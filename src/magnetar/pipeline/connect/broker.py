@@ -90,7 +90,7 @@ class Topics:
             try:
                 found: list[str] = self._client.get_topic_partitions(topic)
                 return found
-            except pulsar.PulsarException:
+            except pulsar.TopicNotFound:  # nothing else is waited for: a wrong credential would never end
                 if not self._options.wait_for_topics:
                     raise
                 time.sleep(TOPIC_WAIT_S)
