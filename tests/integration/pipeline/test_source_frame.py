@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pulsar
@@ -123,20 +122,35 @@ def test_debezium_envelopes(spark: SparkSession, client: pulsar.Client, topic: s
     def envelope(op: str, before: Any, after: Any) -> dict[str, Any]:
         return {"op": op, "before": before, "after": after, "source": {"lsn": 1}}
 
-    old, new = {"id": 1, "n": "old"}, {"id": 1, "n": "new"}
-    sent = [envelope("c", None, old), {"schema": {}, "payload": envelope("u", old, new)}, envelope("d", new, None)]
-    produce(client, topic, [*(json.dumps(each).encode() for each in sent), b""])
-    plain = source("id INT, n VARCHAR, PRIMARY KEY (id)")
-    created = replace(plain, format=replace(plain.format, format="DEBEZIUM"))
-    rows = decode(load(spark, created), created).orderBy(ROW_ID).collect()
-    assert [(row[CHANGE], row.id, row.n) for row in rows] == [
-        (INSERT, 1, "old"),
-        (UPDATE_AFTER, 1, "new"),
-        (DELETE, 1, "new"),
+    old, new, other = (
+        {"id": 1, "n": "old"},
+        {"id": 1, "n": "new", "d": 20_000},
+        {"id": 2, "n": "new", "d": "2024-10-04"},
+    )
+    sent = [
+        envelope("r", None, old),
+        {"schema": {}, "payload": envelope("u", None, new)},
+        envelope("u", {"id": 1}, other),
+        envelope("d", {"id": 2}, None),
     ]
-    produce(client, topic, [b'{"op":"x","after":{"id":1}}'])
+    produce(client, topic, [*(json.dumps(each).encode() for each in sent), b""])
+    form = "FORMAT DEBEZIUM ENCODE JSON"
+    created = source("id INT, n VARCHAR, d DATE, PRIMARY KEY (id)", form)
+    rows = decode(load(spark, created), created).orderBy(ROW_ID, "id").collect()
+    assert [(row[CHANGE], row.id, row.n, None if row.d is None else str(row.d)) for row in rows] == [
+        (INSERT, 1, "old", None),
+        (UPDATE_AFTER, 1, "new", "2024-10-04"),
+        (DELETE, 1, None, None),
+        (UPDATE_AFTER, 2, "new", "2024-10-04"),
+        (DELETE, 2, None, None),
+    ]
+    produce(client, topic, [b'{"op":"t"}', b'{"op":"x","after":{"id":1}}', b'{"op":"c","after":{"id":7,"d":"noon"}}'])
     with pytest.raises(Exception, match="cannot be read as DEBEZIUM JSON"):
         decode(load(spark, created), created).collect()
+    lenient = source("id INT, d DATE, PRIMARY KEY (id)", form, options=", on.decode.error = 'null'")
+    assert [(row.id, row.d) for row in decode(load(spark, lenient), lenient).orderBy(ROW_ID).collect()[-1:]] == [
+        (7, None)
+    ]
 
 
 def test_row_ids_sort_as_positions_do(spark: SparkSession, topic: str, source: Sources) -> None:

@@ -49,8 +49,10 @@ def create_source(cursor: Cursor, table: bool) -> CreateSource:
     while cursor.take("INCLUDE"):
         includes.append(_include(cursor))
     if not cursor.looks_at("FORMAT"):
-        cursor.fail("add FORMAT PLAIN ENCODE JSON (or UPSERT; AVRO, BYTES): it says how a message becomes a row")
-    format_ = read_format(cursor, ("PLAIN", "UPSERT"))
+        cursor.fail(
+            "add FORMAT PLAIN ENCODE JSON (or UPSERT, DEBEZIUM; AVRO, BYTES): it says how a message becomes a row"
+        )
+    format_ = read_format(cursor, ("PLAIN", "UPSERT", "DEBEZIUM"))
     cursor.finish()
     source = CreateSource(
         name,
@@ -273,8 +275,13 @@ def _check_source(cursor: Cursor, source: CreateSource) -> None:
     columns = {column.name.lower() for column in source.columns} | {include.name.lower() for include in source.includes}
     if len(columns) != len(source.columns) + len(source.includes):
         cursor.fail(f"{source.name}: a column has the name of an INCLUDE column; rename it with INCLUDE ... AS name")
-    if source.format.format == "UPSERT" and not source.primary_key:
-        cursor.fail(f"{source.name}: FORMAT UPSERT replaces rows by key; add PRIMARY KEY (column)")
+    form = source.format.format
+    if form != "PLAIN" and not source.primary_key:
+        cursor.fail(f"{source.name}: FORMAT {form} replaces rows by key; add PRIMARY KEY (column)")
+    if form == "DEBEZIUM" and source.format.encode != "JSON":
+        cursor.fail(f"{source.name}: FORMAT DEBEZIUM is read with ENCODE JSON only; send it so")
+    if form == "DEBEZIUM" and not source.columns:
+        cursor.fail(f"{source.name}: name the columns; the schema of a DEBEZIUM topic is that of its envelope")
     if source.format.encode == "BYTES" and [column.type for column in source.columns] not in ([], ["BYTEA"]):
         cursor.fail(f"{source.name}: ENCODE BYTES has one column of type BYTEA; use ENCODE JSON for several")
     if source.columns:

@@ -40,9 +40,8 @@ def decode_values(raw: DataFrame, source: CreateSource) -> Decoded:
     encode, form = source.format.encode, source.format.format
     if encode == "BYTES":
         return _bytes(raw, source)
-    if form == "DEBEZIUM" and encode == "AVRO":
-        raise SourceError(f"source {source.name}: FORMAT DEBEZIUM is read with ENCODE JSON; send it so")
     if form == "DEBEZIUM":
+        assert encode == "JSON", "the parser takes no other"
         return _debezium(raw, source)
     return _upsert(raw, source) if form == "UPSERT" else _plain(raw, source)
 
@@ -103,9 +102,12 @@ def _keys(frame: DataFrame, source: CreateSource, keys: list[ColumnDefinition]) 
 
 
 def _debezium(raw: DataFrame, source: CreateSource) -> Decoded:
-    """`{before, after, op}`, with or without `payload` around it. The tombstone that follows a delete says nothing new and is left out."""
+    """`{before, after, op}`, with or without `payload` around it. The tombstone that follows a delete says nothing new and is left out.
+
+    An update that changes the primary key is two changes, as Debezium's own connectors send it: the row of the old key goes.
+    """
     columns = stored(source)
-    row = _ddl(columns)
+    row = _ddl(columns, days=True)
     envelope = f"before STRUCT<{row}>, after STRUCT<{row}>, op STRING"
     frame = raw.where(F.col("value").isNotNull() & (F.length("value") > 0))
     frame = _inlined(frame, _from_json("value", f"{envelope}, payload STRUCT<{envelope}>"), "_envelope")
@@ -113,15 +115,32 @@ def _debezium(raw: DataFrame, source: CreateSource) -> Decoded:
         name: F.coalesce(F.col(f"_envelope.{ONLY}.payload.{name}"), F.col(f"_envelope.{ONLY}.{name}"))
         for name in ("before", "after", "op")
     }
-    row_of = F.when(inner["op"] == "d", inner["before"]).otherwise(inner["after"])
-    times = _times(DECODED, columns)
     change = F.lit(None).cast("tinyint")
     for op, number in DEBEZIUM_CHANGES.items():
-        change = F.when(inner["op"] == op, F.lit(number)).otherwise(change)
-    frame = frame.withColumn(DECODED, row_of).withColumn("_op", change)
-    incomplete = F.when(F.col("_op").isNull() | F.col(DECODED).isNull(), F.col("value").cast("string"))
+        change = F.when(inner["op"] == op, F.lit(number).cast("tinyint")).otherwise(change)
+    row_of = F.when(inner["op"] == "d", inner["before"]).otherwise(inner["after"])
+    gone = F.struct(F.lit(DELETE).cast("tinyint").alias("change"), inner["before"].alias("row"))
+    said = F.struct(change.alias("change"), row_of.alias("row"))
+    moved = (inner["op"] == "u") & _other_key(inner["before"], inner["after"], source)
+    frame = frame.withColumn("_said", F.explode(F.when(moved, F.array(gone, said)).otherwise(F.array(said))))
+    frame = frame.withColumn(DECODED, F.col("_said.row"))
+    incomplete = F.when(F.col("_said.change").isNull() | F.col(DECODED).isNull(), F.col("value").cast("string"))
+    times = _times(DECODED, columns, days=True)
     problem = F.coalesce(_corrupt("_envelope", "value"), incomplete, _bad_times(times, DECODED))
-    return Decoded(frame.withColumn(PROBLEM, problem), F.col("_op"), times)
+    return Decoded(frame.withColumn(PROBLEM, problem), F.col("_said.change"), times)
+
+
+def _other_key(before: Column, after: Column, source: CreateSource) -> Column:
+    """Whether both rows are there with different keys; false where either is not known."""
+    differs = F.lit(False)
+    for column in stored(source):
+        if column.name.lower() in {name.lower() for name in source.primary_key}:
+            old, new = before[column.name], after[column.name]
+            kind = spark_type(column.type or "VARCHAR")
+            if _is_time(column, days=True):
+                old, new = _time(old, kind), _time(new, kind)
+            differs = differs | (old.isNotNull() & new.isNotNull() & (old != new))
+    return before.isNotNull() & after.isNotNull() & differs
 
 
 def _values(
@@ -159,29 +178,32 @@ def _inlined(frame: DataFrame, struct: Column, into: str) -> DataFrame:
     return frame.select("*", F.explode(F.array(struct)).alias(into))
 
 
-def _ddl(columns: tuple[ColumnDefinition, ...]) -> str:
-    """Times are text first: numbers among them mean seconds, milliseconds or microseconds by their size."""
+def _ddl(columns: tuple[ColumnDefinition, ...], *, days: bool = False) -> str:
+    """Times are text first: numbers among them mean seconds, milliseconds or microseconds by their size. `days`: dates as well, of
+    which numbers are days since 1970."""
     return ", ".join(
-        f"{quoted(column.name)} {'STRING' if _is_time(column) else spark_type(column.type or 'VARCHAR')}"
+        f"{quoted(column.name)} {'STRING' if _is_time(column, days=days) else spark_type(column.type or 'VARCHAR')}"
         for column in columns
     )
 
 
-def _is_time(column: ColumnDefinition) -> bool:
-    return column.type is not None and spark_type(column.type) in _TIMES
+def _is_time(column: ColumnDefinition, *, days: bool = False) -> bool:
+    return column.type is not None and spark_type(column.type) in (*_TIMES, *(("DATE",) if days else ()))
 
 
-def _times(struct: str, columns: tuple[ColumnDefinition, ...]) -> dict[str, Column]:
+def _times(struct: str, columns: tuple[ColumnDefinition, ...], *, days: bool = False) -> dict[str, Column]:
     return {
         column.name: _time(F.col(f"{struct}.{quoted(column.name)}"), spark_type(column.type or "TIMESTAMP"))
         for column in columns
-        if _is_time(column)
+        if _is_time(column, days=days)
     }
 
 
 def _time(text: Column, kind: str) -> Column:
     """RisingWave's rule for numbers: seconds below 10^11, milliseconds below 10^14, microseconds below 10^17, else nanoseconds."""
     number = text.try_cast("bigint")
+    if kind == "DATE":
+        return F.when(number.isNotNull(), F.date_from_unix_date(number.try_cast("int"))).otherwise(text.try_cast(kind))
     size = F.abs(number)
     micros = (
         F.when(size < 10**11, number * 1_000_000)

@@ -53,6 +53,8 @@ def decode(raw: DataFrame, source: CreateSource, observation: Observation | None
         frame = frame.where(F.col(PROBLEM).isNull() | F.raise_error(_failure(source)).isNull())
     elif policy == "skip":
         frame = frame.where(F.col(PROBLEM).isNull())
+    elif source.format.format == "DEBEZIUM":
+        frame = frame.where(found.change.isNotNull())  # without an op there is nothing to make NULL of
     return _with_generated(frame.select(*_outputs(source, found)), source)
 
 
