@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """From 4 to 5 units: a view's rescale against what Spark offers for its own stateful queries.
 
-  rescale.py [--keys N] [--rows N] [--units N] [--directory DIR] [--json]
+  rescale.py [--keys N] [--rows N] [--units N] [--before N] [--only view|all] [--directory DIR] [--json]
 
 Both keep count, sum, min and max per key over the same Parquet files, four an epoch (a row a key unless `--rows` says more). The view's
-number of units is changed while it runs, and once more alone, without rows. A streaming query of Spark keeps the number of state
+number of units is changed while it runs, after `--before` epochs (units merge in every fourth one), and once more alone, without rows;
+beside it a run of the same epochs without a change. A streaming query of Spark keeps the number of state
 partitions it began with, so it is stopped, its checkpoint repartitioned offline (RocksDB only, since Spark 4.3), and started again; or
 everything is read again from the beginning with a new checkpoint.
 For the issue's figures: `--keys 100000` and `--keys 1000000`; one and three minutes on 2 cores.
@@ -46,9 +47,9 @@ from views import (
     write_input,
 )
 
-BEFORE = 4
-"""Epochs before the change; the first two warm up."""
-AFTER = 2
+BEFORE = 6
+"""Epochs before the change; the first two warm up, and units merge in the fifth and the ninth."""
+AFTER = 3
 
 
 class View:
@@ -88,13 +89,14 @@ class View:
         return reports
 
 
-def view(spark: Any, work: Path, units: int) -> dict[str, Any]:
+def view(spark: Any, work: Path, units: int, epochs_before: int) -> dict[str, Any]:
     place, nothing = work / "view", work / "nothing"
     nothing.mkdir()
+    steady = View(spark, work / "steady", units).run(work / "in", epochs_before, units)
     site = View(spark, place, units)
-    reports = site.run(work / "in", BEFORE, units + 1)
+    reports = site.run(work / "in", epochs_before, units + 1)
     seconds = [report.duration_s["total"] for report in reports]
-    moved = reports[BEFORE]
+    moved = reports[epochs_before]
     site.run(nothing, 0, units)
     before = site.manifest
     (alone,) = site.run(nothing, 0, units + 1)
@@ -108,9 +110,13 @@ def view(spark: Any, work: Path, units: int) -> dict[str, Any]:
         "pause_with_rows_s": moved.pause_s,
         "pause_alone_s": alone.pause_s,
         "keys_moved": len(moves) / VnodeMapping.from_json(after.mapping).vnodes,
-        "epoch_before_s": statistics.median(seconds[2:BEFORE]),
-        "epoch_with_change_s": seconds[BEFORE],
-        "epoch_after_s": seconds[BEFORE + 1],
+        "epoch_before_s": statistics.median(seconds[2:epochs_before]),
+        "epoch_with_change_s": seconds[epochs_before],
+        "epoch_after_s": seconds[epochs_before + 1],
+        "same_epochs_without_change_s": [each.duration_s["total"] for each in steady[epochs_before - 1 :]],
+        "epochs_s": seconds[epochs_before - 1 :],
+        "phases_with_change_s": dict(moved.duration_s),
+        "phases_without_change_s": dict(steady[epochs_before].duration_s),
     }
 
 
@@ -118,18 +124,18 @@ def after_bytes(manifest: Manifest) -> int:
     return sum(run.size_bytes for state in manifest.tables.values() for run in state.runs)
 
 
-def spark_own(spark: Any, work: Path, units: int) -> dict[str, Any]:
+def spark_own(spark: Any, work: Path, units: int, epochs_before: int) -> dict[str, Any]:
     files, checkpoint = work / "spark-in", work / "checkpoint"
     files.mkdir()
     every = sorted((work / "in").iterdir())
-    give(every[: BEFORE * FILES_PER_EPOCH], files)
+    give(every[: epochs_before * FILES_PER_EPOCH], files)
     steady = query(spark, files, checkpoint)
     before = size(checkpoint)
     began = time.monotonic()
     spark._streamingCheckpointManager.repartition(str(checkpoint), units + 1)
     repartitioned = time.monotonic() - began
     written = size(checkpoint) - before
-    give(every[BEFORE * FILES_PER_EPOCH :], files)
+    give(every[epochs_before * FILES_PER_EPOCH :], files)
     began = time.monotonic()
     resumed = query(spark, files, checkpoint)
     restart = time.monotonic() - began - sum(resumed[1:])
@@ -170,7 +176,7 @@ def size(directory: Path) -> int:
 def main() -> int:
     arguments = parse_arguments()
     rows = arguments.rows or arguments.keys
-    epochs = BEFORE + AFTER
+    epochs = arguments.before + AFTER
     settings = {"spark.sql.shuffle.partitions": str(arguments.units), "spark.driver.memory": "6g"}
     spark = build_session(arguments.master, settings=settings)
     spark.conf.set(STATE_STORE, PROVIDERS["rocksdb"])
@@ -178,8 +184,8 @@ def main() -> int:
     work = Path(tempfile.mkdtemp(prefix="rescale-", dir=arguments.directory))
     try:
         write_input(spark, work, rows * epochs, arguments.keys, epochs)
-        ours = view(spark, work, arguments.units)
-        theirs = spark_own(spark, work, arguments.units)
+        ours = view(spark, work, arguments.units, arguments.before)
+        theirs = spark_own(spark, work, arguments.units, arguments.before) if arguments.only == "all" else {}
     finally:
         shutil.rmtree(work, ignore_errors=True)
     document = {"keys": arguments.keys, "rows_per_epoch": rows, "units": arguments.units, "view": ours, "spark": theirs}
@@ -189,8 +195,16 @@ def main() -> int:
     print(f"{arguments.keys:,} keys, {rows:,} rows an epoch, {arguments.units} -> {arguments.units + 1} units")
     for name, figures in (("magnetar", ours), ("spark", theirs)):
         for figure, value in figures.items():
-            print(f"{name:9} {figure:26} {f'{value:,.4f}' if isinstance(value, float) else f'{value:,}':>14}")
+            print(f"{name:9} {figure:28} {shown(value):>14}")
     return 0
+
+
+def shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {shown(each)}" for name, each in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(shown, value))
+    return f"{value:,.4f}" if isinstance(value, float) else f"{value:,}"
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -198,6 +212,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--keys", type=int, default=100_000)
     parser.add_argument("--rows", type=int, default=0, help="of an epoch")
     parser.add_argument("--units", type=int, default=4)
+    parser.add_argument("--before", type=int, default=BEFORE, help="epochs before the change")
+    parser.add_argument("--only", choices=("view", "all"), default="all")
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--directory", default=None)
     parser.add_argument("--json", action="store_true")

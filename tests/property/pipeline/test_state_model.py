@@ -69,6 +69,21 @@ def check_bounds(site: Site, bits: int) -> None:
         assert all(levels.count(level) < RUNS_PER_LEVEL for level in set(levels) - {BASE_LEVEL})
 
 
+@settings(deadline=None, max_examples=40)
+@given(steps=st.lists(st.tuples(st.integers(0, 7), st.integers(1, 6)), min_size=1, max_size=4))
+def test_another_number_of_units_is_no_reason_to_merge(steps: list[tuple[int, int]]) -> None:
+    """With rows of all vnodes in each epoch: in the epoch after a rescale no unit merges that would not have merged without it."""
+    site = Site(f"memory://state-{uuid4().hex}")
+    every: dict[Key, float | None] = {("a", number): 1.0 for number in range(60)}
+    for epochs, units in steps:
+        for _ in range(epochs):
+            site.epoch(every)
+        merges = [compaction.plan(site.state.runs, vnode_set.of(site.mapping.vnodes_of(u))) for u in site.mapping.units]
+        site.mapping = site.mapping.rescale(units)
+        after = [compaction.plan(site.state.runs, vnode_set.of(site.mapping.vnodes_of(u))) for u in site.mapping.units]
+        assert any(after) == any(merges)
+
+
 @given(vnodes=st.sets(st.integers(0, VNODES - 1)))
 def test_vnode_sets(vnodes: set[int]) -> None:
     bits = vnode_set.of(vnodes)

@@ -1,11 +1,13 @@
 """Which runs to merge, and merging them: tiers of runs above one base, so that reads and space stay bounded.
 
-A unit's vnodes are covered by runs of levels 0, 1, ... and a base. RUNS_PER_LEVEL runs of a level are merged into one of the next;
-when the rows above the base are more than ROWS_ABOVE_BASE of it, everything is merged into a new base and deletions are dropped.
+A unit's vnodes are covered by runs of levels 0, 1, ... and a base. Where a vnode has RUNS_PER_LEVEL runs of a level they are merged into
+one of the next; when the rows above the base are more than ROWS_ABOVE_BASE of it, everything is merged into a new base and deletions are
+dropped.
 
 Bounds, for one vnode: at most (RUNS_PER_LEVEL - 1) * levels + 1 + what one epoch adds are read, where the levels are at most
 log_RUNS_PER_LEVEL of the epochs since the last base; stored rows are at most 1 + ROWS_ABOVE_BASE times the live and deleted keys of the
-base, plus one epoch. Merging copies a unit's own vnodes only: a run stays, for fewer vnodes, until all units have merged past it.
+base, plus one epoch. Merging copies a unit's own vnodes only: a run stays, for fewer vnodes, until all units have merged past it. Another
+number of units is no reason to merge: a unit that has vnodes of several former ones opens the runs of each of them until it merges.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ def plan(runs: Iterable[RunInfo], vnode_bits: int) -> Merge | None:
     if not upper:
         return None
     above, below = _rows(upper, vnode_bits), _rows((run for run in mine if run.level == BASE_LEVEL), vnode_bits)
-    full = _full_level(upper)
+    full = _full_level(upper, vnode_bits)
     if full is None:
         return None
     if above > ROWS_ABOVE_BASE * below or above + below < SMALL_ROWS:
@@ -95,12 +97,19 @@ def replace_runs(runs: Sequence[RunInfo], merged: Merge, result: RunInfo) -> tup
     return (*kept, result)
 
 
-def _full_level(upper: Sequence[RunInfo]) -> int | None:
-    """The highest level that has reached its number of runs."""
-    counts: dict[int, int] = {}
-    for run in upper:
-        counts[run.level] = counts.get(run.level, 0) + 1
-    return max((level for level, count in counts.items() if count >= RUNS_PER_LEVEL), default=None)
+def _full_level(upper: Sequence[RunInfo], vnode_bits: int) -> int | None:
+    """The highest level of which some vnode has as many runs as it may."""
+    full = [level for level in {run.level for run in upper} if _is_full(upper, level, vnode_bits)]
+    return max(full, default=None)
+
+
+def _is_full(upper: Sequence[RunInfo], level: int, vnode_bits: int) -> bool:
+    at_least = [0] * RUNS_PER_LEVEL  # vnodes with more runs than the index says
+    for held in (run.vnode_bits & vnode_bits for run in upper if run.level == level):
+        for more in range(RUNS_PER_LEVEL - 1, 0, -1):
+            at_least[more] |= at_least[more - 1] & held
+        at_least[0] |= held
+    return at_least[-1] != 0
 
 
 def _rows(runs: Iterable[RunInfo], vnode_bits: int) -> float:
