@@ -6,8 +6,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from magnetar.testing.server import ServerProcess
 from tests.support.process import MIB, cpu_seconds, resident_bytes
+
+pytestmark = pytest.mark.alone
 
 READY_MAX_S = 1.0
 LOOP_S = 0.25

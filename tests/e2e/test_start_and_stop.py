@@ -146,6 +146,7 @@ def test_usage_errors_are_code_2(args: list[str]) -> None:
 # ---- Stopping
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])
 def test_a_stop_with_open_clients_and_a_backlog(
     start_server: StartServer, connect: Connect, end: signal.Signals

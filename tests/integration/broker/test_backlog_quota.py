@@ -45,11 +45,11 @@ def test_producers_are_kept_out_until_the_backlog_is_consumed(
     producer = client.create_producer(topic)
     send_all(producer, [BODY] * 50)
     assert not creation_fails(client, topic)
-    send_all(producer, [BODY] * 100)
+    producer.send(BODY * 100)  # one message: of several, those behind the limit may meet the check already
     wait_until(lambda: creation_fails(client, topic))
     with ends_at_once(error):
         client.create_producer(topic)
-    take(consumer, 150)
+    take(consumer, 51)
     wait_until(lambda: not creation_fails(client, topic))
     assert send_all(client.create_producer(topic), [BODY])
 
@@ -67,11 +67,11 @@ def test_live_producers_are_disconnected_and_come_back_by_themselves(
     )
     consumer = client.subscribe(topic, "sub")
     producer = client.create_producer(topic)
-    send_all(producer, [BODY] * 150)
+    producer.send(BODY * 150)
     wait_until(lambda: not producer.is_connected())
     results: list[pulsar.Result] = []
     producer.send_async(b"held", lambda result, _: results.append(result))
-    assert receive_all(consumer, 150) == [BODY] * 150
+    assert receive_all(consumer, 1) == [BODY * 150]
     assert receive_all(consumer, 1, timeout_ms=20_000) == [b"held"]
     assert results == [pulsar.Result.Ok]
 
