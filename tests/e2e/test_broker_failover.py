@@ -16,8 +16,10 @@ import pytest
 
 from magnetar.processes.cluster.command_lines import BROKER_SESSION_MS
 from magnetar.testing.cluster import ClusterProcesses
+from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand, ServerError
 from tests.support.brokers import broker_names, bundle_of, get, live_broker, owner_of, send, unload
-from tests.support.stalling_proxy import StallingProxy
+from tests.support.raw import RawClient
+from tests.support.stalling_proxy import Direction, StallingProxy
 from tests.support.traffic import Consuming, Producing, first_occurrences, read_log
 from tests.support.waiting import wait_until
 
@@ -25,6 +27,13 @@ Connect = Callable[..., pulsar.Client]
 
 FIRST_ACK_MAX_S = 1.5
 """After `kill -9` of the owner: less than its session would last, as others on the machine see its process end."""
+
+CUT_OFF_MAX_S = 6.0
+"""After an owner is cut off from the metadata store. It stops after 5/6 of its session, which ends up to 2 s late by ZooKeeper's clock;
+then clients come back from a pause of their own, about as long."""
+
+REFUSED_MAX_S = 1.0
+"""By a broker without a session, which still closes the topic meanwhile: that takes as long as the store is silent."""
 
 STORE_BACK_MAX_S = 6.0
 """After the brokers have sessions again, however long the metadata store was away: lookups that waited are answered, bundles taken."""
@@ -163,8 +172,14 @@ def broker_behind(proxy: StallingProxy, cluster: ClusterProcesses) -> Iterator[t
         process.wait()
 
 
-def test_the_owner_is_cut_off_from_the_metadata(cluster: ClusterProcesses, connect: Connect, topic: str) -> None:
-    """Clients and bookies still reach it: it must stop by itself, before anybody else begins."""
+@pytest.mark.parametrize("direction", [pytest.param("both", marks=pytest.mark.long), "up", "down"])
+def test_the_owner_is_cut_off_from_the_metadata(
+    cluster: ClusterProcesses, connect: Connect, topic: str, direction: Direction
+) -> None:
+    """Clients and bookies still reach it: it must stop by itself, before anybody else begins.
+
+    One-way: the store does not hear it, or hears it and cannot answer. Neither may keep its bundles for it.
+    """
     proxy = StallingProxy(int(cluster.metadata_url.rpartition(":")[2]))
     with broker_behind(proxy, cluster) as (service_url, http_url):
         wait_until(lambda: _active(cluster) == len(broker_names(cluster)) + 1, 10, what="it is there")
@@ -180,21 +195,32 @@ def test_the_owner_is_cut_off_from_the_metadata(cluster: ClusterProcesses, conne
         traffic.flows()
 
         def cut() -> None:
-            proxy.stall()
+            proxy.stall(direction)
             wait_until(lambda: _owner_url(cluster, topic) != service_url, 15, what="another broker owns the topic")
             # Another one may own it by now; the one that is cut off has refused its clients before that.
             log = (cluster.directory / "cut-off.log").read_text()
             assert "session with the metadata store is lost" in log
             lookup = "/lookup/v2/topic/persistent/public/default/"
             assert get(f"{http_url}{lookup}{topic}")["brokerUrl"] != service_url, "it sends on whoever asks it"
+            with RawClient(int(service_url.rpartition(":")[2])) as raw:
+                raw.connect()
+                raw.send(producer_command(f"persistent://public/default/{topic}"))
+                assert raw.receive(REFUSED_MAX_S)[0].error.error == ServerError.ServiceNotReady
             connect(urls).create_producer(f"{topic}-other").send(b"led on by the one that is cut off")
 
         pause_s = traffic.pause_s(cut)
-        print(f"first acknowledgement {pause_s:.2f} s after the owner was cut off from the metadata")
+        print(f"first acknowledgement {pause_s:.2f} s after the owner was cut off from the metadata ({direction})")
+        assert pause_s < CUT_OFF_MAX_S
         proxy.heal()
         wait_until(lambda: _active(cluster) == len(broker_names(cluster)) + 1, 15, what="it has joined again")
         traffic.assert_kept()
     proxy.close()
+
+
+def producer_command(topic: str) -> BaseCommand:
+    command = BaseCommand(type=BaseCommand.PRODUCER)
+    command.producer.topic, command.producer.producer_id, command.producer.request_id = topic, 1, 1
+    return command
 
 
 def _owner_url(cluster: ClusterProcesses, topic: str) -> str:

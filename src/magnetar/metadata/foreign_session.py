@@ -1,4 +1,4 @@
-"""The end of another process's session, by somebody who knows for certain that the process is gone.
+"""The end of a session by another way than its own connection: of a process that is gone for certain, or of one's own that was given up.
 
 Whoever names a session's number and password may take it up, and close it: its ephemeral nodes go at once and together, as they do when it
 times out, and what its process had sent on the way out is refused. (Deleting the nodes one by one would be another thing: they may have
@@ -13,6 +13,8 @@ import asyncio
 import itertools
 import logging
 import struct
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, cast
 
 from magnetar.base.network import Network
@@ -24,6 +26,9 @@ CONNECT_TIMEOUT_S: Final = 1.0
 
 RETRY_S: Final = 0.05
 """Between two attempts."""
+
+SEE_OFF_RETRY_S: Final = 0.2
+"""The same, for a server that may be away for long."""
 
 ANSWER_BYTES_MAX: Final = 1024 * 1024
 """Of one answer; a longer one is none."""
@@ -43,35 +48,61 @@ async def end_session(network: Network, hosts: str, key: str, timeout_s: float) 
 
     Raises ValueError for what is no key.
     """
-    number, _, word = key.partition(":")
-    session_id, password = int(number, 16), bytes.fromhex(word)
-    greeting = _CONNECT.pack(0, 0, _SESSION_TIMEOUT_MS, session_id) + struct.pack("!i", len(password)) + password
-    hello = struct.pack("!i", len(greeting) + 1) + greeting + b"\0"
-    pairs = [server.rpartition(":") for server in hosts.split(",")]
-    servers = [(host.strip("[]"), int(port)) for host, _, port in pairs]
+    words = _words(key)
     try:
         async with asyncio.timeout(timeout_s):
-            for host, port in itertools.cycle(servers):
+            for host, port in itertools.cycle(_servers(hosts)):
                 try:
-                    if await _try(network, host, port, hello):
+                    if await _try(network, host, port, words):
                         return True
                 except (OSError, TimeoutError) as error:
-                    logger.info("session %s not ended by %s:%d: %s", number, host, port, error or "time is over")
+                    logger.info("session %s not ended by %s:%d: %s", _number(key), host, port, error or "time is over")
                 await asyncio.sleep(RETRY_S)
     except TimeoutError:
-        logger.warning("session %s not ended: no server has said so within %g s", number, timeout_s)
+        logger.warning("session %s not ended: no server has said so within %g s", _number(key), timeout_s)
     return False
 
 
-async def _try(network: Network, host: str, port: int, hello: bytes) -> bool:
-    connected = await network.connect(host, port, lambda: _Frames(hello), timeout_s=CONNECT_TIMEOUT_S)
+async def see_off(network: Network, hosts: str, key: str, enough: Callable[[], bool]) -> None:
+    """The same for a session that nobody acts on any more: until a server has said that it is over, or `enough()`.
+
+    A server that hears and cannot answer ends it, too: nobody has to wait for its time-out.
+    """
+    words = _words(key)
+    for host, port in itertools.cycle(_servers(hosts)):
+        if enough():
+            return
+        with suppress(OSError, TimeoutError):
+            if await _try(network, host, port, words):
+                return
+        await asyncio.sleep(SEE_OFF_RETRY_S)
+
+
+def _words(key: str) -> bytes:
+    """The session is taken up and closed, in one piece."""
+    number, _, word = key.partition(":")
+    session_id, password = int(number, 16), bytes.fromhex(word)
+    greeting = _CONNECT.pack(0, 0, _SESSION_TIMEOUT_MS, session_id) + struct.pack("!i", len(password)) + password
+    return struct.pack("!i", len(greeting) + 1) + greeting + b"\0" + _CLOSE
+
+
+def _number(key: str) -> str:
+    return key.partition(":")[0]
+
+
+def _servers(hosts: str) -> list[tuple[str, int]]:
+    pairs = [server.rpartition(":") for server in hosts.split(",")]
+    return [(host.strip("[]"), int(port)) for host, _, port in pairs]
+
+
+async def _try(network: Network, host: str, port: int, words: bytes) -> bool:
+    connected = await network.connect(host, port, lambda: _Frames(words), timeout_s=CONNECT_TIMEOUT_S)
     frames = cast("_Frames", connected)
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             _, granted_ms = struct.unpack_from("!ii", await frames.next())
             if granted_ms <= 0:
                 return True  # it is over already
-            frames.send(_CLOSE)
             while True:
                 answer = await frames.next()
                 if struct.unpack_from("!i", answer)[0] == 1:  # others are notifications

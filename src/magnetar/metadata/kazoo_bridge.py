@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 from kazoo.client import KazooClient
@@ -20,6 +23,9 @@ logger = logging.getLogger(__name__)
 
 RECONNECT_DELAY_MAX_S: Final = 1.0
 """Between attempts to connect again."""
+
+STOP_S: Final = 1.0
+"""For kazoo to take notice that it is to end; it does so at once."""
 
 _NODE_EVENTS: Final = (1, 2, 3)  # created, deleted, data changed
 
@@ -45,8 +51,13 @@ class KazooBridge:
         self._on_event = on_event
         self.session_timeout_s = session_timeout_s
         """What was asked for; once connected, what the server granted."""
-        self.last_heard_s = clock.monotonic_s()
-        """When the server was last heard."""
+        self.proven_s = clock.monotonic_s()
+        """When the newest of those requests was sent that the server has answered: it has heard this client then, or later.
+
+        What else the server says proves nothing: it may go on to send notifications to a client that it does not hear any more.
+        """
+        self._unanswered_s: dict[int, float] = {}
+        """Of this connection, by kazoo's number of the request: when it was sent. All pings have one number, the first one counts."""
         self._client = KazooClient(
             hosts=hosts,
             timeout=session_timeout_s,
@@ -80,6 +91,17 @@ class KazooBridge:
         except (KazooException, OSError) as error:
             logger.warning("closing the ZooKeeper session failed: %s", error)
 
+    def abandon(self) -> None:
+        """End without a word to the server, and without waiting for one of it: the session is left as it is. May block as `close`."""
+        ending = threading.Thread(target=self.close, daemon=True)
+        ending.start()
+        self._client._stopped.wait(STOP_S)
+        end: socket.socket | None = self._client._connection._socket
+        if end is not None:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+        ending.join()
+
     def request(self, request: object) -> asyncio.Future[Any]:
         """Send; the future has the answer, or kazoo's exception."""
         future: asyncio.Future[Any] = self._loop.create_future()
@@ -100,28 +122,38 @@ class KazooBridge:
         self._post(self._on_state, self, state)
 
     def _hook(self, connection: Any) -> None:
-        """Hear what kazoo keeps to itself: notifications, the granted time-out, signs of life."""
-        read_socket, invoke = connection._read_socket, connection._invoke
+        """Hear what kazoo keeps to itself: notifications, the granted time-out, which requests have been answered."""
+        read_header, submit, invoke = connection._read_header, connection._submit, connection._invoke
 
         def read_watch_event(data: bytes, offset: int) -> None:
             event, _ = Watch.deserialize(data, offset)
             if event.type in _NODE_EVENTS:
                 self._post(self._on_event, event.path)
 
-        def heard(timeout: float) -> Any:
-            answer = read_socket(timeout)
-            self.last_heard_s = self._clock.monotonic_s()
+        def answered(timeout: float) -> Any:
+            answer = read_header(timeout)
+            sent_s = self._unanswered_s.pop(answer[0].xid, None)
+            if sent_s is not None:
+                self.proven_s = max(self.proven_s, sent_s)
             return answer
 
+        def submitted(request: Any, timeout: float, xid: int | None = None) -> None:
+            if xid is not None:
+                self._unanswered_s.setdefault(xid, self._clock.monotonic_s())
+            submit(request, timeout, xid)
+
         def invoked(timeout: float, request: Any, xid: int | None = None) -> Any:
+            self._unanswered_s.clear()
+            sent_s = self._clock.monotonic_s()
             answer = invoke(timeout, request, xid)
             if isinstance(request, Connect) and answer[0].time_out > 0:
                 self.session_timeout_s = answer[0].time_out / 1000
-                self.last_heard_s = self._clock.monotonic_s()
+                self.proven_s = sent_s
             return answer
 
         connection._read_watch_event = read_watch_event
-        connection._read_socket = heard
+        connection._read_header = answered
+        connection._submit = submitted
         connection._invoke = invoked
 
 

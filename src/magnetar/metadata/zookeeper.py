@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -25,9 +26,10 @@ from magnetar.metadata.errors import (
     NodeHasChildrenError,
     SessionExpiredError,
 )
-from magnetar.metadata.foreign_session import end_session, session_key
+from magnetar.metadata.foreign_session import end_session, see_off, session_key
 from magnetar.metadata.kazoo_bridge import KazooBridge
 from magnetar.metadata.kazoo_errors import translate
+from magnetar.metadata.lease import Lease
 from magnetar.metadata.listeners import Listeners
 from magnetar.metadata.store import (
     MUST_NOT_EXIST,
@@ -46,9 +48,6 @@ logger = logging.getLogger(__name__)
 
 REQUESTS_MAX: Final = 200
 """Requests under way; further ones wait. kazoo's wake-up pipe takes some 270 before it blocks the sender."""
-
-GIVE_UP_SHARE: Final = 5 / 6
-"""Of the session's time without a word from the server: the session is taken for lost before the server can give it away."""
 
 FIRST_ANSWER_S: Final = 10.0
 """So long a new store waits for its first connection, also with a shorter session: what starts is slower than what runs."""
@@ -77,7 +76,7 @@ class ZooKeeperMetadataStore:
         self._lost = False
         self._closed = False
         self._can_watch = True
-        self._timer: asyncio.TimerHandle | None = None
+        self._lease = Lease(self, clock)
         self._replacing: asyncio.Future[None] | None = None
         self._wanted_timeout_s = session_timeout_s
         self._kazoo = self._bridge()
@@ -222,7 +221,7 @@ class ZooKeeperMetadataStore:
             return
         self._closed = True
         self._listeners.clear()
-        self._stop_timer()
+        self._lease.end()
         self._up.set()  # who waits for a connection finds the store closed
         if self._replacing is not None:
             await self._replacing
@@ -339,27 +338,20 @@ class ZooKeeperMetadataStore:
     def _state_changed(self, bridge: KazooBridge, state: str) -> None:
         if self._closed or bridge is not self._kazoo:
             return
-        self._stop_timer()
+        self._lease.end()
         if state == KazooState.CONNECTED:
             self._connected()
-        elif state == KazooState.SUSPENDED:
-            self._up.clear()
-            silent_s = self._clock.monotonic_s() - bridge.last_heard_s
-            self._timer = self._loop.call_later(
-                max(0.0, self.session_timeout_s * GIVE_UP_SHARE - silent_s), self._session_lost
-            )
-            self._listeners.session(SessionEvent.CONNECTION_LOST)
         else:
             self._up.clear()
-            self._session_lost()
+            if state != KazooState.SUSPENDED:
+                self._session_lost()
+            else:
+                self._listeners.session(SessionEvent.CONNECTION_LOST)
+        if self._session_id and not self._lost:
+            self._lease.begin()
 
     def _connected(self) -> None:
         session, before = self._kazoo.session_id, self._session_id
-        if self._lost and session == before:
-            # Everybody was told that it is gone. Now it has to be: closing it takes its nodes away.
-            old, self._kazoo = self._kazoo, self._bridge()
-            self._replacing = self._loop.run_in_executor(None, _replace, old, self._kazoo)
-            return
         self._session_id = session
         self._up.set()
         for prefix in self._listeners.prefixes():
@@ -374,20 +366,33 @@ class ZooKeeperMetadataStore:
             self._listeners.session(SessionEvent.SESSION_REESTABLISHED)
         self._listeners.changed(RESYNC)
 
+    @property
+    def proven_s(self) -> float:
+        return self._kazoo.proven_s
+
+    @property
+    def is_connected(self) -> bool:
+        return self._up.is_set()
+
+    def lease_over(self) -> None:
+        """Everybody is told that the session is gone. Now it has to be: ending it takes its nodes away; then another one begins."""
+        self._up.clear()
+        old, self._kazoo = self._kazoo, self._bridge()
+        key = session_key(self._session_id, old.session_password)
+        self._session_lost()
+        self._replacing = self._loop.run_in_executor(None, self._replace, old, self._kazoo, key)
+
+    def _replace(self, old: KazooBridge, new: KazooBridge, key: str) -> None:
+        """On a thread of its own. The old connection must not take the session up again, which would keep it alive."""
+        threading.Thread(target=old.abandon, daemon=True).start()
+        asyncio.run(see_off(AsyncioNetwork(), self._hosts, key, lambda: self._closed))
+        if not self._closed:
+            new.start()
+
     def _session_lost(self) -> None:
         if not self._lost and self._session_id:
             self._lost = True
             self._listeners.session(SessionEvent.SESSION_LOST)
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-
-def _replace(old: KazooBridge, new: KazooBridge) -> None:
-    old.close()
-    new.start()
 
 
 def _ignore(done: asyncio.Future[Any]) -> None:

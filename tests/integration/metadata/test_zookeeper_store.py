@@ -109,8 +109,7 @@ async def test_a_bookie_is_listed_again_after_its_session(
         await until(lambda: bookies.writable == {"127.0.0.1:3181": info})
         events: list[SessionEvent] = []
         store.on_session(events.append)
-        store._session_lost()  # as if it had been cut off for too long, and came back in time after all
-        store._state_changed(store._kazoo, "CONNECTED")
+        store.lease_over()  # as if it had been cut off for too long, and came back in time after all
         await until(lambda: SessionEvent.SESSION_REESTABLISHED in events)
         await registration.wait_registered()
         node = await store.get("/ledgers/available/127.0.0.1:3181")

@@ -87,6 +87,11 @@ class Lookup:
                 if self._gate.is_open:
                     raise
 
+    def check_session(self) -> None:
+        """Raises ServiceNotReadyError while this broker has none: it serves nothing, and clients find out where to go by a lookup."""
+        if not self._gate.is_open:
+            raise ServiceNotReadyError("this broker has no session with the metadata store: look the topic up again")
+
     async def require(self, topic: TopicName) -> None:
         """Serve the topic from this broker. Raises NotOwnedError, NamespaceNotFoundError."""
         await self._registry.effective(topic.namespace_name)

@@ -69,8 +69,10 @@ class TopicRegistry:
     async def get(self, name: TopicName, *, create: bool) -> AnyTopic:
         """The topic, loaded now if it is not yet. `create` says whether it may be brought into being.
 
-        Raises TopicNotFoundError, ServiceNotReadyError, or the storage's error.
+        Raises TopicNotFoundError, ServiceNotReadyError, or the storage's error. Without a session at once: what was served here is being
+        closed, and waits for a metadata store that may not answer.
         """
+        self._lookup.check_session()
         topic = self._loaded.get(name)
         if topic is not None:
             return topic
@@ -78,6 +80,7 @@ class TopicRegistry:
             topic = self._loaded.get(name)
             if topic is not None:
                 return topic
+            self._lookup.check_session()
             if self._closing:
                 raise ServiceNotReadyError("the broker is shutting down")
             topic = await self._load(name, create)
