@@ -1,16 +1,21 @@
-"""Wall clocks of a cluster's processes jump by an hour while clients write: nobody loses a session, a bundle or a message over it."""
+"""Wall clocks of a cluster's processes jump by an hour while clients write: nobody loses a session, a bundle or a message over it.
+
+Messages do not expire by a clock that has jumped, nor are they delivered before or after their time.
+"""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pulsar
 import pytest
 
 from magnetar.testing.cluster import ClusterProcesses
-from tests.support.brokers import broker_names, owner_of
+from tests.support.brokers import broker_names, get, live_broker, owner_of, send
 from tests.support.traffic import Consuming, Producing, read_log
 from tests.support.waiting import wait_until
 
@@ -19,6 +24,12 @@ Connect = Callable[..., pulsar.Client]
 HOUR_NS = 3_600 * 10**9
 PAUSE_MAX_S = 1.0
 """A lost session would cost its time-out (2 s) and more."""
+
+EXPIRY_ROUND_S = 0.3
+
+DELAY_S = 2.0
+LATE_MAX_S = 5.0
+"""What a delayed message may take on top on a busy machine."""
 
 SHIFTED = """
 import os, time
@@ -60,7 +71,7 @@ def clocks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clocks]:
 
 @pytest.fixture(scope="module")
 def cluster(clocks: Clocks, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcesses]:
-    settings = ["brokerDeduplicationEnabled=true"]
+    settings = ["brokerDeduplicationEnabled=true", f"messageExpiryCheckIntervalInMinutes={EXPIRY_ROUND_S / 60}"]
     with ClusterProcesses(
         tmp_path_factory.mktemp("cluster") / "c", bookies=1, brokers=2, settings=settings
     ) as processes:
@@ -88,3 +99,46 @@ def test_every_clock_jumps_forth_and_back(cluster: ClusterProcesses, clocks: Clo
     assert read_log(client, "topic").of_producer("p") == list(range(producing.sent))
     logs = "".join(cluster.log(name) for name in broker_names(cluster))
     assert "session with the metadata store is lost" not in logs
+
+
+@pytest.mark.parametrize("by_ns", [HOUR_NS, -HOUR_NS], ids=["forth", "back"])
+def test_ttl_and_delays_go_by_the_time_that_has_passed(
+    cluster: ClusterProcesses, clocks: Clocks, connect: Connect, request: pytest.FixtureRequest, by_ns: int
+) -> None:
+    """What is older than its TTL goes, what is not stays, delayed messages come when due: a wrong clock changes nothing."""
+    client = connect(cluster.service_urls)
+    name = request.node.callspec.id
+    old, young, delayed = (f"public/{kind}-{name}/t" for kind in ("old", "young", "delayed"))
+    for topic, ttl_s in ((old, 3), (young, 600), (delayed, 600)):
+        namespace = f"{live_broker(cluster)}/admin/v2/namespaces/{topic.rpartition('/')[0]}"
+        send("PUT", namespace, {"bundles": {"numBundles": 1}})
+        send("POST", f"{namespace}/messageTTL", ttl_s)
+        client.subscribe(topic, "s", pulsar.ConsumerType.Shared).close()
+    producers = {topic: client.create_producer(topic) for topic in (old, young, delayed)}
+    for topic in (old, young):
+        for number in range(20):
+            producers[topic].send(str(number).encode())
+    before_s = time.monotonic()
+    producers[delayed].send(b"before", deliver_after=timedelta(seconds=DELAY_S + 1))
+    for process in cluster.status():
+        clocks.jump(process, by_ns)
+    try:
+        after_s = time.monotonic()
+        producers[delayed].send(b"after", deliver_after=timedelta(seconds=DELAY_S))
+        consumer = client.subscribe(delayed, "s", pulsar.ConsumerType.Shared)
+        received_s = {consumer.receive(20_000).data(): time.monotonic() for _ in range(2)}
+        assert 0 <= received_s[b"after"] - after_s - DELAY_S < LATE_MAX_S
+        assert 0 <= received_s[b"before"] - before_s - DELAY_S - 1 < LATE_MAX_S
+        wait_until(lambda: _backlog(cluster, old) == 0, 10, what="old messages expire")
+        assert _backlog(cluster, young) == 20
+    finally:
+        for process in cluster.status():
+            clocks.jump(process, 0)
+    assert any("the wall clock has jumped" in cluster.log(broker) for broker in broker_names(cluster))
+    producers[young].send(b"all is well again")
+    wait_until(lambda: _backlog(cluster, young) == 21, 10, what="the clock is followed again")
+
+
+def _backlog(cluster: ClusterProcesses, topic: str) -> int:
+    stats = get(f"{live_broker(cluster)}/admin/v2/persistent/{topic}/stats")
+    return int(stats["subscriptions"]["s"]["msgBacklog"])

@@ -29,3 +29,10 @@ class SystemClock:
 
     def monotonic_s(self) -> float:
         return time.monotonic()
+
+    def since_boot_s(self) -> float:
+        """As `monotonic_s`, and goes on while the machine sleeps, where the operating system has such a clock."""
+        return time.clock_gettime(_SINCE_BOOT)
+
+
+_SINCE_BOOT = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)

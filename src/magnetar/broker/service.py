@@ -12,6 +12,7 @@ from magnetar.base.clock import Clock
 from magnetar.base.errors import MagnetarError
 from magnetar.base.network import AsyncioNetwork, Listener, Network
 from magnetar.base.process_watch import LinuxProcessWatch, ProcessWatch
+from magnetar.base.steady_clock import SteadyClock
 from magnetar.base.tasks import TaskScope
 from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.broker.auth.authorize import Security
@@ -71,7 +72,9 @@ class Broker:
         default. `config` names the ports that are really bound."""
         self.config = config
         self.metadata = metadata
-        self.clock = clock
+        self.clock = SteadyClock(clock)
+        self._wall_clock = clock
+        """For credentials, which end by it, jumps and all."""
         self.started_ms = clock.now_ms()
         self.snapshot_counters = SnapshotCounters()
         self.ledger_client = bookkeeper.statistics
@@ -83,8 +86,9 @@ class Broker:
         self.dynamic = DynamicConfiguration(metadata, config)
         self.namespaces = NamespaceRegistry(metadata, config)
         self.security = Security(config, self.namespaces, clock.now_ms, clock.monotonic_s)
+        processes = processes or LinuxProcessWatch()
         self.cluster = ClusterView(
-            metadata, self.namespaces, config, clock, rng, self._network, processes or LinuxProcessWatch(), self._scope
+            metadata, self.namespaces, config, self.clock, rng, self._network, processes, self._scope
         )
         self.ownership = self.cluster.ownership
         self.peers = self.cluster.peers
@@ -142,7 +146,7 @@ class Broker:
         self._unwatch = self.metadata.watch(self._metadata_changed, paths.ADMIN_PATH)
         self.context = BrokerContext(
             config=self.config,
-            clock=self.clock,
+            clock=self._wall_clock,
             scope=self._scope,
             namespaces=self.namespaces,
             lookup=self.lookup,

@@ -23,6 +23,8 @@ def broker_families(broker: Broker, cluster: str) -> Iterator[str]:
             ("pulsar_broker_refused_connections_total", counters.refused_connections),
             ("pulsar_broker_refused_frames_total", counters.refused_frames),
             ("pulsar_broker_checksum_errors_total", counters.checksum_errors),
+            ("magnetar_clock_jumps_total", broker.clock.jumps),
+            ("magnetar_clock_ahead_seconds", broker.clock.ahead_ms / 1000),
         ),
         labels(cluster=cluster),
     )

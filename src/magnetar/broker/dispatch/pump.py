@@ -31,6 +31,9 @@ READ_RETRY_MAX_S = 15.0
 TIMER_STEP_MIN_MS = 10
 """Delayed messages that fall due within this time are delivered by one wake-up; so is what a dispatch rate grants within it."""
 
+TIMER_STEP_MAX_MS = 60_000
+"""Delayed messages are looked at again after this long: the time of day may have been set."""
+
 
 class Dispatcher(Protocol):
     """What the pump asks of a subscription type. All calls are plain and may not re-enter the pump."""
@@ -313,7 +316,7 @@ class Pump:
                 return
             self._timer.cancel()
         self._due_at_ms = due_ms
-        delay_ms = max(due_ms - self._clock.now_ms(), TIMER_STEP_MIN_MS)
+        delay_ms = min(max(due_ms - self._clock.now_ms(), TIMER_STEP_MIN_MS), TIMER_STEP_MAX_MS)
         self._timer = self._scheduler.call_later(delay_ms / 1000, self._timer_fired)
 
     def _timer_fired(self) -> None:
