@@ -182,26 +182,28 @@ class ClientConnection(asyncio.Protocol):
     def next_request_id(self) -> int:
         return next(self._request_ids)
 
-    async def request(self, command: BaseCommand, request_id: int) -> BaseCommand:
+    async def request(self, command: BaseCommand, request_id: int, timeout_s: float = REQUEST_TIMEOUT_S) -> BaseCommand:
         """The answer. Raises UnreachableError, or RequestRefusedError for an ERROR."""
         if self.closed:
             raise UnreachableError(f"the connection to {self.address} ended")
         future = self._answers[request_id] = self._loop.create_future()
         self.write(commands.frame(command))
         try:
-            answer = await self._within(future, BaseCommand.Type.Name(command.type))
+            answer = await self._within(future, BaseCommand.Type.Name(command.type), timeout_s)
         finally:
             self._answers.pop(request_id, None)
         if answer.type == BaseCommand.ERROR:
             raise RequestRefusedError(answer.error.error, answer.error.message)
         return answer
 
-    async def _within(self, future: asyncio.Future[BaseCommand], what: str) -> BaseCommand:
+    async def _within(
+        self, future: asyncio.Future[BaseCommand], what: str, timeout_s: float = REQUEST_TIMEOUT_S
+    ) -> BaseCommand:
         try:
-            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+            async with asyncio.timeout(timeout_s):
                 return await future
         except TimeoutError:
-            error = UnreachableError(f"{self.address} did not answer {what} within {REQUEST_TIMEOUT_S:.0f} s")
+            error = UnreachableError(f"{self.address} did not answer {what} within {timeout_s:.0f} s")
             self.abort(error)
             raise error from None
 

@@ -10,6 +10,9 @@ from magnetar.client.connection import ClientConnection
 from magnetar.client.errors import UnreachableError
 from magnetar.wire.pulsar import client_commands
 
+CLOSE_TIMEOUT_S = 1.0
+"""For the answer to a close. A broker that stops or gives a topic away waits for it; a silent cluster must not keep it from that."""
+
 
 class RemoteProducer:
     """`on_receipt(ledger_id, entry_id)` for each entry in the order of `send`; `on_end(error)` once, unless `close` was called."""
@@ -66,7 +69,9 @@ class RemoteProducer:
             self._on_end(error)
 
     async def close(self) -> None:
-        """Receipts that are still under way are lost: what they stand for is sent again by the next producer."""
+        """Receipts that are still under way are lost: what they stand for is sent again by the next producer. Without an answer in
+        `CLOSE_TIMEOUT_S` the connection is closed, and with it all its producers.
+        """
         if self.ended:
             return
         self.ended = True
@@ -74,4 +79,6 @@ class RemoteProducer:
         connection.producers.pop(self.producer_id, None)
         if not connection.closed:
             request_id = connection.next_request_id()
-            await connection.request(client_commands.close_producer(self.producer_id, request_id), request_id)
+            await connection.request(
+                client_commands.close_producer(self.producer_id, request_id), request_id, CLOSE_TIMEOUT_S
+            )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 import threading
 from collections.abc import Iterator
 
@@ -13,6 +14,8 @@ from tests.support.geo import NAMESPACE, Region, read_all, regions
 from tests.support.proxy import CuttingProxy
 
 PROXY = "127.0.0.2"
+STOP_MAX_S = 4.0
+"""Without bound it would be half a minute for each topic."""
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +115,23 @@ def test_a_backlog_is_drained_after_the_other_cluster_is_back_and_blocks_nobody(
     far.server.start()
     near.wait_drained(name, "far")
     check_once_in_order(far, name, publishing.sent)
+
+
+def test_a_silent_cluster_does_not_keep_a_server_from_stopping(pair: list[Region]) -> None:
+    """With producers of several topics there, on one connection."""
+    near, far = pair
+    topics = [f"{NAMESPACE}/silent{number}" for number in range(3)]
+    for topic in topics:
+        near.client.create_producer(f"persistent://{topic}").send(b"x")
+        near.wait_drained(topic, "far")
+    far.server.signal(signal.SIGSTOP)
+    try:
+        near.server.signal(signal.SIGTERM)
+        assert near.server.wait(STOP_MAX_S) == 0
+    finally:
+        far.server.signal(signal.SIGCONT)
+        near.server.start()
+    near.wait_connected(topics[0], "far")
 
 
 def test_cut_and_slow_links_repeat_nothing_and_keep_the_order(pair: list[Region]) -> None:
