@@ -92,10 +92,12 @@ def install(state: Any) -> None:
     stage_job.unit_function = unit_function
 
 
-def unit_function(task: bytes, inputs: tuple[str, ...]) -> Callable[[Iterator[Any]], Iterator[Any]]:
+def unit_function(
+    root: str, options: dict[str, Any], inputs: tuple[str, ...]
+) -> Callable[[Iterator[Any]], Iterator[Any]]:
     """The product's, with the shot that is armed now."""
     shot = armed[0] if armed and armed[0].point in WORKER_POINTS else None
-    run = worker.unit_function(task, inputs)
+    run = worker.unit_function(root, options, inputs)
     if shot is None:
         return run
 

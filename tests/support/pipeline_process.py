@@ -1,8 +1,8 @@
 """A driver in a process of its own that kills itself at a point of an epoch: `-m tests.support.pipeline_process DIRECTORY FILE POINT`.
 
 Points: `start` (claimed, nothing else), `stage` (before the units' job), `units` (their files are there, no manifest), `commit` (before the
-manifest), `committed` (after it, before sinks and acknowledgement), `delivered` (sinks have it, the topic does not know), `log` (before
-the streaming engine notes the batch), `none`. Whatever it does by then is done as in any driver.
+manifest), `committed` (after it, before sinks and acknowledgement), `delivered` (sinks have it, the topic does not know), `log` (while
+the epoch runs, before the streaming engine notes the batch), `none`. Whatever it does by then is done as in any driver.
 """
 
 from __future__ import annotations

@@ -29,6 +29,8 @@ SETTINGS: Final[dict[str, str]] = {
     # Task index and parallel unit must stay the same number.
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "200000",
+    # Partial results are made behind the shuffle, in one step: Spark's faster map is for those before it unless told otherwise.
+    "spark.sql.codegen.aggregate.map.twolevel.partialOnly": "false",
     "spark.sql.session.timeZone": "UTC",
     # Without it Spark refuses a Python source that takes filters (`magnetar.view` with pushdown=true).
     "spark.sql.python.filterPushdown.enabled": "true",
@@ -77,7 +79,9 @@ def build_session(
     if master.startswith("local"):
         chosen[LOCAL_CHECKPOINTS[0]] = LOCAL_CHECKPOINTS[1]
         # A hash of every shuffled row, to find out whether output that was lost and made again is other: here none gets lost.
+        # Either of the two has it computed.
         chosen["spark.sql.shuffle.orderIndependentChecksum.enabled"] = "false"
+        chosen["spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch"] = "false"
         chosen["spark.driver.host"] = "127.0.0.1"
         chosen["spark.driver.bindAddress"] = "127.0.0.1"
         chosen["spark.sql.shuffle.partitions"] = _threads(master)

@@ -19,7 +19,7 @@ from magnetar.pipeline.views import epoch
 from magnetar.pipeline.views.driver import claim
 from magnetar.pipeline.views.pipeline import Pipeline
 from magnetar.pipeline.views.progress import EpochReport
-from magnetar.pipeline.views.stage_job import run_stage
+from magnetar.pipeline.views.stage_job import plan_stage
 from magnetar.pipeline.views.stages import Stage
 from magnetar.testing.server import ServerProcess
 from tests.support.pipelines import (
@@ -98,16 +98,17 @@ def test_partial_results_are_made_where_groups_have_several_rows(
 ) -> None:
     by_spark: list[bool] = []
 
-    def watched(spark: Any, stage: Stage, *others: Any) -> Any:
+    def watched(stage: Stage, *others: Any) -> Any:
         by_spark.append(stage.preaggregate is not None)
-        return run_stage(spark, stage, *others)
+        return plan_stage(stage, *others)
 
-    monkeypatch.setattr(epoch, "run_stage", watched)
-    rows = numbered(0, 40, keys=40) + numbered(40, 80, keys=3)
+    monkeypatch.setattr(epoch, "plan_stage", watched)
+    rows = numbered(0, 60, keys=60) + numbered(60, 120, keys=3)
     send(client, topic, rows)
     reports = run(source(server.service_url, topic, maxMessagesPerTrigger=20) + GROUPS)
-    assert [report.rows_in for report in reports] == [20, 20, 20, 20]
-    assert by_spark == [True, False, False, True], "what the epoch before was like decides"
+    assert [report.rows_in for report in reports] == [20] * 6
+    assert by_spark[0] is by_spark[5] is True, "an epoch before that has ended by the time of planning decides"
+    assert by_spark[2] is by_spark[3] is False
     assert view_rows(directory) == grouped(rows)
 
 

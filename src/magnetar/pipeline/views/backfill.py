@@ -16,7 +16,6 @@ from magnetar.pipeline.views.epoch import BACKFILL, Batch
 from magnetar.pipeline.views.program import Program
 from magnetar.pipeline.views.sources import Sources
 from magnetar.pipeline.views.stage_job import rows_frame
-from magnetar.pipeline.views.stages import Late
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,7 +38,7 @@ def to_backfill(program: Program, claimed: Manifest) -> list[str]:
             if program.reads_source(plan, feed)
             else feed.origin not in stages and (feed.origin in found or feed.origin in known)
             for feed in feeds
-            if not any(isinstance(step, Late) for step in feed.steps)  # in the past nothing counts as late
+            if not feed.is_late  # in the past nothing counts as late
         )
         if fresh and (behind or plan.name in pending):
             found.append(plan.name)

@@ -3,6 +3,9 @@
 Starting claims the pipeline, so that an older driver cannot commit any more (`DriverFencedError` there), and writes down where the sources
 stand before anything is read. A batch that the manifest has already is passed over. Everything else that an epoch needs is in the
 manifest before it; a driver that dies leaves files that no manifest names.
+
+While an epoch runs, the next one is planned, as far as it does not depend on it: the streaming engine is told that a batch is done when
+its epoch begins. Its own log is of no account after a crash, as each driver begins a new one where the manifest stands.
 """
 
 from __future__ import annotations
@@ -22,10 +25,11 @@ from magnetar.hashing.mapping import VnodeMapping
 from magnetar.pipeline.state import gc
 from magnetar.pipeline.state.files import StateFiles
 from magnetar.pipeline.state.manifest import Manifest, ManifestStore, TableState
+from magnetar.pipeline.views.ahead import Head, OneAhead
 from magnetar.pipeline.views.backfill import STARTS, backfill_batch, starts, to_backfill
 from magnetar.pipeline.views.checkpoint import GENERATION, Checkpoint
 from magnetar.pipeline.views.delivery import Delivery
-from magnetar.pipeline.views.epoch import BACKFILL, Batch, EpochRunner
+from magnetar.pipeline.views.epoch import BACKFILL, Batch, EpochRunner, Prepared
 from magnetar.pipeline.views.failures import is_slow_start, told
 from magnetar.pipeline.views.program import Program
 from magnetar.pipeline.views.progress import EpochReport
@@ -87,6 +91,8 @@ class Driver:
         self._stop = threading.Event()
         self._units: int | None = None
         self._failure: BaseException | None = None
+        self._ahead = OneAhead()
+        self._head: Head | None = None
         self._manifest: Manifest | None = None
         self._checkpoint: Checkpoint | None = None
 
@@ -95,6 +101,12 @@ class Driver:
         """The last one that this driver committed."""
         assert self._manifest is not None, "the driver has not been started"
         return self._manifest
+
+    @property
+    def head(self) -> Head:
+        """Where it stands when the epoch that runs is committed."""
+        assert self._head is not None, "the driver has not been started"
+        return self._head
 
     def start(self, claimed: Manifest, views: Mapping[str, Any] | None = None) -> Manifest:
         """Make a claimed pipeline run this driver's program. `views`: what the manifest is to say of the catalog.
@@ -125,6 +137,7 @@ class Driver:
                 watermarks_us={n: at for n, at in claimed.watermarks_us.items() if n in self._program.watermarks},
             )
         )
+        self._head = Head.of(self._manifest)
         self._delivery.deliver(self._manifest)
         self._acknowledge()
         self._checkpoint = Checkpoint(self._checkpoints(), generation, list(self._program.sources))
@@ -167,6 +180,7 @@ class Driver:
         self._units = units
 
     def close(self) -> None:
+        self._ahead.close()
         self._delivery.close()
         self._sources.close()
 
@@ -175,16 +189,21 @@ class Driver:
         query = self._query(once)
         try:
             while not query.awaitTermination(POLL_S):
-                if self._stop.is_set():
+                if self._stop.is_set() or self._ahead.failure is not None:
                     break
                 if self._lock.acquire(blocking=False):
                     try:
-                        self._idle()
+                        if self._ahead.is_idle:
+                            self._idle()
                     finally:
                         self._lock.release()
         finally:
-            with self._lock:  # no epoch is half way
+            with self._lock:  # no batch is half way
                 query.stop()
+                try:
+                    self._ahead.settle()
+                except BaseException as error:
+                    self._failure = self._failure or error
 
     def _query(self, once: bool) -> StreamingQuery:
         assert self._checkpoint is not None
@@ -206,36 +225,55 @@ class Driver:
                 raise
 
     def batch(self, frame: DataFrame, batch_id: int) -> None:
-        """One micro-batch as one epoch, unless the manifest has it."""
-        if self.manifest.batch_id >= batch_id:
+        """Begin one micro-batch as one epoch, when the one before is committed; unless there was one for it."""
+        if self.head.batch_id >= batch_id:
             return
         assert self._checkpoint is not None
         offsets = self._checkpoint.offsets(batch_id)
-        moved = [name for name, at in offsets.items() if at != self.manifest.sources.get(name)]
+        moved = [name for name, at in offsets.items() if at != self.head.sources.get(name)]
         if not moved:  # as the first batch of a query may be
             self._idle()
             return
-        kept = self._is_read_twice(moved)
-        if kept:
-            frame = frame.persist()
+        kept = frame.persist() if self._is_read_twice(moved) else None
         try:
             decoding = {name: Observation() for name in moved if self._is_lenient(name)}
             frames = {name: self._rows(frame, name, decoding.get(name)) for name in moved}
-            self._epoch(frame.sparkSession, Batch(batch_id, self._now_us(), frames, offsets, decoding=decoding))
-        finally:
-            if kept:
-                frame.unpersist()
+            batch = Batch(batch_id, self._now_us(), frames, offsets, decoding=decoding)
+            epoch = self._prepared(frame.sparkSession, batch, kept)
+            self._ahead.settle()
+        except BaseException:
+            if kept is not None:
+                kept.unpersist()
+            raise
+        if self._stop.is_set():
+            return
+        self._ahead.begin(epoch)
 
-    def _epoch(self, spark: SparkSession, batch: Batch) -> None:
+    def _prepared(self, spark: SparkSession, batch: Batch, kept: DataFrame | None = None) -> Callable[[], None]:
+        """What runs the epoch. `kept`: rows that Spark holds for it."""
         began = self._clock.monotonic_s()
         mapping = self._mapping()
         planned_s = self._clock.monotonic_s() - began
-        self._manifest, report = self._runner.run(spark, self.manifest, self._with_sinks(batch), mapping)
+        prepared = self._runner.prepare(spark, batch, mapping)
+        self._head = self.head.after(batch, mapping)
+
+        def epoch() -> None:
+            try:
+                self._epoch(spark, prepared, planned_s)
+            finally:
+                if kept is not None:
+                    kept.unpersist()
+
+        return epoch
+
+    def _epoch(self, spark: SparkSession, prepared: Prepared, planned_s: float) -> None:
+        prepared = replace(prepared, batch=replace(prepared.batch, sinks=self._delivery.positions))
+        self._manifest, report = self._runner.run(spark, self.manifest, prepared)
         if report.vnodes_moved:
             # Where there are rows as well the epoch would have been there without the change.
             alone_s = 0.0 if report.rows_in else report.duration_s.get("total", 0.0)
             report = replace(report, pause_s=planned_s + alone_s)
-        self._units = None if self._units == len(mapping.units) else self._units
+        self._units = None if self._units == len(prepared.mapping.units) else self._units
         self._delivery.deliver(self.manifest)
         self._acknowledge()
         if self.manifest.epoch % EPOCHS_PER_COLLECTION == 0:
@@ -253,22 +291,20 @@ class Driver:
         if batch is not None:
             try:
                 with self._lock:
-                    self._epoch(self._spark, batch)
+                    self._prepared(self._spark, batch)()
             except Exception as error:
                 raise self._failed(error) from error
 
     def _idle(self) -> None:
         """What is to be done without rows: close windows whose time has come, change the number of units."""
+        self._ahead.settle()
         mapping = self._mapping()
         if self._runner.is_settled(self.manifest) and mapping.to_json() == self.manifest.mapping:
             return
-        self._epoch(self._spark, Batch(self.manifest.batch_id, self._now_us()))
-
-    def _with_sinks(self, batch: Batch) -> Batch:
-        return replace(batch, sinks=self._delivery.positions)
+        self._prepared(self._spark, Batch(self.manifest.batch_id, self._now_us()))()
 
     def _mapping(self) -> VnodeMapping:
-        mapping = VnodeMapping.from_json(self.manifest.mapping)
+        mapping = self.head.mapping
         if self._units is None or self._units == len(mapping.units):
             return mapping
         return mapping.rescale(self._units)
@@ -287,7 +323,7 @@ class Driver:
 
     def _now_us(self) -> int:
         """Never before the last epoch's, whatever the clock does."""
-        return max(self._clock.now_ms(), self.manifest.created_ms) * 1000
+        return max(self._clock.now_ms() * 1000, self.head.time_us)
 
     def _checkpoints(self) -> Path:
         if self._files.local:

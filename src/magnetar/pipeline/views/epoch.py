@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter
@@ -20,9 +20,9 @@ from magnetar.pipeline.views.program import Program, materializes
 from magnetar.pipeline.views.progress import EpochReport
 from magnetar.pipeline.views.sinks import undelivered
 from magnetar.pipeline.views.source_frame import UNDECODABLE
-from magnetar.pipeline.views.stage_job import changes_frame, run_stage, spark_schema
+from magnetar.pipeline.views.stage_job import changes_frame, plan_stage, run_stage, spark_schema
 from magnetar.pipeline.views.stages import Feed, Stage, ViewPlan
-from magnetar.pipeline.views.steps import WatermarkOf, apply_feed
+from magnetar.pipeline.views.steps import apply_feed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation, SparkSession
@@ -61,20 +61,21 @@ class _Work:
     tables: dict[int, TableState]
     changes: dict[str, list[ChangelogFile]] = field(default_factory=dict)
     schemas: dict[str, str] = field(default_factory=dict)
+    rows_in: dict[str, int] = field(default_factory=dict)
     rows_changed: dict[str, int] = field(default_factory=dict)
     counters: dict[str, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class _Inputs:
-    """What a stage works with: `sources` and `rows` as in the batch."""
+class Prepared:
+    """An epoch of which everything is planned that does not depend on the one before. `stages`: planned jobs by view and stage."""
 
-    sources: Mapping[str, DataFrame]
-    rows: Mapping[str, DataFrame]
-    context: EpochContext
+    batch: Batch
     mapping: VnodeMapping
-    watermark_us: WatermarkOf
+    observed: Observed
+    stages: Mapping[tuple[str, str], DataFrame]
+    plan_s: float
 
 
 PREAGGREGATED_FROM: Final = 3.0
@@ -93,21 +94,28 @@ class EpochRunner:
         self._program = program
         self._per_group: dict[str, float] = {}
 
-    def run(
-        self, spark: SparkSession, manifest: Manifest, batch: Batch, mapping: VnodeMapping
-    ) -> tuple[Manifest, EpochReport]:
-        """The manifest committed. `mapping`: the one to work with, which may be a new one. Raises DriverFencedError."""
+    def prepare(self, spark: SparkSession, batch: Batch, mapping: VnodeMapping) -> Prepared:
+        """Plan the jobs of all stages that read nothing but sources; may be called while another epoch runs.
+
+        `mapping`: the one to work with, which may be a new one.
+        """
         started = perf_counter()
-        work = _Work(dict(manifest.tables))
         observed = Observed(self._program, batch.frames)
-        for plan in self._program.plans:
-            if batch.backfill is not None and plan.name not in batch.backfill:
-                continue
-            for stage in plan.stages:
-                context, reached = self._context(manifest, stage, batch), _watermarks_us(manifest, batch)
-                combined = partial(watermarks.combined, reached)
-                inputs = _Inputs(observed.frames, batch.rows, context, mapping, combined)
-                self._stage(spark, manifest, plan, stage, inputs, work)
+        stages = {}
+        for plan, stage in self._stages(batch):
+            fed = [(feed, observed.frames[feed.origin]) for feed in stage.feeds if feed.origin in observed.frames]
+            if fed and all(self._program.reads_source(plan, feed) and not feed.is_late for feed in stage.feeds):
+                rows = [(feed, apply_feed(frame, feed, batch.time_us)) for feed, frame in fed]
+                stages[plan.name, stage.stage_id] = plan_stage(self._shaped(stage), rows, mapping, self._files, spark)
+        return Prepared(batch, mapping, observed, stages, perf_counter() - started)
+
+    def run(self, spark: SparkSession, manifest: Manifest, prepared: Prepared) -> tuple[Manifest, EpochReport]:
+        """The manifest committed. Raises DriverFencedError."""
+        started = perf_counter()
+        batch, mapping, observed = prepared.batch, prepared.mapping, prepared.observed
+        work = _Work(dict(manifest.tables))
+        for plan, stage in self._stages(batch):
+            self._stage(spark, manifest, plan, stage, prepared, work)
         worked = perf_counter()
         if undecodable := sum(int(each.get[UNDECODABLE]) for each in batch.decoding.values()):
             work.counters[UNDECODABLE] = undecodable
@@ -126,8 +134,15 @@ class EpochRunner:
         committed = self._store.commit(following)
         done = perf_counter()
         self._forget(work)
-        seconds = {**work.seconds, "work": worked - started, "commit": done - worked, "total": done - started}
-        report = self._report(manifest, committed, mapping, work, observed.rows(), seconds)
+        seconds = {
+            "plan": prepared.plan_s,
+            **work.seconds,
+            "work": worked - started,
+            "commit": done - worked,
+            "total": done - started,
+        }
+        counted = sum(work.rows_in.get(stage_id, 0) for stage_id in set(self._program.counting_stages.values()))
+        report = self._report(manifest, committed, mapping, work, observed.rows() + counted, seconds)
         return committed, report
 
     def is_settled(self, manifest: Manifest) -> bool:
@@ -144,36 +159,48 @@ class EpochRunner:
         reached = _watermarks_us(manifest, batch)
         return watermarks.context(manifest.epoch + 1, batch.time_us, stage.watermarks, reached, before)
 
+    def _stages(self, batch: Batch) -> Iterator[tuple[ViewPlan, Stage]]:
+        """All that the epoch is for, in their order."""
+        for plan in self._program.plans:
+            if batch.backfill is None or plan.name in batch.backfill:
+                yield from ((plan, stage) for stage in plan.stages)
+
     def _stage(
-        self,
-        spark: SparkSession,
-        manifest: Manifest,
-        plan: ViewPlan,
-        stage: Stage,
-        inputs: _Inputs,
-        work: _Work,
+        self, spark: SparkSession, manifest: Manifest, plan: ViewPlan, stage: Stage, prepared: Prepared, work: _Work
     ) -> None:
-        fed: list[tuple[Feed, DataFrame]] = []
-        context = inputs.context
+        context = self._context(manifest, stage, prepared.batch)
+        planned = prepared.stages.get((plan.name, stage.stage_id))
+        if planned is None:
+            fed = self._fed(spark, manifest, plan, stage, prepared, work)
+            if not fed and context.watermark_us == context.previous_watermark_us:
+                return
+            planned = plan_stage(self._shaped(stage), fed, prepared.mapping, self._files, spark)
+        task = self._task(manifest, plan, stage, context, prepared.mapping)
+        # Only the description, for Spark's UI.
+        pipeline = self._files.root.rpartition("/")[2]
+        spark.sparkContext.setJobDescription(f"{pipeline}: {plan.name}, epoch {context.epoch}")
+        results = run_stage(spark, planned, task)
+        if groups := sum(result.keys_read for result in results):
+            self._per_group[stage.stage_id] = sum(result.rows_in for result in results) / groups
+        work.rows_in[stage.stage_id] = sum(result.rows_in for result in results)
+        self._take(plan, stage, results, work)
+
+    def _fed(
+        self, spark: SparkSession, manifest: Manifest, plan: ViewPlan, stage: Stage, prepared: Prepared, work: _Work
+    ) -> list[tuple[Feed, DataFrame]]:
+        """The feeds that have rows, of a stage that needs what the epoch has done so far."""
+        batch, fed = prepared.batch, []
+        watermark_us = partial(watermarks.combined, _watermarks_us(manifest, batch))
         for feed in stage.feeds:
             if self._program.reads_source(plan, feed):
-                frame = inputs.sources.get(feed.origin)
+                frame = prepared.observed.frames.get(feed.origin)
             elif feed.origin in work.changes:
                 frame = changes_frame(spark, self._files, work.changes[feed.origin], work.schemas[feed.origin])
             else:
-                frame = inputs.rows.get(feed.origin)
+                frame = batch.rows.get(feed.origin)
             if frame is not None:
-                fed.append((feed, apply_feed(frame, feed, context.now_us, inputs.watermark_us)))
-        if not fed and context.watermark_us == context.previous_watermark_us:
-            return
-        task = self._task(manifest, plan, stage, context, inputs.mapping)
-        # Only the description, for Spark's UI: the job group is the streaming engine's, which stops its jobs by it.
-        pipeline = self._files.root.rpartition("/")[2]
-        spark.sparkContext.setJobDescription(f"{pipeline}: {plan.name}, epoch {context.epoch}")
-        results = run_stage(spark, self._shaped(stage), fed, inputs.mapping, task)
-        if groups := sum(result.keys_read for result in results):
-            self._per_group[stage.stage_id] = sum(result.rows_in for result in results) / groups
-        self._take(plan, stage, results, work)
+                fed.append((feed, apply_feed(frame, feed, batch.time_us, watermark_us)))
+        return fed
 
     def _shaped(self, stage: Stage) -> Stage:
         """The stage, without partial results where the last epoch says that they would hardly be fewer than the rows."""

@@ -16,7 +16,7 @@ from magnetar.pipeline.state.table import StateTable
 from magnetar.pipeline.views.lowering import Lowerer
 from magnetar.pipeline.views.lowering_context import Types
 from magnetar.pipeline.views.sink_options import Sink, sink_of
-from magnetar.pipeline.views.stages import Feed, Stage, ViewPlan
+from magnetar.pipeline.views.stages import Feed, Select, Stage, ViewPlan
 from magnetar.pipeline.views.stored_views import COLUMNS
 from magnetar.pipeline.views.table_ids import TableIds
 
@@ -42,6 +42,18 @@ class Program:
                 for feed in stage.feeds:
                     if self.reads_source(plan, feed):
                         found[feed.origin] = found.get(feed.origin, 0) + 1
+        return found
+
+    @cached_property
+    def counting_stages(self) -> dict[str, str]:
+        """By source: the stage that gets each of its rows once and nothing else. Not where a watermark has to see the rows."""
+        found: dict[str, str] = {}
+        for plan in self.plans:
+            for stage in plan.stages:
+                match stage.feeds:
+                    case (feed,) if self.reads_source(plan, feed) and self.source_readers[feed.origin] == 1:
+                        if feed.origin not in self.watermarks and all(isinstance(step, Select) for step in feed.steps):
+                            found[feed.origin] = stage.stage_id
         return found
 
     @cached_property

@@ -1,9 +1,14 @@
-"""One stage of one epoch as one Spark job: the feeds' rows to the units that hold their vnodes, and what the units report."""
+"""One stage of one epoch as one Spark job: the feeds' rows to the units that hold their vnodes, and what the units report.
+
+The job is planned apart from what its units are told, which the epoch before it decides: that travels as a property of the job.
+"""
 
 from __future__ import annotations
 
 import pickle
+from base64 import b64encode
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
@@ -16,8 +21,8 @@ from magnetar.pipeline.state.manifest import TableState
 from magnetar.pipeline.views.actor import UnitResult, UnitTask
 from magnetar.pipeline.views.changelog_files import ChangelogFile, change_schema
 from magnetar.pipeline.views.stages import Feed, Stage, quoted
-from magnetar.pipeline.views.worker import INPUT_PREFIX, RESULT, changes_function, rows_function, unit_function
-from magnetar.pipeline.vnodes import UNIT, VNODE, vnode
+from magnetar.pipeline.views.worker import INPUT_PREFIX, RESULT, TASK, changes_function, rows_function, unit_function
+from magnetar.pipeline.vnodes import UNIT, VNODE, unit_index, vnode
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -25,12 +30,12 @@ if TYPE_CHECKING:
 _FILE: Final = "file"
 
 
-def run_stage(
-    spark: SparkSession, stage: Stage, fed: Sequence[tuple[Feed, DataFrame]], mapping: VnodeMapping, task: UnitTask
-) -> list[UnitResult]:
-    """`fed`: what `apply_feed` gives, of the feeds that have any. One result a unit, in the order of units.
+def plan_stage(
+    stage: Stage, fed: Sequence[tuple[Feed, DataFrame]], mapping: VnodeMapping, files: StateFiles, spark: SparkSession
+) -> DataFrame:
+    """What a stage runs in an epoch, all but its UnitTask. `fed`: what `apply_feed` gives, of the feeds that have any.
 
-    One shuffle, whatever the number of inputs.
+    One shuffle, whatever the number of inputs. Spark's optimizer and compiler are through with it on return.
     """
     units = len(mapping.units)
     inputs = tuple(dict.fromkeys(feed.input for feed, _ in fed))
@@ -45,7 +50,19 @@ def run_stage(
         tagged = [_tagged(frame, place) for place, frame in enumerate(placed)]
         rows = reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), tagged)
         sent = rows.repartitionById(units, F.col(UNIT)).drop(UNIT)
-    found = sent.mapInArrow(unit_function(pickled(task), inputs), f"{RESULT} binary").collect()
+    planned = sent.mapInArrow(unit_function(files.root_url, files.options, inputs), f"{RESULT} binary")
+    planned._jdf.queryExecution().toRdd()
+    return planned
+
+
+def run_stage(spark: SparkSession, planned: DataFrame, task: UnitTask) -> list[UnitResult]:
+    """One result a unit, in the order of units. `planned`: what `plan_stage` gave, once."""
+    context = spark.sparkContext
+    context.setLocalProperty(TASK, packed(task))
+    try:
+        found = planned.collect()
+    finally:
+        context.setLocalProperty(TASK, None)  # type: ignore[arg-type]
     return [pickle.loads(row[0]) for row in found]
 
 
@@ -75,12 +92,13 @@ def spark_schema(schema: object) -> str:
     )
 
 
-def pickled(task: UnitTask) -> bytes:
-    """Operators may hold functions."""
-    from pyspark import cloudpickle
+def packed(task: UnitTask) -> str:
+    """As text, which is what a job's properties are. Where the state lies, which may take credentials, is not among it: a log of Spark's
+    events holds properties."""
+    from pyspark import cloudpickle  # operators may hold functions
 
-    data: bytes = cloudpickle.dumps(task)  # type: ignore[no-untyped-call]
-    return data
+    data: bytes = cloudpickle.dumps(replace(task, root="", options={}))  # type: ignore[no-untyped-call]
+    return b64encode(data).decode("ascii")
 
 
 def _input_rows(fed: Sequence[tuple[Feed, DataFrame]], mapping: VnodeMapping) -> DataFrame:
@@ -88,7 +106,8 @@ def _input_rows(fed: Sequence[tuple[Feed, DataFrame]], mapping: VnodeMapping) ->
     frame = reduce(lambda left, right: left.unionByName(right), [frame for _, frame in fed])
     place_by = fed[0][0].place_by
     number = vnode(frame, *place_by, count=mapping.vnodes) if place_by else F.lit(0)
-    return frame.withColumn(VNODE, number).withColumn(UNIT, F.expr(f"get({mapping.sql_array()}, {VNODE})"))
+    index = unit_index(frame.sparkSession, mapping)
+    return frame.select("*", number.alias(VNODE), index.alias(UNIT))  # the second one sees the first one's column
 
 
 def _aggregated(sent: DataFrame, aggregates: Sequence[Named], feed: Feed) -> DataFrame:

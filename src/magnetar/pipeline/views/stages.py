@@ -91,6 +91,11 @@ class Feed:
     ordered_by: tuple[str, ...] = ()
     """Columns that the operator's delta has to be sorted by (upsert, dedup); they need not be in `schema`."""
 
+    @property
+    def is_late(self) -> bool:
+        """Whether it takes late rows, which the watermark decides."""
+        return any(isinstance(step, Late) for step in self.steps)
+
 
 @dataclass(frozen=True, slots=True)
 class Stage:

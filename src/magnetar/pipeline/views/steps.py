@@ -19,8 +19,11 @@ WatermarkOf: TypeAlias = Callable[[Sequence[str]], int | None]
 """That of some relations together, in microseconds; None while one of them has none."""
 
 
-def apply_feed(frame: DataFrame, feed: Feed, now_us: int, watermark_us: WatermarkOf) -> DataFrame:
-    """`_change`, the feed's columns, and what it is ordered by. `now_us`: what `now()` is in this epoch."""
+def apply_feed(frame: DataFrame, feed: Feed, now_us: int, watermark_us: WatermarkOf = lambda _: None) -> DataFrame:
+    """`_change`, the feed's columns, and what it is ordered by. `now_us`: what `now()` is in this epoch.
+
+    `watermark_us` is needed where a feed `is_late`.
+    """
     if EPOCH_TIMESTAMP in repr(feed.steps):
         frame = frame.withColumn(EPOCH_TIMESTAMP, F.expr(f"timestamp_micros({now_us})"))
     frame = apply_steps(frame, [_closed(step, watermark_us) if isinstance(step, Late) else step for step in feed.steps])

@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+from base64 import b64decode
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -16,14 +18,19 @@ if TYPE_CHECKING:
 RESULT: Final = "result"
 """The only column of what a unit's task returns: a pickled UnitResult."""
 
+TASK: Final = "magnetar.unit.task"
+"""The property of a stage's job that holds what its units are told."""
+
 INPUT_PREFIX: Final = "_in"
 """Columns of a stage with several inputs: `_in0`, `_in1`, ... are structs, of which a row has one."""
 
 _frozen = False
 
 
-def unit_function(task: bytes, inputs: tuple[str, ...]) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """For `mapInArrow`: one task's rows in, one row out. `task`: a pickled UnitTask."""
+def unit_function(
+    root: str, options: dict[str, Any], inputs: tuple[str, ...]
+) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """For `mapInArrow`: one task's rows in, one row out. The UnitTask comes with the job, as `stage_job.packed` gives it."""
 
     def run(batches: Iterator[Any]) -> Iterator[Any]:
         from pyspark import TaskContext
@@ -33,7 +40,9 @@ def unit_function(task: bytes, inputs: tuple[str, ...]) -> Callable[[Iterator[An
 
         context = TaskContext.get()
         assert context is not None
-        unpacked = pickle.loads(task)
+        task = context.getLocalProperty(TASK)
+        assert task is not None, "a stage's job is run by run_stage"
+        unpacked = replace(pickle.loads(b64decode(task)), root=root, options=options)
         deltas = _deltas(list(batches), inputs)
         freeze()
         result = run_unit(unpacked, context.partitionId(), deltas)
