@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TypeVar
 
 from magnetar.base.clock import SystemClock
 from magnetar.base.executor import ThreadExecutor
 from magnetar.bookkeeper.client.ledger_manager import LedgerManager
+from magnetar.bookkeeper.errors import NoSuchLedgerError
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
 from magnetar.metadata.open import open_store
 from magnetar.metadata.store import MetadataStore
@@ -38,7 +40,11 @@ def all_ledgers(url: str) -> dict[int, LedgerMetadata]:
 
     async def read(store: MetadataStore) -> dict[int, LedgerMetadata]:
         manager = LedgerManager(store)
-        return {ledger_id: (await manager.read(ledger_id))[0] for ledger_id in await manager.list_ids()}
+        found = {}
+        for ledger_id in await manager.list_ids():
+            with suppress(NoSuchLedgerError):  # deleted meanwhile
+                found[ledger_id] = (await manager.read(ledger_id))[0]
+        return found
 
     return in_metadata(url, read)
 

@@ -18,6 +18,7 @@ from magnetar.managed_ledger.cursor_codec import encode_entries, parse_node, wri
 from magnetar.managed_ledger.errors import CursorClosedError, ManagedLedgerFencedError
 from magnetar.managed_ledger.ports import DurableDone, WritableLedger
 from magnetar.managed_ledger.stored_value import plain_value
+from magnetar.metadata.lost_answers import delete_or_look, put_or_look
 from magnetar.metadata.paths import cursor_path
 from magnetar.metadata.store import MUST_NOT_EXIST
 from magnetar.wire.pulsar.MLDataFormats_pb2 import ManagedCursorInfo
@@ -225,7 +226,7 @@ class CursorStore:
             self._closed = True
             handle, self._handle = self._handle, None
             if self.exists:
-                await self._context.metadata.delete(self._path)
+                await delete_or_look(self._context.metadata, self._path)
                 self._version = MUST_NOT_EXIST
             if handle is not None:
                 await _close_quietly(handle)
@@ -260,12 +261,12 @@ class CursorStore:
         )
         metadata = self._context.metadata
         try:
-            _, self._version = await metadata.put(self._path, value, self._version)
+            self._version = await put_or_look(metadata, self._path, value, self._version)
         except BadVersionError:
             await self._context.store.verify_owner()
             node = await metadata.get(self._path)
             expected = MUST_NOT_EXIST if node is None else node.version
-            _, self._version = await metadata.put(self._path, value, expected)
+            self._version = await put_or_look(metadata, self._path, value, expected)
         self._info = info
 
 

@@ -7,11 +7,12 @@ from collections.abc import Collection, Mapping
 
 from google.protobuf.message import DecodeError
 
-from magnetar.base.errors import BadVersionError, MetadataError
+from magnetar.base.errors import BadVersionError
 from magnetar.managed_ledger.errors import ManagedLedgerFencedError
 from magnetar.managed_ledger.ledger_index import LedgerIndex, LedgerSummary
 from magnetar.managed_ledger.position import Position
 from magnetar.managed_ledger.stored_value import StoredValueError, plain_value
+from magnetar.metadata.lost_answers import delete_or_look, put_or_look
 from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore
 from magnetar.wire.pulsar.MLDataFormats_pb2 import ManagedLedgerInfo
 
@@ -94,19 +95,13 @@ class LedgerListStore:
 
     async def delete(self) -> None:
         """Remove the znode (its cursors must be gone)."""
-        await self._metadata.delete(self.path, self._version)
+        await delete_or_look(self._metadata, self.path, self._version)
 
     async def _write(self, value: bytes) -> None:
         try:
-            _, self._version = await self._metadata.put(self.path, value, self._version)
+            self._version = await put_or_look(self._metadata, self.path, value, self._version)
         except BadVersionError as error:
             raise ManagedLedgerFencedError(f"{self.path} was written by another broker: {error}") from error
-        except MetadataError:
-            # The store may have written before it failed to answer. Whatever it holds now decides.
-            node = await self._metadata.get(self.path)
-            if node is None or node.version != self._version + 1 or node.value != value:
-                raise
-            self._version = node.version
 
 
 def _summary_of(item: ManagedLedgerInfo.LedgerInfo) -> LedgerSummary:

@@ -7,6 +7,7 @@ from magnetar.bookkeeper.errors import LedgerExistsError, NoSuchLedgerError
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
 from magnetar.metadata import paths
 from magnetar.metadata.errors import MetadataConnectionError, NodeHasChildrenError
+from magnetar.metadata.lost_answers import delete_or_look
 from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore
 
 ID_COLLISIONS_MAX = 100
@@ -70,7 +71,7 @@ class LedgerManager:
         """Delete whatever version is there, and the directories that become empty. A missing ledger is fine."""
         path = paths.ledger_path(ledger_id)
         try:
-            await self._store.delete(path)
+            await delete_or_look(self._store, path)
         except NodeNotFoundError:
             return
         parent = path.rpartition("/")[0]

@@ -18,6 +18,7 @@ from magnetar.broker.namespaces.topic_counts import LISTED_MAX, TooManyTopicsErr
 from magnetar.broker.namespaces.topic_policies import TopicPolicyStore
 from magnetar.broker.naming import NamespaceName, TopicName, is_transaction_log
 from magnetar.metadata import paths
+from magnetar.metadata.lost_answers import delete_or_look, put_or_look
 from magnetar.metadata.store import MUST_NOT_EXIST, RESYNC, MetadataStore
 
 BUNDLES_MAX = 4096
@@ -306,14 +307,14 @@ class NamespaceRegistry:
         """Let a persistent topic exist: its first client loads it. False: it is there already."""
         async with self._registering:
             try:
-                await self._metadata.put(_ledger_path(topic), b"", MUST_NOT_EXIST)
+                await put_or_look(self._metadata, _ledger_path(topic), b"", MUST_NOT_EXIST)
             except BadVersionError:
                 return False
         return True
 
     async def delete_partitioned(self, topic: TopicName) -> None:
         try:
-            await self._metadata.delete(_partitioned_path(topic))
+            await delete_or_look(self._metadata, _partitioned_path(topic))
         except NodeNotFoundError:
             raise NamespaceNotFoundError(f"Partitioned Topic not found: {topic} has zero partitions") from None
 
@@ -340,7 +341,7 @@ class NamespaceRegistry:
 
     async def _create(self, path: str, document: Document, problem: str) -> None:
         try:
-            await self._metadata.put(path, _encode(document), MUST_NOT_EXIST)
+            await put_or_look(self._metadata, path, _encode(document), MUST_NOT_EXIST)
         except BadVersionError:
             raise AlreadyExistsError(problem) from None
 

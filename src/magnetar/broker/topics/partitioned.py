@@ -52,7 +52,11 @@ class PartitionedTopics:
         if await self._lookup.stored(topic):
             raise AlreadyExistsError("This topic already exists")
         await self._lookup.check_room(topic, partitions)
-        await self._namespaces.create_partitioned(topic, partitions, properties)
+        try:
+            await self._namespaces.create_partitioned(topic, partitions, properties)
+        except AlreadyExistsError:
+            await self.create_missing(topic)  # whoever began it may have been cut short, and comes again
+            raise
         await self.create_missing(topic)
 
     async def grow(self, topic: TopicName, partitions: int) -> None:

@@ -6,6 +6,7 @@ A retriable error on SUBSCRIBE is never sent again by the C++ client (facts 0.2)
 from __future__ import annotations
 
 from magnetar.base import limits
+from magnetar.base.errors import MetadataError
 from magnetar.broker.connection.consumer_channel import SessionConsumerChannel
 from magnetar.broker.connection.positions import position_of
 from magnetar.broker.connection.session import Session
@@ -37,11 +38,13 @@ async def _subscribe(session: Session, request: CommandSubscribe) -> None:
     session.opening.add(key)
     try:
         await _open(session, request)
-    except ServiceNotReadyError:
+    except (ServiceNotReadyError, MetadataError) as error:
+        if not error.retriable:
+            raise
         if session.client_version.startswith("Pulsar-CPP"):
             # It sends a first SUBSCRIBE once only (facts 0.2), but looks up again for a consumer that is closed: so both are said.
             session.write(commands.close_consumer(consumer_id))
-        raise
+        raise error if isinstance(error, ServiceNotReadyError) else ServiceNotReadyError(str(error)) from error
     finally:
         session.opening.discard(key)
 
