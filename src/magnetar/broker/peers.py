@@ -203,6 +203,15 @@ class RemoteTopics:
     def __init__(self, peers: Peers) -> None:
         self._peers = peers
 
+    async def partitions(self, broker: BrokerAddress, topic: TopicName, auto_create: bool) -> int:
+        """Their number, 0 for a plain topic or none; `auto_create`: made where the policies say so. Raises TopicNotFoundError."""
+        leaf = f"/partitions?checkAllowAutoCreation={str(auto_create).lower()}"
+        answer = await self._peers.call(broker, "GET", topic_target(topic, leaf))
+        if answer.status == 404 and answer.reason.startswith("Topic "):
+            return 0
+        raise_for(answer)
+        return int(answer.document["partitions"])
+
     async def delete(self, owner: BrokerAddress, topic: TopicName, force: bool) -> None:
         """Raises TopicNotFoundError, PreconditionFailedError while it is in use."""
         answer = await self._peers.call(owner, "DELETE", topic_target(topic, f"?force={str(force).lower()}"))

@@ -30,7 +30,7 @@ from magnetar.broker.namespaces.policies import EffectivePolicies
 from magnetar.broker.namespaces.registry import NamespaceRegistry
 from magnetar.broker.namespaces.topic_policies import topic_of_path
 from magnetar.broker.naming import NamespaceName
-from magnetar.broker.peers import NonPersistentTopics
+from magnetar.broker.peers import NonPersistentTopics, RemoteTopics
 from magnetar.broker.replication.ports import ReplicationContext, SnapshotCounters
 from magnetar.broker.replicators.remote_clusters import RemoteClusters
 from magnetar.broker.replicators.service import ReplicationService
@@ -93,7 +93,14 @@ class Broker:
         self.ownership = self.cluster.ownership
         self.peers = self.cluster.peers
         self.non_persistent = NonPersistentTopics(self.cluster.others, self.peers)
-        self.lookup = Lookup(metadata, self.namespaces, self.ownership, self.cluster.finder, self.cluster.gate)
+        self.lookup = Lookup(
+            metadata,
+            self.namespaces,
+            self.ownership,
+            self.cluster.finder,
+            self.cluster.gate,
+            RemoteTopics(self.peers).partitions,
+        )
 
     async def __aenter__(self) -> Broker:
         await self._scope.__aenter__()

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from tests.e2e.cluster.proxied import ProxiedCluster
 from tests.support.brokers import broker_names, bundle_of, get, live_broker, owner_of, send, unload
+from tests.support.stalling_proxy import Direction
 from tests.support.waiting import wait_until
 
 T = TypeVar("T")
@@ -37,6 +38,8 @@ class Nemesis:
             "metadata store killed and started at once": self._store_blinks,
             "metadata store away longer than a session": self._store_leaves,
             "owner cut off from the metadata": self._cut_off,
+            "owner cut off from the metadata in one direction": self._cut_one_way,
+            "owner's wire to the metadata flaps": self._flap,
             "SIGTERM owner (drain)": self._drain,
             "rolling restart": self._rolling_restart,
             "unload": self._unload,
@@ -124,6 +127,32 @@ class Nemesis:
         paused_s = self._pause(1.2 * self._session_s, 2.5 * self._session_s)
         self._cluster.proxies[owner].heal()
         return f"{owner} of {topic} for {paused_s:.1f} s"
+
+    def _cut_one_way(self, topic: str) -> str:
+        owner, direction = self._owner(topic), self._direction()
+        self._cluster.proxies[owner].stall(direction)
+        paused_s = self._pause(1.2 * self._session_s, 2.5 * self._session_s)
+        self._cluster.proxies[owner].heal()
+        return f"{owner} of {topic} for {paused_s:.1f} s ({direction})"
+
+    def _flap(self, topic: str) -> str:
+        """Shorter and longer than what a session takes, one direction or both; connections go on, or are cut."""
+        owner = self._owner(topic)
+        proxy, ways = self._cluster.proxies[owner], []
+        for _ in range(self._rng.randint(3, 8)):
+            direction: Direction = self._rng.choice([self._direction(), "both"])
+            proxy.stall(direction)
+            paused_s = self._pause(0.05 * self._session_s, 1.1 * self._session_s)
+            if self._rng.random() < 0.5:
+                proxy.resume()
+            else:
+                proxy.heal()
+            self._pause(0.0, 0.4 * self._session_s)
+            ways.append(f"{direction} {paused_s:.1f}")
+        return f"{owner} of {topic}: {', '.join(ways)} s"
+
+    def _direction(self) -> Direction:
+        return "up" if self._rng.random() < 0.5 else "down"
 
     def _drain(self, topic: str) -> str:
         owner = self._owner(topic)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import pulsar
@@ -77,14 +79,22 @@ class Server(InProcessServer):
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def directory() -> Iterator[Path]:
+    """In memory where there is such a place: none of this is about disks, and several thousand fsyncs take their time."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as name:
+        yield Path(name)
+
+
+@pytest.fixture(scope="module")
+def server(directory: Path) -> Iterator[Server]:
     opened = SqliteMetadataStore.open
 
     async def losing(*arguments: Any, **options: Any) -> LosingStore:
         made.store = LosingStore(await opened(*arguments, **options))
         return made.store
 
-    made = Server(tmp_path_factory.mktemp("server"), broker_deduplication_enabled=True)
+    made = Server(directory / "server", broker_deduplication_enabled=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(standalone.SqliteMetadataStore, "open", losing)
         with made:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from functools import partial
 from typing import TypeVar
 
 from magnetar.base.errors import MetadataError
@@ -21,6 +20,9 @@ from magnetar.metadata.store import MetadataStore
 
 T = TypeVar("T")
 
+AskElsewhere = Callable[[BrokerAddress, TopicName, bool], Awaitable[int]]
+"""How many partitions another broker says that a topic has; whether it may be created. Raises as `Lookup.partitions`."""
+
 
 class Lookup:
     """Partition counts and owners."""
@@ -32,8 +34,10 @@ class Lookup:
         ownership: Ownership,
         finder: BrokerFinder,
         gate: SessionGate,
+        ask_elsewhere: AskElsewhere,
     ) -> None:
         self._gate = gate
+        self._ask_elsewhere = ask_elsewhere
         self._metadata = metadata
         self._registry = registry
         self._counts = TopicCounts(metadata)
@@ -43,9 +47,13 @@ class Lookup:
     async def partitions(self, topic: TopicName, auto_create: bool) -> int:
         """Number of partitions, 0 for a plain topic; creates a partitioned topic where the policies say so.
 
-        Raises TopicNotFoundError when the namespace is missing, ServiceNotReadyError when another broker is to be asked.
+        Without a session another broker is asked: PARTITIONED_METADATA knows no redirect, and this may be the only one a client knows.
+        Raises TopicNotFoundError when the namespace is missing, ServiceNotReadyError when there is no answer.
         """
-        return await self._answered(lambda: self._partitions(topic, auto_create), _ask_elsewhere)
+        return await self._answered(
+            lambda: self._partitions(topic, auto_create),
+            lambda other: self._ask_elsewhere(other, topic, auto_create),
+        )
 
     async def _partitions(self, topic: TopicName, auto_create: bool) -> int:
         policies = await self._registry.effective(topic.namespace_name)
@@ -68,19 +76,24 @@ class Lookup:
 
     async def find(self, topic: TopicName, authoritative: bool = False) -> Found:
         """Where the topic is served, or who is to be asked. Raises NamespaceNotFoundError, ServiceNotReadyError."""
-        redirect = partial(Found, redirect=True, authoritative=False)
+
+        async def redirect(other: BrokerAddress) -> Found:
+            return Found(other, redirect=True, authoritative=False)
+
         return await self._answered(lambda: self._find(topic, authoritative), redirect)
 
     async def _find(self, topic: TopicName, authoritative: bool) -> Found:
         await self._registry.effective(topic.namespace_name)
         return await self._finder.find(topic, authoritative)
 
-    async def _answered(self, here: Callable[[], Awaitable[T]], elsewhere: Callable[[BrokerAddress], T]) -> T:
-        """What this broker says with a session; without one it waits, or another broker is named."""
+    async def _answered(
+        self, here: Callable[[], Awaitable[T]], elsewhere: Callable[[BrokerAddress], Awaitable[T]]
+    ) -> T:
+        """What this broker says with a session; without one it waits, or what comes of another broker that has one."""
         while True:
             other = await self._gate.other()
             if other is not None:
-                return elsewhere(other)
+                return await elsewhere(other)
             try:
                 return await here()
             except (MetadataError, ServiceNotReadyError):
@@ -138,8 +151,3 @@ class Lookup:
                 return
         if not policies.auto_topic_creation:
             raise TopicNotFoundError(f"Topic {topic} not found, and topics are not created automatically here")
-
-
-def _ask_elsewhere(other: BrokerAddress) -> int:
-    """PARTITIONED_METADATA knows no redirect: a client of several addresses takes another one."""
-    raise ServiceNotReadyError(f"this broker has no session with the metadata store: ask {other.broker_id}")
