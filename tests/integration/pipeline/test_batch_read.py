@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import threading
 import time
 import urllib.request
 from collections.abc import Callable
@@ -14,9 +15,12 @@ import pulsar
 import pytest
 from pulsar.schema import AvroSchema, Integer, JsonSchema, Record, String
 
-from magnetar.pipeline.connect.broker import id_position
+from magnetar.pipeline.connect import broker
+from magnetar.pipeline.connect.broker import Topics, id_position
+from magnetar.pipeline.connect.options import read_options
 from magnetar.testing.server import ServerProcess
 from tests.support.topics import produce
+from tests.support.waiting import wait_until
 
 Read = Callable[..., Any]
 BATCH = 7
@@ -181,6 +185,65 @@ def test_the_bench_measures_every_contender(spark: Any, server: ServerProcess, t
     assert [each["name"] for each in lines if each["target"]] == ["value"]
     assert len(lines) == 5
     assert all(each["rows_per_s"] > 0 and each["over_client_loop"] > 0 for each in lines)
+
+
+class Asked:
+    """A client that counts how often it is asked for partitions."""
+
+    def __init__(self, client: pulsar.Client) -> None:
+        self._client = client
+        self.times = 0
+
+    def __getattr__(self, name: str) -> Any:
+        self.times += name == "get_topic_partitions"
+        return getattr(self._client, name)
+
+
+@pytest.mark.parametrize("partitions", [0, 3])
+def test_a_topic_that_is_not_there_is_waited_for(
+    partitions: int, read: Read, server: ServerProcess, client: pulsar.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """First its namespace is not there, then it creates no topics; the broker calls one that is not there unpartitioned."""
+    namespace = f"public/waiting-{partitions}"
+    topic = f"persistent://{namespace}/late"
+
+    def admin(method: str, path: str, body: str) -> None:
+        request = urllib.request.Request(f"{server.http_url}/admin/v2/{path}", body.encode(), method=method)
+        request.add_header("Content-Type", "application/json")
+        urllib.request.urlopen(request).close()
+
+    monkeypatch.setattr(broker, "TOPIC_WAIT_S", 0.05)
+    asked = Asked(client)
+    monkeypatch.setattr(broker, "shared_client", lambda _: asked)
+    waiting = Topics(
+        read_options({"service.url": server.service_url, "topic": topic, "waitingForNonExistedTopic": "true"})
+    )
+    named: list[list[str]] = []
+    rows: list[list[Any]] = []
+    threads = [
+        threading.Thread(target=lambda: named.append(waiting.partitions()), daemon=True),
+        threading.Thread(
+            target=lambda: rows.append(read(topic=topic, waitingForNonExistedTopic="true").collect()), daemon=True
+        ),
+    ]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: asked.times >= 3, 30, "looks at a namespace that is not there")
+    admin("PUT", f"namespaces/{namespace}", "{}")
+    admin("POST", f"namespaces/{namespace}/autoTopicCreation", '{"allowAutoTopicCreation": false}')
+    with pytest.raises(Exception, match="TopicNotFound"):
+        read(topic=topic).collect()
+    before = asked.times
+    wait_until(lambda: asked.times >= before + 3, 30, "looks at a topic that is not there")
+    assert all(thread.is_alive() for thread in threads)
+    path = f"persistent/{namespace}/late"
+    admin("PUT", f"{path}/partitions" if partitions else path, str(partitions) if partitions else "")
+    for thread in threads:
+        thread.join(60)
+    assert named == [[f"{topic}-partition-{number}" for number in range(partitions)] or [topic]]
+    assert rows == [[]]
+    client.create_producer(topic).send(b"here")
+    assert [row.value for row in read(topic=topic, waitingForNonExistedTopic="true").collect()] == [b"here"]
 
 
 def test_credentials_are_in_no_plan(spark: Any, server: ServerProcess, topic: str, capfd: Any) -> None:

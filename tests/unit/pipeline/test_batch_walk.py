@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -9,10 +11,11 @@ from hypothesis import strategies as st
 from magnetar.pipeline.connect.batch_walk import walk
 from magnetar.pipeline.connect.columns import Columns, schema_for
 from magnetar.pipeline.connect.entries import Entry
+from magnetar.pipeline.connect.metadata_columns import METADATA
 from magnetar.pipeline.connect.options import read_options
 from magnetar.wire.pulsar.batches import join, split
 from magnetar.wire.pulsar.compression import PayloadError
-from magnetar.wire.pulsar.PulsarApi_pb2 import SingleMessageMetadata
+from magnetar.wire.pulsar.PulsarApi_pb2 import MessageIdData, SingleMessageMetadata
 
 
 @st.composite
@@ -78,16 +81,27 @@ def test_neighbours_that_are_alike_are_found_as_others_are(
     assert list(found.indexes) == [at for at, _, _ in kept]
     assert found.values() == [None if one.null_value else value for _, one, value in kept]
     assert (found.keys or [None] * len(kept)) == [one.partition_key or None for _, one, _ in kept]
-    entry = Entry(1, 2, len(batch), 3, None, found)
+    entry = Entry(1, 2, len(batch), 1_767_323_045_678, None, found)
     columns = Columns(
-        schema_for(["value", "__key", "__batchIndex"]),
+        schema_for(["value", *METADATA]),
         read_options({"service.url": "pulsar://h:1", "topic": "a"}).connection,
     )
-    columns.add("persistent://public/default/a", entry)
+    columns.add("persistent://public/default/a-partition-3", entry)
     if kept:
         rows = columns.batch().to_pylist()
         assert [row["value"] for row in rows] == found.values()
         assert [row["__batchIndex"] for row in rows] == [at for at, _, _ in kept]
+        assert [row["__key"] for row in rows] == [one.partition_key or None for _, one, _ in kept]
+        assert {(row["__topic"], row["__partition"], row["__ledgerId"], row["__entryId"]) for row in rows} == {
+            ("persistent://public/default/a-partition-3", 3, 1, 2)
+        }
+        assert {row["__publishTime"] for row in rows} == {datetime(2026, 1, 2, 3, 4, 5, 678_000, UTC)}
+        assert all(row["__eventTime"] is None and row["__messageProperties"] == [] for row in rows)
+        for row in rows:
+            said = MessageIdData(
+                ledgerId=1, entryId=2, partition=3, batch_index=row["__batchIndex"], batch_size=len(batch)
+            )
+            assert row["__messageId"] == said.SerializeToString()
 
 
 @settings(deadline=None)

@@ -68,7 +68,7 @@ def open_reader(client: pulsar.Client, topic: str, start: Position, queue: int =
 class Topics:
     """What the driver's side has to know before it can plan."""
 
-    __slots__ = ("_client", "_closed", "_options", "_tails", "admin")
+    __slots__ = ("_client", "_closed", "_options", "_tails", "_there", "admin")
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
@@ -76,6 +76,8 @@ class Topics:
         self._tails: dict[str, tuple[pulsar.Reader, Position]] = {}
         self._closed: dict[str, dict[int, int]] = {}
         """By topic, entries of its closed ledgers when the admin API was asked last."""
+        self._there: set[str] = set()
+        """Topics without partitions that were waited for."""
         self.admin = AdminRest(options.connection) if options.connection.admin_url else None
 
     def partitions(self) -> list[str]:
@@ -89,6 +91,10 @@ class Topics:
         while True:
             try:
                 found: list[str] = self._client.get_topic_partitions(topic)
+                if self._options.wait_for_topics and found == [topic] and topic not in self._there:
+                    # A broker that creates no topics calls one that is not there unpartitioned, and says so when it is opened.
+                    open_reader(self._client, topic, EARLIEST, 1).close()
+                    self._there.add(topic)
                 return found
             except pulsar.TopicNotFound:  # nothing else is waited for: a wrong credential would never end
                 if not self._options.wait_for_topics:

@@ -2,34 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import (
-    BinaryType,
-    DataType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from magnetar.pipeline.connect.batch_walk import Messages
 from magnetar.pipeline.connect.entries import Entry
 from magnetar.pipeline.connect.errors import OptionError, SchemaError
+from magnetar.pipeline.connect.metadata_columns import HIDDEN, METADATA, Getter, PerEntry
 from magnetar.pipeline.connect.options import Connection
 from magnetar.pipeline.connect.record_values import RecordValues
-from magnetar.wire.pulsar.PulsarApi_pb2 import MessageIdData
 
-MICROS_PER_MILLI: Final = 1000
-Getter = Callable[[str, Entry], Sequence[Any]]
-"""(topic partition, entry) -> a value for each of the entry's messages."""
 CHUNK_ROWS: Final = 32
 """Values of an entry with so many messages become Arrow at once, while they are still in the processor's cache."""
 
@@ -59,70 +46,6 @@ def _gathered(messages: Messages) -> Any:
     return b"".join([view[first:last] for first, last in zip(messages.starts, messages.ends, strict=True)])
 
 
-def _key(_topic: str, entry: Entry) -> Sequence[Any]:
-    return entry.messages.keys or [None] * len(entry.messages)
-
-
-def _event_time(_topic: str, entry: Entry) -> Sequence[Any]:
-    times = entry.messages.event_times_ms
-    return [None] * len(entry.messages) if times is None else [each * MICROS_PER_MILLI or None for each in times]
-
-
-def _properties(_topic: str, entry: Entry) -> Sequence[Any]:
-    return entry.messages.properties or [()] * len(entry.messages)
-
-
-def _batch_index(_topic: str, entry: Entry) -> Sequence[Any]:
-    return entry.messages.indexes
-
-
-def _message_id(topic: str, entry: Entry) -> Sequence[Any]:
-    """As the official clients serialize it."""
-    found = MessageIdData(ledgerId=entry.ledger, entryId=entry.entry)
-    partition = partition_of(topic)
-    if partition >= 0:
-        found.partition = partition
-    if not entry.batch_size:
-        return [found.SerializeToString()] * len(entry.messages)
-    found.batch_size = entry.batch_size
-    ids = []
-    for index in entry.messages.indexes:
-        found.batch_index = index
-        ids.append(found.SerializeToString())
-    return ids
-
-
-def _same(of: Callable[[str, Entry], Any]) -> Getter:
-    """One value for all messages of an entry."""
-    return lambda topic, entry: [of(topic, entry)] * len(entry.messages)
-
-
-METADATA: Final[dict[str, tuple[DataType, Getter]]] = {
-    "__key": (StringType(), _key),
-    "__topic": (StringType(), _same(lambda topic, _: topic)),
-    "__messageId": (BinaryType(), _message_id),
-    "__publishTime": (TimestampType(), _same(lambda _, entry: entry.publish_time_ms * MICROS_PER_MILLI)),
-    "__eventTime": (TimestampType(), _event_time),
-    "__messageProperties": (MapType(StringType(), StringType()), _properties),
-    "__partition": (IntegerType(), _same(lambda topic, _: partition_of(topic))),
-    "__ledgerId": (LongType(), _same(lambda _, entry: entry.ledger)),
-    "__entryId": (LongType(), _same(lambda _, entry: entry.entry)),
-    "__batchIndex": (IntegerType(), _batch_index),
-}
-"""Behind the value or its fields, in this order. A key or event time that was not set is NULL."""
-
-HIDDEN: Final[dict[str, tuple[DataType, Getter]]] = {
-    "__schemaVersion": (BinaryType(), _same(lambda _, entry: entry.schema_version)),
-}
-"""Columns that there are for who asks for them by a schema of his own."""
-
-
-def partition_of(topic: str) -> int:
-    """Number of a partition; -1 for a topic without partitions."""
-    digits = topic.rpartition("-partition-")[2]
-    return int(digits) if "-partition-" in topic and digits.isdigit() else -1
-
-
 def full_schema(fields: list[StructField] | None = None) -> StructType:
     """`value` or the registered schema's fields, then the metadata."""
     columns = fields if fields is not None else [StructField("value", BinaryType())]
@@ -141,7 +64,7 @@ class Columns:
     Other columns than the connector's own are fields of the topic's registered schema, read by the version of each entry.
     """
 
-    __slots__ = ("_chunks", "_columns", "_pending", "_places", "_record", "rows", "schema")
+    __slots__ = ("_chunks", "_columns", "_counts", "_pending", "_places", "_record", "rows", "schema")
 
     def __init__(self, schema: StructType, connection: Connection) -> None:
         self.schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
@@ -156,6 +79,9 @@ class Columns:
     def add(self, topic: str, entry: Entry) -> None:
         fields = self._fields(topic, entry)
         for place, (values, chunks, getter) in enumerate(zip(self._pending, self._chunks, self._columns, strict=True)):
+            if isinstance(getter, PerEntry):
+                values.append(getter.of(topic, entry))
+                continue
             found = fields[self._places[self.schema.names[place]]] if getter is None else getter(topic, entry)
             if isinstance(found, pa.Array):
                 if values:
@@ -164,6 +90,7 @@ class Columns:
                 chunks.append(found)
             else:
                 values += found
+        self._counts.append(len(entry.messages))
         self.rows += len(entry.messages)
 
     def _fields(self, topic: str, entry: Entry) -> list[pa.Array]:
@@ -183,8 +110,12 @@ class Columns:
     def batch(self) -> pa.RecordBatch:
         """What was added since the last one."""
         arrays = [
-            _joined(values, chunks, kind)
-            for values, chunks, kind in zip(self._pending, self._chunks, self.schema.types, strict=True)
+            PerEntry.joined(values, self._counts, kind)
+            if isinstance(getter, PerEntry)
+            else _joined(values, chunks, kind)
+            for values, chunks, kind, getter in zip(
+                self._pending, self._chunks, self.schema.types, self._columns, strict=True
+            )
         ]
         rows = self.rows
         self._clear()
@@ -195,6 +126,7 @@ class Columns:
     def _clear(self) -> None:
         self._pending: list[list[Any]] = [[] for _ in self._columns]
         self._chunks: list[list[pa.Array]] = [[] for _ in self._columns]
+        self._counts: list[int] = []
         self.rows = 0
 
 
@@ -204,7 +136,7 @@ def _joined(values: list[Any], chunks: list[pa.Array], kind: pa.DataType) -> pa.
     return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
 
 
-def _getter(field: StructField) -> Getter:
+def _getter(field: StructField) -> Getter | PerEntry:
     if field.name == "value" and isinstance(field.dataType, BinaryType):
         return _value
     known = METADATA.get(field.name) or HIDDEN.get(field.name)

@@ -21,8 +21,9 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from magnetar.pipeline.connect.broker import Topics
-from magnetar.pipeline.connect.columns import Columns, full_schema, partition_of
+from magnetar.pipeline.connect.columns import Columns, full_schema
 from magnetar.pipeline.connect.errors import OptionError
+from magnetar.pipeline.connect.metadata_columns import partition_of
 from magnetar.pipeline.connect.offsets import ranges
 from magnetar.pipeline.connect.options import ReadOptions, frame_options, read_options
 from magnetar.pipeline.connect.planning import RangePartition, split_all

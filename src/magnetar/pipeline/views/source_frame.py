@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
-from magnetar.pipeline.connect.columns import HIDDEN, METADATA, schema_for
+from magnetar.pipeline.connect.columns import schema_for
 from magnetar.pipeline.connect.errors import SourceError
+from magnetar.pipeline.connect.metadata_columns import HIDDEN, METADATA
 from magnetar.pipeline.operators.changelog import CHANGE
 from magnetar.pipeline.sql.plan import EPOCH_TIMESTAMP, Project
 from magnetar.pipeline.sql.planner import plan_query
