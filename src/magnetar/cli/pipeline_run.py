@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -117,6 +116,7 @@ def plain_spark_errors(log_path: Path | None) -> Iterator[None]:
     from pyspark.errors import PySparkException
 
     from magnetar.cli.pulsar_client import plain
+    from magnetar.pipeline.views.failures import cause
 
     try:
         yield
@@ -131,23 +131,9 @@ def plain_spark_errors(log_path: Path | None) -> Iterator[None]:
             f"Spark's JVM has ended, as one does that is killed or has too little memory (--conf spark.driver.memory=4g){where}; {GO_ON}"
         ) from error
     except (PySparkException, Py4JError) as error:
-        if (own := raised_by_us(error)) is not None:
-            raise CommandError(own) from error
         where = f"; more in {log_path}" if log_path is not None else ""
         hint = BUSY_HINT if "failed to connect back" in str(error) else GO_ON
-        raise CommandError(f"Spark: {first_line(error)}{where}; {hint}") from error
-
-
-def first_line(error: BaseException) -> str:
-    """Without the page of Java that comes behind it, nor the name of the call that failed."""
-    lines = [line for line in str(error).strip().splitlines() if not line.startswith("An error occurred while calling")]
-    return lines[0].removeprefix(": ") if lines else repr(error)
-
-
-def raised_by_us(error: BaseException) -> str | None:
-    """The text of an error that a step of a pipeline raised within Spark SQL (`raise_error`), which names the fix itself."""
-    found = re.search(r"\[USER_RAISED_EXCEPTION\] (.*?)(?: SQLSTATE: \w+)?$", str(error), re.MULTILINE)
-    return found[1] if found else None
+        raise CommandError(f"Spark: {cause(error)}{where}; {hint}") from error
 
 
 def _settings(assignments: tuple[str, ...], ui: bool) -> dict[str, str]:

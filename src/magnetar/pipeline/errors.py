@@ -50,6 +50,13 @@ class LateRowsError(PipelineError):
     retriable = False
 
 
+class UndecodableMessageError(PipelineError):
+    """A message cannot be read as its source says, and the source does not say `on.decode.error`; the text has its place and the fix."""
+
+    slug = "undecodable-message"
+    retriable = False
+
+
 class AggregateOverflowError(PipelineError):
     """A sum of whole numbers left 64 bits; sum a decimal or a double instead."""
 

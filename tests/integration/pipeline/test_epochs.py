@@ -12,7 +12,7 @@ import pytest
 from pulsar.schema import AvroSchema, Integer, Long, Record, String
 
 from magnetar.base.clock import SystemClock
-from magnetar.pipeline.errors import DriverFencedError
+from magnetar.pipeline.errors import DriverFencedError, UndecodableMessageError
 from magnetar.pipeline.state.files import StateFiles
 from magnetar.pipeline.state.manifest import ManifestStore
 from magnetar.pipeline.views import epoch
@@ -163,6 +163,33 @@ def test_a_source_without_columns_has_those_of_the_registered_schema(
     client.create_producer(topic, schema=AvroSchema(EventWithMore)).send(EventWithMore(k=0, v=100, more="x"))
     run(text)
     assert view_rows(directory) == {(0, 163), (1, 70), (2, 57)}
+
+
+def test_an_error_is_told_by_its_cause(
+    spark: Any, server: ServerProcess, client: pulsar.Client, topic: str, directory: Path
+) -> None:
+    """Of decoding, and of an expression: without what Spark puts around them."""
+
+    def failed(view: str, error: type[Exception]) -> tuple[str, str | None]:
+        pipeline = Pipeline("p", str(directory / view[25]), spark)
+        pipeline.sql(source(server.service_url, topic) + view)
+        with pytest.raises(error) as raised:
+            pipeline.run(once=True)
+        return str(raised.value), pipeline.status.error
+
+    produce(client, topic, [b'{"k":"a","n":2}'])
+    _, told = failed(
+        "CREATE MATERIALIZED VIEW x AS SELECT n, sum(CAST(k AS BIGINT)) AS s FROM src GROUP BY n;", Exception
+    )
+    assert told is not None
+    assert told.startswith("The value 'a' of the type")
+    assert "SQLSTATE" not in told
+    produce(client, topic, [b'{"k":\n"b","n":"x"}'])
+    text, told = failed(GROUPS, UndecodableMessageError)
+    assert text.startswith(f"source src: the message {topic} ")
+    assert '{"k":\n"b","n":"x"}; send' in text
+    assert text.endswith("send it right, or create the source with on.decode.error = 'skip' or 'null'")
+    assert told == " ".join(text.split())
 
 
 @pytest.mark.parametrize(

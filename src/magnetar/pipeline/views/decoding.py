@@ -225,4 +225,6 @@ def _bad_times(times: Mapping[str, Column], struct: str) -> Column:
 def _corrupt(around: str, column: str) -> Column:
     """The message's text when there is no struct in it, or one with a field that does not fit."""
     whole = F.col(f"{around}.{ONLY}").isNull() | F.col(f"{around}.{CORRUPT}").isNotNull()
-    return F.when(whole, F.coalesce(F.col(f"{around}.{CORRUPT}"), F.col(column).cast("string"), F.lit("NULL")))
+    said, text = F.col(f"{around}.{CORRUPT}"), F.col(column).cast("string")
+    wrapped = said.startswith(F.lit(f'{{"{ONLY}":'))  # as `_from_json` reads it
+    return F.when(whole, F.coalesce(F.when(wrapped, text).otherwise(said), text, F.lit("NULL")))

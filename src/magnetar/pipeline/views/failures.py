@@ -8,11 +8,15 @@ from typing import Final
 from magnetar.base.errors import MagnetarError
 from magnetar.pipeline import errors as pipeline_errors
 from magnetar.pipeline.connect import errors as connect_errors
-from magnetar.pipeline.errors import DamagedStateError
+from magnetar.pipeline.errors import DamagedStateError, UndecodableMessageError
 
 DAMAGED_FIX: Final = "put it back from a copy, or drop the pipeline and run it from the beginning of its topics"
 
 _NAMED: Final = re.compile(r"(?m)^(?:.*\s)?(magnetar\.[\w.]+)\.(\w+Error): (.*)$")
+_RAISED: Final = re.compile(r"\[USER_RAISED_EXCEPTION\] (.*?)\s+SQLSTATE: P0001", re.DOTALL)
+_SQLSTATE: Final = re.compile(r"\s+SQLSTATE: \w{5}\b.*")
+_CONDITION: Final = re.compile(r"\[[A-Z][A-Z0-9_.]+\] [^\n]*?SQLSTATE: \w{5}")
+"""Spark's own errors begin with their class and end with their state, wherever in its text they stand."""
 
 
 def told(error: BaseException) -> BaseException:
@@ -23,7 +27,20 @@ def told(error: BaseException) -> BaseException:
         kind = getattr(pipeline_errors, name, None) or getattr(connect_errors, name, None)
         if isinstance(kind, type) and issubclass(kind, MagnetarError):
             return kind(f"{text.strip()}; {DAMAGED_FIX}" if kind is DamagedStateError else text.strip())
-    return error
+    raised = _RAISED.search(str(error))  # by `raise_error`, of which decoding is the only user
+    return UndecodableMessageError(raised[1]) if raised is not None else error
+
+
+def cause(error: BaseException) -> str:
+    """One line for people: of what Spark says neither the page of Java, nor the call that failed, nor its number of the error."""
+    text = str(error).strip()
+    if isinstance(error, MagnetarError) or not text:
+        return " ".join(text.split()) or repr(error)
+    found = _CONDITION.findall(text)
+    if found:  # the innermost is the cause of those around it
+        return _SQLSTATE.sub("", found[-1]).partition("] ")[2].strip()
+    lines = [line for line in text.splitlines() if not line.startswith("An error occurred while calling")]
+    return " ".join(lines[0].removeprefix(": ").split()) if lines else repr(error)
 
 
 def is_slow_start(error: BaseException) -> bool:
