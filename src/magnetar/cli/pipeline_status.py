@@ -66,7 +66,7 @@ def show(found: Overview, *, as_json: bool) -> None:
         "rows": status.rows,
         "rows/s": round(status.rows_per_s),
         "epoch time": f"{status.epoch_s:.2f} s",
-        "busy": f"{status.busy:.0%}",
+        "busy": f"{status.busy:.0%}, units {status.work:.0%}",
         "lag": "unknown" if status.lag_messages is None else status.lag_messages,
         "state size": size_text(status.state_bytes),
     }

@@ -69,7 +69,7 @@ def check_bounds(site: Site, bits: int) -> None:
         assert all(levels.count(level) < RUNS_PER_LEVEL for level in set(levels) - {BASE_LEVEL})
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(steps=st.lists(st.tuples(st.integers(0, 7), st.integers(1, 6)), min_size=1, max_size=4))
 def test_another_number_of_units_is_no_reason_to_merge(steps: list[tuple[int, int]]) -> None:
     """With rows of all vnodes in each epoch: in the epoch after a rescale no unit merges that would not have merged without it."""

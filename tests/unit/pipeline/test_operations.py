@@ -127,9 +127,10 @@ def test_requests_reach_the_driver_and_are_answered(tmp_path: Path) -> None:
 
 def test_units_follow_the_load_until_somebody_gives_a_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adaptive, "GROW_AFTER_S", 0.0)
+    monkeypatch.setattr(adaptive, "START_S", 0.0)
     monkeypatch.setattr(operations_module, "STATUS_S", 0.05)
     clock, steered = SystemClock(), Steered()
-    busy = {"duration_s": {"total": 60.0}}
+    busy = {"duration_s": {"total": 60.0}, "work_s": 120.0}
     with Operations(place(tmp_path), clock) as operations:
         operations.attach(steered, VnodeMapping.even(2), cores=4, adaptive_from=1)
         operations.on_epoch(report(1, units=2, **busy))
@@ -138,7 +139,7 @@ def test_units_follow_the_load_until_somebody_gives_a_number(tmp_path: Path, mon
         assert status is not None
         assert status.adaptive is not None
         assert (status.adaptive["least"], status.adaptive["most"]) == (1, 4)
-        assert status.adaptive["reason"].startswith("4 units: epochs take 100%")
+        assert status.adaptive["reason"].startswith("4 units: epochs take 100% of the time, units work 100%")
         fixed = control.ask(tmp_path, clock, "rescale", 3)
         wait_until(lambda: steered.units == [4, 3])
         assert operations.status.adaptive is None
@@ -205,6 +206,25 @@ def test_rates_are_of_the_last_seconds() -> None:
     assert (status.rows_per_s, status.busy) == (0.0, 0.0)
 
 
+def test_an_epoch_that_takes_long_is_neither_idleness_nor_work() -> None:
+    """What units do in it is not known before it is over: until then what was known before it counts."""
+    meter = Meter(Status("p", "d"), slots=2)
+    for second in range(10):
+        status = meter.add(report(second, rows=1000, units=4, work_s=1.0), second + 0.2, 0)
+    before = (status.rows_per_s, status.work)
+    assert 0.5 < status.work < 0.6, "four units on two cores: half of a second for each"
+    for now_s in (12.0, 60.0):
+        meter.tick(now_s, under_way_s=9.2)
+        assert (status.rows_per_s, status.work) == pytest.approx(before)
+    assert status.busy > 0.8
+    status = meter.add(report(10, rows=50_000, units=4, duration_s={"total": 50.8}, work_s=90.0), 60.0, 0)
+    assert (status.rows_per_s, status.work) == pytest.approx((50_000 / 50.8, 45 / 50.8))
+    assert status.busy == 1.0
+    meter.tick(71.0, under_way_s=70.5)
+    assert (status.rows_per_s, status.work) == (0.0, 0.0)
+    assert status.busy == 1.0
+
+
 @given(st.integers(1, 40), st.integers(1, 40))
 def test_a_picture_marks_exactly_what_moves(before: int, after: int) -> None:
     plan = RescalePlan.to(VnodeMapping.even(before), after)
@@ -213,19 +233,27 @@ def test_a_picture_marks_exactly_what_moves(before: int, after: int) -> None:
     assert plan.describe()["units_after"] == after
 
 
-@given(st.integers(1, 64), st.floats(0, 1), st.floats(0, 1e6), st.none() | st.integers(0, 10**7), st.integers(1, 4))
+@given(
+    units=st.integers(1, 64),
+    busy=st.floats(0, 1),
+    share=st.floats(0, 1),
+    rows=st.floats(0, 1e6),
+    lag=st.none() | st.integers(0, 10**7),
+    least=st.integers(1, 4),
+)
 def test_what_a_load_asks_for_steps_within_its_bounds(
-    units: int, busy: float, rows: float, lag: int | None, least: int
+    units: int, busy: float, share: float, rows: float, lag: int | None, least: int
 ) -> None:
-    wanted, reason = wanted_units(Load(units, busy, rows, lag), least, 64)
+    wanted, reason = wanted_units(Load(units, busy, busy * share, rows, lag), least, 64)
     assert least <= wanted <= 64
     assert wanted <= 2 * units or wanted == least
     assert reason
-    more, _ = wanted_units(Load(units, 0.95, rows, lag), 1, 128)
+    more, _ = wanted_units(Load(units, 0.95, 0.5, rows, lag), 1, 128)
     assert units < more <= 2 * units
-    fewer, _ = wanted_units(Load(units, 0.05, rows, 0), 1, 128)
+    assert wanted_units(Load(units, 0.95, 0.2, rows, lag), 1, 128)[0] == units, "units are not what takes the time"
+    fewer, _ = wanted_units(Load(units, 0.4, 0.05, rows, 0), 1, 128)
     assert fewer == (units + 1) // 2
-    assert wanted_units(Load(units, 0.5, rows, 0), 1, 64)[0] == units
+    assert wanted_units(Load(units, 0.74, 0.6, rows, 0), 1, 64)[0] == units
 
 
 async def test_the_mapping_in_a_metadata_store_changes_by_compare_and_set() -> None:

@@ -95,6 +95,8 @@ class Driver:
         self._head: Head | None = None
         self._manifest: Manifest | None = None
         self._checkpoint: Checkpoint | None = None
+        self.epoch_began_s: float | None = None
+        """Of the epoch that is under way, monotonic; None between epochs."""
 
     @property
     def manifest(self) -> Manifest:
@@ -267,6 +269,7 @@ class Driver:
         return epoch
 
     def _epoch(self, spark: SparkSession, prepared: Prepared, planned_s: float) -> None:
+        self.epoch_began_s = self._clock.monotonic_s()
         prepared = replace(prepared, batch=replace(prepared.batch, sinks=self._delivery.positions))
         self._manifest, report = self._runner.run(spark, self.manifest, prepared)
         if report.vnodes_moved:
@@ -278,6 +281,7 @@ class Driver:
         self._acknowledge()
         if self.manifest.epoch % EPOCHS_PER_COLLECTION == 0:
             gc.collect(self._files, self._clock)
+        self.epoch_began_s = None
         if self._on_epoch is not None:
             self._on_epoch(report)
 

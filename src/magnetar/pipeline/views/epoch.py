@@ -23,6 +23,7 @@ from magnetar.pipeline.views.source_frame import UNDECODABLE
 from magnetar.pipeline.views.stage_job import changes_frame, plan_stage, run_stage, spark_schema
 from magnetar.pipeline.views.stages import Feed, Stage, ViewPlan
 from magnetar.pipeline.views.steps import apply_feed
+from magnetar.pipeline.views.worker import TASK_S
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation, SparkSession
@@ -65,6 +66,7 @@ class _Work:
     rows_changed: dict[str, int] = field(default_factory=dict)
     counters: dict[str, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+    unit_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -247,6 +249,7 @@ class EpochRunner:
         for result in results:
             for name, count in result.counters.items():
                 work.counters[name] = work.counters.get(name, 0) + count
+        work.unit_s += sum(result.seconds.get(TASK_S, 0.0) for result in results)
         for phase in ("read", "apply", "write"):
             spent = max((result.seconds.get(phase, 0.0) for result in results), default=0.0)
             work.seconds[phase] = work.seconds.get(phase, 0.0) + spent
@@ -290,6 +293,7 @@ class EpochRunner:
             duration_s=dict(seconds),
             units=len(mapping.units),
             state_bytes=state_bytes(after.tables.values()),
+            work_s=work.unit_s,
             vnodes_moved=len(diff(previous, mapping)),
             counters=dict(work.counters),
         )

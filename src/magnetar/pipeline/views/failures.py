@@ -39,8 +39,13 @@ def cause(error: BaseException) -> str:
     found = _CONDITION.findall(text)
     if found:  # the innermost is the cause of those around it
         return _SQLSTATE.sub("", found[-1]).partition("] ")[2].strip()
-    lines = [line for line in text.splitlines() if not line.startswith("An error occurred while calling")]
-    return " ".join(lines[0].removeprefix(": ").split()) if lines else repr(error)
+    lines = []
+    for line in text.splitlines():
+        if line.startswith(("\tat ", "JVM stacktrace")):
+            break
+        if not line.startswith("An error occurred while calling"):
+            lines.append(line)
+    return " ".join(" ".join(lines).removeprefix(": ").split()) or repr(error)
 
 
 def is_slow_start(error: BaseException) -> bool:

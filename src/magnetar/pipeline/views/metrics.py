@@ -26,6 +26,7 @@ class PipelineMetrics:
             "units": "Parallel units",
             "rows_per_second": "Rows of the sources a second, over the last 10 s",
             "busy_ratio": "Share of the last 10 s spent in epochs",
+            "work_ratio": "Share of the last 10 s that a unit worked, the mean of all",
             "lag_messages": "Messages in the topics behind the last epoch",
             "state_bytes": "Bytes of all runs that the manifest names",
             "rescale_pause_seconds": "What the last rescale took: planning it, and its own commit",
@@ -69,6 +70,7 @@ class PipelineMetrics:
             self._gauges["lag_messages"].labels(self._name).set(status.lag_messages)
         self._gauges["rows_per_second"].labels(self._name).set(status.rows_per_s)
         self._gauges["busy_ratio"].labels(self._name).set(status.busy)
+        self._gauges["work_ratio"].labels(self._name).set(status.work)
 
     def _gauge(self, key: str, text: str, *labels: str) -> Gauge:
         return Gauge(f"magnetar_pipeline_{key}", text, ["pipeline", *labels], registry=self.registry)

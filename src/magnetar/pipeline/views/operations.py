@@ -17,6 +17,7 @@ from magnetar.pipeline.views import control
 from magnetar.pipeline.views.adaptive import AdaptiveUnits
 from magnetar.pipeline.views.control import Request
 from magnetar.pipeline.views.driver_lock import DriverLock
+from magnetar.pipeline.views.failures import cause
 from magnetar.pipeline.views.metrics import PipelineMetrics, serving
 from magnetar.pipeline.views.progress import EpochReport
 from magnetar.pipeline.views.status import FAILED, RUNNING, STOPPED, Meter, Status, write_status
@@ -66,6 +67,7 @@ class Operations:
         self._adaptive: AdaptiveUnits | None = None
         self._lag: Callable[[], int | None] | None = None
         self._lag_took_s = 0.0
+        self._under_way: Callable[[], float | None] = lambda: None
         self._waiting: list[Request] = []
         self._ended = threading.Event()
         self._stack = ExitStack()
@@ -102,11 +104,13 @@ class Operations:
         *,
         cores: int = 1,
         adaptive_from: int | None = None,
+        under_way: Callable[[], float | None] = lambda: None,
     ) -> None:
         """The driver that requests are for, and the mapping it begins with; requests that came earlier are handed to it now.
 
         `lag`: how far the pipeline is behind, asked for about every second, in another thread than the driver's. `cores`: of Spark, the
         most units that following the load takes unless told otherwise. `adaptive_from`: follow it, with so many units at least.
+        `under_way`: when the epoch began that is not done yet, monotonic.
         """
         with self._lock:
             self._steered = steered
@@ -114,7 +118,8 @@ class Operations:
             self._vnodes = mapping.vnodes
             self.status.state = RUNNING
             self.status.units = len(mapping.units)
-            self._cores = cores
+            self._cores = self.meter.slots = cores
+            self._under_way = under_way
             if adaptive_from is not None:
                 self.adapt(adaptive_from, max(cores, adaptive_from))
 
@@ -141,8 +146,8 @@ class Operations:
         with self._lock:
             failed = error is not None and not isinstance(error, KeyboardInterrupt | SystemExit)
             self.status.state = FAILED if failed else STOPPED
-            self.status.error = " ".join(str(error).split()) if failed else None
-            self.status.rows_per_s = self.status.busy = 0.0
+            self.status.error = cause(error) if failed and error is not None else None
+            self.status.rows_per_s = self.status.busy = self.status.work = 0.0
             self._write()
             for request in (*self._waiting, *control.pending(self._place.local)):
                 done = request.kind == "stop"
@@ -168,7 +173,7 @@ class Operations:
             with self._lock:
                 if self._ended.is_set():
                     return
-                self.meter.tick(now_s)
+                self.meter.tick(now_s, self._under_way())
                 self._follow_load(now_s)
                 self.metrics.tick(self.status)
                 self._write()

@@ -207,6 +207,7 @@ class Pipeline:
                 lambda: lag.measure(driver.manifest.sources),
                 cores=self.spark.sparkContext.defaultParallelism,
                 adaptive_from=self._adaptive_from(catalog),
+                under_way=lambda: driver.epoch_began_s,
             )
             if self._metadata_url is not None:
                 self._shared = stack.enter_context(

@@ -11,9 +11,9 @@ from typing import Any
 class EpochReport:
     """One committed epoch. Times in seconds; `duration_s` by phase, with `total`.
 
-    `rows_in`: rows of the sources. `rows_changed`: changes of each view. `lag_messages`: entries of the topics behind the epoch, None where
-    they are not known. `vnodes_moved`, `pause_s`: of the change of parallelism that took effect with it (planning
-    it, and its own commit), else 0.
+    `rows_in`: rows of the sources. `rows_changed`: changes of each view. `lag_messages`: entries of the topics behind the epoch, None
+    where they are not known. `work_s`: what the tasks of all units took together. `vnodes_moved`, `pause_s`: of the change of
+    parallelism that took effect with it (planning it, and its own commit), else 0.
     """
 
     epoch: int
@@ -23,6 +23,7 @@ class EpochReport:
     duration_s: Mapping[str, float]
     units: int
     state_bytes: int
+    work_s: float = 0.0
     lag_messages: int | None = None
     vnodes_moved: int = 0
     pause_s: float = 0.0

@@ -6,7 +6,6 @@ Nothing of the state is touched: the runs stay where they are, the units' vnodes
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
 from typing import Any, Final
 
 from magnetar.hashing.mapping import Move, VnodeMapping, diff
@@ -20,8 +19,16 @@ SYMBOLS: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ
 
 BUSY_HIGH: Final = 0.8
 """Above this share of time spent in epochs a load asks for more units."""
-BUSY_LOW: Final = 0.25
 BUSY_WANTED: Final = 0.6
+"""What more units are to come to, as far as they can."""
+BUSY_KEPT: Final = 0.8
+"""What fewer units may come to."""
+WORK_LEAST: Final = 0.3
+"""Below this share of time in which units work, more of them would hardly make an epoch shorter."""
+WORK_KEPT: Final = 0.6
+"""What fewer units may come to."""
+HARDLY: Final = 0.05
+"""Fewer units that work little may add so much to the time spent in epochs, however much that is: it is spent on something else."""
 BEHIND_S: Final = 10.0
 """So many seconds' worth of messages behind the topics is a backlog that asks for more units as well."""
 
@@ -80,31 +87,46 @@ def _line(mapping: VnodeMapping, symbol: dict[str, str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a driver measured lately. `busy`: the share of time spent in epochs; `lag_messages` None: not known."""
+    """What a driver measured lately. `busy`: the share of time spent in epochs; `work`: the share that a unit worked, the mean of all,
+    which is what another number of them changes: decoding, planning and the commit take as long. `lag_messages` None: not known."""
 
     units: int
     busy: float
+    work: float
     rows_per_s: float
     lag_messages: int | None = None
 
+    @property
+    def is_behind(self) -> bool:
+        return self.lag_messages is not None and self.lag_messages > BEHIND_S * max(self.rows_per_s, 1.0)
+
+    def work_with(self, units: int) -> float:
+        """The same work done by so many units."""
+        return self.work * self.units / units
+
+    def busy_with(self, units: int) -> float:
+        """As far as the load stays the same: where it is more than these units can do, both stay at 1."""
+        return self.busy - self.work + self.work_with(units)
+
 
 def wanted_units(load: Load, least: int, most: int) -> tuple[int, str]:
-    """How many units this load asks for, and why. Epochs have a fixed cost as well, so it steps rather than leaps: at most twice as
-    many, at least half."""
-    behind = load.lag_messages is not None and load.lag_messages > BEHIND_S * max(load.rows_per_s, 1.0)
-    needed = ceil(load.units * load.busy / BUSY_WANTED)
-    if load.busy > BUSY_HIGH or (behind and load.busy > BUSY_WANTED):
-        wanted = min(max(needed, load.units + 1), 2 * load.units)
-        reason = f"epochs take {load.busy:.0%} of the time" + (
-            f", {load.lag_messages} messages behind" if behind else ""
-        )
-    elif load.busy < BUSY_LOW and not behind:
-        wanted = max(needed, (load.units + 1) // 2, 1)
-        reason = f"epochs take only {load.busy:.0%} of the time"
-    else:
-        wanted = load.units
-        reason = f"epochs take {load.busy:.0%} of the time, which is what these units are for"
+    """How many units this load asks for, and why. It steps rather than leaps: at most twice as many, at least half."""
+    told = f"epochs take {load.busy:.0%} of the time, units work {load.work:.0%}"
+    wanted = load.units
+    if load.busy > BUSY_HIGH or (load.is_behind and load.busy > BUSY_WANTED):
+        if load.work >= WORK_LEAST:
+            more = range(load.units + 1, 2 * load.units)
+            wanted = next((units for units in more if load.busy_with(units) <= BUSY_WANTED), 2 * load.units)
+        told += f", {load.lag_messages} messages behind" if load.is_behind else ""
+    elif not load.is_behind:
+        fewer = range((load.units + 1) // 2, load.units)
+        wanted = next((units for units in fewer if _are_enough(load, units)), load.units)
     bounded = min(max(wanted, least), most)
     if bounded != wanted:
-        reason += f"; {wanted} units are outside {least} to {most}"
-    return bounded, reason
+        told += f"; {wanted} units are outside {least} to {most}"
+    return bounded, told
+
+
+def _are_enough(load: Load, units: int) -> bool:
+    work, busy = load.work_with(units), load.busy_with(units)
+    return (busy <= BUSY_KEPT and work <= WORK_KEPT) or (busy <= load.busy + HARDLY and work < WORK_LEAST)

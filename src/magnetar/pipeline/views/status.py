@@ -29,8 +29,9 @@ class Status:
     """Counts are of this driver, `epoch` and `state_bytes` of the pipeline. Times in ms since the epoch, durations in seconds.
 
     `views`: changes of each view since the driver began (`changes`) and in the last epoch (`last`). `busy`: share of the last seconds
-    spent in epochs. `rescaled`: the last change of parallelism. `adaptive`: between how many units it follows the load, and the last
-    reason; None when it does not. `counters`: late rows and the like.
+    spent in epochs. `work`: share of them that a unit worked, the mean of all: what another number of units changes. `rescaled`: the
+    last change of parallelism. `adaptive`: between how many units it follows the load, and the last reason; None when it does not.
+    `counters`: late rows and the like.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Status:
     rows: int = 0
     rows_per_s: float = 0.0
     busy: float = 0.0
+    work: float = 0.0
     epoch_s: float = 0.0
     phases_s: dict[str, float] = field(default_factory=dict)
     lag_messages: int | None = None
@@ -57,7 +59,7 @@ class Status:
 
     def load(self) -> Load:
         """What the number of units is judged by."""
-        return Load(self.units, self.busy, self.rows_per_s, self.lag_messages)
+        return Load(self.units, self.busy, self.work, self.rows_per_s, self.lag_messages)
 
 
 def write_status(directory: Path, status: Status) -> None:
@@ -77,16 +79,27 @@ def read_status(directory: Path) -> Status | None:
         return None
     if status.state in (STARTING, RUNNING) and holder(directory) is None:
         status.state = KILLED
-        status.rows_per_s = status.busy = 0.0
+        status.rows_per_s = status.busy = status.work = 0.0
     return status
 
 
-class Meter:
-    """Adds reports up. Pure: times are passed in."""
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """An epoch that is over. `work_s`: of each unit that had a core, the mean."""
 
-    def __init__(self, status: Status) -> None:
+    at_s: float
+    rows: int
+    total_s: float
+    work_s: float
+
+
+class Meter:
+    """Adds reports up. Pure: times are passed in. `slots`: tasks that Spark runs at a time."""
+
+    def __init__(self, status: Status, slots: int = 1) -> None:
         self.status = status
-        self._recent: deque[tuple[float, int, float]] = deque()
+        self.slots = slots
+        self._recent: deque[_Done] = deque()
 
     def add(self, report: EpochReport, now_s: float, now_ms: int) -> Status:
         """After an epoch. `now_s`: monotonic."""
@@ -111,18 +124,26 @@ class Meter:
                 "pause_s": report.pause_s,
                 "at_ms": now_ms,
             }
-        self._recent.append((now_s, report.rows_in, total_s))
+        work_s = report.work_s / max(min(report.units, self.slots), 1)
+        self._recent.append(_Done(now_s, report.rows_in, total_s, work_s))
         self.tick(now_s)
         return status
 
-    def tick(self, now_s: float) -> None:
-        """Rates fall while nothing comes."""
-        while self._recent and self._recent[0][0] < now_s - WINDOW_S:
+    def tick(self, now_s: float, under_way_s: float | None = None) -> None:
+        """Rates fall while nothing comes. While an epoch is under way, since `under_way_s`, they are those of the time before it, for
+        what it does is not known yet; that it takes time is."""
+        end_s = now_s if under_way_s is None else min(under_way_s, now_s)
+        while self._recent and self._recent[0].at_s < end_s - WINDOW_S:
             self._recent.popleft()
+        status = self.status
         if not self._recent:
-            self.status.rows_per_s = self.status.busy = 0.0
+            status.rows_per_s = status.work = 0.0
+            status.busy = 0.0 if under_way_s is None else 1.0
             return
-        first_s, _, first_total_s = self._recent[0]
-        span_s = max(now_s - first_s + first_total_s, 1e-3)
-        self.status.rows_per_s = sum(rows for _, rows, _ in self._recent) / span_s
-        self.status.busy = min(sum(total_s for _, _, total_s in self._recent) / span_s, 1.0)
+        first = self._recent[0]
+        began_s = first.at_s - first.total_s
+        span_s = max(end_s - began_s, 1e-3)
+        status.rows_per_s = sum(each.rows for each in self._recent) / span_s
+        status.work = min(sum(each.work_s for each in self._recent) / span_s, 1.0)
+        busy_s = sum(each.total_s for each in self._recent) + now_s - end_s
+        status.busy = min(busy_s / max(now_s - began_s, 1e-3), 1.0)

@@ -8,6 +8,7 @@ import pickle
 from base64 import b64decode
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -24,6 +25,9 @@ TASK: Final = "magnetar.unit.task"
 INPUT_PREFIX: Final = "_in"
 """Columns of a stage with several inputs: `_in0`, `_in1`, ... are structs, of which a row has one."""
 
+TASK_S: Final = "task"
+"""Of a unit's seconds: all of its task, with what it waits for its rows, which Spark aggregates in the same task."""
+
 _frozen = False
 
 
@@ -35,6 +39,7 @@ def unit_function(
     def run(batches: Iterator[Any]) -> Iterator[Any]:
         from pyspark import TaskContext
 
+        began = perf_counter()
         prepare()
         from magnetar.pipeline.views.actor import run_unit
 
@@ -46,6 +51,7 @@ def unit_function(
         deltas = _deltas(list(batches), inputs)
         freeze()
         result = run_unit(unpacked, context.partitionId(), deltas)
+        result = replace(result, seconds={**result.seconds, TASK_S: perf_counter() - began})
         yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(result)], pa.binary())], names=[RESULT])
 
     return run
