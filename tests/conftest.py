@@ -19,6 +19,8 @@ from tests.support.lanes import ALONE, SPARK, Lanes, file_of
 
 WORKERS_MORE_THAN_CORES = 1
 """Tests with processes of their own wait for half of their time."""
+WORKERS_MAX = 8
+"""More would only wait for Spark's files."""
 FILES_OF_A_NARROW_RUN = 12
 """Up to so many files take less time than workers need to start and to collect."""
 
@@ -63,7 +65,8 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
         return 0
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
         return None
-    return len(os.sched_getaffinity(0)) + WORKERS_MORE_THAN_CORES
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores + WORKERS_MORE_THAN_CORES, WORKERS_MAX)
 
 
 def files_in(word: str) -> list[Path]:
