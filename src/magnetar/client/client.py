@@ -82,7 +82,7 @@ class RemoteClient:
         request_id = connection.next_request_id()
         command = client_commands.producer(topic, producer.producer_id, request_id, name, properties)
         try:
-            await connection.request(command, request_id)
+            await connection.request(command, request_id, opens_producer=producer.producer_id)
         except BaseException:
             producer.ended = True
             connection.producers.pop(producer.producer_id, None)

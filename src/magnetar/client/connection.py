@@ -55,6 +55,8 @@ class ClientConnection(asyncio.Protocol):
         self._decoder = FrameDecoder(limits.COMMAND_BYTES_MAX + 4, limits.COMMAND_BYTES_MAX)
         self._request_ids = itertools.count(1)
         self._answers: dict[int, asyncio.Future[BaseCommand]] = {}
+        self._abandoned: dict[int, int] = {}
+        """Requests for producers that nobody waits for any more, and the producers' ids."""
         self._connected: asyncio.Future[BaseCommand] | None = None
         self._credentials = Credentials()
         self._version = ""
@@ -125,6 +127,7 @@ class ClientConnection(asyncio.Protocol):
             if not future.done():
                 future.set_exception(error)
         self._answers.clear()
+        self._abandoned.clear()
         self._waiting_for_room.clear()
         producers, self.producers = self.producers, {}
         for producer in producers.values():
@@ -182,19 +185,38 @@ class ClientConnection(asyncio.Protocol):
     def next_request_id(self) -> int:
         return next(self._request_ids)
 
-    async def request(self, command: BaseCommand, request_id: int, timeout_s: float = REQUEST_TIMEOUT_S) -> BaseCommand:
-        """The answer. Raises UnreachableError, or RequestRefusedError for an ERROR."""
+    async def request(
+        self,
+        command: BaseCommand,
+        request_id: int,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+        opens_producer: int | None = None,
+    ) -> BaseCommand:
+        """The answer. Raises UnreachableError, or RequestRefusedError for an ERROR.
+
+        `opens_producer`: the producer that the other side makes, closed there as soon as it is known to exist when the caller is cancelled.
+        """
         if self.closed:
             raise UnreachableError(f"the connection to {self.address} ended")
         future = self._answers[request_id] = self._loop.create_future()
         self.write(commands.frame(command))
         try:
             answer = await self._within(future, BaseCommand.Type.Name(command.type), timeout_s)
+        except asyncio.CancelledError:
+            if opens_producer is not None and request_id in self._answers:
+                self._abandoned[request_id] = opens_producer
+            elif opens_producer is not None:  # answered in this turn of the loop
+                self._close_abandoned(opens_producer)
+            raise
         finally:
             self._answers.pop(request_id, None)
         if answer.type == BaseCommand.ERROR:
             raise RequestRefusedError(answer.error.error, answer.error.message)
         return answer
+
+    def _close_abandoned(self, producer_id: int) -> None:
+        """Or its name would be taken there for as long as the connection lives."""
+        self.write(commands.frame(client_commands.close_producer(producer_id, self.next_request_id())))
 
     async def _within(
         self, future: asyncio.Future[BaseCommand], what: str, timeout_s: float = REQUEST_TIMEOUT_S
@@ -249,6 +271,11 @@ class ClientConnection(asyncio.Protocol):
         if identify is None:
             return  # a PONG, or news that nobody here asked for
         request_id = identify(command)
+        abandoned = self._abandoned.pop(request_id, None)
+        if abandoned is not None:
+            if command.type == BaseCommand.PRODUCER_SUCCESS:
+                self._close_abandoned(abandoned)
+            return
         if command.type == BaseCommand.ERROR and request_id not in self._answers:
             self.abort(RequestRefusedError(command.error.error, command.error.message))
             return

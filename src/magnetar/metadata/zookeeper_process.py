@@ -17,6 +17,7 @@ from typing import Final
 
 from magnetar.base.errors import StartupError
 from magnetar.base.java import find_java
+from magnetar.base.ports import free_ports
 
 READY_TIMEOUT_S: Final = 30.0
 """A server that does not serve by then is given up."""
@@ -64,7 +65,7 @@ class ZooKeeperProcess:
         java = find_java()
         self.directory.mkdir(parents=True, exist_ok=True)
         if self.port == 0:
-            self.port = _free_port()
+            (self.port,) = free_ports(1)
         settings = {
             "tickTime": self.tick_time_ms,
             "dataDir": self.directory / "data",
@@ -170,10 +171,3 @@ def four_letters(host: str, port: int, word: str, timeout_s: float = 2.0) -> str
             return b"".join(parts).decode(errors="replace")
     except OSError:
         return ""
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from magnetar.base.ports import free_ports
+
 READY_TIMEOUT_S = 20.0
 """A server that has not ended by then after a failed start is given up."""
 
@@ -50,6 +52,9 @@ class ServerProcess:
     def spawn(self) -> ServerProcess:
         """Start the process and do not wait; then `wait_ready` or `kill`."""
         command = [sys.executable, "-m", "magnetar", "standalone", "--data-dir", str(self.data_dir)]
+        if self._ports == (0, 0):
+            first, second = free_ports(2)
+            self._ports = (first, second)
         command += ["--port", str(self._ports[0]), "--http-port", str(self._ports[1])]
         for key, value in self.settings.items():
             command += ["--set", f"{key}={value}"]

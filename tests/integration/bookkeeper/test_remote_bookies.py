@@ -122,7 +122,10 @@ async def test_room_is_known_of_every_bookie_soon_after_it_appeared(tmp_path: Pa
         code, total, free = await answer(served.bookie.bookie_info)
         assert (code, 0 < free <= total) == (ReturnCode.OK, True)
         async with registered(store, served):
-            await eventually(lambda: [each.free_bytes for each in directory.candidates(rng)] == [free], "its room")
+            # not to the byte: others write to this disk as well
+            await eventually(
+                lambda: [0 < each.free_bytes <= total for each in directory.candidates(rng)] == [True], "its room"
+            )
         await eventually(lambda: directory.candidates(rng) == [], "gone")
 
 

@@ -85,6 +85,7 @@ def rate_of_three(server: ServerProcess, connect: Connect, topic: str, count: in
     return three.goal / (three.reached_s - started_s)
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("count", [20_000, pytest.param(240_000, marks=pytest.mark.long)])
 def test_three_of_four_keep_their_rate(server: ServerProcess, connect: Connect, topic: str, count: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pulsar
 import pytest
 import requests
 
+from magnetar.base.ports import free_ports
 from magnetar.broker.auth.basic import apr1
 from magnetar.testing.server import ServerProcess
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand
@@ -56,12 +56,6 @@ def bearer(role: str) -> dict[str, str]:
     return {} if role == "anonymous" else {"Authorization": f"Bearer {token(role)}"}
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def settings(directory: Path, authority: Authority, **more: object) -> dict[str, object]:
     """Everything on."""
     certificate, key = authority.sign("localhost", "server")
@@ -69,8 +63,8 @@ def settings(directory: Path, authority: Authority, **more: object) -> dict[str,
     passwords.write_text(f"# users\nadmin:{apr1(PASSWORD.encode(), 'saltsalt')}\n")
     return {
         "advertisedAddress": "localhost",
-        "brokerServicePortTls": free_port(),
-        "webServicePortTls": free_port(),
+        "brokerServicePortTls": free_ports(1)[0],
+        "webServicePortTls": free_ports(1)[0],
         "tlsCertificateFilePath": certificate,
         "tlsKeyFilePath": key,
         "tlsTrustCertsFilePath": authority.file,

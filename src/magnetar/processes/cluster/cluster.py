@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from magnetar.base.ports import free_ports
 from magnetar.metadata.zookeeper_process import ZooKeeperProcess, four_letters
 from magnetar.processes.cluster.command_lines import magnetar_command
 from magnetar.processes.cluster.errors import ClusterError
@@ -30,7 +31,6 @@ from magnetar.processes.cluster.plan import (
     load_plan,
     save_plan,
 )
-from magnetar.processes.cluster.ports import free_ports
 from magnetar.processes.cluster.probe import MARK, FoundProcess, find_processes, mark_of
 
 START_TIMEOUT_S: Final = 60.0
