@@ -16,7 +16,8 @@ KEYS = 1000
 CONSUMERS = 4
 RATE_KEPT_MIN = 0.9
 IN_FLIGHT = 1000
-TURNS = 2
+TURNS = 6
+"""A turn takes half a second, in which anything may get in the way."""
 
 
 class Counter:
