@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pulsar
 import pytest
@@ -90,6 +91,10 @@ def test_a_namespace_is_one_thing_through_any_broker(cluster: ClusterProcesses, 
         pattern = connect(cluster.broker(name)[0]).subscribe(
             expression, f"all-{name}", regex_subscription_mode=pulsar.RegexSubscriptionMode.NonPersistentOnly
         )
+        for topic in names:  # what nobody has asked for yet is dropped
+            wait_until(
+                partial(_is_asked_for, bases(cluster)[0], topic, f"all-{name}"), 10, what=f"{topic} is asked for"
+            )
         for number, producer in enumerate(producers):
             producer.send(str(number).encode())
         assert {int(pattern.receive(10_000).data()) for _ in producers} == set(range(len(producers)))
@@ -98,6 +103,12 @@ def test_a_namespace_is_one_thing_through_any_broker(cluster: ClusterProcesses, 
         producer.close()
     send("POST", f"{namespace}/unsubscribe/s")
     assert get(f"{bases(cluster)[1]}/persistent/public/default/{spread}/subscriptions") == []
+
+
+def _is_asked_for(base: str, topic: str, subscription: str) -> bool:
+    """Through any broker: the one that does not serve the topic names the one that does."""
+    stats = get(f"{base}/{topic.replace('://', '/')}/stats")
+    return any(each["availablePermits"] for each in stats["subscriptions"][subscription]["consumers"])
 
 
 def test_policies_set_at_one_broker_hold_at_the_other(cluster: ClusterProcesses, connect: Connect) -> None:

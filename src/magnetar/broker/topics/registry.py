@@ -110,6 +110,8 @@ class TopicRegistry:
         if not await self._lookup.stored(name):
             await self._namespaces.effective(name.namespace_name)
             if not create:
+                if not name.persistent:  # nothing is stored of it: only its own broker knows whether it is there
+                    await self._lookup.require(name)
                 raise TopicNotFoundError(f"Topic {name} does not exist")
             await self._lookup.check_creatable(name)
             return await self._create(name)
