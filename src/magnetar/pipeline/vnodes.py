@@ -48,11 +48,11 @@ def dispatch(frame: DataFrame, mapping: VnodeMapping, key: Sequence[str]) -> Dat
 
 def unit_index(spark: SparkSession, mapping: VnodeMapping) -> Column:
     """The index in `mapping.units` of a row's unit by its `_vnode`."""
-    return F.get(_literal(id(spark.sparkContext._gateway), mapping.owners), F.col(VNODE))
+    return F.get(_literal(spark.sparkContext._gateway, mapping.owners), F.col(VNODE))
 
 
 @lru_cache(ARRAYS_KEPT)
-def _literal(_gateway: int, numbers: tuple[int, ...]) -> Column:
+def _literal(_gateway: object, numbers: tuple[int, ...]) -> Column:
     """One literal of an array, for as long as there is this JVM. It takes a call of the JVM a number, 41 ms for 256 of them, but only
     once; `array(0, 0, ...)` as SQL is parsed in each epoch, and walked by each of Spark's rules."""
     return F.lit(np.array(numbers, np.int32))

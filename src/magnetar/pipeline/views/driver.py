@@ -248,6 +248,8 @@ class Driver:
                 kept.unpersist()
             raise
         if self._stop.is_set():
+            if kept is not None:
+                kept.unpersist()
             return
         self._ahead.begin(epoch)
 
@@ -263,6 +265,7 @@ class Driver:
             try:
                 self._epoch(spark, prepared, planned_s)
             finally:
+                self.epoch_began_s = None
                 if kept is not None:
                     kept.unpersist()
 
