@@ -5,9 +5,11 @@
 
 All read the same Parquet files, four an epoch (as a topic has partitions), and take turns. An epoch lasts from the end of the one before
 to its own, as one may be planned while another runs; rows/s is by the median epoch of a run from the third on, and the median run counts.
-State and checkpoints lie below `--directory`: a tmpfs leaves the disk out of it.
+State and checkpoints lie below `--directory`: a tmpfs leaves the disk out of it. Units, and with them the partitions of Spark's state
+stores, are as many as cores unless told otherwise, which is what both do by themselves (`build_session`).
 `--check` exits with 1 below 1.4 times (100,000 keys) or 2.5 times (1,000,000 keys) the rows/s of RocksDB.
-For the issue's figures: `bench/views.py --rows 10000000 --keys 100000 --check`, then with `--keys 1000000`; 3 and 6 minutes on 2 cores.
+For the figures of docs/pipelines.md: `--rows 10000000 --keys 100000 --rounds 3 --check`, then with `--keys 1000000`; 4 and 7 minutes on
+2 cores. What is run first in a JVM has it compiled, at the expense of its first round.
 """
 
 from __future__ import annotations
@@ -264,7 +266,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--keys", type=int, default=100_000)
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--units", type=int, default=4)
+    parser.add_argument("--units", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--directory", default=None)
