@@ -216,7 +216,7 @@ def run_one(spark: Any, name: str, files: Path, place: Path, units: int) -> tupl
     try:
         return ours(spark, files, place, units) if name == "magnetar" else (spark_own(spark, files, place, name), [])
     finally:
-        shutil.rmtree(place)
+        shutil.rmtree(place, ignore_errors=True)  # a state store of Spark's may be writing a snapshot still
 
 
 def warm_up(spark: Any, names: list[str], work: Path, units: int) -> None:

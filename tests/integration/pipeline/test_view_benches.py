@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -92,3 +93,16 @@ def test_a_rescale_is_measured_against_sparks_own(
     assert (found["view"]["vnodes_moved"], found["view"]["bytes_rewritten"]) == (85, 0)
     assert found["spark"]["bytes_written"] > 0
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.long
+def test_units_follow_a_real_load(tmp_path: Path) -> None:
+    """Two minutes of a machine that has nothing else to do: fewer units for 20 rows a second, more again for 40,000."""
+    given = ["--hurry", "2", "--seconds", "75,35,5", "--directory", str(tmp_path), "--json"]
+    command = [sys.executable, str(BENCH / "adaptive.py"), *given]  # in a process of its own: it changes constants
+    found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    assert found["sent"] > 100_000
+    fewer, more = found["changes"][:2]  # where the machine is the limit, the second unit is taken back in the end
+    assert (fewer["units"], more["units"]) == (1, 2)
+    assert fewer["vnodes_moved"] == more["vnodes_moved"] == 128
+    assert fewer["runs_gone"] == 0  # none is written again; a merge may be due in the epoch of the other change
