@@ -29,6 +29,9 @@ RESTART_AFTER_S = 2.0
 
 TICK_S = 0.1
 
+CLOSE_TIMEOUT_S = 5.0
+"""How long clients may take to close; one of a cluster that is gone goes on trying, and is left to the end of the process."""
+
 
 @dataclass(slots=True)
 class Stay:
@@ -115,9 +118,13 @@ class Producer:
             self.stored.add(text)
 
     def stop(self) -> None:
+        self.end()
+        self._producer.flush()
+
+    def end(self) -> None:
+        """No more messages; what is under way is not waited for."""
         self._ending.set()
         self._thread.join()
-        self._producer.flush()
 
 
 class Application:
@@ -126,6 +133,8 @@ class Application:
     def __init__(self) -> None:
         self.acknowledged: dict[str, float] = {}
         self.stays: list[Stay] = []
+        self.closing: list[threading.Thread] = []
+        self._client: Any = None
 
     def begin(self, cluster: Cluster) -> None:
         import pulsar
@@ -161,7 +170,13 @@ class Application:
 
     def leave(self, how: str) -> None:
         self.stays[-1].ended = how
-        threading.Thread(target=self._client.close, daemon=True).start()  # of a cluster that is gone it takes a while
+        self.close()
+
+    def close(self) -> None:
+        """Begin to: of a cluster that is gone it takes a while."""
+        client, self._client = self._client, None
+        if client is not None:
+            self.closing.append(_closing(client))
 
 
 def run(folder: Path, seconds: int, rate: int, interval_ms: int, screen: Screen) -> Outcome:
@@ -175,8 +190,11 @@ def run(folder: Path, seconds: int, rate: int, interval_ms: int, screen: Screen)
             screen.say(f"{name} ready at {clusters[-1].serving.url}")
         _replicate(clusters)
         screen.say(f"{NAMESPACE} is replicated among {', '.join(CLUSTERS)}; snapshots every {interval_ms} ms")
-        producers = [Producer(cluster, rate, rate * seconds) for cluster in clusters]
         application = Application()
+        stack.callback(_close, clusters, application)
+        producers: list[Producer] = []
+        stack.callback(_end, producers)
+        producers.extend(Producer(cluster, rate, rate * seconds) for cluster in clusters)
         _act(clusters, application, producers, seconds / 3, screen)
         for producer in producers:
             producer.stop()
@@ -186,6 +204,25 @@ def run(folder: Path, seconds: int, rate: int, interval_ms: int, screen: Screen)
         skipped = sorted(published - application.acknowledged.keys())
         counts = {producer.cluster.name: len(producer.stored) for producer in producers}
     return Outcome(counts, application.stays, skipped, interval_ms, time.monotonic() - started)
+
+
+def _close(clusters: Sequence[Cluster], application: Application) -> None:
+    """While the servers are there still: a process that ends while a client has something to say to it is aborted by the library."""
+    application.close()
+    until_s = time.monotonic() + CLOSE_TIMEOUT_S
+    for thread in [*application.closing, *(_closing(cluster.client) for cluster in clusters)]:
+        thread.join(max(0.0, until_s - time.monotonic()))
+
+
+def _end(producers: Sequence[Producer]) -> None:
+    for producer in producers:
+        producer.end()
+
+
+def _closing(client: Any) -> threading.Thread:
+    thread = threading.Thread(target=client.close, daemon=True)
+    thread.start()
+    return thread
 
 
 def _act(
