@@ -102,7 +102,7 @@ def main() -> int:
                 place = work / f"{name}-{keys}"
                 place.mkdir()
                 lines.append(line(name, keys, *measure(spark, name, source / "in", place, options.units)))
-                shutil.rmtree(place)
+                shutil.rmtree(place, ignore_errors=True)  # as in views.py
                 print(json.dumps(lines[-1]), file=sys.stderr)
             shutil.rmtree(source)
     finally:
