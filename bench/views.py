@@ -8,8 +8,8 @@ to its own, as one may be planned while another runs; rows/s is by the median ep
 State and checkpoints lie below `--directory`: a tmpfs leaves the disk out of it. Units, and with them the partitions of Spark's state
 stores, are as many as cores unless told otherwise, which is what both do by themselves (`build_session`).
 `--check` exits with 1 below 1.4 times (100,000 keys) or 2.5 times (1,000,000 keys) the rows/s of RocksDB.
-For the figures of docs/pipelines.md: `--rows 10000000 --keys 100000 --rounds 3 --check`, then with `--keys 1000000`; 4 and 7 minutes on
-2 cores. What is run first in a JVM has it compiled, at the expense of its first round.
+For the figures of docs/pipelines.md: `--rows 10000000 --keys 100000 --rounds 5 --check`, then `--keys 1000000 --rounds 2`; 4 and 5 minutes
+on 2 cores. What is run first in a JVM has it compiled, at the expense of its first round.
 """
 
 from __future__ import annotations
@@ -191,8 +191,9 @@ def main() -> int:
     arguments = parse_arguments()
     names = arguments.only.split(",")
     work = Path(tempfile.mkdtemp(prefix="views-", dir=arguments.directory))
-    settings = {"spark.sql.shuffle.partitions": str(arguments.units), "spark.driver.memory": "6g"}
-    spark = build_session(arguments.master, settings=settings)
+    spark = build_session(arguments.master, settings={"spark.driver.memory": "6g"})
+    arguments.units = arguments.units or spark.sparkContext.defaultParallelism
+    spark.conf.set("spark.sql.shuffle.partitions", arguments.units)
     figures: dict[str, list[float]] = {name: [] for name in names}
     phases: dict[str, float] = {}
     try:
@@ -266,7 +267,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--keys", type=int, default=100_000)
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--units", type=int, default=2)
+    parser.add_argument("--units", type=int, help="Spark's cores if not given")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--directory", default=None)
