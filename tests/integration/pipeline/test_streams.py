@@ -77,8 +77,7 @@ def test_limits_new_partitions_and_a_truthful_backlog(
     batches = run(into_memory, maxMessagesPerTrigger=12, **options)
     assert [each.numInputRows for each in batches] == [12, 12, 6]
     assert [value for value, _ in seen] == values[:30]
-    # The source is told of a batch when the next is planned: all but the last are acknowledged, in whole entries of 4 messages.
-    assert backlog(server, f"{topic}-partition-0", "spark") == 2
+    assert backlog(server, f"{topic}-partition-0", "spark") == 0
 
     # By the admin API's statistics: whole entries of about so many bytes, at least one, and nothing is read for it.
     entry_bytes = 60
@@ -96,6 +95,49 @@ def test_limits_new_partitions_and_a_truthful_backlog(
     run(into_memory, **options)
     assert [value for value, _ in seen] == values
     assert {part for _, part in seen} == {0, 2}
+
+
+def test_a_run_that_ends_has_acknowledged_all_it_read(
+    run: Callable[..., list[Any]], server: ServerProcess, client: pulsar.Client, topic: str
+) -> None:
+    """Spark ends the process that acknowledges by SIGKILL, and the client sends acknowledgements up to 0.1 s later."""
+    produce(client, topic, [b"%d" % number for number in range(3)])
+    left = []
+    for number in range(8):
+        name = f"short-{number}"
+        options = {"topic": topic, "startingOffsets": "earliest", "predefinedSubscription": name}
+        run(lambda frame: frame.writeStream.format("noop"), name, maxMessagesPerTrigger=1 + number % 3, **options)
+        left.append(backlog(server, topic, name))
+    assert left == [0] * 8
+
+
+def test_a_batch_that_failed_is_not_acknowledged(
+    run: Callable[..., list[Any]], server: ServerProcess, client: pulsar.Client, topic: str
+) -> None:
+    """Nor is it by the next run before that has read it again: it is in Spark's offset log by then."""
+    produce(client, topic, [b"%d" % number for number in range(6)])
+    options = {"topic": topic, "startingOffsets": "earliest", "predefinedSubscription": "spark"}
+    seen: list[list[int]] = []
+    left: list[int] = []
+
+    def keep(frame: Any, batch: int) -> None:
+        left.append(backlog(server, topic, "spark"))
+        rows = sorted(int(row.v) for row in frame.selectExpr("cast(value AS string) v").collect())
+        if batch == 1 and len(seen) == 1:
+            seen.append([])
+            raise ValueError("no such day")
+        seen.append(rows)
+
+    def write(frame: Any) -> Any:
+        return frame.writeStream.foreachBatch(keep)
+
+    with pytest.raises(Exception, match="no such day"):
+        run(write, maxMessagesPerTrigger=2, **options)
+    assert backlog(server, topic, "spark") == 4
+    run(write, maxMessagesPerTrigger=2, **options)
+    assert seen == [[0, 1], [], [2, 3], [4, 5]]
+    assert left == [6, 4, 4, 2]
+    assert backlog(server, topic, "spark") == 0
 
 
 def test_a_repeated_micro_batch_is_written_once(

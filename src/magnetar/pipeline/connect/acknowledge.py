@@ -14,21 +14,30 @@ from magnetar.pipeline.connect.options import Connection
 class Acknowledger:
     """Moves a subscription's cursors: one consumer per topic partition, held open because a cursor's owner acknowledges."""
 
-    __slots__ = ("_client", "_consumers", "_subscription")
+    __slots__ = ("_client", "_consumers", "_known", "_subscription")
 
     def __init__(self, connection: Connection, subscription: str) -> None:
         self._client = shared_client(connection)
         self._subscription = subscription
         self._consumers: dict[str, pulsar.Consumer] = {}
+        self._known: dict[str, Position] = {}
+        """What was acknowledged last, by topic."""
 
     def acknowledge(self, offsets: Mapping[str, Position]) -> None:
-        """Everything before these positions. A batch is acknowledged once all of it lies before them."""
+        """Everything before these positions. A batch is acknowledged once all of it lies before them.
+
+        The official client collects acknowledgements for 0.1 s before it sends them: the broker knows then, or after `close`.
+        """
         for topic, at in offsets.items():
-            consumer = self._consumer(topic)
+            if self._known.get(topic) == at:
+                continue
+            consumer = self._consumer(topic)  # subscribes, so that what is not read is kept
             if at.entry > 0:
                 consumer.acknowledge_cumulative(pulsar.MessageId(-1, at.ledger, at.entry - 1, -1))
+            self._known[topic] = at
 
     def close(self) -> None:
+        """Returns when the broker knows of all that was acknowledged; may be used again."""
         for consumer in self._consumers.values():
             consumer.close()
         self._consumers.clear()

@@ -83,6 +83,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         starts = from_document(start)
+        if self._goal is not None:
+            self._acknowledge_at_once(starts)
         self._check_loss(starts)
         self._ends = self._goal if self._goal is not None else self._topics.ends(self._topics.partitions())
         # A topic that is gone keeps its place: it may come back.
@@ -103,7 +105,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from read_range(self._options, partition.part, Columns(self._schema, self._options.connection))
 
     def commit(self, end: dict[str, Any]) -> None:
-        self._acknowledge(from_document(end))
+        if self._goal is None:
+            self._acknowledge(from_document(end))
 
     def stop(self) -> None:
         if self._acknowledger is not None:
@@ -128,3 +131,13 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._acknowledger is None:
             self._acknowledger = Acknowledger(self._options.connection, self._options.subscription)
         self._acknowledger.acknowledge(offsets)
+
+    def _acknowledge_at_once(self, starts: Offsets) -> None:
+        """For a query that ends by itself, `AvailableNow`.
+
+        Spark asks where the next batch ends once the one before is in its commit log, also when there is no next one: its `commit`
+        is never called for the last. It then ends this process by SIGKILL, without `stop`: the broker has to know by then.
+        """
+        self._acknowledge(starts)
+        if self._acknowledger is not None:
+            self._acknowledger.close()
