@@ -4,8 +4,8 @@
   rescale.py [--keys N] [--rows N] [--units N] [--before N] [--only view|all] [--directory DIR] [--json]
 
 Both keep count, sum, min and max per key over the same Parquet files, four an epoch (a row a key unless `--rows` says more). The view's
-number of units is changed while it runs, after `--before` epochs (units merge in every fourth one), and once more alone, without rows;
-beside it a run of the same epochs without a change. A streaming query of Spark keeps the number of state
+number of units is changed while it runs, in the epoch behind the first `--before` (units merge in every fourth one), and once more alone,
+without rows; beside it a run of the same epochs without a change. A streaming query of Spark keeps the number of state
 partitions it began with, so it is stopped, its checkpoint repartitioned offline (RocksDB only, since Spark 4.3), and started again; or
 everything is read again from the beginning with a new checkpoint.
 For the issue's figures: `--keys 100000` and `--keys 1000000`; one and three minutes on 2 cores.
@@ -70,14 +70,14 @@ class View:
         return found
 
     def run(self, files: Path, at: int, units: int) -> list[EpochReport]:
-        """All files; `units` from the epoch behind the first `at` of this run on."""
+        """All files; `units` are asked for early enough to be there behind the first `at` epochs of this run, and a planned one."""
         claimed = claim(self._files, SystemClock(), self._units)
         program, views = assemble(self._catalog, claimed.views, SparkTypes(self._spark))
         reports: list[EpochReport] = []
 
         def on_epoch(report: EpochReport) -> None:
             reports.append(report)
-            if len(reports) == at:
+            if len(reports) == at - 1:  # the next is planned by now, as there are more files
                 driver.rescale(units)
 
         driver = Driver(self._spark, self._files, SystemClock(), program, ParquetFiles(files), on_epoch=on_epoch)
@@ -96,7 +96,8 @@ def view(spark: Any, work: Path, units: int, epochs_before: int) -> dict[str, An
     site = View(spark, place, units)
     reports = site.run(work / "in", epochs_before, units + 1)
     seconds = [report.duration_s["total"] for report in reports]
-    moved = reports[epochs_before]
+    changed = next(place for place, report in enumerate(reports) if report.vnodes_moved)
+    moved = reports[changed]
     site.run(nothing, 0, units)
     before = site.manifest
     (alone,) = site.run(nothing, 0, units + 1)
@@ -110,13 +111,14 @@ def view(spark: Any, work: Path, units: int, epochs_before: int) -> dict[str, An
         "pause_with_rows_s": moved.pause_s,
         "pause_alone_s": alone.pause_s,
         "keys_moved": len(moves) / VnodeMapping.from_json(after.mapping).vnodes,
-        "epoch_before_s": statistics.median(seconds[2:epochs_before]),
-        "epoch_with_change_s": seconds[epochs_before],
-        "epoch_after_s": seconds[epochs_before + 1],
-        "same_epochs_without_change_s": [each.duration_s["total"] for each in steady[epochs_before - 1 :]],
-        "epochs_s": seconds[epochs_before - 1 :],
+        "epoch_of_change": changed + 1,
+        "epoch_before_s": statistics.median(seconds[2:changed]),
+        "epoch_with_change_s": seconds[changed],
+        "epoch_after_s": seconds[changed + 1],
+        "same_epochs_without_change_s": [each.duration_s["total"] for each in steady[changed - 1 :]],
+        "epochs_s": seconds[changed - 1 :],
         "phases_with_change_s": dict(moved.duration_s),
-        "phases_without_change_s": dict(steady[epochs_before].duration_s),
+        "phases_without_change_s": dict(steady[changed].duration_s),
     }
 
 
