@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -28,7 +29,7 @@ from magnetar.pipeline.views.table_ids import TableIds
 from tests.support.operators import Row, View
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 WORLD, EPOCH = "_world", "_epoch"
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -88,40 +89,40 @@ class ViewSite:
         return [{name: row[name] for name in columns} for row in world.views[view].all()]
 
     def _stage(self, stage: Stage, worlds: Sequence[World], known: Mapping[str, Changelogs]) -> Changelogs:
-        fed = [(feed, self._fed(stage, feed, known[feed.origin])) for feed in stage.feeds]
+        by_input: dict[str, list[Feed]] = {}
+        for feed in stage.feeds:
+            by_input.setdefault(feed.input, []).append(feed)
+        fed = {name: self._fed(stage, feeds, known) for name, feeds in by_input.items()}
         found: Changelogs = {}
         for number, world in enumerate(worlds):
             state = _State(stage.operator)
             for at, units in enumerate(world.units):
-                deltas: dict[str, pl.DataFrame] = {}
-                for feed, changelogs in fed:
-                    delta = changelogs.get((number, at))
-                    if delta is not None:
-                        before = deltas.get(feed.input)
-                        deltas[feed.input] = delta if before is None else pl.concat([before, delta])
+                deltas = {name: rows[number, at] for name, rows in fed.items() if (number, at) in rows}
                 context = world.context(at, bool(stage.watermarks))
                 mapping = VnodeMapping.even(units, self._vnode_count)
                 found[number, at] = state.epoch(deltas, mapping, context, world.counters)
         return found
 
-    def _fed(self, stage: Stage, feed: Feed, origin: Changelogs) -> Changelogs:
-        """The feed's steps over everything at once, or epoch by epoch where they look at several rows."""
-        parts = {
-            place: frame.with_columns(pl.lit(place[0]).alias(WORLD), pl.lit(place[1]).alias(EPOCH))
-            for place, frame in origin.items()
-        }
-        if any(isinstance(step, OverGroups) for step in feed.steps):
-            return {place: self._steps(stage, feed, [frame]) for place, frame in parts.items() if frame.height}
-        done = self._steps(stage, feed, list(parts.values()))
+    def _fed(self, stage: Stage, feeds: Sequence[Feed], known: Mapping[str, Changelogs]) -> Changelogs:
+        """What one input gets: its feeds' steps over everything at once, or epoch by epoch where they look at several rows."""
+        if any(isinstance(step, OverGroups) for feed in feeds for step in feed.steps):
+            places = sorted({place for feed in feeds for place, frame in known[feed.origin].items() if frame.height})
+            return {place: self._steps(stage, feeds, [known[feed.origin] for feed in feeds], place) for place in places}
+        done = self._steps(stage, feeds, [known[feed.origin] for feed in feeds])
         by_place = done.partition_by(WORLD, EPOCH, as_dict=True)
         return {(int(world), int(epoch)): frame for (world, epoch), frame in by_place.items()}
 
-    def _steps(self, stage: Stage, feed: Feed, frames: list[pl.DataFrame]) -> pl.DataFrame:
-        whole = pl.concat(frames)
-        hours = pl.duration(hours=pl.col(EPOCH))
-        now = (pl.lit(START).dt.cast_time_unit("us") + hours).alias(EPOCH_TIMESTAMP)
-        frame = self._spark.createDataFrame(whole.with_columns(now).to_arrow(compat_level=pl.CompatLevel.oldest()))
-        done = apply_steps(frame, feed.steps, (WORLD, EPOCH, *feed.ordered_by, *CARRIED))
+    def _steps(
+        self, stage: Stage, feeds: Sequence[Feed], origins: Sequence[Changelogs], only: tuple[int, int] | None = None
+    ) -> pl.DataFrame:
+        done = reduce(
+            lambda left, right: left.unionByName(right),
+            [
+                apply_steps(self._frame(origin, only), feed.steps, (WORLD, EPOCH, *feed.ordered_by, *CARRIED))
+                for feed, origin in zip(feeds, origins, strict=True)
+            ],
+        )
+        feed = feeds[0]
         if stage.preaggregate is not None and self._preaggregated:
             partials = [expr(f"{partial.sql} AS `{partial.name}`") for partial in stage.preaggregate]
             return as_frame(done.groupBy(WORLD, EPOCH, *feed.place_by).agg(*partials).toArrow())
@@ -129,6 +130,17 @@ class ViewSite:
         kept = [name for name in columns if name in done.columns]
         found = as_frame(done.select(*(f"`{name}`" for name in kept)).toArrow())
         return found.sort(feed.ordered_by) if feed.ordered_by else found
+
+    def _frame(self, origin: Changelogs, only: tuple[int, int] | None) -> DataFrame:
+        """The changes of all epochs of all worlds, or of one epoch of one."""
+        whole = pl.concat(
+            frame.with_columns(pl.lit(place[0]).alias(WORLD), pl.lit(place[1]).alias(EPOCH))
+            for place, frame in origin.items()
+            if only is None or place == only
+        )
+        hours = pl.duration(hours=pl.col(EPOCH))
+        now = (pl.lit(START).dt.cast_time_unit("us") + hours).alias(EPOCH_TIMESTAMP)
+        return self._spark.createDataFrame(whole.with_columns(now).to_arrow(compat_level=pl.CompatLevel.oldest()))
 
 
 class _State:

@@ -115,7 +115,7 @@ def spark_without_codegen(spark: SparkSession) -> Iterator[SparkSession]:
 
 ONCE = settings(
     deadline=None,
-    max_examples=1,
+    max_examples=3,  # the first one is the simplest there is, without any row
     phases=[Phase.explicit, Phase.generate],  # an example takes seconds: no time to look for a smaller one
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
@@ -128,6 +128,7 @@ def test_views_are_what_a_batch_query_gives(spark_without_codegen: SparkSession,
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 @settings(ONCE, max_examples=15)
 @given(st.lists(worlds(30), min_size=3, max_size=8))
 def test_views_are_what_a_batch_query_gives_at_length(

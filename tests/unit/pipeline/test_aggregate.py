@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -110,6 +111,26 @@ def test_retractions_recompute_their_groups(epochs: list[list[Change]], group: t
     calls = [call for call in ALL if call.column not in group]
     memory = check(calls, epochs, group, append_only=False)
     assert memory.state_rows(1) == len(final_rows(epochs))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data(), st.sampled_from([("g",), ()]), st.booleans())
+def test_decimals_are_exact(data: st.DataObject, group: tuple[str, ...], append_only: bool) -> None:
+    """An average has four digits more, rounded half away from zero."""
+    schema = pa.schema([("k", pa.int64()), ("g", pa.string()), ("m", pa.decimal128(10, 2))])
+    decimals = st.sampled_from([None, *map(Decimal, ("-1.25", "0.00", "0.01", "0.02", "99999999.99"))])
+    epochs = data.draw(histories({"g": GROUPS, "m": decimals}, append_only=append_only))
+    functions = ["count", "sum", "avg", *(["min", "max"] if append_only else [])]
+    calls = [Call(function, "m", f"{function}_m") for function in functions]
+    memory = Memory(aggregate(1, "t", schema, group, calls, append_only=append_only, row_key=["k"], vnode_count=4))
+    assert isinstance(memory.operator, MergedAggregate)
+    for number, changes in enumerate(epochs):
+        memory.epoch({INPUT: delta(changes, schema)})
+        wanted = recomputed(calls, final_rows(epochs[: number + 1]), group)
+        for row in wanted:
+            if row["avg_m"] is not None:
+                row["avg_m"] = row["avg_m"].quantize(Decimal("0.000001"), ROUND_HALF_UP)
+        assert memory.view.rows == plain_rows(wanted)
 
 
 def rows_of(*keys: int, change: int = INSERT, n: int | None = 1) -> list[Change]:

@@ -184,11 +184,11 @@ def finished(calls: Sequence[Call], partials: pl.DataFrame, group: Sequence[str]
 
 
 def _averages(sums: pl.Series, counts: pl.Series, kind: pa.DataType) -> pl.Series:
-    """Rounded half up, away from zero, as Spark rounds."""
+    """Rounded half up, away from zero, as Spark rounds; NULL for no rows, and for a group that is not there, whose count is NULL."""
     unit = Decimal(1).scaleb(-kind.scale)
     context = Context(prec=kind.precision + kind.scale + 10, rounding=ROUND_HALF_UP)
     found = [
-        context.quantize(context.divide(total, Decimal(count)), unit) if count > 0 else None
+        context.quantize(context.divide(total, Decimal(count)), unit) if count else None
         for total, count in zip(sums, counts, strict=True)
     ]
     return pl.Series(found, dtype=pl.Decimal(kind.precision, kind.scale))
