@@ -129,7 +129,7 @@ def test_views_are_what_a_batch_query_gives(spark_without_codegen: SparkSession,
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-@settings(ONCE, max_examples=15)
+@settings(ONCE, max_examples=10)
 @given(st.lists(worlds(30), min_size=3, max_size=8))
 def test_views_are_what_a_batch_query_gives_at_length(
     spark_without_codegen: SparkSession, histories: list[World]
