@@ -113,7 +113,7 @@ def spark_without_codegen(spark: SparkSession) -> Iterator[SparkSession]:
         spark.conf.set(name, str(value))
 
 
-ONCE = settings(
+FEW = settings(
     deadline=None,
     max_examples=3,  # the first one is the simplest there is, without any row
     phases=[Phase.explicit, Phase.generate],  # an example takes seconds: no time to look for a smaller one
@@ -121,7 +121,7 @@ ONCE = settings(
 )
 
 
-@ONCE
+@FEW
 @given(st.lists(worlds(), min_size=3, max_size=3))
 def test_views_are_what_a_batch_query_gives(spark_without_codegen: SparkSession, histories: list[World]) -> None:
     check(spark_without_codegen, histories)
@@ -129,7 +129,7 @@ def test_views_are_what_a_batch_query_gives(spark_without_codegen: SparkSession,
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-@settings(ONCE, max_examples=10)
+@settings(FEW, max_examples=10)
 @given(st.lists(worlds(30), min_size=3, max_size=8))
 def test_views_are_what_a_batch_query_gives_at_length(
     spark_without_codegen: SparkSession, histories: list[World]
