@@ -106,11 +106,12 @@ def command(kind: int, body: bytes) -> bytes:
 
 
 class Connection:
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, token: str = "") -> None:
         self.sock = socket.create_connection((host, port))
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.buffer = b""
-        self.request(command(CONNECT, field(1, "loadgen") + field(4, 19)), CONNECTED)
+        credential = field(3, token) + field(5, "token") if token else b""
+        self.request(command(CONNECT, field(1, "loadgen") + field(4, 19) + credential), CONNECTED)
 
     def frames(self) -> Iterator[list[bytes]]:
         """Lists of whole frames, a list for each read from the socket."""
@@ -173,7 +174,7 @@ class Publisher:
     """Keeps `window` entries in flight on one connection and counts receipts."""
 
     def __init__(self, args: argparse.Namespace, entries: int) -> None:
-        self.connection = Connection(args.host, args.port)
+        self.connection = Connection(args.host, args.port, args.token)
         self.connection.find(args.topic)
         self.connection.request(command(PRODUCER, field(1, args.topic) + field(2, 1) + field(3, 3)), PRODUCER_SUCCESS)
         tails = [payload(args.size, args.batch, f"key-{i}" if args.keys else None) for i in range(max(1, args.keys))]
@@ -245,7 +246,7 @@ class Subscriber:
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
-        self.connection = Connection(args.host, args.port)
+        self.connection = Connection(args.host, args.port, args.token)
         self.connection.find(args.topic)
         body = field(1, args.topic) + field(2, args.subscription) + field(3, SUBSCRIPTION_TYPES[args.type])
         for consumer in range(1, args.consumers + 1):
@@ -354,6 +355,7 @@ def main() -> None:
     parser.add_argument("mode", choices=["produce", "consume", "latency"])
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=6650)
+    parser.add_argument("--token", default="", help="a JSON web token; none for a server that asks nobody")
     parser.add_argument("--topic", default="persistent://public/default/loadgen")
     parser.add_argument("--messages", type=int, default=100_000)
     parser.add_argument("--size", type=int, default=1024, help="payload bytes of one message")

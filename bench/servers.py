@@ -55,10 +55,11 @@ class Server:
         self._process.stdout.close()
 
 
-def ours(folder: Path) -> Server:
-    """`magnetar standalone` with its data in `folder`."""
+def ours(folder: Path, *settings: str) -> Server:
+    """`magnetar standalone` with its data in `folder`. `settings`: KEY=VALUE each."""
     folder.mkdir(parents=True, exist_ok=True)
     options = ["--data-dir", str(folder / "data"), "--port", "0", "--http-port", "0", "--log-level", "warning"]
+    options += [word for setting in settings for word in ("--set", setting)]
     return Server([sys.executable, "-m", "magnetar", "standalone", *options], folder / "server.log")
 
 

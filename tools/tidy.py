@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LIST = ROOT / "tools" / "tidy.txt"
-FILE_LINES = {"src": 400, "tools": 400, "bench": 400, "tests": 600}
+FILE_LINES = {"src": 600, "tools": 600, "bench": 600, "tests": 600}
 FUNCTION_LINES = 70
 BANNED = re.compile("|".join(rf"\b{word}\b" for word in ("TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK")))
 

@@ -59,3 +59,17 @@ def test_topics_nobody_uses(tmp_path: Path) -> None:
     assert 0 < row["metadata_bytes_per_topic"] < 5000
     assert 0 < row["lookup_p50_ms"] <= row["lookup_p99_ms"]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_client_beside_a_flood(tmp_path: Path) -> None:
+    """Floods are answered, nothing fails, and the other client's publishes have receipts."""
+    quick = ("--seconds", 0.5, "--rounds", 1, "--topics", 300, "--dir", tmp_path, "--json")
+    kinds = ("lookups", "unread")
+    rows = json.loads(run("neighbours.py", *quick, "--kinds", *kinds))
+    assert tuple(row["kind"] for row in rows) == kinds
+    for row in rows:
+        assert row["failures"] == 0, row
+        assert row["per_s"] > 0 or row["kind"] in ("idle", "unread"), row
+        assert 0 < row["alone_p50_ms"] <= row["alone_p99_ms"]
+        assert 0 < row["flooded_p50_ms"] <= row["flooded_p99_ms"] <= row["flooded_max_ms"]
+    assert list(tmp_path.iterdir()) == []

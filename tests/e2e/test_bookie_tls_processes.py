@@ -75,7 +75,7 @@ async def write_one(cluster: ClusterProcesses, options: ChannelOptions) -> int:
     """The id of a new ledger with one entry. Raises LedgerError."""
     async with AsyncExitStack() as stack:
         clock = SystemClock()
-        store = await open_metadata(cluster.metadata_url, 10, clock, stack)
+        store = await open_metadata(cluster.metadata_url, 10, clock, stack, cluster.metadata_credentials)
         client, _ = await open_ledger_client(store, clock, random.Random(7), stack, options=options)
         writer = await client.create_ledger(ensemble_size=2, write_quorum=2, ack_quorum=2)
         stored: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()

@@ -39,7 +39,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxiedCluster
     settings = [f"broker.addEntryTimeoutSec={SILENCE_S}", f"broker.readEntryTimeoutSec={SILENCE_S}"]
     directory = tmp_path_factory.mktemp("cluster") / "c"
     with ProxiedCluster(
-        directory, brokers=2, bookies=3, zookeeper=False, settings=settings, bookies_proxied=True
+        directory, brokers=2, bookies=3, zookeeper=0, settings=settings, bookies_proxied=True
     ) as processes:
         yield processes
 
@@ -66,7 +66,7 @@ class Traffic:
     def bookies(self) -> list[str]:
         """Names of the processes that the open ledger is written to."""
         names = {self.cluster.proxied_bookie_id(name): name for name in self.cluster.bookie_ids}
-        ledger = ledgers_of(self.cluster.metadata_url, f"public/default/persistent/{self.topic}")[-1]
+        ledger = ledgers_of(self.cluster, f"public/default/persistent/{self.topic}")[-1]
         return [names[bookie] for bookie in ledger.segments[-1].ensemble]
 
     def assert_kept(self) -> None:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import pulsar
 import pytest
 
-from magnetar.processes.cluster.command_lines import BROKER_SESSION_MS
+from magnetar.processes.cluster.command_lines import BROKER_SESSION_MS, SECRET_FILE, SECRET_KEYS
 from magnetar.testing.cluster import ClusterProcesses
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand, ServerError
 from tests.support.brokers import broker_names, bundle_of, get, live_broker, owner_of, send, unload
@@ -150,6 +150,24 @@ def test_the_owner_is_paused_and_comes_back(cluster: ClusterProcesses, connect: 
     assert owner_of(cluster, topic) == owner
 
 
+def test_a_client_that_connects_while_the_owner_hangs_is_not_sent_to_it(
+    cluster: ClusterProcesses, connect: Connect, topic: str
+) -> None:
+    """The kernel accepts connections for a stopped process; the official client would wait for an answer for 10 s, then fail."""
+    connect(cluster.service_urls).create_producer(topic).send(b"before")
+    owner = owner_of(cluster, topic)
+    other = next(name for name in broker_names(cluster) if name != owner)
+    cluster.pause(owner)
+    time.sleep(0.2)  # an answer that the owner has given counts for 0.1 s
+    started_s = time.monotonic()
+    try:
+        connect(cluster.broker(other)[0]).create_producer(topic).send(b"after")
+        assert time.monotonic() - started_s < BROKER_SESSION_MS / 1000 + 5
+    finally:
+        cluster.resume(owner)
+    wait_until(lambda: _active(cluster) == len(broker_names(cluster)), 10, what="it has joined again")
+
+
 def _active(cluster: ClusterProcesses) -> int:
     return len(get(f"{live_broker(cluster)}/admin/v2/brokers"))
 
@@ -158,7 +176,9 @@ def _active(cluster: ClusterProcesses) -> int:
 def broker_behind(proxy: StallingProxy, cluster: ClusterProcesses) -> Iterator[tuple[str, str]]:
     """One more broker that reaches the metadata store through a proxy: its service URL and admin URL."""
     command = [sys.executable, "-m", "magnetar", "broker", "--metadata-url", f"zk:127.0.0.1:{proxy.port}"]
+    secret = (cluster.directory / SECRET_FILE).as_uri()
     settings = ["metadataStoreSessionTimeoutMillis=2000", "clusterName=cluster"]
+    settings += [f"{key}={secret}" for key in SECRET_KEYS]
     command += ["--port", "0", "--http-port", "0", *[word for each in settings for word in ("--set", each)]]
     with (cluster.directory / "cut-off.log").open("ab") as log:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)

@@ -137,6 +137,9 @@ def test_wrong_uses_say_what_to_do(cluster: ClusterProcesses, tmp_path: Path) ->
         assert "it has metadata, bookie1, bookie2" in refused("cluster", command, "bookie9", *where)
     assert "it has metadata, bookie1" in refused("cluster", "logs", "bokie1", *where)
     assert "keeps it" in refused("cluster", "up", "--zookeeper", *where)
+    assert "keeps it" in refused("cluster", "up", "--metadata", "zookeeper:3", *where)
+    assert "is not a metadata store" in refused("cluster", "up", "--metadata", "etcd", *where)
+    assert "tolerates no more failures" in refused("cluster", "up", "--metadata", "zookeeper:2", *where)
     assert "there are 3; say --bookies 5" in refused("cluster", "up", "--ensemble-size", "5", *where)
     assert "need 1 <= ack <= write <= ensemble" in refused("cluster", "up", "--ack-quorum", "3", *where)
     assert "the nearest is 'majorCompactionInterval'" in refused(
@@ -187,3 +190,23 @@ def test_a_command_that_dies_leaves_nothing_that_the_next_one_cannot_handle(tmp_
         assert cluster.down()
     finally:
         processes.close()
+
+
+def test_growing_says_that_entries_keep_their_single_copy(tmp_path: Path) -> None:
+    """A cluster of one bookie keeps 1/1/1, and says how that is raised; the hint it gives works."""
+    where = ("--dir", tmp_path / "grown")
+    try:
+        assert "each entry still has" not in magnetar("cluster", "up", "--bookies", 1, *where).err
+        grown = magnetar("cluster", "up", "--bookies", 3, *where)
+        assert grown.code == 0, grown.err
+        (line,) = [line for line in grown.err.splitlines() if "each entry still has" in line]
+        assert (
+            "there are 3 bookies now, and each entry still has 1 copy (ensemble 1, write quorum 1, ack quorum 1)"
+            in line
+        )
+        words = line.partition("magnetar cluster up ")[2].partition(";")[0].split()
+        done("cluster", "down", *where)
+        raised = json.loads(done("cluster", "up", *words, "--json", *where))
+        assert (raised["ensemble_size"], raised["write_quorum"], raised["ack_quorum"]) == (3, 2, 2)
+    finally:
+        Cluster(tmp_path / "grown").destroy()

@@ -37,13 +37,11 @@ def test_copies_come_back_while_traffic_runs(tmp_path: Path, connect: Connect) -
             flows(producing)
             cluster.start_again(name)
         lost = cluster.bookie_ids["bookie3"]
-        assert any(
-            lost in segment.ensemble for each in all_ledgers(cluster.metadata_url).values() for segment in each.segments
-        )
+        assert any(lost in segment.ensemble for each in all_ledgers(cluster).values() for segment in each.segments)
         cluster.kill("bookie3")
 
         def nobody_counts_on_it() -> bool:
-            ledgers = all_ledgers(cluster.metadata_url).values()
+            ledgers = all_ledgers(cluster).values()
             return all(lost not in segment.ensemble for each in ledgers for segment in each.segments)
 
         wait_until(nobody_counts_on_it, REPAIR_MAX_S, what="its copies are elsewhere")

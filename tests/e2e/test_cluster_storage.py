@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -28,6 +29,9 @@ SESSION_S = 5
 PAUSE_MAX_S = 3.0
 """Of writers when a bookie is killed: well under 1 s on a machine that does nothing else."""
 
+STOPPED_BOOKIE_MAX_S = 3.0
+"""Without a receipt: 0.5 s on an idle machine. Waiting for the bookie's time-out would take 5 s."""
+
 _names = itertools.count()
 
 
@@ -40,7 +44,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess
         "flushInterval=500",
     ]
     directory = tmp_path_factory.mktemp("cluster") / "c"
-    with ClusterProcesses(directory, bookies=4, zookeeper=True, ensemble=(3, 2, 2), settings=settings) as processes:
+    with ClusterProcesses(directory, bookies=4, zookeeper=1, ensemble=(3, 2, 2), settings=settings) as processes:
         yield processes
 
 
@@ -94,9 +98,35 @@ def test_the_namespace_says_how_many_copies(cluster: ClusterProcesses, connect: 
         consumer.acknowledge(consumer.receive(10_000))
         path = f"public/{namespace}/persistent/{topic}"
         for cursor in ("", "sub"):
-            (metadata,) = wait_until(partial(ledgers_of, cluster.metadata_url, path, cursor), what="it is there")
+            (metadata,) = wait_until(partial(ledgers_of, cluster, path, cursor), what="it is there")
             assert (metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum) == sizes
             assert len(metadata.segments[0].ensemble) == sizes[0]
+
+
+def test_a_stopped_bookie_is_replaced_before_its_time_out(
+    cluster: ClusterProcesses, connect: Connect, topic: str
+) -> None:
+    """SIGSTOP keeps its connections: only its silence tells, and an add would time out after 5 s. Late answers change nothing."""
+    client = connect(cluster.service_url)
+    client.subscribe(topic, "keeps it")
+    producing = Producing(client, topic, "p")
+    flows(producing)
+    names = {bookie_id: name for name, bookie_id in cluster.bookie_ids.items()}
+    path = f"public/default/persistent/{topic}"
+    stopped = names[ledgers_of(cluster, path)[-1].segments[-1].ensemble[0]]
+    producing.longest_pause_s = 0.0
+    cluster.pause(stopped)
+    try:
+        flows(producing)
+        assert producing.longest_pause_s < STOPPED_BOOKIE_MAX_S
+    finally:
+        cluster.resume(stopped)
+    flows(producing)
+    producing.finish()
+    assert producing.failures == []
+    assert_nothing_lost(client, topic, producing)
+    text = urlopen(f"{cluster.http_url}/metrics", timeout=20).read().decode()
+    assert re.search(r"^bookkeeper_client_hedged_ensemble_changes_total\S* [1-9]", text, re.MULTILINE)
 
 
 def test_every_bookie_is_killed_once_under_traffic(cluster: ClusterProcesses, connect: Connect, topic: str) -> None:
@@ -112,7 +142,7 @@ def test_every_bookie_is_killed_once_under_traffic(cluster: ClusterProcesses, co
     assert producing.failures == []
     assert producing.longest_pause_s < PAUSE_MAX_S
     assert_nothing_lost(client, topic, producing)
-    changed = ledgers_of(cluster.metadata_url, f"public/default/persistent/{topic}")
+    changed = ledgers_of(cluster, f"public/default/persistent/{topic}")
     segments = [segment for metadata in changed for segment in metadata.segments]
     assert len(segments) > 1, "a lost bookie is replaced"
     for metadata in changed:
@@ -153,7 +183,7 @@ def test_a_new_bookie_gets_new_ledgers(cluster: ClusterProcesses, connect: Conne
 
     def has_ledgers() -> bool:
         client.create_producer(f"{topic}-{next(_names)}").send(b"x")
-        newest = [metadata for _, metadata in sorted(all_ledgers(cluster.metadata_url).items())][-1]
+        newest = [metadata for _, metadata in sorted(all_ledgers(cluster).items())][-1]
         return bookie_id in newest.segments[-1].ensemble
 
     wait_until(has_ledgers, 20, what="a new ledger is on the new bookie")
@@ -180,7 +210,7 @@ def test_a_bookie_that_was_given_up_registers_again(cluster: ClusterProcesses) -
 
     def is_registered() -> bool:
         path = paths.available_bookie_path(bookie_id)
-        return in_metadata(cluster.metadata_url, lambda store: store.exists(path))
+        return in_metadata(cluster, lambda store: store.exists(path))
 
     cluster.pause("bookie1")
     wait_until(lambda: not is_registered(), 4 * SESSION_S, what="its session ends")
@@ -194,7 +224,7 @@ def test_a_broker_that_was_given_up_joins_again(cluster: ClusterProcesses, conne
     broker_path = f"{paths.BROKERS_PATH}/{cluster.http_url.removeprefix('http://')}"
 
     def is_registered() -> bool:
-        return in_metadata(cluster.metadata_url, lambda store: store.exists(broker_path))
+        return in_metadata(cluster, lambda store: store.exists(broker_path))
 
     cluster.pause("broker1")
     wait_until(lambda: not is_registered(), 4 * SESSION_S, what="its session ends")
@@ -219,5 +249,5 @@ def test_with_three_bookies_the_loss_of_one_is_borne(tmp_path: Path, connect: Co
         assert producing.failures == []
         assert producing.longest_pause_s < PAUSE_MAX_S
         assert_nothing_lost(client, "t", producing)
-        ledgers = ledgers_of(cluster.metadata_url, "public/default/persistent/t")
+        ledgers = ledgers_of(cluster, "public/default/persistent/t")
         assert [(each.ensemble_size, each.write_quorum, each.ack_quorum) for each in ledgers] == [(3, 2, 2), (2, 2, 2)]

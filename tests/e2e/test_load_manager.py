@@ -71,7 +71,7 @@ def make_namespace(cluster: ClusterProcesses, name: str, bundles: int) -> None:
 
 def test_reports_say_what_pulsars_say(cluster: ClusterProcesses) -> None:
     name = admin(cluster, "brokers")[0]
-    words = ["metadata", "get", "--raw", f"/loadbalance/brokers/{name}", "--metadata", cluster.metadata_url]
+    words = ["metadata", "get", "--raw", f"/loadbalance/brokers/{name}", "--dir", str(cluster.directory)]
 
     def report() -> Any:
         done = subprocess.run([sys.executable, "-m", "magnetar", *words], check=True, capture_output=True, timeout=60)

@@ -43,7 +43,7 @@ def flows(producing: Producing) -> None:
 
 def metadata(cluster: ClusterProcesses, *words: str) -> str:
     """What `magnetar metadata ...` prints."""
-    command = [sys.executable, "-m", "magnetar", "metadata", *words, "--metadata", cluster.metadata_url]
+    command = [sys.executable, "-m", "magnetar", "metadata", *words, "--dir", str(cluster.directory)]
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout
 
 

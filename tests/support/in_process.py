@@ -27,7 +27,7 @@ class InProcessServer:
         self._ready = threading.Event()
         self._stopped = threading.Event()
         self._problem: BaseException | None = None
-        self.service_url = ""
+        self.service_url = self.http_url = ""
         self.failure: BaseException | None = None
         self.failed = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -64,7 +64,7 @@ class InProcessServer:
         self._stop = asyncio.Event()
         async with Standalone(self._config, self._disk) as server:
             self._standalone = server
-            self.service_url = server.service_url
+            self.service_url, self.http_url = server.service_url, server.web_service_url
             self._ready.set()
             stop = asyncio.create_task(self._stop.wait())
             failed = asyncio.create_task(server.failed.wait())

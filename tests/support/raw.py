@@ -131,6 +131,15 @@ class RawClient:
         self.send(BaseCommand(type=BaseCommand.PING, ping={}))
         self.until(BaseCommand.PONG, timeout_s)
 
+    def answer_ping(self, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
+        """Wait until the server asks for a sign of life, and give it."""
+        silent, self._silent = self._silent, True
+        try:
+            self.until(BaseCommand.PING, timeout_s)
+        finally:
+            self._silent = silent
+        self.send(BaseCommand(type=BaseCommand.PONG, pong={}))
+
     def request_id(self) -> int:
         return next(self._request_ids)
 

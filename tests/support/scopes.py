@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from magnetar.base.tasks import TaskScope
+from magnetar.base.tasks import FATAL, OnFailure, TaskScope
 
 
 class LoopScope(TaskScope):
@@ -16,7 +16,7 @@ class LoopScope(TaskScope):
         super().__init__("test")
         self._spawned: set[asyncio.Task[Any]] = set()
 
-    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+    def spawn(self, work: Coroutine[Any, Any, Any], name: str, on_failure: OnFailure = FATAL) -> asyncio.Task[Any]:
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._spawned.add(task)
         task.add_done_callback(self._ended)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from magnetar.admin.call import Call
-from magnetar.admin.http_server import CERTIFICATE
+from magnetar.admin.http_connection import CERTIFICATE
 from magnetar.admin.routing import Route
 from magnetar.broker.auth.decide import Access, Resource
 from magnetar.broker.auth.principal import Principal
 from magnetar.broker.auth.table import ROUTES
 from magnetar.broker.errors import AuthorizationError
+from magnetar.broker.naming import cursor_name
 from magnetar.broker.peers import ORIGINAL_PRINCIPAL_HEADER
 
 
@@ -48,4 +49,4 @@ def resource_of(call: Call) -> Resource:
         return Resource(call.tenant)
     if "topic" not in params:
         return Resource.of_namespace(call.namespace)
-    return Resource.of_topic(call.topic, call.subscription if "subscription" in params else "")
+    return Resource.of_topic(call.topic, cursor_name(params["subscription"]) if "subscription" in params else "")

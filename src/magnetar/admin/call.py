@@ -11,8 +11,11 @@ from starlette.requests import ClientDisconnect, Request
 
 from magnetar.admin.context import AdminContext
 from magnetar.admin.errors import BadRequestError, BodyTooLargeError, SlowBodyError
+from magnetar.admin.pacing import Pace
+from magnetar.base.admission import address_of
 from magnetar.broker.auth.principal import Principal
-from magnetar.broker.naming import NamespaceName, TopicName, entity_name, subscription_name
+from magnetar.broker.naming import NamespaceName, TopicName, cursor_name, entity_name, subscription_name
+from magnetar.broker.replicators.names import cluster_of_cursor
 from magnetar.broker.service import Broker
 from magnetar.managed_ledger.position import Position
 
@@ -34,13 +37,23 @@ NUMBER_DIGITS_MAX = 19
 class Call:
     """`params` are the path's, decoded; `principal` is who asks, None where nobody was asked who they are."""
 
-    __slots__ = ("admin", "params", "principal", "request")
+    __slots__ = ("admin", "pace", "params", "principal", "request")
 
     def __init__(self, admin: AdminContext, request: Request, params: dict[str, str]) -> None:
         self.admin = admin
         self.request = request
         self.params = params
         self.principal: Principal | None = None
+        self.pace = Pace(admin.workload)
+        """For handlers that work through many topics."""
+
+    @property
+    def who(self) -> str:
+        """The role that asks; its address where nobody is asked who they are."""
+        if self.principal is not None:
+            return f"role {self.principal.role}"
+        client = self.request.client
+        return f"address {address_of(client.host)}" if client is not None else ""
 
     @property
     def broker(self) -> Broker:
@@ -66,7 +79,14 @@ class Call:
 
     @property
     def subscription(self) -> str:
+        """Raises NotAllowedError for a cursor of the server's own as well."""
         return subscription_name(self.params["subscription"])
+
+    @property
+    def cursor(self) -> str:
+        """A subscription, or the cursor of a replicator, whose backlog an administrator may give up."""
+        name = cursor_name(self.params["subscription"])
+        return name if cluster_of_cursor(name) else subscription_name(name)
 
     # ---- Values
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from magnetar.admin.errors import UnhealthyError
+from magnetar.admin.pacing import Workload
 from magnetar.bookkeeper.bookie.statistics import BookieStatistics
 from magnetar.broker.peers import RemoteTopics
 from magnetar.broker.service import Broker
@@ -34,6 +36,13 @@ class AnyStorage:
         return None
 
 
+def check_storage(storage: Storage) -> None:
+    """Before a topic is created that could not take a message. Raises UnhealthyError (503)."""
+    problem = storage.problem()
+    if problem is not None:
+        raise UnhealthyError(problem)
+
+
 @dataclass(frozen=True, slots=True)
 class AdminContext:
     """`settings`: the configuration by Pulsar's key names, as texts. `shut_down` asks the process to end, as SIGTERM does."""
@@ -43,6 +52,7 @@ class AdminContext:
     storage: Storage
     shut_down: Callable[[], None] | None = None
     partitioned: PartitionedTopics = field(init=False)
+    workload: Workload = field(default_factory=Workload, init=False)
 
     def __post_init__(self) -> None:
         broker = self.broker

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from typing import ClassVar
 
-from magnetar.base.errors import BadVersionError, InvalidArgumentError, MagnetarError
+from magnetar.base.errors import BadVersionError, DiskFullError, InvalidArgumentError, MagnetarError, client_text
+from magnetar.bookkeeper.errors import NotEnoughBookiesError
 from magnetar.broker import errors
 from magnetar.broker.compaction.errors import CompactionRunningError
 from magnetar.broker.namespaces.errors import AlreadyExistsError, PreconditionFailedError
@@ -17,6 +18,7 @@ from magnetar.managed_ledger.errors import (
     ManagedLedgerNotFoundError,
     ManagedLedgerTerminatedError,
 )
+from magnetar.metadata.errors import MetadataConnectionError
 
 logger = logging.getLogger(__name__)
 
@@ -32,13 +34,6 @@ class BadRequestError(AdminError):
     """The request is malformed: a body that is no JSON, a parameter that is no number."""
 
     slug = "bad-request"
-
-
-class CrossSiteError(AdminError):
-    """A page of another site in somebody's browser wants to change something."""
-
-    slug = "cross-site"
-    status = 403
 
 
 class ForbiddenError(AdminError):
@@ -111,6 +106,9 @@ STATUS: dict[type[BaseException], int] = {
     errors.ProducerBusyError: 412,
     errors.TooManyRequestsError: 429,
     errors.ServiceNotReadyError: 503,
+    MetadataConnectionError: 503,
+    DiskFullError: 503,
+    NotEnoughBookiesError: 503,
     ManagedLedgerFencedError: 503,
     ManagedLedgerClosedError: 503,
     InvalidArgumentError: 400,
@@ -127,8 +125,12 @@ def status_of(error: BaseException) -> int:
 
 def reason_of(error: BaseException, status: int) -> str:
     """Texts of refusals go to the caller; of a failure inside only its kind, the log has the rest."""
-    if status < 500 or isinstance(error, AdminError | errors.ServiceNotReadyError):
-        return str(error)
+    if status < 500 or isinstance(error, AdminError | errors.ServiceNotReadyError | NotEnoughBookiesError):
+        return client_text(error)
+    if isinstance(error, MetadataConnectionError):
+        return "the metadata store does not answer; try again, and look at the server's log if this goes on"
+    if isinstance(error, DiskFullError):
+        return error.text_for_clients
     if isinstance(error, MagnetarError):
         return f"{error.slug}; see the server's log"
     return "internal error; see the server's log"

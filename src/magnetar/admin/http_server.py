@@ -1,101 +1,86 @@
-"""HTTP inside the server's own event loop: uvicorn without its loop, its signals and its logs."""
+"""HTTP inside the server's own event loop.
+
+It is on the loop of the data plane because its handlers work on what that loop owns; the parser is C, its work per turn is bounded, and
+a thread for the parsing alone would hand the interpreter back and forth for every request.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
+from collections import deque
+from time import perf_counter
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
-import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from magnetar.admin.http_connection import HttpConnection
+from magnetar.admin.http_guard import HttpGuard
+from magnetar.base.network import Listener
+from magnetar.base.tasks import LooseTasks
 
-from magnetar.base.network import ACCEPT_BACKLOG
-from magnetar.broker.auth.tls import peer_certificate
+TURN_S: Final = 0.001
+"""Parsing for all connections together, before everything else on the loop has its turn."""
 
-CERTIFICATE = "magnetar.client_certificate"
-"""Where the requests of a connection find the client's verified certificate."""
-
-CONNECTIONS_MAX = 1000
-"""Further requests are answered with 503."""
-
-HEADER_BYTES_MAX = 64 * 1024
-"""Longer request lines and headers are refused with 400 and the connection is closed."""
-
-KEEP_ALIVE_S = 30
-"""An idle connection is closed after this long."""
-
-CLOSE_GRACE_S = 0.5
+CLOSE_GRACE_S: Final = 0.5
 """Requests under way at the stop get this long to finish."""
 
 
 class HttpServer:
-    """`async with HttpServer(app) as http: await http.serve(bound_socket)`; once per socket. `app`: an ASGI application."""
+    """`async with HttpServer(app) as http: await http.serve(listener)`; once per listener. `app`: an ASGI application.
 
-    def __init__(self, app: Any) -> None:
-        self._app = app
-        self._servers: list[uvicorn.Server] = []
+    How many connections there may be is the listener's to say (`base/admission`), which requests are no page's doing is the guard's.
+    """
 
-    def _server(self) -> uvicorn.Server:
-        return uvicorn.Server(
-            uvicorn.Config(
-                self._app,
-                http=_Protocol,
-                ws="none",
-                lifespan="off",
-                interface="asgi3",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                date_header=False,
-                proxy_headers=False,
-                backlog=ACCEPT_BACKLOG,
-                limit_concurrency=CONNECTIONS_MAX,
-                timeout_keep_alive=KEEP_ALIVE_S,
-                h11_max_incomplete_event_size=HEADER_BYTES_MAX,
-            )
-        )
+    def __init__(self, app: Any, guard: HttpGuard | None = None) -> None:
+        self.app = app
+        self.guard = guard or HttpGuard()
+        self.tasks = LooseTasks("http")
+        self.connections: dict[HttpConnection, None] = {}
+        self._listeners: list[Listener] = []
+        self._queue: deque[HttpConnection] = deque()
+        self._turn_comes = False
 
     async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
         return self
 
-    async def serve(self, bound: socket.socket, tls: ssl.SSLContext | None = None) -> None:
-        """Accept requests on a bound socket from now on, behind TLS if given; may be called for several sockets.
+    async def serve(self, listener: Listener, tls: ssl.SSLContext | None = None) -> None:
+        """Accept requests on a bound address from now on, behind TLS if given; may be called for several."""
+        self._listeners.append(listener)
+        await listener.serve(lambda: HttpConnection(self), tls)
 
-        uvicorn's own loop, which owns signals and polls, is not run.
-        """
-        server = self._server()
-        server.config.load()
-        server.config.ssl = tls
-        server.lifespan = server.config.lifespan_class(server.config)
-        await server.startup(sockets=[bound])
-        self._servers.append(server)
+    def parse_soon(self, connection: HttpConnection) -> None:
+        """Its input is parsed in the next turn, or in those after it."""
+        if not connection.queued:
+            connection.queued = True
+            self._queue.append(connection)
+        if not self._turn_comes:
+            self._turn_comes = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._turn_comes = False
+        queue, until_s = self._queue, perf_counter() + TURN_S
+        while queue:
+            connection = queue.popleft()
+            connection.queued = False
+            if connection.parse_some():
+                connection.queued = True
+                queue.append(connection)
+            if perf_counter() >= until_s:
+                break
+        if queue and not self._turn_comes:
+            self._turn_comes = True
+            self._loop.call_soon(self._turn)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        servers, self._servers = self._servers, []
-        states = [server.server_state for server in servers]
-        for server in servers:
-            for listener in server.servers:
-                listener.close()
-            for connection in list(server.server_state.connections):
-                connection.shutdown()  # idle ones close now, the others after their response
-        tasks = [task for state in states for task in state.tasks]
-        if tasks:
-            await asyncio.wait(tasks, timeout=CLOSE_GRACE_S)
-        for task in tasks:
-            task.cancel()
-        for connection in [connection for state in states for connection in state.connections]:
-            if connection.transport is not None:
-                connection.transport.close()
-
-
-class _Protocol(H11Protocol):
-    """Keeps the client's verified certificate where the requests of the connection find it."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in the base class
-        super().connection_made(transport)
-        certificate = peer_certificate(transport.get_extra_info("ssl_object"))
-        self.app_state = {**self.app_state, CERTIFICATE: certificate}
+        for listener in self._listeners:
+            await listener.close()
+        for connection in list(self.connections):
+            connection.stop()
+        await self.tasks.wait(CLOSE_GRACE_S)
+        self.tasks.cancel()
+        for connection in list(self.connections):
+            connection.close()

@@ -32,6 +32,8 @@ class Operation:
     """Answers 204 instead while there is nothing."""
     query: Mapping[str, Any] = field(default_factory=dict)
     errors: tuple[int, ...] = ()
+    heavy: bool = False
+    """Its work grows with the topics of a namespace or a broker, or with the partitions of a topic: see `admin/pacing`."""
     always_fails: bool = False
     """No success is possible: only errors are documented."""
 

@@ -21,16 +21,25 @@ LATEST_OF = frozenset(
 EARLIEST_OF = frozenset({"topicCreationTimeStamp", "earliestMsgPublishTimeInBacklog"})
 
 
-def merged(documents: list[Document]) -> Document:
-    """One document: numbers added, lists joined, subscriptions joined by name."""
-    total: Document = {"publishers": [], "subscriptions": {}, "replication": {}}
-    for document in documents:
+class Sum:
+    """One document of many: numbers added, lists joined, subscriptions joined by name."""
+
+    def __init__(self) -> None:
+        self._total: Document = {"publishers": [], "subscriptions": {}, "replication": {}}
+
+    def add(self, document: Document) -> None:
+        total = self._total
         _add(total, {key: value for key, value in document.items() if key != "subscriptions"})
         for name, subscription in document.get("subscriptions", {}).items():
             _add(total["subscriptions"].setdefault(name, {}), subscription)
-    messages = total.get("msgInCounter", 0)
-    total["averageMsgSize"] = total.get("bytesInCounter", 0) / messages if messages else 0.0
-    return total
+
+    @property
+    def document(self) -> Document:
+        messages = self._total.get("msgInCounter", 0)
+        return {
+            **self._total,
+            "averageMsgSize": self._total.get("bytesInCounter", 0) / messages if messages else 0.0,
+        }
 
 
 def _add(total: Document, part: Document) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from magnetar.admin.http_guard import HttpGuard
 from magnetar.admin.http_server import HttpServer
 from magnetar.base.broker_settings import BrokerSettings
 from magnetar.broker.service import Broker
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class AdminServer(HttpServer):
-    """`async with AdminServer(...) as admin: await admin.serve(bound_socket)`; once per socket."""
+    """`async with AdminServer(...) as admin: await admin.serve(listener)`; once per listener."""
 
     def __init__(
         self,
@@ -41,7 +42,10 @@ class AdminServer(HttpServer):
             settings = runtime_settings(config if config is not None else broker.config)
             return AdminApp(AdminContext(broker, settings, storage or AnyStorage(), shut_down))
 
-        super().__init__(AppOnDemand(make))
+        names = config.http_names if config is not None else ()
+        nobody_is_asked = broker.security.authentication is None
+        told = config is not None and bool(config.web_service_allowed_hosts)
+        super().__init__(AppOnDemand(make), HttpGuard(names, asks_for_names=nobody_is_asked or told))
 
 
 class AppOnDemand:

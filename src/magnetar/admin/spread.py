@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from magnetar.admin.answers import as_json, done
+from magnetar.admin.answers import as_json, as_json_in_pieces, done, in_slices
 from magnetar.admin.call import Call
-from magnetar.admin.partitioned_stats import merged
+from magnetar.admin.partitioned_stats import Sum
 from magnetar.admin.redirects import credentials_of
 from magnetar.admin.routes import subscriptions, topic_internals, topic_stats, topics
 from magnetar.admin.routing import Handler, Route, segments_of
@@ -66,21 +66,27 @@ async def _metadata(call: Call) -> dict[str, Any]:
 
 
 async def _stats(call: Call, answers: Answers) -> Response:
-    document = merged([dict(stats) for _, stats in answers])
+    total = Sum()
+    for _, stats in answers:
+        total.add(stats)
+        await call.pace.breathe()
+    document = total.document
     document["metadata"] = await _metadata(call)
     by_partition = {str(part): stats for part, stats in answers}
     document["partitions"] = by_partition if call.flag("perPartition", default=True) else {}
-    return as_json(document)
+    return as_json_in_pieces(in_slices(document, call.pace))
 
 
 async def _internal_stats(call: Call, answers: Answers) -> Response:
     metadata = await _metadata(call)
     metadata.pop("properties")
-    return as_json({"metadata": metadata, "partitions": {str(part): stats for part, stats in answers}})
+    document = {"metadata": metadata, "partitions": {str(part): stats for part, stats in answers}}
+    return as_json_in_pieces(in_slices(document, call.pace))
 
 
 async def _info(call: Call, answers: Answers) -> Response:
-    return as_json({"version": 0, "partitions": {str(part): document for part, document in answers}})
+    document = {"version": 0, "partitions": {str(part): document for part, document in answers}}
+    return as_json_in_pieces(in_slices(document, call.pace))
 
 
 SPREADS: Mapping[Handler, Spread] = {
@@ -117,15 +123,17 @@ async def spread(call: Call, route: Route) -> Response | None:
         return None
     body = await call.body()
     parts = [call.topic.partition_name(index) for index in range(count)]
-    limit = asyncio.Semaphore(PARTS_AT_ONCE)
 
     async def ask(part: TopicName) -> PeerAnswer:
-        async with limit:
-            owner = (await call.broker.lookup.find(part)).address
-            target = partition_target(call, route, part, how.leaf)
-            return await call.broker.peers.call(owner, call.request.method, target, body, credentials_of(call))
+        owner = (await call.broker.lookup.find(part)).address
+        target = partition_target(call, route, part, how.leaf)
+        return await call.broker.peers.call(owner, call.request.method, target, body, credentials_of(call))
 
-    return await _joined(call, how, parts, await asyncio.gather(*(ask(part) for part in parts)))
+    answers: list[PeerAnswer] = []
+    for first in range(0, count, PARTS_AT_ONCE):
+        answers += await asyncio.gather(*(ask(part) for part in parts[first : first + PARTS_AT_ONCE]))
+        await call.pace.breathe()
+    return await _joined(call, how, parts, answers)
 
 
 async def _joined(call: Call, how: Spread, parts: list[TopicName], answers: list[PeerAnswer]) -> Response:

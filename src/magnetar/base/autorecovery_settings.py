@@ -8,7 +8,36 @@ from magnetar.base.settings import setting
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: of several bases only one may have them
-class AutorecoverySettings:
+class CopiesCheckSettings:
+    """The check of all copies: of the auditor, and of a standalone server's bookie."""
+
+    # ---- Check of all copies
+    auditor_periodic_check_interval_s: int = setting(
+        604_800,
+        "auditorPeriodicCheckInterval",
+        "How often the auditor reads the copies of all ledgers on every bookie; 0: never.",
+        unit="s",
+        minimum=0,
+    )
+    auditor_ledger_verification_percentage: float = setting(
+        100.0,
+        "auditorLedgerVerificationPercentage",
+        "Of the entries between the ends of a fragment that this check reads as well. BookKeeper: 0.",
+        unit="%",
+        minimum=0,
+        maximum=100,
+    )
+    auditor_verification_rate_by_bytes: int = setting(
+        4 * 1024 * 1024,
+        "auditorVerificationRateByBytes",
+        "How fast this check reads, all bookies together; an entry counts as 1 KiB more. 0: as fast as it goes.",
+        unit="bytes/s",
+        minimum=0,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AutorecoverySettings(CopiesCheckSettings):
     """A part of the configuration of `magnetar autorecovery` and `magnetar bookie`."""
 
     # ---- Auto-recovery
@@ -25,21 +54,6 @@ class AutorecoverySettings:
         "How often the auditor compares all ledgers with the bookies there are; 0: only when one goes.",
         unit="s",
         minimum=0,
-    )
-    auditor_periodic_check_interval_s: int = setting(
-        604_800,
-        "auditorPeriodicCheckInterval",
-        "How often the auditor reads the ends of every fragment on every bookie; 0: never.",
-        unit="s",
-        minimum=0,
-    )
-    auditor_ledger_verification_percentage: float = setting(
-        0.0,
-        "auditorLedgerVerificationPercentage",
-        "Of the entries between the ends that this check reads as well.",
-        unit="%",
-        minimum=0,
-        maximum=100,
     )
     auditor_periodic_replicas_check_interval_s: int = setting(
         0,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from magnetar.base.errors import ConfigError
-from magnetar.base.listen_settings import ListenSettings, is_loopback
+from magnetar.base.limits import HTTP_CONNECTIONS_MAX
+from magnetar.base.listen_settings import HttpListenSettings, is_loopback
 from magnetar.base.load_balance_settings import LoadBalanceSettings
 from magnetar.base.policy_config import PolicySettings
 from magnetar.base.replicated_subscription_settings import ReplicatedSubscriptionSettings
@@ -30,7 +31,7 @@ SCHEMA_STRATEGIES = (
 
 @dataclass(frozen=True, kw_only=True)  # no slots: of several bases only one may have them
 class BrokerSettings(
-    ListenSettings,
+    HttpListenSettings,
     LoadBalanceSettings,
     PolicySettings,
     SecuritySettings,
@@ -70,11 +71,21 @@ class BrokerSettings(
     max_connections: int = setting(
         0,
         "brokerMaxConnections",
-        "Client connections at the same time; further ones are closed at once. 0: as many as open files allow.",
+        "Connections of the binary protocol at the same time, TLS included; further ones take the place of those that have not said who "
+        "they are, or are closed. 0: as many as open files allow.",
         minimum=0,
     )
     max_connections_per_ip: int = setting(
-        0, "brokerMaxConnectionsPerIp", "The same for one client address; 0 for no limit.", minimum=0
+        0,
+        "brokerMaxConnectionsPerIp",
+        "The same for one client address (IPv6: one /64), and for its HTTP connections; 0 for no limit.",
+        minimum=0,
+    )
+    max_http_server_connections: int = setting(
+        HTTP_CONNECTIONS_MAX,
+        "maxHttpServerConnections",
+        "HTTP and HTTPS connections at the same time, at most a quarter of the open files; further ones take the place of idle ones.",
+        minimum=1,
     )
     max_pending_publish_requests_per_connection: int = setting(
         10_000,

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from magnetar.base.autorecovery_settings import CopiesCheckSettings
 from magnetar.base.bookie_settings import BookieSettings
 from magnetar.base.broker_settings import BrokerSettings
 from magnetar.base.settings import load_settings, setting
@@ -18,7 +19,7 @@ DEFAULT_DATA_DIR = Path("magnetar-data")
 
 
 @dataclass(frozen=True, kw_only=True)
-class StandaloneConfig(BookieSettings, BrokerSettings):
+class StandaloneConfig(BookieSettings, BrokerSettings, CopiesCheckSettings):
     """Everything the one-process server can be told. Build it with `load_config`; in tests `StandaloneConfig(port=0, ...)`."""
 
     data_dir: Path = setting(DEFAULT_DATA_DIR, "dataDir", "Directory that holds journal, ledgers and metadata.")

@@ -72,9 +72,10 @@ class NodeNotFoundError(MetadataError):
 
 
 class StorageError(MagnetarError):
-    """Disk, journal, entry log or index failed."""
+    """Disk, journal, entry log or index failed. The text is for the log: it may name files of the server; see `client_text`."""
 
     slug = "storage"
+    text_for_clients: ClassVar[str] = "the server's storage failed; its log says why"
 
 
 class DiskFullError(StorageError):
@@ -82,6 +83,7 @@ class DiskFullError(StorageError):
 
     slug = "disk-full"
     retriable = True
+    text_for_clients = "the server's disk is full and takes only deletions; delete topics or make room on the disk"
 
 
 class DiskIOError(StorageError):
@@ -118,3 +120,18 @@ class BrokerError(MagnetarError):
     """A client's request was refused."""
 
     slug = "broker"
+
+
+def client_text(error: BaseException) -> str:
+    """What a client may read of an error: its text, unless the disk's is part of it, which names files of the server."""
+    cause: BaseException | None = error
+    seen: set[int] = set()
+    # An error that is raised again to whoever waits for the same thing collects contexts, which may lead round in a circle.
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        if isinstance(cause, StorageError):
+            return cause.text_for_clients
+        if isinstance(cause, OSError) and cause.filename is not None:
+            return StorageError.text_for_clients
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+    return str(error)

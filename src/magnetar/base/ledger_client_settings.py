@@ -12,6 +12,12 @@ from magnetar.base.settings import setting
 class LedgerClientSettings(BookieRequestSettings, BrokerBookieTlsSettings):
     """A part of the configuration of `magnetar broker`."""
 
+    managed_ledger_password: str = setting(
+        "",
+        "managedLedgerPassword",
+        "Of new ledgers. Empty: each has one of its own, so that bookies tell it from any other with its id. Pulsar's brokers "
+        "can open ledgers only when both have the same one; the metadata store holds it in plain text.",
+    )
     # ---- Placement of ledgers
     rackaware_policy_enabled: bool = setting(
         True,
@@ -97,6 +103,14 @@ class LedgerClientSettings(BookieRequestSettings, BrokerBookieTlsSettings):
         2000,
         "bookkeeperClientSpeculativeReadTimeoutInMillis",
         "Silence after which a read asks the next copy as well, as in BookKeeper. 0: never, as in Pulsar.",
+        unit="ms",
+        minimum=0,
+    )
+    speculative_add_timeout_ms: int = setting(
+        400,
+        "bookkeeperClientSpeculativeAddTimeoutInMillis",
+        "Silence after which an entry that another bookie has stored goes to a replacement of the silent bookie, if there is one. "
+        "0: never, as in BookKeeper, which waits for the whole time-out.",
         unit="ms",
         minimum=0,
     )

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 # ---- Connections
 OPEN_FILES_RESERVED = 512
-"""Descriptors kept from clients, for storage, metadata and the admin API: the connection that would take one of them is closed."""
+"""Descriptors kept from clients, for storage and metadata: the connection that would take one of them is closed (at most half of all)."""
+
+HTTP_CONNECTIONS_MAX = 2048
+"""HTTP and HTTPS connections of a process, unless maxHttpServerConnections says another: above it a newcomer takes the place of a
+connection without a request, or is closed if there is none."""
+
+HTTP_CONNECTIONS_PART = 4
+"""One in so many of the other descriptors is for HTTP connections, the rest for the binary protocol: neither takes the other's."""
 
 COMMAND_BYTES_BEFORE_AUTH_MAX = 64 * 1024
 """Command part of a frame before CONNECT succeeded: the connection is closed before anything is allocated."""
@@ -28,7 +35,7 @@ KEEP_ALIVE_INTERVAL_S = 30.0
 """Silence before a PING; a second silent interval closes the connection."""
 
 CONNECTION_OUTPUT_HIGH_BYTES = 1024 * 1024
-"""Unsent output of one connection: its consumers are not sent more until it has drained to the low mark."""
+"""Unsent output of one connection: its consumers are not sent more until it has drained to the low mark, and its control requests wait."""
 
 CONNECTION_OUTPUT_LOW_BYTES = 256 * 1024
 """Unsent output at which a paused connection is served again."""
@@ -44,8 +51,11 @@ The number of entries is bounded by the setting maxPendingPublishRequestsPerConn
 FRAMES_PER_CALLBACK_MAX = 512
 """Frames handled before other connections and timers get their turn; the rest follows by `call_soon`."""
 
-FRAMES_PER_REQUEST = 16
-"""What a control request counts for in the limit above: it is a task, and takes as long as so many messages."""
+FRAMES_TURN_S = 0.001
+"""The same as a time, since frames differ: shared by the connections of one principal that have more frames than one turn takes."""
+
+FRAMES_PER_LOOK_AT_CLOCK = 8
+"""Frames handled between two looks at the clock."""
 
 PRODUCERS_PER_CONNECTION_MAX = 10_000
 """More are answered with NotAllowedError."""
@@ -56,23 +66,71 @@ CONSUMERS_PER_CONNECTION_MAX = 10_000
 BATCH_MESSAGES_MAX = 100_000
 """Messages that one batch may hold: an entry that claims more is refused."""
 
-PENDING_REQUESTS_PER_CONNECTION_MAX = 100
-"""Control requests of one connection under way: reading pauses until half have ended.
+CHUNKS_MAX = 100_000
+"""Chunks that one message may be sent in: a chunk that claims more is refused. Consumers reserve memory for as many as are claimed."""
 
-Each is a task of some kilobytes that waits for the one metadata thread: this bounds how long others queue behind it."""
+MESSAGE_METADATA_BYTES_MAX = 1024 * 1024
+"""Metadata of one entry (properties, keys): an entry with more is refused. It is parsed on the way in and again on the way out."""
+
+PENDING_REQUESTS_PER_CONNECTION_MAX = 100
+"""Control requests of one connection that wait or are under way: reading pauses until half have ended."""
+
+REQUESTS_UNDER_WAY_PER_PRINCIPAL_MAX = 8
+"""Control requests of one role (or address) under way: its others wait. Each is a task that uses the loop and the one metadata thread:
+this bounds how long the requests of others queue behind them."""
+
+REQUESTS_UNDER_WAY_MAX = 64
+"""The same over all of them."""
+
+REQUEST_HOLDS_PLACE_S = 0.05
+"""A control request that takes longer waits for something else than the loop, such as another broker, and does not count above."""
+
+REQUESTS_STARTED_PER_TURN = 4
+"""Control requests started before the loop serves everybody else."""
+
+REQUESTS_LOOKED_AT_PER_TURN = 256
+"""Connections looked at in one turn for a request that may start."""
+
+REQUESTS_LOOK_AGAIN_S = 0.02
+"""How often connections are looked at whose requests wait for answers to be read."""
+
+LARGE_ANSWER_BYTES = 1024 * 1024
+"""Room in its connection's output that a request takes whose answer may be large, until the answer is there."""
+
+SMALL_ANSWER_BYTES = 1024
+"""The same of other requests."""
+
+UNREAD_ANSWERS_BYTES_MAX = 128 * 1024 * 1024
+"""Answers over all connections that clients have not read: a principal gets no further answers while it holds more of them than is free
+of this, so that one alone takes half. At twice as much the connections that hold more than the average are closed."""
+
+UNREAD_ANSWERS_PER_PRINCIPAL_BYTES_MIN = 4 * 1024 * 1024
+"""Answers that a principal may leave unread however much the others hold."""
+
+UNREAD_ANSWERS_COUNTED_BYTES_MIN = 64 * 1024
+"""What one connection leaves unread below this is not counted."""
 
 # ---- Consumers
 PERMITS_MAX = 2**31 - 1
 """Permits of a consumer saturate here."""
 
 ENTRIES_PER_DISPATCH_MAX = 100
-"""Entries a subscription dispatches before the other subscriptions get their turn."""
+"""Entries read at once from a log by what is not a client: compaction, replication, recovery."""
+
+ENTRIES_PER_TURN_MAX = 40
+"""Entries that a subscription sends to clients in one turn, which then takes about a millisecond."""
+
+DISPATCH_TURN_S = 0.001
+"""Subscriptions get turns for so long; then the loop serves everybody else, and those that wait come first in its next turn."""
 
 BYTES_PER_READ_MAX = 5 * 1024 * 1024
 """Bytes one read of a cursor returns (at least one entry)."""
 
 REDELIVER_IDS_MAX = 100_000
 """Message ids in one redelivery request that are looked at; the rest stays unacknowledged and comes with the next one."""
+
+DISCARDED_IDS_MAX = 1_000
+"""Message ids in one acknowledgement of damaged entries whose permits are given back; official clients send one at a time."""
 
 # ---- Names
 TOPIC_NAME_BYTES_MAX = 4096
@@ -105,6 +163,27 @@ COMPACTION_UNPACKED_BYTES_MAX = 64 * 1024 * 1024
 BOOKIE_FRAME_BYTES_MAX = 5 * 1024 * 1024 + 10 * 1024
 """Longest frame of the bookie protocol unless nettyMaxFrameSizeBytes says another: a longer one closes the connection."""
 
+BOOKIE_CONNECTIONS_MAX = 10_000
+"""Connections of a bookie (fewer where its open files do not suffice): above it a newcomer takes the place of a connection whose client
+has not authenticated (or asked for anything, where nobody has to), or is closed if there is none."""
+
+METADATA_SERVER_CONNECTIONS_MAX = 5_000
+"""Connections of a metadata server (fewer where its open files do not suffice): above it a newcomer takes the place of a connection
+without a session, or is closed if there is none."""
+
+STRANGERS_MAX = 1_000
+"""Connections of a bookie or a metadata server whose clients have not proved yet that they may be there: a newcomer takes the place of the
+longest waiting one of the address with the most, so that a client with the secret, who proves it within milliseconds, is always served."""
+
+FRAME_BYTES_BEFORE_AUTH_MAX = 64 * 1024
+"""Longest frame of a client of a bookie or a metadata server before it has proven who it is: a longer one closes the connection."""
+
+BOOKIE_PROGRESS_TIMEOUT_S = 60.0
+"""For a request that has begun to arrive, and for answers that wait to be read: without progress the connection is closed."""
+
+BOOKIE_IDLE_TIMEOUT_S = 7200.0
+"""Without a request (the longest poll takes half of that): the connection is closed. Clients connect again when they need it."""
+
 BOOKIE_OUTPUT_HIGH_BYTES = 4 * 1024 * 1024
 """Unsent answers of one connection to a bookie: no more of its requests are read until they have drained to a quarter."""
 
@@ -113,6 +192,10 @@ BOOKIE_READS_WAITING_MAX = 2_500
 
 BOOKIE_READ_BYTES_UNDER_WAY_MAX = 16 * 1024 * 1024
 """What the reads of one connection that are under way may return, as far as that is known: others wait."""
+
+BOOKIE_KEYLESS_LEDGERS_MAX = 250_000
+"""Ledgers that a bookie remembers a fence of and holds no entry of (some 400 bytes each): a fence of one more is refused with
+ETOOMANYREQUESTS. Garbage collection forgets those that the metadata does not know."""
 
 BOOKIE_CLIENT_REQUESTS_MAX = 50_000
 """Requests to one bookie that are not answered: further ones fail at once with TOO_MANY_REQUESTS."""
@@ -132,3 +215,8 @@ TRANSACTION_ABORTED_PER_TOPIC_MAX = 50_000
 
 TRANSACTION_PENDING_ACKS_MAX = 200_000
 """Acknowledgements of open transactions that one subscription holds: further ones are refused with NotAllowed."""
+
+# ---- Auto-recovery
+DAMAGE_REPORTS_WAITING_MAX = 1_000
+"""Damaged copies (a ledger's on a bookie) that readers have found and that are not marked yet; further ones are dropped and counted, and
+found again by the next read or by the check of all copies."""

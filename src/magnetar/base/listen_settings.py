@@ -37,6 +37,23 @@ class ListenSettings:
         return "127.0.0.1" if self.bind_address in ("0.0.0.0", "::", "") else self.bind_address
 
 
+@dataclass(frozen=True, kw_only=True)
+class HttpListenSettings(ListenSettings):
+    """A part of the configuration of every process that has an HTTP port."""
+
+    web_service_allowed_hosts: str = setting(
+        "",
+        "webServiceAllowedHosts",
+        "Names under which HTTP clients reach this server, comma-separated: NAME, .DOMAIN, or * for any. Addresses, localhost, the machine "
+        "name and advertisedAddress are known anyway. Asked where nobody shows a credential: keeps pages in browsers out (DNS rebinding).",
+    )
+
+    @property
+    def http_names(self) -> tuple[str, ...]:
+        """What this server is called."""
+        return self.advertised_host, self.bind_address, *self.web_service_allowed_hosts.split(",")
+
+
 def is_loopback(address: str) -> bool:
     """Whether only this machine can reach a listener on `address`."""
     if address == "localhost":

@@ -16,7 +16,8 @@ from magnetar.base.broker_settings import BrokerSettings
 from magnetar.base.config import StandaloneConfig
 from magnetar.base.errors import ConfigError
 from magnetar.base.ledger_client_settings import LedgerClientSettings
-from magnetar.base.listen_settings import ListenSettings, is_loopback
+from magnetar.base.listen_settings import HttpListenSettings, ListenSettings, is_loopback
+from magnetar.base.metadata_access_settings import MetadataAccessSettings
 from magnetar.base.settings import setting
 
 METADATA_URL_FORMS = "zk:HOST:PORT[,HOST:PORT...]"
@@ -28,7 +29,12 @@ ProcessConfig = TypeVar(
 
 @dataclass(frozen=True, kw_only=True)
 class BookieProcessConfig(
-    ListenSettings, BookieSettings, AutorecoverySettings, BookieRequestSettings, BookieServerTlsSettings
+    HttpListenSettings,
+    BookieSettings,
+    AutorecoverySettings,
+    BookieRequestSettings,
+    BookieServerTlsSettings,
+    MetadataAccessSettings,
 ):
     """`magnetar bookie`."""
 
@@ -111,7 +117,7 @@ class BookieProcessConfig(
 
 
 @dataclass(frozen=True, kw_only=True)
-class BrokerProcessConfig(BrokerSettings, LedgerClientSettings):
+class BrokerProcessConfig(BrokerSettings, LedgerClientSettings, MetadataAccessSettings):
     """`magnetar broker`."""
 
     metadata_store_url: str = setting("", "metadataStoreUrl", f"Metadata store: {METADATA_URL_FORMS}.")
@@ -142,7 +148,9 @@ class BrokerProcessConfig(BrokerSettings, LedgerClientSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AutorecoveryConfig(ListenSettings, AutorecoverySettings, BookieRequestSettings, BookieTlsSettings):
+class AutorecoveryConfig(
+    HttpListenSettings, AutorecoverySettings, BookieRequestSettings, BookieTlsSettings, MetadataAccessSettings
+):
     """`magnetar autorecovery`."""
 
     http_port: int = setting(
@@ -169,7 +177,7 @@ class AutorecoveryConfig(ListenSettings, AutorecoverySettings, BookieRequestSett
 
 
 @dataclass(frozen=True, kw_only=True)
-class MetadataServerConfig(ListenSettings):
+class MetadataServerConfig(ListenSettings, MetadataAccessSettings):
     """`magnetar metadata-server`."""
 
     data_dir: Path = setting(Path("magnetar-metadata"), "dataDir", "Directory that holds the metadata.")
@@ -185,13 +193,22 @@ class MetadataServerConfig(ListenSettings):
 
     def __post_init__(self) -> None:
         """Raises ConfigError."""
-        check_listening(self)
+        if not self.insecure_listen and not is_loopback(self.bind_address) and not self.metadata_secret:
+            raise ConfigError(
+                f"bindAddress {self.bind_address} lets other machines in and nothing asks who they are; set metadataSecret, "
+                "or say --insecure-listen (insecureListen=true)"
+            )
         if self.min_session_timeout_ms > self.max_session_timeout_ms:
             raise ConfigError("minSessionTimeout <= maxSessionTimeout must hold")
 
     def warnings(self) -> list[str]:
         """What the operator must hear about at every start, one line each."""
-        return open_door_warnings(self)
+        if is_loopback(self.bind_address) or not self.metadata_secret:
+            return open_door_warnings(self)
+        return [
+            f"clientPort on {self.bind_address} does not encrypt: the secret is not sent, but metadata can be read and changed "
+            "on the network; keep it from networks that others use"
+        ]
 
 
 CONFIGURATIONS: tuple[type, ...] = (

@@ -119,6 +119,11 @@ class SecuritySettings:
         False, "authorizationEnabled", "Allow a role only what it was granted. Without it every role may do everything."
     )
     super_user_roles: str = setting("", "superUserRoles", "Roles that may do everything, separated by commas.")
+    replicator_roles: str = setting(
+        "",
+        "replicatorRoles",
+        "Roles that may replicate from another cluster, as cluster:role separated by commas; superusers may from any. Not Pulsar's.",
+    )
     proxy_roles: str = setting(
         "", "proxyRoles", "Roles of proxies: they act for the role they name, and both must be allowed."
     )
@@ -134,6 +139,7 @@ class SecuritySettings:
             raise ConfigError(
                 "authorizationEnabled needs authenticationEnabled: without a proven role nothing can be granted"
             )
+        replicators_of(self.replicator_roles)
         if max(self.port_tls, self.http_port_tls) >= 0 and not (
             self.tls_certificate_file_path and self.tls_key_file_path
         ):
@@ -150,6 +156,17 @@ class SecuritySettings:
         if not self.authentication_enabled or self.anonymous_user_role in names_of(self.super_user_roles):
             return False
         return self.authorization_enabled or not self.anonymous_user_role
+
+
+def replicators_of(text: str) -> dict[str, tuple[str, ...]]:
+    """`cluster:role,...` as roles by cluster. A cluster may have several. Raises ConfigError."""
+    found: dict[str, tuple[str, ...]] = {}
+    for pair in names_of(text):
+        cluster, _, role = (part.strip() for part in pair.partition(":"))
+        if not cluster or not role:
+            raise ConfigError(f"replicatorRoles: {pair!r} is not cluster:role, such as west:replicator-of-west")
+        found[cluster] = (*found.get(cluster, ()), role)
+    return found
 
 
 def names_of(text: str) -> tuple[str, ...]:

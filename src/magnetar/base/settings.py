@@ -10,8 +10,9 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_type_hints
@@ -44,6 +45,11 @@ ENV_RESERVED = frozenset(
 
 HIDDEN = "*****"
 """Stands where a secret is set."""
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.]*")
+
+_ALIKE = 0.6
+"""An unknown key is repeated in the error only if it resembles a known one this much: else it may be a value without its key."""
 
 _WORDS_OF_TRUTH = {
     "true": True,
@@ -125,19 +131,36 @@ def find(table: Mapping[str, Setting], key: str, where: str) -> Setting:
     if key in by_key:
         return by_key[key]
     folded = {name.lower(): name for name in [*table, *by_key]}
+    meant = name_in(key, table.values())
+    if meant:
+        raise ConfigError(f"{where}: {meant} is followed by what is no part of its name; write {meant}=VALUE")
     nearest = difflib.get_close_matches(key.lower(), list(folded), n=1, cutoff=0.0)
-    raise ConfigError(f"{where}: unknown key {key!r}; the nearest is {folded[nearest[0]]!r}")
+    alike = difflib.SequenceMatcher(None, key.lower(), nearest[0]).ratio() >= _ALIKE and _NAME.fullmatch(key)
+    shown = f" {key!r}" if alike else ""
+    raise ConfigError(f"{where}: unknown key{shown}; the nearest is {folded[nearest[0]]!r}")
+
+
+def name_in(word: str, rows: Iterable[Setting]) -> str:
+    """The setting's name (or `ROLE.name`) with which a malformed word begins, empty if it begins with none.
+
+    Nothing else of such a word may be repeated in an error: after a slip (`tokenSecretKey:VALUE`) the rest is a secret.
+    """
+    found = _NAME.match(word)
+    names = {name for row in rows for name in (row.name, row.key)}
+    return found[0] if found is not None and found[0].rpartition(".")[2] in names else ""
 
 
 def parse(row: Setting, text: str, where: str) -> object:
     """The value that `text` stands for. Raises ConfigError naming what is allowed."""
     text = text.strip()
     value: object
+    if not text and row.kind not in (bool, int, float) and str(row.default):
+        raise ConfigError(f"{where}: {row.key} must not be empty; leave it out for its default, {row.default}")
     try:
         value = _WORDS_OF_TRUTH[text.lower()] if row.kind is bool else row.kind(text)
     except (ValueError, KeyError):
         expected = "true or false" if row.kind is bool else {int: "a whole number", float: "a number"}[row.kind]
-        raise ConfigError(f"{where}: {row.key} must be {expected}, not {text!r}") from None
+        raise ConfigError(f"{where}: {row.key} must be {expected}, not {row.shown(text)!r}") from None
     check(row, value, where)
     return value
 
@@ -145,7 +168,7 @@ def parse(row: Setting, text: str, where: str) -> object:
 def check(row: Setting, value: object, where: str) -> None:
     """Hold a typed value against its bounds and choices. Raises ConfigError."""
     if row.choices and value not in row.choices:
-        raise ConfigError(f"{where}: {row.key} must be one of {', '.join(row.choices)}, not {value!r}")
+        raise ConfigError(f"{where}: {row.key} must be one of {', '.join(row.choices)}, not {row.shown(value)!r}")
     if isinstance(value, int | float) and not isinstance(value, bool):
         if not math.isfinite(value):
             raise ConfigError(f"{where}: {row.key} must be a finite number, not {value}")
@@ -190,7 +213,7 @@ def _read_properties(path: Path, text: str) -> dict[str, tuple[str, str]]:
             continue
         key, separator, value = line.partition("=")
         if not separator:
-            raise ConfigError(f"{path}:{number}: expected key=value, not {line.split()[0][:40]!r}")
+            raise ConfigError(f"{path}:{number}: expected key=value; the line is not repeated, it may hold a secret")
         found[key.strip()] = (value, f"{path}:{number}")
     return found
 

@@ -27,6 +27,19 @@ class TransactionSettings:
         "Open transactions of one coordinator; more are refused. 0: no limit, as in Pulsar.",
         minimum=0,
     )
+    max_active_transactions_per_role: int = setting(
+        1000,
+        "maxActiveTransactionsPerRole",
+        "Open transactions of one role at one coordinator; more are refused. 0: no limit. Without authentication there are no roles.",
+        minimum=0,
+    )
+    max_transaction_timeout_s: int = setting(
+        86_400,
+        "maxTransactionTimeoutInSeconds",
+        "Longest timeout of a transaction; a longer one is refused. An open transaction holds up what it publishes to.",
+        minimum=1,
+        maximum=10**9,
+    )
     transaction_buffer_snapshot_max_transaction_count: int = setting(
         1000,
         "transactionBufferSnapshotMaxTransactionCount",

@@ -54,7 +54,7 @@ class BookieWatcher:
             self._end()
             raise
         await self._scope.__aenter__()
-        self._scope.spawn(self._follow(), "follow")
+        self._scope.supervise(self._follow, "follow")
         return self
 
     async def __aexit__(

@@ -37,7 +37,8 @@ async def instance_id(metadata: MetadataStore) -> str:
     node = await metadata.get(paths.INSTANCE_ID_PATH)
     if node is None:
         raise ClusterLayoutError(
-            f"the metadata store has no {paths.INSTANCE_ID_PATH}: initialize the cluster first, or correct the metadata URL"
+            f"the metadata store has no {paths.INSTANCE_ID_PATH}, so it is empty or not a cluster's: correct the metadata URL, or "
+            "restore the store from a copy; a new cluster is made by the start of its first bookie, with empty directories"
         )
     return node.value.decode()
 
@@ -57,17 +58,24 @@ async def check_layout(metadata: MetadataStore) -> None:
 class MetadataCookies:
     """The `CookieStore` of a bookie: text nodes below `/ledgers/cookies`, as BookKeeper writes them."""
 
-    def __init__(self, metadata: MetadataStore) -> None:
+    def __init__(self, metadata: MetadataStore, *, adopts_unmarked: bool = False) -> None:
         self._metadata = metadata
+        self.adopts_unmarked = adopts_unmarked
 
     async def read(self, bookie_id: str) -> bytes | None:
         node = await self._metadata.get(paths.cookie_path(bookie_id))
         return None if node is None else node.value
 
-    async def write(self, bookie_id: str, cookie: bytes) -> None:
-        """Raises BadVersionError when the bookie has another cookie already."""
+    async def write(self, bookie_id: str, cookie: bytes, replaced: bytes | None = None) -> None:
+        """Raises BadVersionError when the bookie has another cookie than `replaced`."""
+        path, expected = paths.cookie_path(bookie_id), MUST_NOT_EXIST
+        if replaced is not None:
+            node = await self._metadata.get(path)
+            if node is None or node.value != replaced:
+                raise BadVersionError(f"the cookie of {bookie_id} was changed by somebody else")
+            expected = node.version
         try:
-            await self._metadata.put(paths.cookie_path(bookie_id), cookie, MUST_NOT_EXIST)
+            await self._metadata.put(path, cookie, expected)
         except BadVersionError:
             if await self.read(bookie_id) != cookie:  # our own write may have lost its answer
                 raise

@@ -148,6 +148,13 @@ class LockLostError(LedgerError):
     retriable = True
 
 
+class AuditPausedError(LedgerError):
+    """An auditor's check of all copies was broken off; it goes on from there when it may."""
+
+    slug = "audit-paused"
+    retriable = True
+
+
 class BookieStillRegisteredError(LedgerError):
     """The bookie serves; what is asked for is done to bookies that are stopped."""
 
@@ -171,6 +178,12 @@ class UnderreplicationFormatError(LedgerError):
     """What lies below /ledgers/underreplication is not what BookKeeper writes there. Auto-recovery leaves it alone and stops."""
 
     slug = "underreplication-format"
+
+
+class LedgerIdsSetBackError(StartupError):
+    """The metadata store is about to hand out ids of ledgers that bookies hold already."""
+
+    slug = "ledger-ids-set-back"
 
 
 class UnsyncedError(StartupError):

@@ -72,7 +72,7 @@ class BookieRegistration:
         await self._apply()
         self._settled.set()
         await self._scope.__aenter__()
-        self._scope.spawn(self._keep(), "keep")
+        self._scope.supervise(self._keep, "keep")
         self._end = (
             self._metadata.on_session(self._session),
             self._metadata.watch(lambda _: self._again(), self._path(read_only=False)),

@@ -11,7 +11,7 @@ import logging
 from typing import Final
 
 from magnetar.base.errors import MagnetarError
-from magnetar.base.tasks import TaskScope
+from magnetar.base.tasks import FATAL, REPORTED, TaskScope
 from magnetar.broker.connection.context import Destinations
 from magnetar.broker.errors import TopicNotFoundError
 from magnetar.broker.namespaces.brokers import BrokerDirectory
@@ -100,7 +100,7 @@ class BundleMoves:
 
     def touched(self, bundle: BundleName) -> None:
         """Somebody has changed a bundle's node."""
-        self._scope.spawn(self._follow(bundle), f"follow {bundle}")
+        self._scope.spawn(self._follow(bundle), f"follow {bundle}", REPORTED)
 
     async def _follow(self, bundle: BundleName) -> None:
         try:
@@ -129,10 +129,10 @@ class BundleMoves:
     def abandon_all(self) -> None:
         """Nothing is ours any more: close it here, in the background, as far as that goes without others' leave."""
         for topic in self._topics.loaded:
-            self._scope.spawn(self._topics.abandon(topic.name), f"abandon {topic.name}")
+            self._scope.spawn(self._topics.abandon(topic.name), f"abandon {topic.name}", FATAL)
         for coordinator in self._coordinators.loaded:
             number = coordinator.coordinator_id
-            self._scope.spawn(self._coordinators.unload(number), f"abandon transaction coordinator {number}")
+            self._scope.spawn(self._coordinators.unload(number), f"abandon transaction coordinator {number}", FATAL)
 
     # ---- What is in a bundle
 

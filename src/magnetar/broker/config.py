@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from magnetar.broker.load_balance.config import LoadBalanceConfig
@@ -16,6 +17,8 @@ class SecurityConfig:
     providers: tuple[str, ...] = ()
     authorization: bool = False
     super_user_roles: tuple[str, ...] = ()
+    replicator_roles: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By the cluster that they may replicate from."""
     proxy_roles: tuple[str, ...] = ()
     anonymous_role: str = ""
     metrics_need_superuser: bool = True
@@ -46,11 +49,14 @@ class TlsConfig:
 
 @dataclass(frozen=True, slots=True)
 class TransactionConfig:
-    """`coordinators` is the number of the first start; `active_max` is for each of them, 0 = no limit."""
+    """`coordinators` is the number of the first start; `active_max` is for each of them, `active_per_role_max` for one role at each of
+    them, 0 = no limit."""
 
     enabled: bool = True
     coordinators: int = 16
     active_max: int = 10_000
+    active_per_role_max: int = 1000
+    timeout_max_ms: int = 86_400_000
     snapshot_transactions: int = 1000
     snapshot_interval_ms: int = 5000
 
@@ -110,9 +116,6 @@ class BrokerConfig:
     client_trust_certs_file: str = ""
     client_tls_enabled: bool = False
     client_verify_hostname: bool = True
-    max_connections: int = 0
-    """0: no limit."""
-    max_connections_per_ip: int = 0
     publish_buffer_bytes: int = 128 * 1024 * 1024
 
     allow_auto_topic_creation: bool = True

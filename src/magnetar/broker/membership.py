@@ -12,7 +12,7 @@ from magnetar.base.clock import Clock
 from magnetar.base.errors import MetadataError
 from magnetar.base.network import Network
 from magnetar.base.process_watch import ProcessWatch
-from magnetar.base.tasks import TaskScope
+from magnetar.base.tasks import REPORTED, TaskScope
 from magnetar.broker.bundle_moves import BundleMoves
 from magnetar.broker.config import BrokerConfig
 from magnetar.broker.connection.listener import ConnectionListener
@@ -88,10 +88,10 @@ class ClusterView:
         )
 
     async def others(self) -> list[BrokerAddress]:
-        """The brokers beside this one. Where nobody listens there is none: it was killed, and its session has not ended yet."""
+        """The brokers beside this one that answer: one that was killed or hangs keeps its registration until its session ends."""
         here = self.ownership.broker_id
         found = [await self.brokers.get(each) for each in await self.brokers.live() if each != here]
-        return [each for each in found if each is not None and not await self.reachability.refused(each)]
+        return [each for each in found if each is not None and not await self.reachability.away(each)]
 
     def close(self) -> None:
         self.witness.close()
@@ -138,7 +138,7 @@ class Membership:
         """Newcomers are looked at when they come: once the store is away it would be too late to ask where they are."""
         known = {address.broker_id for address in self._view.brokers.remembered}
         if not self._leaving and path.rpartition("/")[2] not in known:
-            self._scope.spawn(self._meet(), "meet other brokers")
+            self._scope.spawn(self._meet(), "meet other brokers", REPORTED)
 
     async def _meet(self) -> None:
         try:
@@ -171,7 +171,7 @@ class Membership:
             self._view.registration.registered = False
             self._moves.abandon_all()
         elif event is SessionEvent.SESSION_REESTABLISHED:
-            self._scope.spawn(self._rejoin(), "join again")
+            self._scope.supervise(self._rejoin, "join again")
 
     async def _rejoin(self) -> None:
         while not self._leaving:

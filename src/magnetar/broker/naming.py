@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 
 from magnetar.base.limits import SUBSCRIPTION_NAME_BYTES_MAX, TOPIC_NAME_BYTES_MAX
-from magnetar.broker.errors import InvalidTopicNameError
+from magnetar.broker.errors import InvalidTopicNameError, NotAllowedError
 
 PERSISTENT = "persistent"
 NON_PERSISTENT = "non-persistent"
@@ -24,6 +24,13 @@ PARTITION_SUFFIX = "-partition-"
 SYSTEM_NAMESPACE = "pulsar/system"
 TRANSACTION_LOG_PREFIX = "__transaction_log_"
 """Of the logs of transaction coordinators, in the system namespace."""
+
+COMPACTION_CURSOR = "__compaction"
+"""Of every topic that is compacted (Pulsar's name): up to where it was."""
+
+INTERNAL_CURSOR_PREFIX = "pulsar."
+"""Of all other cursors that the server keeps for itself: `pulsar.repl.<cluster>`, `pulsar.dedup`, `pulsar.transactions`,
+`pulsar.replicated.subscriptions...`."""
 
 PENDING_ACKS_SUFFIX = "__transaction_pending_ack"
 """Of the logs of what open transactions have acknowledged, behind `<topic>-<subscription>`."""
@@ -130,8 +137,25 @@ def local_topic_name(text: str) -> str:
     return text
 
 
+def is_internal_cursor(name: str) -> bool:
+    """True for the name of a cursor that is no subscription, but the server's own: to read, move or remove it from outside would lose or
+    repeat messages, here or in another cluster."""
+    return name.startswith(INTERNAL_CURSOR_PREFIX) or name == COMPACTION_CURSOR
+
+
 def subscription_name(text: str) -> str:
-    """A subscription's name: not empty, no control characters, no step in a path, bounded."""
+    """A subscription of clients. Raises InvalidTopicNameError, or NotAllowedError for a cursor of the server's own."""
+    cursor_name(text)
+    if is_internal_cursor(text):
+        raise NotAllowedError(
+            f"{text} is not a subscription but a cursor of the server itself: names that begin with {INTERNAL_CURSOR_PREFIX} and "
+            f"{COMPACTION_CURSOR} are reserved; choose another name"
+        )
+    return text
+
+
+def cursor_name(text: str) -> str:
+    """A name that a subscription or an internal cursor may have: not empty, no control characters, no step in a path, bounded."""
     too_long = len(text.encode("utf-8", "surrogatepass")) > SUBSCRIPTION_NAME_BYTES_MAX
     if not text or _CONTROL.search(text) or text in (".", "..") or too_long:
         raise InvalidTopicNameError(f"{text[:80]!r} is not a subscription name")

@@ -6,14 +6,16 @@ import asyncio
 import logging
 import random
 import ssl
+from functools import partial
 from types import TracebackType
 
+from magnetar.base.admission import Admission
 from magnetar.base.clock import Clock
 from magnetar.base.errors import MagnetarError
 from magnetar.base.network import AsyncioNetwork, Listener, Network
 from magnetar.base.process_watch import LinuxProcessWatch, ProcessWatch
 from magnetar.base.steady_clock import SteadyClock
-from magnetar.base.tasks import TaskScope
+from magnetar.base.tasks import FATAL, REPORTED, TaskScope
 from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.broker.auth.authorize import Security
 from magnetar.broker.bundle_moves import BundleMoves
@@ -22,6 +24,8 @@ from magnetar.broker.compaction.topic_compaction import CompactionService
 from magnetar.broker.config import BrokerConfig
 from magnetar.broker.connection.context import BrokerContext, Destinations, ProducerNames, PublishBudget
 from magnetar.broker.connection.listener import ConnectionListener
+from magnetar.broker.connection.requests import RequestTurns
+from magnetar.broker.dispatch.turns import DispatchTurns
 from magnetar.broker.dynamic_configuration import DynamicConfiguration
 from magnetar.broker.load_manager.manager import LoadManager
 from magnetar.broker.membership import ClusterView, Membership
@@ -67,10 +71,12 @@ class Broker:
         rng: random.Random,
         network: Network | None = None,
         processes: ProcessWatch | None = None,
+        admission: Admission | None = None,
     ) -> None:
         """`network`: the way to other brokers and clusters, `processes`: how the end of others is seen; both the operating system's by
-        default. `config` names the ports that are really bound."""
+        default. `config` names the ports that are really bound; `admission` is what they ask for every connection."""
         self.config = config
+        self.admission = admission or Admission()
         self.metadata = metadata
         self.clock = SteadyClock(clock)
         self._wall_clock = clock
@@ -124,16 +130,17 @@ class Broker:
             surroundings=Surroundings(
                 clock=self.clock,
                 scheduler=asyncio.get_running_loop(),
+                dispatch_turns=DispatchTurns(asyncio.get_running_loop(), self.clock),
                 rng=self._rng,
                 config=self._subscription_config,
                 compaction=CompactionService(
                     client=self._bookkeeper,
-                    spawn=self._scope.spawn,
+                    spawn=partial(self._scope.spawn, on_failure=REPORTED),
                     clock=self.clock,
                     retain_null_key=self.config.compaction_retain_null_key,
                 ),
                 replicated_subscriptions=self._replicated_subscriptions(),
-                delayed_storage=DelayedStorage(LedgerBucketStore(self._bookkeeper), self._scope.spawn),
+                delayed_storage=self._delayed_storage(),
                 transactions=TransactionStorage(
                     factory=self.factory,
                     ledgers=self.config.managed_ledger,
@@ -151,7 +158,16 @@ class Broker:
         await self.namespaces.create_defaults()
         await self.cluster.leadership.__aenter__()
         self._unwatch = self.metadata.watch(self._metadata_changed, paths.ADMIN_PATH)
-        self.context = BrokerContext(
+        self.context = await self._new_context()
+        self.connections = ConnectionListener(self.context)
+        await self._join()
+        await self._start_transactions()
+        Upkeep(self.topics, self.config, self.clock).start(self._scope)
+        return self
+
+    async def _new_context(self) -> BrokerContext:
+        """What the handlers share."""
+        return BrokerContext(
             config=self.config,
             clock=self._wall_clock,
             scope=self._scope,
@@ -166,12 +182,8 @@ class Broker:
             participants=self.participants,
             destinations=self._destinations,
             non_persistent=self.non_persistent,
+            turns=RequestTurns(self._scope, self.clock),
         )
-        self.connections = ConnectionListener(self.context)
-        await self._join()
-        await self._start_transactions()
-        Upkeep(self.topics, self.config, self.clock).start(self._scope)
-        return self
 
     async def _join(self) -> None:
         """From now on bundles come here, and the load they bring is reported."""
@@ -229,26 +241,37 @@ class Broker:
     def _metadata_changed(self, path: str) -> None:
         """Policies of a namespace or a topic take effect on loaded topics at once, whichever broker they were set at."""
         if path in (RESYNC, paths.DYNAMIC_CONFIGURATION_PATH):
-            self._scope.spawn(self._load_dynamic(), "dynamic configuration changed")
+            self._scope.spawn(self._load_dynamic(), "dynamic configuration changed", REPORTED)
         if path == RESYNC:
             for namespace in dict.fromkeys(topic.name.namespace_name for topic in self.topics.loaded):
-                self._scope.spawn(self.topics.policies_changed(namespace), "policies may have changed")
+                self._scope.spawn(self.topics.policies_changed(namespace), "policies may have changed", REPORTED)
         parts = path.removeprefix(paths.POLICIES_PATH + "/").split("/")
         if path.startswith(paths.POLICIES_PATH + "/") and len(parts) == 2:
-            self._scope.spawn(self.topics.policies_changed(NamespaceName(parts[0], parts[1])), "policies changed")
+            self._scope.spawn(
+                self.topics.policies_changed(NamespaceName(parts[0], parts[1])), "policies changed", REPORTED
+            )
         topic = topic_of_path(path)
         if topic is not None:
-            self._scope.spawn(self.topics.policies_changed(topic.namespace_name, topic), "topic policies changed")
+            self._scope.spawn(
+                self.topics.policies_changed(topic.namespace_name, topic), "topic policies changed", REPORTED
+            )
+
+    def _delayed_storage(self) -> DelayedStorage:
+        return DelayedStorage(LedgerBucketStore(self._bookkeeper), partial(self._scope.spawn, on_failure=FATAL))
 
     def _replicated_subscriptions(self) -> ReplicationContext:
-        return ReplicationContext(self.config.cluster, self.clock, self._rng, self._scope.spawn, self.snapshot_counters)
+        return ReplicationContext(
+            self.config.cluster,
+            self.clock,
+            self._rng,
+            partial(self._scope.spawn, on_failure=REPORTED),
+            self.snapshot_counters,
+        )
 
     def _coordinators(self) -> Coordinators:
         config = self.config
         return Coordinators(
-            enabled=config.transactions.enabled,
-            initial_count=config.transactions.coordinators,
-            active_max=config.transactions.active_max,
+            config=config.transactions,
             names=self.namespaces,
             owner=self.ownership,
             factory=self.factory,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from magnetar.base.clock import Clock
 from magnetar.base.errors import MagnetarError
@@ -26,19 +27,23 @@ class Upkeep:
 
     def start(self, scope: TaskScope) -> None:
         config = self._config
-        scope.spawn(self._every(config.message_expiry_check_interval_s, PersistentTopic.expire_messages), "expiry")
-        scope.spawn(self._every(config.retention_check_interval_s, PersistentTopic.trim), "retention")
+        scope.supervise(
+            partial(self._every, config.message_expiry_check_interval_s, PersistentTopic.expire_messages), "expiry"
+        )
+        scope.supervise(partial(self._every, config.retention_check_interval_s, PersistentTopic.trim), "retention")
         if config.backlog_quota_check_enabled:
             quota_s = config.backlog_quota_check_interval_s
-            scope.spawn(self._every(quota_s, PersistentTopic.check_backlog_quota), "quota")
+            scope.supervise(partial(self._every, quota_s, PersistentTopic.check_backlog_quota), "quota")
         compaction_s = config.compaction_monitor_interval_s
-        scope.spawn(self._every(compaction_s, PersistentTopic.compact_if_due), "compaction")
+        scope.supervise(partial(self._every, compaction_s, PersistentTopic.compact_if_due), "compaction")
         expiry_s = config.subscription_expiry_check_interval_s
-        scope.spawn(self._every(expiry_s, PersistentTopic.expire_subscriptions), "subscription expiry")
+        scope.supervise(partial(self._every, expiry_s, PersistentTopic.expire_subscriptions), "subscription expiry")
         snapshot_s = config.deduplication_snapshot_check_s
-        scope.spawn(self._every(snapshot_s, PersistentTopic.snapshot_deduplication), "deduplication snapshots")
-        scope.spawn(self._delete_abandoned(), "inactive topics")
-        scope.spawn(self._sample_rates(), "rates")
+        scope.supervise(
+            partial(self._every, snapshot_s, PersistentTopic.snapshot_deduplication), "deduplication snapshots"
+        )
+        scope.supervise(self._delete_abandoned, "inactive topics")
+        scope.supervise(self._sample_rates, "rates")
 
     async def _every(self, interval_s: float, job: Callable[[PersistentTopic], Awaitable[None]]) -> None:
         while True:

@@ -30,8 +30,8 @@ from magnetar.processes.cluster.cluster import Cluster
 from magnetar.processes.cluster.command_lines import settings_of
 from magnetar.processes.cluster.plan import AUTORECOVERY, ProcessPlan
 from magnetar.processes.composition import enter_alone
+from magnetar.processes.data_backup import BOOKIE_ID
 from magnetar.processes.ledger_client import open_ledger_client
-from magnetar.standalone import BOOKIE_ID
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,9 @@ def access_options(source: StoreSource) -> ChannelOptions:
     for the auto-recovery of a `magnetar cluster`. Raises ConfigError."""
     planned = {}
     if source.cluster_dir is not None:
-        planned = settings_of(Cluster(source.cluster_dir).plan, ProcessPlan("", AUTORECOVERY, {}))
+        planned = settings_of(
+            source.cluster_dir.absolute(), Cluster(source.cluster_dir).plan, ProcessPlan("", AUTORECOVERY, {})
+        )
     requests = load_settings(
         BookieRequestSettings, None, os.environ, _known(BookieRequestSettings, planned), CONFIGURATIONS
     )

@@ -19,8 +19,8 @@ from magnetar.bookkeeper.rack_mapping import DEFAULT_GROUP, delete_rack, locatio
 from magnetar.cli.bookie_access import access_options, opened_cluster
 from magnetar.cli.bookie_free_space import free_spaces
 from magnetar.cli.errors import CommandError
-from magnetar.cli.ledger_progress import progress_bar
 from magnetar.cli.output import emit, emit_done, emit_record, json_option
+from magnetar.cli.progress import progress_bar
 from magnetar.cli.store_access import StoreSource, opened_store, store_options
 from magnetar.metadata import paths
 from magnetar.metadata.store import MetadataStore

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import click
 
 from magnetar.cli.errors import CommandError
 from magnetar.cli.output import emit, emit_done, json_option, print_json
+from magnetar.cli.server import keep_files_private
 from magnetar.processes.cluster.cluster import Cluster, ProcessStatus
 from magnetar.processes.cluster.growth import Wish
 from magnetar.processes.cluster.plan import BROKER
@@ -41,6 +43,7 @@ def cluster_group() -> None:
 
     All of it lives below one directory (--dir): data, logs, and the ports, which a process keeps when it is started again.
     """
+    keep_files_private()
 
 
 @cluster_group.command("up")
@@ -50,8 +53,12 @@ def cluster_group() -> None:
     "--autorecovery", "autorecovery", is_flag=True, help="A process that re-replicates what lost bookies held."
 )
 @click.option(
-    "--zookeeper/--embedded", default=None, help="ZooKeeper's own server (needs Java) or ours.  [default: ours]"
+    "--metadata",
+    metavar="KIND",
+    help="Metadata store: embedded (one server of ours), zookeeper (one real ZooKeeper server, needs Java), or zookeeper:3 (an "
+    "ensemble that survives the loss of a member).  [default: embedded]",
 )
+@click.option("--zookeeper/--embedded", default=None, hidden=True)  # the older words for --metadata
 @click.option(
     "--ensemble-size", type=int, help="Bookies a ledger is spread over.  [default: 3, or as many as there are]"
 )
@@ -81,12 +88,15 @@ def up_command(
     ack_quorum: int | None,
     port: int,
     http_port: int,
+    metadata: str | None,
+    zookeeper: bool | None,
     **asked: Any,
 ) -> None:
     """Start what is not running; on a running cluster, add what is missing. Returns when all of it is ready."""
     cluster = Cluster(directory, report)
     wish = Wish(
         **asked,
+        zookeeper=zookeeper_servers(metadata, zookeeper),
         autorecovery=1 if autorecovery else None,
         ensemble=(ensemble_size, write_quorum, ack_quorum),
         broker_port=port,
@@ -98,9 +108,27 @@ def up_command(
     if as_json:
         print_json(as_record(cluster))
     else:
-        for process in cluster.plan.of_role(BROKER)[:1]:
-            service_url, web_url = process.addresses
-            click.echo(f"export MAGNETAR_URL={service_url} MAGNETAR_ADMIN_URL={web_url}")
+        brokers = cluster.plan.of_role(BROKER)
+        if brokers:
+            service_urls, web_urls = zip(*(process.addresses for process in brokers), strict=True)
+            click.echo(f"export MAGNETAR_URL={several(service_urls)} MAGNETAR_ADMIN_URL={several(web_urls)}")
+
+
+def zookeeper_servers(kind: str | None, zookeeper: bool | None) -> int | None:
+    """Servers of the ZooKeeper ensemble that `--metadata KIND` asks for; 0: embedded; None: nothing was said.
+
+    Raises CommandError for another word, or when the older flags say something else.
+    """
+    if kind is None:
+        return None if zookeeper is None else int(zookeeper)
+    if zookeeper is not None:
+        raise CommandError("--metadata says which store it is; leave --zookeeper and --embedded out")
+    name, colon, count = kind.partition(":")
+    if name == "embedded" and not colon:
+        return 0
+    if name == "zookeeper" and (not colon or (count.isascii() and count.isdigit() and int(count))):
+        return int(count or 1)
+    raise CommandError(f"--metadata {kind!r} is not a metadata store; take embedded, zookeeper or zookeeper:3")
 
 
 @cluster_group.command("status")
@@ -193,6 +221,11 @@ def down_command(directory: Path, as_json: bool) -> None:
     if not stopped:
         report(f"nothing of the cluster in {cluster.directory} was running")
     emit_done(as_json, stopped=stopped)
+
+
+def several(urls: Sequence[str]) -> str:
+    """`scheme://HOST:PORT,HOST:PORT`: clients go on to the next one when one does not answer."""
+    return ",".join([urls[0], *(url.partition("://")[2] for url in urls[1:])])
 
 
 def report(line: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from magnetar.cli.output import json_option, print_json
+from magnetar.cli.output import echo_payload, json_option, print_json
 from magnetar.cli.pulsar_client import connected, url_option, verbose_option
 
 TYPES = {"Exclusive": "Exclusive", "Shared": "Shared", "Failover": "Failover", "Key_Shared": "KeyShared"}
@@ -132,10 +132,8 @@ def show(message: Any, *, as_json: bool, as_hex: bool, hide: bool) -> None:
     content = "" if hide else message.data().hex(" ") if as_hex else message.data().decode("utf-8", "backslashreplace")
     properties = ", ".join(f"{name}={value}" for name, value in sorted(message.properties().items()))
     click.echo("----- got message -----")
-    click.echo(
-        f"id:{identifier(message)}, publishTime:{message.publish_timestamp()}, key:[{message.partition_key()}], "
-        f"properties:[{properties}], content:{content}"
-    )
+    head = f"id:{identifier(message)}, publishTime:{message.publish_timestamp()}, key:[{message.partition_key()}], "
+    echo_payload(content, before=f"{head}properties:[{properties}], content:")
 
 
 def describe(message: Any, *, hide: bool) -> dict[str, object]:

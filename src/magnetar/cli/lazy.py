@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -24,6 +24,8 @@ class LazyGroup(click.Group):
     def __init__(self, *args: Any, table: Mapping[str, LazyCommand], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._table = table
+        self._refusing: set[str] = set()
+        """Commands that `refuse_empty` was called for: once is enough, also where one process runs many."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self._table)
@@ -35,6 +37,9 @@ class LazyGroup(click.Group):
         module, _, attribute = entry.target.partition(":")
         command = getattr(import_module(module), attribute)
         assert isinstance(command, click.Command), entry.target
+        if cmd_name not in self._refusing:
+            self._refusing.add(cmd_name)
+            refuse_empty(command)
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
@@ -55,3 +60,47 @@ class LazyGroup(click.Group):
             near = difflib.get_close_matches(name, list(self._table), n=1)
             ctx.fail(f"No such command {name!r}." + (f" Did you mean {near[0]!r}?" if near else ""))
         return super().resolve_command(ctx, args)
+
+
+_NAMES = frozenset(
+    {
+        "admin_url",
+        "advertised_address",
+        "bind_address",
+        "bookie_id",
+        "cluster_name",
+        "metadata_service_uri",
+        "metadata_store_url",
+        "service_url",
+        "subject",
+        "subscription",
+        "subscription_name",
+        "url",
+    }
+)
+"""Options that name something, besides those that take a path."""
+
+
+def refuse_empty(command: click.Command) -> None:
+    """Make the command and those below it refuse the empty word as a path or a name: it comes from a variable that is not set, and as a
+    path it would be the working directory."""
+    for part in getattr(command, "commands", {}).values():
+        refuse_empty(part)
+    for param in command.params:
+        named = (
+            isinstance(param, click.Argument)
+            and param.nargs == 1
+            and param.type is click.STRING
+            and param.name != "key"
+        )
+        if isinstance(param.type, click.Path) or named or param.name in _NAMES:
+            cast = param.type_cast_value
+
+            def checked(
+                ctx: click.Context, value: Any, param: click.Parameter = param, cast: Callable[..., Any] = cast
+            ) -> Any:
+                if value == "" or (isinstance(value, list | tuple) and "" in value):
+                    raise click.BadParameter("must not be empty; is a variable not set?", ctx, param)
+                return cast(ctx, value)
+
+            param.type_cast_value = checked  # type: ignore[method-assign]

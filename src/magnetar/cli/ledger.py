@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -17,9 +18,10 @@ from magnetar.bookkeeper.client.reader import LedgerReader
 from magnetar.bookkeeper.errors import LedgerMetadataError, NoSuchLedgerError
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
 from magnetar.cli.bookie_access import ClusterAccess, opened_cluster
-from magnetar.cli.ledger_progress import progress_bar
-from magnetar.cli.output import emit, emit_record, json_option, on_terminal, print_json
-from magnetar.cli.store_access import StoreSource, opened_for_reading, store_options
+from magnetar.cli.errors import CommandError
+from magnetar.cli.output import emit, emit_done, emit_record, json_option, on_terminal, print_json
+from magnetar.cli.progress import progress_bar
+from magnetar.cli.store_access import StoreSource, opened_for_reading, opened_store, store_options
 
 READ_BYTES = 1024 * 1024
 """Asked for at a time."""
@@ -154,6 +156,38 @@ def document_of(ledger_id: int, metadata: LedgerMetadata) -> dict[str, Any]:
             for segment in metadata.segments
         ],
     }
+
+
+@ledger_group.command("adopt")
+@click.argument("ledger_id", type=click.IntRange(0))
+@click.option(
+    "--from",
+    "earlier",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    required=True,
+    help="The SQLite file of a tree that names the ledger: the one that a restore has set aside.",
+)
+@store_options
+@json_option
+def adopt_command(source: StoreSource, ledger_id: int, earlier: Path, as_json: bool) -> None:
+    """Give a ledger that the metadata has lost by a restore its metadata back, so that it can be read and verified again.
+
+    No topic names it: `magnetar ledger read` shows its entries.
+    """
+    asyncio.run(_adopt(source, ledger_id, earlier))
+    emit_done(as_json, ledgerId=ledger_id)
+
+
+async def _adopt(source: StoreSource, ledger_id: int, earlier: Path) -> None:
+    async with opened_for_reading(StoreSource(f"sqlite:{earlier}", None, None)) as old:
+        metadata, _ = await LedgerManager(old).read(ledger_id)
+    async with opened_store(source) as store:
+        manager = LedgerManager(store)
+        if not any(first <= ledger_id <= last for first, last in await manager.restored_ranges()):
+            raise CommandError(
+                f"ledger {ledger_id} was not lost by a restore; see which may have been: magnetar metadata restored"
+            )
+        await manager.adopt(ledger_id, metadata)
 
 
 # ---- Entries

@@ -15,8 +15,8 @@ from magnetar.cli.admin_options import common
 from magnetar.cli.admin_output import show_document
 from magnetar.cli.errors import CommandError
 from magnetar.cli.hashing_support import hashing_errors, plot_option
-from magnetar.cli.ledger_progress import progress_bar
 from magnetar.cli.output import emit, json_option, print_json
+from magnetar.cli.progress import progress_bar
 
 DEFAULT = Scenario()
 DEFAULT_CONFIG = LoadBalanceConfig()

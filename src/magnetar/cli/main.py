@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import click
 
 from magnetar import __version__
 from magnetar.base.errors import MagnetarError
+from magnetar.base.printable import one_line
+from magnetar.base.settings import ENV_PREFIX, PULSAR_ENV_PREFIX
 from magnetar.cli.lazy import LazyCommand, LazyGroup
 
 COMMANDS = {
@@ -52,7 +54,13 @@ COMMANDS = {
     ),
     "bookies": LazyCommand("magnetar.cli.bookies:bookies_group", "List, place, recover and decommission bookies."),
     "ledger": LazyCommand("magnetar.cli.ledger:ledger_group", "List, show, read and verify ledgers."),
-    "metadata": LazyCommand("magnetar.cli.metadata:metadata_group", "Look into the metadata tree, values decoded."),
+    "metadata": LazyCommand(
+        "magnetar.cli.metadata:metadata_group", "Look into the metadata tree, back it up, restore it."
+    ),
+    "backup": LazyCommand(
+        "magnetar.cli.backup:backup_command", "Copy a standalone server's data directory, also while it serves."
+    ),
+    "restore": LazyCommand("magnetar.cli.backup:restore_command", "Make a data directory out of a backup."),
     "config": LazyCommand("magnetar.cli.settings:config_group", "List and explain the server's settings."),
     "hash": LazyCommand("magnetar.cli.hash:hash_command", "Hash keys as Pulsar does."),
     "ring": LazyCommand("magnetar.cli.ring:ring_group", "Build and compare consistent hashing rings."),
@@ -99,6 +107,7 @@ def cli() -> None:
 def run(args: Sequence[str] | None = None) -> int:
     """Run a command line; the exit code. Whatever fails on purpose becomes one line on stderr."""
     try:
+        refuse_undecodable(sys.argv[1:] if args is None else args, os.environ)
         code = cli.main(args=args, prog_name="magnetar", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except click.UsageError as error:
@@ -113,6 +122,10 @@ def run(args: Sequence[str] | None = None) -> int:
         if extra is None:
             raise
         return _fail(f"this command needs {error.name}; install it with: pip install 'magnetar[{extra}]'")
+    except MemoryError:
+        return _fail(
+            "memory does not suffice for this command; give it more (ulimit -v, prlimit --as, the container's limit)"
+        )
     except (KeyboardInterrupt, click.Abort):
         return EXIT_INTERRUPTED
     except BrokenPipeError:
@@ -121,8 +134,28 @@ def run(args: Sequence[str] | None = None) -> int:
         return EXIT_FAILED
 
 
+def refuse_undecodable(args: Sequence[str], env: Mapping[str, str]) -> None:
+    """Raises click.UsageError for what is not UTF-8. It is not repeated: a terminal could not show it, and it may be a secret."""
+    for number, word in enumerate(args, 1):
+        if not _is_text(word):
+            raise click.UsageError(
+                f"argument {number} is not valid UTF-8; write it in UTF-8, or name the file otherwise"
+            )
+    for name, value in env.items():
+        if name.startswith((ENV_PREFIX, PULSAR_ENV_PREFIX)) and not _is_text(name + value):
+            raise click.UsageError(f"environment variable {name!a} is not valid UTF-8; correct or unset it")
+
+
+def _is_text(word: str) -> bool:
+    try:
+        word.encode()
+    except UnicodeEncodeError:  # bytes that Python could not decode are kept as surrogates
+        return False
+    return True
+
+
 def _fail(text: str) -> int:
-    click.echo(f"magnetar: {' '.join(text.split())}", err=True)
+    click.echo(one_line(f"magnetar: {' '.join(text.split())}"), err=True)
     return EXIT_FAILED
 
 

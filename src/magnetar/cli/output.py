@@ -1,4 +1,8 @@
-"""What commands print: JSON when asked, a rich table on a terminal, tab-separated lines in a pipe."""
+"""What commands print: JSON when asked, a rich table on a terminal, tab-separated lines in a pipe.
+
+Much of it was written by strangers: names, properties, payloads. What would control a terminal is escaped here, and so is what would begin
+another line or column in a pipe. Payloads go as they are only where nobody looks at them (`echo_payload`).
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
+
+from magnetar.base.printable import json_line, lines, one_line
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -24,7 +30,20 @@ def on_terminal() -> bool:
 
 def print_json(value: object) -> None:
     """One JSON document on one line; `jq` and line readers both take it."""
-    click.echo(json.dumps(value, ensure_ascii=False, default=str))
+    click.echo(json_line(json.dumps(value, ensure_ascii=False, default=str)))
+
+
+def echo_text(text: str) -> None:
+    """Lines with names or documents of strangers in them."""
+    click.echo(lines(text))
+
+
+def echo_payload(text: str, before: str = "") -> None:
+    """What a producer sent, `before` it what belongs to the same line: escaped on a terminal, as it is in a pipe."""
+    shown = one_line(text) if on_terminal() else text
+    click.echo(
+        one_line(before) + shown, color=True
+    )  # else click would take sequences out of what is for the next program
 
 
 def emit(rows: Sequence[Mapping[str, object]], *, as_json: bool, title: str = "") -> None:
@@ -34,7 +53,7 @@ def emit(rows: Sequence[Mapping[str, object]], *, as_json: bool, title: str = ""
     elif on_terminal():
         _draw(rows, title)
     elif rows:
-        click.echo("\t".join(rows[0]))
+        click.echo("\t".join(one_line(name) for name in rows[0]))
         for row in rows:
             click.echo("\t".join(cell(value) for value in row.values()))
 
@@ -47,7 +66,7 @@ def emit_record(record: Mapping[str, object], *, as_json: bool, title: str = "")
         _draw([{"name": name, "value": value} for name, value in record.items()], title)
     else:
         for name, value in record.items():
-            click.echo(f"{name}\t{cell(value)}")
+            click.echo(f"{one_line(name)}\t{cell(value)}")
 
 
 def emit_done(as_json: bool, **record: object) -> None:
@@ -57,26 +76,31 @@ def emit_done(as_json: bool, **record: object) -> None:
 
 
 def cell(value: object) -> str:
-    """A value as a person reads it."""
+    """A value as a person reads it, on one line."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:,.3f}".rstrip("0").rstrip(".")
     if isinstance(value, int):
         return str(value)
-    return "" if value is None else str(value)
+    return "" if value is None else one_line(str(value))
 
 
 def _draw(rows: Sequence[Mapping[str, object]], title: str) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     if not rows:
         click.echo("(none)")
         return
-    table = Table(title=title or None, header_style="bold")
+    table = Table(
+        title=Text(one_line(title)) if title else None, header_style="bold"
+    )  # Text: no markup in it is obeyed
     for name, value in rows[0].items():
-        table.add_column(name, justify="right" if isinstance(value, int | float) else "left", overflow="fold")
+        table.add_column(
+            Text(one_line(name)), justify="right" if isinstance(value, int | float) else "left", overflow="fold"
+        )
     for row in rows:
-        table.add_row(*(f"{value:,}" if type(value) is int else cell(value) for value in row.values()))
+        table.add_row(*(Text(f"{value:,}" if type(value) is int else cell(value)) for value in row.values()))
     Console().print(table)

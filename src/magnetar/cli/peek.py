@@ -10,6 +10,7 @@ import click
 
 from magnetar.admin.client.errors import NotFoundError
 from magnetar.admin.client.http import Answer
+from magnetar.base.printable import as_text
 from magnetar.cli.admin_http import admin_url_option, connected
 from magnetar.cli.errors import CommandError
 from magnetar.cli.output import emit, json_option, print_json
@@ -60,8 +61,8 @@ def messages_of(answer: Answer) -> Iterator[dict[str, object]]:
     if not batch:
         yield row(identifier, headers.get("x-pulsar-partition-key", ""), properties_of(headers), body)
     for index, (metadata, data) in enumerate(messages):
-        properties = {pair.key: pair.value for pair in metadata.properties}
-        yield row(f"{identifier}:{index}", metadata.partition_key, properties, data)
+        properties = {as_text(pair.key): as_text(pair.value) for pair in metadata.properties}
+        yield row(f"{identifier}:{index}", as_text(metadata.partition_key), properties, data)
 
 
 def unpacked(headers: Mapping[str, str], body: bytes) -> bytes:

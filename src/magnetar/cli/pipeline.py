@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
 from magnetar.cli.lazy import LazyCommand, LazyGroup
@@ -26,3 +28,4 @@ def pipeline_group() -> None:
 
     A NAME is a directory below $MAGNETAR_HOME/pipelines (~/.magnetar/pipelines); a path or URL with a slash is taken as it is.
     """
+    os.umask(0o077)  # the state holds what the topics hold: for this user alone

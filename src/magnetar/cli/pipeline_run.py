@@ -15,6 +15,7 @@ import click
 from magnetar.cli.errors import CommandError
 from magnetar.cli.output import json_option
 from magnetar.cli.pipeline_progress import Progress, progress
+from magnetar.cli.store_access import environment_credentials
 from magnetar.pipeline.home import pipeline_directory
 from magnetar.pipeline.views.progress import EpochReport
 
@@ -96,7 +97,13 @@ def run_command(
         def on_epoch(report: EpochReport) -> None:
             shown.epoch(report, pipeline.status)
 
-        pipeline.prepare(session=session, units=units, metrics_port=metrics_port, metadata_url=metadata_url)
+        pipeline.prepare(
+            session=session,
+            units=units,
+            metrics_port=metrics_port,
+            metadata_url=metadata_url,
+            metadata_credentials=environment_credentials() if metadata_url is not None else None,
+        )
         with plain_spark_errors(None if verbose else local / "spark.log"):
             pipeline.run(once=once, on_epoch=on_epoch, on_start=on_start)
         shown.say(f"{pipeline.name} stopped at epoch {pipeline.status.epoch}; run it again to go on")
@@ -141,7 +148,9 @@ def _settings(assignments: tuple[str, ...], ui: bool) -> dict[str, str]:
     for assignment in assignments:
         key, separator, value = assignment.partition("=")
         if not separator or not key.startswith("spark."):
-            raise CommandError(f"--conf {assignment}: expected KEY=VALUE with a key that begins with spark.")
+            raise CommandError(
+                "--conf: expected KEY=VALUE with a key that begins with spark.; what was given is not repeated"
+            )
         found[key] = value
     return found
 

@@ -12,7 +12,7 @@ import click
 from magnetar.admin.policy_rows import POLICY_ROWS, PolicyRow
 from magnetar.broker.naming import NamespaceName
 from magnetar.cli.admin_http import admin_url_option, request, topic_path
-from magnetar.cli.output import emit, emit_record, json_option, print_json
+from magnetar.cli.output import echo_text, emit, emit_record, json_option, print_json
 from magnetar.cli.policy_flags import POLICY_COMMANDS, SECONDS, SIZE, Flag, Switch
 
 UNSET = "not set"
@@ -182,9 +182,9 @@ def show(value: Any, as_json: bool, title: str) -> None:
     elif isinstance(value, dict):
         emit_record(value, as_json=False, title=title)
     elif isinstance(value, list):
-        click.echo(",".join(str(each) for each in value) or UNSET)
+        echo_text(",".join(str(each) for each in value) or UNSET)
     else:
-        click.echo(UNSET if value is None else str(value).lower() if isinstance(value, bool) else str(value))
+        echo_text(UNSET if value is None else str(value).lower() if isinstance(value, bool) else str(value))
 
 
 for _group, _level in ((namespaces_group, NAMESPACE), (topic_policies_group, TOPIC)):

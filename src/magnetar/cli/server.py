@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import mmap
 import os
 import resource
 import sys
@@ -15,7 +16,7 @@ import click
 
 from magnetar.base import logs
 from magnetar.base.config import StandaloneConfig
-from magnetar.base.errors import ConfigError
+from magnetar.base.errors import ConfigError, StartupError
 from magnetar.base.listen_settings import LOG_LEVELS, ListenSettings
 from magnetar.base.process_config import (
     CONFIGURATIONS,
@@ -24,11 +25,14 @@ from magnetar.base.process_config import (
     BrokerProcessConfig,
     MetadataServerConfig,
 )
-from magnetar.base.settings import find, load_settings, parse, table_of
+from magnetar.base.settings import find, load_settings, name_in, parse, table_of
 from magnetar.cli.settings import config_file_option
 
 BROKERS_MAX = 64
 """Of `magnetar standalone --brokers`."""
+
+ADDRESS_SPACE_BYTES = 640 * 1024 * 1024
+"""What a server must be able to take of the address space when it starts: threads reserve far more than they use."""
 
 SWITCH_INTERVAL_S = 0.0005
 GC_THRESHOLDS = (50_000, 20, 100)
@@ -194,19 +198,47 @@ def parse_assignments(assignments: tuple[str, ...], kind: type = StandaloneConfi
     for assignment in assignments:
         key, separator, text = assignment.partition("=")
         if not separator:
-            raise ConfigError(f"--set {assignment}: expected KEY=VALUE")
+            raise ConfigError(
+                f"--set {name_in(assignment, table.values())}: expected KEY=VALUE; what was given has no '=' and is not repeated"
+            )
         row = find(table, key.strip(), "--set")
         values[row.name] = parse(row, text, "--set")
     return values
 
 
 def serve(work: Coroutine[Any, Any, int]) -> int:
-    """Run a server until it is told to stop; its exit code."""
+    """Run a server until it is told to stop; its exit code. Raises StartupError when memory does not suffice."""
+    keep_files_private()
+    try:
+        check_address_space()
+    except StartupError:
+        work.close()
+        raise
     raise_open_files_limit()
     tune_interpreter()
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         code: int = runner.run(work)
     return code
+
+
+def keep_files_private() -> None:
+    """Whatever this process and its children write from now on (data, logs of clusters, state of pipelines) is for its user alone, whatever
+    the shell's umask is."""
+    os.umask(0o077)
+
+
+def check_address_space() -> None:
+    """Raises StartupError when a limit (ulimit -v, prlimit --as, a strict overcommit) leaves too little: the storage engine would abort
+    where it cannot start a thread, without a word."""
+    try:
+        mmap.mmap(-1, ADDRESS_SPACE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=0).close()
+    except OSError:
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        said = "" if limit == resource.RLIM_INFINITY else f" (the limit is {limit // 2**20} MiB)"
+        raise StartupError(
+            f"memory does not suffice: a server needs {ADDRESS_SPACE_BYTES // 2**20} MiB of address space to start and cannot have "
+            f"them{said}; raise the limit (ulimit -v, prlimit --as), or limit resident memory instead (cgroups, MemoryMax)"
+        ) from None
 
 
 def raise_open_files_limit() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,11 +14,18 @@ import click
 
 from magnetar.base.clock import SystemClock
 from magnetar.base.executor import ThreadExecutor
+from magnetar.base.metadata_access_settings import MetadataAccessSettings
+from magnetar.base.process_config import CONFIGURATIONS
+from magnetar.base.settings import load_settings
 from magnetar.cli.errors import CommandError
+from magnetar.metadata.digest_md5 import Credentials
 from magnetar.metadata.open import open_store, parse_url
 from magnetar.metadata.sqlite import SqliteMetadataStore
-from magnetar.metadata.store import InspectableStore, MetadataStore
+from magnetar.metadata.sqlite_file import FILE_NAME
+from magnetar.metadata.store import MetadataStore
 from magnetar.processes.cluster.cluster import Cluster
+from magnetar.processes.cluster.plan import METADATA
+from magnetar.processes.metadata_access import metadata_credentials
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -35,7 +43,7 @@ class StoreSource:
     def metadata_url(self) -> str:
         """Raises CommandError or ClusterError when the directory holds no such thing."""
         if self.data_dir is not None:
-            path = self.data_dir / "metadata.sqlite"
+            path = self.data_dir / FILE_NAME
             if not path.exists():
                 raise CommandError(
                     f"{path} does not exist: {self.data_dir} is no data directory of a standalone server"
@@ -45,6 +53,32 @@ class StoreSource:
             return Cluster(self.cluster_dir).plan.metadata_url
         assert self.url is not None
         return self.url
+
+    def sqlite_file(self) -> Path:
+        """The file that the tree lies in, on this machine. It need not exist. Raises CommandError when there is none."""
+        if self.data_dir is not None:
+            return self.data_dir / FILE_NAME
+        if self.cluster_dir is not None:
+            servers = Cluster(self.cluster_dir).plan.of_role(METADATA)
+            if servers:
+                return self.cluster_dir / servers[0].name / FILE_NAME
+        elif (url := parse_url(self.url or "")).kind == "sqlite":
+            return Path(url.address)
+        raise CommandError(
+            "only the file of a metadata server or of a standalone server can be copied as of one moment: give --data-dir DIR, on the "
+            "machine of the server. A ZooKeeper has its own way: its snapshots and transaction logs, or its admin server's `snapshot`"
+        )
+
+    def credentials(self) -> Credentials | None:
+        """What the metadata store asks for: the cluster's, or the environment's. Raises ConfigError, ClusterError."""
+        if self.cluster_dir is not None:
+            return Cluster(self.cluster_dir).metadata_credentials()
+        return environment_credentials()
+
+
+def environment_credentials() -> Credentials | None:
+    """MAGNETAR_metadataSecret and MAGNETAR_metadataUser; None without. Raises ConfigError."""
+    return metadata_credentials(load_settings(MetadataAccessSettings, None, os.environ, {}, CONFIGURATIONS))
 
 
 def store_options(function: F) -> F:
@@ -80,7 +114,11 @@ async def opened_store(source: StoreSource) -> AsyncIterator[MetadataStore]:
     executor = ThreadExecutor("metadata")
     try:
         store = await open_store(
-            source.metadata_url(), clock=SystemClock(), executor=executor, session_timeout_s=SESSION_TIMEOUT_S
+            source.metadata_url(),
+            clock=SystemClock(),
+            executor=executor,
+            session_timeout_s=SESSION_TIMEOUT_S,
+            credentials=source.credentials(),
         )
         try:
             yield store
@@ -91,19 +129,23 @@ async def opened_store(source: StoreSource) -> AsyncIterator[MetadataStore]:
 
 
 @asynccontextmanager
-async def opened_for_reading(source: StoreSource) -> AsyncIterator[InspectableStore]:
+async def opened_for_reading(source: StoreSource) -> AsyncIterator[MetadataStore]:
     """The same for commands that only look: a file may belong to a server that is running."""
     url = parse_url(source.metadata_url())
     if url.kind == "memory":
         raise CommandError("memory: lies inside another process; give --metadata zk:HOST:PORT or sqlite:FILE")
     executor = ThreadExecutor("metadata")
     try:
-        store: InspectableStore
+        store: MetadataStore
         if url.kind == "sqlite":
             store = await SqliteMetadataStore.open_read_only(url.address, executor)
         else:
             store = await open_store(
-                source.metadata_url(), clock=SystemClock(), executor=executor, session_timeout_s=SESSION_TIMEOUT_S
+                source.metadata_url(),
+                clock=SystemClock(),
+                executor=executor,
+                session_timeout_s=SESSION_TIMEOUT_S,
+                credentials=source.credentials(),
             )
         try:
             yield store

@@ -10,6 +10,7 @@ import secrets
 import stat
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,10 @@ from magnetar.cli.errors import CommandError
 SECRET_BYTES = trusted.SECRET_ALGORITHMS
 ALGORITHMS = (*SECRET_BYTES, *trusted.PUBLIC_ALGORITHMS)
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400, "y": 365 * 86_400}
+
+_OWNER_ONLY = stat.S_IRUSR | stat.S_IWUSR
+
+_FORCE = click.option("--force", is_flag=True, help="Overwrite a file that exists.")
 
 _SECRET = click.option("-sk", "--secret-key", help="Secret key: file:///path, data:;base64,..., a path or base64.")
 
@@ -51,10 +56,11 @@ def tokens_group() -> None:
 )
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File for the key; stdout without it.")
 @click.option("-b", "--base64", "as_base64", is_flag=True, help="Base64 instead of bytes.")
-def create_secret_key_command(signature_algorithm: str, output: Path | None, as_base64: bool) -> None:
+@_FORCE
+def create_secret_key_command(signature_algorithm: str, output: Path | None, as_base64: bool, force: bool) -> None:
     """A random secret key: whoever has it can make tokens for any role."""
     key = secrets.token_bytes(SECRET_BYTES[signature_algorithm])
-    write(base64.b64encode(key) if as_base64 else key, output, newline=as_base64)
+    write(base64.b64encode(key) if as_base64 else key, output, newline=as_base64, force=force)
 
 
 @tokens_group.command("create-key-pair")
@@ -68,15 +74,23 @@ def create_secret_key_command(signature_algorithm: str, output: Path | None, as_
 )
 @click.option("--output-private-key", type=click.Path(path_type=Path), required=True, help="PKCS#8, DER: makes tokens.")
 @click.option("--output-public-key", type=click.Path(path_type=Path), required=True, help="X.509, DER: verifies them.")
-def create_key_pair_command(signature_algorithm: str, output_private_key: Path, output_public_key: Path) -> None:
+@_FORCE
+def create_key_pair_command(
+    signature_algorithm: str, output_private_key: Path, output_public_key: Path, force: bool
+) -> None:
     """A private key that makes tokens and the public key that verifies them."""
+    refuse_existing([output_private_key, output_public_key], force)
     private = new_private_key(signature_algorithm)
     form = serialization.PrivateFormat.PKCS8
-    write(private.private_bytes(serialization.Encoding.DER, form, serialization.NoEncryption()), output_private_key)
+    write(
+        private.private_bytes(serialization.Encoding.DER, form, serialization.NoEncryption()),
+        output_private_key,
+        force=force,
+    )
     public = private.public_key().public_bytes(
         serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
     )
-    write(public, output_public_key, secret=False)
+    write(public, output_public_key, secret=False, force=force)
 
 
 @tokens_group.command("create")
@@ -89,6 +103,10 @@ def create_key_pair_command(signature_algorithm: str, output_private_key: Path, 
 )
 @click.option("-h", "--headers", multiple=True, metavar="NAME=VALUE", help="Further headers, such as kid=1.")
 @click.option("-c", "--claims", multiple=True, metavar="NAME=VALUE", help="Further claims, such as aud=cluster.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="File for the token (mode 0600); stdout without it."
+)
+@_FORCE
 def create_command(
     secret_key: str | None,
     private_key: str | None,
@@ -97,8 +115,11 @@ def create_command(
     signature_algorithm: str | None,
     headers: tuple[str, ...],
     claims: tuple[str, ...],
+    output: Path | None,
+    force: bool,
 ) -> None:
-    """A token for the role SUBJECT, on stdout."""
+    """A token for the role SUBJECT."""
+    refuse_existing([output], force)
     if (secret_key is None) == (private_key is None):
         raise click.UsageError("give --secret-key or --private-key")
     payload: dict[str, Any] = pairs(claims) | {"sub": subject}
@@ -108,9 +129,10 @@ def create_command(
     header = {**pairs(headers), "alg": algorithm}
     try:
         key = signing_key(secret_key, private_key, algorithm)
-        click.echo(jws.serialize_compact(header, json.dumps(payload).encode(), key, algorithms=[algorithm]))
+        token = jws.serialize_compact(header, json.dumps(payload).encode(), key, algorithms=[algorithm])
     except (JoseError, ValueError) as error:
         raise CommandError(f"cannot sign by {algorithm} with this key: {error}") from None
+    write(token.encode() + b"\n", output, force=force)
 
 
 @tokens_group.command("validate")
@@ -215,16 +237,35 @@ def token_text(token: str | None, stdin: bool, file: Path | None) -> str:
     return text.strip().removeprefix("token:")
 
 
-def write(data: bytes, output: Path | None, *, newline: bool = False, secret: bool = True) -> None:
-    """To a file that only its owner may read if it is secret; to stdout without one. Raises CommandError."""
+def refuse_existing(outputs: Sequence[Path | None], force: bool) -> None:
+    """Raises CommandError if a file would be replaced: the key in it may be the only one that made tokens in use."""
+    for output in outputs:
+        if output is not None and not force and os.path.lexists(output):
+            raise CommandError(f"{output} exists and is not overwritten; choose another file, or add --force")
+
+
+def write(data: bytes, output: Path | None, *, force: bool, newline: bool = False, secret: bool = True) -> None:
+    """To a file that only its owner may read if it is secret (mode 0600), else everybody (0644); to stdout without a file.
+
+    The file is complete or not there. Raises CommandError.
+    """
     if output is None:
         sys.stdout.buffer.write(data + (b"\n" if newline else b""))
         return
-    mode = stat.S_IRUSR | stat.S_IWUSR if secret else 0o644
+    refuse_existing([output], force)
+    temporary = output.with_name(f".{output.name}.{secrets.token_hex(8)}.tmp")
     try:
-        with os.fdopen(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
-            if secret:
-                os.fchmod(file.fileno(), mode)
-            file.write(data)
+        try:
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWNER_ONLY)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+                os.fchmod(file.fileno(), _OWNER_ONLY if secret else 0o644)
+                os.fsync(file.fileno())
+            if force:
+                temporary.replace(output)
+            else:
+                os.link(temporary, output)  # unlike a rename it never replaces a file that came meanwhile
+        finally:
+            temporary.unlink(missing_ok=True)
     except OSError as error:
         raise CommandError(f"cannot write {output}: {error.strerror}") from error

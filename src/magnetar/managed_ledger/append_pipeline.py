@@ -13,6 +13,7 @@ from collections.abc import Callable
 from enum import Enum, auto
 
 from magnetar.base.errors import MagnetarError
+from magnetar.base.tasks import FATAL
 from magnetar.managed_ledger.appender import Appender, PendingAppend
 from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.context import LedgerContext
@@ -214,6 +215,10 @@ class AppendPipeline:
 
     # ---- Changing ledgers
 
+    def begin_without_ledger(self, error: MagnetarError) -> None:
+        """Opened while no ledger can be written: entries can be read, and appends try for a ledger again."""
+        self._writes_failed(None, error)
+
     def activate(self, handle: WritableLedger, summary: LedgerSummary) -> None:
         context = self._context
         cache = context.caches[handle.ledger_id] = context.cache.attach(handle.ledger_id)
@@ -242,7 +247,9 @@ class AppendPipeline:
         self._unfinished = old
         self.state = State.SWITCHING
         self._cancel_age_timer()
-        self._switch_task = self._context.scope.spawn(self._switch(old), f"switch ledger of {self._context.name}")
+        self._switch_task = self._context.scope.spawn(
+            self._switch(old), f"switch ledger of {self._context.name}", FATAL
+        )
 
     async def _switch(self, old: Appender | None) -> None:
         context = self._context

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Mapping
 
 from magnetar.base.errors import BadVersionError, MagnetarError
+from magnetar.base.tasks import FATAL
 from magnetar.managed_ledger.ack_ranges import AckRanges
 from magnetar.managed_ledger.context import LedgerContext
 from magnetar.managed_ledger.cursor_codec import encode_entries, parse_node, write_node
@@ -85,7 +86,7 @@ class CursorStore:
         if self._closed or self._context.fenced_by is not None:
             done(self._context.fenced_by or CursorClosedError(f"cursor {self.name} is closed"))
         elif handle is None or self._is_full():
-            self._context.scope.spawn(self._switch_and_tell(state, done), f"cursor ledger of {self.name}")
+            self._context.scope.spawn(self._switch_and_tell(state, done), f"cursor ledger of {self.name}", FATAL)
         else:
             self._append(handle, entries, state, done)
         return sum(map(len, entries))
@@ -108,7 +109,7 @@ class CursorStore:
             )
             if self._handle is handle:
                 self._handle = None
-            self._context.scope.spawn(self._switch_and_tell(state, done), f"cursor ledger of {self.name}")
+            self._context.scope.spawn(self._switch_and_tell(state, done), f"cursor ledger of {self.name}", FATAL)
 
         self._entries_written += left
         for entry in entries:

@@ -7,7 +7,7 @@ import random
 
 from magnetar.base.clock import Clock
 from magnetar.base.errors import MagnetarError
-from magnetar.base.tasks import TaskScope
+from magnetar.base.tasks import FATAL, TaskScope
 from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.context import LedgerContext
 from magnetar.managed_ledger.entry_cache import EntryCache
@@ -62,7 +62,7 @@ class ManagedLedgerFactory:
             future = self._opening.get(name)
             if future is None:
                 future = self._opening[name] = asyncio.get_running_loop().create_future()
-                self._scope.spawn(self._open_one(name, config or ManagedLedgerConfig(), future), f"open {name}")
+                self._scope.spawn(self._open_one(name, config or ManagedLedgerConfig(), future), f"open {name}", FATAL)
             return await asyncio.shield(future)
 
     async def exists(self, name: str) -> bool:

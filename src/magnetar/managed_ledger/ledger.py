@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Mapping
 
 from magnetar.base.errors import MagnetarError
+from magnetar.base.tasks import FATAL
 from magnetar.managed_ledger.append_pipeline import AppendPipeline, State
 from magnetar.managed_ledger.appender import Appender
 from magnetar.managed_ledger.config import ManagedLedgerConfig
@@ -78,6 +79,8 @@ class ManagedLedger:
         self._update_caching()
         if taken is None:
             await self._pipeline.end(State.TERMINATED)
+        elif isinstance(taken, MagnetarError):
+            self._pipeline.begin_without_ledger(taken)
         else:
             self._pipeline.activate(*taken)
 
@@ -349,7 +352,7 @@ class ManagedLedger:
 
     def _after_switch(self) -> None:
         self._drop_consumed_caches()
-        self._context.scope.spawn(self._trim_quietly(), f"trim {self.name}")
+        self._context.scope.spawn(self._trim_quietly(), f"trim {self.name}", FATAL)
 
     def _drop_consumed(self, appender: Appender) -> None:
         ledger_id = appender.handle.ledger_id

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from magnetar.base.errors import MagnetarError
-from magnetar.base.tasks import TaskScope
+from magnetar.base.tasks import FATAL, TaskScope
 from magnetar.bookkeeper.errors import NoSuchLedgerError
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.errors import LostLedgerError, ManagedLedgerClosedError
@@ -86,7 +86,7 @@ class StoredEntryReader:
             waiting.append(opened)
         else:
             self._opening[ledger_id] = [opened]
-            self._scope.spawn(self._open(ledger_id), f"open ledger {ledger_id}")
+            self._scope.spawn(self._open(ledger_id), f"open ledger {ledger_id}", FATAL)
 
     async def _open(self, ledger_id: int) -> None:
         error: MagnetarError | None = None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from magnetar.base.errors import MetadataError
-from magnetar.bookkeeper.errors import NoSuchLedgerError
+from magnetar.base.errors import LedgerError, MetadataError
+from magnetar.bookkeeper.errors import NoSuchLedgerError, NotEnoughBookiesError
 from magnetar.managed_ledger.context import LedgerContext
 from magnetar.managed_ledger.errors import ManagedLedgerFencedError, ManagedLedgerNotFoundError
 from magnetar.managed_ledger.handover import create_ledger
@@ -15,8 +15,9 @@ from magnetar.managed_ledger.ports import WritableLedger
 log = logging.getLogger(__name__)
 
 
-async def take_over(context: LedgerContext) -> tuple[WritableLedger, LedgerSummary] | None:
-    """The new ledger to write and its summary; None when the managed ledger is terminated.
+async def take_over(context: LedgerContext) -> tuple[WritableLedger, LedgerSummary] | LedgerError | None:
+    """The new ledger to write and its summary; None when the managed ledger is terminated; the error when no bookie takes a new ledger but
+    there are entries to read.
 
     The order is Pulsar's: recovery-open (which fences) first, then the list by compare-and-set, then deletions.
     """
@@ -33,7 +34,16 @@ async def take_over(context: LedgerContext) -> tuple[WritableLedger, LedgerSumma
                 await store.save(remove=empty, closed=recovered)
             await context.delete_orphans(*empty)
             return None
-        handle = await create_ledger(context)
+        try:
+            handle = await create_ledger(context)
+        except NotEnoughBookiesError as error:
+            if not context.index.total_entries and (recovered is None or not recovered.entries):
+                raise  # nothing could be read: whoever opens it shall hear the reason at once
+            log.warning("opened for reading  managed_ledger=%s: %s", context.name, error)
+            if empty or recovered is not None:
+                await store.save(remove=empty, closed=recovered)
+            await context.delete_orphans(*empty)
+            return error
         summary = LedgerSummary(handle.ledger_id)
         try:
             await store.save(add=summary, remove=empty, closed=recovered)

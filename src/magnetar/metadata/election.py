@@ -62,7 +62,7 @@ class Election:
         self._end_session = self._metadata.on_session(self._session)
         self._end_watch = self._metadata.watch(lambda _: self._wake.set(), self._parent)
         await self._scope.__aenter__()
-        self._scope.spawn(self._take_part(), "take part")
+        self._scope.supervise(self._take_part, "take part")
         return self
 
     async def __aexit__(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from magnetar.base.errors import BadVersionError, MetadataError
+from magnetar.base.errors import BadVersionError, MetadataError, StorageError
 
 
 class NodeExistsError(BadVersionError):
@@ -44,3 +44,17 @@ class SessionExpiredError(MetadataError):
 
     slug = "session-expired"
     retriable = True
+
+
+class StaleStoreError(StorageError):
+    """A client has seen a later transaction than the store knows: the store has lost commits and stops."""
+
+    slug = "stale-store"
+    retriable = False
+
+
+class MetadataReplacedError(MetadataError):
+    """The store behind the metadata URL is of another cluster than before, or empty: nothing may be done on it."""
+
+    slug = "metadata-replaced"
+    retriable = False

@@ -14,10 +14,12 @@ from contextlib import suppress
 from typing import Any, Final
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import KazooException
-from kazoo.protocol.serialization import Connect, Watch
+from kazoo.exceptions import EXCEPTIONS, AuthFailedError, KazooException
+from kazoo.protocol.serialization import SASL, Connect, Watch
+from kazoo.protocol.states import KazooState
 
 from magnetar.base.clock import Clock
+from magnetar.metadata.digest_md5 import ClientDigest, Credentials, MetadataAuthenticationError
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +29,8 @@ RECONNECT_DELAY_MAX_S: Final = 1.0
 STOP_S: Final = 1.0
 """For kazoo to take notice that it is to end; it does so at once."""
 
+_PING_XID: Final = -2
+_WATCH_XID: Final = -1
 _NODE_EVENTS: Final = (1, 2, 3)  # created, deleted, data changed
 
 
@@ -44,7 +48,9 @@ class KazooBridge:
         clock: Clock,
         on_state: Callable[[KazooBridge, str], None],
         on_event: Callable[[str], None],
+        credentials: Credentials | None = None,
     ) -> None:
+        self._credentials = credentials
         self._loop = asyncio.get_running_loop()
         self._clock = clock
         self._on_state = on_state
@@ -56,6 +62,8 @@ class KazooBridge:
 
         What else the server says proves nothing: it may go on to send notifications to a client that it does not hear any more.
         """
+        self.refusal = ""
+        """Why the server and this client do not believe each other; the connection is not tried again."""
         self._unanswered_s: dict[int, float] = {}
         """Of this connection, by kazoo's number of the request: when it was sent. All pings have one number, the first one counts."""
         self._client = KazooClient(
@@ -66,6 +74,9 @@ class KazooBridge:
         )
         self._client.add_listener(self._state_changed)
         self._hook(self._client._connection)
+        if credentials is not None:
+            self._client._connection.sasl_options = {}  # not None: kazoo is to authenticate each connection
+            self._client._connection._authenticate_with_sasl = self._authenticate
 
     @property
     def session_id(self) -> int:
@@ -119,7 +130,41 @@ class KazooBridge:
             return  # the loop is closed: nobody is left to be told
 
     def _state_changed(self, state: str) -> None:
+        if state == KazooState.CONNECTED and self._credentials is not None:
+            return  # kazoo says so before it authenticates; `_authenticate` says it afterwards
         self._post(self._on_state, self, state)
+
+    def _authenticate(self, host: str, timeout_s: float) -> None:
+        """In the place of kazoo's, which needs another library and does not ask the server for its proof before it goes on.
+
+        A connection that breaks is tried again; only a server's no, or its want of a proof, is final.
+        """
+        assert self._credentials is not None
+        digest = ClientDigest(self._credentials)
+        try:
+            challenge = self._say_sasl(1, b"", timeout_s)
+            digest.check(self._say_sasl(2, digest.respond(challenge), timeout_s))
+        except MetadataAuthenticationError as error:
+            self.refusal = str(error)
+            raise AuthFailedError(self.refusal) from error
+        self._post(self._on_state, self, KazooState.CONNECTED)
+
+    def _say_sasl(self, xid: int, token: bytes, timeout_s: float) -> bytes:
+        connection = self._client._connection
+        connection._submit(SASL(token), timeout_s, xid)
+        while True:
+            header, data, offset = connection._read_header(timeout_s)
+            if header.xid == xid:
+                break
+            if header.xid not in (_PING_XID, _WATCH_XID):
+                raise MetadataAuthenticationError("the server does not answer the authentication")
+        if header.err:
+            name = EXCEPTIONS[header.err].__name__ if header.err in EXCEPTIONS else f"error {header.err}"
+            raise MetadataAuthenticationError(
+                f"the server refuses the authentication ({name}): it does not know this user and secret, or asks for none"
+            )
+        answer: bytes = SASL.deserialize(data, offset)[0] or b""
+        return answer
 
     def _hook(self, connection: Any) -> None:
         """Hear what kazoo keeps to itself: notifications, the granted time-out, which requests have been answered."""

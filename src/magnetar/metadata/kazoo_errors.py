@@ -5,6 +5,7 @@ from __future__ import annotations
 from kazoo import exceptions as kz
 
 from magnetar.base.errors import BadVersionError, InvalidArgumentError, MetadataError, NodeNotFoundError
+from magnetar.metadata.digest_md5 import MetadataAuthenticationError
 from magnetar.metadata.errors import EphemeralParentError, NodeHasChildrenError, SessionExpiredError
 
 
@@ -23,8 +24,12 @@ def translate(path: str, error: kz.KazooException) -> MetadataError | InvalidArg
         return SessionExpiredError(f"{path}: the metadata session has expired")
     if isinstance(error, kz.BadArgumentsError):
         return InvalidArgumentError(f"ZooKeeper refuses the path {path!r}")
-    if isinstance(error, kz.NoAuthError | kz.AuthFailedError):
+    if isinstance(error, kz.AuthFailedError | kz.SessionClosedRequireSaslError):
+        return MetadataAuthenticationError(
+            "the metadata server asks who its clients are; set metadataSecret to its secret"
+        )
+    if isinstance(error, kz.NoAuthError):
         return MetadataError(
-            f"{path}: ZooKeeper grants no permission; give the node an open ACL or connect as its owner"
+            f"{path}: ZooKeeper grants no permission; give the node an open ACL or connect as its owner (metadataSecret)"
         )
     return MetadataError(f"{path}: ZooKeeper failed with {type(error).__name__} {error}")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from kazoo.protocol.serialization import write_string
+from kazoo.security import ACL
 
 from magnetar.base.errors import InvalidArgumentError
 
@@ -28,7 +29,6 @@ _CREATE: Final = 1
 _ERROR: Final = -1
 _END: Final = _MULTI_HEADER.pack(-1, True, -1)
 _NO_FLAGS: Final = _INT.pack(0)
-_OPEN_ACL: Final = _INT.pack(1) + _INT.pack(31) + write_string("world") + write_string("anyone")
 _CREATION_OVERHEAD: Final = 64
 _PERSISTENT_RECURSIVE: Final = 1
 _ANY_WATCHER: Final = 3
@@ -68,15 +68,17 @@ class RemoveWatches:
 
 @dataclass(frozen=True, slots=True)
 class CreateAll:
-    """All of the nodes with one value, or none of them. The answer: a code for each, 0 or ZooKeeper's errors."""
+    """All of the nodes with one value and one access list, or none of them. The answer: a code for each, 0 or ZooKeeper's errors."""
 
     paths: Sequence[str]
     value: bytes
+    acl: Sequence[ACL]
     type: ClassVar[int] = 14
 
     def serialize(self) -> bytes:
         header = _MULTI_HEADER.pack(_CREATE, False, -1)
-        tail = _INT.pack(len(self.value)) + self.value + _OPEN_ACL + _NO_FLAGS
+        rules = [_INT.pack(each.perms) + write_string(each.id.scheme) + write_string(each.id.id) for each in self.acl]
+        tail = _INT.pack(len(self.value)) + self.value + _INT.pack(len(rules)) + b"".join(rules) + _NO_FLAGS
         return b"".join([header + write_string(path) + tail for path in self.paths]) + _END
 
     @classmethod

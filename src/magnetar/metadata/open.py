@@ -10,9 +10,10 @@ from magnetar.base.clock import Clock
 from magnetar.base.errors import ConfigError, StartupError
 from magnetar.base.executor import Executor
 from magnetar.metadata import paths
+from magnetar.metadata.digest_md5 import Credentials
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.metadata.sqlite import SqliteMetadataStore
-from magnetar.metadata.store import InspectableStore
+from magnetar.metadata.store import MetadataStore
 
 ZOOKEEPER_PORT: Final = 2181
 SESSION_TIMEOUT_S: Final = 30.0
@@ -51,12 +52,17 @@ def parse_url(url: str) -> MetadataUrl:
 
 
 async def open_store(
-    url: str, *, clock: Clock, executor: Executor, session_timeout_s: float = SESSION_TIMEOUT_S
-) -> InspectableStore:
-    """Open the store. `executor` has one worker and is used by `sqlite:` only; close it after the store.
+    url: str,
+    *,
+    clock: Clock,
+    executor: Executor,
+    session_timeout_s: float = SESSION_TIMEOUT_S,
+    credentials: Credentials | None = None,
+) -> MetadataStore:
+    """Open the store. `executor` has one worker and is used by `sqlite:` only; close it after the store. `credentials` are for `zk:`.
 
     Raises ConfigError for a bad URL, StartupError when the file is taken or an extra is missing, MetadataConnectionError when no
-    server answers.
+    server answers, MetadataAuthenticationError when it does not know the same secret.
     """
     kind, address, root = parse_url(url)
     if kind == "memory":
@@ -69,7 +75,9 @@ async def open_store(
         if (error.name or "").partition(".")[0] != "kazoo":
             raise
         raise StartupError("metadata in ZooKeeper needs kazoo: pip install 'magnetar[zookeeper]'") from error
-    return await ZooKeeperMetadataStore.open(address, clock=clock, root=root, session_timeout_s=session_timeout_s)
+    return await ZooKeeperMetadataStore.open(
+        address, clock=clock, root=root, session_timeout_s=session_timeout_s, credentials=credentials
+    )
 
 
 def _zookeeper(url: str, rest: str) -> MetadataUrl:

@@ -67,6 +67,12 @@ PRODUCER_NAME_PREFIX: Final = "/counters/producer-name/"
 
 # ---- magnetar
 PIPELINES_PATH: Final = "/magnetar/pipelines"
+COPIES_CHECK_PATH: Final = "/magnetar/copies-check"
+"""How far the check of all copies has come: a ledger's id."""
+DAMAGED_COPIES_PATH: Final = "/magnetar/damaged-copies"
+"""Below it, by ledger id: which bookies were found to have damaged copies; a JSON list."""
+RESTORED_PATH: Final = "/magnetar/restored"
+"""Which ledger ids may have been handed out between a backup and its restore: JSON, one object for each restore."""
 
 
 def encode(text: str) -> str:
@@ -145,6 +151,10 @@ def underreplicated_ledger_id(name: str) -> int | None:
     """The id in `urL%010d`, of a marked ledger or of a lock; None for any other name."""
     digits = name.removeprefix("urL")
     return int(digits) if digits != name and digits.isascii() and digits.isdigit() else None
+
+
+def damaged_copies_path(ledger_id: int) -> str:
+    return f"{DAMAGED_COPIES_PATH}/{ledger_id}"
 
 
 def underreplication_lock_path(ledger_id: int) -> str:

@@ -12,7 +12,7 @@ import sqlite3
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from magnetar.base.clock import Clock, SystemClock
 from magnetar.base.errors import (
@@ -26,8 +26,8 @@ from magnetar.base.errors import (
 from magnetar.base.executor import Executor
 from magnetar.metadata.errors import MetadataClosedError, NodeExistsError
 from magnetar.metadata.listeners import Listeners
-from magnetar.metadata.sqlite_file import connect, connect_read_only, release, translate
-from magnetar.metadata.sqlite_tree import GET, SqliteTree
+from magnetar.metadata.sqlite_file import MetadataFile, connect, connect_read_only, translate
+from magnetar.metadata.sqlite_tree import SqliteTree
 from magnetar.metadata.store import (
     MUST_NOT_EXIST,
     Listener,
@@ -36,7 +36,6 @@ from magnetar.metadata.store import (
     Stat,
     check_path,
     check_put,
-    split_path,
 )
 
 T = TypeVar("T")
@@ -46,9 +45,6 @@ WRITES_PER_TRANSACTION_MAX = 2_000
 
 SESSION_ID: Final = 1
 """Of the one process that has the file."""
-
-NOT_LOCKED: Final = -1
-"""Instead of the lock's descriptor, in a store that only reads."""
 
 
 class _Write:
@@ -81,11 +77,12 @@ class _Write:
 class SqliteMetadataStore:
     """Open with `await SqliteMetadataStore.open(path, executor)`; the executor must have exactly one worker."""
 
-    def __init__(self, path: Path, executor: Executor, tree: SqliteTree, lock: int) -> None:
+    def __init__(self, path: Path, executor: Executor, tree: SqliteTree, file: MetadataFile | None) -> None:
+        """`file`: None in a store that only reads."""
         self._path = path
         self._executor = executor
         self._tree = tree
-        self._lock = lock
+        self._file = file
         self._loop = asyncio.get_running_loop()
         self._queue: deque[_Write] = deque()
         self._changed: deque[str] = deque()
@@ -97,15 +94,15 @@ class SqliteMetadataStore:
     async def open(cls, path: Path | str, executor: Executor, clock: Clock | None = None) -> SqliteMetadataStore:
         """Create or open the file. Raises StartupError when another process has it, CorruptionError when it is damaged."""
         path = Path(path)
-        tree, lock = await executor.run(_open_tree, path, clock if clock is not None else SystemClock())
-        return cls(path, executor, tree, lock)
+        tree, file = await executor.run(_open_tree, path, clock if clock is not None else SystemClock())
+        return cls(path, executor, tree, file)
 
     @classmethod
     async def open_read_only(cls, path: Path | str, executor: Executor) -> SqliteMetadataStore:
         """Read what is committed, also while a server has the file. Raises StartupError, CorruptionError."""
         path = Path(path)
         connection = await executor.run(connect_read_only, path)
-        return cls(path, executor, SqliteTree(connection, SystemClock().now_ms), NOT_LOCKED)
+        return cls(path, executor, SqliteTree(connection, SystemClock().now_ms), None)
 
     @property
     def session_id(self) -> int:
@@ -118,8 +115,8 @@ class SqliteMetadataStore:
 
     async def get(self, path: str) -> Node | None:
         check_path(path)
-        row = await self._read(self._fetch_one, GET, split_path(path))
-        return None if row is None else Node(*row)
+        found = await self._read(self._tree.get, path)
+        return None if found is None else Node(found[0], found[1].version, found[1].owner)
 
     async def put(
         self,
@@ -181,8 +178,7 @@ class SqliteMetadataStore:
         if self._closed:
             return
         self._closed = True
-        await self._executor.run(self._tree.connection.close)
-        release(self._lock)
+        await self._executor.run(self._tree.connection.close if self._file is None else self._file.close)
         self._notify()
         self._listeners.clear()
 
@@ -202,7 +198,7 @@ class SqliteMetadataStore:
     async def _commit_with(self, writes: list[_Write]) -> None:
         """Each has its outcome afterwards."""
         self._check_open()
-        if self._lock == NOT_LOCKED:
+        if self._file is None:
             raise InvalidArgumentError(f"the metadata file {self._path} was opened for reading")
         self._queue.extend(writes)
         await self._executor.run(self._commit_waiting, writes[-1])
@@ -221,10 +217,6 @@ class SqliteMetadataStore:
 
     # ---- On the worker
 
-    def _fetch_one(self, statement: str, values: tuple[str, ...]) -> tuple[Any, ...] | None:
-        row: tuple[Any, ...] | None = self._tree.connection.execute(statement, values).fetchone()
-        return row
-
     def _commit_waiting(self, own: _Write) -> None:
         """Commit `own`, what waits before it and some of what waits behind it, unless an earlier turn has done so already."""
         while not own.committed and own.error is None:
@@ -237,7 +229,7 @@ class SqliteMetadataStore:
             if self._broken is not None:
                 raise MetadataClosedError(f"the metadata store stopped after: {self._broken}")
             self._commit(batch)
-        except (sqlite3.Error, MetadataClosedError) as error:
+        except (sqlite3.Error, StorageError, MetadataClosedError) as error:
             for write in batch:
                 write.error = self._failure(error)
             return
@@ -266,10 +258,10 @@ class SqliteMetadataStore:
             tree.rollback()
             raise
 
-    def _failure(self, error: sqlite3.Error | MetadataClosedError) -> MagnetarError:
+    def _failure(self, error: sqlite3.Error | StorageError | MetadataClosedError) -> MagnetarError:
         if isinstance(error, MetadataClosedError):
             return MetadataClosedError(str(error))
-        failure = translate(error, self._path)
+        failure = error if isinstance(error, StorageError) else translate(error, self._path)
         if isinstance(failure, DiskIOError | CorruptionError):
             # After a failed fsync nobody knows what is on disk: refuse to build on it until the file is opened again.
             self._broken = failure
@@ -285,17 +277,19 @@ class SqliteMetadataStore:
         )
 
 
-def _open_tree(path: Path, clock: Clock) -> tuple[SqliteTree, int]:
+def _open_tree(path: Path, clock: Clock) -> tuple[SqliteTree, MetadataFile]:
     """What earlier sessions left is gone: this process is the only one. Blocks."""
-    connection, lock = connect(path)
+    file = connect(path)
     try:
-        tree = SqliteTree(connection, clock.now_ms)
+        tree = SqliteTree(file.connection, clock.now_ms, file.mark.write)
         tree.begin()
         tree.end_sessions_but([])
         tree.changes.clear()
         tree.commit()
     except sqlite3.Error as error:
-        connection.close()
-        release(lock)
+        file.close()
         raise translate(error, path) from error
-    return tree, lock
+    except StorageError:
+        file.close()
+        raise
+    return tree, file

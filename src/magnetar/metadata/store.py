@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 from magnetar.base.errors import BadVersionError, InvalidArgumentError
-from magnetar.metadata.errors import NodeExistsError
+from magnetar.metadata.errors import MetadataReplacedError, NodeExistsError
 
 ANY_VERSION: Final = None
 """`expected_version`: write whatever is there."""
@@ -138,6 +138,10 @@ class MetadataStore(Protocol):
 
     async def exists(self, path: str) -> bool: ...
 
+    async def stat(self, path: str) -> Stat | None:
+        """None when the path does not exist."""
+        ...
+
     def watch(self, listener: Listener, prefix: str = "/") -> Callable[[], None]:
         """Tell `listener` of every named node's change at or below `prefix`, in commit order, before a changing call of
         this store returns. Parents that a put creates on the way may be told or not. After an interruption it hears RESYNC.
@@ -172,11 +176,15 @@ class SessionEnder(Protocol):
         ...
 
 
-class InspectableStore(MetadataStore, Protocol):
-    """What people look into."""
+@runtime_checkable
+class ReplaceableStore(Protocol):
+    """A store that lies elsewhere: behind its address there may be another one some day, or an empty one."""
 
-    async def stat(self, path: str) -> Stat | None:
-        """None when the path does not exist."""
+    def require(self, path: str, value: bytes, on_replaced: Callable[[MetadataReplacedError], None]) -> None:
+        """Use the store from now on only where `path` holds `value`, which is looked at with each connection, before anything else.
+
+        Elsewhere nothing is read or written: every call raises MetadataReplacedError, and `on_replaced` is called once.
+        """
         ...
 
 

@@ -12,17 +12,19 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from kazoo import exceptions as kz
-from kazoo.protocol.serialization import Create, Delete, Exists, GetData, SetData
+from kazoo.protocol.serialization import Create, Delete, Exists, GetData, SetData, Sync
 from kazoo.protocol.states import KazooState
-from kazoo.security import OPEN_ACL_UNSAFE
+from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
 from magnetar.base.clock import Clock
 from magnetar.base.errors import BadVersionError, NodeNotFoundError
 from magnetar.base.network import AsyncioNetwork
 from magnetar.metadata import kazoo_requests as requests
+from magnetar.metadata.digest_md5 import Credentials, MetadataAuthenticationError
 from magnetar.metadata.errors import (
     MetadataClosedError,
     MetadataConnectionError,
+    MetadataReplacedError,
     NodeHasChildrenError,
     SessionExpiredError,
 )
@@ -61,11 +63,20 @@ _CONNECTION_ERRORS: Final = (kz.ConnectionLoss, kz.ConnectionClosedError, kz.Ope
 
 
 class ZooKeeperMetadataStore:
-    """`await ZooKeeperMetadataStore.open("host:2181,host:2181", ...)`. Everything lies below `root`."""
+    """`await ZooKeeperMetadataStore.open("host:2181,host:2181", ...)`. Everything lies below `root`.
 
-    def __init__(self, hosts: str, root: str, session_timeout_s: float, clock: Clock) -> None:
+    With `credentials` each connection begins with SASL DIGEST-MD5, and what is created belongs to them: a ZooKeeper lets nobody else at
+    it, by its access lists.
+    """
+
+    def __init__(
+        self, hosts: str, root: str, session_timeout_s: float, clock: Clock, credentials: Credentials | None = None
+    ) -> None:
         check_path(root)
         self._hosts = hosts
+        self._credentials = credentials
+        self._acl = OPEN_ACL_UNSAFE if credentials is None else CREATOR_ALL_ACL
+        self._refusal = ""
         self._root = "" if root == "/" else root
         self._clock = clock
         self._loop = asyncio.get_running_loop()
@@ -78,6 +89,9 @@ class ZooKeeperMetadataStore:
         self._can_watch = True
         self._lease = Lease(self, clock)
         self._replacing: asyncio.Future[None] | None = None
+        self._connections = 0
+        self._required: tuple[str, bytes, Callable[[MetadataReplacedError], None]] | None = None
+        self._replaced: MetadataReplacedError | None = None
         self._wanted_timeout_s = session_timeout_s
         self._kazoo = self._bridge()
 
@@ -90,9 +104,11 @@ class ZooKeeperMetadataStore:
         root: str = "/",
         session_timeout_s: float = 30.0,
         first_answer_s: float = FIRST_ANSWER_S,
+        credentials: Credentials | None = None,
     ) -> ZooKeeperMetadataStore:
-        """Raises MetadataConnectionError when no server of `hosts` answers within the longer of the session's time and `first_answer_s`."""
-        store = cls(hosts, root, session_timeout_s, clock)
+        """Raises MetadataConnectionError when no server of `hosts` answers within the longer of the session's time and `first_answer_s`,
+        MetadataAuthenticationError when server and client do not know the same secret."""
+        store = cls(hosts, root, session_timeout_s, clock, credentials)
         try:
             store._kazoo.start()
             await store._wait_up(store._loop.time() + max(session_timeout_s, first_answer_s))
@@ -117,7 +133,7 @@ class ZooKeeperMetadataStore:
         return session_key(self._session_id, self._kazoo.session_password)
 
     async def end_session(self, key: str) -> bool:
-        return await end_session(AsyncioNetwork(), self._hosts, key, self.session_timeout_s)
+        return await end_session(AsyncioNetwork(), self._hosts, key, self.session_timeout_s, self._credentials)
 
     async def get(self, path: str) -> Node | None:
         check_path(path)
@@ -157,7 +173,7 @@ class ZooKeeperMetadataStore:
 
     async def _create_together(self, paths: list[str], value: bytes) -> int:
         """All in one transaction; one by one when a node exists already or a parent is missing: then it has changed nothing."""
-        codes = await self._ask(requests.CreateAll([self._full(path) for path in paths], value), paths[0])
+        codes = await self._ask(requests.CreateAll([self._full(path) for path in paths], value, self._acl), paths[0])
         if not any(codes):
             return len(paths)
         outcomes = await asyncio.gather(
@@ -216,6 +232,11 @@ class ZooKeeperMetadataStore:
     def on_session(self, listener: SessionListener) -> Callable[[], None]:
         return self._listeners.on_session(listener)
 
+    def require(self, path: str, value: bytes, on_replaced: Callable[[MetadataReplacedError], None]) -> None:
+        """See `ReplaceableStore.require`."""
+        check_path(path)
+        self._required = (path, value, on_replaced)
+
     async def close(self) -> None:
         if self._closed:
             return
@@ -235,14 +256,19 @@ class ZooKeeperMetadataStore:
     def _check_open(self) -> None:
         if self._closed:
             raise MetadataClosedError("the metadata store is closed")
+        if self._replaced is not None:
+            raise self._replaced
+        if self._refusal:
+            raise MetadataAuthenticationError(f"{self._hosts}: {self._refusal}")
 
     async def _wait_up(self, deadline: float) -> None:
         try:
             async with asyncio.timeout_at(deadline):
                 await self._up.wait()
         except TimeoutError:
+            how = "" if self._credentials is None else " or metadataSecret"
             raise MetadataConnectionError(
-                f"no ZooKeeper server answers at {self._hosts}; start it, or correct the metadata URL"
+                f"no ZooKeeper server answers at {self._hosts}; start it, or correct the metadata URL{how}"
             ) from None
         self._check_open()
 
@@ -276,7 +302,7 @@ class ZooKeeperMetadataStore:
         return int(stat.version)
 
     async def _create_or_set(self, path: str, value: bytes, flags: int, *, may_set: bool) -> tuple[str, int]:
-        request = Create(self._full(path), bytes(value), OPEN_ACL_UNSAFE, flags)
+        request = Create(self._full(path), bytes(value), self._acl, flags)
         while True:
             try:
                 created = await self._ask(request, path)
@@ -295,7 +321,7 @@ class ZooKeeperMetadataStore:
         parent, _ = split_path(full_path)
         while parent != "/":
             try:
-                await self._ask(Create(parent, b"", OPEN_ACL_UNSAFE, 0), parent)
+                await self._ask(Create(parent, b"", self._acl, 0), parent)
                 return
             except BadVersionError:
                 return
@@ -333,22 +359,70 @@ class ZooKeeperMetadataStore:
     # ---- The session
 
     def _bridge(self) -> KazooBridge:
-        return KazooBridge(self._hosts, self._wanted_timeout_s, self._clock, self._state_changed, self._event)
+        return KazooBridge(
+            self._hosts, self._wanted_timeout_s, self._clock, self._state_changed, self._event, self._credentials
+        )
 
     def _state_changed(self, bridge: KazooBridge, state: str) -> None:
-        if self._closed or bridge is not self._kazoo:
+        if self._closed or self._replaced is not None or bridge is not self._kazoo:
             return
         self._lease.end()
+        self._connections += 1
         if state == KazooState.CONNECTED:
-            self._connected()
+            if self._required is None:
+                self._connected()
+            else:
+                self._look_whose(bridge, self._connections)
         else:
             self._up.clear()
+            if bridge.refusal:
+                logger.error("the metadata store is not used any more: %s: %s", self._hosts, bridge.refusal)
+                self._refusal = bridge.refusal
+                self._up.set()  # who waits for a connection is told
             if state != KazooState.SUSPENDED:
                 self._session_lost()
             else:
                 self._listeners.session(SessionEvent.CONNECTION_LOST)
         if self._session_id and not self._lost:
             self._lease.begin()
+
+    def _look_whose(self, bridge: KazooBridge, connection: int) -> None:
+        """Go on once this connection leads to the store that is required. The connection's end ends the look as well."""
+        assert self._required is not None
+        path, value, on_replaced = self._required
+
+        def current() -> bool:
+            return connection == self._connections and not self._closed and self._replaced is None
+
+        def read(_: asyncio.Future[Any]) -> None:
+            if current():
+                bridge.request(GetData(self._full(path), None)).add_done_callback(judge)
+
+        def judge(done: asyncio.Future[Any]) -> None:
+            error = None if done.cancelled() else done.exception()
+            if not current() or done.cancelled():
+                return
+            if error is not None and not isinstance(error, kz.NoNodeError):
+                logger.warning(
+                    "%s of the metadata store cannot be read: %s; it is not used", path, error or type(error)
+                )
+                return
+            found = None if error is not None else done.result()[0]
+            if found == value:
+                self._connected()
+                self._lease.begin()
+                return
+            what = "has none: it is empty" if found is None else f"has {found.decode(errors='replace')!r}"
+            self._replaced = MetadataReplacedError(
+                f"the metadata store at {self._hosts} is not the one that this process has used: {path} was "
+                f"{value.decode(errors='replace')!r}, and this store {what}. Bring the former store back (restore it from a "
+                "copy, or correct the metadata URL), then start this process again"
+            )
+            on_replaced(self._replaced)
+            self._session_lost()
+            self._up.set()  # who waits for a connection is told
+
+        bridge.request(Sync(self._full(path))).add_done_callback(read)  # a server of an ensemble may lag behind
 
     def _connected(self) -> None:
         session, before = self._kazoo.session_id, self._session_id
@@ -385,7 +459,7 @@ class ZooKeeperMetadataStore:
     def _replace(self, old: KazooBridge, new: KazooBridge, key: str) -> None:
         """On a thread of its own. The old connection must not take the session up again, which would keep it alive."""
         threading.Thread(target=old.abandon, daemon=True).start()
-        asyncio.run(see_off(AsyncioNetwork(), self._hosts, key, lambda: self._closed))
+        asyncio.run(see_off(AsyncioNetwork(), self._hosts, key, lambda: self._closed, self._credentials))
         if not self._closed:
             new.start()
 

@@ -1,16 +1,19 @@
 """A real ZooKeeper server in a process of its own: the server classes lie in PySpark's jars.
 
-One server (no ensemble) on loopback, with its data, its configuration and its log in one directory.
+One server on loopback, alone or as a member of an ensemble, with its data, its configuration and its log in one directory.
 """
 
 from __future__ import annotations
 
 import asyncio
 import importlib.util
+import os
 import signal
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -18,6 +21,7 @@ from typing import Final
 from magnetar.base.errors import StartupError
 from magnetar.base.java import find_java
 from magnetar.base.ports import free_ports
+from magnetar.metadata.digest_md5 import Credentials
 
 READY_TIMEOUT_S: Final = 30.0
 """A server that does not serve by then is given up."""
@@ -26,23 +30,58 @@ STOP_TIMEOUT_S: Final = 10.0
 """A server that has not ended by then after SIGTERM is killed."""
 
 POLL_INTERVAL_S: Final = 0.05
+
+INIT_LIMIT_TICKS: Final = 20
+"""Time for a member to connect to the leader and to load its snapshot: 10 s with ticks of 500 ms."""
+
+SYNC_LIMIT_TICKS: Final = 10
+"""A member that lags behind the leader by more is dropped until it has caught up: 5 s with ticks of 500 ms."""
+
 _LOG_TAIL_CHARS: Final = 2000
 
 # ZooKeeper holds its tree in memory: 256 MiB were full at 440,000 topics. What is not needed is not taken.
 _JVM: Final = ("-Xmx1g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dzookeeper.jmx.log4j.disable=true")
+_ASKING: Final = {
+    "authProvider.sasl": "org.apache.zookeeper.server.auth.SASLAuthenticationProvider",
+    "enforce.auth.enabled": "true",
+    "enforce.auth.schemes": "sasl",
+}
 _MAIN: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+
+
+@dataclass(frozen=True, slots=True)
+class EnsembleMember:
+    """One server of an ensemble, as all of them have to know it (ZooKeeper's `server.N=host:quorum:election`)."""
+
+    number: int
+    quorum_port: int
+    election_port: int
 
 
 class ZooKeeperProcess:
     """`with` (or `async with`) `ZooKeeperProcess(directory) as zookeeper: connect(zookeeper.address)`.
 
-    Port 0 takes a free one at the first start and keeps it. Sessions last between 2 and 20 ticks.
+    Port 0 takes a free one at the first start and keeps it. Sessions last between 2 and 20 ticks. `ensemble` lists all
+    members, this one (`number`) among them; an ensemble serves once a majority of its members runs. With `credentials` it
+    serves only clients that prove by SASL that they know them.
     """
 
-    def __init__(self, directory: Path, port: int = 0, tick_time_ms: int = 500) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        port: int = 0,
+        tick_time_ms: int = 500,
+        ensemble: Sequence[EnsembleMember] = (),
+        number: int = 0,
+        credentials: Credentials | None = None,
+    ) -> None:
+        self._credentials = credentials
         self.directory = directory
         self.port = port
         self.tick_time_ms = tick_time_ms
+        self._ensemble = tuple(ensemble)
+        self._number = number
+        assert not ensemble or number in [each.number for each in ensemble]
         self.log_path = directory / "zookeeper.log"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -66,7 +105,7 @@ class ZooKeeperProcess:
         self.directory.mkdir(parents=True, exist_ok=True)
         if self.port == 0:
             (self.port,) = free_ports(1)
-        settings = {
+        settings: dict[str, object] = {
             "tickTime": self.tick_time_ms,
             "dataDir": self.directory / "data",
             "clientPort": self.port,
@@ -76,9 +115,33 @@ class ZooKeeperProcess:
             "preAllocSize": 1024,
             "4lw.commands.whitelist": "ruok,srvr,stat,cons,mntr",
         }
+        if self._ensemble:
+            # A follower may take initLimit ticks to load the leader's snapshot and lag by syncLimit ticks.
+            settings |= {"initLimit": INIT_LIMIT_TICKS, "syncLimit": SYNC_LIMIT_TICKS, "quorumListenOnAllIPs": "false"}
+            for each in self._ensemble:
+                settings[f"server.{each.number}"] = f"127.0.0.1:{each.quorum_port}:{each.election_port}"
+            data = self.directory / "data"
+            data.mkdir(exist_ok=True)
+            (data / "myid").write_text(f"{self._number}\n")
+        options: list[str] = []
+        if self._credentials is not None:
+            settings |= _ASKING
+            options = [f"-Djava.security.auth.login.config={self._write_login(self._credentials)}"]
         file = self.directory / "zoo.cfg"
         file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-        return [str(java), *_JVM, "-cp", f"{jars()}/*", _MAIN, str(file)]
+        return [str(java), *_JVM, *options, "-cp", f"{jars()}/*", _MAIN, str(file)]
+
+    def _write_login(self, credentials: Credentials) -> Path:
+        """The users of the server, in Java's form."""
+        path = self.directory / "jaas.conf"
+        text = (
+            "Server {\n  org.apache.zookeeper.server.auth.DigestLoginModule required\n"
+            f'  user_{credentials.user}="{credentials.secret}";\n}};\n'
+        )
+        path.unlink(missing_ok=True)
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+            file.write(text)
+        return path
 
     def start(self) -> ZooKeeperProcess:
         """Returns once the server answers. Raises StartupError."""

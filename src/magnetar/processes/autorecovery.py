@@ -7,20 +7,23 @@ import random
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
+from magnetar.admin.http_guard import HttpGuard
 from magnetar.admin.http_server import HttpServer
+from magnetar.base.admission import Admission
 from magnetar.base.autorecovery_settings import AutorecoverySettings
 from magnetar.base.clock import Clock, SystemClock
+from magnetar.base.limits import HTTP_CONNECTIONS_MAX
 from magnetar.base.network import AsyncioNetwork
 from magnetar.base.process_config import AutorecoveryConfig, BookieProcessConfig
 from magnetar.bookkeeper.autorecovery.config import AutoRecoveryConfig
 from magnetar.bookkeeper.autorecovery.service import AutoRecovery
-from magnetar.bookkeeper.cluster import initialize_cluster
+from magnetar.bookkeeper.cluster import instance_id
 from magnetar.metadata.store import MetadataStore
 from magnetar.processes.autorecovery_http import autorecovery_app
 from magnetar.processes.bookie_wire import client_options
 from magnetar.processes.composition import Composition
 from magnetar.processes.ledger_client import open_ledger_client
-from magnetar.processes.metadata_access import open_metadata
+from magnetar.processes.metadata_access import hold_to_cluster, metadata_credentials, open_metadata
 from magnetar.processes.serving import serve_until_told
 
 
@@ -33,6 +36,7 @@ def autorecovery_config(config: AutorecoverySettings) -> AutoRecoveryConfig:
         auditor_replicas_check_interval_s=config.auditor_periodic_replicas_check_interval_s,
         auditor_placement_check_interval_s=config.auditor_periodic_placement_policy_check_interval_s,
         auditor_ledger_verification_percentage=config.auditor_ledger_verification_percentage,
+        auditor_verification_rate_by_bytes=config.auditor_verification_rate_by_bytes,
         open_ledger_rereplication_grace_period_s=config.open_ledger_rereplication_grace_period_ms / 1000,
         rereplication_entry_batch_size=config.rereplication_entry_batch_size,
         replication_rate_by_bytes=config.replication_rate_by_bytes,
@@ -69,16 +73,22 @@ class AutorecoveryProcess(Composition):
     async def _start(self) -> None:
         config, stack = self.config, self._stack
         clock, rng = SystemClock(), random.Random(os.urandom(16))
-        listener = AsyncioNetwork().bind(config.bind_address, config.http_port) if config.http_port >= 0 else None
+        share = Admission(http_max=HTTP_CONNECTIONS_MAX).http
+        listener = None
+        if config.http_port >= 0:
+            listener = AsyncioNetwork().bind(config.bind_address, config.http_port, share)
         if listener is not None:
             stack.push_async_callback(listener.close)
-        metadata = await open_metadata(config.metadata_service_uri, config.zk_timeout_ms / 1000, clock, stack)
-        await initialize_cluster(metadata, rng)
+        metadata = await open_metadata(
+            config.metadata_service_uri, config.zk_timeout_ms / 1000, clock, stack, metadata_credentials(config)
+        )
+        hold_to_cluster(metadata, await instance_id(metadata), self.fail)
         name = f"autorecovery-{rng.getrandbits(64):016x}"
         self.recovery = await open_autorecovery(config, name, metadata, clock, rng, stack)
         if listener is not None:
-            http = await stack.enter_async_context(HttpServer(autorecovery_app(self.recovery.statistics)))
-            await http.serve(listener.socket)
+            app, guard = autorecovery_app(self.recovery.statistics), HttpGuard(config.http_names)
+            http = await stack.enter_async_context(HttpServer(app, guard))
+            await http.serve(listener)
             self._urls = [f"http://{config.advertised_host}:{listener.port}"]
 
 

@@ -2,39 +2,51 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from magnetar.admin.http_guard import HttpGuard
 from magnetar.admin.http_server import HttpServer
+from magnetar.admin.metrics.server import admission_families
+from magnetar.base.admission import Admission
 from magnetar.base.clock import SystemClock
+from magnetar.base.errors import MetadataError
+from magnetar.base.executor import ThreadExecutor
+from magnetar.base.limits import BOOKIE_CONNECTIONS_MAX, HTTP_CONNECTIONS_MAX, STRANGERS_MAX
 from magnetar.base.network import AsyncioNetwork, SocketListener
 from magnetar.base.process_config import BookieProcessConfig
-from magnetar.base.tasks import TaskScope
+from magnetar.base.tasks import REPORTED, TaskScope
 from magnetar.bookkeeper.autorecovery.service import AutoRecovery
 from magnetar.bookkeeper.bookie.bookie import Bookie
+from magnetar.bookkeeper.bookie.config import BookieConfig
+from magnetar.bookkeeper.bookie.cookie import FILE_NAME as COOKIE_FILE
 from magnetar.bookkeeper.bookie.disk import Disk
 from magnetar.bookkeeper.bookie.server import BookieServer
 from magnetar.bookkeeper.client.ledger_manager import LedgerManager
 from magnetar.bookkeeper.cluster import MetadataCookies, initialize_cluster, instance_id
-from magnetar.bookkeeper.errors import ClusterLayoutError
+from magnetar.bookkeeper.errors import ClusterLayoutError, LedgerIdsSetBackError
 from magnetar.bookkeeper.ledger_homes import MetadataLedgerHomes
 from magnetar.bookkeeper.registration import BookieRegistration
 from magnetar.bookkeeper.service_info import BOOKIE_RPC, BookieServiceInfo, Endpoint
-from magnetar.metadata.store import MetadataStore
+from magnetar.metadata.store import MetadataStore, SessionEvent
 from magnetar.processes.autorecovery import open_autorecovery
 from magnetar.processes.autorecovery_http import autorecovery_families
 from magnetar.processes.bookie_config import bookie_config
 from magnetar.processes.bookie_http import bookie_app
 from magnetar.processes.bookie_wire import server_options
 from magnetar.processes.composition import Composition, enter_alone
-from magnetar.processes.directories import prepare_directory
+from magnetar.processes.directories import SpaceReserve, prepare_directory
 from magnetar.processes.former_self import forget_former_bookie
-from magnetar.processes.metadata_access import open_metadata
+from magnetar.processes.metadata_access import hold_to_cluster, metadata_credentials, open_metadata
 from magnetar.processes.serving import serve_until_told
+
+logger = logging.getLogger(__name__)
 
 
 class BookieProcess(Composition):
@@ -57,36 +69,52 @@ class BookieProcess(Composition):
         config, stack = self.config, self._stack
         clock, rng = SystemClock(), random.Random(os.urandom(16))
         network = AsyncioNetwork()
+        admission = self._admission = Admission(
+            protocol_max=BOOKIE_CONNECTIONS_MAX, http_max=HTTP_CONNECTIONS_MAX, strangers_max=STRANGERS_MAX
+        )
         options = server_options(config, clock.monotonic_s)
-        listener = network.bind(config.bind_address, config.port)
+        listener = network.bind(config.bind_address, config.port, admission.protocol)
         stack.push_async_callback(listener.close)
-        http_listener = network.bind(config.http_host, config.http_port) if config.http_port >= 0 else None
+        http_listener = (
+            network.bind(config.http_host, config.http_port, admission.http) if config.http_port >= 0 else None
+        )
         if http_listener is not None:
             stack.push_async_callback(http_listener.close)
         bookie_id = config.bookie_id or f"{config.advertised_host}:{listener.port}"
-        prepare_directory(config.data_dir)
-        metadata = await open_metadata(config.metadata_service_uri, config.zk_timeout_ms / 1000, clock, stack)
-        instance = await initialize_cluster(metadata, rng)
+        reserve = self._prepare_directories()
+        metadata = await open_metadata(
+            config.metadata_service_uri, config.zk_timeout_ms / 1000, clock, stack, metadata_credentials(config)
+        )
+        settings = bookie_config(config, config.data_dir.absolute(), bookie_id)
+        settings = replace(
+            settings,
+            journal_dir=_path(config.journal_directory),
+            ledger_dir=_path(config.ledger_directory),
+            boot_id=_boot_id(),
+        )
+        if stamped_instance(settings):
+            instance = await instance_id(metadata)  # whose it is, the cookie says; a bookie with data founds no cluster
+        else:
+            instance = await initialize_cluster(metadata, rng)
+        hold_to_cluster(metadata, instance, self.fail)
         manager = LedgerManager(metadata)
         self.bookie = Bookie(
-            replace(
-                bookie_config(config, config.data_dir.absolute(), bookie_id, instance),
-                journal_dir=_path(config.journal_directory),
-                ledger_dir=_path(config.ledger_directory),
-                boot_id=_boot_id(),
-            ),
+            replace(settings, instance_id=instance),
             clock=clock,
             disk=self._disk,
             rng=random.Random(rng.random()),
             list_ledgers=partial(list_ledgers, metadata, manager, instance),
-            ledger_exists=manager.exists,
+            ledger_exists=manager.must_keep,
             homes=MetadataLedgerHomes(metadata, bookie_id),
             cookie_store=MetadataCookies(metadata),
             on_fatal=self.fail,
             on_read_only_change=self._read_only_changed,
         )
         await stack.enter_async_context(self.bookie)
+        await manager.check_ids(self.bookie.known_ledger_ids())
         scope = await enter_alone(stack, TaskScope("bookie server"))
+        scope.supervise(reserve.run, "reserve")
+        stack.callback(metadata.on_session(lambda event: self._session(event, scope, manager)))
         server = BookieServer(self.bookie, scope, options)
         stack.push_async_callback(server.close)
         await server.serve(listener)
@@ -107,15 +135,44 @@ class BookieProcess(Composition):
         if http_port:
             self._urls.append(f"http://{self._http_host}:{http_port}")
 
+    def _prepare_directories(self) -> SpaceReserve:
+        """Make them, and free the room that is kept for the start."""
+        prepare_directory(self.config.data_dir)
+        executor = ThreadExecutor("bookie-reserve")
+        self._stack.callback(executor.close)
+        entries_dir = _path(self.config.ledger_directory)
+        if entries_dir is not None:
+            prepare_directory(entries_dir, "ledgerDirectories")
+        reserve = SpaceReserve(entries_dir or self.config.data_dir, executor)
+        reserve.release()
+        return reserve
+
+    def _session(self, event: SessionEvent, scope: TaskScope, manager: LedgerManager) -> None:
+        """Who comes back may find an older copy of the store."""
+        if event in (SessionEvent.RECONNECTED, SessionEvent.SESSION_REESTABLISHED):
+            scope.spawn(self._check_ids(manager), "check ledger ids", REPORTED)
+
+    async def _check_ids(self, manager: LedgerManager) -> None:
+        try:
+            await manager.check_ids(self.bookie.known_ledger_ids())
+        except LedgerIdsSetBackError as error:
+            self.fail(error)
+        except MetadataError as error:
+            logger.info("the next ledger id was not looked at, the next connection is another chance: %s", error)
+
     async def _serve_http(self, listener: SocketListener | None, scope: TaskScope) -> int:
         if listener is None:
             return 0
-        http = await self._stack.enter_async_context(HttpServer(bookie_app(self.bookie, scope, self._extra_metrics)))
-        await http.serve(listener.socket)
+        app = bookie_app(self.bookie, scope, self._extra_metrics)
+        http = await self._stack.enter_async_context(HttpServer(app, HttpGuard(self.config.http_names)))
+        await http.serve(listener)
         return listener.port
 
     def _extra_metrics(self) -> str:
-        return "" if self._recovery is None else "".join(autorecovery_families(self._recovery.statistics))
+        families = [*admission_families(self._admission, bookie=self.bookie.config.bookie_id)]
+        if self._recovery is not None:
+            families += autorecovery_families(self._recovery.statistics)
+        return "".join(families)
 
     def _service_info(self, port: int, http_port: int) -> BookieServiceInfo:
         endpoints = [Endpoint(BOOKIE_RPC, self.config.advertised_host, port)]
@@ -145,6 +202,19 @@ def _boot_id() -> str:
 
 def _path(text: str) -> Path | None:
     return Path(text).absolute() if text else None
+
+
+def stamped_instance(config: BookieConfig) -> str:
+    """The cluster whose bookie the directories belong to; "" when they are new."""
+    for directory in (config.journal_path, config.ledger_path):
+        try:
+            stamp = Path(directory, COOKIE_FILE).read_text(errors="replace")
+        except OSError:
+            continue
+        found = re.search('^instanceId: "(.*)"$', stamp, re.MULTILINE)
+        if found is not None:
+            return found[1]
+    return ""
 
 
 async def list_ledgers(metadata: MetadataStore, manager: LedgerManager, instance: str) -> list[int]:

@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 from magnetar.admin.metrics.exposition import CONTENT_TYPE, process_text
 from magnetar.admin.metrics.server import bookie_families
-from magnetar.base.tasks import TaskScope
+from magnetar.base.tasks import REPORTED, TaskScope
 from magnetar.bookkeeper.bookie.bookie import Bookie
 
 
@@ -53,7 +53,7 @@ def bookie_app(bookie: Bookie, scope: TaskScope, extra_metrics: Callable[[], str
         return PlainTextResponse("OK\n")
 
     async def collect_garbage(request: Request) -> Response:
-        scope.spawn(bookie.collect_garbage(), "garbage on demand")
+        scope.spawn(bookie.collect_garbage(), "garbage on demand", REPORTED)
         return _json({"status": "started"})
 
     return Starlette(

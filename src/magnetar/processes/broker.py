@@ -7,20 +7,25 @@ import random
 from collections.abc import Sequence
 
 from magnetar.admin.server import AdminServer
-from magnetar.base.clock import SystemClock
+from magnetar.base.clock import Clock, SystemClock
 from magnetar.base.process_config import BrokerProcessConfig
+from magnetar.base.tasks import TaskScope
+from magnetar.bookkeeper.autorecovery.damage_reports import DamageReports
+from magnetar.bookkeeper.autorecovery.underreplication import UnderreplicationManager
 from magnetar.bookkeeper.bookie.statistics import BookieStatistics
 from magnetar.bookkeeper.client.bookies import BookieDirectory
-from magnetar.bookkeeper.cluster import initialize_cluster
+from magnetar.bookkeeper.client.statistics import ClientStatistics
+from magnetar.bookkeeper.cluster import instance_id
 from magnetar.broker.service import Broker
+from magnetar.metadata.store import MetadataStore
 from magnetar.processes.bookie_wire import broker_options
 from magnetar.processes.broker_config import broker_config
 from magnetar.processes.broker_serving import serve_broker
-from magnetar.processes.composition import Composition
+from magnetar.processes.composition import Composition, enter_alone
 from magnetar.processes.former_self import forget_former_broker
 from magnetar.processes.ledger_client import open_ledger_client
 from magnetar.processes.listeners import Listeners
-from magnetar.processes.metadata_access import open_metadata
+from magnetar.processes.metadata_access import hold_to_cluster, metadata_credentials, open_metadata
 from magnetar.processes.serving import serve_until_told
 
 
@@ -42,19 +47,34 @@ class BrokerProcess(Composition):
         listeners = Listeners(config)
         stack.push_async_callback(listeners.close)
         timeout_s = config.metadata_store_session_timeout_ms / 1000
-        metadata = await open_metadata(config.metadata_store_url, timeout_s, clock, stack)
-        await initialize_cluster(metadata, rng)
+        metadata = await open_metadata(config.metadata_store_url, timeout_s, clock, stack, metadata_credentials(config))
+        hold_to_cluster(metadata, await instance_id(metadata), self.fail)
         client, directory = await open_ledger_client(metadata, clock, rng, stack, config, options)
+        await self._report_damage(metadata, directory, clock, client.statistics)
         settings = broker_config(config, listeners)
         await forget_former_broker(metadata, settings)
         self.broker = Broker(
-            config=settings, metadata=metadata, bookkeeper=client, clock=clock, rng=random.Random(rng.random())
+            config=settings,
+            metadata=metadata,
+            bookkeeper=client,
+            clock=clock,
+            rng=random.Random(rng.random()),
+            admission=listeners.admission,
         )
         await stack.enter_async_context(self.broker)
         storage = RemoteStorage(directory, needed_bookies(config))
         # `failed` without a failure: the server was told over HTTP to stop
         admin = await stack.enter_async_context(AdminServer(self.broker, config, storage, self.failed.set))
         await serve_broker(self.broker, admin, listeners)
+
+    async def _report_damage(
+        self, metadata: MetadataStore, directory: BookieDirectory, clock: Clock, statistics: ClientStatistics
+    ) -> None:
+        """Reads that meet a damaged copy have it repaired."""
+        reports = DamageReports(UnderreplicationManager(metadata, clock, "broker"), clock, statistics)
+        scope = await enter_alone(self._stack, TaskScope("damage reports"))
+        scope.supervise(reports.run, "damage-reports")
+        directory.on_damage = reports.note
 
 
 def needed_bookies(config: BrokerProcessConfig) -> int:

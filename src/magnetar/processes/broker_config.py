@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import resource
 from dataclasses import replace
 
 from magnetar.base.broker_settings import BrokerSettings
-from magnetar.base.limits import OPEN_FILES_RESERVED
-from magnetar.base.security_settings import names_of
+from magnetar.base.security_settings import names_of, replicators_of
 from magnetar.broker.config import (
     BrokerConfig,
     ReplicatedSubscriptionsConfig,
@@ -50,6 +48,7 @@ def security_config(config: BrokerSettings) -> SecurityConfig:
         providers=tuple(PROVIDERS.get(name, name.lower()) for name in names_of(config.authentication_providers)),
         authorization=config.authorization_enabled,
         super_user_roles=names_of(config.super_user_roles),
+        replicator_roles=replicators_of(config.replicator_roles),
         proxy_roles=names_of(config.proxy_roles),
         anonymous_role=config.anonymous_user_role,
         metrics_need_superuser=config.authenticate_metrics_endpoint,
@@ -65,19 +64,13 @@ def security_config(config: BrokerSettings) -> SecurityConfig:
     )
 
 
-def connections_max(configured: int, open_files_max: int) -> int:
-    """Fewer than configured when the process may not open that many files; storage must never find none left."""
-    if open_files_max == resource.RLIM_INFINITY:
-        return configured
-    possible = max(open_files_max - OPEN_FILES_RESERVED, open_files_max // 2)
-    return min(configured, possible) if configured else possible
-
-
 def transaction_config(config: BrokerSettings) -> TransactionConfig:
     return TransactionConfig(
         enabled=config.transaction_coordinator_enabled,
         coordinators=config.initial_num_transaction_coordinators,
         active_max=config.max_active_transactions_per_coordinator,
+        active_per_role_max=config.max_active_transactions_per_role,
+        timeout_max_ms=config.max_transaction_timeout_s * 1000,
         snapshot_transactions=config.transaction_buffer_snapshot_max_transaction_count,
         snapshot_interval_ms=config.transaction_buffer_snapshot_min_time_ms,
     )
@@ -138,8 +131,6 @@ def broker_config(config: BrokerSettings, listeners: Listeners) -> BrokerConfig:
         max_message_size_bytes=config.max_message_size,
         keep_alive_interval_s=config.keep_alive_interval_s,
         drain_timeout_s=config.broker_shutdown_timeout_ms / 1000,
-        max_connections=connections_max(config.max_connections, resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
-        max_connections_per_ip=config.max_connections_per_ip,
         max_pending_publishes_per_connection=config.max_pending_publish_requests_per_connection,
         publish_buffer_bytes=config.max_message_publish_buffer_size_mb * _MIB,
         allow_auto_topic_creation=config.allow_auto_topic_creation,

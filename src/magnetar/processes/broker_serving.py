@@ -15,8 +15,8 @@ async def serve_broker(broker: Broker, admin: AdminServer, listeners: Listeners)
     """From now on clients may connect: first to the admin API, then to the binary protocol."""
     tls = broker.security.tls
     if tls is not None and listeners.http_tls is not None:
-        await admin.serve(listeners.http_tls.socket, tls.context)
-    await admin.serve(listeners.http.socket)
+        await admin.serve(listeners.http_tls, tls.context)
+    await admin.serve(listeners.http)
     if tls is not None and listeners.binary_tls is not None:
         await broker.serve(listeners.binary_tls, tls.context)
     await broker.serve(listeners.binary)

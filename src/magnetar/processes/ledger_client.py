@@ -73,10 +73,12 @@ def quarantine(config: LedgerClientSettings) -> QuarantineConfig:
 def client_config(config: LedgerClientSettings) -> ClientConfig:
     changes_max = config.max_allowed_ensemble_changes
     return ClientConfig(
+        password=config.managed_ledger_password.encode(),
         opportunistic_striping=config.bookkeeper_opportunistic_striping,
         delay_ensemble_change=config.delay_ensemble_change,
         ensemble_changes_max=None if changes_max < 0 else changes_max,
         add_quorum_timeout_s=config.add_entry_quorum_timeout_s,
+        add_hedge_s=config.speculative_add_timeout_ms / 1000,
         explicit_lac_interval_s=config.explicit_lac_interval_ms / 1000,
         speculative_read_timeout_s=config.speculative_read_timeout_ms / 1000,
         reorder_reads=config.reorder_read_sequence,

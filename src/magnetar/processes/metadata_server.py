@@ -6,17 +6,20 @@ import os
 import random
 from collections.abc import Sequence
 
+from magnetar.base.admission import Admission
 from magnetar.base.clock import SystemClock
 from magnetar.base.executor import ThreadExecutor
+from magnetar.base.limits import METADATA_SERVER_CONNECTIONS_MAX, STRANGERS_MAX
 from magnetar.base.network import AsyncioNetwork
 from magnetar.base.process_config import MetadataServerConfig
+from magnetar.base.tasks import TaskScope
 from magnetar.bookkeeper.bookie.directory_lock import DirectoryLock
 from magnetar.metadata.server.server import MetadataServer
-from magnetar.processes.composition import Composition
-from magnetar.processes.directories import prepare_directory
+from magnetar.metadata.sqlite_file import FILE_NAME
+from magnetar.processes.composition import Composition, enter_alone
+from magnetar.processes.directories import SpaceReserve, prepare_directory
+from magnetar.processes.metadata_access import metadata_credentials
 from magnetar.processes.serving import serve_until_told
-
-FILE_NAME = "metadata.sqlite"
 
 
 class MetadataServerProcess(Composition):
@@ -33,12 +36,16 @@ class MetadataServerProcess(Composition):
 
     async def _start(self) -> None:
         config, stack = self.config, self._stack
-        listener = AsyncioNetwork().bind(config.bind_address, config.port)
+        known = metadata_credentials(config)
+        admission = Admission(protocol_max=METADATA_SERVER_CONNECTIONS_MAX, strangers_max=STRANGERS_MAX)
+        listener = AsyncioNetwork().bind(config.bind_address, config.port, admission.protocol)
         stack.push_async_callback(listener.close)
         prepare_directory(config.data_dir)
         stack.enter_context(DirectoryLock(str(config.data_dir)))
         executor = ThreadExecutor("metadata")
         stack.callback(executor.close)
+        reserve = SpaceReserve(config.data_dir, executor)
+        reserve.release()
         server = MetadataServer(
             config.data_dir / FILE_NAME,
             executor=executor,
@@ -46,8 +53,11 @@ class MetadataServerProcess(Composition):
             rng=random.Random(os.urandom(16)),
             session_timeout_min_s=config.min_session_timeout_ms / 1000,
             session_timeout_max_s=config.max_session_timeout_ms / 1000,
+            credentials=known,
         )
         await stack.enter_async_context(server)
+        scope = await enter_alone(stack, TaskScope("metadata server"))
+        scope.supervise(reserve.run, "reserve")
         await server.serve(listener)
         self._port = listener.port
 

@@ -72,7 +72,7 @@ class StandaloneBrokers(Composition):
         wish = Wish(
             bookies=1,
             brokers=self._brokers,
-            zookeeper=False,
+            zookeeper=0,
             settings=self._settings,
             broker_port=self.config.port,
             broker_http_port=self.config.http_port,
@@ -80,7 +80,7 @@ class StandaloneBrokers(Composition):
         self._stack.push_async_callback(asyncio.to_thread, self._down)
         await asyncio.to_thread(self._cluster.up, wish)
         scope = await enter_alone(self._stack, TaskScope("processes"))
-        scope.spawn(self._watch(), "watch")
+        scope.supervise(self._watch, "watch")
 
     def _down(self) -> None:
         try:

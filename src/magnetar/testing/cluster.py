@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
+from magnetar.metadata.digest_md5 import Credentials
 from magnetar.processes.cluster.cluster import Cluster, ProcessStatus
 from magnetar.processes.cluster.growth import Wish
 from magnetar.processes.cluster.plan import BOOKIE, BROKER
@@ -15,7 +16,8 @@ from magnetar.processes.cluster.plan import BOOKIE, BROKER
 class ClusterProcesses:
     """`with ClusterProcesses(tmp_path / "cluster", bookies=3) as cluster: connect(cluster.service_url)`. All of it is gone afterwards.
 
-    `settings` are words as `magnetar cluster up --set` takes them; `ensemble`: ensemble size, write quorum, ack quorum.
+    `zookeeper`: servers of a ZooKeeper ensemble; 0 for the embedded metadata server. `settings` are words as `magnetar cluster
+    up --set` takes them; `ensemble`: ensemble size, write quorum, ack quorum.
     """
 
     def __init__(
@@ -25,7 +27,7 @@ class ClusterProcesses:
         bookies: int = 3,
         brokers: int = 1,
         autorecovery: int = 0,
-        zookeeper: bool = False,
+        zookeeper: int = 0,
         ensemble: tuple[int, int, int] | None = None,
         settings: Sequence[str] = (),
     ) -> None:
@@ -68,6 +70,11 @@ class ClusterProcesses:
     def metadata_url(self) -> str:
         """For `magnetar.metadata.open.open_store`."""
         return self.cluster.plan.metadata_url
+
+    @property
+    def metadata_credentials(self) -> Credentials | None:
+        """What `open_store` has to know for it."""
+        return self.cluster.metadata_credentials()
 
     @property
     def bookie_ids(self) -> dict[str, str]:

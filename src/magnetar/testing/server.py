@@ -28,6 +28,7 @@ class ServerProcess:
     """Ports are free ones, chosen at the first start and kept afterwards. The log lies beside the data directory.
 
     `settings` are Pulsar's key names with their values, as in `--set KEY=VALUE`; `environment` is added to this process's.
+    `open_files_max`: the most descriptors that the system lets it have, other than this process.
     """
 
     def __init__(
@@ -35,10 +36,12 @@ class ServerProcess:
         data_dir: Path,
         settings: Mapping[str, object] | None = None,
         environment: Mapping[str, str] | None = None,
+        open_files_max: int | None = None,
     ) -> None:
         self.data_dir = data_dir
         self.settings = dict(settings or {})
         self.environment = dict(environment or {})
+        self._open_files_max = open_files_max
         self.log_path = data_dir.parent / f"{data_dir.name}.log"
         self.service_url = ""
         self.http_url = ""
@@ -58,6 +61,8 @@ class ServerProcess:
         command += ["--port", str(self._ports[0]), "--http-port", str(self._ports[1])]
         for key, value in self.settings.items():
             command += ["--set", f"{key}={value}"]
+        if self._open_files_max is not None:
+            command = ["sh", "-c", f'ulimit -n {self._open_files_max} && exec "$@"', "sh", *command]
         with self.log_path.open("a") as log:
             self._process = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=log, text=True, env=_environment() | self.environment

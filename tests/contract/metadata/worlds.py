@@ -10,9 +10,12 @@ from pathlib import Path
 
 from kazoo.client import KazooClient
 
+from magnetar.base.admission import Share
 from magnetar.base.clock import SystemClock
 from magnetar.base.executor import Executor, ThreadExecutor
 from magnetar.base.network import AsyncioNetwork
+from magnetar.metadata.digest_md5 import Credentials
+from magnetar.metadata.foreign_session import end_session
 from magnetar.metadata.memory import MemoryMetadataStore, MemoryTree
 from magnetar.metadata.server.server import MetadataServer
 from magnetar.metadata.sqlite import SqliteMetadataStore
@@ -89,8 +92,11 @@ class SqliteWorld(World):
 class ZooKeeperWorld(World):
     """A directory of its own in a server that many tests share."""
 
-    def __init__(self, address: str, session_timeout_s: float = 10.0) -> None:
+    def __init__(
+        self, address: str, session_timeout_s: float = 10.0, *, credentials: Credentials | None = None
+    ) -> None:
         self.address = address
+        self.credentials = credentials
         self.root = f"/world{next(_roots)}"
         self.session_timeout_s = session_timeout_s
         self._others: list[MetadataStore] = []
@@ -111,6 +117,9 @@ class ZooKeeperWorld(World):
     async def expire(self, store: MetadataStore) -> None:
         """A second connection takes the session over and closes it."""
         assert isinstance(store, ZooKeeperMetadataStore)
+        if self.credentials is not None:
+            assert await end_session(AsyncioNetwork(), self.address, store.session_key, 10.0, self.credentials)
+            return
         client = store._kazoo._client
         await asyncio.to_thread(self._take_over, (client._session_id, client._session_passwd))
 
@@ -126,15 +135,28 @@ class ZooKeeperWorld(World):
 
     async def _open(self) -> ZooKeeperMetadataStore:
         return await ZooKeeperMetadataStore.open(
-            self.address, clock=SystemClock(), root=self.root, session_timeout_s=self.session_timeout_s
+            self.address,
+            clock=SystemClock(),
+            root=self.root,
+            session_timeout_s=self.session_timeout_s,
+            credentials=self.credentials,
         )
 
 
 class ServerWorld(ZooKeeperWorld):
     """Our own server in this process, and kazoo in front of it. `start` and `stop` leave the file alone."""
 
-    def __init__(self, file: Path, session_timeout_s: float = 10.0, *, tree_watches: bool = True) -> None:
-        super().__init__("", session_timeout_s)
+    def __init__(
+        self,
+        file: Path,
+        session_timeout_s: float = 10.0,
+        *,
+        tree_watches: bool = True,
+        credentials: Credentials | None = None,
+        share: Share | None = None,
+    ) -> None:
+        super().__init__("", session_timeout_s, credentials=credentials)
+        self._share = share
         self._file = file
         self._tree_watches = tree_watches
         self._port = 0
@@ -146,7 +168,7 @@ class ServerWorld(ZooKeeperWorld):
         return self
 
     async def start(self) -> None:
-        listener = AsyncioNetwork().bind("127.0.0.1", self._port)
+        listener = AsyncioNetwork().bind("127.0.0.1", self._port, self._share)
         self._port = listener.port
         self.address = f"127.0.0.1:{listener.port}"
         self.server = MetadataServer(
@@ -155,6 +177,7 @@ class ServerWorld(ZooKeeperWorld):
             clock=SystemClock(),
             rng=random.Random(7),
             tree_watches=self._tree_watches,
+            credentials=self.credentials,
         )
         await self.server.__aenter__()
         await self.server.serve(listener)

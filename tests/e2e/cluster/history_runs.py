@@ -39,7 +39,7 @@ SETTLE_S = 90.0
 """After every fault all producers have receipts again within this time, or the run fails."""
 
 SESSION_S = {False: 2.0, True: 4.0}
-"""Of brokers with the metadata store: `magnetar cluster`'s own, and the least that ZooKeeper grants (by `zookeeper`)."""
+"""Of brokers with the metadata store, longest: the embedded server's, and a real ZooKeeper's (False, True)."""
 
 PARTITIONS = 3
 SKIP = 97
@@ -52,13 +52,14 @@ SESSION_LOST = "a session lost without a fault"
 class Options:
     seed: int
     seconds: float
-    zookeeper: bool = False
+    zookeeper: int = 0
+    """Servers of the ZooKeeper ensemble; 0: the embedded metadata server."""
     faults: tuple[str, ...] = ()
     """Only these kinds; empty: all."""
 
     def replay(self) -> str:
         words = ["--runs", "1", "--seconds", f"{self.seconds:g}", "--seed", str(self.seed)]
-        words += ["--zookeeper"] if self.zookeeper else []
+        words += ["--zookeeper", str(self.zookeeper)] if self.zookeeper else []
         words += [word for kind in self.faults for word in ("--fault", kind)]
         return "PYTHONPATH=src python -m tests.e2e.cluster.history_runs " + shlex.join(words)
 
@@ -214,7 +215,7 @@ def play(options: Options, directory: Path) -> Outcome:
         traffic = Traffic(cluster.service_urls, directory.parent / "clients.log")
         wait_until(traffic.begun, SETTLE_S, what="traffic flows")
         streams = [stream for group in traffic.streams.values() for stream in group]
-        nemesis = Nemesis(cluster, streams, rng, SESSION_S[options.zookeeper])
+        nemesis = Nemesis(cluster, streams, rng, SESSION_S[bool(options.zookeeper)])
         begun_s = time.monotonic()
         for kind, fault, stream in nemesis.schedule(options.faults):
             if time.monotonic() - begun_s > options.seconds:
@@ -263,7 +264,7 @@ def run_all(directory: Path, runs: Sequence[Options]) -> list[Outcome]:
     outcomes: list[Outcome] = []
     failed: list[str] = []
     for options in runs:
-        place = directory / f"seed-{options.seed}{'-zookeeper' if options.zookeeper else ''}"
+        place = directory / f"seed-{options.seed}{f'-zookeeper-{options.zookeeper}' if options.zookeeper else ''}"
         try:
             outcome = play(options, place)
         except Exception as error:
@@ -288,7 +289,15 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=60.0, help="During which faults begin.")
     parser.add_argument("--seed", type=int, default=1, help="Of the first run; the following ones count on.")
-    parser.add_argument("--zookeeper", action="store_true", help="ZooKeeper's own server out of PySpark's jars.")
+    parser.add_argument(
+        "--zookeeper",
+        type=int,
+        nargs="?",
+        const=1,
+        default=0,
+        metavar="SERVERS",
+        help="Real ZooKeeper servers, 1 or 3; without it the embedded metadata server.",
+    )
     parser.add_argument("--fault", action="append", default=[], help="Only this kind; may be given more than once.")
     parser.add_argument("--dir", type=Path, help="For the clusters' directories; otherwise below the temporary one.")
     arguments = parser.parse_args()

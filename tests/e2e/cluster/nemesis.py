@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import random
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
+from magnetar.metadata.zookeeper_process import four_letters
 from tests.e2e.cluster.proxied import ProxiedCluster
 from tests.support.brokers import broker_names, bundle_of, get, live_broker, owner_of, send, unload
 from tests.support.stalling_proxy import Direction
@@ -45,6 +47,12 @@ class Nemesis:
             "unload": self._unload,
             "split": self._split,
         }
+        if len(self._stores()) > 1:
+            self._kinds |= {
+                "kill -9 a member of the ensemble": self._kill_member,
+                "SIGSTOP the ensemble's leader": self._pause_leader,
+                "a member of the ensemble loses its disk": self._wipe_member,
+            }
 
     def schedule(self, only: Sequence[str] = ()) -> Iterator[tuple[str, Fault, str]]:
         """Kind, fault, topic; without end."""
@@ -106,14 +114,48 @@ class Nemesis:
         self._cluster.resume(owner)
         return f"{owner} of {topic} for {paused_s:.1f} s"
 
+    def _stores(self) -> list[str]:
+        """The metadata server, or every member of the ensemble."""
+        return [name for name, status in self._cluster.status().items() if status.role in ("metadata", "zookeeper")]
+
     def _store(self, away_s: tuple[float, float]) -> str:
-        store = next(
-            name for name, status in self._cluster.status().items() if status.role in ("metadata", "zookeeper")
-        )
-        self._cluster.kill(store)
+        stores = self._stores()
+        self._cluster.kill(*stores)
         paused_s = self._pause(*away_s)
-        self._cluster.start_again(store)
+        self._cluster.start_again(*stores)
         return f"for {paused_s:.1f} s and its start"
+
+    def _kill_member(self, topic: str) -> str:
+        member = self._rng.choice(self._stores())
+        self._cluster.kill(member)
+        away_s = self._pause(0.0, 2 * self._session_s)
+        self._cluster.start_again(member)
+        return f"{member}, away for {away_s:.1f} s"
+
+    def _pause_leader(self, topic: str) -> str:
+        """The others elect a new one; the old one finds out when it goes on."""
+        leader = eventually(self._leader)
+        self._cluster.pause(leader)
+        paused_s = self._pause(self._session_s, 3 * self._session_s)
+        self._cluster.resume(leader)
+        return f"{leader} for {paused_s:.1f} s"
+
+    def _leader(self) -> str:
+        """Raises StopIteration while the ensemble has no leader."""
+        plan = self._cluster.cluster.plan
+        return next(
+            name
+            for name in self._stores()
+            if "Mode: leader" in four_letters("127.0.0.1", plan.find(name).ports["zk"], "srvr")
+        )
+
+    def _wipe_member(self, topic: str) -> str:
+        """A member that comes back with an empty disk takes everything from the others."""
+        member = self._rng.choice(self._stores())
+        self._cluster.kill(member)
+        shutil.rmtree(self._cluster.directory / member)
+        self._cluster.start_again(member)
+        return member
 
     def _store_blinks(self, topic: str) -> str:
         return self._store((0.0, 0.1 * self._session_s))

@@ -1,6 +1,6 @@
-"""How long clients of a topic wait when its owner is killed, and when its bundle is unloaded: many times each, as a distribution.
+"""How long clients of a topic wait when processes are killed or stopped, and when its bundle is unloaded: a distribution for each event.
 
-    PYTHONPATH=src python -m tests.e2e.cluster.pauses --kills 10 --unloads 20 [--zookeeper]
+    PYTHONPATH=src python -m tests.e2e.cluster.pauses --kills 10 --unloads 20 --faults 10 [--zookeeper 3]
 
 One producer of the official client sends some 400 messages a second; a pause is the longest time between two receipts around the event.
 Afterwards the topic is read again: nothing acknowledged may be missing, and the order must be kept.
@@ -19,10 +19,20 @@ import pulsar
 
 from magnetar.testing.cluster import ClusterProcesses
 from tests.support.brokers import broker_names, get, live_broker, owner_of, unload
+from tests.support.cluster import ledgers_of
 from tests.support.traffic import Consuming, Producing, first_occurrences, read_log
 from tests.support.waiting import wait_until
 
 TOPIC = "paused"
+AVOIDED_S = 10.0
+"""A bookie that was silent is avoided for so long."""
+
+ASKED_S = 0.2
+"""Who asks within 0.1 s of the owner's last sign of life is still sent to it, and waits for its own connection time-out."""
+
+METADATA_WATCHED_S = 5.0
+"""Pauses are looked for so long after the metadata store is back."""
+
 FLOWING = 100
 """Receipts after an event that show that it is over."""
 
@@ -32,8 +42,8 @@ class Pauses:
 
     def __init__(self, cluster: ClusterProcesses, log: Path) -> None:
         self.cluster = cluster
-        logger = pulsar.FileLogger(pulsar.LoggerLevel.Info, str(log))
-        self._client = pulsar.Client(cluster.service_urls, operation_timeout_seconds=60, logger=logger)
+        self._logger = pulsar.FileLogger(pulsar.LoggerLevel.Info, str(log))
+        self._client = pulsar.Client(cluster.service_urls, operation_timeout_seconds=60, logger=self._logger)
         self._producing = Producing(self._client, TOPIC, "p", send_timeout_millis=0)
         self._consuming = Consuming(self._client, TOPIC, "s")
         self._flows()
@@ -54,17 +64,95 @@ class Pauses:
         owner = owner_of(self.cluster, TOPIC)
         pause_s = self.pause_s(lambda: self.cluster.kill(owner))
         self.cluster.start_again(owner)
+        self._all_brokers()
+        return pause_s
+
+    def _all_brokers(self) -> None:
         names = broker_names(self.cluster)
         wait_until(
             lambda: len(get(f"{live_broker(self.cluster)}/admin/v2/brokers")) == len(names), 30, what="all brokers"
         )
-        return pause_s
 
     def unloaded_s(self) -> float:
         """The bundle goes to another broker."""
         owner = owner_of(self.cluster, TOPIC)
         other = next(name for name in broker_names(self.cluster) if name != owner)
         return self.pause_s(lambda: unload(self.cluster, TOPIC, other))
+
+    def stopped_s(self) -> float:
+        """The owner is stopped with SIGSTOP: how long a client that connects anew needs until it has published through its successor.
+
+        The producer that was there before waits until its own client notices that the connection is silent (30 to 60 s, a constant of
+        the official C++ client), which no server can shorten. The owner goes on before this returns.
+        """
+        owner = owner_of(self.cluster, TOPIC)
+        others = [name for name in broker_names(self.cluster) if name != owner]
+        self.cluster.pause(owner)
+        try:
+            time.sleep(ASKED_S)
+            return ASKED_S + self._newcomer_s(self.cluster.broker(others[0])[0])
+        finally:
+            self.cluster.resume(owner)
+            self._all_brokers()
+            self._flows()
+
+    def bookie_stopped_s(self) -> float:
+        """A bookie of the ledger that is being written is stopped with SIGSTOP; it goes on before this returns."""
+        bookie = self._bookie()
+        pause_s = self.pause_s(lambda: self.cluster.pause(bookie))
+        self.cluster.resume(bookie)
+        time.sleep(AVOIDED_S)  # it is preferred for new ledgers again
+        return pause_s
+
+    def bookie_killed_s(self) -> float:
+        """As `bookie_stopped_s`, with SIGKILL."""
+        bookie = self._bookie()
+        pause_s = self.pause_s(lambda: self.cluster.kill(bookie))
+        self.cluster.start_again(bookie)
+        return pause_s
+
+    def metadata_killed_s(self) -> float:
+        """Every metadata server is killed and started again at once."""
+        stores = self._stores()
+
+        def event() -> None:
+            self.cluster.kill(*stores)
+            self.cluster.start_again(*stores)
+            time.sleep(METADATA_WATCHED_S)  # a broker that lost its session gives its topics up a little later
+
+        return self.pause_s(event)
+
+    def all_killed_s(self) -> float:
+        """Every process is killed at the same moment, and all are started again at once: from the end of their start until a client
+        that connects then has a receipt.
+
+        The producer that was there before tries again after pauses that its client doubles, so it may wait as long again as
+        everything was down.
+        """
+        names = list(self.cluster.status())
+        self.cluster.kill(*names)
+        self.cluster.start_again(*names)
+        pause_s = self._newcomer_s(self.cluster.service_url)
+        self._flows()
+        return pause_s
+
+    def _newcomer_s(self, url: str) -> float:
+        """How long a client that connects now needs until it has a receipt."""
+        started_s = time.monotonic()
+        client = pulsar.Client(url, operation_timeout_seconds=60, logger=self._logger)
+        try:
+            client.create_producer(TOPIC).send(b"other:0")
+            return time.monotonic() - started_s
+        finally:
+            client.close()
+
+    def _stores(self) -> list[str]:
+        return [name for name, status in self.cluster.status().items() if status.role in ("metadata", "zookeeper")]
+
+    def _bookie(self) -> str:
+        """The first bookie of the ledger that the topic is writing."""
+        written = ledgers_of(self.cluster.metadata_url, f"public/default/persistent/{TOPIC}")[-1].segments[-1].ensemble
+        return next(name for name, bookie_id in self.cluster.bookie_ids.items() if bookie_id in written)
 
     def end(self) -> None:
         """Raises AssertionError when a message is missing or out of order."""
@@ -87,29 +175,62 @@ def row(name: str, pauses_s: Sequence[float]) -> str:
     return f"| {name} | {len(ordered)} | {figures} |"
 
 
+EVENTS: dict[str, Callable[[Pauses], float]] = {
+    "unload": Pauses.unloaded_s,
+    "kill -9 of the owner": Pauses.killed_s,
+    "SIGSTOP of the owner": Pauses.stopped_s,
+    "SIGSTOP of a bookie": Pauses.bookie_stopped_s,
+    "kill -9 of a bookie": Pauses.bookie_killed_s,
+    "kill -9 of the metadata store": Pauses.metadata_killed_s,
+    "kill -9 of everything": Pauses.all_killed_s,
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--unloads", type=int, default=20)
-    parser.add_argument("--zookeeper", action="store_true", help="ZooKeeper's own server out of PySpark's jars.")
+    parser.add_argument("--faults", type=int, default=0, metavar="TIMES", help="So often each of the other faults.")
+    parser.add_argument(
+        "--only", action="append", default=[], choices=list(EVENTS), help="May be given more than once."
+    )
+    parser.add_argument(
+        "--zookeeper",
+        type=int,
+        nargs="?",
+        const=1,
+        default=0,
+        metavar="SERVERS",
+        help="Real ZooKeeper servers, 1 or 3; without it the embedded metadata server.",
+    )
+    parser.add_argument("--bookies", type=int, default=3)
     parser.add_argument("--set", action="append", default=[], help="As `magnetar cluster up --set`.")
     parser.add_argument("--dir", type=Path, help="For the cluster; otherwise below the temporary directory.")
     arguments = parser.parse_args()
     directory = arguments.dir or Path(tempfile.mkdtemp(prefix="magnetar-pauses-")) / "cluster"
+    times = dict.fromkeys(EVENTS, arguments.faults) | {
+        "unload": arguments.unloads,
+        "kill -9 of the owner": arguments.kills,
+    }
     with ClusterProcesses(
-        directory, bookies=2, brokers=2, zookeeper=arguments.zookeeper, settings=arguments.set
+        directory,
+        bookies=arguments.bookies,
+        brokers=2,
+        zookeeper=arguments.zookeeper,
+        ensemble=(2, 2, 2),
+        settings=arguments.set,
     ) as cluster:
         pauses = Pauses(cluster, directory.parent / "clients.log")
-        unloads = []
-        for _ in range(arguments.unloads):
-            unloads.append(pauses.unloaded_s())
-            time.sleep(0.2)
-        kills = [pauses.killed_s() for _ in range(arguments.kills)]
+        print("milliseconds without a receipt | times | p50 | p95 | max", flush=True)
+        for name, event in EVENTS.items():
+            if arguments.only and name not in arguments.only:
+                continue
+            found = []
+            for _ in range(times[name]):
+                found.append(event(pauses))
+                time.sleep(0.2)
+            print(row(name, found), [round(1000 * pause) for pause in found], flush=True)
         pauses.end()
-    print("milliseconds without a receipt | times | p50 | p95 | max")
-    for name, found in (("unload", unloads), ("kill -9 of the owner", kills)):
-        print(row(name, found))
-        print(f"  {[round(1000 * pause) for pause in found]}")
     print(f"  {directory}")
 
 

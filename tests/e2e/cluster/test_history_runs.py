@@ -21,6 +21,6 @@ def test_a_short_run_keeps_every_promise(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(4800)
-@pytest.mark.parametrize("zookeeper", [False, True], ids=["metadata-server", "zookeeper"])
-def test_twenty_random_runs_keep_every_promise(tmp_path: Path, zookeeper: bool) -> None:
+@pytest.mark.parametrize("zookeeper", [0, 1, 3], ids=["metadata-server", "zookeeper", "ensemble"])
+def test_twenty_random_runs_keep_every_promise(tmp_path: Path, zookeeper: int) -> None:
     assert len(run_all(tmp_path, [Options(seed, 60.0, zookeeper) for seed in range(1, 21)])) == 20

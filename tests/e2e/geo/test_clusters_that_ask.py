@@ -33,6 +33,7 @@ class AskingRegion(Region):
             "tokenAudience": AUDIENCE,
             "authorizationEnabled": "true",
             "superUserRoles": "root",
+            "replicatorRoles": "west:from-west,east:from-east",
             "brokerServicePortTls": 0,
             "webServicePortTls": 0,
             "tlsCertificateFilePath": certificate,
@@ -151,6 +152,31 @@ def test_a_credential_that_does_not_hold_stops_the_link_until_it_is_replaced(
     own = tmp_path / "token"
     own.write_text(token("from-west"))
     west.admin("POST", "clusters/east", record | plugin | {"authenticationParameters": f"file://{own}"})
+    west.wait_drained(name, "east")
+    consumer = east.client.subscribe(f"persistent://{name}", "s", initial_position=pulsar.InitialPosition.Earliest)
+    assert [int(message.data()) for message in receive(consumer, 5)] == list(range(5))
+
+
+def test_a_role_that_may_produce_but_not_replicate_stops_the_link(pair: tuple[AskingRegion, AskingRegion]) -> None:
+    """It is refused with what it lacks, which the statistics show; the role of replicatorRoles goes on where it stopped."""
+    west, east = pair
+    name = f"{NAMESPACE}/not-a-peer"
+    east.admin("POST", f"namespaces/{NAMESPACE}/permissions/only-producer", ["produce"])
+    good = west.admin("GET", "clusters/east")
+    record = east.record() | {key: good[key] for key in ("brokerClientTlsEnabled", "brokerClientTrustCertsFilePath")}
+    record["authenticationPlugin"] = "token"
+    west.admin("POST", "clusters/east", record | {"authenticationParameters": f"token:{token('only-producer')}"})
+    producer = west.client.create_producer(f"persistent://{name}")
+    for number in range(5):
+        producer.send(str(number).encode())
+
+    def refused() -> bool:
+        link = west.stats(name)["replication"].get("east", {})
+        return "replicatorRoles" in (link.get("lastError") or "")
+
+    wait_until(refused, 20, what="the link to have been refused")
+    assert west.stats(name)["replication"]["east"]["replicationBacklog"] == 5
+    west.admin("POST", "clusters/east", record | {"authenticationParameters": f"token:{token('from-west')}"})
     west.wait_drained(name, "east")
     consumer = east.client.subscribe(f"persistent://{name}", "s", initial_position=pulsar.InitialPosition.Earliest)
     assert [int(message.data()) for message in receive(consumer, 5)] == list(range(5))

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from magnetar.base.admission import Share
 from magnetar.base.clock import SystemClock
 from magnetar.base.network import AsyncioNetwork
 from magnetar.base.tasks import TaskScope
@@ -94,11 +95,13 @@ class Served:
 
 
 @contextlib.asynccontextmanager
-async def serve(bookie: BookieChannel, port: int = 0, **options: Any) -> AsyncIterator[Served]:
-    """Any bookie behind a server."""
+async def serve(
+    bookie: BookieChannel, port: int = 0, share: Share | None = None, **options: Any
+) -> AsyncIterator[Served]:
+    """Any bookie behind a server, whose connections count in `share`."""
     async with TaskScope("test") as scope:
         server = BookieServer(bookie, scope, BookieServerOptions(**options))
-        listener = NETWORK.bind("127.0.0.1", port)
+        listener = NETWORK.bind("127.0.0.1", port, share)
         await server.serve(listener)
         served = Served(bookie, server, listener.port, scope)
         try:

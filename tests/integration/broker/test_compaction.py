@@ -393,7 +393,7 @@ def test_partitioned_topics(server: ServerProcess, client: pulsar.Client, topic:
 def test_the_end_of_compaction_and_truncation(server: ServerProcess, client: pulsar.Client, topic: str) -> None:
     publish(client, topic, [(f"k{number}", b"v") for number in range(12)], **PLAIN)
     compact(server, topic)
-    assert refused(server, "DELETE", f"{path_of(topic)}/subscription/__compaction") == 404
+    assert refused(server, "DELETE", f"{path_of(topic)}/subscription/__compaction") == 405
     admin(server, "DELETE", f"{path_of(topic)}/compaction")
     assert admin(server, "GET", f"{path_of(topic)}/internalStats")["compactedLedger"]["ledgerId"] == -1
     assert "__compaction" not in admin(server, "GET", f"{path_of(topic)}/internalStats")["cursors"]

@@ -9,6 +9,7 @@ import pulsar
 import pytest
 
 from magnetar.testing.server import ServerProcess
+from magnetar.wire.pulsar.PulsarApi_pb2 import ServerError
 from tests.support.messages import nothing_arrives, receive_all
 from tests.support.raw_client import NO_POSITION, BaseCommand, RawConnection, batch, message, split
 from tests.support.types import Connect, StartServer
@@ -40,11 +41,26 @@ def test_duplicates_have_receipts_without_a_position_in_send_order(server: Serve
     with RawConnection(server.port) as raw:
         raw.producer(topic, producer_name="p", user_provided_producer_name=True)
         for sequence_id in (5, 5, 4, 6):
-            raw.publish(message(b"x", sequence_id=sequence_id), sequence_id=sequence_id)
+            raw.publish(message(b"x", sequence_id=sequence_id, producer_name="p"), sequence_id=sequence_id)
         receipts = [raw.receipt().send_receipt for _ in range(4)]
     assert [receipt.sequence_id for receipt in receipts] == [5, 5, 4, 6]
     positions = [receipt.message_id.entryId for receipt in receipts]
     assert positions == [0, NO_POSITION, NO_POSITION, 1]
+
+
+def test_nobody_speaks_for_another_producer(server: ServerProcess, topic: str) -> None:
+    """After a crash sequence ids are learnt from the messages: a false name with a huge one would make the victim's messages repeats."""
+    with RawConnection(server.port) as raw:
+        raw.producer(topic, producer_name="attacker", user_provided_producer_name=True)
+        raw.publish(message(b"x", sequence_id=2**62, producer_name="victim"), sequence_id=0)
+        assert raw.receipt().send_error.error == ServerError.NotAllowedError
+        raw.publish(message(b"x", producer_name="attacker"), sequence_id=0)
+        assert raw.receipt().type == BaseCommand.SEND_RECEIPT
+    server.restart()
+    with RawConnection(server.port) as raw:
+        raw.producer(topic, producer_name="victim", user_provided_producer_name=True)
+        raw.publish(message(b"x", producer_name="victim"), sequence_id=0)
+        assert raw.receipt().send_receipt.message_id.entryId != NO_POSITION
 
 
 def test_producers_are_told_their_last_sequence_id(client: pulsar.Client, topic: str) -> None:
@@ -89,6 +105,7 @@ def test_a_batch_with_an_old_beginning_is_stored_for_its_new_end(server: ServerP
             payloads = [b"%d" % index for index in range(first, last + 1)]
             data = message(
                 batch(payloads),
+                producer_name="p",
                 sequence_id=first,
                 highest_sequence_id=last,
                 num_messages_in_batch=len(payloads),

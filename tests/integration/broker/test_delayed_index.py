@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
+from functools import partial
 
 import pytest
 
 from magnetar.base.errors import CorruptionError
-from magnetar.base.tasks import TaskScope
+from magnetar.base.tasks import FATAL, TaskScope
 from magnetar.bookkeeper.client.ledger_manager import LedgerManager
 from magnetar.broker.dispatch.delayed import DelayedIndex
 from magnetar.broker.subscriptions.bucket_store import LedgerBucketStore
@@ -52,7 +53,7 @@ async def subscribe(
         scheduler=asyncio.get_running_loop(),
         config=SubscriptionConfig(),
         rng=random.Random(1),
-        delayed_storage=DelayedStorage(store, scope.spawn, seal_at),
+        delayed_storage=DelayedStorage(store, partial(scope.spawn, on_failure=FATAL), seal_at),
     )
 
 

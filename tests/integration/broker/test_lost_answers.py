@@ -69,10 +69,6 @@ class Server(InProcessServer):
 
     store: LosingStore
 
-    @property
-    def http_url(self) -> str:
-        return self._standalone.web_service_url
-
     def ask(self, work: Callable[[], Any]) -> Any:
         """The result of a coroutine function, run on the server's loop."""
         return asyncio.run_coroutine_threadsafe(work(), self._loop).result(20)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pulsar
 
+from magnetar.processes.directories import RESERVE_FILE
 from magnetar.testing.server import ServerProcess
 from tests.support.durable import acknowledge_durably
 from tests.support.messages import drain, nothing_arrives, receive_all, send_all, take
@@ -37,11 +38,11 @@ def read_from_earliest(client: pulsar.Client, topic: str) -> list[bytes]:
 
 
 def disk_bytes(directory: Path) -> int:
-    """What the files below a directory really occupy, without the few journal files that are kept to be used again."""
+    """What the files below a directory really occupy, without the few journal files that are kept to be used again and the reserve."""
     total = 0
     for parent, _, names in os.walk(directory):
         for name in names:
-            if name.endswith(".spare"):
+            if name.endswith(".spare") or name == RESERVE_FILE:
                 continue
             try:
                 total += os.stat(os.path.join(parent, name)).st_blocks * 512

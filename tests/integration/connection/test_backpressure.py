@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
+import requests
 
 from magnetar.testing.server import ServerProcess
 from magnetar.wire.pulsar.frames import encode_frame
@@ -206,6 +207,60 @@ def test_a_client_that_asks_and_never_reads(frugal: ServerProcess, what: str) ->
                 pass
         except ClosedByServer:
             pass
+
+
+@pytest.fixture(scope="module")
+def crowded(frugal: ServerProcess) -> str:
+    """A namespace whose list of topics takes 300 kB."""
+    namespace = "crowded/ns"
+    calls: list[tuple[str, object]] = [
+        ("tenants/crowded", {"adminRoles": [], "allowedClusters": ["standalone"]}),
+        (f"namespaces/{namespace}", None),
+        *((f"persistent/{namespace}/a-topic-of-many-{number}/partitions", 1000) for number in range(5)),
+    ]
+    for path, body in calls:
+        requests.put(f"{frugal.http_url}/admin/v2/{path}", json=body, timeout=30).raise_for_status()
+    return namespace
+
+
+def list_request(namespace: str) -> bytes:
+    request = {"request_id": 1, "namespace": namespace}
+    command = BaseCommand(type=BaseCommand.GET_TOPICS_OF_NAMESPACE, getTopicsOfNamespace=request)
+    return encode_frame(command.SerializeToString())
+
+
+def test_large_answers_that_nobody_reads_are_not_made(frugal: ServerProcess, crowded: str) -> None:
+    """40,000 times 300 kB."""
+    burst = list_request(crowded) * 1000
+    with silent_client(frugal.port) as client, bounded(frugal, 50 * MIB, "lists without reading"):
+        for _ in range(40):
+            if client.send_some(burst, 0.2) < len(burst):
+                break  # it is not read any more
+        time.sleep(2)
+        assert (
+            client.receive(10)[0].type == BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE
+        )  # who reads after all is served
+
+
+def test_large_answers_to_many_connections_that_nobody_reads(frugal: ServerProcess, crowded: str) -> None:
+    """Each of 200 connections stays below what one may hold; all together do not hold 200 times as much."""
+    burst = list_request(crowded) * 20
+    with ExitStack() as stack, bounded(frugal, 110 * MIB, "lists to many connections"):
+        clients = [stack.enter_context(silent_client(frugal.port)) for _ in range(200)]
+        for client in clients:
+            client.send_some(burst, 1)
+        time.sleep(3)
+
+
+def test_who_reads_gets_every_answer(frugal: ServerProcess, crowded: str) -> None:
+    """More is asked at once than one connection may have unread; a slow reader gets all of it."""
+    with RawClient(frugal.port, receive_buffer_bytes=SMALL_BUFFER_BYTES) as client:
+        client.connect()
+        client.send_bytes(list_request(crowded) * 30)
+        for _ in range(30):
+            answer = client.until(BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE, 10).getTopicsOfNamespaceResponse
+            assert len(answer.topics) == 5000
+            time.sleep(0.01)
 
 
 def test_answers_to_a_vanished_client_go_nowhere(frugal: ServerProcess) -> None:

@@ -532,7 +532,7 @@ def test_deep_nesting_is_refused(raw: Raw, group: bytes) -> None:
         pass
 
 
-@pytest.mark.parametrize("declared", [1000, U32_MAX], ids=["says less", "says 4 GiB"])
+@pytest.mark.parametrize("declared", [1000, 300 * MIB], ids=["says less", "says it"])
 def test_a_bomb_is_compacted_around(raw: Raw, topic: str, server: ServerProcess, declared: int) -> None:
     """The server unpacks batches only to compact them. One that holds 300 MB of zeros in 300 kB stays as it was."""
     hold(server)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
+from magnetar.base.admission import Share
 from magnetar.base.clock import SystemClock
 from magnetar.base.errors import MetadataError
 from magnetar.base.java import find_java
@@ -158,12 +159,28 @@ async def test_connections_and_sessions_are_bounded(world: ServerWorld, monkeypa
     assert not await is_closed(wanted)
     monkeypatch.setattr(server_module, "SESSIONS_MAX", 1)
     assert await is_closed(wanted)
-    monkeypatch.setattr(server_module, "CONNECTIONS_MAX", 1)
-    assert await is_closed(b"")
-    monkeypatch.setattr(server_module, "CONNECTIONS_MAX", 100)
     monkeypatch.setattr(connection_module, "HANDSHAKE_TIMEOUT_S", 0.05)
     assert await is_closed(b"")  # says nothing for too long
     assert await world.store.exists("/")
+
+
+async def test_connections_are_bounded_and_those_without_a_session_go_first(tmp_path: Path) -> None:
+    world = await ServerWorld(tmp_path / "server.db", share=Share("binary", 2, 0)).open()
+    try:
+        address = "127.0.0.1", int(world.address.rpartition(":")[2])
+        silent, silent_writer = await asyncio.open_connection(*address)
+        other = await world.other()
+        async with asyncio.timeout(5):
+            assert await silent.read() == b"", "it made room for a client"
+        late, late_writer = await asyncio.open_connection(*address)
+        async with asyncio.timeout(5):
+            assert await late.read() == b"", "sessions make room for nobody"
+        assert await other.exists("/")
+        assert await world.store.exists("/")
+        silent_writer.close()
+        late_writer.close()
+    finally:
+        await world.close()
 
 
 def test_four_letter_words_and_nonsense_from_strangers(tmp_path: Path) -> None:

@@ -181,7 +181,7 @@ def test_what_cannot_run_says_why(commands: Commands) -> None:
     bad.write_text(commands.file.read_text() + "\nCREATE MATERIALIZED VIEW w AS SELECT * FROM delays LIMIT 3;")
     refused = commands("run", str(bad), "--service-url", "pulsar://localhost:1", code=1)
     down = commands("run", str(commands.file), "--service-url", "pulsar://localhost:1", code=1)
-    assert "pulsar://localhost:1 does not answer" in down
+    assert "pulsar://localhost:1 refuses connections" in down
     assert "line 7" in refused
     script = commands.home / "broken.py"
     script.write_text("x = 1\nraise ValueError('of mine')\n")

@@ -14,6 +14,7 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
+import requests
 
 from magnetar.base.clock import SystemClock
 from magnetar.base.errors import StartupError
@@ -21,8 +22,9 @@ from magnetar.base.process_config import AutorecoveryConfig, BookieProcessConfig
 from magnetar.bookkeeper.bookie.disk import DiskSpace, OsDisk
 from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.client.ledger_manager import LedgerManager
+from magnetar.bookkeeper.cluster import initialize_cluster
 from magnetar.bookkeeper.codes import FLAG_HIGH_PRIORITY, FLAG_RECOVERY_ADD, ReturnCode
-from magnetar.bookkeeper.errors import CookieError, NotEnoughBookiesError, RegistrationError
+from magnetar.bookkeeper.errors import ClusterLayoutError, CookieError, NotEnoughBookiesError, RegistrationError
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState, Segment
 from magnetar.metadata import paths
 from magnetar.metadata.store import MetadataStore
@@ -104,6 +106,21 @@ def bookie_id_of(bookie: BookieProcess) -> str:
     return bookie.urls[0].removeprefix("bookie://")
 
 
+async def test_pages_in_browsers_get_nothing_from_it(world: World) -> None:
+    """Its HTTP port asks nobody who they are: neither pages of other sites nor pages whose name was led here are answered."""
+    async with world.bookie() as bookie:
+
+        def asked(method: str, path: str, **headers: str) -> int:
+            return requests.request(method, bookie.urls[1] + path, headers=headers, timeout=10).status_code
+
+        host = bookie.urls[1].partition("://")[2]
+        assert await asyncio.to_thread(asked, "GET", "/metrics", Host="evil.example") == 421
+        assert (
+            await asyncio.to_thread(asked, "PUT", "/api/v1/bookie/gc", Host=host, Origin="http://evil.example") == 403
+        )
+        assert await asyncio.to_thread(asked, "PUT", "/api/v1/bookie/gc", Host=host) == 200
+
+
 async def test_it_serves_registers_and_leaves(world: World) -> None:
     async with world.bookie() as bookie:
         path = paths.available_bookie_path(bookie_id_of(bookie))
@@ -139,7 +156,9 @@ async def test_a_full_disk_moves_it_to_the_other_list_and_back(world: World) -> 
     async with world.bookie(disk=disk) as bookie:
         bookie_id = bookie_id_of(bookie)
         client = await world.client()
-        writer = await client.create_ledger()
+        ledger_id = (
+            await client.create_ledger()
+        ).ledger_id  # a full bookie soon deletes what the metadata does not know
 
         async def listed() -> tuple[bool, bool]:
             read_only = await world.store.exists(paths.read_only_bookie_path(bookie_id))
@@ -147,8 +166,8 @@ async def test_a_full_disk_moves_it_to_the_other_list_and_back(world: World) -> 
 
         async def add(entry_id: int, flags: int) -> int:
             answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-            packed = entry(writer.ledger_id + 1, entry_id)
-            bookie.bookie.add_entry(writer.ledger_id + 1, entry_id, packed, KEY, flags, answer.set_result)
+            packed = entry(ledger_id, entry_id)
+            bookie.bookie.add_entry(ledger_id, entry_id, packed, KEY, flags, answer.set_result)
             return await asyncio.wait_for(answer, 10)
 
         disk.used_ratio = 0.96
@@ -239,6 +258,10 @@ async def test_another_cluster_is_refused(world: World, tmp_path: Path) -> None:
         stray = BookieProcessConfig(
             data_dir=tmp_path / "b1", port=0, http_port=-1, bookie_id="one", metadata_service_uri=other.url
         )
+        with pytest.raises(ClusterLayoutError, match="it is empty or not a cluster's"):
+            await _start(BookieProcess(stray))
+        assert await other.store.children("/ledgers") == []  # a bookie with data founds no cluster
+        await initialize_cluster(other.store, random.Random(1))
         with pytest.raises(CookieError, match="belongs to another bookie"):
             await _start(BookieProcess(stray))
 

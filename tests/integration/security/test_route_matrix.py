@@ -18,6 +18,7 @@ ADMINS = frozenset({"root", "tenant-admin"})
 ALLOWED = {
     Access.OPEN: EVERYBODY,
     Access.AUTHENTICATED: EVERYBODY,
+    Access.SOMEWHERE: EVERYBODY - {"stranger", "anonymous"},
     Access.METRICS: frozenset({"root"}),
     Access.SUPERUSER: frozenset({"root"}),
     Access.TENANT: ADMINS,

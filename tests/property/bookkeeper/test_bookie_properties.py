@@ -132,6 +132,9 @@ async def run(bookie: Bookie, model: Model, fuse: Fuse, remaining: list[tuple[ob
         elif what == "checkpoint":
             await bookie.checkpoint()
         else:
+            model.fenced &= (
+                model.listed
+            )  # what the metadata does not know is forgotten, so that strangers leave nothing behind
             await bookie.collect_garbage()
 
 

@@ -123,7 +123,11 @@ def test_headers() -> None:
             check_header(wrong, 5)
 
 
-@given(key=st.binary(max_size=40), lac=st.none() | st.binary(min_size=16, max_size=36), what=st.sampled_from("ofd"))
+@given(
+    key=st.binary(min_size=1, max_size=40),
+    lac=st.none() | st.binary(min_size=16, max_size=36),
+    what=st.sampled_from("ofd"),
+)
 def test_ledger_states(key: bytes, lac: bytes | None, what: str) -> None:
     state = LedgerState(9, key)
     if lac is not None:
@@ -139,3 +143,25 @@ def test_ledger_states(key: bytes, lac: bytes | None, what: str) -> None:
     assert found.writable == (what == "o")
     with pytest.raises(CorruptionError):
         unpack_state(9, state.pack() + b"\0")
+
+
+@given(
+    keys=st.sets(st.binary(min_size=1, max_size=40)), first=st.binary(min_size=1, max_size=40), deleted=st.booleans()
+)
+def test_ledger_states_before_the_first_entry(keys: set[bytes], first: bytes, deleted: bool) -> None:
+    state = LedgerState(9)
+    for key in keys:
+        state.fence_under(key, durable=False)
+    if deleted:
+        state.bury(12345)
+    packed = state.pack()
+    found = unpack_state(9, packed)
+    assert found.keyless
+    assert not found.writable
+    assert found.fenced_keys == dict.fromkeys(keys, True)
+    assert found.deleted_ms == (12345 if deleted else None)
+    with pytest.raises(CorruptionError):
+        unpack_state(9, packed + b"\0")
+    if not deleted:
+        found.fix_key(first)
+        assert (found.fenced, found.writable) == (first in keys, first not in keys)

@@ -9,8 +9,9 @@ import pytest
 
 from magnetar.admin.call import JSON_DEPTH_MAX, depth_exceeds, parse_json
 from magnetar.admin.errors import BadRequestError, reason_of, status_of
-from magnetar.admin.metrics.families import labels, table
-from magnetar.admin.partitioned_stats import merged, without
+from magnetar.admin.metrics.families import labels, parsed_labels, table
+from magnetar.admin.pacing import Pace, Workload
+from magnetar.admin.partitioned_stats import Sum, without
 from magnetar.admin.policy_rows import backlog_quota, check_document
 from magnetar.admin.settings import runtime_settings
 from magnetar.base.errors import CorruptionError, MagnetarError, MetadataError
@@ -127,7 +128,10 @@ def test_stats_add_up() -> None:
         "topicCreationTimeStamp": 2,
         "subscriptions": {**first["subscriptions"], "only-here": {"msgBacklog": 9}},  # type: ignore[dict-item]
     }
-    total = merged([first, second])
+    added = Sum()
+    added.add(first)
+    added.add(second)
+    total = added.document
     assert (total["msgInCounter"], total["bytesInCounter"], total["averageMsgSize"]) == (5, 60, 12.0)
     assert (total["lastPublishTimestamp"], total["topicCreationTimeStamp"]) == (7, 2)
     assert len(total["publishers"]) == 2
@@ -139,19 +143,19 @@ def test_stats_add_up() -> None:
 
 
 def test_no_partitions_make_an_empty_document() -> None:
-    assert merged([]) == {"publishers": [], "subscriptions": {}, "replication": {}, "averageMsgSize": 0.0}
+    assert Sum().document == {"publishers": [], "subscriptions": {}, "replication": {}, "averageMsgSize": 0.0}
 
 
 async def test_tables_group_lines_by_family() -> None:
     rows = [(labels(topic=f't"{index}'), (index, index * 0.5)) for index in range(1200)]
-    text = "".join([part async for part in table(("a_total", "b"), rows)])
+    text = "".join([part async for part in table(("a_total", "b"), rows, Pace(Workload()))])
     lines = text.splitlines()
     assert lines[0] == "# TYPE a_total counter"
     assert lines[1] == 'a_total{topic="t\\"0"} 0'
     assert lines[1201] == "# TYPE b gauge"
     assert lines[1203] == 'b{topic="t\\"1"} 0.5'
     assert len(lines) == 2402
-    assert [part async for part in table(("a",), [])] == []
+    assert [part async for part in table(("a",), [], Pace(Workload()))] == []
 
 
 def test_settings_are_texts() -> None:
@@ -183,3 +187,8 @@ def test_rates_are_of_the_last_interval() -> None:
 )
 def test_times(timestamp_ms: int, text: str) -> None:
     assert iso_time(timestamp_ms) == text
+
+
+def test_labels_are_read_as_they_were_written() -> None:
+    values = {"topic": 'persistent://t/n/a"b\\c', "subscription": "two\nlines, a=\\n"}
+    assert parsed_labels(labels(**values)) == values

@@ -11,6 +11,7 @@ import pytest
 
 from magnetar.base.config import StandaloneConfig, load_config
 from magnetar.base.errors import ConfigError
+from magnetar.base.security_settings import replicators_of
 from magnetar.base.settings import resolve, table_of
 
 
@@ -87,7 +88,7 @@ def test_toml_with_types_tables_and_both_names(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("maxMesageSize=1", "unknown key 'maxMesageSize'; the nearest is 'maxMessageSize'"),
-        ("hello", "expected key=value, not 'hello'"),
+        ("hello", "expected key=value; the line is not repeated"),
         ("brokerServicePort=abc", "brokerServicePort must be a whole number, not 'abc'"),
         ("brokerServicePort=65536", "brokerServicePort must be at most 65535, not 65536"),
         ("brokerServicePort=-1", "brokerServicePort must be at least 0, not -1"),
@@ -161,6 +162,15 @@ def test_the_table_is_complete_and_unambiguous() -> None:
         assert row.doc.endswith("."), row.key
         assert row.kind in (bool, int, float, str, Path), row.key
         assert type(row.default) is row.kind or isinstance(row.default, Path), row.key
+
+
+def test_replicators_roles_by_cluster() -> None:
+    text = "west:peer, north:spiffe://n/r,west:second,"
+    assert replicators_of(text) == {"west": ("peer", "second"), "north": ("spiffe://n/r",)}
+    assert replicators_of("") == {}
+    for wrong in ("west", "west:", ":peer", "west=peer", "west:peer,east"):
+        with pytest.raises(ConfigError, match="replicatorRoles"):
+            StandaloneConfig(replicator_roles=wrong)
 
 
 ASKED = {"authentication_enabled": True, "authentication_providers": "token"}

@@ -13,9 +13,10 @@ from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.client.config import DEFAULT_CONFIG, ClientConfig
 from magnetar.bookkeeper.codes import FLAG_FENCE, FLAG_RECOVERY_ADD, LAST_ENTRY, ReturnCode
 from magnetar.bookkeeper.entry_format import peek_ids
-from magnetar.bookkeeper.ports import AddDone, BatchDone, LacDone, LongPollDone, ReadDone
+from magnetar.bookkeeper.ports import AddDone, BatchDone, EntriesDone, LacDone, LongPollDone, ReadDone
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.metadata.store import MUST_NOT_EXIST
+from magnetar.wire.bookkeeper.availability import EntryAvailability
 from tests.support.scopes import LoopScope
 
 
@@ -113,6 +114,16 @@ class FakeBookie:
                 break
             packed.append(entry)
         return (ReturnCode.OK, packed) if packed else (ReturnCode.NO_ENTRY, [])
+
+    def list_entries(self, ledger_id: int, done: EntriesDone) -> None:
+        if self.hung_reads:
+            return
+        if self.read_code is not None:
+            code = self.read_code
+            self._answer(lambda: done(code, None))
+            return
+        found = EntryAvailability.of(sorted(self.entries.get(ledger_id, {})))
+        self._answer(lambda: done(ReturnCode.OK, found))
 
     def write_lac(self, ledger_id: int, body: bytes, master_key: bytes, done: AddDone) -> None:
         self.lacs[ledger_id] = body

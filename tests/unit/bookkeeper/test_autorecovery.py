@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from dataclasses import replace
 
@@ -10,13 +11,17 @@ import pytest
 
 from magnetar.base.clock import SystemClock
 from magnetar.base.errors import ConfigError, MetadataError
+from magnetar.base.limits import DAMAGE_REPORTS_WAITING_MAX
+from magnetar.base.tasks import TaskScope
 from magnetar.bookkeeper.autorecovery.config import AutoRecoveryConfig
+from magnetar.bookkeeper.autorecovery.damage_reports import DamageReports
 from magnetar.bookkeeper.autorecovery.underreplication import CHECK_ALL_LEDGERS, CHECK_PLACEMENT
 from magnetar.bookkeeper.client.placement import RackAwarePlacement
+from magnetar.bookkeeper.client.statistics import ClientStatistics
 from magnetar.bookkeeper.codes import FLAG_RECOVERY_ADD
 from magnetar.bookkeeper.ledger_metadata import LedgerState
 from magnetar.metadata import paths
-from tests.unit.bookkeeper.ledger_helpers import settle
+from tests.unit.bookkeeper.ledger_helpers import read_all, settle
 from tests.unit.bookkeeper.recovery_site import RecoverySite, eventually
 
 
@@ -300,7 +305,7 @@ async def test_a_percentage_of_the_entries_between_is_read_too(site: RecoverySit
     held = holder.entries[writer.ledger_id]
     for entry_id in sorted(held)[1:-1]:
         del held[entry_id]
-    plain = site.recovery()
+    plain = site.recovery(auditor_ledger_verification_percentage=0)
     assert await plain.auditor.check_all_ledgers() == 0
     thorough = site.recovery(auditor_ledger_verification_percentage=50)
     assert await thorough.auditor.check_all_ledgers() == 1
@@ -310,13 +315,13 @@ async def test_the_check_of_all_ledgers_comes_after_its_interval_whoever_audits(
     await site.write(5)
     recovery = site.recovery(auditor_periodic_check_interval_s=1.0)
     await recovery.marks.prepare()
-    await recovery.auditor.audit()
+    await recovery.auditor.check_copies_when_due()
     assert recovery.statistics.all_ledgers_checks_total == 0
     await site.store.put(paths.CHECK_ALL_LEDGERS_TIME_PATH, b"\x08\x01")
     other = site.recovery("worker-2", auditor_periodic_check_interval_s=1.0)
-    await other.auditor.audit()
+    await other.auditor.check_copies_when_due()
     assert other.statistics.all_ledgers_checks_total == 1
-    await recovery.auditor.audit()
+    await recovery.auditor.check_copies_when_due()
     assert recovery.statistics.all_ledgers_checks_total == 0
 
 
@@ -352,10 +357,10 @@ async def test_a_check_whose_last_time_lies_in_the_future_is_due(site: RecoveryS
     await recovery.marks.prepare()
     ahead_ms = SystemClock().now_ms() + 3_600_000
     await recovery.marks.set_check_time_ms(CHECK_ALL_LEDGERS, ahead_ms)
-    await recovery.auditor.audit()
+    await recovery.auditor.check_copies_when_due()
     assert recovery.statistics.all_ledgers_checks_total == 1
     assert await recovery.marks.check_time_ms(CHECK_ALL_LEDGERS) < ahead_ms
-    await recovery.auditor.audit()
+    await recovery.auditor.check_copies_when_due()
     assert recovery.statistics.all_ledgers_checks_total == 1
 
 
@@ -448,3 +453,77 @@ async def test_ledgers_that_name_the_bookie_after_the_audit_are_found_by_the_sec
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match="auto-recovery"):
         AutoRecoveryConfig(**settings)  # type: ignore[arg-type]
+
+
+async def test_damage_that_a_read_meets_is_repaired_at_once(site: RecoverySite) -> None:
+    writer = await site.write(30)
+    ensemble = writer.metadata.last_segment.ensemble
+    held = site.cluster.bookie(ensemble[0]).entries[writer.ledger_id]
+    good = dict(held)
+    spoilt = next(
+        entry for entry in sorted(held) if entry > 3 and entry % len(ensemble) == 0
+    )  # asked of this bookie first
+    held[spoilt] = held[spoilt][:-1] + bytes([held[spoilt][-1] ^ 1])
+    async with site.recovery(auditor_enabled=False) as recovery, TaskScope("reports") as scope:
+        statistics = ClientStatistics()
+        reports = DamageReports(recovery.marks, SystemClock(), statistics)
+        scope.supervise(reports.run, "reports")
+        site.cluster.directory.on_damage = reports.note
+        for _ in range(20):
+            await read_all(await site.client.open_ledger(writer.ledger_id, recover=False))
+
+        async def repaired() -> bool:
+            return held == good and not await site.marked()
+
+        await eventually(repaired, "the copy is good again")
+        assert statistics.damage_reports == 1, "told once, however often it was read"
+        assert recovery.statistics.copies_rewritten_total == 1
+        assert await recovery.marks.damaged(writer.ledger_id) is None
+
+
+async def test_reports_of_damage_are_bounded(site: RecoverySite) -> None:
+    statistics = ClientStatistics()
+    reports = DamageReports(site.recovery().marks, SystemClock(), statistics)
+    for ledger_id in range(DAMAGE_REPORTS_WAITING_MAX + 5):
+        reports.note(ledger_id, "b0")
+        reports.note(ledger_id, "b0")
+    assert statistics.damage_reports_dropped == 10
+
+
+async def test_damage_reported_while_the_mark_goes_is_not_forgotten(site: RecoverySite) -> None:
+    writer = await site.write(10)
+    first, second, *_ = writer.metadata.last_segment.ensemble
+    marks = site.recovery().marks
+    await marks.prepare()
+    assert await marks.report_damage(writer.ledger_id, first)
+    assert not await marks.report_damage(writer.ledger_id, first)
+    note = await marks.damaged(writer.ledger_id)
+    assert note is not None
+    assert await marks.report_damage(writer.ledger_id, second)
+    assert not await marks.damage_repaired(note), "there is more of it than was known"
+    note = await marks.damaged(writer.ledger_id)
+    assert note is not None
+    assert note.bookies == {first, second}
+    assert await marks.damage_repaired(note)
+
+
+async def test_a_check_of_all_copies_goes_on_where_it_was(site: RecoverySite) -> None:
+    writers = [await site.write(4) for _ in range(5)]
+    recovery = site.recovery()
+    await recovery.marks.prepare()
+    await recovery.marks.set_copies_check_progress(writers[2].ledger_id)
+    await recovery.auditor.check_all_ledgers()
+    assert recovery.statistics.ledgers_checked_total == 2
+    assert await recovery.marks.copies_check_progress() == -1
+    await recovery.auditor.check_all_ledgers()
+    assert recovery.statistics.ledgers_checked_total == 2 + 5
+    assert recovery.statistics.copies_read_total == (2 + 5) * 4 * 2
+
+
+async def test_the_check_of_all_copies_keeps_to_its_rate(site: RecoverySite) -> None:
+    await site.write(40)
+    recovery = site.recovery(auditor_verification_rate_by_bytes=300 * 1024)
+    before_s = time.monotonic()
+    await recovery.auditor.check_all_ledgers()
+    assert recovery.statistics.copies_read_total == 80
+    assert time.monotonic() - before_s > 0.2, "80 copies count more than 80 KiB"

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import shutil
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from magnetar.base.errors import ConfigError, StartupError
+from magnetar.base.executor import InlineExecutor
+from magnetar.bookkeeper.bookie import add_path
 from magnetar.bookkeeper.bookie.bookie import Bookie
+from magnetar.bookkeeper.bookie.config import BookieConfig
+from magnetar.bookkeeper.bookie.disk import OsDisk
+from magnetar.bookkeeper.bookie.journal import Journal
+from magnetar.bookkeeper.bookie.journal_format import pack_special
+from magnetar.bookkeeper.bookie.ledger_state import FENCED_KEYS_MAX
 from magnetar.bookkeeper.codes import FLAG_FENCE, FLAG_RECOVERY_ADD, ReturnCode
 from magnetar.bookkeeper.entry_format import master_key, pack_lac
 from tests.unit.bookkeeper.bookie_helpers import (
@@ -131,8 +143,80 @@ async def test_fencing_an_unknown_ledger_needs_a_key_and_remembers_it(tmp_path: 
         assert await fence(bookie, 4, b"") == ReturnCode.UNAUTHORIZED
         assert await fence(bookie, 4) == ReturnCode.NO_ENTRY
         assert await add(bookie, 4, 0) == ReturnCode.FENCED
-        assert await fence(bookie, 4, master_key(b"other")) == ReturnCode.UNAUTHORIZED
         assert bookie.statistics().journal_commits_total == 1
+        assert await add(bookie, 4, 0, flags=FLAG_RECOVERY_ADD) == ReturnCode.OK
+        assert await fence(bookie, 4, master_key(b"other")) == ReturnCode.UNAUTHORIZED
+
+
+@pytest.mark.parametrize("fenced_too", [False, True])
+@pytest.mark.parametrize("restart", ["no", "from the journal", "from the index"])
+async def test_a_fence_before_the_first_entry_holds_for_its_own_key_only(
+    tmp_path: Path, fenced_too: bool, restart: str
+) -> None:
+    """A stranger's fence keeps nobody out, the owner's recovery keeps the owner's former writer out, also after restarts."""
+    stranger = master_key(b"stranger")
+    directory, copy = tmp_path / "bookie", tmp_path / "copy"
+    async with open_bookie(directory) as first:
+        assert await fence(first, 4, stranger) == ReturnCode.NO_ENTRY
+        if fenced_too:
+            assert await fence(first, 4) == ReturnCode.NO_ENTRY
+        if restart == "from the journal":
+            shutil.copytree(directory, copy)  # as kill -9 would leave it
+        elif restart == "no":
+            await _only_the_owner_is_heard(first, stranger, fenced_too)
+    if restart == "from the journal":
+        shutil.rmtree(directory)
+        copy.rename(directory)
+    if restart != "no":
+        async with open_bookie(directory) as second:
+            await _only_the_owner_is_heard(second, stranger, fenced_too)
+    async with open_bookie(directory) as third:  # the key that the first entry fixed is what counts from now on
+        assert await fence(third, 4, stranger) == ReturnCode.UNAUTHORIZED
+        assert await add(third, 4, 1) == (ReturnCode.FENCED if fenced_too else ReturnCode.OK)
+
+
+async def _only_the_owner_is_heard(bookie: Bookie, stranger: bytes, fenced: bool) -> None:
+    assert await add(bookie, 4, 0, key=stranger) == ReturnCode.FENCED, "and this does not fix the key either"
+    if fenced:
+        assert await add(bookie, 4, 0) == ReturnCode.FENCED
+        assert await add(bookie, 4, 0, flags=FLAG_RECOVERY_ADD) == ReturnCode.OK
+        assert await add(bookie, 4, 1) == ReturnCode.FENCED
+    else:
+        assert await add(bookie, 4, 0) == ReturnCode.OK
+    assert await add(bookie, 4, 1, key=stranger) == ReturnCode.UNAUTHORIZED
+    assert await add(bookie, 4, 1, key=stranger, flags=FLAG_RECOVERY_ADD) == ReturnCode.UNAUTHORIZED
+
+
+async def test_fences_of_unknown_ledgers_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(add_path, "BOOKIE_KEYLESS_LEDGERS_MAX", 3)
+    async with open_bookie(tmp_path, list_ledgers=_listed(2)) as bookie:
+        for ledger_id in (1, 2, 3):
+            assert await fence(bookie, ledger_id) == ReturnCode.NO_ENTRY
+        assert await fence(bookie, 4) == ReturnCode.TOO_MANY_REQUESTS
+        assert await add(bookie, 5, 0) == ReturnCode.OK, "adds are not concerned"
+        assert await fence(bookie, 5) == ReturnCode.OK
+        for number in range(1, FENCED_KEYS_MAX):
+            assert await fence(bookie, 1, master_key(b"%d" % number)) == ReturnCode.NO_ENTRY
+        assert await fence(bookie, 1, master_key(b"one more")) == ReturnCode.TOO_MANY_REQUESTS
+        assert await add(bookie, 1, 0) == ReturnCode.FENCED, "fences are never dropped for new ones"
+        await bookie.collect_garbage()
+        assert bookie.statistics().tombstones == 1, "of ledger 5; fences of names that never were leave none"
+        assert await fence(bookie, 4) == ReturnCode.NO_ENTRY
+        assert await add(bookie, 2, 0) == ReturnCode.FENCED, "the metadata knows this one"
+
+
+async def test_an_explicit_lac_does_not_fix_a_key(tmp_path: Path) -> None:
+    async with open_bookie(tmp_path) as bookie:
+        assert await write_lac(bookie, 1, pack_lac(1, 3, DIGEST), master_key(b"stranger")) == ReturnCode.NO_LEDGER
+        assert bookie.ledger_ids() == []
+        assert await add(bookie, 1, 0) == ReturnCode.OK
+
+
+def _listed(*ledger_ids: int) -> Callable[[], Awaitable[list[int]]]:
+    async def listed() -> list[int]:
+        return list(ledger_ids)
+
+    return listed
 
 
 async def test_a_fence_is_durable_before_any_answer(tmp_path: Path) -> None:
@@ -182,9 +266,8 @@ async def test_entries_that_are_none_are_refused(tmp_path: Path, ledger_id: int,
 async def test_explicit_lac_is_kept_and_never_goes_back(tmp_path: Path) -> None:
     body = pack_lac(1, 3, DIGEST)
     async with open_bookie(tmp_path) as bookie:
-        assert await write_lac(bookie, 1, body) == ReturnCode.OK
-        assert await read_lac(bookie, 1) == (ReturnCode.OK, body, None)
         await add(bookie, 1, 0)
+        assert await write_lac(bookie, 1, body) == ReturnCode.OK
         assert await write_lac(bookie, 1, pack_lac(1, 2, DIGEST)) == ReturnCode.OK
         assert await read_lac(bookie, 1) == (ReturnCode.OK, body, entry(1, 0))
         assert await write_lac(bookie, 1, b"short") == ReturnCode.BAD_REQUEST
@@ -325,3 +408,35 @@ async def test_a_bookie_is_a_channel(tmp_path: Path) -> None:
         assert callable(channel.add_entry)
 
     takes(Bookie(small_config(tmp_path)))
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_the_answers_of_a_large_commit_leave_turns_to_others(tmp_path: Path, cancelled: bool) -> None:
+    """In order, some in each turn of the loop; when the journal is stopped meanwhile, every add still has its answer."""
+    config = BookieConfig(data_dir=tmp_path)
+    disk = OsDisk()
+    disk.make_dir(config.journal_path)
+    journal = Journal(config, disk, InlineExecutor(), random.Random(1), 0, _raise, _raise)
+    turn, answers = 0, list[tuple[int, int]]()
+
+    def answered(number: int, code: int) -> None:
+        answers.append((turn, number))
+
+    for number in range(1000):
+        journal.append(pack_special(number, 1, b"x"), partial(answered, number))
+    running = asyncio.create_task(journal.run())
+    while len(answers) < 1000:
+        await asyncio.sleep(0)
+        turn += 1
+        if cancelled and answers:
+            running.cancel()
+    assert [number for _, number in answers] == list(range(1000))
+    largest = max(Counter(turn for turn, _ in answers).values())
+    assert (largest > 900) if cancelled else (largest <= 100)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await journal.close()
+
+
+def _raise(error: Exception) -> None:
+    raise error

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
 import pytest
+from google.protobuf import text_format
 
 from magnetar.base.errors import MetadataError
 from magnetar.bookkeeper.bookie.bookie import Bookie
@@ -14,20 +16,22 @@ from magnetar.bookkeeper.bookie.cookie import Cookie, check_directories, check_s
 from magnetar.bookkeeper.bookie.disk import OsDisk
 from magnetar.bookkeeper.codes import ReturnCode
 from magnetar.bookkeeper.errors import CookieError
+from magnetar.wire.bookkeeper.DataFormats_pb2 import CookieFormat
 from tests.unit.bookkeeper.bookie_helpers import add, read, small_config
 
 
 class Store:
     """Cookies in memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, adopts_unmarked: bool = False) -> None:
+        self.adopts_unmarked = adopts_unmarked
         self.cookies: dict[str, bytes] = {}
 
     async def read(self, bookie_id: str) -> bytes | None:
         return self.cookies.get(bookie_id)
 
-    async def write(self, bookie_id: str, cookie: bytes) -> None:
-        assert bookie_id not in self.cookies
+    async def write(self, bookie_id: str, cookie: bytes, replaced: bytes | None = None) -> None:
+        assert self.cookies.get(bookie_id) == replaced
         self.cookies[bookie_id] = cookie
 
 
@@ -45,13 +49,19 @@ async def refused(config: BookieConfig, text: str, store: Store | None = None) -
 async def test_the_cookie_has_the_reference_form(tmp_path: Path) -> None:
     store = Store()
     await start(small_config(tmp_path, bookie_id="h:1", instance_id="i-1"), store)
+    cookie = store.cookies["h:1"].decode()
+    line = cookie.splitlines()[1]
+    assert re.fullmatch(r"# directories: [0-9a-f-]{36}", line)
     expected = (
-        f'5\nbookieHost: "h:1"\njournalDir: "{tmp_path}/journal/current"\n'
+        f'5\n{line}\nbookieHost: "h:1"\njournalDir: "{tmp_path}/journal/current"\n'
         f'ledgerDirs: "1\\t{tmp_path}/ledgers/current"\ninstanceId: "i-1"\n'
     )
     assert store.cookies == {"h:1": expected.encode()}
     for part in ("journal", "ledgers"):
-        assert (tmp_path / part / "current" / "VERSION").read_text() == expected
+        assert (tmp_path / part / "current" / "VERSION").read_text() == expected.replace(line, f"{line} {part}")
+    parsed = CookieFormat()
+    text_format.Parse(cookie.partition("\n")[2], parsed)  # as BookKeeper reads it: the comment is passed over
+    assert (parsed.bookieHost, parsed.instanceId) == ("h:1", "i-1")
 
 
 async def test_a_restart_is_welcome(tmp_path: Path) -> None:
@@ -74,9 +84,9 @@ async def test_another_identity_is_refused(tmp_path: Path, change: dict[str, str
     await refused(small_config(tmp_path, **change), "belongs to another bookie")
 
 
-async def test_a_moved_journal_is_refused(tmp_path: Path) -> None:
+async def test_an_empty_journal_in_place_of_the_old_one_is_refused(tmp_path: Path) -> None:
     await start(small_config(tmp_path))
-    await refused(small_config(tmp_path, journal_dir=tmp_path / "elsewhere"), "belongs to another bookie")
+    await refused(small_config(tmp_path, journal_dir=tmp_path / "elsewhere"), "incomplete")
 
 
 async def test_a_wiped_bookie_is_refused(tmp_path: Path) -> None:
@@ -150,11 +160,11 @@ async def test_every_start(tmp_path: Path, journal: str, ledgers: str, known: Co
     store = Store()
     if known is not None:
         store.cookies["b:1"] = known.pack()
-    directories = [str(tmp_path / "j"), str(tmp_path / "l")]
+    directories = {"journal": str(tmp_path / "j"), "ledgers": str(tmp_path / "l")}
     put_in_state(tmp_path / "j", journal)
     put_in_state(tmp_path / "l", ledgers)
     try:
-        tell = await check_store(store, COOKIE, check_directories(OsDisk(), COOKIE, directories))
+        tell, _ = await check_store(store, COOKIE, check_directories(OsDisk(), COOKIE, directories))
     except CookieError:
         outcome = "refused"
     else:
@@ -174,9 +184,85 @@ async def test_emptied_directories_with_their_stamps_left_are_refused(tmp_path: 
 
 async def test_a_start_that_dies_before_the_store_is_told_is_repeated(tmp_path: Path) -> None:
     class Unreachable(Store):
-        async def write(self, bookie_id: str, cookie: bytes) -> None:
+        async def write(self, bookie_id: str, cookie: bytes, replaced: bytes | None = None) -> None:
             raise MetadataError("no answer")
 
     with pytest.raises(MetadataError):
         await start(small_config(tmp_path), Unreachable())
     await start(small_config(tmp_path), Store())
+
+
+def unmarked(tmp_path: Path) -> bytes:
+    """Turn the cookies into those of an older release; answers that of the store."""
+    cookie = b""
+    for part in ("journal", "ledgers"):
+        file = tmp_path / part / "current" / "VERSION"
+        lines = [line for line in file.read_text().splitlines(keepends=True) if not line.startswith("#")]
+        cookie = "".join(lines).encode()
+        file.write_bytes(cookie)
+    return cookie
+
+
+@pytest.mark.parametrize("older", [False, True])
+async def test_moved_linked_and_copied_directories_are_welcome(tmp_path: Path, older: bool) -> None:
+    store = Store()
+    first, second, link, copy = (tmp_path / name for name in ("first", "second", "link", "copy"))
+    await start(small_config(first), store)
+    if older:
+        store.cookies["127.0.0.1:3181"] = unmarked(first)
+    first.rename(second)
+    await start(small_config(second), store)
+    link.symlink_to(second)
+    await start(small_config(link), store)
+    shutil.copytree(second, copy)
+    shutil.rmtree(second)
+    await start(small_config(copy), store)
+    shutil.move(copy / "journal", tmp_path / "other disk")
+    await start(small_config(copy, journal_dir=tmp_path / "other disk"), store)
+    assert str(tmp_path / "other disk" / "current").encode() in store.cookies["127.0.0.1:3181"]
+
+
+@pytest.mark.parametrize("part", ["journal", "ledgers"])
+async def test_a_directory_of_another_first_start_is_refused(tmp_path: Path, part: str) -> None:
+    mine, other = tmp_path / "mine", tmp_path / "other"
+    await start(small_config(mine))
+    await start(small_config(other))
+    shutil.rmtree(mine / part)
+    shutil.copytree(other / part, mine / part)
+    await refused(small_config(mine), "do not belong together")
+
+
+async def test_all_directories_of_another_first_start_are_refused(tmp_path: Path) -> None:
+    store = Store()
+    await start(small_config(tmp_path / "mine"), store)
+    await start(small_config(tmp_path / "other"), Store())
+    await refused(small_config(tmp_path / "other"), "of another first start", store)
+    unmarked(tmp_path / "other")
+    await refused(small_config(tmp_path / "other"), "of another first start", store)
+
+
+async def test_exchanged_directories_are_refused(tmp_path: Path) -> None:
+    await start(small_config(tmp_path))
+    journal, ledgers = tmp_path / "journal", tmp_path / "ledgers"
+    await refused(small_config(tmp_path, journal_dir=ledgers, ledger_dir=journal), "exchange the two")
+
+
+async def test_an_older_release_that_told_no_store_is_adopted_once(tmp_path: Path) -> None:
+    await start(small_config(tmp_path))
+    unmarked(tmp_path)
+    await start(small_config(tmp_path))  # whoever makes a backup opens it without a store, and leaves it as it is
+    store = Store(adopts_unmarked=True)
+    await start(small_config(tmp_path), store)
+    assert store.cookies
+    await refused(small_config(tmp_path), "does not know it", Store(adopts_unmarked=True))
+
+
+@pytest.mark.parametrize("part", ["journal", "ledgers"])
+async def test_a_crash_while_older_cookies_are_marked_is_survived(tmp_path: Path, part: str) -> None:
+    store = Store()
+    await start(small_config(tmp_path), store)
+    marked = (tmp_path / part / "current" / "VERSION").read_bytes()
+    store.cookies["127.0.0.1:3181"] = unmarked(tmp_path)
+    (tmp_path / part / "current" / "VERSION").write_bytes(marked)
+    await start(small_config(tmp_path), store)
+    assert b"# directories" in store.cookies["127.0.0.1:3181"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -347,3 +348,35 @@ async def test_a_slow_flush_does_not_hold_reads_or_adds(tmp_path: Path) -> None:
         release.set()
         await asyncio.gather(blocked, flush)
         await eventually(lambda: bookie.statistics().flushes_total == 2, "the flush ends")
+
+
+@pytest.mark.parametrize("tenth", range(10))
+async def test_one_bit_in_the_last_commit_costs_one_entry_at_most_and_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, tenth: int
+) -> None:
+    data, killed = tmp_path / "data", tmp_path / "killed"
+    async with open_bookie(data) as bookie:
+        assert await add(bookie, 1, 0) == ReturnCode.OK
+        (journal,) = (data / "journal" / "current").glob("*.journal")
+        begin = len(journal.read_bytes().rstrip(b"\0"))
+        assert set(await add_many(bookie, 1, range(1, 21), b"payload" * 10)) == {ReturnCode.OK}
+        shutil.copytree(data, killed)  # what kill -9 would leave
+    shutil.rmtree(data)
+    shutil.copytree(killed, data)
+    content = bytearray(journal.read_bytes())
+    end = len(content.rstrip(b"\0"))
+    assert end - begin > 20 * 70
+    content[begin + (end - begin) * (2 * tenth + 1) // 20] ^= 1
+    journal.write_bytes(content)
+    for _ in range(2):  # what was kept is not only in memory
+        async with open_bookie(data) as bookie:
+            found = [(await read(bookie, 1, entry_id))[0] for entry_id in range(21)]
+            shutil.rmtree(killed)
+            shutil.copytree(data, killed)
+        shutil.rmtree(data)
+        shutil.copytree(killed, data)
+        assert found[0] == ReturnCode.OK
+        assert found.count(ReturnCode.OK) >= 20
+        assert set(found) <= {ReturnCode.OK, ReturnCode.NO_ENTRY}
+    (warning,) = [record for record in caplog.records if "last commit of the journal" in record.getMessage()]
+    assert warning.levelno == logging.WARNING

@@ -105,18 +105,81 @@ async def test_a_bookie_that_lacks_entries_gets_them_itself(site: RecoverySite) 
     assert await site.missing(writer.ledger_id) == []
 
 
-async def test_a_damaged_copy_moves_to_another_bookie(site: RecoverySite) -> None:
+def spoil(site: RecoverySite, bookie: str, ledger_id: int, entry_id: int) -> bytes:
+    """Flip a bit of a copy; answers what it was."""
+    held = site.cluster.bookie(bookie).entries[ledger_id]
+    good = held[entry_id]
+    held[entry_id] = good[:-1] + bytes([good[-1] ^ 1])
+    return good
+
+
+async def test_a_damaged_copy_is_written_anew_where_it_is_and_nothing_else_is(site: RecoverySite) -> None:
     writer = await site.write(30)
     ensemble = writer.metadata.last_segment.ensemble
-    held = site.cluster.bookie(ensemble[0]).entries[writer.ledger_id]
-    first = min(held)
-    held[first] = held[first][:-1] + bytes([held[first][-1] ^ 1])
+    first = min(site.cluster.bookie(ensemble[0]).entries[writer.ledger_id])
+    good = spoil(site, ensemble[0], writer.ledger_id, first)
+    adds = site.adds()
+    assert await repair(site, writer.ledger_id) == Repair(Outcome.SOUND)
+    assert (await site.metadata(writer.ledger_id)).last_segment.ensemble == ensemble
+    assert site.cluster.bookie(ensemble[0]).entries[writer.ledger_id][first] == good
+    assert site.adds() == adds + 1
+
+
+@pytest.mark.parametrize("close", [True, False])
+async def test_all_damage_of_a_suspect_is_found_and_repaired(site: RecoverySite, close: bool) -> None:
+    writer = await site.write(30, close=close)
+    ensemble = writer.metadata.last_segment.ensemble
+    held = site.cluster.bookie(ensemble[1]).entries[writer.ledger_id]
+    good = dict(held)
+    for entry_id in sorted(held)[3:-2:4]:
+        spoil(site, ensemble[1], writer.ledger_id, entry_id)
+    count = sum(held[each] != good[each] for each in good)
+    assert count > 3
+    adds, recovery = site.adds(), site.recovery()
+    assert await recovery.repairer.repair(writer.ledger_id, ours) == Repair(Outcome.SOUND), (
+        "unless somebody suspects it"
+    )
+    assert site.adds() == adds
+    assert await recovery.repairer.repair(writer.ledger_id, ours, {ensemble[1]}) == Repair(Outcome.SOUND)
+    assert held == good
+    assert site.adds() == adds + count
+    assert recovery.statistics.copies_rewritten_total == count
+    assert (await site.metadata(writer.ledger_id)).last_segment.ensemble == ensemble
+
+
+async def test_a_bookie_that_does_not_keep_the_copy_is_replaced(site: RecoverySite) -> None:
+    writer = await site.write(30)
+    ensemble = writer.metadata.last_segment.ensemble
+    bookie = site.cluster.bookie(ensemble[0])
+    bad = dict(bookie.entries[writer.ledger_id])
+    first = min(bad)
+    spoil(site, ensemble[0], writer.ledger_id, first)
+
+    class Forgetful(dict[int, bytes]):
+        def __setitem__(self, entry_id: int, entry: bytes) -> None:
+            """The disk takes it and gives back what it has."""
+
+    bookie.entries[writer.ledger_id] = Forgetful(bookie.entries[writer.ledger_id])
     assert await repair(site, writer.ledger_id) == Repair(Outcome.SOUND)
     after = (await site.metadata(writer.ledger_id)).last_segment.ensemble
     assert after[0] not in ensemble
     assert await read_all(await site.client.open_ledger(writer.ledger_id, recover=False)) == [
         b"%05d" % number * 20 for number in range(30)
     ]
+
+
+async def test_an_entry_without_any_good_copy_keeps_no_other_from_its_repair(site: RecoverySite) -> None:
+    writer = await site.write(30, ensemble=2)
+    one, two = writer.metadata.last_segment.ensemble
+    good = {entry: spoil(site, one, writer.ledger_id, entry) for entry in (3, 7, 11)}
+    spoil(site, two, writer.ledger_id, 7)
+    adds = site.adds()
+    found = await site.recovery().repairer.repair(writer.ledger_id, ours, {one, two})
+    assert found.outcome is Outcome.FAILED
+    assert "entry 7" in found.reason
+    assert site.adds() == adds + 2, "nothing is moved for what nobody has"
+    held = site.cluster.bookie(one).entries[writer.ledger_id]
+    assert [held[entry] == good[entry] for entry in (3, 7, 11)] == [True, False, True]
 
 
 @pytest.mark.parametrize("code", [ReturnCode.TOO_MANY_REQUESTS, ReturnCode.UNKNOWN_LEDGER_STATE, -8, -23, None])

@@ -20,6 +20,7 @@ from magnetar.broker.subscriptions.types import KeySharedMode, SubscriptionType
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.hidden_entries import HiddenEntries
 from magnetar.managed_ledger.position import EARLIEST, LATEST, Position
+from magnetar.wire.pulsar.batches import BATCHED_MESSAGE_BYTES_MIN
 from magnetar.wire.pulsar.PulsarApi_pb2 import MessageMetadata
 
 TOPIC = "persistent://public/default/t"
@@ -35,7 +36,7 @@ def payload(key: str | None = None, batch: int | None = None, sequence: int = 0,
     if batch is not None:
         metadata.num_messages_in_batch = batch
     encoded = metadata.SerializeToString()
-    return len(encoded).to_bytes(4, "big") + encoded + b"body"
+    return len(encoded).to_bytes(4, "big") + encoded + b"body" + bytes(BATCHED_MESSAGE_BYTES_MIN * (batch or 0))
 
 
 class FakeScheduler:

@@ -62,10 +62,12 @@ def producer(
     epoch: int = 0,
     topic_epoch: int | None = None,
     generated: bool = False,
+    owner: str | None = None,
 ) -> Producer:
     return Producer(
         producer_id=producer_id,
         name=name,
+        owner=owner,
         generated_name=generated,
         epoch=epoch,
         access_mode=mode,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from magnetar.base.errors import BrokerError, MagnetarError
 from magnetar.broker import errors
 from magnetar.broker.connection.error_codes import CODES, answer_code_of, code_of, send_code_of, text_of
-from magnetar.broker.connection.handlers.lookup import topics_hash
+from magnetar.broker.connection.list_answers import ListAnswers, topics_hash
 from magnetar.broker.namespaces.errors import (
     AlreadyExistsError,
     MessageTooLargeError,
@@ -98,9 +99,15 @@ def test_clients_read_our_texts_only() -> None:
 
 def test_the_hash_of_a_topic_list_does_not_depend_on_its_order() -> None:
     """CRC32C of the sorted names joined by commas, lowest byte first as Guava prints it."""
-    assert topics_hash(["b", "a"]) == topics_hash(["a", "b"]) != topics_hash(["a", "c"])
-    assert topics_hash([]) == ""
-    assert topics_hash(["123456789"]) == (0xE3069283).to_bytes(4, "little").hex()
+
+    def digest(*names: str) -> str:
+        return asyncio.run(ListAnswers().of("namespace", [f"t/{name}" for name in names], [])).digest
+
+    assert digest("b", "a") == digest("a", "b") != digest("a", "c")
+    many = [str(number) for number in range(5000)]
+    assert digest(*many) == topics_hash([f"t/{name}".encode() for name in sorted(many)])
+    assert digest() == topics_hash([]) == ""
+    assert topics_hash([b"123456789"]) == (0xE3069283).to_bytes(4, "little").hex()
 
 
 def test_a_message_that_is_too_large_fails_alone() -> None:

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.base.limits import SUBSCRIPTION_NAME_BYTES_MAX, TOPIC_NAME_BYTES_MAX
-from magnetar.broker.errors import InvalidTopicNameError
-from magnetar.broker.naming import NamespaceName, TopicName, subscription_name
+from magnetar.broker.errors import InvalidTopicNameError, NotAllowedError
+from magnetar.broker.naming import NamespaceName, TopicName, cursor_name, is_internal_cursor, subscription_name
 
 ENTITY = st.text("abcXYZ019-=:._", min_size=1, max_size=20).filter(lambda text: text not in (".", ".."))
 LOCAL = st.text(st.characters(exclude_categories=["Cc", "Cs"], exclude_characters="/"), min_size=1, max_size=40).filter(
@@ -118,3 +118,14 @@ def test_what_is_no_subscription_name(text: str) -> None:
 @pytest.mark.parametrize("text", ["a", "a/b", "%2e", "\u00fc", "x" * SUBSCRIPTION_NAME_BYTES_MAX])
 def test_subscription_names(text: str) -> None:
     assert subscription_name(text) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["pulsar.repl.west", "pulsar.dedup", "pulsar.", "pulsar.replicated.subscriptions", "__compaction"]
+)
+def test_internal_cursors_are_no_subscriptions(text: str) -> None:
+    assert is_internal_cursor(cursor_name(text))
+    with pytest.raises(NotAllowedError, match="choose another name"):
+        subscription_name(text)
+    for other in (f"my.{text}", text.upper(), f" {text}"):
+        assert not is_internal_cursor(subscription_name(other))

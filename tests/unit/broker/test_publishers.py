@@ -47,11 +47,12 @@ def publishers(ledger: HandLedger) -> Publishers:
 
 def send(sender: Producer, sequence_id: int, *, highest: int = 0) -> None:
     op = PublishOp(sender, sequence_id, highest, 1, 10)
-    sender.publish(op, message(b"x", sequence_id=sequence_id), False)
+    sender.publish(op, message(b"x", producer_name=sender.name, sequence_id=max(sequence_id, highest)), False)
 
 
 def send_chunk(sender: Producer, sequence_id: int, chunk_id: int, count: int) -> None:
-    data = message(b"x", sequence_id=sequence_id, chunk_id=chunk_id, num_chunks_from_msg=count, uuid="u")
+    chunk = {"chunk_id": chunk_id, "num_chunks_from_msg": count, "uuid": "u"}
+    data = message(b"x", producer_name=sender.name, sequence_id=sequence_id, **chunk)
     sender.publish(PublishOp(sender, sequence_id, 0, 1, 10), data, True)
 
 
@@ -147,7 +148,7 @@ async def test_a_returning_producer_waits_for_what_its_former_connection_left(
     assert not registration.done()
     ledger.answer()
     assert await registration
-    assert publishers.producers.named("p") is again
+    assert publishers.producers.namesake(again) is again
 
 
 async def test_a_living_namesake_keeps_its_name_and_a_dead_one_loses_it(publishers: Publishers) -> None:
@@ -164,9 +165,27 @@ async def test_the_same_client_with_a_newer_epoch_replaces_itself(publishers: Pu
     """Only for names that the broker gave: two clients may choose the same name."""
     await register(publishers, generated=True, epoch=1)
     newer, _ = await register(publishers, generated=True, epoch=2, channel=NotingChannel())
-    assert publishers.producers.named("p") is newer
+    assert publishers.producers.namesake(newer) is newer
     with pytest.raises(ProducerBusyError):
         await register(publishers, generated=True, epoch=1, channel=NotingChannel())
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "taken"),
+    [("a", "a", True), ("a", None, True), (None, None, True), ("a", "b", False), (None, "a", False)],
+)
+async def test_a_newer_epoch_serves_the_same_role_only(
+    publishers: Publishers, before: str | None, after: str | None, taken: bool
+) -> None:
+    """None: a superuser, or nobody was asked."""
+    former, _ = await register(publishers, generated=True, epoch=1, owner=before)
+    if taken:
+        newer, _ = await register(publishers, generated=True, epoch=2, owner=after, channel=NotingChannel())
+        assert publishers.producers.namesake(former) is newer
+    else:
+        with pytest.raises(ProducerBusyError):
+            await register(publishers, generated=True, epoch=2, owner=after, channel=NotingChannel())
+        assert publishers.producers.namesake(former) is former
 
 
 async def test_the_epoch_is_stored_before_the_producer_learns_of_it(publishers: Publishers) -> None:

@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.broker.replicators import names
-from magnetar.broker.replicators.outgoing import Outgoing, Skip, UnknownSchema, outgoing
-from magnetar.broker.topics.deduplication import Deduplicator, Verdict, packed
+from magnetar.broker.replicators.link import SCHEMA_VERSIONS_MAX, Link
+from magnetar.broker.replicators.outgoing import SCHEMA_VERSION_BYTES_MAX, Outgoing, Skip, UnknownSchema, outgoing
+from magnetar.broker.topics.deduplication import PLACES_AHEAD_MAX, Deduplicator, Verdict, packed
 from magnetar.broker.topics.replicated_publish import place_of
+from magnetar.managed_ledger.errors import CursorClosedError
 from magnetar.wire.pulsar.headers import checksum_matches, parse_metadata, payload_of, with_checksum
 from magnetar.wire.pulsar.markers import Snapshot, SnapshotRequest, SnapshotResponse, SubscriptionUpdate, encode
 from magnetar.wire.pulsar.PulsarApi_pb2 import MessageMetadata
@@ -49,6 +51,20 @@ def test_a_schema_has_another_version_there() -> None:
     assert parse_metadata(sent(data, {b"here": b"there"}).data).schema_version == b"there"
 
 
+def test_clients_cannot_make_a_link_remember_what_they_like() -> None:
+    """They write any bytes into schema_version: one that is too long is not asked for, and there is room for so many only."""
+    longest = b"v" * SCHEMA_VERSION_BYTES_MAX
+    assert outgoing(entry(schema_version=longest), 3, 4, "a", "b", {}) == UnknownSchema(longest)
+    assert not parse_metadata(sent(entry(schema_version=longest + b"v")).data).HasField("schema_version")
+    link: Any = Link.__new__(Link)  # what it remembers, without a cursor and a connection
+    link.schema_versions, link.failure = {}, CursorClosedError("stopped")
+    for number in range(3 * SCHEMA_VERSIONS_MAX):
+        version = number.to_bytes(8, "big")
+        link.schema_known(version, b"there")
+        assert link.schema_versions[version] == b"there"
+        assert len(link.schema_versions) <= SCHEMA_VERSIONS_MAX
+
+
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
@@ -79,9 +95,59 @@ def test_markers_that_other_clusters_wait_for_travel(data: bytes) -> None:
     assert sent(data).marker
 
 
-@pytest.mark.parametrize("text", ["", ":", "1:", ":1", "-1:2", "1:x", "1", "٣:1"])
+@pytest.mark.parametrize(
+    "text", ["", ":", "1:", ":1", "-1:2", "1:x", "1", "٣:1", "1:-1", f"{10**19}:1", f"1:{10**19}", "9" * 5000 + ":1"]
+)
 def test_what_is_no_place(text: str) -> None:
     assert names.source_position(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("7:3", (7, 3)), ("7:-1", (7, -1)), ("-1:-1", None), (":-1", None), ("7:-2", None), ("", None), ("-1", None)],
+)
+def test_the_end_of_a_log(text: str, expected: tuple[int, int] | None) -> None:
+    assert names.log_end(text) == expected
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, PLACES_AHEAD_MAX), st.integers(0, PLACES_AHEAD_MAX)), max_size=6),
+    st.integers(0, 2**64),
+    st.integers(0, 2**64 - 1),
+)
+def test_no_place_far_ahead_is_plausible_and_every_near_one_is(
+    steps: list[tuple[int, int]], ahead: int, entry_id: int
+) -> None:
+    """A log moves on by ledgers; entries count anew in each."""
+    dedup, name, ledger_id = Deduplicator(10), names.sequence_name("a"), 0
+    dedup.keep_place(name)
+    for step, entry in steps:
+        ledger_id += step
+        assert dedup.is_plausible(name, packed(ledger_id, entry))
+        dedup.push(name, max(packed(ledger_id, entry), dedup.last_sequence_id(name)))
+        dedup.persist(name, packed(ledger_id, entry))
+    plausible = dedup.is_plausible(name, packed(ledger_id + ahead, entry_id))
+    assert plausible == (ahead <= PLACES_AHEAD_MAX and entry_id <= PLACES_AHEAD_MAX)
+    dedup.validate()
+
+
+def test_a_place_behind_the_end_of_its_log_is_noticed() -> None:
+    dedup, name = Deduplicator(10), names.sequence_name("a")
+    assert not dedup.is_behind(name, (0, -1)), "nothing is known"
+    dedup.persist(name, packed(7, 3))
+    assert [dedup.is_behind(name, end) for end in ((7, 2), (6, 9), (7, -1), (0, -1))] == [True] * 4
+    assert [dedup.is_behind(name, end) for end in ((7, 3), (7, 4), (8, -1), (8, 0))] == [False] * 4
+
+
+def test_no_producers_names_make_a_place() -> None:
+    """In a snapshot a place takes two properties; whoever chose such names must not move another producer's sequence ids."""
+    dedup = Deduplicator(10)
+    for name in ("victim_LID", "victim_EID"):
+        dedup.persist(name, 5)
+    restored = Deduplicator(10)
+    restored.restore(dedup.snapshot())
+    assert restored.last_sequence_id("victim") == -1
+    assert restored.last_sequence_id("victim_LID") == 5
 
 
 def test_the_last_place_counts() -> None:

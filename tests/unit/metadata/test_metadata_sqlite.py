@@ -53,7 +53,10 @@ async def test_damage_inside_is_an_error_and_never_a_missing_node(tmp_path: Path
     content = bytearray(file.read_bytes())
     content[10 * 4096 :] = b"\xa5" * (len(content) - 10 * 4096)
     file.write_bytes(content)
-    store = await SqliteMetadataStore.open(file, executor)
+    with pytest.raises(CorruptionError, match="restore it from a copy"):
+        await SqliteMetadataStore.open(file, executor)
+    assert file.read_bytes() == content
+    store = await SqliteMetadataStore.open_read_only(file, executor)  # which looks at nothing but what is asked for
     paths = [f"/nodes/{n:05d}" for n in range(2_000)]
     answers = await asyncio.gather(*(store.get(path) for path in paths), return_exceptions=True)
     assert any(isinstance(answer, CorruptionError) for answer in answers)
@@ -231,3 +234,97 @@ class FixedClock:
 
     def monotonic_s(self) -> float:
         return self._ms / 1000
+
+
+# ---- Damage
+
+
+def _content(connection: sqlite3.Connection) -> list[tuple[object, ...]]:
+    nodes = "SELECT parent, name, value, version, owner, next_sequence, children, czxid, mzxid, pzxid FROM nodes ORDER BY 1, 2"
+    return [
+        *connection.execute(nodes),
+        *connection.execute("SELECT * FROM sessions"),
+        *connection.execute("SELECT * FROM state"),
+    ]
+
+
+async def _filled(file: Path, executor: ThreadExecutor) -> list[tuple[object, ...]]:
+    store = await SqliteMetadataStore.open(file, executor)
+    await asyncio.gather(*(store.put(f"/ledgers/{n:03d}", bytes([n % 256]) * 60) for n in range(150)))
+    for _ in range(5):
+        await store.put("/ledgers/idgen/ID-", b"", sequential=True)
+    await store.delete("/ledgers/007")
+    content = await executor.run(_content, store._tree.connection)
+    await store.close()
+    return content
+
+
+async def test_a_flipped_bit_anywhere_in_the_file_is_refused_or_changes_nothing(
+    tmp_path: Path, executor: ThreadExecutor
+) -> None:
+    file, copy = tmp_path / "m.db", tmp_path / "copy" / "m.db"
+    before = await _filled(file, executor)
+    data, mark = file.read_bytes(), sqlite_file.mark_path(file).read_bytes()
+    copy.parent.mkdir()
+    refused = 0
+    for offset in range(0, len(data), 61):
+        flipped = bytearray(data)
+        flipped[offset] ^= 1 << offset % 8
+        for left in copy.parent.iterdir():
+            left.unlink()
+        copy.write_bytes(flipped)
+        sqlite_file.mark_path(copy).write_bytes(mark)
+        try:
+            opened = sqlite_file.connect(copy)
+        except (StorageError, StartupError):
+            refused += 1
+            continue
+        assert _content(opened.connection) == before, f"bit {offset % 8} of byte {offset}"
+        opened.close()
+    assert refused > len(data) // 61 // 3  # the others are in unused parts of pages
+
+
+async def test_a_bit_that_flips_while_the_file_is_open_is_an_error_when_it_is_read(
+    tmp_path: Path, executor: ThreadExecutor
+) -> None:
+    file = tmp_path / "m.db"
+    await _filled(file, executor)
+    data = file.read_bytes()
+    file.write_bytes(data.replace(bytes([50]) * 60, bytes([50]) * 59 + bytes([51]), 1))
+    store = await SqliteMetadataStore.open_read_only(file, executor)
+    with pytest.raises(CorruptionError, match="/ledgers/050"):
+        await store.get("/ledgers/050")
+    assert await store.get("/ledgers/051") == Node(bytes([51]) * 60, 0)
+    await store.close()
+
+
+@pytest.mark.parametrize("version", [1, 2])
+async def test_a_file_of_an_older_release_gets_its_checksums(
+    tmp_path: Path, executor: ThreadExecutor, version: int
+) -> None:
+    file = tmp_path / "m.db"
+    with sqlite3.connect(file) as old:
+        old.executescript(sqlite_file._SCHEMA + sqlite_file._SESSIONS)
+        old.execute(
+            "INSERT INTO nodes (parent, name, value, version, owner, next_sequence) VALUES ('/', 'a', x'61', 3, 0, 0)"
+        )
+        old.execute("UPDATE nodes SET children = 1, next_sequence = 1 WHERE name = ''")
+        old.execute("UPDATE state SET zxid = 77")
+        if version == 1:
+            old.executescript("DROP INDEX nodes_by_owner; DROP TABLE sessions; DROP TABLE state;")
+            old.execute("ALTER TABLE nodes RENAME COLUMN owner TO ephemeral")
+            for column in ("children", "cversion", "czxid", "mzxid", "pzxid", "ctime_ms", "mtime_ms"):
+                old.execute(f"ALTER TABLE nodes DROP COLUMN {column}")
+            old.execute("CREATE INDEX nodes_ephemeral ON nodes (ephemeral)")
+        old.execute(f"PRAGMA application_id = {sqlite_file.APPLICATION_ID}")
+        old.execute(f"PRAGMA user_version = {version}")
+    old.close()
+    for _ in range(2):
+        store = await SqliteMetadataStore.open(file, executor)
+        assert await store.get("/a") == Node(b"a", 3)
+        assert await store.children("/") == ["a"]
+        await store.close()
+    sqlite_file.mark_path(file).unlink()
+    if version == 2:
+        with pytest.raises(CorruptionError, match="commit mark"):
+            await SqliteMetadataStore.open(file, executor)

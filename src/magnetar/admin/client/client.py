@@ -31,7 +31,10 @@ Token = str | Callable[[], str]
 
 
 class AdminClient:
-    """`with AdminClient("http://127.0.0.1:8080") as admin: admin.tenants.list()`. May be used by several threads."""
+    """`with AdminClient("http://127.0.0.1:8080") as admin: admin.tenants.list()`. May be used by several threads.
+
+    `http://HOST:PORT,HOST:PORT` names several brokers of a cluster: the next one is asked when one does not answer.
+    """
 
     def __init__(
         self,

@@ -25,6 +25,12 @@ class UnreachableError(AdminClientError):
     slug = "admin-unreachable"
     retriable = True
 
+    def __init__(self, text: str, *, place: str = "", unsent: bool = False) -> None:
+        """`place`: the server that was asked, which a redirect may have named. `unsent`: the call certainly took no effect."""
+        super().__init__(text)
+        self.place = place
+        self.unsent = unsent
+
 
 class AnswerError(AdminClientError):
     """The answer is not what an admin API says."""

@@ -8,7 +8,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from http.client import HTTPConnection, HTTPException, HTTPSConnection, RemoteDisconnected
 from typing import Any, NamedTuple
 from urllib.parse import urljoin, urlsplit
 
@@ -24,6 +24,14 @@ REDIRECTS_MAX = 20
 """A longer way to a topic's owner is given up."""
 
 TIMEOUT_S = 30.0
+
+CONNECT_TIMEOUT_S = 5.0
+"""For a connection to one of several addresses: then the next one is tried."""
+
+REDIRECTED_AGAIN_S = 10.0
+"""For as long a request is sent again that was led to a broker which does not answer: it was killed, and another one takes over."""
+
+_REDIRECTED_PAUSE_S = 0.5
 
 
 class Answer(NamedTuple):
@@ -42,7 +50,9 @@ class Answer(NamedTuple):
 
 
 class Http:
-    """Requests to one server. Safe to be used by several threads; proxies of the environment are not used.
+    """Requests to one server, or to a cluster whose brokers are listed as `http://HOST:PORT,HOST:PORT`: when one does not answer, the
+    next one is asked. A request that may have been carried out, other than a GET, is not repeated. Safe to be used by several threads;
+    proxies of the environment are not used.
 
     `headers` is asked for each request, so that a token may be renewed meanwhile.
     """
@@ -56,7 +66,9 @@ class Http:
     ) -> None:
         """Raises ValueError for what is no http or https URL."""
         self.url = url.rstrip("/")
-        origin(self.url)
+        self._bases = addresses(self.url)
+        self._origins = {origin(base) for base in self._bases}
+        self._preferred = 0
         self._headers = headers
         self._tls = tls
         self._timeout_s = timeout_s
@@ -74,7 +86,28 @@ class Http:
     def request(self, method: str, path: str, body: object = None, *, has_body: bool = False) -> Answer:
         """Send `body` as JSON (with `has_body` also null). Raises UnreachableError, RefusedError, AnswerError."""
         data = json.dumps(body).encode() if has_body or body is not None else None
-        url = self.url + path
+        if len(self._bases) == 1:
+            return self._follow(method, self._bases[0] + path, data)
+        give_up_at_s = time.monotonic() + REDIRECTED_AGAIN_S
+        while True:
+            led_away = None
+            for number in range(self._preferred, self._preferred + len(self._bases)):
+                base = self._bases[number % len(self._bases)]
+                try:
+                    answer = self._follow(method, base + path, data)
+                except UnreachableError as error:
+                    if method != "GET" and not error.unsent:
+                        raise
+                    failure = error
+                    led_away = led_away or error.place != origin(base)
+                else:
+                    self._preferred = number % len(self._bases)
+                    return answer
+            if not led_away or time.monotonic() >= give_up_at_s:
+                raise failure
+            time.sleep(_REDIRECTED_PAUSE_S)
+
+    def _follow(self, method: str, url: str, data: bytes | None) -> Answer:
         for _ in range(REDIRECTS_MAX):
             status, headers, payload = self._exchange(method, url, data)
             if status in (301, 302, 307, 308) and "location" in headers:
@@ -88,26 +121,39 @@ class Http:
     def _exchange(self, method: str, url: str, data: bytes | None) -> tuple[int, Mapping[str, str], bytes]:
         place, target = origin(url), url[len(origin(url)) :]
         kept = self._take(place)
+        maybe_sent = False
         if kept is not None and method != "POST":
             try:
                 return self._send(kept, place, method, target, data)
             except (OSError, HTTPException):
                 kept.close()  # it may have been closed as idle: once more, on a new one
                 kept = None
+                maybe_sent = True
         connection = kept or self._open(place)
+        connected = kept is not None
         try:
+            if not connected:
+                self._connect(connection)
+                connected = True
             return self._send(connection, place, method, target, data)
         except (OSError, HTTPException) as error:
             connection.close()
             raise UnreachableError(
-                f"{place} does not answer ({error or type(error).__name__}); is a server running there?"
+                unreachable(place, error), place=place, unsent=not connected and not maybe_sent
             ) from error
+
+    def _connect(self, connection: HTTPConnection) -> None:
+        if len(self._bases) > 1:
+            connection.timeout = min(CONNECT_TIMEOUT_S, self._timeout_s)
+        connection.connect()
+        connection.timeout = self._timeout_s
+        connection.sock.settimeout(self._timeout_s)
 
     def _send(
         self, connection: HTTPConnection, place: str, method: str, target: str, data: bytes | None
     ) -> tuple[int, Mapping[str, str], bytes]:
         headers = {"Accept": "*/*"}
-        if place == origin(self.url):
+        if place in self._origins:
             headers |= self._headers()  # nobody else is shown the credential
         if data is not None:
             headers["Content-Type"] = "application/json"
@@ -162,6 +208,53 @@ def origin(url: str) -> str:
         raise ValueError(f"{url} is no URL; write it as http://HOST:PORT")
     _ = parts.port  # raises ValueError for what is no port
     return f"{parts.scheme}://{parts.netloc}"
+
+
+def unreachable(place: str, error: Exception) -> str:
+    """What failed at an address, why, and what to do. Nothing that the peer sent is repeated: it may be binary."""
+    match error:
+        case ssl.SSLCertVerificationError():
+            fix = (
+                "use a host name that stands in the certificate"
+                if "mismatch" in error.verify_message
+                else "name the authority to trust by --tls-trust-certs FILE, if you know the server"
+            )
+            return f"the certificate of {place} does not hold ({error.verify_message.rstrip('.')}); {fix}"
+        case ssl.SSLError() if error.reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"):
+            return f"{place} answers, but not by TLS; use the URL without TLS (http://, pulsar://), or the server's TLS port"
+        case ssl.SSLError():
+            return (
+                f"the TLS handshake with {place} failed ({error.reason or 'closed'}); if the server asks for a certificate, name it by "
+                "--auth-plugin tls --auth-params tlsCertFile:FILE,tlsKeyFile:FILE"
+            )
+        case RemoteDisconnected() | ConnectionResetError() | BrokenPipeError():
+            return f"{place} closed the connection without an answer; does it speak TLS (https://), or another protocol? Correct the URL"
+        case HTTPException():
+            return (
+                f"{place} answers, but not by HTTP; use the admin API's port (webServicePort, 8080), not the broker's"
+            )
+        case socket.gaierror():
+            return f"the host name of {place} is not known ({error.strerror}); correct the URL, or the name service"
+        case ConnectionRefusedError():
+            return f"{place} refuses connections; is a server running there? Start it, or correct the URL"
+        case TimeoutError():
+            return f"{place} does not answer in time; is it overloaded or paused, or does a firewall drop the packets?"
+        case OSError():
+            return (
+                f"{place} cannot be reached ({error.strerror or type(error).__name__}); correct the URL, or the network"
+            )
+        case _:
+            return f"{place} cannot be reached ({type(error).__name__})"
+
+
+def addresses(url: str) -> list[str]:
+    """The URLs in `http://HOST:PORT,HOST:PORT`, as Pulsar writes several servers. Raises ValueError."""
+    scheme, separator, rest = url.partition("://")
+    hosts, slash, path = rest.partition("/")
+    found = [f"{scheme}{separator}{host.strip()}{slash}{path}" for host in hosts.split(",")]
+    for each in found:
+        origin(each)
+    return found
 
 
 def reason_of(payload: bytes, status: int) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from functools import cache
+from math import isfinite
 from typing import TYPE_CHECKING
 
 from magnetar.admin.context import AdminContext
-from magnetar.admin.metrics.families import Row, labels, table
+from magnetar.admin.metrics.families import Row, heading, labels, parsed_labels, table
 from magnetar.admin.metrics.load_balance import load_balance_families
 from magnetar.admin.metrics.server import (
     bookie_families,
@@ -25,33 +26,42 @@ from magnetar.admin.metrics.topics import (
     topic_values,
 )
 from magnetar.admin.metrics.transactions import COORDINATOR_COLUMNS, coordinator_row
+from magnetar.admin.pacing import Pace
+from magnetar.base.tasks import FAILURES
 from magnetar.broker.topics.persistent import PersistentTopic
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-TOPICS_PER_TURN = 100
-"""Topics read before other connections get their turn."""
+TASK_FAILURES = "magnetar_task_failures_total"
 
 
-async def exposition(admin: AdminContext) -> AsyncIterator[str]:
-    """Pieces of the text format."""
+@dataclass(slots=True)
+class Gathered:
+    """What the metrics are made of: finished lines, and tables with a row for each topic, subscription and the like."""
+
+    lines: list[str]
+    tables: list[tuple[Sequence[str], list[Row]]]
+
+
+async def gather(admin: AdminContext, pace: Pace) -> Gathered:
+    """As of now, or over some moments where there are many topics."""
     broker = admin.broker
     cluster = broker.config.cluster
-    yield "".join(broker_families(broker, cluster))
-    yield "".join(ledger_client_families(broker.ledger_client, cluster))
-    yield "".join(load_balance_families(broker, cluster))
+    lines = [
+        *broker_families(broker, cluster),
+        *ledger_client_families(broker.ledger_client, cluster),
+        *load_balance_families(broker, cluster),
+    ]
     bookie = admin.storage.bookie_statistics()
     if bookie is not None:
-        yield "".join(bookie_families(bookie, cluster=cluster))
+        lines += bookie_families(bookie, cluster=cluster)
     topic_rows: list[Row] = []
     subscription_rows: list[Row] = []
     replicator_rows: list[Row] = []
     topics_count: dict[str, int] = {}
-    for number, topic in enumerate(broker.topics.loaded):
-        if number % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
-            await asyncio.sleep(0)
+    for topic in broker.topics.loaded:
         namespace, name = str(topic.name.namespace_name), str(topic.name)
         topics_count[namespace] = topics_count.get(namespace, 0) + 1
         topic_rows.append((labels(cluster=cluster, namespace=namespace, topic=name), topic_values(topic)))
@@ -59,28 +69,58 @@ async def exposition(admin: AdminContext) -> AsyncIterator[str]:
             for subscription in topic.subscriptions.all:
                 about = labels(cluster=cluster, namespace=namespace, topic=name, subscription=subscription.name)
                 subscription_rows.append((about, subscription_values(subscription)))
+                await pace.breathe()
             for remote, row in topic.replication_stats().items():
                 about = labels(cluster=cluster, namespace=namespace, topic=name, remote_cluster=remote)
                 replicator_rows.append((about, replicator_values(row)))
-    yield "".join(namespace_families(topics_count, cluster))
-    async for part in table(TOPIC_COLUMNS, topic_rows):
-        yield part
-    async for part in table(SUBSCRIPTION_COLUMNS, subscription_rows):
-        yield part
-    async for part in table(REPLICATOR_COLUMNS, replicator_rows):
-        yield part
-    async for part in table(
-        COORDINATOR_COLUMNS, [coordinator_row(each, cluster) for each in broker.transactions.loaded]
-    ):
-        yield part
+        await pace.breathe()
+    lines += namespace_families(topics_count, cluster)
+    coordinator_rows = [coordinator_row(each, cluster) for each in broker.transactions.loaded]
+    tables = [
+        (TOPIC_COLUMNS, topic_rows),
+        (SUBSCRIPTION_COLUMNS, subscription_rows),
+        (REPLICATOR_COLUMNS, replicator_rows),
+        (COORDINATOR_COLUMNS, coordinator_rows),
+    ]
+    return Gathered(lines, [(columns, rows) for columns, rows in tables if rows])
+
+
+async def exposition(admin: AdminContext, pace: Pace) -> AsyncIterator[str]:
+    """Pieces of the text format."""
+    found = await gather(admin, pace)
+    yield "".join(found.lines)
+    for columns, rows in found.tables:
+        async for part in table(columns, rows, pace):
+            yield part
     yield process_text()
 
 
+async def exposition_json(admin: AdminContext, pace: Pace) -> AsyncIterator[tuple[dict[str, float], dict[str, str]]]:
+    """The same numbers as metrics and dimensions: a pair for each labelled thing; NaN and infinity are left out."""
+    from prometheus_client.parser import text_string_to_metric_families  # as late as in `_process_registry`
+
+    found = await gather(admin, pace)
+    single: dict[tuple[tuple[str, str], ...], dict[str, float]] = {}
+    for family in text_string_to_metric_families("".join(found.lines) + process_text()):
+        for sample in family.samples:
+            if isfinite(sample.value):
+                single.setdefault(tuple(sorted(sample.labels.items())), {})[sample.name] = sample.value
+        await pace.breathe()
+    for about, values in single.items():
+        yield values, dict(about)
+    for columns, rows in found.tables:
+        for label_text, numbers in rows:
+            row = {name: float(value) for name, value in zip(columns, numbers, strict=True) if isfinite(value)}
+            yield row, parsed_labels(label_text)
+            await pace.breathe()
+
+
 def process_text() -> str:
-    """`process_*` and `python_*`."""
+    """`process_*` and `python_*`, and how often background tasks failed without ending the process."""
     from prometheus_client import generate_latest
 
-    return generate_latest(_process_registry()).decode()
+    failures = [f"{TASK_FAILURES}{labels(task=task)} {count}\n" for task, count in FAILURES.counts.items()]
+    return generate_latest(_process_registry()).decode() + heading(TASK_FAILURES) + "".join(failures)
 
 
 @cache

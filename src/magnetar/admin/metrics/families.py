@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
+import re
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 
-ROWS_PER_TURN = 500
-"""Lines written before other connections get their turn."""
+from magnetar.admin.pacing import Pace
+
+ROWS_PER_PIECE = 250
+"""Lines written at once: less than a millisecond of work."""
+
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_ESCAPED = re.compile(r"\\(.)")
 
 Row = tuple[str, Sequence[float]]
 """Finished labels, and a number per column."""
@@ -25,16 +30,24 @@ def heading(name: str) -> str:
     return f"# TYPE {name} {'counter' if name.endswith('_total') else 'gauge'}\n"
 
 
-async def table(columns: Sequence[str], rows: Sequence[Row]) -> AsyncIterator[str]:
+def parsed_labels(text: str) -> dict[str, str]:
+    """What `labels` was made of."""
+    return {
+        name: _ESCAPED.sub(lambda found: "\n" if found[1] == "n" else found[1], value)
+        for name, value in _LABEL.findall(text)
+    }
+
+
+async def table(columns: Sequence[str], rows: Sequence[Row], pace: Pace) -> AsyncIterator[str]:
     """One family after the other, each with a line per row. Nothing at all without rows."""
     if not rows:
         return
     for place, name in enumerate(columns):
         yield heading(name)
-        for first in range(0, len(rows), ROWS_PER_TURN):
-            part = rows[first : first + ROWS_PER_TURN]
+        for first in range(0, len(rows), ROWS_PER_PIECE):
+            part = rows[first : first + ROWS_PER_PIECE]
             yield "".join([f"{name}{about} {_number(values[place])}\n" for about, values in part])
-            await asyncio.sleep(0)
+            await pace.breathe()
 
 
 def families(names: Iterable[tuple[str, float]], about: str) -> Iterator[str]:

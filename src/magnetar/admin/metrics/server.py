@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from magnetar.admin.metrics.families import families, heading, labels
+from magnetar.base.admission import Admission
 from magnetar.bookkeeper.bookie.latencies import QUANTILES, LatencySummary
 from magnetar.bookkeeper.bookie.statistics import BookieStatistics
 from magnetar.bookkeeper.client.statistics import ClientStatistics
@@ -20,7 +21,7 @@ def broker_families(broker: Broker, cluster: str) -> Iterator[str]:
             ("pulsar_broker_topics_count", len(topics)),
             ("pulsar_active_connections", counters.active),
             ("pulsar_connection_created_total_count", counters.opened),
-            ("pulsar_broker_refused_connections_total", counters.refused_connections),
+            ("pulsar_broker_refused_connections_total", broker.admission.protocol.refused_total),
             ("pulsar_broker_refused_frames_total", counters.refused_frames),
             ("pulsar_broker_checksum_errors_total", counters.checksum_errors),
             ("magnetar_clock_jumps_total", broker.clock.jumps),
@@ -28,7 +29,20 @@ def broker_families(broker: Broker, cluster: str) -> Iterator[str]:
         ),
         labels(cluster=cluster),
     )
+    yield from admission_families(broker.admission, cluster=cluster)
     yield from replicated_subscription_families(broker.snapshot_counters, cluster)
+
+
+def admission_families(admission: Admission, /, **names: str) -> Iterator[str]:
+    """Connections by kind of port, TLS ports included: open ones, refused ones, and strangers that made room for newcomers."""
+    for name, values in (
+        ("magnetar_connections", [share.total for share in admission.shares]),
+        ("magnetar_connections_refused_total", [share.refused_total for share in admission.shares]),
+        ("magnetar_connections_evicted_total", [share.evicted_total for share in admission.shares]),
+    ):
+        yield heading(name)
+        for share, value in zip(admission.shares, values, strict=True):
+            yield f"{name}{labels(**names, port=share.name)} {value}\n"
 
 
 def replicated_subscription_families(counters: SnapshotCounters, cluster: str) -> Iterator[str]:
@@ -58,10 +72,16 @@ def ledger_client_families(client: ClientStatistics, cluster: str) -> Iterator[s
             ("bookkeeper_client_ensemble_change_seconds_last", client.ensemble_change_s_last),
             ("bookkeeper_client_add_retries_total", client.add_retries),
             ("bookkeeper_client_add_quorum_timeouts_total", client.add_quorum_timeouts),
+            ("bookkeeper_client_hedged_ensemble_changes_total", client.hedged_changes),
             ("bookkeeper_client_recoveries_total", client.recoveries),
             ("bookkeeper_client_recovered_entries_total", client.recovered_entries),
             ("bookkeeper_client_speculative_reads_total", client.speculative_reads),
             ("bookkeeper_client_digest_mismatches_total", client.digest_mismatches),
+            ("bookkeeper_client_damaged_copies_total", client.damaged_copies),
+            ("bookkeeper_client_copies_checked_total", client.copies_checked),
+            ("bookkeeper_client_copies_found_damaged_total", client.copies_found_damaged),
+            ("bookkeeper_client_damage_reports_total", client.damage_reports),
+            ("bookkeeper_client_damage_reports_dropped_total", client.damage_reports_dropped),
         ),
         labels(cluster=cluster),
     )

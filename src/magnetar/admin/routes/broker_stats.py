@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 from starlette.responses import Response
 
-from magnetar.admin.answers import as_json
+from magnetar.admin.answers import as_json, as_json_in_pieces, compact_json, members
 from magnetar.admin.call import Call
 from magnetar.admin.documents import AllocatorStats, LoadReport, Metrics
 from magnetar.admin.errors import NotFoundError
-from magnetar.admin.metrics.exposition import exposition
+from magnetar.admin.metrics.exposition import exposition_json
 from magnetar.admin.operation import documented
 from magnetar.admin.routes.paths import ADMIN
 from magnetar.admin.routing import Route
 from magnetar.admin.topic_documents import TopicStats
 from magnetar.broker.namespaces.records import broker_fields
+from magnetar.broker.topics.registry import AnyTopic
 
 STATS = f"{ADMIN}/broker-stats"
 
@@ -23,31 +25,52 @@ ALLOCATORS = ("default", "ml-cache")
 """Pulsar's names."""
 
 
-@documented(answer=dict[str, dict[str, dict[str, dict[str, TopicStats]]]])
+@documented(answer=dict[str, dict[str, dict[str, dict[str, TopicStats]]]], heavy=True)
 async def topics(call: Call) -> Response:
     """Stats of all loaded topics by namespace, bundle and domain."""
-    found: dict[str, dict[str, dict[str, dict[str, Any]]]] = {}
+    found: dict[str, dict[str, dict[str, list[AnyTopic]]]] = {}
     for topic in call.broker.topics.loaded:
         name = topic.name
         bundle = (await call.broker.ownership.bundle_of(name)).range
         bundles = found.setdefault(str(name.namespace_name), {}).setdefault(bundle, {})
-        bundles.setdefault(name.domain, {})[str(name)] = dict(topic.stats())
-    return as_json(found)
+        bundles.setdefault(name.domain, []).append(topic)
+        await call.pace.breathe()
+
+    async def stats(loaded: list[AnyTopic]) -> AsyncIterator[tuple[str, object]]:
+        for topic in loaded:
+            yield str(topic.name), dict(topic.stats())
+            await call.pace.breathe()
+
+    async def pieces() -> AsyncIterator[str]:
+        before = "{"
+        for namespace, bundles in found.items():
+            for place, (bundle, domains) in enumerate(bundles.items()):
+                before += f"{compact_json(namespace)}:{{" if place == 0 else ""
+                before += f"{compact_json(bundle)}:{{"
+                for domain, loaded in domains.items():
+                    yield f"{before}{compact_json(domain)}:"
+                    async for piece in members(stats(loaded)):
+                        yield piece
+                    before = ","
+                before = "},"
+            before = "}},"
+        yield before.removesuffix(",") + "}" if found else "{}"
+
+    return as_json_in_pieces(pieces())
 
 
-@documented(answer=list[Metrics])
+@documented(answer=list[Metrics], heavy=True)
 async def metrics(call: Call) -> Response:
     """The numbers of `/metrics`, gathered by what they are about."""
-    from prometheus_client.parser import text_string_to_metric_families  # as late as in `metrics.exposition`
 
-    text = "".join([part async for part in exposition(call.admin)])
-    gathered: dict[tuple[tuple[str, str], ...], dict[str, float]] = {}
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            about = tuple(sorted(sample.labels.items()))
-            if sample.value == sample.value and abs(sample.value) != float("inf"):
-                gathered.setdefault(about, {})[sample.name] = sample.value
-    return as_json([{"metrics": values, "dimensions": dict(about)} for about, values in gathered.items()])
+    async def pieces() -> AsyncIterator[str]:
+        separator = "["
+        async for values, about in exposition_json(call.admin, call.pace):
+            yield separator + compact_json({"metrics": values, "dimensions": about})
+            separator = ","
+        yield "]"
+
+    return as_json_in_pieces(pieces())
 
 
 @documented(answer=list[Any])

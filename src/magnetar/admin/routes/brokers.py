@@ -9,6 +9,7 @@ from starlette.responses import Response
 from magnetar import __version__
 from magnetar.admin.answers import as_json, done, text
 from magnetar.admin.call import Call, parse_json
+from magnetar.admin.context import check_storage
 from magnetar.admin.documents import InternalConfiguration, LeaderBroker, NamespaceOwnership
 from magnetar.admin.errors import NotFoundError, UnhealthyError
 from magnetar.admin.operation import TEXT, documented
@@ -32,9 +33,7 @@ async def health(call: Call) -> Response:
     broker = call.broker
     if await broker.metadata.get(paths.broker_path(broker.ownership.broker_id)) is None:
         raise UnhealthyError("this broker's registration is gone from the metadata store")
-    problem = call.admin.storage.problem()
-    if problem is not None:
-        raise UnhealthyError(problem)
+    check_storage(call.admin.storage)
     return text("ok")
 
 
@@ -119,12 +118,13 @@ async def shut_down(call: Call) -> Response:
     return done()
 
 
-@documented()
+@documented(heavy=True)
 async def check_backlog_quotas(call: Call) -> Response:
     """Measure all backlogs now rather than at the next interval."""
     for topic in call.broker.topics.loaded:
         if isinstance(topic, PersistentTopic):
             await topic.check_backlog_quota()
+        await call.pace.breathe()
     return done()
 
 

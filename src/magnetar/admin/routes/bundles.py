@@ -119,7 +119,7 @@ async def _here(call: Call, bundle: BundleName) -> None:
             raise NotOwnedError(bundle, None if owner is None else await call.broker.cluster.finder.owner_of(bundle))
 
 
-@documented(query=FORCE)
+@documented(query=FORCE, heavy=True)
 async def delete(call: Call) -> Response:
     """Give an empty bundle up. 409 while it has topics, unless `force` deletes them."""
     (bundle,) = await _bundles(call)

@@ -17,6 +17,7 @@ from magnetar.admin.routes.paths import both_domains
 from magnetar.admin.routes.subscriptions import SUBSCRIPTION
 from magnetar.admin.topic_access import single_persistent
 from magnetar.admin.topic_documents import MessageId
+from magnetar.base.printable import as_text
 from magnetar.broker.errors import NotAllowedError
 from magnetar.broker.iso_time import iso_time
 from magnetar.broker.namespaces.errors import PreconditionFailedError
@@ -105,7 +106,7 @@ def _headers(metadata: MessageMetadata) -> dict[str, str]:
     """Texts of clients are percent-free ASCII JSON or left out when they could break a header."""
     headers = {
         "X-Pulsar-Publish-Time": iso_time(metadata.publish_time),
-        "X-Pulsar-Property": json.dumps({pair.key: pair.value for pair in metadata.properties}),
+        "X-Pulsar-Property": json.dumps({as_text(pair.key): as_text(pair.value) for pair in metadata.properties}),
         "X-Pulsar-Sequence-Id": str(metadata.sequence_id),
     }
     if metadata.HasField("num_messages_in_batch"):
@@ -119,7 +120,10 @@ def _headers(metadata: MessageMetadata) -> dict[str, str]:
     if metadata.compression:
         headers["X-Pulsar-Compression"] = CompressionType.Name(metadata.compression)
         headers["X-Pulsar-Uncompressed-Size"] = str(metadata.uncompressed_size)
-    texts = {"X-Pulsar-Producer-Name": metadata.producer_name, "X-Pulsar-Partition-Key": metadata.partition_key}
+    texts = {
+        "X-Pulsar-Producer-Name": as_text(metadata.producer_name),
+        "X-Pulsar-Partition-Key": as_text(metadata.partition_key),
+    }
     return headers | {name: text for name, text in texts.items() if text and text.isascii() and text.isprintable()}
 
 

@@ -10,9 +10,9 @@ from magnetar.admin.operation import TEXT, documented
 from magnetar.admin.routing import Route
 
 
-@documented("Metrics in Prometheus' text format.", answer=str, media=TEXT)
+@documented("Metrics in Prometheus' text format.", answer=str, media=TEXT, heavy=True)
 async def metrics(call: Call) -> Response:
-    return StreamingResponse(exposition(call.admin), media_type=CONTENT_TYPE)
+    return StreamingResponse(exposition(call.admin, call.pace), media_type=CONTENT_TYPE)
 
 
 ROUTES = (Route("GET", "/metrics", metrics),)

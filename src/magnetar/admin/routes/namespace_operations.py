@@ -33,6 +33,7 @@ async def _topics(call: Call) -> AsyncIterator[PersistentTopic | OtherTopic]:
             yield OtherTopic(topic, await partitioned.owner(topic, error))
         except TopicNotFoundError:
             continue  # deleted meanwhile
+        await call.pace.breathe()
 
 
 class OtherTopic(NamedTuple):
@@ -42,7 +43,7 @@ class OtherTopic(NamedTuple):
     owner: BrokerAddress
 
 
-@documented()
+@documented(heavy=True)
 async def clear_backlog(call: Call) -> Response:
     """Of one subscription's name, or of all."""
     wanted = call.subscription if "subscription" in call.params else None
@@ -59,7 +60,7 @@ async def clear_backlog(call: Call) -> Response:
     return done()
 
 
-@documented()
+@documented(heavy=True)
 async def unsubscribe(call: Call) -> Response:
     """Delete a subscription wherever it exists. Raises PreconditionFailedError at a topic where consumers are connected."""
     wanted, remote = call.subscription, RemoteTopics(call.broker.peers)

@@ -73,7 +73,7 @@ def _bundle_count(text: str) -> int:
     return int(text)
 
 
-@documented("Delete a namespace; with `force` its topics as well.", query=FORCE)
+@documented("Delete a namespace; with `force` its topics as well.", query=FORCE, heavy=True)
 async def delete(call: Call) -> Response:
     await call.admin.partitioned.delete_namespace(call.namespace, force=call.flag("force"))
     return done()

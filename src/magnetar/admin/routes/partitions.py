@@ -8,6 +8,7 @@ from starlette.responses import Response
 
 from magnetar.admin.answers import as_json, done
 from magnetar.admin.call import Call
+from magnetar.admin.context import check_storage
 from magnetar.admin.errors import BadRequestError
 from magnetar.admin.operation import FORCE, documented
 from magnetar.admin.routes.paths import both_domains
@@ -35,18 +36,22 @@ def _count_and_properties(value: Any) -> tuple[int, dict[str, str]]:
     return value, properties
 
 
-@documented("Create a topic with so many partitions.", body=int | PartitionedTopic)
+@documented("Create a topic with so many partitions.", body=int | PartitionedTopic, heavy=True)
 async def create(call: Call) -> Response:
     name = call.topic
     count, properties = _count_and_properties(await call.json())
+    if name.persistent:
+        check_storage(call.admin.storage)
     await call.admin.partitioned.create(name, count, properties)
     return done()
 
 
-@documented("More partitions; there is no way back.", body=int | PartitionedTopic)
+@documented("More partitions; there is no way back.", body=int | PartitionedTopic, heavy=True)
 async def grow(call: Call) -> Response:
     name = call.topic
     count, _ = _count_and_properties(await call.json())
+    if name.persistent:
+        check_storage(call.admin.storage)
     await call.admin.partitioned.grow(name, count)
     return done()
 
@@ -68,17 +73,19 @@ async def _exists(call: Call) -> bool:
     return call.broker.topics.get_loaded(name) is not None or await call.broker.lookup.stored(name)
 
 
-@documented("Delete a partitioned topic with its partitions.", query=FORCE)
+@documented("Delete a partitioned topic with its partitions.", query=FORCE, heavy=True)
 async def delete(call: Call) -> Response:
     await call.admin.partitioned.delete(call.topic, force=call.flag("force"))
     return done()
 
 
-@documented("Register partitions that are not stored.")
+@documented("Register partitions that are not stored.", heavy=True)
 async def create_missing(call: Call) -> Response:
     name = call.topic
     if not await call.broker.namespaces.partitions(name):
         raise TopicNotFoundError(f"Partitioned Topic not found: {name} has zero partitions")
+    if name.persistent:
+        check_storage(call.admin.storage)
     await call.admin.partitioned.create_missing(name)
     return done()
 

@@ -11,7 +11,7 @@ from magnetar.admin.errors import BadRequestError
 from magnetar.admin.geo_documents import ReplicatedCluster, ReplicatedSubscriptionsStatus, ReplicatedSubscriptionState
 from magnetar.admin.operation import documented
 from magnetar.admin.routes.paths import both_domains
-from magnetar.admin.topic_access import every_persistent
+from magnetar.admin.topic_access import all_with_subscription, every_persistent
 from magnetar.broker.namespaces.errors import PreconditionFailedError
 from magnetar.broker.replication.status import status_of
 from magnetar.broker.topics.persistent import PersistentTopic
@@ -21,20 +21,20 @@ _TOPIC = "/{topic}/replicatedSubscriptions"
 _STATUS = "/{topic}/subscription/{subscription}/replicatedSubscriptionStatus"
 
 
-@documented(answer=dict[str, bool])
+@documented(answer=dict[str, bool], heavy=True)
 async def get_replicated(call: Call) -> Response:
     """By topic, or by partition, whether the subscription is replicated."""
-    topics = await every_persistent(call)
+    topics = await all_with_subscription(call, call.subscription)
     return as_json({str(topic.name): topic.subscriptions.get(call.subscription).replicated for topic in topics})
 
 
-@documented(body=bool)
+@documented(body=bool, heavy=True)
 async def set_replicated(call: Call) -> Response:
     """true or false: from now on the subscription's place follows it to the topic's other clusters, or does not."""
     replicated = await call.json()
     if not isinstance(replicated, bool):
         raise BadRequestError("expected true or false")
-    topics = await every_persistent(call)
+    topics = await all_with_subscription(call, call.subscription)
     for topic in topics:
         topic.subscriptions.get(call.subscription)
     for topic in topics:
@@ -42,14 +42,14 @@ async def set_replicated(call: Call) -> Response:
     return done()
 
 
-@documented(answer=list[ReplicatedSubscriptionsStatus])
+@documented(answer=list[ReplicatedSubscriptionsStatus], heavy=True)
 async def status(call: Call) -> Response:
     """Of the topic or each partition: the last snapshot, who is missing, what a failover would repeat now."""
     now_ms = call.broker.clock.now_ms()
     return as_json(msgspec.to_builtins([_status(topic, now_ms) for topic in await every_persistent(call)]))
 
 
-@documented()
+@documented(heavy=True)
 async def force_snapshot(call: Call) -> Response:
     """Begin a snapshot now. 412 while a cluster is away, or where no subscription is replicated."""
     for topic in await every_persistent(call):
@@ -57,7 +57,7 @@ async def force_snapshot(call: Call) -> Response:
     return done()
 
 
-@documented()
+@documented(heavy=True)
 async def exclude(call: Call) -> Response:
     """Take snapshots without a cluster that is not connected, until it is back. What it has sent to some clusters only may be
     skipped after a failover. 412 while it is connected."""

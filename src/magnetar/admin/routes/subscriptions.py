@@ -29,12 +29,12 @@ from magnetar.managed_ledger.position import EARLIEST, LATEST, Position
 SUBSCRIPTION = "/{topic}/subscription/{subscription}"
 
 
-@documented("Names of the subscriptions.", answer=list[str])
+@documented("Names of the subscriptions.", answer=list[str], heavy=True)
 async def names(call: Call) -> Response:
     return as_json(await call.admin.partitioned.subscriptions(call.topic))
 
 
-@documented(body=ResetPosition | None, query={"replicated": bool})
+@documented(body=ResetPosition | None, query={"replicated": bool}, heavy=True)
 async def create(call: Call) -> Response:
     """The body names the first message to be consumed; without one, only what comes from now on."""
     topic, name, replicated = call.topic, call.subscription, call.flag("replicated")
@@ -62,7 +62,7 @@ def mark_delete_for(topic: PersistentTopic, first: Position | None) -> Position:
     return EARLIEST if first <= EARLIEST else topic.ledger.previous_position(first)
 
 
-@documented(query=FORCE)
+@documented(query=FORCE, heavy=True)
 async def delete(call: Call) -> Response:
     """Refused while consumers are connected, unless `force` is given. On a partitioned topic: wherever it exists."""
     name, force = call.subscription, call.flag("force")
@@ -87,7 +87,7 @@ def _connected(topic: PersistentTopic | NonPersistentTopic, name: str) -> bool:
     return name in topic.subscription_names  # it exists only while somebody consumes
 
 
-@documented(answer=dict[str, str])
+@documented(answer=dict[str, str], heavy=True)
 async def get_properties(call: Call) -> Response:
     """Of a partitioned topic: together, a later partition's win."""
     found: dict[str, str] = {}
@@ -96,7 +96,7 @@ async def get_properties(call: Call) -> Response:
     return as_json(found)
 
 
-@documented(body=dict[str, str] | None)
+@documented(body=dict[str, str] | None, heavy=True)
 async def put_properties(call: Call) -> Response:
     """Replace the subscription's properties."""
     properties = properties_of(await call.json())
@@ -115,7 +115,7 @@ async def analyze_backlog(call: Call) -> Response:
     return as_json(await analyzed(subscription, position))
 
 
-@documented()
+@documented(heavy=True)
 async def skip_all(call: Call) -> Response:
     """Clear the backlog; of a replicator when the name is its cursor's, `pulsar.repl.<cluster>`."""
     for reader in await every_backlog(call):
@@ -129,20 +129,20 @@ async def skip(call: Call) -> Response:
     count = call.number("count")
     if call.topic.partition < 0 and await call.broker.namespaces.partitions(call.topic):
         raise NotAllowedError("Skip messages on a partitioned topic is not allowed")
-    await (await single_persistent(call)).backlog_holder(call.subscription).skip_messages(count)
+    await (await single_persistent(call)).backlog_holder(call.cursor).skip_messages(count)
     return done()
 
 
-@documented()
+@documented(heavy=True)
 async def expire(call: Call) -> Response:
     """What is older than so many seconds counts as consumed."""
-    name, age_s = call.subscription, call.number("seconds")
+    name, age_s = call.cursor, call.number("seconds")
     for topic in await every_persistent(call):
         await topic.expire_older_than(age_s, [topic.backlog_holder(name)])
     return done()
 
 
-@documented("What is older than so many seconds counts as consumed, by every subscription.")
+@documented("What is older than so many seconds counts as consumed, by every subscription.", heavy=True)
 async def expire_all_subscriptions(call: Call) -> Response:
     age_s = call.number("seconds")
     for topic in await every_persistent(call):
@@ -158,11 +158,11 @@ async def expire_to_position(call: Call) -> Response:
         raise BadRequestError('expected a message id: {"ledgerId": n, "entryId": n}')
     topic = await single_persistent(call)
     upto = topic.ledger.previous_position(position) if document.get("isExcluded") is True else position
-    await topic.backlog_holder(call.subscription).expire(min(upto, topic.ledger.last_confirmed))
+    await topic.backlog_holder(call.cursor).expire(min(upto, topic.ledger.last_confirmed))
     return done()
 
 
-@documented()
+@documented(heavy=True)
 async def reset_to_time(call: Call) -> Response:
     """The first message published at or after the time is consumed next."""
     timestamp_ms = call.number("timestamp")

@@ -72,7 +72,7 @@ async def update(call: Call) -> Response:
     return done()
 
 
-@documented(query=FORCE)
+@documented(query=FORCE, heavy=True)
 async def delete(call: Call) -> Response:
     """With `force`, its namespaces and their topics go as well."""
     tenant = call.tenant

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 from starlette.responses import Response
 
-from magnetar.admin.answers import as_json
+from magnetar.admin.answers import as_json, as_json_in_pieces, members
 from magnetar.admin.call import Call
 from magnetar.admin.errors import BadRequestError
 from magnetar.admin.operation import documented
@@ -20,13 +21,25 @@ from magnetar.managed_ledger.cursor import ManagedCursor
 from magnetar.managed_ledger.position import Position
 
 
-@documented(answer=dict[str, Any])
+@documented(answer=dict[str, Any], heavy=True)
 async def info(call: Call) -> Response:
     """The managed ledger's list of ledgers and its cursors; of a partitioned topic by partition."""
     topics = await every_persistent(call)
     if len(topics) == 1 and topics[0].name == call.topic:
         return as_json(_info(topics[0]))
-    return as_json({"version": 0, "partitions": {str(topic.name): _info(topic) for topic in topics}})
+
+    async def partitions() -> AsyncIterator[tuple[str, object]]:
+        for topic in topics:
+            yield str(topic.name), _info(topic)
+            await call.pace.breathe()
+
+    async def pieces() -> AsyncIterator[str]:
+        yield '{"version":0,"partitions":'
+        async for piece in members(partitions()):
+            yield piece
+        yield "}"
+
+    return as_json_in_pieces(pieces())
 
 
 def _info(topic: PersistentTopic) -> dict[str, Any]:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from starlette.responses import Response
 
-from magnetar.admin.answers import as_json
+from magnetar.admin.answers import as_json, as_json_in_pieces, compact_json, in_slices, members
 from magnetar.admin.call import Call
 from magnetar.admin.internal_stats import internal_stats
 from magnetar.admin.operation import documented
-from magnetar.admin.partitioned_stats import merged, without
+from magnetar.admin.partitioned_stats import Sum, without
 from magnetar.admin.routes.paths import both_domains
-from magnetar.admin.topic_access import every_persistent, single, single_persistent
+from magnetar.admin.topic_access import as_persistent, single, single_persistent, unused, with_use
 from magnetar.admin.topic_documents import (
     InternalStats,
     PartitionedInternalStats,
@@ -20,7 +21,7 @@ from magnetar.admin.topic_documents import (
     ResetPosition,
     TopicStats,
 )
-from magnetar.broker.errors import TopicNotFoundError
+from magnetar.broker.errors import NotAllowedError, TopicNotFoundError
 from magnetar.broker.naming import TopicName
 from magnetar.broker.topics.nonpersistent import NonPersistentTopic
 from magnetar.managed_ledger.position import EARLIEST
@@ -36,8 +37,32 @@ EXCLUDED = {
 """Pulsar's switches; backlogs are precise here whatever the first three say."""
 
 
+UNUSED: Mapping[str, Any] = {
+    **dict.fromkeys(("msgRateIn", "msgThroughputIn", "msgRateOut", "msgThroughputOut", "averageMsgSize"), 0.0),
+    **dict.fromkeys(("msgInCounter", "bytesInCounter", "msgOutCounter", "bytesOutCounter"), 0),
+    **dict.fromkeys(("storageSize", "backlogSize", "waitingPublishers", "lastPublishTimestamp"), 0),
+    "publishers": [],
+    "subscriptions": {},
+    "replication": {},
+}
+"""Of a partition that nobody has ever used: it need not be loaded to be asked."""
+
+NO_LEDGERS: Mapping[str, Any] = {
+    **dict.fromkeys(
+        ("entriesAddedCounter", "numberOfEntries", "totalSize", "currentLedgerEntries", "currentLedgerSize"), 0
+    ),
+    "lastConfirmedEntry": "-1:-1",
+    "state": "LedgerOpened",
+    "ledgers": [],
+    "cursors": {},
+}
+"""The same of its `internalStats`."""
+
+
 @documented("Rates, sizes, producers and subscriptions.", answer=TopicStats, query=EXCLUDED)
 async def stats(call: Call) -> Response:
+    if await unused(call, call.topic):
+        return as_json(_shown(call, dict(UNUSED)))
     topic = await single(call)
     return as_json(_shown(call, dict(topic.stats())))
 
@@ -47,56 +72,87 @@ def _shown(call: Call, document: dict[str, Any]) -> dict[str, Any]:
     return without(document, publishers=call.flag("excludePublishers"), consumers=call.flag("excludeConsumers"))
 
 
-@documented(answer=PartitionedTopicStats, query={**EXCLUDED, "perPartition": bool})
-async def partitioned_stats(call: Call) -> Response:
-    """`perPartition` (default true) adds each partition's own document."""
-    name, broker = call.topic, call.broker
-    count = await broker.namespaces.partitions(name)
+async def _metadata(call: Call) -> dict[str, Any]:
+    """Raises TopicNotFoundError for a topic that is not partitioned."""
+    name, namespaces = call.topic, call.broker.namespaces
+    count = await namespaces.partitions(name)
     if not count:
         raise TopicNotFoundError(f"Partitioned Topic not found: {name} has zero partitions")
-    parts = [name.partition_name(index) for index in range(count)]
-    documents = {str(part): _shown(call, await _stats_of(call, part)) for part in parts}
-    document = merged(list(documents.values()))
-    document["metadata"] = {
-        "partitions": count,
-        "deleted": False,
-        "properties": await broker.namespaces.partitioned_properties(name),
-    }
-    document["partitions"] = documents if call.flag("perPartition", default=True) else {}
-    return as_json(document)
+    return {"partitions": count, "deleted": False, "properties": await namespaces.partitioned_properties(name)}
 
 
-async def _stats_of(call: Call, part: TopicName) -> dict[str, Any]:
-    """A non-persistent partition that nobody uses has nothing to say."""
-    broker = call.broker
-    if not part.persistent and broker.topics.get_loaded(part) is None:
-        return {"publishers": [], "subscriptions": {}, "replication": {}}
-    topic = await broker.topics.get(part, create=True)
-    return dict(topic.stats())
+@documented(answer=PartitionedTopicStats, query={**EXCLUDED, "perPartition": bool}, heavy=True)
+async def partitioned_stats(call: Call) -> Response:
+    """`perPartition` (default true) adds each partition's own document."""
+    metadata = await _metadata(call)
+    parts = [call.topic.partition_name(index) for index in range(metadata["partitions"])]
+    shown = call.flag("perPartition", default=True)
+    total = Sum()
+
+    async def partitions() -> AsyncIterator[tuple[str, object]]:
+        async for part, is_unused in with_use(call, parts):
+            document = _shown(call, await _stats_of(call, part, is_unused))
+            if shown:
+                yield str(part), document
+            total.add(document)
+            await call.pace.breathe()
+
+    async def pieces() -> AsyncIterator[str]:
+        yield '{"partitions":'
+        async for piece in members(partitions()):
+            yield piece
+        yield f',"metadata":{compact_json(metadata)}'
+        for key, value in total.document.items():
+            yield f",{compact_json(key)}:"
+            async for piece in in_slices(value, call.pace):
+                yield piece
+        yield "}"
+
+    return as_json_in_pieces(pieces())
+
+
+async def _stats_of(call: Call, part: TopicName, is_unused: bool) -> dict[str, Any]:
+    """A partition that nobody uses has nothing to say."""
+    topics = call.broker.topics
+    if topics.get_loaded(part) is None and (is_unused or not part.persistent):
+        return dict(UNUSED)
+    return dict((await topics.get(part, create=True)).stats())
 
 
 @documented("Ledgers and cursors.", answer=InternalStats)
 async def internal(call: Call) -> Response:
+    if await unused(call, call.topic):
+        return as_json(NO_LEDGERS)
     topic = await single(call)
     if isinstance(topic, NonPersistentTopic):
         return as_json({"entriesAddedCounter": topic.publishers.counters.entries_in, "ledgers": [], "cursors": {}})
     return as_json(internal_stats(await single_persistent(call)))
 
 
-@documented(answer=PartitionedInternalStats)
+@documented(answer=PartitionedInternalStats, heavy=True)
 async def partitioned_internal(call: Call) -> Response:
     """`internalStats` of every partition."""
-    name, broker = call.topic, call.broker
-    count = await broker.namespaces.partitions(name)
-    if not count:
-        raise TopicNotFoundError(f"Partitioned Topic not found: {name} has zero partitions")
-    topics = await every_persistent(call)
-    return as_json(
-        {
-            "metadata": {"partitions": count, "deleted": False},
-            "partitions": {str(topic.name): internal_stats(topic) for topic in topics},
-        }
-    )
+    metadata = await _metadata(call)
+    metadata.pop("properties")
+    parts = [call.topic.partition_name(index) for index in range(metadata["partitions"])]
+
+    async def partitions() -> AsyncIterator[tuple[str, object]]:
+        async for part, is_unused in with_use(call, parts):
+            if is_unused:
+                yield str(part), NO_LEDGERS
+            else:
+                yield str(part), internal_stats(as_persistent(await call.broker.topics.get(part, create=False)))
+            await call.pace.breathe()
+
+    async def pieces() -> AsyncIterator[str]:
+        yield f'{{"metadata":{compact_json(metadata)},"partitions":'
+        async for piece in members(partitions()):
+            yield piece
+        yield "}"
+
+    if not call.topic.persistent:
+        raise NotAllowedError(f"{call.topic} is not persistent: nothing of it is stored")
+    return as_json_in_pieces(pieces())
 
 
 @documented(body=ResetPosition | None, answer=int)

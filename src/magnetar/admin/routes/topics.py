@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from magnetar.admin.answers import as_json, done, message_id
 from magnetar.admin.call import Call
+from magnetar.admin.context import check_storage
 from magnetar.admin.errors import BadRequestError
 from magnetar.admin.operation import FORCE, documented
 from magnetar.admin.routes.paths import both_domains
@@ -54,6 +55,8 @@ async def create(call: Call) -> Response:
     if await call.broker.namespaces.partitions(name):
         raise AlreadyExistsError("This topic already exists")
     _check_reserved(properties)
+    if name.persistent:
+        check_storage(call.admin.storage)
     if name.persistent and not properties:
         await call.broker.topics.register(name)
         return done()
@@ -77,7 +80,7 @@ async def delete(call: Call) -> Response:
     return done()
 
 
-@documented()
+@documented(heavy=True)
 async def unload(call: Call) -> Response:
     """Clients reconnect by themselves. Partitions that are not loaded stay so."""
     name = call.topic
@@ -102,7 +105,7 @@ async def terminate(call: Call) -> Response:
     return message_id(await topic.terminate(), name.partition)
 
 
-@documented(answer=dict[str, MessageId])
+@documented(answer=dict[str, MessageId], heavy=True)
 async def terminate_partitions(call: Call) -> Response:
     """200 with the ids of the last messages, by partition."""
     name = call.topic
@@ -111,14 +114,14 @@ async def terminate_partitions(call: Call) -> Response:
             "Termination of a non-partitioned topic is not allowed using partitioned-terminate, please use terminate commands"
         )
     found = {}
-    for topic in await every_persistent(call):
+    for topic in await every_persistent(call, unused_ones=True):
         last = await topic.terminate()
         partition = topic.name.partition
         found[str(partition)] = {"ledgerId": last.ledger_id, "entryId": last.entry_id, "partitionIndex": partition}
     return as_json(found)
 
 
-@documented()
+@documented(heavy=True)
 async def compact(call: Call) -> Response:
     """Begin to compact, all partitions of a partitioned topic; 409 while one of them is being compacted."""
     topics = await every_persistent(call)
@@ -129,7 +132,7 @@ async def compact(call: Call) -> Response:
     return done()
 
 
-@documented(answer=RunStatus)
+@documented(answer=RunStatus, heavy=True)
 async def compaction_status(call: Call) -> Response:
     """Of a partitioned topic: RUNNING or ERROR if one partition says so, SUCCESS if one does and the others have not run."""
     compactions = [topic.compaction for topic in await every_persistent(call)]
@@ -140,12 +143,14 @@ async def compaction_status(call: Call) -> Response:
             for compaction in compactions
             if compaction.status is status
         ),
-        compactions[0],
+        None,
     )
+    if found is None:
+        return as_json({"status": Status.NOT_RUN.value, "lastError": ""})
     return as_json({"status": found.status.value, "lastError": found.last_error})
 
 
-@documented("Delete what was compacted, and hold nothing back for the next compaction.")
+@documented("Delete what was compacted, and hold nothing back for the next compaction.", heavy=True)
 async def stop_compacting(call: Call) -> Response:
     """Delete what was compacted, and hold nothing back any more for the next compaction (Pulsar has no such route: there it is to
     delete the subscription `__compaction`, which here would let whoever may consume delete data)."""
@@ -154,7 +159,7 @@ async def stop_compacting(call: Call) -> Response:
     return done()
 
 
-@documented()
+@documented(heavy=True)
 async def trim(call: Call) -> Response:
     """Give back storage that retention no longer keeps, now."""
     for topic in await every_persistent(call):
@@ -162,7 +167,7 @@ async def trim(call: Call) -> Response:
     return done()
 
 
-@documented()
+@documented(heavy=True)
 async def truncate(call: Call) -> Response:
     """Everything counts as consumed, and what retention does not keep goes: at the latest when a trim under way has ended."""
     for topic in await every_persistent(call):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from bisect import bisect_right
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 
 from magnetar.base.clock import Clock
@@ -30,7 +31,7 @@ from magnetar.bookkeeper.autorecovery.underreplication import (
 from magnetar.bookkeeper.autorecovery.wake import StoreWake
 from magnetar.bookkeeper.client.bookies import BookieDirectory
 from magnetar.bookkeeper.client.ledger_manager import LedgerManager
-from magnetar.bookkeeper.errors import LedgerMetadataError, NoSuchLedgerError
+from magnetar.bookkeeper.errors import AuditPausedError, LedgerMetadataError, NoSuchLedgerError
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
 from magnetar.metadata import paths
 from magnetar.metadata.store import MetadataStore
@@ -39,6 +40,9 @@ _logger = logging.getLogger(__name__)
 
 LEDGERS_AT_ONCE = 32
 """Ledgers whose metadata is read at a time."""
+
+PROGRESS_SAVED_EVERY_S = 30.0
+"""A pass of the check of all copies is repeated from here at most, when its auditor dies."""
 
 MISPLACED_LOGGED_MAX = 100
 """Ledgers that one check of the placement names in the log; the others are counted."""
@@ -65,7 +69,11 @@ class Auditor:
         statistics: AutoRecoveryStatistics,
         bookie_id: str,
         bookies: BookieDirectory,
+        copies_checker: LedgerChecker,
     ) -> None:
+        """`checker` looks quickly; `copies_checker` reads what the configuration wants to be read, at its pace."""
+        self._copies_checker = copies_checker
+        self._leads = False
         self._store = store
         self._marks = marks
         self._manager = manager
@@ -123,13 +131,27 @@ class Auditor:
             interval_s = self._config.auditor_periodic_bookie_check_interval_s or float("inf")
             self._next_bookie_audit_s = now_s + (self._config.auditor_second_look_s if self._look_again else interval_s)
             self._look_again = False
-        await self._periodically(
-            CHECK_ALL_LEDGERS, self._config.auditor_periodic_check_interval_s, self.check_all_ledgers
-        )
         await self._periodically(CHECK_REPLICAS, self._config.auditor_replicas_check_interval_s, self.check_replicas)
         await self._periodically(CHECK_PLACEMENT, self._config.auditor_placement_check_interval_s, self.check_placement)
         due_s = min(self._next_bookie_audit_s, float("inf") if lost.due_s is None else lost.due_s)
         return max(0.0, due_s - self._clock.monotonic_s())
+
+    async def run_copies_check(self) -> None:
+        """Check all copies when that is due and this auditor is elected. Beside `run`, since a pass may take days."""
+        while True:
+            try:
+                if self._leads:
+                    await self.check_copies_when_due()
+            except (MetadataError, LedgerError) as error:
+                self._statistics.audits_failed_total += 1
+                _logger.warning("check of all copies: %s; going on later", error)
+            await asyncio.sleep(self._config.poll_interval_s)
+
+    async def check_copies_when_due(self) -> None:
+        """One pass over all ledgers if the last one lies far enough back and auto-recovery is not disabled."""
+        if await self._marks.enabled():
+            interval_s = self._config.auditor_periodic_check_interval_s
+            await self._periodically(CHECK_ALL_LEDGERS, interval_s, self.check_all_ledgers)
 
     async def audit_bookies(self, spare: Collection[str] = ()) -> int:
         """Mark every ledger that names a bookie which is not registered, but for those in `spare`. Answers how many."""
@@ -150,9 +172,31 @@ class Auditor:
         return count
 
     async def check_all_ledgers(self) -> int:
-        """Read the first and the last entry of every copy and mark the ledgers that miss any. Answers how many."""
-        count = await self._check_ledgers(lists=False)
-        self._statistics.all_ledgers_checks_total += 1
+        """Read every copy, or the percentage that is configured, and mark the ledgers of which one is missing or damaged.
+
+        Answers how many. A pass that was broken off is continued where it was, by whichever auditor there is then. Raises
+        AuditPausedError when this one is not to go on.
+        """
+        statistics = self._statistics
+        progress = await self._marks.copies_check_progress()
+        ids = sorted(await self._manager.list_ids())
+        count = done = 0
+        saved_s = self._clock.monotonic_s()
+        try:
+            async for ledger_id, metadata in self.all_ledgers(after=progress):
+                done = bisect_right(ids, ledger_id)
+                statistics.copies_check_progress_ratio = done / max(len(ids), 1)
+                count += await self._check_ledger(self._copies_checker, ledger_id, metadata, lists=False)
+                now_s = self._clock.monotonic_s()
+                if now_s - saved_s >= PROGRESS_SAVED_EVERY_S:
+                    saved_s = now_s
+                    await self._marks.set_copies_check_progress(ledger_id)
+                    if not await self._marks.enabled():
+                        raise AuditPausedError("auto-recovery was disabled")
+        finally:
+            statistics.copies_check_progress_ratio = 0.0
+        await self._marks.set_copies_check_progress(-1)
+        statistics.all_ledgers_checks_total += 1
         return count
 
     async def check_replicas(self) -> int:
@@ -185,20 +229,40 @@ class Auditor:
     async def _check_ledgers(self, *, lists: bool) -> int:
         count = 0
         async for ledger_id, metadata in self.all_ledgers():
-            available = (await read_registered(self._store)).available
-            spare = self._lost.waiting if self._lost is not None else frozenset()
-            password = self._config.password
-            checks = await self._checker.check(ledger_id, metadata, available, password, lists=lists)
-            self._statistics.ledgers_checked_total += 1
-            missing = {name for check in checks for name in check.bookies(check.bad)} - spare
-            if missing:
-                count += 1
-                await self._mark(ledger_id, missing)
+            count += await self._check_ledger(self._checker, ledger_id, metadata, lists=lists)
         return count
 
-    async def all_ledgers(self) -> AsyncIterator[tuple[int, LedgerMetadata]]:
-        """Every ledger whose metadata can be read, in order of ids."""
-        ids = sorted(await self._manager.list_ids())
+    async def _check_ledger(
+        self, checker: LedgerChecker, ledger_id: int, metadata: LedgerMetadata, *, lists: bool
+    ) -> bool:
+        """Whether a copy is missing or damaged; the ledger is marked then."""
+        available = (await read_registered(self._store)).available
+        spare = self._lost.waiting if self._lost is not None else frozenset()
+        checks = await checker.check(ledger_id, metadata, available, self._config.password, lists=lists)
+        self._statistics.ledgers_checked_total += 1
+        damaged: dict[str, list[int]] = {}
+        for check in checks:
+            for index, entries in check.damaged.items():
+                damaged.setdefault(check.fragment.ensemble[index], []).extend(entries)
+        for name, found in sorted(damaged.items()):
+            self._statistics.copies_damaged_total += len(found)
+            if await self._marks.report_damage(ledger_id, name):
+                self._statistics.ledgers_marked_total += 1
+                _logger.warning(
+                    "damaged copies found: ledger=%d bookie=%s entries=%d first=%d",
+                    ledger_id,
+                    name,
+                    len(found),
+                    found[0],
+                )
+        missing = {name for check in checks for name in check.bookies(check.bad)} - spare - damaged.keys()
+        if missing:
+            await self._mark(ledger_id, missing)
+        return bool(missing or damaged)
+
+    async def all_ledgers(self, after: int = -1) -> AsyncIterator[tuple[int, LedgerMetadata]]:
+        """Every ledger with a higher id than `after` whose metadata can be read, in order of ids."""
+        ids = sorted(each for each in await self._manager.list_ids() if each > after)
         for start in range(0, len(ids), LEDGERS_AT_ONCE):
             some = ids[start : start + LEDGERS_AT_ONCE]
             for ledger_id, metadata in zip(some, await asyncio.gather(*map(self.read_metadata, some)), strict=True):
@@ -208,6 +272,7 @@ class Auditor:
     # ---- Parts
 
     def _elected(self, leads: bool) -> None:
+        self._leads = leads
         self._statistics.auditor_elected = leads
         self._term_begins |= leads
         _logger.info("auditor: %s", "elected" if leads else "no longer elected")

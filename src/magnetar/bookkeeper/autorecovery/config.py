@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from magnetar.base.errors import ConfigError
+
+COPY_READ_BYTES: Final = 1024
+"""What reading a copy costs beside its bytes, in the currency of the rate: small entries cost processor time, not disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,13 +25,15 @@ class AutoRecoveryConfig:
     auditor_second_look_s: float = 60.0
     """After a bookie was lost its ledgers are looked for twice: clients that had not heard may have named it in new ones meanwhile."""
     auditor_periodic_check_interval_s: float = 604_800.0
-    """Between two checks of all ledgers' first and last entries; 0: never."""
+    """Between two checks of all ledgers' copies; 0: never."""
     auditor_replicas_check_interval_s: float = 0.0
     """Between two checks of which entries every bookie says it holds; 0: never."""
     auditor_placement_check_interval_s: float = 0.0
     """Between two looks for ledgers that lie elsewhere than the placement policy wants; 0: never. They are counted, not moved."""
-    auditor_ledger_verification_percentage: float = 0.0
-    """Of the entries between first and last that the check of all ledgers reads as well."""
+    auditor_ledger_verification_percentage: float = 100.0
+    """Of the entries between first and last that this check reads as well. BookKeeper: 0."""
+    auditor_verification_rate_by_bytes: int = 4 * 1024 * 1024
+    """Bytes per second that this check reads at most, an entry counting as `COPY_READ_BYTES` more; 0 or less: no limit. Ours."""
 
     open_ledger_rereplication_grace_period_s: float = 30.0
     """For a writer to notice that a bookie is lost and to replace it, before its ledger is taken over and closed."""

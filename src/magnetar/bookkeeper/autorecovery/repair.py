@@ -73,9 +73,14 @@ class LedgerRepairer:
         self._statistics = statistics
         self._password = default_password
 
-    async def repair(self, ledger_id: int, still_ours: StillOurs) -> Repair:
-        """Copy until nothing closed misses a copy. Raises what the metadata store or a bookie that should take a copy raised."""
+    async def repair(self, ledger_id: int, still_ours: StillOurs, suspects: Collection[str] = ()) -> Repair:
+        """Copy until nothing closed misses a copy, and no copy is damaged as far as is known.
+
+        `suspects`: bookies that were found to have damaged copies of the ledger; all that they hold of it is read. Raises what the
+        metadata store or a bookie that should take a copy raised.
+        """
         problem = "its metadata keeps changing"
+        rewritten: dict[tuple[int, str], str] = {}
         for _ in range(ROUNDS_MAX):
             try:
                 metadata, _ = await self._manager.read(ledger_id)
@@ -83,8 +88,19 @@ class LedgerRepairer:
                 return Repair(Outcome.SOUND)
             registered = await self._registered()
             available = registered.available
-            checks = await self._checker.check(ledger_id, metadata, available, self._password, lists=True)
-            broken = [check for check in checks if check.bad and check.fragment.closed]
+            checks = await self._checker.check(
+                ledger_id, metadata, available, self._password, lists=True, thorough=suspects
+            )
+            if await self._rewrite(metadata, checks, registered, rewritten):
+                continue
+            broken = [
+                check for check in checks if check.bad and check.fragment.closed and not _hopeless(check, rewritten)
+            ]
+            damaged = [check for check in checks if check.damaged]
+            if not broken and damaged:
+                names = sorted({name for check in damaged for name in check.bookies(check.damaged)})
+                why = next(filter(None, rewritten.values()), "they do not keep new ones, and the ledger is open")
+                return Repair(Outcome.FAILED, f"ledger {ledger_id}: {', '.join(names)} hold damaged copies: {why}")
             if not broken:
                 return self._judge(ledger_id, checks)
             for check in broken:
@@ -100,6 +116,40 @@ class LedgerRepairer:
         if metadata.state is LedgerState.CLOSED:
             return False
         return not (await self._registered()).available >= set(metadata.last_segment.ensemble)
+
+    async def _rewrite(
+        self,
+        metadata: LedgerMetadata,
+        checks: Collection[FragmentCheck],
+        registered: Registered,
+        rewritten: dict[tuple[int, str], str],
+    ) -> bool:
+        """Write damaged copies anew on the bookies that have them, once; True when any were. A bookie that does not keep them is
+        replaced in the next round.
+
+        The damage is in some entries of some files; moving the fragment would copy all that is sound as well.
+        """
+        any_written = False
+        for check in checks:
+            fragment = check.fragment
+            keys = LedgerKeys.of(fragment.ledger_id, metadata, self._password)
+            for index, entries in sorted(check.damaged.items()):
+                name = fragment.ensemble[index]
+                place = fragment.first_entry_id, name
+                if name not in registered.writable or place in rewritten:
+                    continue
+                failure = await self._replicator.rewrite(keys, fragment, index, entries)
+                rewritten[place] = "" if failure is None else str(failure)
+                any_written = True
+                _logger.warning(
+                    "damaged copies written anew: ledger=%d bookie=%s entries=%d first=%d%s",
+                    fragment.ledger_id,
+                    name,
+                    len(entries),
+                    entries[0],
+                    "" if failure is None else f"; left as they are: {failure}",
+                )
+        return any_written
 
     def _judge(self, ledger_id: int, checks: Collection[FragmentCheck]) -> Repair:
         silent = sorted({name for check in checks for name in check.bookies(check.unknown)})
@@ -177,6 +227,15 @@ class LedgerRepairer:
             except BadVersionError:
                 continue
             return True
+
+
+def _hopeless(check: FragmentCheck, rewritten: Mapping[tuple[int, str], str]) -> bool:
+    """All that is wrong is damage of which no other copy is good: moving the fragment would copy the rest for nothing."""
+    first, ensemble = check.fragment.first_entry_id, check.fragment.ensemble
+    return all(
+        health is Health.DAMAGED and bool(rewritten.get((first, ensemble[index])))
+        for index, health in check.bad.items()
+    )
 
 
 def _still_closed(ledger_id: int, metadata: LedgerMetadata, fragment: Fragment) -> bool:

@@ -72,6 +72,26 @@ class FragmentReplicator:
             await self._rate.take(size_bytes)
         return copied
 
+    async def rewrite(
+        self, keys: LedgerKeys, fragment: Fragment, index: int, entries: Sequence[int]
+    ) -> LedgerError | None:
+        """Give the bookie at `index` these entries again, out of other bookies' copies, and nothing else.
+
+        Answers why some of them were left as they are: no other copy is good. Raises the error of a bookie that would not take one.
+        """
+        problem: LedgerError | None = None
+        target, bad = {index: fragment.ensemble[index]}, {index: Health.DAMAGED}
+        for entry_id in entries:
+            try:
+                size_bytes = await self._copy_batch(keys, fragment, bad, target, [entry_id])
+            except (EntryLostError, EntryUnreadableError) as error:
+                problem = error  # the others may have a good copy
+                continue
+            self._statistics.copies_rewritten_total += 1
+            self._statistics.bytes_copied_total += size_bytes
+            await self._rate.take(size_bytes)
+        return problem
+
     async def _copy_batch(
         self,
         keys: LedgerKeys,

@@ -9,7 +9,7 @@ from types import TracebackType
 from magnetar.base.clock import Clock
 from magnetar.base.tasks import TaskScope
 from magnetar.bookkeeper.autorecovery.auditor import Auditor
-from magnetar.bookkeeper.autorecovery.config import AutoRecoveryConfig
+from magnetar.bookkeeper.autorecovery.config import COPY_READ_BYTES, AutoRecoveryConfig
 from magnetar.bookkeeper.autorecovery.ledger_checker import LedgerChecker
 from magnetar.bookkeeper.autorecovery.registered import Registered, read_registered
 from magnetar.bookkeeper.autorecovery.repair import ChooseReplacement, LedgerRepairer, choose_by_placement
@@ -21,6 +21,19 @@ from magnetar.bookkeeper.client.bookies import BookieDirectory
 from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.client.ledger_manager import LedgerManager
 from magnetar.metadata.store import MetadataStore
+
+
+class CopiesPace:
+    """The `Pace` of the check of all copies: counts what it reads and spreads it out."""
+
+    def __init__(self, rate: ByteRate, statistics: AutoRecoveryStatistics) -> None:
+        self._rate = rate
+        self._statistics = statistics
+
+    async def __call__(self, entries: int, size_bytes: int) -> None:
+        self._statistics.copies_read_total += entries
+        self._statistics.copies_read_bytes_total += size_bytes
+        await self._rate.take(size_bytes + entries * COPY_READ_BYTES)
 
 
 class AutoRecovery:
@@ -52,9 +65,26 @@ class AutoRecovery:
         self.statistics = AutoRecoveryStatistics()
         self.marks = UnderreplicationManager(store, clock, bookie_id)
         manager = LedgerManager(store)
-        percentage = config.auditor_ledger_verification_percentage
-        checker = LedgerChecker(bookies, rng, config.read_timeout_s, percentage)
-        self.auditor = Auditor(store, self.marks, manager, checker, clock, config, self.statistics, bookie_id, bookies)
+        checker = LedgerChecker(bookies, rng, config.read_timeout_s)
+        copies_checker = LedgerChecker(
+            bookies,
+            rng,
+            config.read_timeout_s,
+            config.auditor_ledger_verification_percentage,
+            CopiesPace(ByteRate(config.auditor_verification_rate_by_bytes, clock), self.statistics),
+        )
+        self.auditor = Auditor(
+            store,
+            self.marks,
+            manager,
+            checker,
+            clock,
+            config,
+            self.statistics,
+            bookie_id,
+            bookies,
+            copies_checker,
+        )
         self.repairer = LedgerRepairer(
             manager,
             checker,
@@ -78,9 +108,10 @@ class AutoRecovery:
         await self.marks.prepare()
         await self._scope.__aenter__()
         if self._config.auditor_enabled:
-            self._scope.spawn(self.auditor.run(), "auditor")
+            self._scope.supervise(self.auditor.run, "auditor")
+            self._scope.supervise(self.auditor.run_copies_check, "copies-check")
         if self._config.replication_worker_enabled:
-            self._scope.spawn(self.worker.run(), "worker")
+            self._scope.supervise(self.worker.run, "worker")
         return self
 
     async def __aexit__(

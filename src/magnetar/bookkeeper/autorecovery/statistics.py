@@ -23,6 +23,13 @@ class AutoRecoveryStatistics:
     ledgers_not_adhering_to_placement_policy: int = 0
     """As the last check of the placement found them."""
     audits_failed_total: int = 0
+    copies_read_total: int = 0
+    copies_read_bytes_total: int = 0
+    """By the check of all copies."""
+    copies_damaged_total: int = 0
+    """Found by that check."""
+    copies_check_progress_ratio: float = 0.0
+    """Of the ledgers, how many the check that runs now has done; 0 while none runs."""
 
     ledgers_repaired_total: int = 0
     ledgers_failed_total: int = 0
@@ -35,5 +42,7 @@ class AutoRecoveryStatistics:
     fragments_replaced_without_copy_total: int = 0
     entries_copied_total: int = 0
     bytes_copied_total: int = 0
+    copies_rewritten_total: int = 0
+    """Damaged copies that were written anew on their bookie."""
     entries_lost_total: int = 0
     """Entries that no bookie holds any more, each time this was seen."""

@@ -6,6 +6,7 @@ The tree and the bytes are BookKeeper's: text protobufs, but for the times of th
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from typing import Final, NamedTuple
@@ -55,6 +56,14 @@ class UnderreplicatedLedger(NamedTuple):
     ledger_id: int
     replicas: tuple[str, ...]
     ctime_ms: int
+
+
+class DamageNote(NamedTuple):
+    """Bookies with damaged copies of a ledger. `version`: of the note."""
+
+    ledger_id: int
+    bookies: frozenset[str]
+    version: int
 
 
 class LedgerLock(NamedTuple):
@@ -128,6 +137,46 @@ class UnderreplicationManager:
     async def marked(self) -> list[int]:
         """The ids of all marked ledgers, ascending."""
         return sorted([ledger_id async for ledger_id in self._walk(paths.UNDERREPLICATED_LEDGERS_PATH, None)])
+
+    # ---- Damaged copies
+
+    async def report_damage(self, ledger_id: int, bookie_id: str) -> bool:
+        """The bookie's copies of the ledger are damaged, in part at least: note it, and mark the ledger. True when that was news.
+
+        BookKeeper's mark has no word for it, and whoever repairs has to know: a copy in the middle of a ledger is not looked at otherwise.
+        """
+        path = paths.damaged_copies_path(ledger_id)
+        news = False
+        while True:
+            node = await self._store.get(path)
+            names = _bookie_names(node, path)
+            if bookie_id in names:
+                break
+            try:
+                value = json.dumps(sorted({*names, bookie_id})).encode()
+                await self._store.put(path, value, MUST_NOT_EXIST if node is None else node.version)
+            except BadVersionError:
+                continue
+            news = True
+            break
+        # After the note: who takes the mark away looks for a note once more.
+        return await self.mark(ledger_id, [bookie_id]) or news
+
+    async def damaged(self, ledger_id: int) -> DamageNote | None:
+        """Which bookies were reported; None when there is nothing."""
+        path = paths.damaged_copies_path(ledger_id)
+        node = await self._store.get(path)
+        return None if node is None else DamageNote(ledger_id, _bookie_names(node, path), node.version)
+
+    async def damage_repaired(self, note: DamageNote) -> bool:
+        """Forget it; False when something was reported since it was read."""
+        try:
+            await self._store.delete(paths.damaged_copies_path(note.ledger_id), note.version)
+        except NodeNotFoundError:
+            return True
+        except BadVersionError:
+            return False
+        return True
 
     # ---- Locks
 
@@ -251,6 +300,18 @@ class UnderreplicationManager:
     async def set_check_time_ms(self, check: PeriodicCheck, time_ms: int) -> None:
         await self._store.put(check.path, check.message(**{check.field: time_ms}).SerializeToString())
 
+    async def copies_check_progress(self) -> int:
+        """The last ledger that the running check of all copies has done; -1 when it begins."""
+        node = await self._store.get(paths.COPIES_CHECK_PATH)
+        try:
+            return -1 if node is None else int(node.value)
+        except ValueError:
+            return -1
+
+    async def set_copies_check_progress(self, ledger_id: int) -> None:
+        """-1: it has ended."""
+        await self._store.put(paths.COPIES_CHECK_PATH, b"%d" % ledger_id)
+
     # ---- Parts
 
     async def _create(self, path: str, value: bytes) -> bool:
@@ -300,6 +361,13 @@ class UnderreplicationManager:
 
 def _text(message: Message) -> bytes:
     return text_format.MessageToString(message).encode()
+
+
+def _bookie_names(node: Node | None, path: str) -> frozenset[str]:
+    try:
+        return frozenset(map(str, json.loads(node.value))) if node is not None else frozenset()
+    except (ValueError, TypeError) as error:
+        raise UnderreplicationFormatError(f"{path} is damaged: {error}; delete it") from error
 
 
 def _parse_text(data: bytes, message: Message, path: str) -> None:

@@ -10,7 +10,7 @@ from functools import partial
 
 from magnetar.base.clock import Clock
 from magnetar.base.errors import LedgerError, MetadataError
-from magnetar.base.tasks import TaskScope
+from magnetar.base.tasks import REPORTED, TaskScope
 from magnetar.bookkeeper.autorecovery.backoff import Backoff
 from magnetar.bookkeeper.autorecovery.config import AutoRecoveryConfig
 from magnetar.bookkeeper.autorecovery.registered import read_registered
@@ -109,9 +109,18 @@ class ReplicationWorker:
 
     async def _attempt(self, lock: LedgerLock) -> Repair:
         try:
-            return await self._repairer.repair(lock.ledger_id, partial(self._marks.holds, lock))
+            return await self._repair(lock)
         except (LedgerError, MetadataError) as error:
             return Repair(Outcome.FAILED, str(error))
+
+    async def _repair(self, lock: LedgerLock) -> Repair:
+        """Raises LedgerError, MetadataError."""
+        note = await self._marks.damaged(lock.ledger_id)
+        suspects = () if note is None else note.bookies
+        repair = await self._repairer.repair(lock.ledger_id, partial(self._marks.holds, lock), suspects)
+        if note is not None and repair.outcome is Outcome.SOUND and not await self._marks.damage_repaired(note):
+            return Repair(Outcome.FAILED, f"ledger {lock.ledger_id}: more damage was reported meanwhile")
+        return repair
 
     async def _settle(self, lock: LedgerLock, repair: Repair) -> None:
         """Note how the repair went: the mark goes, or the ledger waits."""
@@ -120,6 +129,8 @@ class ReplicationWorker:
             try:
                 if await self._marks.mark_replicated(lock):
                     statistics.ledgers_repaired_total += 1
+                if (note := await self._marks.damaged(ledger_id)) is not None:  # reported while the mark was going
+                    await self._marks.mark(ledger_id, note.bookies)
                 self._backoff.repaired(ledger_id)
             except MetadataError as error:
                 repair = Repair(Outcome.FAILED, str(error))
@@ -139,7 +150,7 @@ class ReplicationWorker:
         """Give the writer time to replace the bookie itself; the lock is kept."""
         self._deferred.add(lock.ledger_id)
         self._statistics.ledgers_deferred = len(self._deferred)
-        self._scope.spawn(self._after_grace(lock), f"ledger-{lock.ledger_id}")
+        self._scope.spawn(self._after_grace(lock), f"ledger-{lock.ledger_id}", REPORTED)
 
     async def _after_grace(self, lock: LedgerLock) -> None:
         ledger_id = lock.ledger_id
@@ -164,7 +175,7 @@ class ReplicationWorker:
                 await reader.close()
                 self._statistics.ledgers_taken_over_total += 1
                 _logger.info("ledger %d taken over and closed: its writer did not replace a lost bookie", ledger_id)
-            repair = await self._repairer.repair(ledger_id, partial(self._marks.holds, lock))
+            repair = await self._repair(lock)
         except (LedgerError, MetadataError) as error:
             return Repair(Outcome.FAILED, str(error))
         if repair.outcome is Outcome.OPEN:

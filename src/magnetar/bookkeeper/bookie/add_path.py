@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections import deque
 from collections.abc import Callable
 from struct import Struct
@@ -15,10 +16,11 @@ from struct import error as struct_error
 from typing import Final, NamedTuple
 
 from magnetar.base.errors import DiskFullError, DiskIOError
+from magnetar.base.limits import BOOKIE_KEYLESS_LEDGERS_MAX
 from magnetar.bookkeeper.bookie.config import ENTRY_BYTES_MAX, BookieConfig
 from magnetar.bookkeeper.bookie.journal import Journal, ignore
 from magnetar.bookkeeper.bookie.journal_format import EXPLICIT_LAC, FENCE, KEY, pack_special
-from magnetar.bookkeeper.bookie.ledger_state import LedgerState
+from magnetar.bookkeeper.bookie.ledger_state import FENCED_KEYS_MAX, LedgerState
 from magnetar.bookkeeper.bookie.write_cache import CacheHalf, WriteCache
 from magnetar.bookkeeper.codes import FLAG_HIGH_PRIORITY, FLAG_RECOVERY_ADD, ReturnCode
 from magnetar.bookkeeper.ports import AddDone
@@ -45,7 +47,8 @@ class _WaitingAdd(NamedTuple):
 
 
 class AddPath:
-    """Lives on the event loop. `wake_flush()` asks for a flush; the flusher calls `swap` and `flushed`."""
+    """Lives on the event loop. `wake_flush()` asks for a flush; the flusher calls `swap` and `flushed`. `want_room()` asks the disk monitor
+    to look at the disk: adds wait until it calls `set_read_only`."""
 
     __slots__ = (
         "_cache",
@@ -54,14 +57,18 @@ class AddPath:
         "_guarded",
         "_half_bytes_max",
         "_journal",
+        "_keyless",
         "_ledgers",
+        "_notice_bytes",
         "_pending_bytes_max",
         "_read_only",
         "_reserve",
+        "_room_bytes",
         "_swap_mark",
         "_waiting",
         "_waiting_bytes",
         "_wake_flush",
+        "_want_room",
         "add_bytes_total",
         "adds_refused_total",
         "adds_total",
@@ -76,13 +83,18 @@ class AddPath:
         cache: WriteCache,
         journal: Journal,
         wake_flush: Callable[[], None],
+        want_room: Callable[[], None] = lambda: None,
     ) -> None:
         self._ledgers = ledgers
+        self._keyless = sum(state.keyless and state.deleted_ms is None for state in ledgers.values())
         self._dirty = dirty
         self._cache = cache
         self._journal = journal
         self._wake_flush = wake_flush
+        self._want_room = want_room
         self._half_bytes_max = config.write_cache_bytes
+        self._room_bytes = sys.maxsize
+        self._notice_bytes = self._half_bytes_max
         self._pending_bytes_max = config.journal_pending_bytes
         self._waiting: deque[_WaitingAdd] = deque()
         self._waiting_bytes = 0
@@ -130,7 +142,7 @@ class AddPath:
             entries[entry_id] = entry
         half.entries_count += 1
         half.size_bytes += size
-        if half.size_bytes >= self._half_bytes_max:
+        if half.size_bytes >= self._notice_bytes:
             self._half_is_full()
         if entry_id > state.last_entry_id:
             state.last_entry_id = entry_id
@@ -167,13 +179,11 @@ class AddPath:
         if found_ledger != ledger_id or found_entry != entry_id or ledger_id < 0:
             self._refuse(done, ReturnCode.BAD_REQUEST)
             return
-        state = self._open(ledger_id, master_key)
-        if state is None:
-            self._refuse(done, ReturnCode.UNAUTHORIZED)
+        code = self._open(ledger_id, master_key, flags)
+        if code != ReturnCode.OK:
+            self._refuse(done, code)
             return
-        if not state.writable and (state.deleted_ms is not None or not flags & FLAG_RECOVERY_ADD):
-            self._refuse(done, ReturnCode.FENCED)
-            return
+        state = self._ledgers[ledger_id]
         half = self._cache.active
         half.put(ledger_id, entry_id, entry)
         state.last_entry_id = max(state.last_entry_id, entry_id)
@@ -182,20 +192,32 @@ class AddPath:
             self.wake_watchers(state)
         self.adds_total += 1
         self.add_bytes_total += len(entry)
-        if half.size_bytes >= self._half_bytes_max:
+        if half.size_bytes >= self._notice_bytes:
             self._half_is_full()
         self._journal.append(entry, done)
 
-    def _open(self, ledger_id: int, master_key: bytes) -> LedgerState | None:
-        """The ledger's state, created (and its key journaled) when it is new; None when the key is wrong."""
+    def _open(self, ledger_id: int, master_key: bytes, flags: int) -> ReturnCode:
+        """OK when an entry may be added under this key. The first one fixes the ledger's key, which is journaled before it."""
         state = self._ledgers.get(ledger_id)
+        if state is not None and not state.keyless:
+            if not state.authorizes(master_key):
+                return ReturnCode.UNAUTHORIZED
+            if not state.writable and (state.deleted_ms is not None or not flags & FLAG_RECOVERY_ADD):
+                return ReturnCode.FENCED
+            return ReturnCode.OK
+        if not 0 < len(master_key) <= MASTER_KEY_BYTES_MAX:
+            return ReturnCode.UNAUTHORIZED
         if state is None:
-            if not 0 < len(master_key) <= MASTER_KEY_BYTES_MAX:
-                return None
-            state = self._ledgers[ledger_id] = self._dirty[ledger_id] = LedgerState(ledger_id, master_key)
-            self._journal.append(pack_special(ledger_id, KEY, master_key), ignore)
-            return state
-        return state if state.authorizes(master_key) else None
+            state = self._ledgers[ledger_id] = LedgerState(ledger_id, master_key)
+        else:
+            fenced = state.fenced_keys is not None and master_key in state.fenced_keys
+            if state.deleted_ms is not None or (fenced and not flags & FLAG_RECOVERY_ADD):
+                return ReturnCode.FENCED
+            state.fix_key(master_key)
+            self._keyless -= 1
+        self._dirty[ledger_id] = state
+        self._journal.append(pack_special(ledger_id, KEY, master_key), ignore)
+        return ReturnCode.OK
 
     def _refuse(self, done: AddDone, code: ReturnCode) -> None:
         self.adds_refused_total += 1
@@ -212,28 +234,39 @@ class AddPath:
             done(int(ReturnCode.UNAUTHORIZED))
             return
         state = self._ledgers.get(ledger_id)
+        refusal = self._fence_refusal(state, master_key)
+        if refusal is not None:
+            done(int(refusal))
+            return
         if state is None:
-            state = self._ledgers[ledger_id] = LedgerState(ledger_id, master_key)
-        elif state.deleted_ms is not None:
-            done(int(ReturnCode.NO_LEDGER))
-            return
-        elif not state.authorizes(master_key):
-            done(int(ReturnCode.UNAUTHORIZED))
-            return
-        if state.fence_durable:
+            state = self._ledgers[ledger_id] = LedgerState(ledger_id)
+            self._keyless += 1
+        durable = state.fenced_keys.get(master_key, False) if state.fenced_keys is not None else state.fence_durable
+        if durable:
             done(int(ReturnCode.OK))
             return
-        state.fence()
+        state.fence_under(master_key, durable=False)
         self.wake_watchers(state)
         self._dirty[ledger_id] = state
         fenced = state
 
         def journaled(code: int) -> None:
-            if code == ReturnCode.OK:
-                fenced.fence_durable = True
+            # an entry may have fixed another key meanwhile: the fence is then void, and its sender is answered as it was promised
+            if code == ReturnCode.OK and (fenced.keyless or fenced.master_key == master_key):
+                fenced.fence_under(master_key, durable=True)
             done(code)
 
         self._journal.append(pack_special(ledger_id, FENCE, master_key), journaled)
+
+    def _fence_refusal(self, state: LedgerState | None, master_key: bytes) -> ReturnCode | None:
+        if state is None:
+            return ReturnCode.TOO_MANY_REQUESTS if self._keyless >= BOOKIE_KEYLESS_LEDGERS_MAX else None
+        if state.deleted_ms is not None:
+            return ReturnCode.NO_LEDGER
+        if state.fenced_keys is None:
+            return None if state.authorizes(master_key) else ReturnCode.UNAUTHORIZED
+        full = master_key not in state.fenced_keys and len(state.fenced_keys) >= FENCED_KEYS_MAX
+        return ReturnCode.TOO_MANY_REQUESTS if full else None
 
     def write_lac(self, ledger_id: int, body: bytes, master_key: bytes, done: AddDone) -> None:
         """See `BookieChannel.write_lac`."""
@@ -246,11 +279,15 @@ class AddPath:
         if self._read_only:
             done(int(ReturnCode.READ_ONLY))
             return
-        state = self._open(ledger_id, master_key)
-        if state is None:
-            done(int(ReturnCode.UNAUTHORIZED))
-        elif state.deleted_ms is not None:
+        state = self._ledgers.get(ledger_id)
+        if state is not None and state.deleted_ms is not None:
             done(int(ReturnCode.FENCED))
+        elif state is None or state.keyless:
+            done(
+                int(ReturnCode.NO_LEDGER)
+            )  # nothing is confirmed here that it could speak of, and only an entry fixes the key
+        elif not state.authorizes(master_key):
+            done(int(ReturnCode.UNAUTHORIZED))
         else:
             state.accept_lac(body)
             self.wake_watchers(state)
@@ -272,6 +309,7 @@ class AddPath:
         if half is None:
             self._swap_mark = self._journal.durable_sequence
             half = self._cache.swap()
+            self._limit(self._room_bytes - half.size_bytes)
             self._admit_waiting()
         # A half whose flush failed for want of room is tried again, with the mark of its own swap.
         states = [(ledger_id, state.pack()) for ledger_id, state in self._dirty.items()]
@@ -288,6 +326,8 @@ class AddPath:
 
     def bury(self, state: LedgerState, now_ms: int) -> None:
         """The ledger is deleted: forget its entries, refuse late writes. No flush may be under way."""
+        if state.keyless and state.deleted_ms is None:
+            self._keyless -= 1
         state.bury(now_ms)
         self.wake_watchers(state)
         self._cache.drop(state.ledger_id)
@@ -312,10 +352,14 @@ class AddPath:
 
     # ---- Conditions
 
-    def set_read_only(self, read_only: bool, reserve: bool) -> None:
-        """`reserve`: there is room enough for high-priority adds."""
+    def set_read_only(self, read_only: bool, reserve: bool, room_bytes: int | None = None) -> None:
+        """`reserve`: there is room enough for high-priority adds. `room_bytes`: so much may be added before the disk is looked at again."""
         self._read_only = read_only
         self._reserve = reserve
+        if read_only:
+            self._limit(sys.maxsize)
+        elif room_bytes is not None:
+            self._limit(self._cache.active.size_bytes + room_bytes)
         self._admit_waiting()
 
     def fail(self) -> None:
@@ -336,12 +380,24 @@ class AddPath:
         return len(self._waiting)
 
     def _is_full(self) -> bool:
-        """Adds wait: both halves are full. Before the flusher has swapped them, a burst may go on, but not without end."""
+        """Adds wait: both halves are full, or the room that was measured is used up.
+
+        Before the flusher has swapped them a burst may go on, but not without end.
+        """
         bound = self._half_bytes_max if self._cache.flushing is not None else 2 * self._half_bytes_max
-        return self._cache.active.size_bytes >= bound
+        return self._cache.active.size_bytes >= min(bound, self._room_bytes)
+
+    def _limit(self, room_bytes: int) -> None:
+        """The active half may grow to this size; one comparison for each add watches this bound and that of the half."""
+        self._room_bytes = room_bytes
+        self._notice_bytes = min(self._half_bytes_max, room_bytes)
 
     def _half_is_full(self) -> None:
-        self._wake_flush()
+        size_bytes = self._cache.active.size_bytes
+        if size_bytes >= self._half_bytes_max:
+            self._wake_flush()
+        if size_bytes >= self._room_bytes:
+            self._want_room()
         self._guarded = self._guarded or self._is_full()
 
     def _admit_waiting(self) -> None:

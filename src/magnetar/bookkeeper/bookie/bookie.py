@@ -9,15 +9,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import uuid
 from collections.abc import Callable
-from contextlib import AbstractContextManager, AsyncExitStack
-from dataclasses import dataclass
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack
+from dataclasses import dataclass, replace
 from types import TracebackType
 
 from magnetar.base.clock import Clock, SystemClock
 from magnetar.base.errors import StorageError
 from magnetar.base.executor import Executor, ThreadExecutor
-from magnetar.base.tasks import TaskScope
+from magnetar.base.tasks import FATAL, TaskScope
 from magnetar.bookkeeper.bookie.add_path import AddPath
 from magnetar.bookkeeper.bookie.config import BookieConfig
 from magnetar.bookkeeper.bookie.cookie import Cookie, CookieStore, check_directories, check_store, stamp_directories
@@ -145,6 +146,18 @@ class Bookie:
         """Delete what the metadata no longer lists, and compact, now."""
         await self._garbage.collect(major=True)
 
+    def collection_paused(self) -> AbstractAsyncContextManager[None]:
+        """`async with` it: no garbage is collected, so that all that the metadata names stays while it is copied."""
+        return self._garbage.paused
+
+    def last_added(self) -> dict[int, int | None]:
+        """By ledger, the highest entry added since this start. None: nobody has written to it since, and nobody but a recovery will."""
+        return {
+            ledger_id: state.last_entry_id if state.last_entry_id >= 0 else None
+            for ledger_id, state in self._ledgers.items()
+            if state.deleted_ms is None
+        }
+
     async def check_disk(self) -> None:
         """Look at the free space now, which may change read-only mode."""
         await self._monitor.check()
@@ -162,6 +175,10 @@ class Bookie:
     def ledger_ids(self) -> list[int]:
         """Ledgers that this bookie holds something of, sorted."""
         return sorted(ledger_id for ledger_id, state in self._ledgers.items() if state.deleted_ms is None)
+
+    def known_ledger_ids(self) -> list[int]:
+        """The same with those that were deleted and are still remembered, unsorted."""
+        return list(self._ledgers)
 
     def statistics(self) -> BookieStatistics:
         """Counters and sizes at this moment."""
@@ -218,10 +235,12 @@ class Bookie:
                 if directory is not None:
                     stack.enter_context(self._lock_directory(str(directory)))
             new_cookie = await self._claim_directories()
+            space = await self._executors.storage.run(self._disk.free, self.config.ledger_path)
+            self.config = self.config.fitted(space.total_bytes)
             index = await self._executors.storage.run(self._index_factory, self.config.ledger_path, self.config.index)
             stack.push_async_callback(self._executors.storage.run, index.close)
             if new_cookie is not None and self._cookie_store is not None:
-                await self._cookie_store.write(self.config.bookie_id, new_cookie)
+                await self._cookie_store.write(self.config.bookie_id, *new_cookie)
             await self._executors.storage.run(self._begin_unsynced)
             started_s = self._clock.monotonic_s()
             self._storage, recovered = await self._executors.storage.run(self._recover, index)
@@ -274,19 +293,24 @@ class Bookie:
         except StorageError as error:
             _logger.warning("whether this bookie ran without fsync stays as it was noted: %s", error)
 
-    async def _claim_directories(self) -> bytes | None:
-        """The cookie that the metadata store has to be told; None when it knows."""
+    async def _claim_directories(self) -> tuple[bytes, bytes | None] | None:
+        """The cookie that the metadata store has to be told and the one that it has; None when it knows."""
         run = self._executors.storage.run
         config = self.config
-        directories = sorted({config.journal_path, config.ledger_path})
-        for path in directories:
+        directories = {"journal": config.journal_path, "ledgers": config.ledger_path}
+        for path in directories.values():
             await run(self._disk.make_dir, path)
         cookie = Cookie(config.bookie_id, config.journal_path, config.ledger_path, config.instance_id)
         found = await run(check_directories, self._disk, cookie, directories)
-        tell_store = self._cookie_store is not None and await check_store(self._cookie_store, cookie, found)
-        if not found.stamped:
+        fresh = str(uuid.UUID(int=self._rng.getrandbits(128), version=4))
+        cookie = replace(cookie, directories_id=found.directories_id or fresh)
+        tell, known = (
+            (False, None) if self._cookie_store is None else await check_store(self._cookie_store, cookie, found)
+        )
+        # Without a store nobody is told of an id that is drawn now: a start with one marks them.
+        if not found.stamped or (not found.current and self._cookie_store is not None):
             await run(stamp_directories, self._disk, cookie, directories)
-        return cookie.pack() if tell_store else None
+        return (cookie.pack(), known) if tell else None
 
     def _recover(self, index: Index) -> tuple[LedgerStorage, Recovered]:
         storage = LedgerStorage(self.config, self._disk, index, self._executors.hand_over)
@@ -296,6 +320,14 @@ class Bookie:
         journal = recovered.journal
         if self.config.unsafe_no_fsync:
             _logger.warning("UNSAFE: unsafe_no_fsync is set; a power cut will lose acknowledged entries and fences")
+        if journal.torn_bytes:
+            _logger.warning(
+                "the last commit of the journal cannot be read (%d bytes): either it was under way when this bookie was killed, and "
+                "nobody was told of it, or it was acknowledged and is damaged now, which this copy alone cannot tell. %d of its "
+                "entries are whole and were kept; the others are read from other bookies, if the ledgers have more copies",
+                journal.torn_bytes,
+                len(journal.salvaged),
+            )
         if journal.records or journal.torn_bytes:
             _logger.info(
                 "journal replayed: commits=%d records=%d bytes=%d torn_bytes=%d seconds=%.3f rate_mb_s=%.0f",
@@ -329,12 +361,20 @@ class Bookie:
             self._fail,
             lambda error: self._monitor.full(error),
         )
-        self._adds = AddPath(config, self._ledgers, recovered.dirty, self._cache, self._journal, self._flusher.wake)
+        self._adds = AddPath(
+            config,
+            self._ledgers,
+            recovered.dirty,
+            self._cache,
+            self._journal,
+            self._flusher.wake,
+            lambda: self._monitor.want_room(),
+        )
         self._flusher.attach(self._adds)
         self._read_queue = ReadQueue(self._storage, executors.reads)
         self._reads = ReadPath(config, self._ledgers, self._cache, self._read_cache, self._read_queue, self._adds)
         self._monitor = DiskMonitor(
-            config, self._disk, executors.storage, self._adds, self._read_only_changed, self._flusher.wake
+            config, self._disk, executors.storage, self._adds, self._cache, self._read_only_changed, self._flusher
         )
         queries = self.queries = Queries(
             self._ledgers,
@@ -365,20 +405,30 @@ class Bookie:
             self.checkpoint,
             self._adds.journal_barrier,
             lambda: self._monitor.pressure,
+            lambda: self._monitor.compaction_bytes,
         )
 
     def _spawn(self) -> None:
-        self._tasks.spawn(self._journal.run(), "journal")
-        self._tasks.spawn(self._read_queue.run(), "reads")
-        self._tasks.spawn(self._flusher.run(), "flush")
-        self._tasks.spawn(self._monitor.run(), "disk")
-        self._tasks.spawn(self._collect_regularly(), "garbage")
+        self._tasks.spawn(self._journal.run(), "journal", FATAL)
+        self._tasks.spawn(self._read_queue.run(), "reads", FATAL)
+        self._tasks.spawn(self._flusher.run(), "flush", FATAL)
+        self._tasks.supervise(self._monitor.run, "disk")
+        self._tasks.supervise(self._collect_regularly, "garbage")
 
     async def _collect_regularly(self) -> None:
+        """On a full disk whenever the disk is looked at: what was deleted has to make room."""
+        config, waited_s = self.config, 0.0
+        step_s = min(config.gc_interval_s, config.disk_check_interval_s)
         while True:
-            await asyncio.sleep(self.config.gc_interval_s)
-            if self.failed is None:
-                await self._garbage.collect()
+            await asyncio.sleep(step_s)
+            waited_s += step_s
+            if self.failed is not None or (waited_s < config.gc_interval_s and not self.read_only):
+                continue
+            waited_s = 0.0
+            await self._garbage.collect()
+            if self.read_only:
+                await self.checkpoint()  # what was deleted before it reached an entry log leaves the journal
+                await self._monitor.check()
 
     def _read_only_changed(self, read_only: bool) -> None:
         if self._on_read_only_change is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from magnetar.base.errors import ConfigError
@@ -13,6 +13,17 @@ ENTRY_BYTES_MAX = 16 * 1024 * 1024 - 64
 """A longer entry is refused as BAD_REQUEST; a longer length field on disk is damage."""
 
 _MIB = 1024 * 1024
+
+HEADROOM_BYTES_MAX = 64 * _MIB
+HEADROOM_PART = 5
+"""One part in so many of the disk (but at most `HEADROOM_BYTES_MAX`) is not for entries of clients: fences, recovery, deletions, the
+index, the metadata beside it and the next start find room there. A bookie that would reach into it is read-only."""
+
+ENTRY_OVERHEAD_BYTES = 128
+"""What the record header and the index need for an entry, besides its own bytes, when it goes from the write cache to an entry log."""
+
+_DISK_PART = 16
+_SMALL_FILE_BYTES_MIN = _MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +47,8 @@ class BookieConfig:
     """A commit takes entries until it holds this much; the rest goes into the next one."""
     journal_preallocate_bytes: int = 256 * 1024
     """A fresh journal file grows by zero-filled steps of this size: fdatasync then has no new block to record. Reused ones are full."""
+    journal_spare_files: int = 2
+    """Trimmed files kept for reuse, whose blocks fdatasync need not record again; further ones are deleted."""
     journal_pending_bytes: int = JOURNAL_PENDING_BYTES_MAX
 
     write_cache_bytes: int = BOOKIE_WRITE_CACHE_BYTES_MAX
@@ -102,6 +115,19 @@ class BookieConfig:
                 f"{self.disk_usage_max_ratio}: take 0 < low <= max <= 1"
             )
 
+    def fitted(self, disk_bytes: int) -> BookieConfig:
+        """The same on a disk of this size: on a small one files and caches shrink, because only whole files are ever given back."""
+        part = max(disk_bytes // _DISK_PART, _SMALL_FILE_BYTES_MIN)
+        return replace(
+            self,
+            journal_file_bytes=min(self.journal_file_bytes, part),
+            journal_spare_files=self.journal_spare_files if part >= self.journal_file_bytes else 0,
+            journal_preallocate_bytes=min(self.journal_preallocate_bytes, part // 8),
+            write_cache_bytes=min(self.write_cache_bytes, part),
+            entry_log_bytes=min(self.entry_log_bytes, part),
+            disk_free_reserve_bytes=min(self.disk_free_reserve_bytes, headroom_bytes(disk_bytes) // 16),
+        )
+
     @property
     def journal_path(self) -> str:
         """Where the journal's files lie."""
@@ -111,3 +137,8 @@ class BookieConfig:
     def ledger_path(self) -> str:
         """Where the entry logs, the index and the checkpoint mark lie."""
         return os.path.join(self.ledger_dir or self.data_dir / "ledgers", "current")
+
+
+def headroom_bytes(disk_bytes: int) -> int:
+    """Of a disk of this size; see `HEADROOM_PART`."""
+    return min(disk_bytes // HEADROOM_PART, HEADROOM_BYTES_MAX)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 from types import TracebackType
 
 from magnetar.base.errors import StartupError
 
 FILE_NAME = "bookie.lock"
+_HOLDER_BYTES = 32
+
+_logger = logging.getLogger(__name__)
 
 
 class DirectoryLock:
@@ -21,8 +25,8 @@ class DirectoryLock:
     def __enter__(self) -> DirectoryLock:
         path = os.path.join(self._directory, FILE_NAME)
         try:
-            os.makedirs(self._directory, exist_ok=True)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            os.makedirs(self._directory, 0o700, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise StartupError(
                 f"data directory {self._directory} cannot be written: {error.strerror}; "
@@ -31,13 +35,17 @@ class DirectoryLock:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+            holder = os.pread(descriptor, _HOLDER_BYTES, 0).decode(errors="replace").strip() or "unknown"
             os.close(descriptor)
             raise StartupError(
                 f"data directory {self._directory} is in use by process PID {holder}; stop it or choose another directory"
             ) from None
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        try:
+            os.pwrite(
+                descriptor, f"{os.getpid()}\n".ljust(_HOLDER_BYTES).encode(), 0
+            )  # in place: no room is needed on a full disk
+        except OSError as error:
+            _logger.warning("the lock file does not name this process: %s", error)
         self._descriptor = descriptor
         return self
 

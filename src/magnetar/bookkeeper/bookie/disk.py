@@ -121,7 +121,7 @@ class OsDisk:
             parent = os.path.dirname(parent)
         for directory in reversed(missing):
             try:
-                os.mkdir(directory)
+                os.mkdir(directory, 0o700)
             except FileExistsError:
                 pass
             except OSError as error:
@@ -236,7 +236,7 @@ class _OsFile:
 
 def _open(path: str, flags: int) -> DiskFile:
     try:
-        file = io.FileIO(os.open(path, flags | os.O_CLOEXEC, 0o644), "r+" if flags & os.O_RDWR else "r")
+        file = io.FileIO(os.open(path, flags | os.O_CLOEXEC, 0o600), "r+" if flags & os.O_RDWR else "r")
     except FileNotFoundError:
         raise
     except OSError as error:

@@ -34,7 +34,8 @@ LedgerExists = Callable[[int], Awaitable[bool]]
 _LEDGERS_PER_STEP: Final = 64
 
 _AT_ONCE_MS: Final = 0
-"""Time of a tombstone that the next round removes: the ledger exists, and this bookie may be asked to store it again."""
+"""Time of a tombstone that the next round removes: the ledger exists, and this bookie may be asked to store it again, or it never had
+an entry here, only a fence, and a tombstone for each such name would let anybody fill the memory."""
 
 
 class LedgerHomes(Protocol):
@@ -67,7 +68,9 @@ class GarbageCollector:
         checkpoint: Callable[[], Awaitable[None]],
         journal_barrier: Callable[[LedgerState], Awaitable[int]],
         pressure: Callable[[], DiskPressure],
+        compaction_bytes: Callable[[], int],
     ) -> None:
+        """`compaction_bytes()`: on a full disk, how much of an entry log may be alive for it to be compacted all the same."""
         self._config = config
         self._clock = clock
         self._storage = storage
@@ -81,9 +84,12 @@ class GarbageCollector:
         self._checkpoint = checkpoint
         self._journal_barrier = journal_barrier
         self._pressure = pressure
+        self._compaction_bytes = compaction_bytes
         self._homes_at_s = clock.monotonic_s() + config.gc_overreplicated_interval_s
         self._minor_at_s = clock.monotonic_s() + config.minor_compaction_interval_s
         self._major_at_s = clock.monotonic_s() + config.major_compaction_interval_s
+        self.paused = asyncio.Lock()
+        """Whoever holds it keeps everything that is there: a round waits."""
         self.ledgers_deleted_total = 0
         self.overreplicated_deleted_total = 0
         self.logs_deleted_total = 0
@@ -97,16 +103,23 @@ class GarbageCollector:
         failed the next flush stops the bookie.
         """
         try:
-            if self._list_ledgers is not None:
-                await self._delete_ledgers(self._list_ledgers)
-            await self._expire_tombstones()
-            if self._homes is not None and self._homes_are_due(major):
-                await self._delete_overreplicated(self._homes)
-            await self._delete_logs()
-            await self._compact(self._due_ratio(major))
+            async with self.paused:
+                await self._collect(major)
         except MagnetarError as error:
             self.failed_total += 1
             _logger.warning("garbage collection is broken off: error=%s", error)
+
+    async def _collect(self, major: bool) -> None:
+        if self._list_ledgers is not None:
+            await self._delete_ledgers(self._list_ledgers)
+        await self._expire_tombstones()
+        if self._homes is not None and self._homes_are_due(major):
+            await self._delete_overreplicated(self._homes)
+        await self._delete_logs()
+        if self._pressure() is DiskPressure.FULL:
+            await self._compact_in_headroom()
+        else:
+            await self._compact(self._due_ratio(major))
 
     # ---- Ledgers
 
@@ -124,7 +137,7 @@ class GarbageCollector:
                 tombstones: list[tuple[int, bytes]] = []
                 for ledger_id in doomed[start : start + _LEDGERS_PER_STEP]:
                     state = self._ledgers[ledger_id]
-                    self._bury(state, now_ms)
+                    self._bury(state, _AT_ONCE_MS if state.keyless else now_ms)
                     tombstones.append((ledger_id, state.pack()))
                 await self._executor.run(self._delete_from_index, tombstones)
                 self.ledgers_deleted_total += len(tombstones)
@@ -209,10 +222,8 @@ class GarbageCollector:
     # ---- Compaction
 
     def _due_ratio(self, major: bool) -> float:
-        """0 when no compaction is due, or when copies have no room; one that was put off comes with the next round."""
+        """0 when no compaction is due; one that was put off comes with the next round."""
         pressure = self._pressure()
-        if pressure is DiskPressure.FULL:
-            return 0.0
         now_s = self._clock.monotonic_s()
         ratio = 0.0
         if now_s >= self._minor_at_s:
@@ -231,6 +242,21 @@ class GarbageCollector:
         for meta in [logs.metas[log_id] for log_id in sorted(logs.metas)]:
             if meta is not logs.current and not meta.damaged and _live_ratio(meta, live) < ratio:
                 await self._compact_log(meta)
+
+    async def _compact_in_headroom(self) -> None:
+        """Logs of which so little is alive that a copy fits, those with the least first: each gives back more than it takes."""
+        live, logs = self._live_ledgers(), self._storage.logs
+        ratio, room = self._config.major_compaction_ratio, self._compaction_bytes()
+        found = [
+            (_live_ratio(meta, live) * (meta.end - HEADER_BYTES), log_id)
+            for log_id, meta in logs.metas.items()
+            if meta is not logs.current and not meta.damaged and _live_ratio(meta, live) < ratio
+        ]
+        for live_bytes, log_id in sorted(found):
+            if live_bytes > room:
+                break
+            if log_id in logs.metas:
+                await self._compact_log(logs.metas[log_id])
 
     async def _compact_log(self, meta: EntryLogMeta) -> None:
         work = LogCompaction(self._storage, meta, self._config.compaction_step_bytes)

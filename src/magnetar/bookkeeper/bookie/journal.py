@@ -11,7 +11,7 @@ import itertools
 import logging
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from magnetar.base.errors import DiskFullError, StorageError
 from magnetar.base.executor import Executor
@@ -33,14 +33,22 @@ Done = Callable[[int], None]
 
 _logger = logging.getLogger(__name__)
 
-_SPARES_MAX = 2
-"""Trimmed files kept for reuse, whose blocks fdatasync need not record again; further ones are deleted."""
+_ANSWERS_PER_TURN = 64
+"""Callbacks of one commit that run before the loop serves everybody else; each may take a receipt to a client."""
 
 _OK = int(ReturnCode.OK)
 
 
 def ignore(code: int) -> None:
     """The callback of a record whose durability nobody waits for."""
+
+
+def _call(dones: Iterable[Done], code: int) -> None:
+    for done in dones:
+        try:
+            done(code)
+        except Exception:  # the entries behind it belong to others
+            _logger.exception("the callback of an add failed")
 
 
 class Journal:
@@ -69,6 +77,7 @@ class Journal:
         "_rng",
         "_salt",
         "_sequence",
+        "_spares_max",
         "_wakeup",
         "add_latency",
         "commits_total",
@@ -98,6 +107,7 @@ class Journal:
         self._file_bytes_max = config.journal_file_bytes
         self._batch_bytes = config.journal_batch_bytes
         self._preallocate = config.journal_preallocate_bytes
+        self._spares_max = config.journal_spare_files
         self._fsync = not config.unsafe_no_fsync
         self._on_fatal = on_fatal
         self._on_full = on_full
@@ -179,7 +189,7 @@ class Journal:
             if first_sequence_of(following) > mark + 1:
                 break
             path = os.path.join(self._directory, name)
-            if spares < _SPARES_MAX:
+            if spares < self._spares_max:
                 self._disk.rename(path, path + SPARE_SUFFIX)
                 spares += 1
             else:
@@ -222,11 +232,17 @@ class Journal:
                 self.sync_latency.add(1000 * (ended_s - started_s))
                 self.add_latency.add(1000 * (ended_s - oldest_s))
         self.pending_bytes -= size
-        for done in dones:
-            try:
-                done(code)
-            except Exception:  # the entries behind it belong to others
-                _logger.exception("the callback of an add failed")
+        await self._answer(dones, code)
+
+    async def _answer(self, dones: list[Done], code: int) -> None:
+        """In order; between some of many the loop serves everybody else."""
+        left = iter(dones)
+        try:
+            for _ in range(0, len(dones) - _ANSWERS_PER_TURN, _ANSWERS_PER_TURN):
+                _call(itertools.islice(left, _ANSWERS_PER_TURN), code)
+                await asyncio.sleep(0)
+        finally:
+            _call(left, code)  # the last ones; all that are left when the bookie is being closed
 
     def _take(self) -> tuple[list[bytes], list[Done], int]:
         records, dones = self._records, self._dones

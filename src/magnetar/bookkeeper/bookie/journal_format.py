@@ -37,6 +37,8 @@ _IDS = Struct(">qq")
 
 FILE_HEADER_BYTES: Final = _FILE_HEADER.size + 4
 COMMIT_HEADER_BYTES: Final = _COMMIT_HEADER.size + 4
+IDS_BYTES: Final = _IDS.size
+"""A record is at least as long as that."""
 
 _pack_u32 = _U32.pack
 _unpack_u32 = _U32.unpack_from

@@ -2,26 +2,37 @@
 
 What may be missing is the tail of the newest file: the commit under way when the process or the machine died. It was not
 acknowledged and is cut off once. Anything else that is missing or damaged stops the bookie: it would be acknowledged data.
+
+One copy alone cannot tell a last commit that was torn from one that was whole, acknowledged and then damaged. So the entries in it that
+match their own digest are kept: to hold an entry that was never acknowledged does no harm, and of a damaged commit only what was hit
+is missing, which the other copies have.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 
 from magnetar.base.checksum import crc32c
 from magnetar.base.errors import CorruptionError
+from magnetar.bookkeeper.bookie.config import ENTRY_BYTES_MAX
 from magnetar.bookkeeper.bookie.disk import Disk
 from magnetar.bookkeeper.bookie.journal_format import (
     COMMIT_HEADER_BYTES,
     COMMIT_MAGIC,
     FILE_HEADER_BYTES,
+    IDS_BYTES,
     FileHeader,
     unpack_commit_header,
     unpack_file_header,
     unpack_records,
 )
+from magnetar.bookkeeper.entry_format import Digest, DigestType, peek_ids, unpack_entry
+from magnetar.bookkeeper.errors import DigestMismatchError
+
+_DIGEST = Digest(DigestType.CRC32C)
 
 SUFFIX = ".journal"
 SPARE_SUFFIX = ".spare"
@@ -62,10 +73,16 @@ class ReplayResult:
     records: int = 0
     size_bytes: int = 0
     torn_bytes: int = 0
+    """Of the last commit, when it could not be read."""
+    salvaged: list[bytes] = field(default_factory=list)
+    """Entries out of that commit."""
 
 
 def replay(disk: Disk, directory: str, mark: int, result: ReplayResult) -> Iterator[list[bytes]]:
-    """Yield the records of each commit with a sequence above `mark`; `result` is filled on the way."""
+    """Yield the records of each commit with a sequence above `mark`; `result` is filled on the way.
+
+    A last list, empty, comes before an unreadable end is cut off: what `result.salvaged` holds must be made durable elsewhere first.
+    """
     names = journal_files(disk, directory)
     result.last_sequence = mark
     if not names:
@@ -86,6 +103,9 @@ def replay(disk: Disk, directory: str, mark: int, result: ReplayResult) -> Itera
         yield from file.commits(following, mark, result)
         expected = file.expected
         if following is None:
+            result.salvaged = file.entries_in_torn_commit()
+            if result.salvaged:
+                yield []
             file.cut(result)
     if expected - 1 < mark:
         raise CorruptionError(f"the journal ends at commit {expected - 1}, before the checkpoint mark {mark}")
@@ -146,6 +166,23 @@ class _File:
                     f"but commit {header.sequence} follows at offset {position}"
                 )
             position = self._data.find(COMMIT_MAGIC, position + 1)
+
+    def entries_in_torn_commit(self) -> list[bytes]:
+        """Whole entries behind the last good commit that match their own digest: CRC32C, as all brokers write them."""
+        data, found = self._data, []
+        offset = self.offset + COMMIT_HEADER_BYTES
+        while offset + 4 <= len(data):
+            size = int.from_bytes(data[offset : offset + 4], "big")
+            if not IDS_BYTES <= size <= ENTRY_BYTES_MAX or offset + 4 + size > len(data):
+                break
+            record = data[offset + 4 : offset + 4 + size]
+            offset += 4 + size
+            if size >= _DIGEST.payload_offset:
+                ledger_id, entry_id, _ = peek_ids(record)
+                with suppress(DigestMismatchError):
+                    unpack_entry(record, _DIGEST, ledger_id, entry_id)
+                    found.append(record)
+        return found
 
     def cut(self, result: ReplayResult) -> None:
         """Drop what follows the last whole commit, durably."""

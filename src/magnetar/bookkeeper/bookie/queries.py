@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from magnetar.base.errors import StorageError
 from magnetar.base.executor import Executor
-from magnetar.base.tasks import TaskScope
+from magnetar.base.tasks import REPORTED, TaskScope
 from magnetar.bookkeeper.bookie.add_path import AddPath
 from magnetar.bookkeeper.bookie.disk import DiskSpace
 from magnetar.bookkeeper.bookie.entry_list import list_entries
@@ -73,7 +73,7 @@ class Queries:
         elif state is None or state.deleted_ms is not None:
             done(int(ReturnCode.NO_LEDGER), None)
         else:
-            self._tasks.spawn(self._list_entries(ledger_id, done), "list of entries")
+            self._tasks.spawn(self._list_entries(ledger_id, done), "list of entries", REPORTED)
 
     async def _list_entries(self, ledger_id: int, done: EntriesDone) -> None:
         try:

@@ -35,7 +35,9 @@ def recover(config: BookieConfig, disk: Disk, storage: LedgerStorage) -> Recover
         recovered.ledgers[ledger_id] = unpack_state(ledger_id, packed)
     for records in replay(disk, config.journal_path, storage.mark.sequence, recovered.journal):
         _apply(recovered, records)
-        if recovered.half.size_bytes >= config.write_cache_bytes:
+        if recovered.journal.salvaged:
+            _apply_salvaged(recovered)
+        if recovered.half.size_bytes >= config.write_cache_bytes or recovered.journal.salvaged:
             storage.flush(recovered.half, [(key, state.pack()) for key, state in recovered.dirty.items()], None, None)
             recovered.half = CacheHalf()
             recovered.dirty = {}
@@ -52,12 +54,26 @@ def _apply(recovered: Recovered, records: list[bytes]) -> None:
         elif state is None:
             raise CorruptionError(f"the journal holds entry {entry_id} of ledger {ledger_id}, whose key is nowhere")
         elif state.deleted_ms is None:
+            if state.keyless:
+                _fix_only_key(state)
             put(ledger_id, entry_id, record)
             _, _, lac = _IDS_LAC.unpack_from(record)
             if lac > state.lac:
                 state.lac = lac
             if entry_id > state.last_entry_id:
                 state.last_entry_id = entry_id
+
+
+def _apply_salvaged(recovered: Recovered) -> None:
+    """Entries of ledgers that are known and not deleted; a key in the same commit is not trusted."""
+    journal = recovered.journal
+    journal.salvaged = [record for record in journal.salvaged if _is_live(recovered, _IDS.unpack_from(record)[0])]
+    _apply(recovered, journal.salvaged)
+
+
+def _is_live(recovered: Recovered, ledger_id: int) -> bool:
+    state = recovered.ledgers.get(ledger_id)
+    return state is not None and state.deleted_ms is None
 
 
 def _apply_special(recovered: Recovered, ledger_id: int, kind: int, content: bytes, state: LedgerState | None) -> None:
@@ -68,12 +84,27 @@ def _apply_special(recovered: Recovered, ledger_id: int, kind: int, content: byt
     if state is None:
         if kind == EXPLICIT_LAC:
             raise CorruptionError(f"the journal holds an explicit LAC of ledger {ledger_id}, whose key is nowhere")
-        state = recovered.ledgers[ledger_id] = LedgerState(ledger_id, content)
+        state = recovered.ledgers[ledger_id] = LedgerState(ledger_id)
     elif state.deleted_ms is not None:
         return
-    if kind == FENCE:
-        state.fence()
-        state.fence_durable = True
-    elif kind == EXPLICIT_LAC:
+    if kind == KEY:
+        if state.keyless and content:
+            state.fix_key(content)
+    elif kind == FENCE:
+        if state.keyless or state.authorizes(
+            content
+        ):  # not under the key of somebody else, who came before the first entry
+            state.fence_under(content, durable=True)
+    else:
+        if state.keyless:
+            _fix_only_key(state)
         state.accept_lac(content)
     recovered.dirty[ledger_id] = state
+
+
+def _fix_only_key(state: LedgerState) -> None:
+    """Journals of earlier versions have no record of the key behind a fence, which used to fix it. Raises CorruptionError."""
+    keys = list(state.fenced_keys or ())
+    if len(keys) != 1:
+        raise CorruptionError(f"the journal holds entries of ledger {state.ledger_id}, whose key is nowhere")
+    state.fix_key(keys[0])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterable, Sequence
 from struct import Struct
 from typing import Any, Final
@@ -28,6 +30,10 @@ _WRITES_PER_SYNC: Final = 16
 
 _GETS_PER_CALL: Final = 128
 
+_WRITE_BUFFER_BYTES_MAX: Final = 16 * 1024 * 1024
+_WRITE_BUFFER_DISK_PART: Final = 64
+"""RocksDB's log grows as large as its write buffer: on a small disk that is one part in so many of it."""
+
 
 class RocksdbIndex:
     """One database with two key spaces."""
@@ -36,7 +42,7 @@ class RocksdbIndex:
         options = rocksdict.Options(raw_mode=True)
         options.create_if_missing(True)
         options.set_max_background_jobs(2)
-        options.set_write_buffer_size(16 * 1024 * 1024)
+        options.set_write_buffer_size(_write_buffer_bytes(path))
         options.set_keep_log_file_num(2)
         options.set_max_log_file_size(1024 * 1024)
         options.set_compression_type(rocksdict.DBCompressionType.lz4())
@@ -183,6 +189,11 @@ class RocksdbIndex:
             self._db.write(batch, options)
         except Exception as error:
             raise _typed(error) from error
+
+
+def _write_buffer_bytes(path: str) -> int:
+    disk_bytes = shutil.disk_usage(os.path.dirname(path)).total
+    return max(64 * 1024, min(_WRITE_BUFFER_BYTES_MAX, disk_bytes // _WRITE_BUFFER_DISK_PART))
 
 
 def _unpack_location(value: bytes) -> Location:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from magnetar.base.limits import FRAME_BYTES_BEFORE_AUTH_MAX
 from magnetar.base.network import Listener
 from magnetar.base.tasks import TaskScope
 from magnetar.bookkeeper.bookie.server_auth import BookieAuth, ConnectionAuth
@@ -36,9 +38,9 @@ class BookieServerOptions:
 
 
 class BookieServer:
-    """`await server.serve(network.bind(host, port))`, and `await server.close()` before the bookie stops.
+    """`await server.serve(network.bind(host, port, share))`, and `await server.close()` before the bookie stops.
 
-    `scope` runs TLS handshakes.
+    `scope` runs TLS handshakes. How many connections there may be is the listener's share.
     """
 
     def __init__(self, bookie: BookieService, scope: TaskScope, options: BookieServerOptions | None = None) -> None:
@@ -66,7 +68,13 @@ class BookieServer:
             connection.close()
 
     def _accept(self) -> asyncio.Protocol:
-        return _Session(self._bookie, self._scope, self._options, self._connections).connection
+        return _Session(self._bookie, self._scope, self._options, self._changed).connection
+
+    def _changed(self, connection: FrameConnection, is_open: bool) -> None:
+        if is_open:
+            self._connections[connection] = None
+        else:
+            del self._connections[connection]
 
 
 class _Session:
@@ -75,23 +83,48 @@ class _Session:
     As in BookKeeper, version 3 may turn into version 2, not the other way: after one packed frame all others are taken for such.
     """
 
-    __slots__ = ("_connections", "_reads", "_v2", "_v3", "connection")
+    __slots__ = ("_auth", "_frame_bytes_max", "_on_change", "_reads", "_v2", "_v3", "connection")
 
     def __init__(
         self,
         bookie: BookieService,
         scope: TaskScope,
         options: BookieServerOptions,
-        connections: dict[FrameConnection, None],
+        on_change: Callable[[FrameConnection, bool], None],
     ) -> None:
-        self._connections = connections
+        self._on_change = on_change
+        self._frame_bytes_max = options.frame_bytes_max
         connection = self.connection = FrameConnection(options.frame_bytes_max, self._changed)
         self._reads = ReadGate(connection)
-        auth = ConnectionAuth(options.auth, connection, tls_required=options.tls_required)
+        auth = self._auth = ConnectionAuth(options.auth, connection, self._passed, tls_required=options.tls_required)
+        if not auth.passed:
+            connection.limit_frames(min(FRAME_BYTES_BEFORE_AUTH_MAX, options.frame_bytes_max))
         self._v2 = V2Requests(bookie, connection, self._reads, auth)
         self._v3 = V3Requests(bookie, connection, self._reads, auth, options.start_tls, scope)
-        connection.receive = self._receive
+        connection.receive = self._receive_first
         connection.on_room = self._reads.run
+
+    def _passed(self) -> None:
+        self.connection.limit_frames(self._frame_bytes_max)
+
+    def _receive_first(self, frame: bytes) -> None:
+        """Until a request could be read from somebody who may ask."""
+        self.connection.receive = self._receive
+        self._receive(frame)
+        if self.connection.closed:
+            return
+        if self._auth.passed:
+            self.connection.prove()
+        elif self.connection.receive == self._receive:
+            self.connection.receive = self._receive_first
+        else:
+            self.connection.receive = self._receive_first_packed
+
+    def _receive_first_packed(self, frame: bytes) -> None:
+        self._v2.receive(frame)
+        if self._auth.passed and not self.connection.closed:
+            self.connection.receive = self._v2.receive
+            self.connection.prove()
 
     def _receive(self, frame: bytes) -> None:
         if frame and frame[0] not in _V2_FIRST_BYTES:
@@ -104,9 +137,7 @@ class _Session:
         self._v2.receive(frame)
 
     def _changed(self, is_open: bool) -> None:
-        if is_open:
-            self._connections[self.connection] = None
-        else:
-            self._connections.pop(self.connection, None)
+        self._on_change(self.connection, is_open)
+        if not is_open:
             self._reads.clear()
             self._v3.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from magnetar.base.errors import MagnetarError
@@ -40,14 +41,23 @@ class BookieAuth(Protocol):
 class ConnectionAuth:
     """Of one connection: `passed`, and `answer` to AUTH messages of either protocol.
 
-    `tls_required`: nobody has passed in the clear, and nothing that proves who one is counts there.
+    `tls_required`: nobody has passed in the clear, and nothing that proves who one is counts there. `on_passed()` is called when
+    `passed` becomes true.
     """
 
-    __slots__ = ("_auth", "_connection", "_secured", "_session", "passed")
+    __slots__ = ("_auth", "_connection", "_on_passed", "_secured", "_session", "passed")
 
-    def __init__(self, auth: BookieAuth | None, connection: FrameConnection, *, tls_required: bool = False) -> None:
+    def __init__(
+        self,
+        auth: BookieAuth | None,
+        connection: FrameConnection,
+        on_passed: Callable[[], None],
+        *,
+        tls_required: bool = False,
+    ) -> None:
         self._auth = auth
         self._connection = connection
+        self._on_passed = on_passed
         self._session: AuthSession | None = None
         self._secured = not tls_required
         self.passed = auth is None and self._secured
@@ -56,7 +66,8 @@ class ConnectionAuth:
         """TLS is spoken from now on."""
         if not self._secured:
             self._secured = True
-            self.passed = self._auth is None
+            if self._auth is None:
+                self._pass()
 
     def answer(self, asked: AuthMessage) -> AuthMessage:
         """The answer to a client's message. Raises BookieFrameError when the client is refused."""
@@ -74,5 +85,10 @@ class ConnectionAuth:
             payload = self._session.process(asked.payload)
         except MagnetarError as error:
             raise BookieFrameError(f"authentication refused: {error}") from error
-        self.passed = self._session.passed
+        if self._session.passed and not self.passed:
+            self._pass()
         return AuthMessage(authPluginName=self._auth.plugin_name, payload=payload)
+
+    def _pass(self) -> None:
+        self.passed = True
+        self._on_passed()

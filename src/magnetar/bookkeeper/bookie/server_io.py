@@ -16,7 +16,15 @@ from typing import Any, cast
 
 from google.protobuf.message import DecodeError
 
-from magnetar.base.limits import BOOKIE_OUTPUT_HIGH_BYTES, CLOSE_TIMEOUT_S, FRAMES_PER_CALLBACK_MAX, HANDSHAKE_TIMEOUT_S
+from magnetar.base.limits import (
+    BOOKIE_IDLE_TIMEOUT_S,
+    BOOKIE_OUTPUT_HIGH_BYTES,
+    BOOKIE_PROGRESS_TIMEOUT_S,
+    CLOSE_TIMEOUT_S,
+    FRAMES_PER_CALLBACK_MAX,
+    HANDSHAKE_TIMEOUT_S,
+)
+from magnetar.base.network import AdmittedProtocol
 from magnetar.wire.bookkeeper.frames import BookieFrameError, FrameCutter
 
 _logger = logging.getLogger(__name__)
@@ -26,10 +34,12 @@ _PAUSED_BY_FRAMES = 2
 _PAUSED_BY_HANDSHAKE = 4
 
 
-class FrameConnection(asyncio.Protocol):
+class FrameConnection(AdmittedProtocol):
     """`receive(frame)` handles one request; what it raises closes the connection. `on_room()`: the output has drained.
 
-    `on_change(is_open)` is called once with True and once with False.
+    `on_change(is_open)` is called once with True and once with False. `prove` is called by whoever knows that the peer may ask: until
+    then it has HANDSHAKE_TIMEOUT_S and may have to make room, afterwards it is closed for BOOKIE_PROGRESS_TIMEOUT_S and
+    BOOKIE_IDLE_TIMEOUT_S.
     """
 
     def __init__(self, frame_bytes_max: int, on_change: Callable[[bool], None]) -> None:
@@ -44,6 +54,12 @@ class FrameConnection(asyncio.Protocol):
         self._output_bytes = 0
         self._flush_scheduled = False
         self._close_timer: asyncio.TimerHandle | None = None
+        self._watch_timer: asyncio.TimerHandle | None = None
+        self._frames_total = 0
+        self._frames_seen = 0
+        self._unsent_seen = -1
+        self._idle_s = 0.0
+        self.proven = False
         self.output_full = False
         self.closed = False
         self.peer = ""
@@ -55,6 +71,7 @@ class FrameConnection(asyncio.Protocol):
         self._use(cast("asyncio.Transport", transport))  # uvloop's transports do not derive from it
         address = transport.get_extra_info("peername") or ("unknown", 0)
         self.peer = f"{address[0]}:{address[1]}"
+        self._watch_timer = self._loop.call_later(HANDSHAKE_TIMEOUT_S, self._look_at_newcomer)
         self._on_change(True)
 
     def _use(self, transport: asyncio.Transport) -> None:
@@ -105,6 +122,25 @@ class FrameConnection(asyncio.Protocol):
         # A peer that never reads would keep its unsent answers, and the descriptor, for ever.
         self._close_timer = self._loop.call_later(CLOSE_TIMEOUT_S, self._transport.abort)
 
+    def abort(self) -> None:
+        """End the connection at once; what is unsent is dropped."""
+        self._forget()
+        self._transport.abort()
+
+    def evict(self) -> None:
+        """Make room for a newcomer."""
+        self.abort()
+
+    def prove(self) -> None:
+        """The peer may ask: it keeps its place from now on."""
+        self.proven = True
+        if self.ticket is not None:
+            self.ticket.settle()
+
+    def limit_frames(self, frame_bytes_max: int) -> None:
+        """A longer frame closes the connection from now on."""
+        self._cutter.frame_bytes_max = frame_bytes_max
+
     def connection_lost(self, error: Exception | None) -> None:
         if self._close_timer is not None:
             self._close_timer.cancel()
@@ -114,9 +150,34 @@ class FrameConnection(asyncio.Protocol):
         if self.closed:
             return
         self.closed = True
+        if self._watch_timer is not None:
+            self._watch_timer.cancel()
         self._frames.clear()
         self._output.clear()
         self._on_change(False)
+
+    # ---- Deadlines
+
+    def _look_at_newcomer(self) -> None:
+        if not self.proven:
+            self.close("no request of somebody who may ask came in time")
+            return
+        self._watch_timer = self._loop.call_later(BOOKIE_PROGRESS_TIMEOUT_S, self._look)
+
+    def _look(self) -> None:
+        """Once in BOOKIE_PROGRESS_TIMEOUT_S, so a deadline may be passed by as much again."""
+        came, self._frames_seen = self._frames_total != self._frames_seen, self._frames_total
+        unsent, before = self._transport.get_write_buffer_size() if self.output_full else -1, self._unsent_seen
+        self._unsent_seen = unsent
+        self._idle_s = 0.0 if came or unsent != before else self._idle_s + BOOKIE_PROGRESS_TIMEOUT_S
+        if self.output_full and unsent == before:
+            self.close("its answers are not read")
+        elif not came and self._cutter.buffered_bytes and not self._paused_by:
+            self.close("a request did not arrive in full")
+        elif self._idle_s >= BOOKIE_IDLE_TIMEOUT_S:
+            self.close("no requests any more")
+        else:
+            self._watch_timer = self._loop.call_later(BOOKIE_PROGRESS_TIMEOUT_S, self._look)
 
     # ---- Input
 
@@ -127,6 +188,7 @@ class FrameConnection(asyncio.Protocol):
             self.close(str(error))
             return
         self._frames.extend(frames)
+        self._frames_total += len(frames)
         if not self._process_scheduled:
             self._process()
 

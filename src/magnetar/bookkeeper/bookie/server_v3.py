@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from magnetar.base.tasks import TaskScope
+from magnetar.base.tasks import REPORTED, TaskScope
 from magnetar.bookkeeper.bookie.server_auth import ConnectionAuth
 from magnetar.bookkeeper.bookie.server_io import FrameConnection
 from magnetar.bookkeeper.bookie.server_reads import ReadGate
@@ -274,7 +274,7 @@ class V3Requests:
             return
         self._connection.prepare_tls()
         self._answer(pb.Response(header=request.header, status=pb.EOK, startTLSResponse=pb.StartTLSResponse()))
-        self._scope.spawn(self._connection.start_tls(self._start_tls, self._auth.secured), "START_TLS")
+        self._scope.spawn(self._connection.start_tls(self._start_tls, self._auth.secured), "START_TLS", REPORTED)
 
 
 def _status(code: int) -> pb.StatusCode.ValueType:

@@ -83,5 +83,10 @@ class WriteCache:
             self.flushing.drop(ledger_id)
 
     @property
+    def entries_count(self) -> int:
+        """Entries put into both halves."""
+        return self.active.entries_count + (self.flushing.entries_count if self.flushing is not None else 0)
+
+    @property
     def size_bytes(self) -> int:
         return self.active.size_bytes + (self.flushing.size_bytes if self.flushing is not None else 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from magnetar.base.clock import Clock, SystemClock
@@ -18,6 +18,10 @@ from magnetar.bookkeeper.ports import AddDone, BatchDone, BookieChannel, LacDone
 
 AVOIDED_S: Final = 10.0
 """For so long after a failed request a bookie is taken for new ensembles only in need: its registration may outlive it."""
+
+
+DamageHook = Callable[[int, str], None]
+"""`on_damage(ledger id, bookie id)`."""
 
 
 class BookieDirectory:
@@ -44,6 +48,8 @@ class BookieDirectory:
         self._locations: dict[str, str] = {}
         self._free_bytes: dict[str, int] = {}
         self._failed_s: dict[str, float] = {}
+        self.on_damage: DamageHook = lambda ledger_id, bookie_id: None
+        """Told by readers, maybe often of the same: must not raise and must not block."""
 
     def register(self, bookie_id: str, channel: BookieChannel, *, writable: bool = True) -> None:
         """Add the bookie, or replace its channel or its state. Not writable: it is read-only.
@@ -107,11 +113,24 @@ class BookieDirectory:
         now_s = self._failed_s[bookie_id] = self._clock.monotonic_s()
         self.quarantine.failed(bookie_id, now_s)
 
+    def note_late(self, bookie_id: str) -> None:
+        """The bookie was silent while another one stored the same entry: new ensembles and reads prefer others for a while.
+
+        Nothing has failed, so it does not count towards quarantine: a pause that many ledgers see is one pause.
+        """
+        now_s = self._failed_s[bookie_id] = self._clock.monotonic_s()
+        self.health.slow(bookie_id, now_s)
+
     def note_read_failure(self, bookie_id: str) -> None:
         """As `note_failure`, of a read: others are asked before it for a while."""
         now_s = self._clock.monotonic_s()
         self.health.failed(bookie_id, now_s)
         self.quarantine.failed(bookie_id, now_s)
+
+    def note_damage(self, ledger_id: int, bookie_id: str) -> None:
+        """A read failure of the worst kind: the bookie gave a damaged copy, or said that it cannot read its own. Tells `on_damage`."""
+        self.note_read_failure(bookie_id)
+        self.on_damage(ledger_id, bookie_id)
 
     def note_slow(self, bookie_id: str) -> None:
         """The bookie kept a reader waiting."""

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from magnetar.base.clock import Clock
 from magnetar.base.errors import MagnetarError
 from magnetar.base.network import Network
-from magnetar.base.tasks import TaskScope
+from magnetar.base.tasks import REPORTED, TaskScope
 from magnetar.bookkeeper.client.channel_connection import BookieConnection
 from magnetar.bookkeeper.client.channel_options import ChannelOptions
 
@@ -144,7 +144,7 @@ class Lane:
         self._loop = asyncio.get_running_loop()
         work = self._connect()
         try:
-            task = environment.scope.spawn(work, "connect to bookie")
+            task = environment.scope.spawn(work, "connect to bookie", REPORTED)
         except RuntimeError:  # the client is being stopped
             return False
         self._task = task
@@ -233,6 +233,9 @@ class Lane:
             return  # during the handshake, whose end tells; or it was given up before
         if connection.served:
             self._failures = 0
+        if error is None and not self._user.busy and not self.closed:
+            self._down()  # the bookie closed what was not needed for long: the next request connects at once
+            return
         if not self.closed:
             _logger.warning("connection to bookie %s:%d lost: %s", *self._address, error or "closed by the bookie")
         self._pause()

@@ -31,6 +31,9 @@ OPEN_TIMEOUT_S = 30.0
 
 _C_TOKEN_BITS = 63
 
+_OWN_PASSWORD = b"magnetar-ledger-"
+"""Begins the passwords of ledgers for which nobody gave one: no secret, and another one in each life of a ledger id."""
+
 
 class BookKeeperClient:
     """`metadata` holds the ledgers' metadata, `bookies` their entries; `rng` picks ensembles and creation tokens; `scope` runs the
@@ -62,10 +65,17 @@ class BookKeeperClient:
         password: bytes = b"",
         custom_metadata: Mapping[str, bytes] | None = None,
     ) -> LedgerWriter:
-        """A new, empty ledger. Raises NotEnoughBookiesError, InvalidArgumentError for impossible quorums."""
+        """A new, empty ledger. Raises NotEnoughBookiesError, InvalidArgumentError for impossible quorums.
+
+        Without a `password` it gets `ClientConfig.password`, or one of its own. Bookies know a ledger's key, so those that hold an
+        older ledger with this id refuse its entries and its recovery (LedgerUnauthorizedError) instead of mixing the two. The
+        metadata holds the password, as BookKeeper's does.
+        """
         check_quorum(ensemble_size, write_quorum, ack_quorum)
         at_least = write_quorum if self._context.config.opportunistic_striping else ensemble_size
         ensemble = self._bookies.choose_ensemble(ensemble_size, write_quorum, self._rng, at_least=at_least)
+        token = self._rng.getrandbits(_C_TOKEN_BITS)
+        password = password or self._context.config.password or _OWN_PASSWORD + b"%016x" % token
         metadata = LedgerMetadata(
             ensemble_size=len(ensemble),
             write_quorum=write_quorum,
@@ -75,7 +85,7 @@ class BookKeeperClient:
             password=password,
             ctime_ms=self._clock.now_ms(),
             custom_metadata=dict(custom_metadata or {}),
-            c_token=self._rng.getrandbits(_C_TOKEN_BITS),
+            c_token=token,
         )
         ledger_id, version = await self._manager.create(metadata)
         return LedgerWriter(self._source(ledger_id, metadata, password), version, self._context)
@@ -83,7 +93,9 @@ class BookKeeperClient:
     async def open_ledger(self, ledger_id: int, *, recover: bool, password: bytes = b"") -> LedgerReader:
         """`recover`: fence the writer and close the ledger first, so that every confirmed entry is readable and none follows.
 
-        Without it, a ledger that is not closed is readable up to what its bookies know to be confirmed. Raises NoSuchLedgerError,
+        `password`: not needed when the ledger has one of its own.
+
+        Without `recover`, a ledger that is not closed is readable up to what its bookies know to be confirmed. Raises NoSuchLedgerError,
         LedgerUnauthorizedError, LedgerRecoveryError.
         """
         try:
@@ -111,7 +123,10 @@ class BookKeeperClient:
 
     async def _open(self, ledger_id: int, recover: bool, password: bytes) -> LedgerReader:
         metadata, version = await self._manager.read(ledger_id)
-        if metadata.password is not None and not hmac.compare_digest(metadata.password, password):
+        password = password or self._context.config.password
+        if metadata.password == b"" or (metadata.password or b"").startswith(_OWN_PASSWORD):
+            password = metadata.password or b""
+        elif metadata.password is not None and not hmac.compare_digest(metadata.password, password):
             raise LedgerUnauthorizedError(f"ledger {ledger_id} has another password")
         source = self._source(ledger_id, metadata, password)
         if recover and metadata.state is not LedgerState.CLOSED:

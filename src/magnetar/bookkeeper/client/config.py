@@ -9,6 +9,8 @@ from dataclasses import dataclass
 class ClientConfig:
     """Times in seconds; 0 switches a timer off."""
 
+    password: bytes = b""
+    """Of new ledgers, and of those whose metadata names none. Empty: every new ledger gets one of its own."""
     delay_ensemble_change: bool = False
     """delayEnsembleChange: replace a bookie only when an ack quorum is out of reach, or when it says that it is read-only."""
     opportunistic_striping: bool = False
@@ -17,6 +19,9 @@ class ClientConfig:
     """maxAllowedEnsembleChanges of one ledger: the next one fails its writer instead. None: any number."""
     add_quorum_timeout_s: float = 0.0
     """addEntryQuorumTimeoutSec: an entry without its ack quorum for that long (up to a quarter more) fails its writer."""
+    add_hedge_s: float = 0.0
+    """An entry that has waited for so long (up to a quarter more) while another bookie stored it goes to a replacement of the
+    silent bookie as well, long before the request times out."""
     explicit_lac_interval_s: float = 0.0
     """explicitLacInterval: how often an idle writer tells its bookies the LAC that no later entry has carried."""
     speculative_read_timeout_s: float = 2.0

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
-from magnetar.base.errors import BadVersionError, MetadataError, NodeNotFoundError
-from magnetar.bookkeeper.errors import LedgerExistsError, NoSuchLedgerError
+import asyncio
+import json
+from collections.abc import Collection
+from contextlib import suppress
+from typing import Final
+
+from magnetar.base.errors import BadVersionError, InvalidArgumentError, MetadataError, NodeNotFoundError
+from magnetar.bookkeeper.errors import (
+    LedgerExistsError,
+    LedgerIdsSetBackError,
+    LedgerMetadataError,
+    NoSuchLedgerError,
+)
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
 from magnetar.metadata import paths
 from magnetar.metadata.errors import MetadataConnectionError, NodeHasChildrenError
@@ -12,6 +23,9 @@ from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore
 
 ID_COLLISIONS_MAX = 100
 """Fresh ids that turn out to be taken before `create` gives up: only a foreign or restored tree has any."""
+
+RAISED_TOGETHER: Final = 500
+"""Ids taken at a time by `raise_ids`."""
 
 
 class LedgerManager:
@@ -54,6 +68,37 @@ class LedgerManager:
     async def exists(self, ledger_id: int) -> bool:
         return await self._store.exists(paths.ledger_path(ledger_id))
 
+    async def must_keep(self, ledger_id: int) -> bool:
+        """Whether bookies may not collect the ledger: it exists, or it may be one that was made between a backup of the metadata and its
+        restore, and that nobody has given up yet (`magnetar metadata restored --release`)."""
+        if await self.exists(ledger_id):
+            return True
+        return any(first <= ledger_id <= last for first, last in await self.restored_ranges())
+
+    async def restored_ranges(self) -> list[tuple[int, int]]:
+        """(first, last) ids of the ledgers that the metadata may have lost by a restore. Raises LedgerMetadataError."""
+        node = await self._store.get(paths.RESTORED_PATH)
+        if node is None:
+            return []
+        try:
+            return [(int(note["firstLedgerId"]), int(note["lastLedgerId"])) for note in json.loads(node.value)]
+        except (ValueError, KeyError, TypeError) as error:
+            raise LedgerMetadataError(
+                f"{paths.RESTORED_PATH} has a wrong form: {error}; nothing is collected until it is deleted"
+            ) from error
+
+    async def adopt(self, ledger_id: int, metadata: LedgerMetadata) -> None:
+        """Store the metadata of a ledger whose entries bookies hold already. Raises LedgerExistsError."""
+        try:
+            await self._store.put(paths.ledger_path(ledger_id), metadata.to_bytes(), MUST_NOT_EXIST)
+        except BadVersionError:
+            raise LedgerExistsError(f"ledger {ledger_id} exists; it needs nothing") from None
+
+    async def release_restored(self) -> None:
+        """Bookies may collect what the metadata has lost by restores."""
+        with suppress(NodeNotFoundError):
+            await self._store.delete(paths.RESTORED_PATH)
+
     async def list_ids(self) -> list[int]:
         """Every ledger there is: what a bookie's garbage collection compares itself with."""
         found: list[int] = []
@@ -81,6 +126,36 @@ class LedgerManager:
             except (NodeHasChildrenError, NodeNotFoundError):
                 return
             parent = parent.rpartition("/")[0]
+
+    async def check_ids(self, held: Collection[int]) -> None:
+        """Compare the next id with the ledgers that a bookie holds, or has held: it is above all of them that the store ever made.
+
+        Ids may also be given by clients (LedgerHandleAdv): those that the store knows are no conflict. Raises LedgerIdsSetBackError.
+        """
+        next_id, node = await self._next_id()
+        await self._drop(node)
+        for ledger_id in sorted(held, reverse=True):
+            if ledger_id < next_id or (ledger_id >= paths.SHORT_LEDGER_ID_LIMIT > next_id):
+                continue
+            if not await self.exists(ledger_id):
+                raise LedgerIdsSetBackError(
+                    f"the metadata store gives the next ledger the id {next_id}, and this bookie holds ledger {ledger_id}, which the "
+                    "store does not know: it has lost commits, or is an older copy. Restore the newest copy of it. To go on "
+                    f"without what is missing, raise its ids: magnetar metadata raise-ledger-ids {ledger_id}"
+                )
+
+    async def raise_ids(self, above: int) -> None:
+        """Hand out no ids up to `above` any more. Raises InvalidArgumentError for ids that a counter does not reach."""
+        if not 0 <= above < paths.SHORT_LEDGER_ID_LIMIT - 1:
+            raise InvalidArgumentError(f"ledger id {above}: take 0 to {paths.SHORT_LEDGER_ID_LIMIT - 2}")
+        while True:
+            next_id, node = await self._next_id()
+            await self._drop(node)
+            if next_id > above:
+                return
+            count = min(RAISED_TOGETHER, above - next_id)
+            taken = await asyncio.gather(*(self._next_id() for _ in range(count)))
+            await asyncio.gather(*(self._drop(node) for _, node in taken))
 
     async def _drop(self, id_node: str) -> None:
         """The ledger counts, not the node that reserved its id: that one goes with the session at the latest."""

@@ -46,6 +46,11 @@ class PendingAdds(Generic[AddT]):
     def __len__(self) -> int:
         return len(self._queue)
 
+    @property
+    def oldest(self) -> AddT | None:
+        """The add that everything behind it waits for; None when nothing is under way."""
+        return self._queue[0] if self._queue else None
+
     def push(self, add: AddT) -> None:
         """Append the next entry's add."""
         assert add.entry_id == self.lac + len(self._queue) + 1, "entry ids are consecutive"

@@ -60,7 +60,7 @@ class PlacementPolicy:
             if len(pool) >= size and (chosen := self._pick(size, write_quorum, pool)) is not None:
                 return chosen
         raise NotEnoughBookiesError(
-            f"the ensemble needs {size} writable bookies{self._demand()} and there are {len(candidates)}"
+            f"the ensemble needs {size} writable bookies{self._demand()} and there are {len(candidates)}; start more of them"
         )
 
     def replacement(

@@ -51,6 +51,7 @@ class RecoveryRead:
                 entry = unpack_entry(packed, source.digest, source.ledger_id, self._entry_id)
             except DigestMismatchError as mismatch:
                 error, verdict = mismatch, self._vote.unknown(index)
+                source.bookies.note_damage(source.ledger_id, self._ensemble[index])
             else:
                 self._vote.present(index)
                 self.answer.set_result((packed, entry))
@@ -59,6 +60,8 @@ class RecoveryRead:
             verdict = self._vote.absent(index)
         else:
             error, verdict = answer_error(code, source.ledger_id, self._entry_id), self._vote.unknown(index)
+            if code == ReturnCode.IO_ERROR:
+                source.bookies.note_damage(source.ledger_id, self._ensemble[index])
         if verdict is Verdict.ABSENT:
             self.answer.set_result(None)
         elif verdict is Verdict.UNDECIDABLE:

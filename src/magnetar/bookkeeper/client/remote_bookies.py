@@ -74,7 +74,7 @@ class RemoteBookies:
             raise
         self._update()
         if self._info_interval_s > 0:
-            self._scope.spawn(self._ask_all_for_space(), "free space")
+            self._scope.supervise(self._ask_all_for_space, "free space")
         return self
 
     async def __aexit__(

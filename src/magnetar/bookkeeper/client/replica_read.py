@@ -102,7 +102,9 @@ class ReplicaRead:
         self._outstanding -= 1
         source = self._source
         if code != ReturnCode.OK:
-            if code not in EXPLICIT_NEGATIVES:
+            if code == ReturnCode.IO_ERROR:
+                source.bookies.note_damage(source.ledger_id, bookie_id)
+            elif code not in EXPLICIT_NEGATIVES:
                 source.bookies.note_read_failure(bookie_id)
             self._failed(bookie_id, answer_error(code, source.ledger_id, self.entry_id))
         elif not 1 <= len(packed) <= self._count:
@@ -121,7 +123,7 @@ class ReplicaRead:
                 entry_id += 1
         except DigestMismatchError as error:
             source.statistics.digest_mismatches += 1
-            source.bookies.note_read_failure(bookie_id)
+            source.bookies.note_damage(source.ledger_id, bookie_id)
             if not entries:
                 self._failed(bookie_id, error)
                 return

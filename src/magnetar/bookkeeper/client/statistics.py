@@ -22,12 +22,25 @@ class ClientStatistics:
     """Entries sent again to an overloaded bookie for which there is no replacement."""
     explicit_lacs: int = 0
     add_quorum_timeouts: int = 0
+    hedged_changes: int = 0
+    """Ensemble changes that replaced a bookie which was silent while another one stored the same entry."""
+    hedged_changes_under_way: int = 0
     recoveries: int = 0
     recovered_entries: int = 0
     """Entries behind the LAC that recoveries found and copied."""
     speculative_reads: int = 0
     digest_mismatches: int = 0
     """Answers with damaged or foreign entries, each followed by a try of the next replica."""
+    damaged_copies: int = 0
+    """Reads that met a damaged copy, or a bookie that could not read its own."""
+    copies_checked: int = 0
+    """Copies read by a standalone server's check of all copies."""
+    copies_found_damaged: int = 0
+    """Found by that check, once for every pass."""
+    damage_reports: int = 0
+    """Of these: ledgers of a bookie that were marked for repair."""
+    damage_reports_dropped: int = 0
+    """Of these: there was no room for the report. The next read or the check of all copies finds it again."""
 
     def changed(self, duration_s: float, replaced: int) -> None:
         """One ensemble change ended well."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from magnetar.base.errors import BadVersionError, LedgerError, MetadataError
+from magnetar.base.tasks import FATAL
 from magnetar.bookkeeper.client.bookies import answer_error
 from magnetar.bookkeeper.client.context import ClientContext
 from magnetar.bookkeeper.client.ensemble_change import FATAL_CODES, Change, EnsembleChanges
@@ -34,6 +35,10 @@ PENDING_ADDS_MAX: Final = 100_000
 
 OVERLOAD_RETRIES_MAX: Final = 20
 """Tries of one overloaded bookie that nobody can replace before it fails the writer: about 14 s."""
+
+HEDGED_CHANGES_MAX: Final = 64
+"""Ensemble changes of one client that replace silent bookies at the same time: further ledgers wait for their next tick, so that one
+bookie's pause does not become a storm of metadata writes."""
 
 _OVERLOAD_PAUSE_FIRST_S = 0.01
 _OVERLOAD_PAUSE_MAX_S = 1.0
@@ -82,7 +87,8 @@ class LedgerWriter:
         self._first_bookie = self._ensemble[0]
         self._changes = EnsembleChanges(self._ensemble, config.ensemble_changes_max)
         self._channels = self._channels_of(self._ensemble)
-        self._timers = WriterTimers(self, context) if WriterTimers.wanted(config) else None
+        wanted = WriterTimers.wanted(config, metadata.write_quorum)
+        self._timers = WriterTimers(self, context) if wanted else None
         alone = metadata.ensemble_size == 1 and self._timers is None
         self._only_channel: BookieChannel | None = self._channels[0] if alone else None
         """Set while there is one bookie and nothing special: the short way."""
@@ -184,6 +190,28 @@ class LedgerWriter:
         for index in write_sets[lac % len(write_sets)]:
             self._channels[index].write_lac(self.ledger_id, body, self._master_key, _ignore)
 
+    def replace_silent(self) -> None:
+        """The oldest entry has waited too long: replace the bookies that are silent while another one stored it.
+
+        Nothing happens when none stored it (then a slow disk or network is everybody's, or this process stood still), when an
+        ensemble change runs already, or when no other bookie is there. A bookie that answers late is ignored as any replaced one.
+        """
+        add, statistics = self._pending.oldest, self._context.statistics
+        if self.closed or self._changes.running or add is None or not add.acks:
+            return
+        if statistics.hedged_changes_under_way >= HEDGED_CHANGES_MAX:
+            return
+        now_s = self._context.clock.monotonic_s()
+        write_sets = self._source.write_sets
+        silent = [
+            index for index in write_sets[add.entry_id % len(write_sets)] if not (add.acks | add.failures) >> index & 1
+        ]
+        for index in silent:
+            self._source.bookies.note_late(self._ensemble[index])
+            self._changes.failed(index, self._ensemble[index], now_s)
+        if silent:
+            self._change_ensemble(hedged=True)
+
     # ---- Sending
 
     def _channels_of(self, ensemble: tuple[str, ...]) -> list[BookieChannel]:
@@ -261,16 +289,20 @@ class LedgerWriter:
 
     # ---- Ensemble change
 
-    def _change_ensemble(self) -> bool:
-        """Start to replace the failed bookies; False when none of them can be."""
+    def _change_ensemble(self, *, hedged: bool = False) -> bool:
+        """Start to replace the failed bookies; False when none of them can be. `hedged`: they were silent, not failed."""
         change = self._plan()
         if change is None:
             return False
         self._changes.begin()
         self._pending.begin_change()
+        # Counted here and not in the task: other ledgers decide before that runs.
+        self._context.statistics.hedged_changes_under_way += hedged
         try:
-            self._context.scope.spawn(self._run_change(change), f"ensemble change of ledger {self.ledger_id}")
+            change_run = self._run_hedged_change(change) if hedged else self._run_change(change)
+            self._context.scope.spawn(change_run, f"ensemble change of ledger {self.ledger_id}", FATAL)
         except RuntimeError:
+            self._context.statistics.hedged_changes_under_way -= hedged
             self._stop(LedgerClosedError(f"ledger {self.ledger_id}: its client has ended"))
         return True
 
@@ -283,6 +315,13 @@ class LedgerWriter:
             )
 
         return self._changes.plan(self._pending.lac, context.clock.monotonic_s(), choose)
+
+    async def _run_hedged_change(self, change: Change) -> None:
+        try:
+            await self._run_change(change)
+            self._context.statistics.hedged_changes += 1
+        finally:
+            self._context.statistics.hedged_changes_under_way -= 1
 
     async def _run_change(self, change: Change | None) -> None:
         """Metadata first; failures that come meanwhile are another round; then resend and confirm."""

@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 from magnetar.broker.auth.authenticate import NEED_TO_AUTHENTICATE, Authentication
-from magnetar.broker.auth.decide import Access, Facts, Resource, allowed
+from magnetar.broker.auth.decide import Access, Facts, Resource, allowed, roles_granted_in
 from magnetar.broker.auth.principal import Principal
 from magnetar.broker.auth.tls import TlsContext
 from magnetar.broker.config import BrokerConfig, SecurityConfig
 from magnetar.broker.errors import AuthenticationError, AuthorizationError
 from magnetar.broker.namespaces.errors import NamespaceNotFoundError
-from magnetar.broker.naming import NamespaceName
+from magnetar.broker.naming import NamespaceName, is_internal_cursor
+
+GRANTED_ROLES_PAUSE_S = 2.0
+"""Pause between two readings of all grants. A role that is not among them waits for the next one, so that a new grant holds at once."""
+
+GRANTED_ROLES_READ_SHARE = 0.05
+"""Where reading takes long, the pause is so much longer that it takes this share of the time."""
+
+GRANTED_ROLES_AGE_S = 60.0
+"""A role that lost its last grant may open transactions for so long; it may name no topic in them."""
 
 
 class PolicySource(Protocol):
-    """The part of the namespace registry that is asked. Both raise NamespaceNotFoundError."""
+    """The part of the namespace registry that is asked. What names one tenant or namespace raises NamespaceNotFoundError."""
+
+    async def tenants(self) -> list[str]: ...
+
+    async def namespaces(self, tenant: str) -> list[str]: ...
 
     async def tenant(self, tenant: str) -> dict[str, Any]: ...
 
@@ -26,15 +41,22 @@ class PolicySource(Protocol):
 class Authorizer:
     """The one place that says yes. Asked when something is opened, never for a message."""
 
-    def __init__(self, config: SecurityConfig, source: PolicySource) -> None:
+    def __init__(self, config: SecurityConfig, source: PolicySource, monotonic_s: Callable[[], float]) -> None:
         self._config = config
         self._source = source
+        self._granted = GrantedRoles(source, monotonic_s)
 
     def needs_credential(self, access: Access) -> bool:
         """Whether a stranger is turned away."""
         if access is Access.METRICS:
             return self._config.authentication and self._config.metrics_need_superuser
         return self._config.authentication and access is not Access.OPEN
+
+    def is_superuser(self, principal: Principal | None) -> bool:
+        """Without authentication and authorization everybody is."""
+        if not (self._config.authentication and self._config.authorization):
+            return True
+        return principal is not None and all(role in self._config.super_user_roles for role in principal.roles)
 
     async def check(self, principal: Principal | None, access: Access, resource: Resource) -> None:
         """Raises AuthenticationError for nobody, AuthorizationError for somebody who may not."""
@@ -44,10 +66,14 @@ class Authorizer:
             raise AuthenticationError(NEED_TO_AUTHENTICATE)
         if not self._config.authorization:
             return
-        facts = await self._facts(resource)
+        facts = await self._facts_somewhere(principal) if access is Access.SOMEWHERE else await self._facts(resource)
         for role in principal.roles:
             if not allowed(role, access, resource, facts):
                 raise AuthorizationError(refusal(role, access, resource))
+
+    def owner(self, principal: Principal | None) -> str | None:
+        """The role that what it opens belongs to; None for who may touch everybody's: superusers, and everybody where nobody is asked."""
+        return None if principal is None or self.is_superuser(principal) else principal.role
 
     async def tenant_exists(self, tenant: str) -> bool:
         try:
@@ -56,27 +82,91 @@ class Authorizer:
             return False
         return True
 
-    async def _facts(self, resource: Resource) -> Facts:
+    async def _facts_somewhere(self, principal: Principal) -> Facts:
         superusers = self._config.super_user_roles
+        return Facts(superusers, granted=await self._granted.with_any_of(set(principal.roles) - set(superusers)))
+
+    async def _facts(self, resource: Resource) -> Facts:
+        config = self._config
+        configured = Facts(config.super_user_roles, replicators=config.replicator_roles)
         if not resource.tenant:
-            return Facts(superusers)
+            return configured
         try:
-            admins = (await self._source.tenant(resource.tenant)).get("adminRoles")
-            names = tuple(role for role in admins if isinstance(role, str)) if isinstance(admins, list) else ()
+            names = _admins(await self._source.tenant(resource.tenant))
         except NamespaceNotFoundError:
-            return Facts(superusers)
+            return configured
+        known = replace(configured, tenant_admins=names)
         if resource.namespace is None:
-            return Facts(superusers, names)
+            return known
         try:
-            return Facts(superusers, names, await self._source.policies(resource.namespace))
+            return replace(known, policies=await self._source.policies(resource.namespace))
         except NamespaceNotFoundError:
-            return Facts(superusers, names)
+            return known
+
+
+class GrantedRoles:
+    """Every role that may do something somewhere. One list for all who ask."""
+
+    def __init__(self, source: PolicySource, monotonic_s: Callable[[], float]) -> None:
+        self._source = source
+        self._monotonic_s = monotonic_s
+        self._roles: frozenset[str] = frozenset()
+        self._began_s = float("-inf")
+        """When the list began to be read."""
+        self._next_s = 0.0
+        self._reading = asyncio.Lock()
+
+    async def with_any_of(self, roles: set[str]) -> frozenset[str]:
+        """The list; one that was read after this call if `roles` are not all on it."""
+        asked_s = self._monotonic_s()
+        if self._serves(roles):
+            return self._roles
+        async with self._reading:
+            if not self._serves(roles) and self._began_s < asked_s:
+                await asyncio.sleep(max(0.0, self._next_s - self._monotonic_s()))
+                began_s = self._monotonic_s()
+                self._roles = frozenset(await self._read())
+                self._began_s, ended_s = began_s, self._monotonic_s()
+                self._next_s = ended_s + max(GRANTED_ROLES_PAUSE_S, (ended_s - began_s) / GRANTED_ROLES_READ_SHARE)
+        return self._roles
+
+    def _serves(self, roles: set[str]) -> bool:
+        return roles <= self._roles and self._monotonic_s() - self._began_s < GRANTED_ROLES_AGE_S
+
+    async def _read(self) -> set[str]:
+        found: set[str] = set()
+        for tenant in await self._source.tenants():
+            try:
+                found.update(_admins(await self._source.tenant(tenant)))
+                for namespace in await self._source.namespaces(tenant):
+                    found |= await self._granted_in(NamespaceName.parse(namespace))
+            except NamespaceNotFoundError:
+                continue  # it went while the list was read
+        return found
+
+    async def _granted_in(self, namespace: NamespaceName) -> set[str]:
+        try:
+            return roles_granted_in(await self._source.policies(namespace))
+        except NamespaceNotFoundError:
+            return set()
+
+
+def _admins(tenant: Mapping[str, Any]) -> tuple[str, ...]:
+    roles = tenant.get("adminRoles")
+    return tuple(role for role in roles if isinstance(role, str)) if isinstance(roles, list) else ()
 
 
 def refusal(role: str, access: Access, resource: Resource) -> str:
     """Names the role, what it lacks and where."""
     where = resource.topic or resource.namespace or resource.tenant
     place = f" ({where})" if where else ""
+    if access is Access.REPLICATE:
+        return (
+            f"Unauthorized: role {role} may not replicate from cluster {resource.source}{place}: that takes {access.value}. "
+            "A producer that does not replicate takes another name."
+        )
+    if access is Access.CONSUME and is_internal_cursor(resource.subscription):
+        return f"Unauthorized: role {role} may not do this; {resource.subscription} is a cursor of the server itself{place}"
     return f"Unauthorized: role {role} may not do this; it takes {access.value}{place}"
 
 
@@ -89,5 +179,5 @@ class Security:
         """Reads keys, certificates and password files. Raises ConfigError."""
         security = config.security
         self.authentication = Authentication(security, now_ms) if security.authentication else None
-        self.authorizer = Authorizer(security, source)
+        self.authorizer = Authorizer(security, source, monotonic)
         self.tls = TlsContext(config.tls, monotonic) if config.tls is not None else None

@@ -8,11 +8,11 @@ it does not have the right form grants nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from magnetar.broker.naming import NamespaceName, TopicName
+from magnetar.broker.naming import NamespaceName, TopicName, is_internal_cursor
 
 PRODUCE, CONSUME = "produce", "consume"
 AUTH_MODE_PREFIX = "Prefix"
@@ -23,6 +23,7 @@ class Access(Enum):
 
     OPEN = "nothing, not even a credential"
     AUTHENTICATED = "any role"
+    SOMEWHERE = "produce or consume in some namespace or on some topic, or to administer a tenant"
     OWN = "what this connection has opened itself, checked when it was"
     METRICS = "a superuser, or nothing when authenticateMetricsEndpoint is false"
     SUPERUSER = "a superuser"
@@ -31,6 +32,7 @@ class Access(Enum):
     LOOKUP = "produce or consume on the topic"
     PRODUCE = "produce on the topic"
     CONSUME = "consume on the topic, through this subscription if one is named"
+    REPLICATE = "a superuser, or a role that replicatorRoles names for that cluster"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +43,12 @@ class Resource:
     namespace: NamespaceName | None = None
     topic: TopicName | None = None
     subscription: str = ""
+    source: str = ""
+    """The cluster that is replicated from."""
 
     @classmethod
-    def of_topic(cls, topic: TopicName, subscription: str = "") -> Resource:
-        return cls(topic.tenant, topic.namespace_name, topic, subscription)
+    def of_topic(cls, topic: TopicName, subscription: str = "", source: str = "") -> Resource:
+        return cls(topic.tenant, topic.namespace_name, topic, subscription, source)
 
     @classmethod
     def of_namespace(cls, namespace: NamespaceName) -> Resource:
@@ -58,6 +62,10 @@ class Facts:
     superusers: tuple[str, ...]
     tenant_admins: tuple[str, ...] = ()
     policies: Mapping[str, Any] | None = None
+    replicators: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Roles by the cluster that they may replicate from."""
+    granted: frozenset[str] = frozenset()
+    """Roles that may do something somewhere; only asked for `Access.SOMEWHERE`."""
 
 
 def allowed(role: str, access: Access, resource: Resource, facts: Facts) -> bool:
@@ -68,6 +76,10 @@ def allowed(role: str, access: Access, resource: Resource, facts: Facts) -> bool
         return True
     if access is Access.AUTHENTICATED or access is Access.OPEN:
         return True
+    if access is Access.REPLICATE:
+        return role in facts.replicators.get(resource.source, ())
+    if access is Access.SOMEWHERE:
+        return role in facts.granted
     if access not in _BELOW_TENANT:
         return False
     if resource.tenant and role in facts.tenant_admins:
@@ -81,6 +93,8 @@ def allowed(role: str, access: Access, resource: Resource, facts: Facts) -> bool
     if access is Access.PRODUCE:
         return _granted(role, PRODUCE, resource.topic, facts.policies)
     if access is Access.CONSUME:
+        if is_internal_cursor(resource.subscription):
+            return False
         return _may_consume(role, resource.topic, resource.subscription, facts.policies)
     if access is Access.LOOKUP:
         return any(_granted(role, action, resource.topic, facts.policies) for action in (PRODUCE, CONSUME))
@@ -113,6 +127,18 @@ def _granted(role: str, action: str, topic: TopicName | None, policies: Mapping[
         return False
     by_topic = _mapping(auth.get("destination_auth"))
     return any(_has(by_topic.get(str(name)), role, action) for name in (topic, topic.partitioned_name))
+
+
+def roles_granted_in(policies: Mapping[str, Any]) -> set[str]:
+    """Roles that may produce or consume in the namespace of this document, or on one of its topics."""
+    auth = _auth(policies)
+    named = [auth.get("namespace_auth"), *_mapping(auth.get("destination_auth")).values()]
+    return {
+        role
+        for roles in named
+        for role in _mapping(roles)
+        if any(_has(roles, role, each) for each in (PRODUCE, CONSUME))
+    }
 
 
 def _auth(policies: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -39,7 +39,7 @@ COMMANDS: Mapping[str, Access] = {
     "GET_OR_CREATE_SCHEMA": Access.PRODUCE,
     # ---- Transactions
     "TC_CLIENT_CONNECT_REQUEST": Access.AUTHENTICATED,
-    "NEW_TXN": Access.AUTHENTICATED,
+    "NEW_TXN": Access.SOMEWHERE,
     "ADD_PARTITION_TO_TXN": Access.PRODUCE,
     "ADD_SUBSCRIPTION_TO_TXN": Access.CONSUME,
     "END_TXN": Access.AUTHENTICATED,  # and the coordinator asks for the owner

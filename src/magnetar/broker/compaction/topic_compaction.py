@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Any, Final, Protocol
 
 from magnetar.base.clock import Clock
-from magnetar.base.errors import MagnetarError
+from magnetar.base.errors import MagnetarError, client_text
 from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.errors import NoSuchLedgerError
 from magnetar.broker.compaction import raw_message
@@ -24,6 +24,7 @@ from magnetar.broker.compaction.compactor import COMPACTED_TO, Compactor, Outcom
 from magnetar.broker.compaction.errors import CompactedDataError, CompactionRunningError
 from magnetar.broker.compaction.latest_keys import last_index_of
 from magnetar.broker.dispatch.entry_metadata import metadata_of
+from magnetar.broker.naming import COMPACTION_CURSOR
 from magnetar.managed_ledger.cursor import ManagedCursor
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.ledger import ManagedLedger
@@ -32,7 +33,7 @@ from magnetar.managed_ledger.sizes import size_after
 
 logger = logging.getLogger(__name__)
 
-CURSOR_NAME: Final = "__compaction"
+CURSOR_NAME: Final = COMPACTION_CURSOR
 LEDGER_PROPERTY: Final = "CompactedTopicLedger"
 LEFTOVERS_PROPERTY: Final = "magnetar.compaction.ledgers"
 
@@ -221,7 +222,7 @@ class TopicCompaction:
         unexpected = not isinstance(error, MagnetarError)
         logger.error("compaction failed topic=%s error=%s", self._topic, error, exc_info=unexpected)
         self.status = Status.ERROR
-        self.last_error = "internal error; see the server's log" if unexpected else str(error)
+        self.last_error = "internal error; see the server's log" if unexpected else client_text(error)
         self.counters.failed_total += 1
         self.counters.failed_ms = self._service.clock.now_ms()
         self._failed_at_bytes = self.backlog_bytes

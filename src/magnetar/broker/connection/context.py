@@ -9,6 +9,8 @@ from magnetar.base.clock import Clock
 from magnetar.base.tasks import TaskScope
 from magnetar.broker.auth.authorize import Security
 from magnetar.broker.config import BrokerConfig
+from magnetar.broker.connection.list_answers import ListAnswers
+from magnetar.broker.connection.requests import RequestTurns
 from magnetar.broker.namespaces.lookup import Lookup
 from magnetar.broker.namespaces.records import BrokerAddress
 from magnetar.broker.namespaces.registry import NamespaceRegistry
@@ -43,7 +45,6 @@ class ConnectionCounters:
 
     opened: int = 0
     active: int = 0
-    refused_connections: int = 0
     refused_frames: int = 0
     checksum_errors: int = 0
 
@@ -110,4 +111,6 @@ class BrokerContext:
     participants: Participants
     destinations: Destinations
     non_persistent: NonPersistentTopics
+    turns: RequestTurns
     counters: ConnectionCounters = field(default_factory=ConnectionCounters)
+    list_answers: ListAnswers = field(default_factory=ListAnswers)

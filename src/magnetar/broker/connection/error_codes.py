@@ -6,7 +6,8 @@ The choice of code decides how the official clients behave: about half of them a
 
 from __future__ import annotations
 
-from magnetar.base.errors import MagnetarError
+from magnetar.base.errors import MagnetarError, client_text
+from magnetar.bookkeeper.errors import NotEnoughBookiesError
 from magnetar.broker import errors
 from magnetar.broker.namespaces.errors import AlreadyExistsError, MessageTooLargeError, PreconditionFailedError
 from magnetar.managed_ledger.errors import ManagedLedgerFencedError, ManagedLedgerTerminatedError
@@ -68,9 +69,17 @@ _RETRIED_BY_CPP: dict[int, int] = {
 
 
 def answer_code_of(error: BaseException, client_version: str) -> int:
-    """The code for an ERROR to a request. The C++, Python and Node clients (one library) get final errors as such."""
+    """The code for an ERROR to a request. The C++, Python and Node clients (one library) get final errors as such.
+
+    Too few bookies are one of those for them: a PersistenceError would be retried without a word until the operation times out. Their
+    producers and consumers that were there before try again whatever the code.
+    """
     code = code_of(error)
-    return _RETRIED_BY_CPP.get(code, code) if client_version.startswith("Pulsar-CPP") else code
+    if not client_version.startswith("Pulsar-CPP"):
+        return code
+    if isinstance(error, NotEnoughBookiesError):
+        return ServerError.NotAllowedError
+    return _RETRIED_BY_CPP.get(code, code)
 
 
 def send_code_of(error: BaseException, client_version: str) -> int:
@@ -84,7 +93,7 @@ def send_code_of(error: BaseException, client_version: str) -> int:
 def text_of(error: BaseException) -> str:
     """Magnetar's own texts go to the client; of anything else only the kind (the log has the rest)."""
     return (
-        str(error)
+        client_text(error)
         if isinstance(error, MagnetarError)
         else f"internal error ({type(error).__name__}); see the server's log"
     )

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from magnetar.base.errors import MagnetarError
+from magnetar.base.limits import LARGE_ANSWER_BYTES, SMALL_ANSWER_BYTES
 from magnetar.broker.auth.authenticate import NEED_TO_AUTHENTICATE
 from magnetar.broker.auth.decide import Access, Resource
 from magnetar.broker.auth.table import COMMANDS
@@ -17,6 +18,7 @@ from magnetar.broker.connection.refusals import refusal
 from magnetar.broker.connection.session import Handler, Session
 from magnetar.broker.errors import AuthenticationError, AuthorizationError, TopicNotFoundError
 from magnetar.broker.naming import NamespaceName, TopicName
+from magnetar.broker.replicators.names import source_of_producer
 from magnetar.broker.transactions.coordinators import ASSIGN_TOPIC
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand
 
@@ -31,12 +33,19 @@ def guarded(routes: Mapping[int, Handler]) -> dict[int, Handler]:
         if access in (Access.OPEN, Access.OWN):
             found[kind] = handler
         elif access is not None:
-            found[kind] = partial(_guard, access, handler)
+            answer_bytes = LARGE_ANSWER_BYTES if kind in _LARGE_ANSWERS else SMALL_ANSWER_BYTES
+            found[kind] = partial(_guard, access, handler, answer_bytes)
     return found
 
 
-def _guard(access: Access, handler: Handler, session: Session, command: BaseCommand, rest: bytes) -> None:
-    session.spawn(_checked(access, handler, session, command, rest), "authorize")
+_LARGE_ANSWERS = (BaseCommand.GET_TOPICS_OF_NAMESPACE, BaseCommand.GET_SCHEMA)
+
+
+def _guard(
+    access: Access, handler: Handler, answer_bytes: int, session: Session, command: BaseCommand, rest: bytes
+) -> None:
+    name = BaseCommand.Type.Name(command.type)
+    session.spawn(_checked(access, handler, session, command, rest), name, answer_bytes)
 
 
 async def _checked(access: Access, handler: Handler, session: Session, command: BaseCommand, rest: bytes) -> None:
@@ -50,10 +59,13 @@ async def _checked(access: Access, handler: Handler, session: Session, command: 
         return
     if session.closed:
         return
-    try:
-        handler(session, command, rest)
-    except MagnetarError as error:
-        session.fail(error)
+    with session.requests.collected() as works:  # they are this request, and not to wait for another turn
+        try:
+            handler(session, command, rest)
+        except MagnetarError as error:
+            session.fail(error)
+    for work in works:
+        await work
 
 
 async def _demand(session: Session, access: Access, resource: Resource) -> None:
@@ -69,7 +81,7 @@ async def _demand(session: Session, access: Access, resource: Resource) -> None:
 
 def demands(access: Access, session: Session, command: BaseCommand) -> list[Demand]:
     """What a command touches, and what that takes. Raises InvalidTopicNameError."""
-    if access is Access.AUTHENTICATED:
+    if access in (Access.AUTHENTICATED, Access.SOMEWHERE):
         return [(access, Resource())]
     return [
         (access if wanted is None else wanted, resource)
@@ -85,9 +97,13 @@ def _topic(text: str, subscription: str = "") -> Touched:
 
 
 def _producer(session: Session, command: BaseCommand) -> Touched:
-    """With an initial subscription (a dead letter topic's) the producer makes one: that takes what subscribing takes."""
+    """With an initial subscription (a dead letter topic's) the producer makes one: that takes what subscribing takes. A replicator's name
+    says that another cluster sends, which is believed of few."""
     request = command.producer
     touched = _topic(request.topic)
+    source = source_of_producer(request.producer_name)
+    if source is not None:
+        touched.append((Access.REPLICATE, Resource.of_topic(TopicName.parse(request.topic), source=source)))
     if request.initial_subscription_name:
         name = TopicName.parse(request.topic)
         touched.append((Access.CONSUME, Resource.of_topic(name, request.initial_subscription_name)))

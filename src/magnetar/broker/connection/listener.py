@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import ssl
 
 from magnetar.base.network import Listener
-from magnetar.broker.connection.admission import ConnectionAdmission
 from magnetar.broker.connection.context import BrokerContext
 from magnetar.broker.connection.guard import guarded
 from magnetar.broker.connection.routes import BEFORE_CONNECT, ROUTES
 from magnetar.broker.connection.session import Session
-
-logger = logging.getLogger(__name__)
-
-REFUSALS_SAID_EVERY_S = 10.0
-"""A flood of connections must not become a flood of log lines; the metric counts all of them."""
 
 
 class ConnectionListener:
@@ -24,10 +17,7 @@ class ConnectionListener:
 
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
-        self._sessions: dict[Session, str] = {}
-        config = context.config
-        self._admission = ConnectionAdmission(config.max_connections, config.max_connections_per_ip)
-        self._refusal_said_s = -REFUSALS_SAID_EVERY_S
+        self._sessions: dict[Session, None] = {}
         self._listeners: list[Listener] = []
         self._routes = ROUTES if context.security.authentication is None else guarded(ROUTES)
 
@@ -51,22 +41,10 @@ class ConnectionListener:
 
     def _changed(self, session: Session, is_open: bool) -> None:
         """Open from the end of the TLS handshake on: one that fails never was."""
-        if not is_open:
-            address = self._sessions.pop(session, None)
-            if address is not None:
-                self._admission.leave(address)
-            return
-        address = session.address.rpartition(":")[0]
-        refusal = self._admission.enter(address)
-        if not refusal:
-            self._sessions[session] = address
-            return
-        self._context.counters.refused_connections = self._admission.refused_total
-        session.abort()
-        now_s = self._context.clock.monotonic_s()
-        if now_s - self._refusal_said_s >= REFUSALS_SAID_EVERY_S:
-            self._refusal_said_s = now_s
-            logger.warning("connection refused address=%s reason=%s", session.address, refusal)
+        if is_open:
+            self._sessions[session] = None
+        else:
+            self._sessions.pop(session, None)
 
     async def close(self) -> None:
         """Stop accepting, then close every connection after what it has to say."""

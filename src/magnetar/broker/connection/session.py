@@ -1,9 +1,10 @@
 """One client connection: bytes to frames, frames to handlers, answers to bytes, and back-pressure in both directions.
 
 Input: reading pauses while too many published entries wait for the disk, while frames are left over from a burst, or while too
-many control requests are under way. Output: a consumer is not sent more while the connection's unsent bytes are above the high
-mark; a client that never reads is cut off at the hard limit. Reading never pauses because of output: a client may be blocked
-writing its acknowledgements, and would never get to read.
+many control requests wait or are under way. Output: while the connection's unsent bytes are above the high mark a consumer is not
+sent more, and control requests wait; a client that never reads is cut off at the hard limit. Output alone never pauses reading: a
+client may be blocked writing its acknowledgements, and would never get to read. One that has so many control requests
+without having read the answers to earlier ones is not read until it does.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from google.protobuf.message import DecodeError
 
 from magnetar.base import limits
 from magnetar.base.errors import MagnetarError
+from magnetar.base.network import AdmittedProtocol
+from magnetar.base.tasks import REPORTED
 from magnetar.broker.auth.principal import Principal
 from magnetar.broker.auth.refresh import CredentialWatch
 from magnetar.broker.connection.context import BrokerContext
@@ -31,6 +34,7 @@ from magnetar.broker.topics.registry import AnyTopic
 from magnetar.wire.pulsar import commands
 from magnetar.wire.pulsar.frames import Frame, FrameDecoder, FrameError
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand
+from magnetar.wire.pulsar.strict import parse_command
 
 logger = logging.getLogger(__name__)
 
@@ -41,12 +45,11 @@ _PAUSED_BY_FRAMES = 2
 _PAUSED_BY_REQUESTS = 4
 _PAUSED_BY_BUDGET = 8
 _PAUSED_BY_RATE = 16
+_PAUSED_BY_HANDSHAKE = 32
 _NO_POSITION = -1
 
-_parse = BaseCommand.FromString
 
-
-class Session(asyncio.Protocol):
+class Session(AdmittedProtocol):
     """Implements `ProducerChannel` for its producers."""
 
     def __init__(
@@ -66,16 +69,15 @@ class Session(asyncio.Protocol):
         self._publishes_max = context.config.max_pending_publishes_per_connection
         self._frames: deque[Frame] = deque()
         self._process_scheduled = False
-        self._turn_charged = 0
+        self._now_s = context.clock.monotonic_s
         self._paused_by = 0
         self._output: list[bytes] = []
         self._output_bytes = 0
+        self._answer_bytes = 0
+        self._flushed_bytes = 0
         self._flush_scheduled = False
         self._write_paused = False
         self._output_refused = False
-        self.requests = ControlRequests(
-            context.scope, lambda: self._pause(_PAUSED_BY_REQUESTS), lambda: self._resume(_PAUSED_BY_REQUESTS)
-        )
         self._heard = True
         self._ping_sent = False
         self._timer: asyncio.TimerHandle | None = None
@@ -107,6 +109,13 @@ class Session(asyncio.Protocol):
         self.ssl_object: Any = transport.get_extra_info("ssl_object")
         peer = transport.get_extra_info("peername") or ("unknown", 0)
         self.address = f"/{peer[0]}:{peer[1]}"
+        self.requests = ControlRequests(
+            self.context.turns,
+            self.address,
+            self._unread_answers,
+            lambda: self._pause(_PAUSED_BY_REQUESTS),
+            lambda: self._resume(_PAUSED_BY_REQUESTS),
+        )
         self.context.counters.opened += 1
         self.context.counters.active += 1
         self._on_change(self, True)
@@ -122,8 +131,14 @@ class Session(asyncio.Protocol):
             return
         self._decoder.frame_bytes_max = self.context.config.max_message_size_bytes + limits.FRAME_PADDING_BYTES
         self._decoder.command_bytes_max = limits.COMMAND_BYTES_MAX
+        if self.ticket is not None:
+            self.ticket.settle()
         self._restart_timer()
         logger.info("client connected address=%s version=%s", self.address, client_version)
+
+    def in_handshake(self, begins: bool) -> None:
+        """While a credential waits to be looked at, nothing behind CONNECT is."""
+        (self._pause if begins else self._resume)(_PAUSED_BY_HANDSHAKE)
 
     def _handshake_timed_out(self) -> None:
         if not self.connected:
@@ -170,8 +185,13 @@ class Session(asyncio.Protocol):
     def abort(self) -> None:
         self._transport.abort()
 
+    def evict(self) -> None:
+        """A stranger's: somebody new needs the place."""
+        self._transport.abort()
+
     def connection_lost(self, error: Exception | None) -> None:
         self._forget_everything()
+        self.requests.forget()
         if self._timer is not None:
             self._timer.cancel()
         self.context.counters.active -= 1
@@ -187,13 +207,25 @@ class Session(asyncio.Protocol):
             self.credential_watch.cancel()
         self._probes.settle(False)
         self._frames.clear()
+        self.requests.close()
         for producer_id, producer in list(self.producers.items()):
             producer.closed = True
             self.producer_topics[producer_id].publishers.remove(producer)
         self.producers.clear()
         for consumer_id, consumer in list(self.consumers.items()):
-            self.spawn(self.consumer_topics[consumer_id].consumer_left(consumer), "consumer left")
+            self.context.scope.spawn(
+                self._leave(self.consumer_topics[consumer_id], consumer), "consumer left", REPORTED
+            )
         self.consumers.clear()
+
+    async def _leave(self, topic: AnyTopic, consumer: Consumer) -> None:
+        """Not a request: whatever waits for its turn, others get the consumer's place."""
+        try:
+            await topic.consumer_left(consumer)
+        except MagnetarError as error:
+            logger.warning("consumer not removed address=%s error=%s", self.address, error)
+        except Exception:
+            logger.exception("consumer not removed address=%s", self.address)
 
     # ---- Input
 
@@ -212,24 +244,32 @@ class Session(asyncio.Protocol):
             self._process()
 
     def _process(self) -> None:
+        """One turn: it ends with the frames, with the turn's time, or with a reason not to go on."""
         self._process_scheduled = False
-        self._turn_charged = 0
         frames = self._frames
-        budget = limits.FRAMES_PER_CALLBACK_MAX
+        busy = self.requests.share.busy
+        end_s = self._now_s() + (limits.FRAMES_TURN_S / busy if busy > 1 else limits.FRAMES_TURN_S)
+        left, until_look = limits.FRAMES_PER_CALLBACK_MAX, limits.FRAMES_PER_LOOK_AT_CLOCK
         try:
             while frames and self._paused_by & ~_PAUSED_BY_FRAMES == 0:
-                if budget <= self._turn_charged:
-                    self._process_scheduled = True
-                    self._pause(_PAUSED_BY_FRAMES)
-                    self._loop.call_soon(self._process)
-                    return
-                budget -= 1
+                if until_look == 0:
+                    left -= limits.FRAMES_PER_LOOK_AT_CLOCK
+                    if left <= 0 or self._now_s() >= end_s:
+                        self._process_scheduled = True
+                        self._pause(_PAUSED_BY_FRAMES)
+                        self.requests.set_busy(True)
+                        self._loop.call_soon(self._process)
+                        return
+                    until_look = limits.FRAMES_PER_LOOK_AT_CLOCK
+                until_look -= 1
                 command_bytes, rest = frames.popleft()
-                command = _parse(command_bytes)
+                command = parse_command(command_bytes)
                 self._routes[command.type](self, command, rest)
         except (DecodeError, KeyError) as error:
             self.context.counters.refused_frames += 1
-            self.fail(FrameError(f"not a command that a client may send ({type(error).__name__})"))
+            self.fail(
+                FrameError(f"not a command that a client may send, or text that is not UTF-8 ({type(error).__name__})")
+            )
             return
         except MagnetarError as error:
             self.fail(error)
@@ -238,8 +278,9 @@ class Session(asyncio.Protocol):
             logger.exception("a handler failed address=%s", self.address)
             self.fail(error)
             return
-        if not frames:
-            self._resume(_PAUSED_BY_FRAMES)
+        self.requests.set_busy(False)
+        # With frames left over no more are read, however often what stopped them comes and goes.
+        (self._pause if frames else self._resume)(_PAUSED_BY_FRAMES)
 
     def fail(self, error: BaseException) -> None:
         """A connection-level error: told with the request id of nobody, then the connection ends."""
@@ -267,14 +308,13 @@ class Session(asyncio.Protocol):
 
     # ---- Control requests
 
-    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        """Run a control request as a task of the broker. Its errors are answered by itself or logged."""
-        self._turn_charged += limits.FRAMES_PER_REQUEST
-        self.requests.spawn(work, name, self.address)
+    def spawn(self, work: Coroutine[Any, Any, None], name: str, answer_bytes: int = limits.SMALL_ANSWER_BYTES) -> None:
+        """Run a control request when its turn comes. Its errors are answered by itself or logged."""
+        self.requests.spawn(work, name, answer_bytes)
 
     def request(self, work: Coroutine[Any, Any, None], request_id: int, name: str) -> None:
         """Like `spawn`, for requests whose failure is answered with ERROR."""
-        self.spawn(self._answered(work, request_id), name)
+        self.requests.spawn(self._answered(work, request_id), name, limits.SMALL_ANSWER_BYTES, work)
 
     async def _answered(self, work: Coroutine[Any, Any, None], request_id: int) -> None:
         try:
@@ -299,7 +339,9 @@ class Session(asyncio.Protocol):
         if self.closed:
             return
         self._output.append(data)
-        self._output_bytes += len(data)
+        size_bytes = len(data)
+        self._output_bytes += size_bytes
+        self._answer_bytes += size_bytes
         if not self._flush_scheduled:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush)
@@ -320,20 +362,39 @@ class Session(asyncio.Protocol):
             return
         data = b"".join(self._output)
         self._output.clear()
+        self._flushed_bytes += self._output_bytes
         self._output_bytes = 0
         self._transport.write(data)
-        if self._write_paused and self._transport.get_write_buffer_size() > limits.CONNECTION_OUTPUT_BYTES_MAX:
+        if self._flushed_bytes >= limits.UNREAD_ANSWERS_COUNTED_BYTES_MIN and not self._is_read():
             logger.warning("client does not read its answers, connection aborted address=%s", self.address)
             self._transport.abort()
             return
         if self._output_refused and not self._write_paused:
             self._announce_room()
 
+    def _is_read(self) -> bool:
+        """False for a client that leaves too much unread. Asked once for so many bytes of output."""
+        self._flushed_bytes = 0
+        if self._write_paused and self._transport.get_write_buffer_size() > limits.CONNECTION_OUTPUT_BYTES_MAX:
+            return False
+        unread_bytes = self._unread_answers()
+        if unread_bytes < limits.UNREAD_ANSWERS_COUNTED_BYTES_MIN:
+            return True
+        return self.requests.answers_wait(unread_bytes)
+
+    def _unread_answers(self) -> int:
+        """Bytes of answers and receipts that wait here; messages do not count, dispatch stops for them."""
+        unsent_bytes = self._transport.get_write_buffer_size() + self._output_bytes
+        if not unsent_bytes:
+            self._answer_bytes = 0
+        return min(self._answer_bytes, unsent_bytes)
+
     def pause_writing(self) -> None:
         self._write_paused = True
 
     def resume_writing(self) -> None:
         self._write_paused = False
+        self.requests.answers_were_read()
         self._announce_room()
 
     def _announce_room(self) -> None:

@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError
 
 from magnetar.hashing.murmur3 import key_slot
 from magnetar.managed_ledger.entry import Entry
+from magnetar.wire.pulsar.batches import batch_messages_max
 from magnetar.wire.pulsar.headers import metadata_bounds
 from magnetar.wire.pulsar.PulsarApi_pb2 import MessageMetadata
 
@@ -65,18 +66,24 @@ def metadata_of(entry: Entry) -> EntryMetadata:
     if parsed is None:
         try:
             start, end = metadata_bounds(entry.data)
-            parsed = from_message_metadata(_parse(entry.data[start:end]))
+            parsed = from_message_metadata(_parse(entry.data[start:end]), len(entry.data) - end)
         except (ValueError, DecodeError):
             parsed = EntryMetadata(1, False, 0, 0, NO_MARKER, b"", 1)
         entry.parsed = parsed
     return parsed  # type: ignore[no-any-return]  # Entry.parsed is the broker's scratch slot, Any by contract
 
 
-def from_message_metadata(metadata: MessageMetadata) -> EntryMetadata:
-    """The fields of an already parsed MessageMetadata, for those who parse while publishing."""
+def from_message_metadata(metadata: MessageMetadata, payload_bytes: int) -> EntryMetadata:
+    """The fields of an already parsed MessageMetadata, for those who parse while publishing.
+
+    A batch counts for what it can hold and no more: entries that were stored before publishing looked at their claims, or that
+    another cluster let in, cost a consumer no more permits than others.
+    """
     count = metadata.num_messages_in_batch
+    if count != 1:
+        count = max(1, min(count, batch_messages_max(metadata, payload_bytes)))
     return EntryMetadata(
-        count if count > 0 else 1,
+        count,
         metadata.HasField("num_messages_in_batch"),
         metadata.publish_time,
         metadata.deliver_at_time,
@@ -95,8 +102,9 @@ def _partition_key(metadata: MessageMetadata) -> bytes | str:
     return f"{metadata.producer_name}-{metadata.sequence_id}"
 
 
-def _decoded(key: str) -> bytes:
+def _decoded(key: bytes | str) -> bytes:
+    """`key` is bytes where it was stored without being UTF-8."""
     try:
         return base64.b64decode(key, validate=True)
     except (binascii.Error, ValueError):
-        return key.encode()
+        return key.encode() if isinstance(key, str) else key

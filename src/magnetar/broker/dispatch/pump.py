@@ -1,7 +1,7 @@
 """The one loop of a subscription: reads for its dispatcher while somebody can take entries.
 
 Plain calls only. Each turn: what must be delivered again first (redelivered, delayed and due, waiting), then new entries from
-the cursor. After ENTRIES_PER_DISPATCH_MAX entries the others get their turn and the rest follows by `call_soon`. At most one
+the cursor. After ENTRIES_PER_TURN_MAX entries the others get their turn and the rest follows by `call_soon`. At most one
 read is under way, so entries of two reads never overtake each other; a wake during a read costs two comparisons. While a dispatch
 rate is set, a turn takes what the rate grants, and a timer wakes the pump when it grants more.
 """
@@ -14,7 +14,7 @@ from typing import Protocol
 
 from magnetar.base.clock import Clock
 from magnetar.base.errors import MagnetarError
-from magnetar.base.limits import BYTES_PER_READ_MAX, ENTRIES_PER_DISPATCH_MAX
+from magnetar.base.limits import BYTES_PER_READ_MAX, ENTRIES_PER_TURN_MAX
 from magnetar.broker.dispatch.ports import EntrySource, Scheduler, Timer
 from magnetar.broker.dispatch.position_key import position_of
 from magnetar.broker.dispatch.throttle import DispatchThrottle
@@ -107,7 +107,7 @@ class Pump:
         scheduler: Scheduler,
         clock: Clock,
         label: str,
-        turn_max: int = ENTRIES_PER_DISPATCH_MAX,
+        turn_max: int = ENTRIES_PER_TURN_MAX,
     ) -> None:
         """`label` names the subscription in logs; `turn_max`: entries before others get their turn."""
         self._source = source

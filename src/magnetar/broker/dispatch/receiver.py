@@ -31,6 +31,7 @@ class Receiver:
         "permits",
         "priority_level",
         "unacked_messages",
+        "window",
     )
 
     def __init__(self, *, name: str, channel: ConsumerChannel, priority_level: int = 0) -> None:
@@ -39,6 +40,8 @@ class Receiver:
         self.priority_level = priority_level
         self.permits = 0
         """Messages it may still be sent; below zero after a batch larger than what was left."""
+        self.window = 0
+        """The most that one FLOW granted: clients begin with the length of their queue."""
         self.held: dict[int, int] = {}
         """Entries sent and not acknowledged (Shared, Key_Shared): position key -> messages << 16 | slot, in order."""
         self.unacked_messages = 0
@@ -59,6 +62,12 @@ class Receiver:
     def grant(self, permits: int) -> None:
         """A FLOW."""
         self.permits = add_permits(self.permits, permits)
+        if permits > self.window:
+            self.window = permits
+
+    def restore(self, messages: int) -> None:
+        """Permits for messages that the client will never be done with. Up to its window: it may have given them back itself."""
+        self.permits = max(self.permits, min(self.permits + messages, self.window))
 
     def send(
         self, entry: Entry, key: int, slot: int, messages: int, redelivery_count: int, ack_set: list[int] | None

@@ -157,9 +157,9 @@ class LoadManager:
 
     async def start(self) -> None:
         await self.executor.start()
-        self._scope.spawn(self.reporter.run(), "load reports")
+        self._scope.supervise(self.reporter.run, "load reports")
         if self._config.enabled:
-            self._scope.spawn(self._decide_regularly(), "load decisions")
+            self._scope.supervise(self._decide_regularly, "load decisions")
 
     def close(self) -> None:
         self.executor.close()

@@ -11,7 +11,7 @@ import logging
 from typing import Any, Final, Protocol
 
 from magnetar.base.errors import BadVersionError, MagnetarError, NodeNotFoundError
-from magnetar.base.tasks import TaskScope
+from magnetar.base.tasks import REPORTED, TaskScope
 from magnetar.broker.load_balance.plan import Plan
 from magnetar.broker.namespaces.records import BundleName
 from magnetar.broker.naming import NamespaceName
@@ -72,7 +72,7 @@ class Executor:
     def _changed(self, path: str) -> None:
         if path in (self._path, RESYNC) and not self._busy:
             self._busy = True
-            self._scope.spawn(self._carry_out(), "load orders")
+            self._scope.spawn(self._carry_out(), "load orders", REPORTED)
 
     async def _carry_out(self) -> None:
         try:

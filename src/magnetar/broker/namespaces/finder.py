@@ -6,6 +6,7 @@ and sends on to whom it has chosen, saying that this is authoritative; and that 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import dataclass
 from typing import Final
@@ -24,6 +25,9 @@ logger = logging.getLogger(__name__)
 
 PATIENCE_S: Final = 20.0
 """How long a lookup waits for the bundle of a broker that is gone, or going; then the client is told to try again. Clients: 30 s."""
+
+LOOK_AGAIN_S: Final = 1.0
+"""How often a waiting lookup asks an owner that did not answer whether it does by now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +75,20 @@ class BrokerFinder:
                 if found is not None:
                     return found
                 if owner is not None:
-                    left_s = max(0.0, deadline_s - self._clock.monotonic_s())
-                    await arrival(changed, f"{bundle} is being unloaded; try again", left_s)
+                    await self._next_look(changed, bundle, deadline_s)
+
+    async def _next_look(self, changed: asyncio.Future[None], bundle: BundleName, deadline_s: float) -> None:
+        """Wait until the bundle's owner changes, or a while: an owner that hung may answer again. Raises ServiceNotReadyError."""
+        left_s = max(0.0, deadline_s - self._clock.monotonic_s())
+        try:
+            await arrival(
+                changed,
+                f"{bundle} has an owner that is leaving or does not answer; try again",
+                min(left_s, LOOK_AGAIN_S),
+            )
+        except ServiceNotReadyError:
+            if left_s <= LOOK_AGAIN_S:
+                raise
 
     async def owner_of(self, bundle: BundleName) -> BrokerAddress | None:
         """Who has the bundle or is about to; None: nobody."""
@@ -90,8 +106,8 @@ class BrokerFinder:
         if owner.broker_id == ownership.broker_id:
             await ownership.take(bundle)
             return Found(ownership.address) if ownership.serves(bundle) else None
-        if await self._reachability.refused(owner.address):
-            return None  # it was killed: its session will end
+        if await self._reachability.away(owner.address):
+            return None  # it was killed or hangs: its session will end, or it goes on
         return Found(owner.address)
 
     async def _place(self, bundle: BundleName, authoritative: bool) -> Found | None:
@@ -99,7 +115,7 @@ class BrokerFinder:
         expected = self._ownership.successions.expected(bundle)
         if expected and expected != self._ownership.broker_id:
             successor = await self._brokers.get(expected)
-            if successor is not None and not await self._reachability.refused(successor):
+            if successor is not None and not await self._reachability.away(successor):
                 return Found(successor)
         if expected == self._ownership.broker_id or (authoritative and self._registration.registered):
             return await self._take(bundle)
@@ -115,7 +131,7 @@ class BrokerFinder:
         if leader is None or leader.broker_id == self._ownership.broker_id:
             return None
         address = await self._brokers.get(leader.broker_id)
-        return None if address is None or await self._reachability.refused(address) else address
+        return None if address is None or await self._reachability.away(address) else address
 
     async def _choose(self, bundle: BundleName) -> Found | None:
         own = self._ownership.broker_id
@@ -129,7 +145,7 @@ class BrokerFinder:
             if chosen == own:
                 return await self._take(bundle)
             address = await self._brokers.get(chosen)
-            if address is not None and not await self._reachability.refused(address):
+            if address is not None and not await self._reachability.away(address):
                 return Found(address, redirect=True, authoritative=True)
             excluded.add(chosen)
 

@@ -56,7 +56,7 @@ class Leadership:
         except MetadataError as error:
             logger.warning("not standing for leader yet: %s", error)
         await self._scope.__aenter__()
-        self._scope.spawn(self._campaign(), "campaign")
+        self._scope.supervise(self._campaign, "campaign")
         return self
 
     async def __aexit__(

@@ -14,9 +14,9 @@ from magnetar.broker.config import BrokerConfig
 from magnetar.broker.namespaces import policies as policy_rules
 from magnetar.broker.namespaces.errors import AlreadyExistsError, NamespaceNotFoundError, PreconditionFailedError
 from magnetar.broker.namespaces.policies import Document, EffectivePolicies
-from magnetar.broker.namespaces.topic_counts import LISTED_MAX, TooManyTopicsError, listable
+from magnetar.broker.namespaces.topic_lists import TopicLists
 from magnetar.broker.namespaces.topic_policies import TopicPolicyStore
-from magnetar.broker.naming import NamespaceName, TopicName, is_transaction_log
+from magnetar.broker.naming import NamespaceName, TopicName
 from magnetar.metadata import paths
 from magnetar.metadata.lost_answers import delete_or_look, put_or_look
 from magnetar.metadata.store import MUST_NOT_EXIST, RESYNC, MetadataStore
@@ -31,9 +31,6 @@ PARTITIONS_PER_WRITE = 500
 PARTITION_WRITES_AT_ONCE = 2
 """Of all callers: what else has to be written does not wait behind thousands of partitions."""
 
-NAMES_PER_TURN = 2_000
-"""Of a long list; then other connections get their turn."""
-
 _POLICIES_ROOTS = (paths.POLICIES_PATH + "/", paths.TOPIC_POLICIES_PATH + "/")
 
 
@@ -44,6 +41,7 @@ class NamespaceRegistry:
         self._metadata = metadata
         self._config = config
         self.topic_policies = TopicPolicyStore(metadata)
+        self._lists = TopicLists(metadata)
         self._effective: dict[NamespaceName | TopicName, EffectivePolicies] = {}
         self._boundaries: dict[NamespaceName, list[str]] = {}
         self._changes = 0
@@ -320,24 +318,9 @@ class NamespaceRegistry:
 
     # ---- Topics
 
-    async def persistent_topics(self, name: NamespaceName) -> list[str]:
-        """Complete names of the stored topics of a namespace (partitions separately), sorted."""
-        parent = paths.managed_ledgers_path(name.tenant, name.namespace, "persistent")
-        if not await listable(self._metadata, parent):
-            raise TooManyTopicsError(
-                f"{name} has more than {LISTED_MAX} topics: too many for one answer of the metadata store. Ask for its partitioned "
-                "topics, or use smaller namespaces"
-            )
-        namespace = str(name)
-        prefix = f"persistent://{namespace}/"
-        found = []
-        for number, child in enumerate(await self._metadata.children(parent), 1):
-            topic = paths.decode(child)
-            if not is_transaction_log(namespace, topic):
-                found.append(prefix + topic)
-            if number % NAMES_PER_TURN == 0:
-                await asyncio.sleep(0)
-        return found
+    async def persistent_topics(self, name: NamespaceName) -> tuple[str, ...]:
+        """Complete names of the stored topics of a namespace (partitions separately), sorted. Raises TooManyTopicsError."""
+        return await self._lists.names(name)
 
     async def _create(self, path: str, document: Document, problem: str) -> None:
         try:

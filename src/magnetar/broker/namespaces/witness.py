@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from magnetar.base.errors import MetadataError
 from magnetar.base.process_watch import ProcessIdentity, ProcessWatch
-from magnetar.base.tasks import TaskScope
+from magnetar.base.tasks import REPORTED, TaskScope
 from magnetar.broker.namespaces.records import decode
 from magnetar.metadata import paths
 from magnetar.metadata.store import RESYNC, MetadataStore, SessionEnder
@@ -53,7 +53,7 @@ class Witness:
 
     def _changed(self, path: str) -> None:
         work = self._look_at_all() if path == RESYNC else self._look_at(path)
-        self._scope.spawn(work, f"look at {path}")
+        self._scope.spawn(work, f"look at {path}", REPORTED)
 
     async def _look_at_all(self) -> None:
         try:
@@ -87,7 +87,9 @@ class Witness:
         self._stops.pop(identity, None)
         key = self._keys.pop(identity)
         if key:
-            self._scope.spawn(self._end_session(identity.pid, key), f"end the session of process {identity.pid}")
+            self._scope.spawn(
+                self._end_session(identity.pid, key), f"end the session of process {identity.pid}", REPORTED
+            )
 
     async def _end_session(self, pid: int, key: str) -> None:
         assert self._sessions is not None

@@ -100,7 +100,7 @@ class ReplicatedSubscriptions:
             for marker, sender in await self._markers.recover(self._subscriptions.all):
                 if isinstance(marker, SubscriptionUpdate) and sender and self._config.enabled:
                     self._incoming.apply(marker, sender)
-                elif isinstance(marker, SnapshotRequest) and sender and self._config.enabled:
+                elif isinstance(marker, SnapshotRequest) and marker.source_cluster == sender and self._config.enabled:
                     asked[sender] = marker
             for request in asked.values():
                 self._answer(request)
@@ -328,14 +328,19 @@ class ReplicatedSubscriptions:
             return
         if self._closed or not self._config.enabled:
             return
+        sender = sender_of(data)
         match marker:
+            case SnapshotRequest(source_cluster=cluster) | SnapshotResponse(cluster=cluster) if cluster != sender:
+                logger.warning(
+                    "marker of %s ignored, which says that it is of %s topic=%s", sender, cluster, self._topic_name
+                )
             case SnapshotRequest():
                 self._answer(marker)
             case SnapshotResponse():
                 if self.builder is not None:
                     self._act(self.builder.response_received(marker, position))
             case SubscriptionUpdate():
-                self._incoming.apply(marker, sender_of(data))
+                self._incoming.apply(marker, sender)
                 if not self._ticking:
                     self._context.spawn(self._start_quietly(), f"replicated subscriptions {self._topic_name}")
             case _:

@@ -30,6 +30,10 @@ RATE_PAUSE_MIN_S = 0.01
 """Shortest pause for the dispatch rate: a high one is kept by bursts instead of a timer for each message."""
 
 
+SCHEMA_VERSIONS_MAX = 1000
+"""Schema versions that a link remembers. Clients choose what their messages name: above it all are forgotten, and asked for again."""
+
+
 class _Sent(NamedTuple):
     position: Position
     size_bytes: int
@@ -52,7 +56,7 @@ class Common:
 
 
 class Link:
-    """`attention()` is called when `failure` or `unknown_schema` was set; `schema_known()` goes on after the latter."""
+    """`attention()` is called when `failure` or `unknown_schema` was set; `schema_known` goes on after the latter."""
 
     __slots__ = (
         "_ack_scheduled",
@@ -233,8 +237,11 @@ class Link:
                 held.popleft()
                 self._skip(Position(ledger_id, entry_id), way)
 
-    def schema_known(self) -> None:
-        """`schema_versions` has the one that was missing."""
+    def schema_known(self, version: bytes, there: bytes) -> None:
+        """What was missing: the other cluster's version for one of ours."""
+        if len(self.schema_versions) >= SCHEMA_VERSIONS_MAX:
+            self.schema_versions.clear()
+        self.schema_versions[version] = there
         self.unknown_schema = None
         if self.failure is None:
             self._send_held()

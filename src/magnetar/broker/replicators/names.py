@@ -13,6 +13,12 @@ SOURCE_POSITION_PROPERTY: Final = "__MSG_PROP_REPL_SOURCE_POSITION"
 INSTANCE_METADATA: Final = "magnetar.instance"
 """Of a replicator's producer: which metadata its cluster has, so that one that begins anew is not taken for a repeat."""
 
+LOG_END_METADATA: Final = "magnetar.log-end"
+"""Of a replicator's producer: the last entry of the log that it reads, `ledger:entry`, so that no place behind it is taken for stored."""
+
+PLACE_DIGITS_MAX: Final = 19
+"""Of a ledger's or an entry's number, which are signed 64-bit numbers; what is longer is not a place."""
+
 _DELIMITER: Final = "-->"
 
 
@@ -38,13 +44,24 @@ def source_of_producer(name: str) -> str | None:
     return name[len(prefix) :].split(_DELIMITER, 1)[0]
 
 
-def sequence_name(source: str) -> str:
-    """Under which deduplication remembers how far it has another cluster's log."""
-    return f"{REPLICATOR_PREFIX}.{source}"
+def sequence_name(source: str, producer: str = "") -> str:
+    """Under which deduplication remembers how far it has another cluster's log, or, where entries tell no places, one producer there."""
+    return f"{REPLICATOR_PREFIX}.{source}/{producer}" if producer else f"{REPLICATOR_PREFIX}.{source}"
 
 
 def source_position(text: str) -> tuple[int, int] | None:
-    """Ledger and entry of the property's value; None when it is none."""
+    """Ledger and entry of the property's value; None when it is not a place."""
     ledger, colon, entry = text.partition(":")
-    digits = ledger.isascii() and ledger.isdigit() and entry.isascii() and entry.isdigit()
-    return (int(ledger), int(entry)) if colon and digits else None
+    return (int(ledger), int(entry)) if colon and _is_number(ledger) and _is_number(entry) else None
+
+
+def log_end(text: str) -> tuple[int, int] | None:
+    """Of LOG_END_METADATA: as `source_position`, with entry -1 for a log whose last ledger is empty."""
+    if text.endswith(":-1"):
+        begin = source_position(text.removesuffix("-1") + "0")
+        return (begin[0], -1) if begin is not None else None
+    return source_position(text)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= PLACE_DIGITS_MAX

@@ -24,6 +24,10 @@ LOCAL_MARKERS: Final = frozenset(
 """They say something about this log only. Transactions travel as their committed messages."""
 
 
+SCHEMA_VERSION_BYTES_MAX: Final = 64
+"""Of the schema version that a message names. Versions have 8 bytes; a longer one names no schema, and the message goes without."""
+
+
 class Skip(Enum):
     """Why an entry stays here."""
 
@@ -66,7 +70,9 @@ def outgoing(
     if skip is not None:
         return skip
     version = metadata.schema_version
-    if version:
+    if len(version) > SCHEMA_VERSION_BYTES_MAX:
+        metadata.ClearField("schema_version")
+    elif version:
         there = schema_versions.get(version)
         if there is None:
             return UnknownSchema(version)

@@ -15,7 +15,7 @@ from magnetar import __version__
 from magnetar.base.clock import Clock
 from magnetar.base.errors import BadVersionError
 from magnetar.base.network import Network
-from magnetar.base.tasks import TaskScope
+from magnetar.base.tasks import REPORTED, TaskScope
 from magnetar.broker.config import ReplicationConfig
 from magnetar.broker.dispatch.ports import Scheduler
 from magnetar.broker.replicators.errors import ClusterUnknownError
@@ -165,7 +165,7 @@ class RemoteClusters:
             client = self._clients.pop(name, None)
             if client is not None:
                 logger.info("cluster's record changed, connecting anew cluster=%s", name)
-                self.scope.spawn(client.close(), f"close client of {name}")
+                self.scope.spawn(client.close(), f"close client of {name}", REPORTED)
 
     async def pause(self, delay_s: float) -> None:
         """Wait so long, less when a cluster's record changes."""

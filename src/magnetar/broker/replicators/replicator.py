@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from magnetar.base.backoff import Backoff
 from magnetar.base.errors import MagnetarError
+from magnetar.base.tasks import REPORTED
 from magnetar.broker.naming import TopicName
 from magnetar.broker.rate_limits import RateLimit, RateMeter, meter_for
 from magnetar.broker.rates import Rates
@@ -69,7 +70,7 @@ class Replicator:
     # ---- Life
 
     def start(self) -> None:
-        self._task = self._clusters.scope.spawn(self._run(), f"replicate {self.topic} to {self.remote}")
+        self._task = self._clusters.scope.spawn(self._run(), f"replicate {self.topic} to {self.remote}", REPORTED)
 
     async def stop(self) -> None:
         """What is in flight may arrive all the same; the other side recognises it when it is sent again."""
@@ -175,7 +176,11 @@ class Replicator:
     async def _open_producer(self, client: RemoteClient, link: Link) -> RemoteProducer:
         clusters = self._clusters
         name = names.producer_name(clusters.local, self.remote)
-        about = {names.INSTANCE_METADATA: await clusters.instance()}
+        end = self._ledger.last_confirmed
+        about = {
+            names.INSTANCE_METADATA: await clusters.instance(),
+            names.LOG_END_METADATA: f"{end.ledger_id}:{end.entry_id}",
+        }
         try:
             return await client.open_producer(str(self.topic), name, about, link.receipt, link.failed)
         except RequestRefusedError as error:
@@ -193,8 +198,7 @@ class Replicator:
                 raise link.failure
             version = link.unknown_schema
             if version is not None:
-                link.schema_versions[version] = await self._version_there(client, version)
-                link.schema_known()
+                link.schema_known(version, await self._version_there(client, version))
 
     async def _version_there(self, client: RemoteClient, version: bytes) -> bytes:
         """A schema that was deleted here cannot be told there: its messages go without one."""

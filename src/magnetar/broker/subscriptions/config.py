@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from magnetar.base.limits import ENTRIES_PER_DISPATCH_MAX
+from magnetar.base.limits import ENTRIES_PER_TURN_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,5 +31,5 @@ class SubscriptionConfig:
     """Positions remembered for consumers that cannot take their entries (see `dispatch/key_shared`)."""
     failover_delay_ms: int = 0
     """How long a Failover subscription waits for acknowledgements of a replaced consumer that is still connected."""
-    entries_per_dispatch: int = ENTRIES_PER_DISPATCH_MAX
+    entries_per_dispatch: int = ENTRIES_PER_TURN_MAX
     """Entries that go out before other subscriptions have their turn."""

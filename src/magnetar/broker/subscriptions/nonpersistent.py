@@ -120,6 +120,10 @@ class NonPersistentSubscription:
     def flow(self, consumer: Consumer, permits: int) -> None:
         consumer.grant(permits)
 
+    async def entries_discarded(self, consumer: Consumer, ids: Sequence[AckId]) -> None:
+        """The client could not read an entry. Entries have no positions here, so what it counted for is not known."""
+        consumer.restore(consumer.window)
+
     def channel_writable(self, consumer: Consumer) -> None:
         """Nothing waits here."""
 

@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from magnetar.base.clock import Clock
-from magnetar.base.limits import REDELIVER_IDS_MAX
+from magnetar.base.errors import MagnetarError
+from magnetar.base.limits import DISCARDED_IDS_MAX, REDELIVER_IDS_MAX
 from magnetar.broker.compaction.compacted_source import CompactedTopic
+from magnetar.broker.dispatch.entry_metadata import metadata_of
 from magnetar.broker.dispatch.ports import Scheduler
 from magnetar.broker.dispatch.pump import Pump
 from magnetar.broker.dispatch.throttle import Sent
@@ -151,6 +153,18 @@ class Subscription:
         """The consumer can take `permits` more messages."""
         consumer.grant(permits)
         consumer.last_flow_ms = self.last_flow_ms = self._clock.now_ms()
+        self._pump.wake()
+
+    async def entries_discarded(self, consumer: Consumer, ids: Sequence[AckId]) -> None:
+        """The client found these entries damaged and acknowledges them unread. It gives back one permit for each, whatever their
+        batches were said to hold: the others are given back here, or a few such entries would use up all it has."""
+        for ledger_id, entry_id, _, _ in ids[:DISCARDED_IDS_MAX]:
+            try:
+                entry = await self.ledger.read_entry(Position(ledger_id, entry_id))
+            except MagnetarError:
+                consumer.restore(consumer.window)  # it is gone: what it counted for is not known any more
+            else:
+                consumer.restore(metadata_of(entry).num_messages - 1)
         self._pump.wake()
 
     def channel_writable(self, consumer: Consumer) -> None:

@@ -25,8 +25,8 @@ class Admission:
 class Producers:
     """The registered producers of one topic by name, and those that wait for exclusive access in order of arrival.
 
-    Other clusters' replicators are apart from them: they neither count nor stand in the way of exclusive access, which is a matter
-    of this cluster's clients.
+    Other clusters' replicators, one a cluster, are apart from them: they neither count nor stand in the way of exclusive access,
+    which is a matter of this cluster's clients.
     """
 
     def __init__(self, producers_max: int = 0) -> None:
@@ -53,18 +53,20 @@ class Producers:
     def waiting(self) -> list[Producer]:
         return list(self._waiting)
 
-    def named(self, name: str) -> Producer | None:
-        """The live producer of that name: a newcomer either replaces it or is refused."""
-        return self._by_name.get(name) or self._remote.get(name)
+    def namesake(self, producer: Producer) -> Producer | None:
+        """The live producer of the same name, or the replicator of the same cluster: a newcomer either replaces it or is refused."""
+        if producer.source_cluster is not None:
+            return self._remote.get(producer.source_cluster)
+        return self._by_name.get(producer.name)
 
     def add(self, producer: Producer, topic_epoch: int) -> Admission:
         """Register a newcomer whose name is free. `topic_epoch` is the topic's present one.
 
         Raises ProducerBusyError or ProducerFencedError.
         """
-        assert self.named(producer.name) is None, "the caller settles name clashes first"
+        assert self.namesake(producer) is None, "the caller settles name clashes first"
         if producer.source_cluster is not None:
-            self._remote[producer.name] = producer
+            self._remote[producer.source_cluster] = producer
             return Admission(ready=[producer])
         if producer.topic_epoch is not None and producer.topic_epoch < topic_epoch:
             raise ProducerFencedError(
@@ -90,8 +92,8 @@ class Producers:
 
     def remove(self, producer: Producer) -> Admission:
         """A producer left. The first waiting one takes its place once the topic is empty."""
-        if self._remote.get(producer.name) is producer:
-            del self._remote[producer.name]
+        if producer.source_cluster is not None and self._remote.get(producer.source_cluster) is producer:
+            del self._remote[producer.source_cluster]
         if producer in self._waiting:
             self._waiting.remove(producer)
         if self._by_name.get(producer.name) is not producer:

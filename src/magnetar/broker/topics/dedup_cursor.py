@@ -6,7 +6,7 @@ import asyncio
 
 from magnetar.base.limits import BYTES_PER_READ_MAX, ENTRIES_PER_DISPATCH_MAX
 from magnetar.broker.replicators.names import sequence_name
-from magnetar.broker.topics.deduplication import CURSOR_NAME, Deduplicator, packed
+from magnetar.broker.topics.deduplication import CURSOR_NAME, SEQUENCE_ID_MAX, Deduplicator, packed
 from magnetar.broker.topics.publish import PublishOp
 from magnetar.broker.topics.replicated_publish import place_of
 from magnetar.managed_ledger.cursor import ManagedCursor
@@ -65,7 +65,12 @@ class DedupCursor:
             return
         if metadata.num_chunks_from_msg > 1 and metadata.chunk_id < metadata.num_chunks_from_msg - 1:
             return
-        self._dedup.persist(metadata.producer_name, max(metadata.sequence_id, metadata.highest_sequence_id))
+        name = metadata.producer_name
+        if metadata.replicated_from:
+            name = sequence_name(metadata.replicated_from, name)
+        last = max(metadata.sequence_id, metadata.highest_sequence_id)
+        if last <= SEQUENCE_ID_MAX:  # what was stored while deduplication was off was not looked at
+            self._dedup.persist(name, last)
 
     def advanced(self, op: PublishOp) -> None:
         self._last = Position(op.ledger_id, op.entry_id)

@@ -16,7 +16,12 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
+from magnetar.broker.replicators.names import REPLICATOR_PREFIX
+
 CURSOR_NAME = "pulsar.dedup"
+
+SEQUENCE_ID_MAX = 2**63 - 1
+"""Clients and the properties of the cursor keep sequence ids as signed 64-bit numbers."""
 
 LEDGER_SUFFIX = "_LID"
 ENTRY_SUFFIX = "_EID"
@@ -24,6 +29,12 @@ ENTRY_SUFFIX = "_EID"
 
 _ENTRY_BITS = 64
 _ENTRY_MASK = (1 << _ENTRY_BITS) - 1
+
+
+PLACES_AHEAD_MAX = 1 << 33
+"""How far a place in another cluster's log may lie ahead of the last one, in ledgers, and its entry from the beginning of its ledger: more
+than a cluster makes between two entries of a topic (all of the 32-bit ledger ids, and where Pulsar goes on behind them). An entry that
+claims more is refused, or everything after it would count as a repeat."""
 
 
 def packed(ledger_id: int, entry_id: int) -> int:
@@ -53,6 +64,16 @@ class Deduplicator:
         if last_sequence_id > self._pushed.get(producer, -1):
             return Verdict.NEW
         return Verdict.DUPLICATE if last_sequence_id <= self._persisted.get(producer, -1) else Verdict.PENDING
+
+    def is_plausible(self, name: str, place: int) -> bool:
+        """False for a packed place too far ahead of what is known of that cluster to be one of its log."""
+        ahead = (place >> _ENTRY_BITS) - (max(0, self._pushed.get(name, 0)) >> _ENTRY_BITS)
+        return ahead <= PLACES_AHEAD_MAX and place & _ENTRY_MASK <= PLACES_AHEAD_MAX
+
+    def is_behind(self, name: str, end: tuple[int, int]) -> bool:
+        """True if the stored place of another cluster lies behind the end of its log. `end`: ledger and entry, -1 for none."""
+        place = self._pushed.get(name, -1)
+        return place >= 0 and (place >> _ENTRY_BITS, place & _ENTRY_MASK) > end
 
     def push(self, producer: str, last_sequence_id: int) -> None:
         """The entry is on its way to the ledger."""
@@ -97,7 +118,9 @@ class Deduplicator:
         self._places = {
             name[: -len(LEDGER_SUFFIX)]
             for name in watermarks
-            if name.endswith(LEDGER_SUFFIX) and name[: -len(LEDGER_SUFFIX)] + ENTRY_SUFFIX in watermarks
+            if name.startswith(REPLICATOR_PREFIX)  # which no producer's name does
+            and name.endswith(LEDGER_SUFFIX)
+            and name[: -len(LEDGER_SUFFIX)] + ENTRY_SUFFIX in watermarks
         }
         halves = {name + suffix for name in self._places for suffix in (LEDGER_SUFFIX, ENTRY_SUFFIX)}
         self._persisted = {name: number for name, number in watermarks.items() if name not in halves}

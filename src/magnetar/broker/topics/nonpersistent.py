@@ -109,7 +109,7 @@ class NonPersistentTopic:
         known.disconnect()
         self._remove(subscription)
 
-    async def accept_replicated(self, source: str, instance: str) -> None:
+    async def accept_replicated(self, source: str, instance: str, log_end: tuple[int, int] | None) -> None:
         """Nothing is kept that a repeat could be compared with."""
 
     async def ensure_subscription(self, name: str, start: Position) -> None:

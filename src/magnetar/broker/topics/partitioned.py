@@ -20,6 +20,7 @@ from magnetar.broker.peers import RemoteTopics
 from magnetar.broker.schemas.types import SchemaId
 from magnetar.broker.topics.registry import TopicRegistry
 from magnetar.managed_ledger.position import EARLIEST
+from magnetar.metadata import paths
 from magnetar.metadata.store import MetadataStore
 
 
@@ -121,12 +122,19 @@ class PartitionedTopics:
         count = await self._namespaces.partitions(topic) if topic.partition < 0 else 0
         return [topic.partition_name(index) for index in range(count)] or [topic]
 
+    async def is_unused(self, part: TopicName) -> bool:
+        """Whether a persistent partition is registered and was never loaded by anybody: it holds nothing."""
+        path = paths.managed_ledger_path(part.tenant, part.namespace, part.domain, part.local_name)
+        node = await self._metadata.get(path)
+        return node is not None and not node.value
+
     async def subscriptions(self, topic: TopicName) -> list[str]:
         """Names over all partitions, in order of first sight. Raises TopicNotFoundError."""
         names: dict[str, None] = {}
         for part in await self.parts(topic):
-            if part != topic and not part.persistent and self._topics.get_loaded(part) is None:
-                continue  # a partition that nobody uses
+            loaded = part == topic or self._topics.get_loaded(part) is not None
+            if not loaded and (not part.persistent or await self.is_unused(part)):
+                continue
             names.update(dict.fromkeys(await self._subscriptions_of(part)))
         return list(names)
 

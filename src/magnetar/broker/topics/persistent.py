@@ -248,9 +248,9 @@ class PersistentTopic:
         interval_s = self.policies.deduplication_snapshot_interval_s
         self.deduplication.snapshot_if_older(interval_s, self._around.clock.monotonic_s())
 
-    async def accept_replicated(self, source: str, instance: str) -> None:
+    async def accept_replicated(self, source: str, instance: str, log_end: tuple[int, int] | None) -> None:
         """Another cluster is going to send, see `TopicDeduplication.accept_from`."""
-        await self.deduplication.accept_from(source, instance)
+        await self.deduplication.accept_from(source, instance, log_end)
 
     def abandoned(self, now_s: float) -> bool:
         """Should the topic be deleted, because nobody has used it for as long as its policies say?"""

@@ -26,7 +26,9 @@ class AccessMode(IntEnum):
 
 
 class PublishTarget(Protocol):
-    """What a producer needs of its topic."""
+    """What a producer needs of its topic. `deduplicates`: producers, by their names in the messages."""
+
+    deduplicates: bool
 
     def publish(self, op: PublishOp, data: bytes, is_chunk: bool) -> None:
         """Store the entry; `op.done` answers, possibly before this returns."""
@@ -60,6 +62,7 @@ class Producer:
         "messages_in",
         "metadata",
         "name",
+        "owner",
         "pending",
         "producer_id",
         "rates",
@@ -75,6 +78,7 @@ class Producer:
         *,
         producer_id: int,
         name: str,
+        owner: str | None = None,
         generated_name: bool,
         epoch: int,
         access_mode: AccessMode,
@@ -87,6 +91,8 @@ class Producer:
     ) -> None:
         self.producer_id = producer_id
         self.name = name
+        self.owner = owner
+        """The role that opened it; None: one that may touch everybody's."""
         self.generated_name = generated_name
         self.epoch = epoch
         self.access_mode = access_mode
@@ -111,9 +117,21 @@ class Producer:
         self.pending.append(op)
         self.topic.publish(op, data, is_chunk)
 
+    def refuse(self, op: PublishOp, error: MagnetarError) -> None:
+        """Answer an entry with an error, in its turn, without asking the topic."""
+        self.pending.append(op)
+        op.refuse(error)
+
     def publish_marker(self, op: MarkerOp, data: bytes) -> None:
         self.pending.append(op)
         self.topic.publish_marker(op, data)
+
+    def replaces(self, former: Producer) -> bool:
+        """True if this is the client of `former`, which has come back: it takes the name over without asking whether `former` is alive."""
+        if former.channel is self.channel and former.producer_id == self.producer_id:
+            return True
+        newer = former.generated_name and self.generated_name and former.epoch < self.epoch
+        return newer and (self.owner is None or self.owner == former.owner)
 
     @property
     def has_pending(self) -> bool:

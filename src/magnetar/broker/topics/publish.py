@@ -94,6 +94,11 @@ class PublishOp:
         """Is its sequence id a place in another cluster's log, and so known for certain?"""
         return False
 
+    def refuse(self, error: MagnetarError) -> None:
+        """It does not go to the ledger; the answer waits for its turn in the producer's queue."""
+        self.deduplicated = True  # the watermarks do not know of it
+        self.done(error, NO_ID, NO_ID)
+
     def done(self, error: MagnetarError | None, ledger_id: int, entry_id: int) -> None:
         """The storage's answer. Called once."""
         self.error = error

@@ -15,7 +15,7 @@ from magnetar.broker.errors import MetadataRefusedError
 from magnetar.broker.namespaces.errors import MessageTooLargeError
 from magnetar.broker.namespaces.policies import EffectivePolicies
 from magnetar.broker.rate_limits import RateMeter, meter_for
-from magnetar.broker.topics.publish import NO_ID, PublishOp, PublishOwner
+from magnetar.broker.topics.publish import PublishOp, PublishOwner
 from magnetar.wire.pulsar.headers import parse_metadata
 
 PAUSE_MIN_S = 0.01
@@ -60,8 +60,7 @@ class PublishGate:
         error = self._problem(op, data, is_chunk)
         if error is None:
             return True
-        op.deduplicated = True  # never on its way to the ledger: the watermarks do not know of it
-        op.done(error, NO_ID, NO_ID)
+        op.refuse(error)
         return False
 
     def _problem(self, op: PublishOp, data: bytes, is_chunk: bool) -> BrokerError | None:

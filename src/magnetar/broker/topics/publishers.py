@@ -8,15 +8,22 @@ from collections.abc import Awaitable, Callable
 
 from magnetar.base.clock import Clock
 from magnetar.base.errors import BrokerError, MagnetarError
-from magnetar.broker.errors import PersistenceRefusedError, ProducerBusyError, TopicTerminatedError
+from magnetar.broker.errors import (
+    ChecksumError,
+    NotAllowedError,
+    PersistenceRefusedError,
+    ProducerBusyError,
+    TopicTerminatedError,
+)
 from magnetar.broker.topics.access_modes import Admission, Producers
-from magnetar.broker.topics.deduplication import Deduplicator, Verdict
+from magnetar.broker.topics.deduplication import SEQUENCE_ID_MAX, Deduplicator, Verdict
 from magnetar.broker.topics.producer import AccessMode, Producer
 from magnetar.broker.topics.publish import NO_ID, MarkerOp, PublishOp, PublishOwner
 from magnetar.broker.topics.publish_gate import PublishGate
 from magnetar.managed_ledger.errors import ManagedLedgerTerminatedError
 from magnetar.managed_ledger.position import Position
 from magnetar.wire.pulsar.headers import parse_metadata
+from magnetar.wire.pulsar.PulsarApi_pb2 import MessageMetadata
 
 AppendDone = Callable[[MagnetarError | None, int, int], None]
 
@@ -75,6 +82,8 @@ class Publishers:
         self.dedup: Deduplicator | None = None
         self.dedup_producers = True
         """False: only what other clusters send is deduplicated."""
+        self.deduplicates = False
+        """Both of that, for SEND."""
         self.dedup_advanced: Callable[[PublishOp], None] = lambda op: None
         self.marker_stored: Callable[[bytes, Position], None] = lambda data, position: None
         """Called with each marker that a replicator brought, once it is in the topic."""
@@ -109,9 +118,17 @@ class Publishers:
     def _admit(self, dedup: Deduplicator, op: PublishOp, data: bytes, is_chunk: bool) -> bool:
         """False when the entry is not to be stored; its answer then waits for its turn in the producer's queue."""
         name = op.sequence_name
-        if is_chunk and not op.positioned:
+        if not op.positioned:
             metadata = parse_metadata(data)
-            op.advances = metadata.chunk_id == metadata.num_chunks_from_msg - 1
+            if is_chunk:
+                op.advances = metadata.chunk_id == metadata.num_chunks_from_msg - 1
+            problem = _false_sequence(op, metadata)
+            if problem:
+                op.refuse(ChecksumError(problem))
+                return False
+        elif not dedup.is_plausible(name, op.last_sequence_id):
+            op.refuse(NotAllowedError("the place in the other cluster's log is too far ahead of the last one"))
+            return False
         if dedup.check(name, op.last_sequence_id) is Verdict.NEW:
             if op.advances:
                 dedup.push(name, op.last_sequence_id)
@@ -186,14 +203,12 @@ class Publishers:
 
     async def _settle_name_clash(self, producer: Producer) -> None:
         """The same client coming back replaces itself; a stranger with a live namesake is refused."""
-        former = self.producers.named(producer.name)
+        former = self.producers.namesake(producer)
         if former is None:
             return
-        same = former.channel is producer.channel and former.producer_id == producer.producer_id
-        newer = former.generated_name and producer.generated_name and former.epoch < producer.epoch
-        if not (same or newer) and await former.channel.probe():
-            raise ProducerBusyError(f"Producer with name '{producer.name}' is already connected to topic")
-        if self.producers.named(producer.name) is former:
+        if not producer.replaces(former) and await former.channel.probe():
+            raise ProducerBusyError(f"Producer with name '{former.name}' is already connected to topic")
+        if self.producers.namesake(producer) is former:
             former.closed = True
             self.remove(former)
 
@@ -219,7 +234,7 @@ class Publishers:
     async def wait_for_promotion(self, producer: Producer) -> bool:
         """Until the producer has exclusive access: True; False when it was removed or fenced meanwhile."""
         await producer.settled_access.wait()
-        return self.producers.named(producer.name) is producer
+        return self.producers.namesake(producer) is producer
 
     async def quiesce(self) -> None:
         """Take nothing more and wait for the receipts of what is under way: a client that moves then has nothing to send twice."""
@@ -272,3 +287,18 @@ class Publishers:
 
 async def _forget_epoch(epoch: int) -> None:
     """Non-persistent topics have nowhere to keep it."""
+
+
+def _false_sequence(op: PublishOp, metadata: MessageMetadata) -> str:
+    """Why an entry would be replayed after a restart as somebody else's or as a later one; empty when it would not.
+
+    Watermarks come from the command while the topic is loaded, and from the metadata of stored entries when it is loaded again.
+    """
+    last = op.last_sequence_id
+    if last > SEQUENCE_ID_MAX:
+        return f"a sequence id is at most {SEQUENCE_ID_MAX}"
+    if op.replicated:
+        return ""
+    if metadata.sequence_id > last or metadata.highest_sequence_id > last:
+        return "the message has a higher sequence id than its frame says"
+    return ""

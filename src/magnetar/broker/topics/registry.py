@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from magnetar.base.errors import MagnetarError
-from magnetar.base.tasks import TaskScope
+from magnetar.base.tasks import FATAL, TaskScope
+from magnetar.bookkeeper.errors import NotEnoughBookiesError
 from magnetar.broker.config import BrokerConfig
 from magnetar.broker.errors import NotAllowedError, ServiceNotReadyError, TopicNotFoundError
 from magnetar.broker.namespaces.errors import AlreadyExistsError, NamespaceNotFoundError, PreconditionFailedError
@@ -26,6 +27,9 @@ from magnetar.metadata import paths
 logger = logging.getLogger(__name__)
 
 AnyTopic = PersistentTopic | NonPersistentTopic
+
+BOOKIES_REPORTED_EVERY_S = 10.0
+"""Between two lines of the log that say that there are too few bookies."""
 
 
 class TopicRegistry:
@@ -53,6 +57,7 @@ class TopicRegistry:
         self._busy: dict[TopicName, asyncio.Future[None]] = {}
         self._creation = asyncio.Lock()
         self._closing = False
+        self._bookies_reported_s = -BOOKIES_REPORTED_EVERY_S
 
     def loaded_non_persistent(self, namespace: NamespaceName) -> list[str]:
         """Non-persistent topics exist only while they are loaded."""
@@ -83,7 +88,11 @@ class TopicRegistry:
             self._lookup.check_session()
             if self._closing:
                 raise ServiceNotReadyError("the broker is shutting down")
-            topic = await self._load(name, create)
+            try:
+                topic = await self._load(name, create)
+            except NotEnoughBookiesError as error:
+                self._report_bookies(name, error)
+                raise
             try:
                 await self._lookup.require(name)  # its bundle may have moved while it was being loaded
             except MagnetarError:
@@ -92,6 +101,13 @@ class TopicRegistry:
             self._loaded[name] = topic
             await self._apply(topic)  # policies may have changed while it was being loaded
             return topic
+
+    def _report_bookies(self, name: TopicName, error: NotEnoughBookiesError) -> None:
+        """Clients come again and again, with many topics: one line tells."""
+        now_s = self._around.clock.monotonic_s()
+        if now_s - self._bookies_reported_s >= BOOKIES_REPORTED_EVERY_S:
+            self._bookies_reported_s = now_s
+            logger.warning("topics cannot be opened topic=%s reason=%s", name, error)
 
     @asynccontextmanager
     async def _exclusive(self, name: TopicName) -> AsyncIterator[None]:
@@ -146,7 +162,7 @@ class TopicRegistry:
     def _fenced(self, name: TopicName) -> None:
         """Another broker took the ledger over: serving the topic here would be serving the past."""
         logger.warning("topic taken over by another broker topic=%s", name)
-        self._scope.spawn(self._unload_fenced(name), f"unload {name}")
+        self._scope.spawn(self._unload_fenced(name), f"unload {name}", FATAL)
 
     async def _unload_fenced(self, name: TopicName) -> None:
         try:

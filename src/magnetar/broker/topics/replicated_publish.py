@@ -19,17 +19,22 @@ class ReplicatedOp(PublishOp):
     __slots__ = ("_last_sequence_id", "_sequence_name", "place")
 
     def __init__(
-        self, producer: PublishOwner, source: str, metadata: MessageMetadata, size_bytes: int, answer_places: bool
+        self,
+        producer: PublishOwner,
+        source: str,
+        metadata: MessageMetadata,
+        position: tuple[int, int] | None,
+        size_bytes: int,
+        answer_places: bool,
     ) -> None:
-        """`answer_places`: the sender expects the place in the receipt, not the sequence ids."""
-        position = place_of(metadata)
+        """`position` is its `place_of`. `answer_places`: the sender expects the place in the receipt, not the sequence ids."""
         ids = metadata.sequence_id, metadata.highest_sequence_id
         super().__init__(
             producer, *(position if position and answer_places else ids), metadata.num_messages_in_batch, size_bytes
         )
         if position is None:
             self.place = -1
-            self._sequence_name, self._last_sequence_id = metadata.producer_name, max(ids)
+            self._sequence_name, self._last_sequence_id = sequence_name(source, metadata.producer_name), max(ids)
         else:
             self.place = packed(*position)
             self._sequence_name, self._last_sequence_id = sequence_name(source), self.place

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from magnetar.base.clock import Clock
 from magnetar.broker.compaction.compacted_source import CompactedTopic
-from magnetar.broker.compaction.topic_compaction import CURSOR_NAME, CompactionService
+from magnetar.broker.compaction.topic_compaction import CompactionService
 from magnetar.broker.dispatch.ports import ConsumerChannel, Scheduler
+from magnetar.broker.dispatch.turns import DispatchTurns
 from magnetar.broker.errors import (
     ConsumerBusyError,
     NotAllowedError,
@@ -18,7 +19,7 @@ from magnetar.broker.errors import (
 )
 from magnetar.broker.namespaces.errors import AlreadyExistsError, PreconditionFailedError
 from magnetar.broker.namespaces.policies import EffectivePolicies
-from magnetar.broker.naming import subscription_name
+from magnetar.broker.naming import is_internal_cursor, subscription_name
 from magnetar.broker.rate_limits import RateMeter, meter_for
 from magnetar.broker.replication.ports import ReplicationContext
 from magnetar.broker.replicators.service import ReplicationService
@@ -33,9 +34,6 @@ from magnetar.managed_ledger.cursor import REPLICATED_PROPERTY, ManagedCursor
 from magnetar.managed_ledger.ledger import ManagedLedger
 from magnetar.managed_ledger.position import EARLIEST, LATEST, Position
 
-SYSTEM_CURSOR_PREFIX = "pulsar."
-"""Cursors that are not subscriptions: `pulsar.dedup`, `pulsar.repl.<cluster>`."""
-
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
@@ -43,6 +41,7 @@ class Surroundings:
 
     clock: Clock
     scheduler: Scheduler
+    dispatch_turns: DispatchTurns
     rng: random.Random
     config: Callable[[EffectivePolicies], SubscriptionConfig]
     compaction: CompactionService
@@ -139,12 +138,12 @@ class SubscriptionSet:
     async def load(self) -> None:
         """One subscription for each durable cursor."""
         for name, cursor in list(self._ledger.cursors.items()):
-            if cursor.durable and name != CURSOR_NAME and not name.startswith(SYSTEM_CURSOR_PREFIX):
+            if cursor.durable and not is_internal_cursor(name):
                 self._add(name, cursor)
 
     async def subscribe(self, request: SubscribeRequest, channel: ConsumerChannel) -> Consumer:
         """Raises what `Subscription.add_consumer` raises, NotAllowedError, SubscriptionNotFoundError, ConsumerBusyError."""
-        _check_name(request.subscription)
+        subscription_name(request.subscription)
         if request.read_compacted and request.type.sharing:
             raise NotAllowedError("readCompacted only allowed on failover or exclusive subscriptions")
         async with self._lock:
@@ -188,8 +187,8 @@ class SubscriptionSet:
     async def create(
         self, name: str, start: Position, properties: dict[str, str], replicated: bool = False
     ) -> Subscription:
-        """A durable subscription without a consumer (admin call, initial subscription). Raises AlreadyExistsError."""
-        _check_name(name)
+        """A durable subscription without a consumer (admin call, initial subscription). Raises AlreadyExistsError, NotAllowedError."""
+        subscription_name(name)
         async with self._lock:
             if name in self._by_name:
                 raise AlreadyExistsError("Subscription already exists for topic")
@@ -266,7 +265,7 @@ class SubscriptionSet:
             ledger=self._ledger,
             cursor=cursor,
             clock=around.clock,
-            scheduler=around.scheduler,
+            scheduler=around.dispatch_turns.of(self._topic_name.partition("://")[2].partition("/")[0]),
             config=around.config(self.policies),
             rng=around.rng,
             delayed_storage=around.delayed_storage,
@@ -289,15 +288,6 @@ class SubscriptionSet:
         limit = self.policies.max_subscriptions_per_topic
         if limit and len(self._by_name) >= limit:
             raise NotAllowedError(f"Exceed the maximum number of subscriptions of the topic: {limit}")
-
-
-def _check_name(name: str) -> None:
-    """Raises InvalidTopicNameError, or NotAllowedError for the name of a cursor that is the server's own."""
-    subscription_name(name)
-    if name == CURSOR_NAME:
-        raise NotAllowedError(
-            f"{CURSOR_NAME} is not a subscription: it is the place up to which the topic was compacted"
-        )
 
 
 async def _nobody() -> None:

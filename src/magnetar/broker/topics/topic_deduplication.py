@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Final
 
 from magnetar.broker.config import BrokerConfig
@@ -11,6 +12,8 @@ from magnetar.broker.topics.dedup_cursor import DedupCursor
 from magnetar.broker.topics.deduplication import CURSOR_NAME, Deduplicator
 from magnetar.broker.topics.publishers import Publishers
 from magnetar.managed_ledger.ledger import ManagedLedger
+
+logger = logging.getLogger(__name__)
 
 SOURCES_PROPERTY: Final = "magnetar.replicated.from."
 """Of the cursor, one for each cluster that sends here: the instance of that cluster's metadata, empty when it did not say."""
@@ -40,8 +43,10 @@ class TopicDeduplication:
         cursor = self._ledger.cursors.get(CURSOR_NAME)
         return {} if cursor is None else _sources_of(cursor.cursor_properties)
 
-    async def accept_from(self, source: str, instance: str) -> None:
-        """Another cluster is going to send. `instance` says which metadata it has: with another one its log begins anew."""
+    async def accept_from(self, source: str, instance: str, log_end: tuple[int, int] | None) -> None:
+        """Another cluster is going to send. `instance` says which metadata it has: with another one its log begins anew. `log_end`: its
+        last entry, None when it does not say. A place behind it was never in that log: what was remembered then does not count.
+        """
         async with self._switching:
             sources = self.sources
             known = sources.get(source)
@@ -54,8 +59,15 @@ class TopicDeduplication:
                     await cursor.store()
                 properties = {**cursor.cursor.cursor_properties, SOURCES_PROPERTY + source: instance}
                 await cursor.cursor.set_cursor_properties(properties)
-            assert self._dedup is not None, "a source is known"
-            self._dedup.keep_place(sequence_name(source))
+            cursor, dedup = self._cursor, self._dedup
+            assert cursor is not None, "a source is known"
+            assert dedup is not None, "a source is known"
+            name = sequence_name(source)
+            dedup.keep_place(name)
+            if log_end is not None and dedup.is_behind(name, log_end):
+                logger.warning("place of cluster %s forgotten: its log ends before, at %d:%d", source, *log_end)
+                dedup.forget(name)
+                await cursor.store()
 
     async def _switch(self, needed: bool) -> tuple[DedupCursor, Deduplicator] | None:
         publishers = self._publishers
@@ -75,11 +87,13 @@ class TopicDeduplication:
             self._dedup.forget_producers()
             await self._cursor.store()
         publishers.dedup, publishers.dedup_producers = self._dedup, self._enabled
+        publishers.deduplicates = self._enabled
         return self._cursor, self._dedup
 
     async def _remove(self) -> None:
         if CURSOR_NAME in self._ledger.cursors:
             self._cursor, self._dedup, self._publishers.dedup = None, None, None
+            self._publishers.deduplicates = False
             self._publishers.dedup_advanced = lambda op: None
             await self._ledger.delete_cursor(CURSOR_NAME)
 

@@ -9,15 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from magnetar.base.clock import Clock
 from magnetar.base.errors import MagnetarError
-from magnetar.base.tasks import TaskScope
+from magnetar.base.tasks import FATAL, TaskScope
 from magnetar.broker.errors import (
     AuthorizationError,
-    NotAllowedError,
     ServiceNotReadyError,
     SubscriptionNotFoundError,
     TopicNotFoundError,
@@ -97,13 +96,12 @@ class TransactionCoordinator:
         for transaction in self.state:
             if transaction.status is not TxnStatus.OPEN:
                 self._carry_out(transaction, logged=True)
-        self._spawn(self._end_expired(), f"transaction timeouts {self.coordinator_id}")
+        self._remember(self._scope.supervise(self._end_expired, f"transaction timeouts {self.coordinator_id}"))
         self.recovery_ms = (began_ms, self._clock.now_ms())
         if found:
             logger.info("transactions recovered coordinator=%d count=%d", self.coordinator_id, len(self.state))
 
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        task = self._scope.spawn(work, name)
+    def _remember(self, task: asyncio.Task[Any]) -> None:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -122,9 +120,8 @@ class TransactionCoordinator:
     # ---- What clients ask for
 
     async def new(self, timeout_ms: int, owner: str) -> TxnId:
-        """Raises TooManyRequestsError, or why the log could not be written."""
-        if timeout_ms <= 0:
-            raise NotAllowedError(f"a transaction's timeout must be positive, not {timeout_ms} ms")
+        """Raises TooManyRequestsError, NotAllowedError for a timeout that is not possible, or why the log could not be written."""
+        self.state.check_open(timeout_ms, owner)
         async with self._reserving:
             if self.state.highest >= self.log.reserved:
                 await self.log.reserve(self.state.highest + RESERVED_AT_ONCE)
@@ -176,7 +173,7 @@ class TransactionCoordinator:
             self.log.forget([place])  # it ended meanwhile
 
     def _owned(self, transaction: Transaction, who: str | None) -> None:
-        if who is not MAY_DO_ALL and transaction.owner and who != transaction.owner:
+        if not _belongs(transaction, who):
             raise AuthorizationError(f"transaction {transaction.txn} belongs to another role")
 
     # ---- Carrying out
@@ -189,7 +186,8 @@ class TransactionCoordinator:
     def _carry_out(self, transaction: Transaction, logged: bool) -> asyncio.Future[None]:
         carried_out = asyncio.get_running_loop().create_future()
         self._ending[transaction.txn] = carried_out
-        self._spawn(self._finish(transaction, logged, carried_out), f"end transaction {transaction.txn}")
+        work = self._finish(transaction, logged, carried_out)
+        self._remember(self._scope.spawn(work, f"end transaction {transaction.txn}", FATAL))
         return carried_out
 
     async def _finish(self, transaction: Transaction, logged: bool, carried_out: asyncio.Future[None]) -> None:
@@ -266,18 +264,24 @@ class TransactionCoordinator:
 
     # ---- What topics ask
 
-    def publishes_to(self, txn: TxnId, topic: str) -> bool:
-        """Is the transaction open, and has it named this topic (by its complete name)?"""
-        transaction = self._open(txn)
+    def publishes_to(self, txn: TxnId, topic: str, who: str | None) -> bool:
+        """Is the transaction open and `who`'s, and has it named this topic (by its complete name)?"""
+        transaction = self._open(txn, who)
         return transaction is not None and topic in transaction.partitions.values()
 
-    def acknowledges(self, txn: TxnId, topic: str, subscription: str) -> bool:
+    def acknowledges(self, txn: TxnId, topic: str, subscription: str, who: str | None) -> bool:
         """The same for a subscription."""
-        transaction = self._open(txn)
+        transaction = self._open(txn, who)
         return transaction is not None and (topic, subscription) in transaction.subscriptions.values()
 
-    def _open(self, txn: TxnId) -> Transaction | None:
+    def _open(self, txn: TxnId, who: str | None) -> Transaction | None:
+        """None for one that is not open, and for one of another role."""
         if txn not in self.state:
             return None
         transaction = self.state.get(txn)
-        return transaction if transaction.status is TxnStatus.OPEN else None
+        return transaction if transaction.status is TxnStatus.OPEN and _belongs(transaction, who) else None
+
+
+def _belongs(transaction: Transaction, who: str | None) -> bool:
+    """Without authentication transactions belong to nobody, and everybody may use them."""
+    return who is MAY_DO_ALL or not transaction.owner or who == transaction.owner

@@ -6,6 +6,7 @@ topics and subscriptions have done so.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from heapq import heapify, heappop, heappush
@@ -20,6 +21,9 @@ from magnetar.broker.errors import (
 from magnetar.broker.naming import TopicName
 from magnetar.broker.transactions.txn_id import TxnId
 from magnetar.managed_ledger.position import Position
+
+TIMEOUT_MAX_MS = 86_400_000
+"""Unless a setting says another."""
 
 DEADLINES_SPARE = 1000
 """Deadlines of ended transactions that are tolerated besides as many as there are transactions."""
@@ -62,13 +66,22 @@ class Transaction:
 
 
 class CoordinatorState:
-    """`active_max`: more transactions are refused, 0 = no limit. `participants_max`: topics and subscriptions named by all of them."""
+    """`active_max`: more transactions are refused, 0 = no limit; `per_role_max`: the same for one owner. `timeout_max_ms`: longer ones are
+    refused, and those of the log that were let in before end by then. `participants_max`: topics and subscriptions named by all."""
 
     def __init__(
-        self, coordinator_id: int, active_max: int = 0, participants_max: int = TRANSACTION_PARTICIPANTS_MAX
+        self,
+        coordinator_id: int,
+        active_max: int = 0,
+        per_role_max: int = 0,
+        timeout_max_ms: int = TIMEOUT_MAX_MS,
+        participants_max: int = TRANSACTION_PARTICIPANTS_MAX,
     ) -> None:
         self.coordinator_id = coordinator_id
         self._active_max = active_max
+        self._per_role_max = per_role_max
+        self._timeout_max_ms = timeout_max_ms
+        self._of_role: Counter[str] = Counter()
         self._participants_max = participants_max
         self._participants = 0
         self._by_least: dict[int, Transaction] = {}
@@ -108,16 +121,31 @@ class CoordinatorState:
             )
         return found
 
-    def open(self, started_ms: int, timeout_ms: int, owner: str) -> Transaction:
-        """Raises TooManyRequestsError."""
+    def check_open(self, timeout_ms: int, owner: str) -> None:
+        """Raises NotAllowedError, TooManyRequestsError: a transaction with this timeout cannot be opened now."""
+        if not 0 < timeout_ms <= self._timeout_max_ms:
+            raise NotAllowedError(
+                f"a transaction's timeout is from 1 to {self._timeout_max_ms} ms, not {timeout_ms};"
+                " maxTransactionTimeoutInSeconds raises it"
+            )
         if 0 < self._active_max <= len(self._by_least):
             raise TooManyRequestsError(
                 f"coordinator {self.coordinator_id} has {self._active_max} transactions open;"
                 " end some, or raise maxActiveTransactionsPerCoordinator"
             )
+        if owner and 0 < self._per_role_max <= self._of_role[owner]:
+            raise TooManyRequestsError(
+                f"role {owner} has {self._per_role_max} transactions open at coordinator {self.coordinator_id};"
+                " end some, or raise maxActiveTransactionsPerRole"
+            )
+
+    def open(self, started_ms: int, timeout_ms: int, owner: str) -> Transaction:
+        """Raises what `check_open` raises."""
+        self.check_open(timeout_ms, owner)
         self.highest += 1
         transaction = Transaction(TxnId(self.coordinator_id, self.highest), started_ms, timeout_ms, owner)
         self._by_least[self.highest] = transaction
+        self._of_role[owner] += 1
         self._expect(transaction)
         return transaction
 
@@ -159,6 +187,9 @@ class CoordinatorState:
         transaction = self._by_least.pop(txn.least, None)
         if transaction is not None:
             self._participants -= len(transaction.partitions) + len(transaction.subscriptions)
+            self._of_role[transaction.owner] -= 1
+            if not self._of_role[transaction.owner]:
+                del self._of_role[transaction.owner]
 
     def expired(self, now_ms: int) -> list[TxnId]:
         """Open ones whose time is up, those first whose time was up first; each is answered once."""
@@ -189,6 +220,7 @@ class CoordinatorState:
 
     def restore(self, transaction: Transaction) -> None:
         """A transaction of the log, in the order of the log."""
+        transaction.timeout_ms = min(transaction.timeout_ms, self._timeout_max_ms)
         self._by_least[transaction.txn.least] = transaction
         self._expect(transaction)
         self.highest = max(self.highest, transaction.txn.least)
@@ -196,6 +228,7 @@ class CoordinatorState:
     def restored(self) -> None:
         """All of the log has been seen."""
         self._by_least = dict(sorted(self._by_least.items()))
+        self._of_role = Counter(each.owner for each in self._by_least.values())
         self._participants = sum(len(each.partitions) + len(each.subscriptions) for each in self._by_least.values())
 
     def validate(self) -> None:
@@ -203,4 +236,5 @@ class CoordinatorState:
         assert not self._by_least or max(self._by_least) <= self.highest
         names = sum(len(each.partitions) + len(each.subscriptions) for each in self._by_least.values())
         assert names == self._participants
+        assert self._of_role == Counter(each.owner for each in self._by_least.values())
         assert all(each.status not in (TxnStatus.COMMITTED, TxnStatus.ABORTED) for each in self._by_least.values())

@@ -13,7 +13,8 @@ from typing import Protocol
 
 from magnetar.base.clock import Clock
 from magnetar.base.errors import MagnetarError
-from magnetar.base.tasks import TaskScope
+from magnetar.base.tasks import FATAL, TaskScope
+from magnetar.broker.config import TransactionConfig
 from magnetar.broker.errors import NotAllowedError, ServiceNotReadyError, TransactionCoordinatorNotFoundError
 from magnetar.broker.naming import SYSTEM_NAMESPACE, TRANSACTION_LOG_PREFIX, TopicName
 from magnetar.broker.transactions.coordinator import TransactionCoordinator
@@ -59,14 +60,12 @@ class Owner(Protocol):
 
 
 class Coordinators:
-    """By number. `initial_count` is that of the first start; `scale` raises it."""
+    """By number. `config.coordinators` is the count of the first start; `scale` raises it."""
 
     def __init__(
         self,
         *,
-        enabled: bool,
-        initial_count: int,
-        active_max: int,
+        config: TransactionConfig,
         names: Names,
         owner: Owner,
         factory: ManagedLedgerFactory,
@@ -75,9 +74,8 @@ class Coordinators:
         clock: Clock,
         scope: TaskScope,
     ) -> None:
-        self.enabled = enabled
-        self._initial_count = initial_count
-        self._active_max = active_max
+        self.enabled = config.enabled
+        self._config = config
         self._names = names
         self._owner = owner
         self._factory = factory
@@ -95,7 +93,7 @@ class Coordinators:
         """Make the coordinators known, and go on with the transactions of those that have a log."""
         if not self.enabled:
             return
-        await self._names.ensure_partitioned(ASSIGN_TOPIC, self._initial_count)
+        await self._names.ensure_partitioned(ASSIGN_TOPIC, self._config.coordinators)
         self.count = await self._names.partitions(ASSIGN_TOPIC)
         for number in range(self.count):
             if await self._factory.exists(_log_name(number)):
@@ -165,7 +163,8 @@ class Coordinators:
     async def _open(self, number: int) -> TransactionCoordinator:
         await self._require(number)
         log = await RecordLog.open(self._factory, _log_name(number), LOG_CURSOR, self._ledgers)
-        state = CoordinatorState(number, self._active_max)
+        config = self._config
+        state = CoordinatorState(number, config.active_max, config.active_per_role_max, config.timeout_max_ms)
         coordinator = TransactionCoordinator(state, log, self._participants, self._clock, self._scope)
         log.ledger.add_fence_listener(lambda error: self._fenced(number))
         await coordinator.recover()
@@ -173,7 +172,7 @@ class Coordinators:
 
     def _fenced(self, number: int) -> None:
         """Another broker took the log over."""
-        self._scope.spawn(self.unload(number), f"transaction coordinator {number} is served elsewhere")
+        self._scope.spawn(self.unload(number), f"transaction coordinator {number} is served elsewhere", FATAL)
 
     async def _require(self, number: int) -> None:
         try:
@@ -190,20 +189,20 @@ class Coordinators:
             if found is not None:
                 await found.close()
 
-    def publishes_to(self, txn: TxnId, topic: str) -> bool:
-        """Is the transaction open, and has it named this topic? Of another broker's coordinator that is taken for granted: it had the
-        topic prepared, and whatever it knows nothing of falls to its low-water mark."""
+    def publishes_to(self, txn: TxnId, topic: str, who: str | None) -> bool:
+        """Is the transaction open and `who`'s, and has it named this topic? Of another broker's coordinator that is taken for
+        granted: it had the topic prepared, and whatever it knows nothing of falls to its low-water mark."""
         coordinator = self._loaded.get(txn.most)
         if coordinator is None:
             return txn.most in self._elsewhere
-        return coordinator.publishes_to(txn, topic)
+        return coordinator.publishes_to(txn, topic, who)
 
-    def acknowledges(self, txn: TxnId, topic: str, subscription: str) -> bool:
-        """Is the transaction open, and has it named this subscription?"""
+    def acknowledges(self, txn: TxnId, topic: str, subscription: str, who: str | None) -> bool:
+        """Is the transaction open and `who`'s, and has it named this subscription?"""
         coordinator = self._loaded.get(txn.most)
         if coordinator is None:
             return txn.most in self._elsewhere
-        return coordinator.acknowledges(txn, topic, subscription)
+        return coordinator.acknowledges(txn, topic, subscription, who)
 
 
 def _topic(number: int) -> TopicName:

@@ -12,11 +12,13 @@ import click
 
 from magnetar.cli.errors import CommandError
 from magnetar.cli.output import json_option
+from magnetar.cli.server import keep_files_private
 
 
 @click.group("demo")
 def demo_group() -> None:
     """See real data flow, checked to the last message."""
+    keep_files_private()
 
 
 @demo_group.command("flights")

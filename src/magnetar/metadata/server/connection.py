@@ -6,7 +6,9 @@ import asyncio
 import logging
 from typing import Final, Protocol, cast
 
-from magnetar.base.limits import HANDSHAKE_TIMEOUT_S
+from magnetar.base.limits import FRAME_BYTES_BEFORE_AUTH_MAX, HANDSHAKE_TIMEOUT_S
+from magnetar.base.network import AdmittedProtocol
+from magnetar.metadata.digest_md5 import Credentials, MetadataAuthenticationError, ServerDigest
 from magnetar.metadata.server.jute import (
     AUTH_XID,
     PING_XID,
@@ -15,6 +17,7 @@ from magnetar.metadata.server.jute import (
     Op,
     connect_reply,
     notification,
+    pack_buffer,
     reply,
 )
 from magnetar.metadata.server.operations import Outcome, Work, work_of
@@ -34,6 +37,7 @@ OUTPUT_BYTES_MAX: Final = 64 * 1024 * 1024
 goes on. A single answer may be longer: a list of millions of names."""
 
 _WORDS: Final = (b"ruok", b"srvr", b"isro", b"stat", b"mntr")
+_WORDS_FOR_STRANGERS: Final = (b"ruok", b"isro")
 _WATCH_TYPES: Final = {
     1: (Kind.CHILDREN, Kind.PERSISTENT, Kind.RECURSIVE),
     2: (Kind.DATA, Kind.PERSISTENT, Kind.RECURSIVE),
@@ -48,7 +52,17 @@ class SessionHost(Protocol):
         """Carry it out in turn; `connection.answer(request, outcome)` follows."""
         ...
 
-    def open_session(self, connection: ClientConnection, wanted: Connect) -> None: ...
+    def made(self, connection: ClientConnection) -> None:
+        """It has been accepted."""
+        ...
+
+    def open_session(self, connection: ClientConnection, wanted: Connect) -> None:
+        """`connection.greet` follows. Of a client that has to prove who it is nothing is kept before `authenticated`."""
+        ...
+
+    def authenticated(self, connection: ClientConnection) -> None:
+        """The client has proven who it is: its session begins, or goes on."""
+        ...
 
     def heard(self, session_id: int) -> None: ...
 
@@ -63,13 +77,18 @@ class SessionHost(Protocol):
     def disconnected(self, connection: ClientConnection) -> None: ...
 
 
-class ClientConnection(asyncio.Protocol):
+class ClientConnection(AdmittedProtocol):
     """`number` names it among the watchers. `session_id` is 0 until the session is open."""
 
-    def __init__(self, host: SessionHost, number: int, *, tree_watches: bool, refused: bool = False) -> None:
-        """`refused`: end it as soon as it is made; there are too many."""
+    def __init__(
+        self, host: SessionHost, number: int, *, tree_watches: bool, credentials: Credentials | None = None
+    ) -> None:
+        """With `credentials` nothing but SASL is answered before the client has shown by it that it knows them."""
         self.number = number
         self.session_id = 0
+        self._credentials = credentials
+        self._digest: ServerDigest | None = None
+        self.authenticated = credentials is None
         self._host = host
         self._tree_watches = tree_watches
         self._transport: asyncio.Transport | None = None
@@ -78,17 +97,15 @@ class ClientConnection(asyncio.Protocol):
         self._asked = False
         self._pending = 0
         self._paused = False
-        self._closed = refused
+        self._closed = False
         self._handshake: asyncio.TimerHandle | None = None
 
     # ---- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's transports do not derive from it
-        if self._closed:
-            self._transport.abort()
-        else:
-            self._handshake = asyncio.get_running_loop().call_later(HANDSHAKE_TIMEOUT_S, self.abort)
+        self._handshake = asyncio.get_running_loop().call_later(HANDSHAKE_TIMEOUT_S, self.abort)
+        self._host.made(self)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._closed = True
@@ -97,7 +114,7 @@ class ClientConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._input += data
-        if not self._asked and bytes(self._input[:4]) in _WORDS:
+        if not self._asked and bytes(self._input[:4]) in (_WORDS if self.authenticated else _WORDS_FOR_STRANGERS):
             self._host.word(self, self._input[:4].decode())
             self._input.clear()
             return
@@ -111,7 +128,7 @@ class ClientConnection(asyncio.Protocol):
         view, start = self._input, 0
         while not self._closed and len(view) - start >= 4:
             size = int.from_bytes(view[start : start + 4], "big", signed=True)
-            if not 0 <= size <= FRAME_BYTES_MAX:
+            if not 0 <= size <= (FRAME_BYTES_MAX if self.authenticated else FRAME_BYTES_BEFORE_AUTH_MAX):
                 raise MalformedRequestError(f"a frame of {size} bytes")
             if len(view) - start - 4 < size:
                 break
@@ -127,6 +144,9 @@ class ClientConnection(asyncio.Protocol):
         if self.session_id == 0:
             raise MalformedRequestError("a request before the session is open")
         request = read_request(data)
+        if not self.authenticated:
+            self._authenticate(request)
+            return
         self._host.heard(self.session_id)
         if request.op == Op.PING:
             self.send(reply(PING_XID, 0, Code.OK))
@@ -134,6 +154,27 @@ class ClientConnection(asyncio.Protocol):
             self._host.close_session(self, request)
         else:
             self._submit(request)
+
+    def _authenticate(self, request: Request) -> None:
+        """A token of the client. A wrong one, and anything else, is answered with an error, and the connection ends."""
+        assert self._credentials is not None
+        if request.op != Op.SASL:
+            logger.warning("a client asks without a proof that it knows the metadata secret; its connection is closed")
+            self.finish(reply(request.xid, 0, Code.SASL_REQUIRED))
+        elif self._digest is None:
+            self._digest = ServerDigest(self._credentials)
+            self.send(reply(request.xid, 0, Code.OK, pack_buffer(self._digest.challenge())))
+        else:
+            try:
+                proof = self._digest.verify(request.value)
+            except MetadataAuthenticationError as error:
+                logger.warning("a client of the metadata server is refused: %s", error)
+                self.finish(reply(request.xid, 0, Code.AUTH_FAILED))
+                return
+            self._end_handshake()
+            self.authenticated = True
+            self.send(reply(request.xid, 0, Code.OK, pack_buffer(proof)))
+            self._host.authenticated(self)
 
     def _submit(self, request: Request) -> None:
         self._pending += 1
@@ -172,8 +213,9 @@ class ClientConnection(asyncio.Protocol):
         self.send(notification(event, path))
 
     def greet(self, timeout_ms: int, session_id: int, password: bytes) -> None:
-        """The session is open."""
-        self._end_handshake()
+        """The session is open, or will be when the client has proven who it is."""
+        if self.authenticated:
+            self._end_handshake()
         self.session_id = session_id
         self.send(connect_reply(timeout_ms, session_id, password))
 
@@ -201,6 +243,15 @@ class ClientConnection(asyncio.Protocol):
         self._closed = True
         if self._transport is not None:
             self._transport.abort()
+
+    def evict(self) -> None:
+        """Make room for a newcomer."""
+        self.abort()
+
+    def settle(self) -> None:
+        """The client has a session, which it may have: it keeps its place from now on."""
+        if self.ticket is not None:
+            self.ticket.settle()
 
     def _end_handshake(self) -> None:
         if self._handshake is not None:

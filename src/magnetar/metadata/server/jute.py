@@ -42,6 +42,7 @@ class Op(IntEnum):
     CREATE_CONTAINER = 19
     AUTH = 100
     SET_WATCHES = 101
+    SASL = 102
     SET_WATCHES_2 = 105
     ADD_WATCH = 106
     CREATE_SESSION = -10
@@ -62,7 +63,9 @@ class Code(IntEnum):
     NODE_EXISTS = -110
     NOT_EMPTY = -111
     SESSION_EXPIRED = -112
+    AUTH_FAILED = -115
     NO_WATCHER = -121
+    SASL_REQUIRED = -124
 
 
 class MalformedRequestError(Exception):

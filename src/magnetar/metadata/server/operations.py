@@ -190,9 +190,8 @@ def _create(tree: SqliteTree, request: Request, session_id: int) -> bytes:
 
 def _multi(tree: SqliteTree, outcome: Outcome, request: Request, session_id: int) -> None:
     """All or nothing: after a failure the tree is as before, and the answer says which operation failed."""
-    zxid, changes = tree.zxid, len(tree.changes)
     results: list[bytes] = []
-    tree.connection.execute("SAVEPOINT multi")
+    begun = tree.begin_part()
     failed: Code | None = None
     for part in request.parts:
         try:
@@ -205,13 +204,11 @@ def _multi(tree: SqliteTree, outcome: Outcome, request: Request, session_id: int
             break
         results.append(pack_multi_header(part.op, False, 0) + body)
     if failed is not None:
-        tree.connection.execute("ROLLBACK TO multi")
-        tree.zxid = zxid
-        del tree.changes[changes:]
+        tree.undo_part(begun)
         codes = [Code.OK] * len(results) + [failed]
         codes += [Code.RUNTIME_INCONSISTENCY] * (len(request.parts) - len(codes))
         results = [pack_multi_header(Op.ERROR, False, code) + pack_int(code) for code in codes]
-    tree.connection.execute("RELEASE multi")
+    tree.end_part()
     outcome.body = b"".join(results) + pack_multi_header(Op.ERROR, True, -1)
 
 

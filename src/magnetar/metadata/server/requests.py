@@ -89,5 +89,7 @@ def _read_body(reader: Reader, request: Request) -> None:
         request.path, request.value, request.version = reader.string(), reader.buffer(), reader.int32()
     elif op in (Op.GET_ACL, Op.SET_ACL, Op.SYNC):
         request.path = reader.string()
+    elif op == Op.SASL:
+        request.value = reader.buffer()
     elif op in (Op.CHECK_WATCHES, Op.REMOVE_WATCHES, Op.ADD_WATCH):
         request.path, request.flags = reader.string(), reader.int32()

@@ -7,6 +7,7 @@ hundred clients share an fsync, and what a client is told fits the order in whic
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
 import random
 import sqlite3
@@ -17,16 +18,19 @@ from typing import Final, NamedTuple
 
 from magnetar import __version__
 from magnetar.base.clock import Clock
+from magnetar.base.errors import StorageError
 from magnetar.base.executor import Executor
 from magnetar.base.network import Listener
-from magnetar.base.tasks import TaskScope
+from magnetar.base.tasks import FATAL, TaskScope
+from magnetar.metadata.digest_md5 import Credentials
+from magnetar.metadata.errors import StaleStoreError
 from magnetar.metadata.server.connection import ClientConnection
 from magnetar.metadata.server.jute import Code, reply
 from magnetar.metadata.server.operations import Outcome, Work, apply_batch
 from magnetar.metadata.server.requests import Connect, Request
 from magnetar.metadata.server.sessions import Session, Sessions
 from magnetar.metadata.server.watches import Kind, Watches
-from magnetar.metadata.sqlite_file import connect, release, translate
+from magnetar.metadata.sqlite_file import MetadataFile, connect, translate
 from magnetar.metadata.sqlite_tree import SqliteTree
 
 logger = logging.getLogger(__name__)
@@ -38,11 +42,11 @@ SESSION_TIMEOUT_MIN_S: Final = 1.0
 SESSION_TIMEOUT_MAX_S: Final = 60.0
 """A client that asks for less or more gets these."""
 
-CONNECTIONS_MAX: Final = 5_000
-"""Further ones are closed at once."""
-
 SESSIONS_MAX: Final = 10_000
 """A client that asks for one more is not answered and its connection is closed; it tries again."""
+
+PASSWORD_BYTES: Final = 16
+"""Of a session, as in ZooKeeper."""
 
 EXPIRY_INTERVAL_S: Final = 0.25
 """Between looks for sessions that are over."""
@@ -55,6 +59,14 @@ class _Item(NamedTuple):
     work: Work
     done: Callable[[Outcome], None]
     operations: int = 1
+
+
+class _Greeted(NamedTuple):
+    """`returns`: the session was there before. `timeout_ms`: what the client asked for."""
+
+    session: Session
+    returns: bool
+    timeout_ms: int
 
 
 class MetadataServer:
@@ -73,8 +85,9 @@ class MetadataServer:
         session_timeout_min_s: float = SESSION_TIMEOUT_MIN_S,
         session_timeout_max_s: float = SESSION_TIMEOUT_MAX_S,
         tree_watches: bool = True,
+        credentials: Credentials | None = None,
     ) -> None:
-        """`tree_watches=False`: no requests of ZooKeeper 3.6, to try clients against."""
+        """`tree_watches=False`: no requests of ZooKeeper 3.6, to try clients against. `credentials`: what every client has to know."""
         self._file = file
         self._executor = executor
         self._clock = clock
@@ -82,7 +95,10 @@ class MetadataServer:
         self._tree_watches = tree_watches
         self._sessions = Sessions(session_timeout_min_s, session_timeout_max_s)
         self._watches = Watches()
+        self._credentials = credentials
         self._connections: dict[int, ClientConnection] = {}
+        self._greeted: dict[int, _Greeted] = {}
+        """By connection: what happens once its client has proven who it is."""
         self._connection_count = 0
         self._waiting: list[_Item] = []
         self._wake = asyncio.Event()
@@ -92,14 +108,14 @@ class MetadataServer:
 
     async def __aenter__(self) -> MetadataServer:
         """Raises StartupError, CorruptionError."""
-        self._tree, self._lock = await self._executor.run(self._open)
+        self._tree, self._store = await self._executor.run(self._open)
         self._zxid = self._tree.zxid
         now_s = self._clock.monotonic_s()
         for session_id, password, timeout_ms in self._known:
             self._sessions.add(Session(session_id, password, timeout_ms / 1000, now_s))
         await self._scope.__aenter__()
-        self._scope.spawn(self._pump(), "pump")
-        self._scope.spawn(self._expire(), "expire")
+        self._scope.spawn(self._pump(), "pump", FATAL)
+        self._scope.supervise(self._expire, "expire")
         return self
 
     async def __aexit__(
@@ -112,38 +128,39 @@ class MetadataServer:
         try:
             await self._scope.__aexit__(kind, error, trace)
         finally:
-            await self._executor.run(self._tree.connection.close)
-            release(self._lock)
+            await self._executor.run(self._store.close)
 
     async def serve(self, listener: Listener) -> None:
-        """Accept clients on a bound address until the server ends, which closes it."""
+        """Accept clients on a bound address, whose share bounds them, until the server ends, which closes it."""
         self._listeners.append(listener)
         await listener.serve(self._accept)
 
     def _accept(self) -> ClientConnection:
         self._connection_count += 1
-        refused = len(self._connections) >= CONNECTIONS_MAX
-        if refused:
-            logger.warning("a client is turned away: there are %d connections already", CONNECTIONS_MAX)
-        connection = ClientConnection(self, self._connection_count, tree_watches=self._tree_watches, refused=refused)
-        self._connections[connection.number] = connection
-        return connection
+        return ClientConnection(
+            self, self._connection_count, tree_watches=self._tree_watches, credentials=self._credentials
+        )
 
-    def _open(self) -> tuple[SqliteTree, int]:
+    def made(self, connection: ClientConnection) -> None:
+        self._connections[connection.number] = connection
+
+    def _open(self) -> tuple[SqliteTree, MetadataFile]:
         """Sessions of a server that was here before go on; what belongs to none of them goes."""
-        connection, lock = connect(self._file)
+        store = connect(self._file)
         try:
-            tree = SqliteTree(connection, self._clock.now_ms)
+            tree = SqliteTree(store.connection, self._clock.now_ms, store.mark.write)
             self._known = tree.sessions()
             tree.begin()
             tree.end_sessions_but([session_id for session_id, _, _ in self._known])
             tree.changes.clear()
             tree.commit()
         except sqlite3.Error as error:
-            connection.close()
-            release(lock)
+            store.close()
             raise translate(error, self._file) from error
-        return tree, lock
+        except StorageError:
+            store.close()
+            raise
+        return tree, store
 
     # ---- The one order of things
 
@@ -210,10 +227,8 @@ class MetadataServer:
 
     def open_session(self, connection: ClientConnection, wanted: Connect) -> None:
         if wanted.last_zxid > self._zxid:
-            logger.warning(
-                "a client has seen 0x%x and this server is at 0x%x: turned away", wanted.last_zxid, self._zxid
-            )
             connection.abort()
+            self._client_is_ahead(wanted)
         elif wanted.session_id == 0 and len(self._sessions) >= SESSIONS_MAX:
             logger.warning("a client is turned away: there are %d sessions already", SESSIONS_MAX)
             connection.abort()
@@ -222,33 +237,89 @@ class MetadataServer:
         else:
             self._take_up(connection, wanted)
 
+    def _client_is_ahead(self, wanted: Connect) -> None:
+        """A session of this store proves that the store has lost commits: it stops. What a stranger claims proves nothing.
+
+        Copies of a store share its id, so the password proves it also when the session's own commit is among those lost.
+        """
+        if not hmac.compare_digest(wanted.password, self._password(wanted.session_id)):
+            logger.warning(
+                "a client turned away: it has seen transaction 0x%x of another store, this one is at 0x%x. If this store is "
+                "new and the client's is lost, restore that one from a copy",
+                wanted.last_zxid,
+                self._zxid,
+            )
+            return
+        self._scope.spawn(self._stop(wanted.last_zxid), "stop", FATAL)
+
+    async def _stop(self, seen_zxid: int) -> None:
+        raise StaleStoreError(
+            f"the metadata store {self._file} has lost commits and stops: a client has seen transaction {seen_zxid:#x} of it, "
+            f"and it is at {self._zxid:#x}. An older copy was put in its place, or its disk has lost writes. Restore the newest "
+            f"copy of the directory, or go on without what is missing: magnetar metadata salvage {self._file.parent}"
+        )
+
+    def _password(self, session_id: int) -> bytes:
+        """Of a session of this store, and of no other store."""
+        return hmac.digest(self._tree.store_id, session_id.to_bytes(8, "big", signed=True), "sha256")[:PASSWORD_BYTES]
+
     def _new_session(self, connection: ClientConnection, wanted: Connect) -> None:
         session_id = self._rng.getrandbits(62) | 1 << 32  # never the number of a process that has the file for itself
-        password = self._rng.randbytes(16)
         timeout_s = self._sessions.timeout_s(wanted.timeout_ms)
-        timeout_ms = round(timeout_s * 1000)
+        session = Session(session_id, self._password(session_id), timeout_s, self._clock.monotonic_s())
+        if not connection.authenticated:
+            self._greet_stranger(connection, session, wanted)
+            return
 
         def done(_: Outcome) -> None:
-            session = Session(session_id, password, timeout_s, self._clock.monotonic_s())
+            session.heard_s = self._clock.monotonic_s()
             self._sessions.add(session)
             if connection.number in self._connections:
                 session.connection = connection.number
-                connection.greet(timeout_ms, session_id, password)
+                connection.settle()
+                connection.greet(round(timeout_s * 1000), session_id, session.password)
 
-        self._put(lambda tree, _: tree.add_session(session_id, password, timeout_ms), done)
+        self._put(lambda tree, _: tree.add_session(session_id, session.password, round(timeout_s * 1000)), done)
 
     def _take_up(self, connection: ClientConnection, wanted: Connect) -> None:
         session = self._sessions.take_up(wanted.session_id, wanted.password)
         if session is None:
             connection.turn_away()
             return
+        if not connection.authenticated:
+            self._greet_stranger(connection, session, wanted)
+            return
+        self._go_on(session, connection, wanted.timeout_ms)
+        connection.greet(round(session.timeout_s * 1000), session.id, session.password)
+
+    def _go_on(self, session: Session, connection: ClientConnection, timeout_ms: int) -> None:
         before = self._connections.get(session.connection) if session.connection is not None else None
-        if before is not None:
+        if before is not None and before is not connection:
             before.abort()
         session.connection = connection.number
         session.heard_s = self._clock.monotonic_s()
-        session.timeout_s = self._sessions.timeout_s(wanted.timeout_ms)
-        connection.greet(round(session.timeout_s * 1000), session.id, session.password)
+        session.timeout_s = self._sessions.timeout_s(timeout_ms)
+        connection.settle()
+
+    def _greet_stranger(self, connection: ClientConnection, session: Session, wanted: Connect) -> None:
+        """ZooKeeper's clients prove who they are inside a session. It is made, or taken up, when they have."""
+        self._greeted[connection.number] = _Greeted(session, wanted.session_id != 0, wanted.timeout_ms)
+        connection.greet(round(self._sessions.timeout_s(wanted.timeout_ms) * 1000), session.id, session.password)
+
+    def authenticated(self, connection: ClientConnection) -> None:
+        session, returns, timeout_ms = self._greeted.pop(connection.number)
+        if returns and self._sessions.get(session.id) is not session:
+            connection.abort()  # it ended meanwhile: the client comes again and is told
+        elif not returns and len(self._sessions) >= SESSIONS_MAX:
+            logger.warning("a client is turned away: there are %d sessions already", SESSIONS_MAX)
+            connection.abort()
+        elif returns:
+            self._go_on(session, connection, timeout_ms)
+        else:
+            self._sessions.add(session)
+            self._go_on(session, connection, timeout_ms)
+            granted_ms = round(session.timeout_s * 1000)
+            self._put(lambda tree, _: tree.add_session(session.id, session.password, granted_ms), lambda _: None)
 
     def close_session(self, connection: ClientConnection, request: Request) -> None:
         session_id = connection.session_id
@@ -261,6 +332,7 @@ class MetadataServer:
     def disconnected(self, connection: ClientConnection) -> None:
         """The session waits for its client to come back."""
         self._connections.pop(connection.number, None)
+        self._greeted.pop(connection.number, None)
         self._watches.forget(connection.number)
         session = self._sessions.get(connection.session_id)
         if session is not None and session.connection == connection.number:

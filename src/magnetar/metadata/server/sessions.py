@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 from typing import Final
 
 STALL_S: Final = 1.0
@@ -46,7 +47,7 @@ class Sessions:
     def take_up(self, session_id: int, password: bytes) -> Session | None:
         """The session that a returning client says it has; None: it is over, or another's."""
         session = self._by_id.get(session_id)
-        return session if session is not None and session.password == password else None
+        return session if session is not None and hmac.compare_digest(session.password, password) else None
 
     def remove(self, session_id: int) -> Session | None:
         return self._by_id.pop(session_id, None)

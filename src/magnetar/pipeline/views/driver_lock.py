@@ -64,7 +64,7 @@ class DriverLock:
 
     def __enter__(self) -> DriverLock:
         self._directory.mkdir(parents=True, exist_ok=True)
-        self._file = os.open(self._directory / FILE, os.O_RDWR | os.O_CREAT, 0o644)
+        self._file = os.open(self._directory / FILE, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

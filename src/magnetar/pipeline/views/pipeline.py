@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from magnetar.base.clock import Clock, SystemClock
 from magnetar.hashing.mapping import VnodeMapping
+from magnetar.metadata.digest_md5 import Credentials
 from magnetar.pipeline.errors import CatalogError
 from magnetar.pipeline.home import local_side, pipeline_directory
 from magnetar.pipeline.session import build_session
@@ -78,6 +79,7 @@ class Pipeline:
         self._stop = False
         self._new_session: Callable[[], SparkSession] = build_session
         self._metadata_url: str | None = None
+        self._metadata_credentials: Credentials | None = None
         self._metrics_port: int | None = None
         self._shared: SharedMapping | None = None
         self._operations = Operations(self.place, self._clock)
@@ -104,12 +106,14 @@ class Pipeline:
         units: int | None = None,
         metrics_port: int | None = None,
         metadata_url: str | None = None,
+        metadata_credentials: Credentials | None = None,
     ) -> None:
         """For the next runs: how to start Spark if no session was given, units, where to serve metrics (0: any port) and, with
-        `metadata_url`, in which metadata store the vnode mapping is shared."""
+        `metadata_url`, in which metadata store the vnode mapping is shared, and what that asks its clients for."""
         self._new_session = session if session is not None else self._new_session
         self._units = units if units is not None else self._units
         self._metadata_url = metadata_url
+        self._metadata_credentials = metadata_credentials
         self._metrics_port = metrics_port
 
     @property
@@ -211,7 +215,9 @@ class Pipeline:
             )
             if self._metadata_url is not None:
                 self._shared = stack.enter_context(
-                    SharedMapping(self._metadata_url, self.name, self._clock, mapping, self.rescale)
+                    SharedMapping(
+                        self._metadata_url, self.name, self._clock, mapping, self.rescale, self._metadata_credentials
+                    )
                 )
             if on_start is not None:
                 on_start(mapping)

@@ -15,6 +15,7 @@ from magnetar.base.clock import Clock
 from magnetar.base.errors import MetadataError
 from magnetar.base.executor import ThreadExecutor
 from magnetar.hashing.mapping import VnodeMapping
+from magnetar.metadata.digest_md5 import Credentials
 from magnetar.metadata.open import open_store
 from magnetar.pipeline.views.mapping_store import MappingStore, StoredMapping
 
@@ -29,9 +30,16 @@ class SharedMapping:
     """
 
     def __init__(
-        self, url: str, pipeline: str, clock: Clock, mapping: VnodeMapping, rescale: Callable[[int], None]
+        self,
+        url: str,
+        pipeline: str,
+        clock: Clock,
+        mapping: VnodeMapping,
+        rescale: Callable[[int], None],
+        credentials: Credentials | None = None,
     ) -> None:
         self._url = url
+        self._credentials = credentials
         self._pipeline = pipeline
         self._clock = clock
         self._effect = mapping
@@ -68,7 +76,7 @@ class SharedMapping:
     async def _follow(self) -> None:
         executor = ThreadExecutor("metadata")
         try:
-            store = await open_store(self._url, clock=self._clock, executor=executor)
+            store = await open_store(self._url, clock=self._clock, executor=executor, credentials=self._credentials)
             try:
                 mappings = MappingStore(store, self._pipeline)
                 known = await mappings.publish(self._effect)

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Final
 
 from magnetar.base.ports import free_ports
-from magnetar.metadata.zookeeper_process import ZooKeeperProcess, four_letters
-from magnetar.processes.cluster.command_lines import magnetar_command
+from magnetar.metadata.digest_md5 import Credentials
+from magnetar.metadata.sqlite_file import FILE_NAME as METADATA_FILE
+from magnetar.metadata.zookeeper_process import EnsembleMember, ZooKeeperProcess, four_letters
+from magnetar.processes.cluster.command_lines import magnetar_command, make_secret, metadata_access
 from magnetar.processes.cluster.errors import ClusterError
-from magnetar.processes.cluster.growth import Wish, grown
+from magnetar.processes.cluster.growth import COPIES, Wish, grown
 from magnetar.processes.cluster.lock import ClusterLock
 from magnetar.processes.cluster.plan import (
     AUTORECOVERY,
@@ -32,6 +34,8 @@ from magnetar.processes.cluster.plan import (
     save_plan,
 )
 from magnetar.processes.cluster.probe import MARK, FoundProcess, find_processes, mark_of
+from magnetar.processes.directories import prepare_directory
+from magnetar.processes.metadata_access import metadata_credentials
 
 START_TIMEOUT_S: Final = 60.0
 """A process that is not ready by then after its start is left as it is, and the command fails."""
@@ -109,7 +113,7 @@ class Cluster:
 
         A running cluster grows by what is missing; it never shrinks.
         """
-        self.directory.mkdir(parents=True, exist_ok=True)
+        prepare_directory(self.directory, "--dir")
         with ClusterLock(self.directory):
             before = load_plan(self.directory)
             plan = grown(before, wish, free_ports)
@@ -118,13 +122,40 @@ class Cluster:
             plan = replace(plan, processes=tuple(replace(each, wanted=True) for each in plan.processes))
             if plan != before:
                 save_plan(self.directory, plan)
+            self._tell_of_unused_bookies(before, plan)
             found = self._found()
+            if not found:
+                self._make_secret()  # of a directory from before there were secrets, too; who runs already has been told of none
             resumed = [process for process in plan.processes if process.name in found and found[process.name].paused]
             for process in resumed:
                 os.kill(found[process.name].pid, signal.SIGCONT)
             missing = [process for process in plan.processes if process.name not in found]
             self._start(plan, missing)
             return bool(missing or resumed)
+
+    def _tell_of_unused_bookies(self, before: ClusterPlan | None, plan: ClusterPlan) -> None:
+        """A cluster that grows keeps its ensemble: old ledgers keep their copies, and new ones get as many as before."""
+        size, write, ack = plan.ensemble
+        bookies = len(plan.of_role(BOOKIE))
+        if before is None or bookies <= len(before.of_role(BOOKIE)) or write >= min(bookies, COPIES):
+            return
+        self._report(
+            f"there are {bookies} bookies now, and each entry still has {write} cop{'y' if write == 1 else 'ies'} (ensemble {size}, write "
+            f"quorum {write}, ack quorum {ack}). For more: magnetar cluster down, then magnetar cluster up --ensemble-size "
+            f"{min(bookies, 3)} --write-quorum {COPIES} --ack-quorum {COPIES}; this holds for new ledgers, old ones keep what they have"
+        )
+
+    def _make_secret(self) -> None:
+        try:
+            make_secret(self.directory)
+        except OSError as error:
+            raise ClusterError(
+                f"cannot write the secret in {self.directory}: {error.strerror}; choose another --dir"
+            ) from error
+
+    def metadata_credentials(self) -> Credentials | None:
+        """What the metadata store asks for; None: nothing. Raises ClusterError, ConfigError."""
+        return metadata_credentials(metadata_access(self.directory, self.plan))
 
     def start(self, name: str) -> None:
         """Start a process that is not running, on its old ports and data. Returns once it is ready."""
@@ -146,10 +177,37 @@ class Cluster:
                 self._report(f"starting {process.name}")
                 self._spawn(plan, process)
             for process in group:
+                if process.role == ZOOKEEPER and not self._has_majority(plan):
+                    self._report(f"{process.name} runs and serves once a majority of the ensemble does")
+                    continue
                 self._wait_ready(process)
                 self._report(f"{process.name} is ready at {', '.join(process.addresses)}")
 
+    def _check_metadata_there(self, plan: ClusterPlan, process: ProcessPlan) -> None:
+        """A metadata server does not begin with an empty directory beside bookies that belong to a cluster.
+
+        A member of an ensemble may: it takes everything from the others, as long as a majority still has it. Members without data that
+        were a majority could elect one of themselves.
+        """
+        if process.role == METADATA:
+            there = any((self.directory / process.name).glob(f"{METADATA_FILE}*"))
+        elif process.role == ZOOKEEPER:
+            members = plan.of_role(ZOOKEEPER)
+            kept = sum(any((self.directory / each.name / "data").glob("version-2/*")) for each in members)
+            there = 2 * kept > len(members)
+        else:
+            return
+        stamped = sorted(self.directory.glob("bookie*/**/VERSION"))
+        if stamped and not there:
+            raise ClusterError(
+                f"the directory of {process.name} holds no metadata, and {stamped[0].relative_to(self.directory).parts[0]} "
+                "belongs to a cluster: an empty store would hand out its ledgers' ids again. Restore "
+                f"{self.directory / process.name} from a copy; or begin anew without the messages: another --dir, or remove the "
+                "directories of all bookies as well"
+            )
+
     def _spawn(self, plan: ClusterPlan, process: ProcessPlan) -> None:
+        self._check_metadata_there(plan, process)
         command = self._command(plan, process)
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("MAGNETAR_", "PULSAR_PREFIX_"))}
         environment = kept | {"PYTHONUNBUFFERED": "1", MARK: mark_of(self.directory, process.name)}
@@ -167,7 +225,17 @@ class Cluster:
 
     def _command(self, plan: ClusterPlan, process: ProcessPlan) -> list[str]:
         if process.role == ZOOKEEPER:
-            return ZooKeeperProcess(self.directory / process.name, process.ports["zk"]).command()
+            members = [each for each in plan.of_role(ZOOKEEPER) if "quorum" in each.ports]
+            ensemble = [
+                EnsembleMember(number, each.ports["quorum"], each.ports["election"])
+                for number, each in enumerate(members, 1)
+            ]
+            number = 1 + [each.name for each in members].index(process.name) if members else 0
+            directory = self.directory / process.name
+            known = metadata_credentials(metadata_access(self.directory, plan))
+            return ZooKeeperProcess(
+                directory, process.ports["zk"], ensemble=ensemble, number=number, credentials=known
+            ).command()
         return magnetar_command(self.directory, plan, process)
 
     def _wait_ready(self, process: ProcessPlan) -> None:
@@ -183,9 +251,16 @@ class Cluster:
             f"{process.name} is not ready after {START_TIMEOUT_S:g} s; look at: magnetar cluster logs {process.name}"
         )
 
+    def _has_majority(self, plan: ClusterPlan) -> bool:
+        """True if enough ZooKeeper servers run (paused ones do not count) for the ensemble to serve."""
+        servers, found = plan.of_role(ZOOKEEPER), self._found()
+        running = sum(each.name in found and not found[each.name].paused for each in servers)
+        return 2 * running > len(servers)
+
     def _is_ready(self, process: ProcessPlan) -> bool:
         if process.role == ZOOKEEPER:
-            return four_letters(HOST, process.ports["zk"], "ruok") == "imok"
+            # A server that answers `ruok` runs; one that answers `srvr` serves, which in an ensemble takes a majority.
+            return four_letters(HOST, process.ports["zk"], "srvr").startswith("Zookeeper version")
         try:
             return self._ready_path(process.name).read_bytes().startswith(b"magnetar ready")
         except FileNotFoundError:

@@ -27,18 +27,30 @@ PORTS = {
 }
 """What a process of each role listens for; the first is its main address."""
 
+ENSEMBLE_PORTS = ("zk", "quorum", "election")
+"""What a member of a ZooKeeper ensemble listens for."""
+
+COPIES = 2
+"""Of each entry, in a new cluster with so many bookies."""
+
 COUNT_MAX = 99
 """Processes of a role; a machine is full long before."""
+
+ZOOKEEPER_COUNTS = (0, 1, 3, 5, 7)
+"""Sizes of a ZooKeeper ensemble; 0: the embedded metadata server instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """What `up` is asked for. None: as the cluster is, or the default for a new one. Ports 0: any free one."""
+    """What `up` is asked for. None: as the cluster is, or the default for a new one. Ports 0: any free one.
+
+    `zookeeper`: servers of the ZooKeeper ensemble (1, 3, 5 or 7); 0 for the embedded metadata server.
+    """
 
     bookies: int | None = None
     brokers: int | None = None
     autorecovery: int | None = None
-    zookeeper: bool | None = None
+    zookeeper: int | None = None
     ensemble: tuple[int | None, int | None, int | None] = (None, None, None)
     settings: Sequence[str] = ()
     broker_port: int = 0
@@ -48,14 +60,11 @@ class Wish:
 def grown(before: ClusterPlan | None, wish: Wish, free_ports: Callable[[int], list[int]]) -> ClusterPlan:
     """The cluster with everything that `wish` adds. Raises ClusterError for what cannot be had, ConfigError for settings."""
     plan = before or ClusterPlan((0, 0, 0))
-    has_zookeeper = bool(plan.of_role(ZOOKEEPER))
-    if before is not None and wish.zookeeper is not None and wish.zookeeper != has_zookeeper:
-        there = "a ZooKeeper" if has_zookeeper else "an embedded metadata server"
-        raise ClusterError(f"this cluster has {there} and keeps it; begin another one with another --dir")
-    server = ZOOKEEPER if (has_zookeeper or (before is None and wish.zookeeper)) else METADATA
     new = before is None
+    ensemble = _zookeepers(plan, wish, new)
     counts = {
-        server: 1,
+        METADATA: 0 if ensemble else 1,
+        ZOOKEEPER: ensemble,
         BOOKIE: _count(wish.bookies, 3 if new else 0, "bookies"),
         AUTORECOVERY: _count(wish.autorecovery, 0, "autorecovery"),
         BROKER: _count(wish.brokers, 1 if new else 0, "brokers"),
@@ -64,7 +73,7 @@ def grown(before: ClusterPlan | None, wish: Wish, free_ports: Callable[[int], li
     for role, count in counts.items():
         have = sum(process.role == role for process in processes)
         for number in range(have + 1, count + 1):
-            name = role if role in (METADATA, ZOOKEEPER) else f"{role}{number}"
+            name = role if role == METADATA or (role == ZOOKEEPER and ensemble == 1) else f"{role}{number}"
             processes.append(_planned(name, role, wish, free_ports))
     processes.sort(key=lambda process: START_ORDER.index(process.role))
     plan = replace(plan, processes=tuple(processes))
@@ -72,6 +81,26 @@ def grown(before: ClusterPlan | None, wish: Wish, free_ports: Callable[[int], li
     given = [parse_setting(word, names) for word in wish.settings]
     kept = [old for old in plan.settings if all((old.target, old.key) != (each.target, each.key) for each in given)]
     return replace(plan, settings=(*kept, *given), ensemble=_ensemble(plan, wish, new))
+
+
+def _zookeepers(plan: ClusterPlan, wish: Wish, new: bool) -> int:
+    """How many ZooKeeper servers the cluster has; 0 with the embedded metadata server. Raises ClusterError."""
+    have = len(plan.of_role(ZOOKEEPER))
+    wanted = wish.zookeeper
+    if wanted is None:
+        return have
+    if wanted not in ZOOKEEPER_COUNTS:
+        counts = ", ".join(map(str, ZOOKEEPER_COUNTS[1:]))
+        raise ClusterError(
+            f"an ensemble of {wanted} ZooKeeper servers was asked for; take {counts}: a majority has to run, so an even "
+            "number tolerates no more failures than one less"
+        )
+    if not new and wanted != have:
+        there = "an embedded metadata server"
+        if have:
+            there = "one ZooKeeper server" if have == 1 else f"an ensemble of {have} ZooKeeper servers"
+        raise ClusterError(f"this cluster has {there} and keeps it; begin another one with another --dir")
+    return wanted
 
 
 def _count(wanted: int | None, default: int, option: str) -> int:
@@ -82,7 +111,8 @@ def _count(wanted: int | None, default: int, option: str) -> int:
 
 
 def _planned(name: str, role: str, wish: Wish, free_ports: Callable[[int], list[int]]) -> ProcessPlan:
-    ports = dict(zip(PORTS[role], free_ports(len(PORTS[role])), strict=True))
+    purposes = ENSEMBLE_PORTS if role == ZOOKEEPER and name != ZOOKEEPER else PORTS[role]
+    ports = dict(zip(purposes, free_ports(len(purposes)), strict=True))
     if name == f"{BROKER}1":
         ports["pulsar"] = wish.broker_port or ports["pulsar"]
         ports["http"] = wish.broker_http_port or ports["http"]
@@ -95,7 +125,7 @@ def _ensemble(plan: ClusterPlan, wish: Wish, new: bool) -> tuple[int, int, int]:
     size, write, ack = wish.ensemble
     if new:
         size = min(bookies, 3) if size is None else size
-        write = min(size, 2) if write is None else write
+        write = min(size, COPIES) if write is None else write
         ack = write if ack is None else ack
     else:
         size, write, ack = (

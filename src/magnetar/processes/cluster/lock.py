@@ -28,7 +28,7 @@ class ClusterLock:
 
     def __enter__(self) -> ClusterLock:
         try:
-            descriptor = os.open(self._directory / FILE_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor = os.open(self._directory / FILE_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except FileNotFoundError:
             raise ClusterError(
                 f"there is no cluster in {self._directory}; start one with: magnetar cluster up --dir {self._directory}"

@@ -27,7 +27,10 @@ HOST: Final = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class ProcessPlan:
-    """One process. `ports` by what they are for; `wanted`: nobody stopped it on purpose."""
+    """One process. `ports` by what they are for (`quorum` and `election`: between the members of a ZooKeeper ensemble).
+
+    `wanted`: nobody stopped it on purpose.
+    """
 
     name: str
     role: str
@@ -38,7 +41,7 @@ class ProcessPlan:
     def addresses(self) -> list[str]:
         """As clients write them, the main one first."""
         form = {"http": "http://{}:{}", "pulsar": "pulsar://{}:{}", "zk": "{}:{}", "bookie": "{}:{}"}
-        return [form[purpose].format(HOST, port) for purpose, port in self.ports.items()]
+        return [form[purpose].format(HOST, port) for purpose, port in self.ports.items() if purpose in form]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +79,9 @@ class ClusterPlan:
 
     @property
     def metadata_url(self) -> str:
-        """Of the metadata store all processes share."""
-        server = next(each for each in self.processes if each.role in (METADATA, ZOOKEEPER))
-        return f"zk:{HOST}:{server.ports['zk']}"
+        """Of the metadata store that all processes share; with an ensemble it names every member."""
+        servers = [each for each in self.processes if each.role in (METADATA, ZOOKEEPER)]
+        return "zk:" + ",".join(f"{HOST}:{each.ports['zk']}" for each in servers)
 
 
 def load_plan(directory: Path) -> ClusterPlan | None:

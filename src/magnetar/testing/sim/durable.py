@@ -49,7 +49,7 @@ def durable_state(node: BookieNode) -> Durable:
         return found
     for ledger_id, entries in recovered.half.ledgers.items():
         found.entries.setdefault(ledger_id, {}).update(entries)
-    found.fenced = {ledger_id for ledger_id, state in recovered.ledgers.items() if state.fenced}
+    found.fenced = {ledger_id for ledger_id, state in recovered.ledgers.items() if state.fenced or state.keyless}
     return found
 
 

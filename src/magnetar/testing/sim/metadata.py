@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 from magnetar.metadata.errors import MetadataClosedError, MetadataConnectionError
 from magnetar.metadata.listeners import Listeners
 from magnetar.metadata.memory import MemoryMetadataStore, MemoryTree
-from magnetar.metadata.store import RESYNC, Listener, Node, SessionEvent, SessionListener
+from magnetar.metadata.store import RESYNC, Listener, Node, SessionEvent, SessionListener, Stat
 from magnetar.testing.sim.loop import Process
 from magnetar.testing.sim.moments import Moments
 from magnetar.testing.sim.wires import RETRANSMIT_S, Wires
@@ -146,6 +146,9 @@ class SimMetadataStore:
 
     async def exists(self, path: str) -> bool:
         return await self._call("exists", path, lambda session: session.exists(path))
+
+    async def stat(self, path: str) -> Stat | None:
+        return await self._call("stat", path, lambda session: session.stat(path))
 
     def watch(self, listener: Listener, prefix: str = "/") -> Callable[[], None]:
         return self._listeners.watch(listener, prefix)

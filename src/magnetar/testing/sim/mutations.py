@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from magnetar.base.errors import BadVersionError, DiskIOError
+from magnetar.base.tasks import FATAL
 from magnetar.bookkeeper.bookie import bookie as bookie_module
 from magnetar.bookkeeper.bookie.add_path import AddPath
 from magnetar.bookkeeper.bookie.compaction import LogCompaction
@@ -87,8 +88,8 @@ def _fsync_error_ignored(stack: ExitStack) -> None:
 @_mutation("fence not journaled")
 def _fence_not_journaled(stack: ExitStack) -> None:
     def fence(self: Any, ledger_id: int, master_key: bytes, done: Callable[[int], None]) -> None:
-        state = self._ledgers.setdefault(ledger_id, LedgerState(ledger_id, master_key))
-        state.fence()
+        state = self._ledgers.setdefault(ledger_id, LedgerState(ledger_id))
+        state.fence_under(master_key, durable=True)
         done(int(ReturnCode.OK))
 
     _set(stack, AddPath, "fence", fence)
@@ -167,8 +168,8 @@ def _no_tombstone(stack: ExitStack) -> None:
 
 @_mutation("no cookie check")
 def _no_cookie_check(stack: ExitStack) -> None:
-    async def check_store(store: Any, cookie: Any, found: Found) -> bool:
-        return await store.read(cookie.bookie_id) is None
+    async def check_store(store: Any, cookie: Any, found: Found) -> tuple[bool, None]:
+        return await store.read(cookie.bookie_id) is None, None
 
     _set(stack, bookie_module, "check_store", check_store)
 
@@ -291,7 +292,7 @@ def _ensembles_written_early(stack: ExitStack) -> None:
     def replace(self: Any) -> bool:
         made = original(self)
         if made:
-            self._context.scope.spawn(write(self), "early write")
+            self._context.scope.spawn(write(self), "early write", FATAL)
         return made
 
     async def write(self: Any) -> None:

@@ -191,7 +191,7 @@ class BookieNode(Node):
             rng=rng,
             executors=BookieExecutors(journal, storage, reads, hand_over=lambda: wait(0.0001)),
             list_ledgers=manager.list_ids,
-            ledger_exists=manager.exists,
+            ledger_exists=manager.must_keep,
             homes=MetadataLedgerHomes(self.store, self.bookie_id),
             cookie_store=MetadataCookies(self.store),
             on_fatal=lambda error: self._exit(process, error),

@@ -136,7 +136,8 @@ class Stage:
             self.writer,
             self.writer.client.create_ledger(ensemble_size=size, write_quorum=write_quorum, ack_quorum=ack_quorum),
         )
-        ledger = LedgerHistory(writer.ledger_id, size, write_quorum, ack_quorum, "writer")
+        password = writer.metadata.password or b""  # the ledger's own: late entries of its writer come under it
+        ledger = LedgerHistory(writer.ledger_id, size, write_quorum, ack_quorum, "writer", password)
         self.history.ledgers[writer.ledger_id] = ledger
         return writer, ledger
 
@@ -181,7 +182,7 @@ class Stage:
 
         async def send() -> None:
             channel = node.directory.channel(bookie.bookie_id)
-            channel.add_entry(ledger.ledger_id, entry_id, packed, master_key(b""), 0, answer.set_result)
+            channel.add_entry(ledger.ledger_id, entry_id, packed, master_key(ledger.password), 0, answer.set_result)
 
         await self.by(node, send())
         return await answer

@@ -194,6 +194,7 @@ def scenario(seed: str) -> Scenario:
             "explicit_lac_interval_s": rng.choice((0.0, 0.0, 0.2)),
             "speculative_read_timeout_s": rng.choice((0.05, 2.0)),
             "recovery_reads_under_way": rng.choice((1, 16)),
+            "add_hedge_s": rng.choice((0.0, 0.05, 0.4)),
         },
     )
 

@@ -7,10 +7,13 @@ from collections.abc import Iterable
 from google.protobuf.message import DecodeError
 
 from magnetar.base.limits import BATCH_MESSAGES_MAX
-from magnetar.wire.pulsar.compression import PayloadError, decompress
+from magnetar.wire.pulsar.compression import PayloadError, decompress, unpacked_bytes_max
 from magnetar.wire.pulsar.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
 
 Single = tuple[SingleMessageMetadata, bytes]
+
+BATCHED_MESSAGE_BYTES_MIN = 6
+"""The shortest message in a batch: u32 size, and the two bytes of the one required field of its metadata."""
 
 _parse = SingleMessageMetadata.FromString
 
@@ -18,6 +21,16 @@ _parse = SingleMessageMetadata.FromString
 def is_batch(metadata: MessageMetadata) -> bool:
     """One message in a batch is a batch, too: presence counts."""
     return metadata.HasField("num_messages_in_batch")
+
+
+def batch_messages_max(metadata: MessageMetadata, payload_bytes: int) -> int:
+    """Messages that a batch with a payload of `payload_bytes` can hold, from what stands in its headers; at least 1.
+
+    Encryption only makes a payload longer, so the bound holds for encrypted ones as well.
+    """
+    codec = metadata.compression
+    plain_bytes = min(metadata.uncompressed_size, unpacked_bytes_max(codec, payload_bytes)) if codec else payload_bytes
+    return max(1, min(plain_bytes // BATCHED_MESSAGE_BYTES_MIN, BATCH_MESSAGES_MAX))
 
 
 def unpack(metadata: MessageMetadata, payload: bytes, cap_bytes: int) -> list[Single]:

@@ -6,13 +6,14 @@ a fresh one. They are plain functions of their arguments; the reuse is safe beca
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from magnetar.wire.pulsar.frames import encode_frame
 from magnetar.wire.pulsar.PulsarApi_pb2 import (
     BaseCommand,
     CommandCloseConsumer,
     CommandCloseProducer,
+    CommandGetTopicsOfNamespaceResponse,
     CommandPing,
     CommandPong,
 )
@@ -175,14 +176,31 @@ def ack_response(
     return frame(command)
 
 
-def topics_of_namespace(
-    request_id: int, topics: Iterable[str], topics_hash: str, filtered: bool, changed: bool
-) -> bytes:
-    command = BaseCommand(type=BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE)
-    response = command.getTopicsOfNamespaceResponse
-    response.request_id = request_id
-    response.topics.extend(topics)
-    response.topics_hash = topics_hash
-    response.filtered = filtered
-    response.changed = changed
-    return frame(command)
+def topic_list(topics: Sequence[str]) -> bytes:
+    """Some of the topics in an answer to GET_TOPICS_OF_NAMESPACE: a part of what `topics_of_namespace` takes."""
+    return CommandGetTopicsOfNamespaceResponse(topics=topics).SerializePartialToString()
+
+
+def topics_of_namespace(request_id: int, topics: bytes, topics_hash: str, filtered: bool, changed: bool) -> bytes:
+    """GET_TOPICS_OF_NAMESPACE_RESPONSE. `topics`: what `topic_list` made, of several calls one after the other; it is copied once."""
+    response = CommandGetTopicsOfNamespaceResponse(
+        request_id=request_id, topics_hash=topics_hash, filtered=filtered, changed=changed
+    ).SerializeToString()
+    size = varint(len(response) + len(topics))
+    return encode_frame(b"".join((_TOPICS_RESPONSE, size, response, topics)))
+
+
+def varint(value: int) -> bytes:
+    """A number below 2^64 in protobuf's form."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+_TOPICS_RESPONSE = BaseCommand(type=BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE).SerializeToString() + varint(
+    BaseCommand.GETTOPICSOFNAMESPACERESPONSE_FIELD_NUMBER << 3 | 2
+)
+"""Up to the length of the response."""

@@ -15,22 +15,27 @@ import cramjam
 from magnetar.base.errors import MagnetarError
 from magnetar.wire.pulsar.PulsarApi_pb2 import CompressionType
 
-_RATIO_MAX: Final = {
+_RATIO_MAX: Final[dict[int, int]] = {
     CompressionType.LZ4: 256,
     CompressionType.ZLIB: 1040,
     CompressionType.ZSTD: 40_000,
     CompressionType.SNAPPY: 32,
 }
-"""No valid input grows further; zstd's is the length of its largest block against that of a block that repeats one byte."""
+"""Output bytes for each input byte that no valid input exceeds, whatever its length; rounded up from what the formats allow.
 
-_RATIO_FREE_BYTES: Final = 1024
-"""Outputs up to this size are not held to the ratio: headers weigh in there."""
+LZ4: each byte that lengthens a match adds 255 at most. DEFLATE: two bits at least for a match of 258, so 1,032. Zstandard: a block
+yields at most 128 KiB and takes at least 4 bytes (the one that repeats a byte), so 32,768. Snappy: three bytes copy at most 64."""
 
 
 class PayloadError(MagnetarError):
     """A payload is not what its metadata says: damaged, of an unknown codec, or larger than may be unpacked."""
 
     slug = "payload"
+
+
+def unpacked_bytes_max(codec: int, size_bytes: int) -> int:
+    """Bytes that `size_bytes` of a payload can stand for. A payload that is not compressed stands for itself."""
+    return size_bytes * _RATIO_MAX.get(codec, 1)
 
 
 def compress(codec: int, data: bytes) -> bytes:
@@ -57,7 +62,7 @@ def decompress(codec: int, data: bytes, size_bytes: int, cap_bytes: int) -> byte
         raise PayloadError(f"compression {codec} is unknown here")
     if size_bytes > cap_bytes:
         raise PayloadError(f"the payload unpacks to {size_bytes} bytes, at most {cap_bytes} are")
-    if size_bytes > _RATIO_FREE_BYTES and size_bytes > len(data) * _RATIO_MAX[codec]:  # type: ignore[index]  # its numbers are ints
+    if size_bytes > unpacked_bytes_max(codec, len(data)):
         raise PayloadError(f"{len(data)} bytes cannot unpack to {size_bytes}")
     try:
         unpacked = unpack(data, size_bytes)

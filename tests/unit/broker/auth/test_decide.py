@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -30,6 +31,32 @@ def test_nothing_is_granted_by_default(access: Access) -> None:
     assert allowed("root", access, TOPIC, Facts(SUPERUSERS))
     assert allowed("role", access, TOPIC, Facts(SUPERUSERS)) == (access in (Access.OPEN, Access.AUTHENTICATED))
     assert not allowed("", access, TOPIC, Facts(("",)))
+
+
+def test_replicating_is_granted_for_a_cluster_and_nowhere_else() -> None:
+    """Neither producing nor administering the tenant serves; the role of another cluster neither."""
+    stored = replace(
+        facts(("admin",), auth_policies={"namespace_auth": {"role": ["produce", "consume"]}}),
+        replicators={"west": ("peer", "second"), "north": ("other-peer",)},
+    )
+    west = replace(TOPIC, subscription="", source="west")
+    for role in ("peer", "second", "root"):
+        assert allowed(role, Access.REPLICATE, west, stored)
+    for role in ("admin", "role", "other-peer", "west", ""):
+        assert not allowed(role, Access.REPLICATE, west, stored)
+    assert not allowed("peer", Access.REPLICATE, replace(west, source=""), stored)
+    assert not allowed("peer", Access.PRODUCE, west, stored)
+
+
+@pytest.mark.parametrize("name", ["pulsar.repl.west", "pulsar.dedup", "pulsar.x", "__compaction"])
+def test_internal_cursors_are_not_consumed_through(name: str) -> None:
+    """Not even where a grant names one."""
+    auth = {"namespace_auth": {"role": ["consume"]}, "subscription_auth_roles": {name: ["role"]}}
+    stored = facts(("admin",), auth_policies=auth)
+    cursor = replace(TOPIC, subscription=name)
+    assert not allowed("role", Access.CONSUME, cursor, stored)
+    assert allowed("admin", Access.CONSUME, cursor, stored), "the backlog of a replicator is the administrator's"
+    assert allowed("role", Access.CONSUME, replace(TOPIC, subscription=f"my-{name}"), stored)
 
 
 def test_administrators_stop_at_their_tenant() -> None:

@@ -12,6 +12,7 @@ import asyncio
 import logging
 
 from magnetar import __version__
+from magnetar.base.errors import MagnetarError
 from magnetar.broker.auth.authenticate import TLS, Authentication, Credentials
 from magnetar.broker.auth.principal import Principal
 from magnetar.broker.auth.refresh import CredentialWatch
@@ -38,10 +39,27 @@ def connect(session: Session, command: BaseCommand, rest: bytes) -> None:
         raise NotAllowedError("not a command that this server knows")
     if session.greeted:
         raise NotAllowedError("a second CONNECT on one connection")
-    request = command.connect
-    version = min(request.protocol_version, PROTOCOL_VERSION)
     authentication = session.context.security.authentication
-    known = authentication is None or _authenticated(session, authentication, request)
+    if authentication is None:
+        _greet(session, command.connect, known=True)
+        return
+    session.in_handshake(True)
+    session.spawn(_prove(session, authentication, command.connect), "CONNECT")
+
+
+async def _prove(session: Session, authentication: Authentication, request: CommandConnect) -> None:
+    """A request like others: to verify a credential costs more than to show one, so it waits for its address's turn."""
+    try:
+        if not session.closed:
+            _greet(session, request, known=_authenticated(session, authentication, request))
+    except MagnetarError as error:
+        session.fail(error)
+    finally:
+        session.in_handshake(False)
+
+
+def _greet(session: Session, request: CommandConnect, *, known: bool) -> None:
+    version = min(request.protocol_version, PROTOCOL_VERSION)
     session.handshake_done(request.client_version, version, known=known)
     session.replication_by_place = request.feature_flags.supports_repl_dedup_by_lid_and_eid
     answer = BaseCommand(type=BaseCommand.CONNECTED)
@@ -66,6 +84,7 @@ def _authenticated(session: Session, authentication: Authentication, request: Co
         logger.info("authentication failed address=%s error=%s", session.address, error)
         return False
     session.principal = principal
+    session.requests.belong_to(f"role {principal.role}")
     _watch(session, principal, request.feature_flags.supports_auth_refresh and principal.method != TLS)
     logger.info("client authenticated address=%s role=%r method=%s", session.address, principal.role, principal.method)
     return True

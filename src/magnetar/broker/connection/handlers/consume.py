@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from magnetar.base.errors import MagnetarError
 from magnetar.broker.connection.error_codes import code_of, text_of
+from magnetar.broker.connection.handlers.transactions import acting_role
 from magnetar.broker.connection.positions import signed
 from magnetar.broker.connection.session import Session
 from magnetar.broker.errors import TransactionNotFoundError
@@ -37,6 +38,8 @@ def ack(session: Session, command: BaseCommand, rest: bytes) -> None:
         (message_id.ledgerId, signed(message_id.entryId), message_id.ack_set or None, message_id.batch_size)
         for message_id in request.message_id
     ]
+    if request.HasField("validation_error"):
+        session.spawn(consumer.subscription.entries_discarded(consumer, ids), "entries discarded")
     if request.txnid_least_bits:
         _ack_in_transaction(session, consumer, request, ids)
         return
@@ -59,9 +62,11 @@ def _ack_in_transaction(session: Session, consumer: Consumer, request: CommandAc
     try:
         coordinators = session.context.transactions
         if not isinstance(subscription, Subscription) or not coordinators.acknowledges(
-            txn, str(topic.name), subscription.name
+            txn, str(topic.name), subscription.name, acting_role(session)
         ):
-            raise TransactionNotFoundError(f"transaction {txn} is not open, or has not named the subscription")
+            raise TransactionNotFoundError(
+                f"transaction {txn} is not open, belongs to another role, or has not named the subscription"
+            )
         cumulative = request.ack_type == CommandAck.Cumulative
         transactional.acknowledge(subscription, consumer, txn, ids, cumulative, done)
     except MagnetarError as error:

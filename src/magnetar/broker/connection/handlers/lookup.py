@@ -6,8 +6,8 @@ Failures of the first two must come inside their own response: an ERROR would ha
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
-from magnetar.base.checksum import crc32c
 from magnetar.base.errors import MagnetarError
 from magnetar.broker.connection.error_codes import code_of, text_of
 from magnetar.broker.connection.session import Session
@@ -23,9 +23,6 @@ from magnetar.wire.pulsar.PulsarApi_pb2 import (
 )
 
 logger = logging.getLogger(__name__)
-
-SYSTEM_TOPIC_PREFIX = "__"
-"""Topics that belong to the server (`__change_events`, ...): hidden from lists."""
 
 
 def partitioned_metadata(session: Session, command: BaseCommand, rest: bytes) -> None:
@@ -105,20 +102,14 @@ async def _topics_of_namespace(session: Session, request: CommandGetTopicsOfName
     """
     context = session.context
     name = NamespaceName.parse(request.namespace)
-    topics: list[str] = []
+    stored: Sequence[str] = ()
+    others: list[str] = []
     if request.mode != CommandGetTopicsOfNamespace.NON_PERSISTENT:
-        topics += await context.namespaces.persistent_topics(name)
+        stored = await context.namespaces.persistent_topics(name)
     if request.mode != CommandGetTopicsOfNamespace.PERSISTENT:
         own = context.topics.loaded_non_persistent(name)
-        topics += dict.fromkeys([*own, *await context.non_persistent.elsewhere(name)])
-    visible = [topic for topic in topics if not topic.rsplit("/", 1)[1].startswith(SYSTEM_TOPIC_PREFIX)]
-    digest = topics_hash(visible)
-    if request.topics_hash and request.topics_hash == digest:
-        session.write(commands.topics_of_namespace(request.request_id, [], digest, filtered=False, changed=False))
-        return
-    session.write(commands.topics_of_namespace(request.request_id, visible, digest, filtered=False, changed=True))
-
-
-def topics_hash(topics: list[str]) -> str:
-    """CRC32C of the sorted names joined by commas, as Guava prints it: hex, lowest byte first."""
-    return crc32c(",".join(sorted(topics)).encode()).to_bytes(4, "little").hex() if topics else ""
+        others = list(dict.fromkeys([*own, *await context.non_persistent.elsewhere(name)]))
+    answer = await context.list_answers.of(f"{name} {request.mode}", stored, others)
+    changed = not request.topics_hash or request.topics_hash != answer.digest
+    topics = answer.topics if changed else b""
+    session.write(commands.topics_of_namespace(request.request_id, topics, answer.digest, False, changed))

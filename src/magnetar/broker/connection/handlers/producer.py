@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from magnetar.base import limits
 from magnetar.broker.connection.session import Session
-from magnetar.broker.errors import MetadataRefusedError, NotAllowedError, TopicTerminatedError
+from magnetar.broker.errors import MetadataRefusedError, NotAllowedError, ServiceNotReadyError, TopicTerminatedError
 from magnetar.broker.naming import TopicName
-from magnetar.broker.replicators.names import INSTANCE_METADATA, source_of_producer
+from magnetar.broker.replicators.names import INSTANCE_METADATA, LOG_END_METADATA, log_end, source_of_producer
 from magnetar.broker.schemas.protocol import from_message
 from magnetar.broker.topics.producer import AccessMode, Producer
 from magnetar.broker.topics.registry import AnyTopic
@@ -40,8 +40,10 @@ async def _producer(session: Session, request: CommandProducer) -> None:
 async def _open(session: Session, request: CommandProducer) -> None:
     context = session.context
     name = TopicName.parse(request.topic)
-    topic = await context.topics.get(name, create=True)
     source = source_of_producer(request.producer_name)
+    if source is not None:
+        await _check_source(session, name, source)
+    topic = await context.topics.get(name, create=True)
     if topic.policies.encryption_required and not request.encrypted and source is None:
         raise MetadataRefusedError(f"Encryption is required in {name}")
     if topic.terminated:
@@ -50,11 +52,11 @@ async def _open(session: Session, request: CommandProducer) -> None:
         await topic.ensure_subscription(request.initial_subscription_name, LATEST)
     schema = from_message(request.schema) if request.HasField("schema") else None
     schema_version = await context.schemas.producer(name, schema)
-    newcomer = _newcomer(session, request, topic)
+    newcomer = _newcomer(session, request, topic, context.security.authorizer.owner(session.principal))
     newcomer.schema_version = schema_version
-    if source is not None:
-        await topic.accept_replicated(source, newcomer.metadata.get(INSTANCE_METADATA, ""))
     ready = await topic.publishers.register(newcomer)
+    if source is not None:
+        await _accept_replicated(topic, newcomer, source)
     if session.closed:
         topic.publishers.remove(newcomer)
         return
@@ -69,11 +71,38 @@ async def _open(session: Session, request: CommandProducer) -> None:
         session.write(_success(request.request_id, newcomer, ready=True))
 
 
-def _newcomer(session: Session, request: CommandProducer, topic: AnyTopic) -> Producer:
+async def _check_source(session: Session, topic: TopicName, source: str) -> None:
+    """Raises NotAllowedError unless the topic is replicated with that cluster, or its tenant may be: that is how a one-way street ends."""
+    context = session.context
+    if source != context.config.cluster:
+        if source in (await context.namespaces.effective_of(topic)).replication_clusters:
+            return
+        if source in ((await context.namespaces.tenant(topic.tenant)).get("allowedClusters") or ()):
+            return
+    raise NotAllowedError(
+        f"cluster {source[:80]!r} does not replicate to {topic}: allow it to the tenant (`tenants update --allowed-clusters`), "
+        "or, for a producer that does not replicate, choose another name"
+    )
+
+
+async def _accept_replicated(topic: AnyTopic, newcomer: Producer, source: str) -> None:
+    """Before its first entry. Registered already, so that no other replicator of that cluster sends meanwhile."""
+    told = newcomer.metadata
+    try:
+        await topic.accept_replicated(source, told.get(INSTANCE_METADATA, ""), log_end(told.get(LOG_END_METADATA, "")))
+    except BaseException:
+        topic.publishers.remove(newcomer)
+        raise
+    if newcomer.closed:
+        raise ServiceNotReadyError(f"{topic.name} was closed meanwhile: look it up again")
+
+
+def _newcomer(session: Session, request: CommandProducer, topic: AnyTopic, owner: str | None) -> Producer:
     generated = not request.producer_name or not request.user_provided_producer_name
     return Producer(
         producer_id=request.producer_id,
         name=request.producer_name or session.context.producer_names.next(),
+        owner=owner,
         generated_name=generated,
         epoch=request.epoch,
         access_mode=AccessMode(request.producer_access_mode),

@@ -10,11 +10,9 @@ from collections.abc import Coroutine
 from typing import Any
 
 from magnetar.base.errors import MagnetarError
-from magnetar.broker.auth.decide import Access, Resource
 from magnetar.broker.connection.refusals import refusal
 from magnetar.broker.connection.session import Session
-from magnetar.broker.errors import AuthorizationError, NotAllowedError
-from magnetar.broker.transactions.coordinator import MAY_DO_ALL
+from magnetar.broker.errors import NotAllowedError
 from magnetar.broker.transactions.txn_id import TxnId
 from magnetar.wire.pulsar import commands
 from magnetar.wire.pulsar.PulsarApi_pb2 import COMMIT, BaseCommand
@@ -35,16 +33,9 @@ async def _answered(session: Session, command: BaseCommand, work: Coroutine[Any,
         session.write(refusal(command, error))
 
 
-async def _who(session: Session) -> str | None:
-    """The role that acts; superusers and servers without authentication may do everything."""
-    principal = session.principal
-    if principal is None:
-        return MAY_DO_ALL
-    try:
-        await session.context.security.authorizer.check(principal, Access.SUPERUSER, Resource())
-    except AuthorizationError:
-        return principal.role
-    return MAY_DO_ALL
+def acting_role(session: Session) -> str | None:
+    """The role whose transactions the connection may use; None for all of them."""
+    return session.context.security.authorizer.owner(session.principal)
 
 
 def connect_coordinator(session: Session, command: BaseCommand, rest: bytes) -> None:
@@ -80,7 +71,7 @@ async def _add_partitions(session: Session, command: BaseCommand) -> BaseCommand
     request = command.addPartitionToTxn
     txn = _txn(request)
     coordinator = await session.context.transactions.get(txn.most)
-    await coordinator.add_partitions(txn, list(request.partitions), await _who(session))
+    await coordinator.add_partitions(txn, list(request.partitions), acting_role(session))
     answer = BaseCommand(type=BaseCommand.ADD_PARTITION_TO_TXN_RESPONSE)
     return _filled(answer, answer.addPartitionToTxnResponse, request.request_id, txn)
 
@@ -94,7 +85,7 @@ async def _add_subscriptions(session: Session, command: BaseCommand) -> BaseComm
     txn = _txn(request)
     coordinator = await session.context.transactions.get(txn.most)
     named = [(each.topic, each.subscription) for each in request.subscription]
-    await coordinator.add_subscriptions(txn, named, await _who(session))
+    await coordinator.add_subscriptions(txn, named, acting_role(session))
     answer = BaseCommand(type=BaseCommand.ADD_SUBSCRIPTION_TO_TXN_RESPONSE)
     return _filled(answer, answer.addSubscriptionToTxnResponse, request.request_id, txn)
 
@@ -107,7 +98,7 @@ async def _end(session: Session, command: BaseCommand) -> BaseCommand:
     request = command.endTxn
     txn = _txn(request)
     coordinator = await session.context.transactions.get(txn.most)
-    await coordinator.end(txn, _commits(request), await _who(session))
+    await coordinator.end(txn, _commits(request), acting_role(session))
     answer = BaseCommand(type=BaseCommand.END_TXN_RESPONSE)
     return _filled(answer, answer.endTxnResponse, request.request_id, txn)
 

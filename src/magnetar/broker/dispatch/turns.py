@@ -1,0 +1,81 @@
+"""Whose subscriptions read and send next: turns go round the tenants, and a turn of the loop has a bound.
+
+A pump asks for a turn with `call_soon`, as it would ask the event loop. The loop would run all that asked at once: with a thousand
+backlogs being read, everybody else would wait for a thousand turns.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from magnetar.base.clock import Clock
+from magnetar.base.limits import DISPATCH_TURN_S
+from magnetar.broker.dispatch.ports import Scheduler, Timer
+
+Callback = Callable[[], object]
+
+
+class DispatchTurns:
+    """One per broker."""
+
+    def __init__(self, loop: Scheduler, clock: Clock) -> None:
+        self.loop = loop
+        self._now_s = clock.monotonic_s
+        self._tenants: dict[str, TenantTurns] = {}
+        self._rotation: deque[TenantTurns] = deque()
+        self._waiting = 0
+        self._scheduled = False
+
+    def of(self, tenant: str) -> TenantTurns:
+        """The scheduler for subscriptions of this tenant."""
+        found = self._tenants.get(tenant)
+        if found is None:
+            found = self._tenants[tenant] = TenantTurns(self)
+        return found
+
+    def offer(self, tenant: TenantTurns) -> None:
+        """One more callback waits there."""
+        self._waiting += 1
+        if len(tenant.waiting) == 1:
+            self._rotation.append(tenant)
+        if not self._scheduled:
+            self._scheduled = True
+            self.loop.call_soon(self._run)
+
+    def _run(self) -> None:
+        """One callback of each tenant after the other, until the time is over or all that waited had their turn."""
+        rotation = self._rotation
+        end_s = self._now_s() + DISPATCH_TURN_S
+        try:
+            for _ in range(self._waiting):
+                tenant = rotation.popleft()
+                callback = tenant.waiting.popleft()
+                self._waiting -= 1
+                if tenant.waiting:
+                    rotation.append(tenant)
+                callback()
+                if self._now_s() >= end_s:
+                    break
+        finally:
+            self._scheduled = bool(rotation)
+            if rotation:
+                self.loop.call_soon(self._run)
+
+
+class TenantTurns:
+    """Implements `ports.Scheduler`."""
+
+    __slots__ = ("_turns", "waiting")
+
+    def __init__(self, turns: DispatchTurns) -> None:
+        self._turns = turns
+        self.waiting: deque[Callback] = deque()
+
+    def call_soon(self, callback: Callback, /) -> None:
+        self.waiting.append(callback)
+        self._turns.offer(self)
+
+    def call_later(self, delay_s: float, callback: Callback, /) -> Timer:
+        """Timers only wake; what they wake waits for its turn."""
+        return self._turns.loop.call_later(delay_s, callback)

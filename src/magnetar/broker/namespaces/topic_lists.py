@@ -1,0 +1,131 @@
+"""Lists of a namespace's stored topics: read once for all who ask at the same time, and again only after a topic came or went."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from magnetar.broker.namespaces.topic_counts import LISTED_MAX, TooManyTopicsError, listable
+from magnetar.broker.naming import NamespaceName, is_transaction_log
+from magnetar.metadata import paths
+from magnetar.metadata.store import MetadataStore, Stat
+
+T = TypeVar("T")
+
+NAMES_PER_TURN = 1_000
+"""Of a long list; then other connections get their turn."""
+
+NAMES_KEPT_MAX = 200_000
+"""Over all lists that are kept, some 25 MiB: those that were asked for longest ago go first. A longer list is never kept."""
+
+
+_Place = tuple[int, int]
+"""The transaction that created or deleted a child last, and how many have."""
+
+
+class _Kept:
+    __slots__ = ("at", "names", "number")
+
+    def __init__(self, names: tuple[str, ...], at: _Place | None, number: int) -> None:
+        self.names = names
+        self.at = at
+        """Where the tree stood before the names were read. None: the store does not say."""
+        self.number = number
+
+
+class TopicLists:
+    """`names` is as fresh as a list read from the store at the moment of the call."""
+
+    def __init__(self, metadata: MetadataStore) -> None:
+        self._metadata = metadata
+        self._kept: OrderedDict[NamespaceName, _Kept] = OrderedDict()
+        self._kept_names = 0
+        self._reading: dict[NamespaceName, _Reading] = {}
+        self._started = 0
+
+    async def names(self, name: NamespaceName) -> tuple[str, ...]:
+        """Complete names (partitions separately), sorted; the same object for as long as they stay the same. Raises TooManyTopicsError."""
+        asked_after = self._started
+        parent = paths.managed_ledgers_path(name.tenant, name.namespace, "persistent")
+        stat = await self._metadata.stat(parent)
+        if stat is None:
+            return ()
+        kept = self._kept.get(name)
+        if kept is not None and kept.at == _place_of(stat):
+            self._kept.move_to_end(name)
+            return kept.names
+        reading = self._reading.setdefault(name, _Reading())
+        reading.wanted += 1
+        try:
+            async with reading.lock:
+                last = reading.last
+                if last is not None and last.number > asked_after:
+                    return last.names  # its reading began after this question
+                reading.last = await self._read(name, parent)
+                return reading.last.names
+        finally:
+            reading.wanted -= 1
+            if not reading.wanted:
+                del self._reading[name]
+
+    async def _read(self, name: NamespaceName, parent: str) -> _Kept:
+        self._started += 1
+        number = self._started
+        if not await listable(self._metadata, parent):
+            raise TooManyTopicsError(
+                f"{name} has more than {LISTED_MAX} topics: too many for one answer of the metadata store. Ask for its partitioned "
+                "topics, or use smaller namespaces"
+            )
+        stat = await self._metadata.stat(parent)
+        found = await in_turns(await self._metadata.children(parent), _namer(name))
+        kept = _Kept(tuple(found), _place_of(stat) if stat is not None else None, number)
+        self._keep(name, kept)
+        return kept
+
+    def _keep(self, name: NamespaceName, kept: _Kept) -> None:
+        before = self._kept.pop(name, None)
+        self._kept_names -= len(before.names) if before is not None else 0
+        if kept.at is None or len(kept.names) > NAMES_KEPT_MAX:
+            return
+        self._kept[name] = kept
+        self._kept_names += len(kept.names)
+        while self._kept_names > NAMES_KEPT_MAX:
+            self._kept_names -= len(self._kept.popitem(last=False)[1].names)
+
+
+class _Reading:
+    """Of one namespace: one at a time, and what the last one found."""
+
+    __slots__ = ("last", "lock", "wanted")
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.last: _Kept | None = None
+        self.wanted = 0
+
+
+def _place_of(stat: Stat) -> _Place | None:
+    """Equal only while no child came or went."""
+    return (stat.pzxid, stat.cversion) if stat.pzxid else None
+
+
+def _namer(name: NamespaceName) -> Callable[[Sequence[str]], list[str]]:
+    namespace = str(name)
+    prefix = f"persistent://{namespace}/"
+
+    def complete(children: Sequence[str]) -> list[str]:
+        return [prefix + topic for topic in map(paths.decode, children) if not is_transaction_log(namespace, topic)]
+
+    return complete
+
+
+async def in_turns(items: Sequence[str], work: Callable[[Sequence[str]], list[T]]) -> list[T]:
+    """`work` on all items, some at a time; in between others get their turn."""
+    found: list[T] = []
+    for first in range(0, len(items), NAMES_PER_TURN):
+        if first:
+            await asyncio.sleep(0)
+        found += work(items[first : first + NAMES_PER_TURN])
+    return found

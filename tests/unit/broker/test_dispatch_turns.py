@@ -1,0 +1,86 @@
+"""Turns of subscriptions: round the tenants, with a bound for each turn of the loop."""
+
+from __future__ import annotations
+
+from magnetar.base.limits import DISPATCH_TURN_S
+from magnetar.broker.dispatch.turns import DispatchTurns
+from tests.unit.broker.dispatch_fakes import FakeScheduler
+
+
+class Site:
+    """Each callback takes half of a turn and writes down whose it is."""
+
+    def __init__(self) -> None:
+        self.loop = FakeScheduler()
+        self.spent_s = 0.0
+        self.turns = DispatchTurns(self.loop, self)
+        self.ran: list[str] = []
+
+    def now_ms(self) -> int:
+        return 0
+
+    def monotonic_s(self) -> float:
+        return self.spent_s
+
+    def wake(self, tenant: str, again: int = 0) -> None:
+        def run() -> None:
+            self.ran.append(tenant)
+            self.spent_s += DISPATCH_TURN_S / 2
+            if again:
+                self.wake(tenant, again - 1)
+
+        self.turns.of(tenant).call_soon(run)
+
+    def turn_of_the_loop(self) -> None:
+        """What was ready at its beginning."""
+        for _ in range(len(self.loop.ready)):
+            self.loop.ready.popleft()()
+
+
+def test_a_turn_of_the_loop_takes_so_long_however_many_have_a_backlog() -> None:
+    site = Site()
+    for _ in range(1000):
+        site.wake("flood")
+    site.turn_of_the_loop()
+    assert len(site.ran) == 2
+    site.turn_of_the_loop()
+    assert len(site.ran) == 4
+
+
+def test_tenants_take_turns() -> None:
+    """A subscription of another tenant does not wait for a thousand of this one."""
+    site = Site()
+    for _ in range(1000):
+        site.wake("flood", again=5)
+    site.turn_of_the_loop()
+    site.wake("steady")
+    site.turn_of_the_loop()
+    site.turn_of_the_loop()
+    assert "steady" in site.ran
+    assert len(site.ran) <= 6
+
+
+def test_everybody_gets_a_turn_and_the_loop_rests_afterwards() -> None:
+    site = Site()
+    for number in range(10):
+        site.wake(f"tenant-{number % 3}", again=number)
+    for _ in range(200):
+        site.turn_of_the_loop()
+    assert len(site.ran) == sum(number + 1 for number in range(10))
+    assert not site.loop.ready
+
+
+def test_a_callback_that_fails_takes_no_turn_from_the_others() -> None:
+    site = Site()
+
+    def fail() -> None:
+        raise RuntimeError("on purpose")
+
+    site.turns.of("bad").call_soon(fail)
+    site.wake("good")
+    for _ in range(3):
+        try:
+            site.turn_of_the_loop()
+        except RuntimeError:  # an event loop would report it
+            continue
+    assert site.ran == ["good"]
