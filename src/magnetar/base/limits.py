@@ -100,9 +100,10 @@ LARGE_ANSWER_BYTES = 1024 * 1024
 SMALL_ANSWER_BYTES = 1024
 """The same of other requests."""
 
-UNREAD_ANSWERS_BYTES_MAX = 128 * 1024 * 1024
+UNREAD_ANSWERS_BYTES_MAX = 64 * 1024 * 1024
 """Answers over all connections that clients have not read: a principal gets no further answers while it holds more of them than is free
-of this, so that one alone takes half. At twice as much the connections that hold more than the average are closed."""
+of this, so that one alone takes half. At twice as much the connections that hold more than the average are closed. The memory is up to
+twice what is counted: asyncio's write buffer keeps its allocation until half of it has been sent."""
 
 UNREAD_ANSWERS_PER_PRINCIPAL_BYTES_MIN = 4 * 1024 * 1024
 """Answers that a principal may leave unread however much the others hold."""

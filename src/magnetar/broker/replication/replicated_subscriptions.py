@@ -154,18 +154,25 @@ class ReplicatedSubscriptions:
 
     async def _run(self) -> None:
         try:
-            while not self._closed and (self.sides or not self._incoming.idle):
-                await asyncio.sleep(self._config.interval_ms / 1000)
-                if not self._closed:
-                    await self._tick()
-            if not self._closed:
+            while not self._closed:
+                if self._needed():
+                    await asyncio.sleep(self._config.interval_ms / 1000)
+                    if not self._closed:
+                        await self._tick()
+                    continue
                 await self._markers.drop()
+                if not self._needed():
+                    break
+                await self._markers.open()  # a subscription came while the cursor was being deleted
         except MagnetarError as error:
             logger.warning("replicated subscriptions ended topic=%s error=%s", self._topic_name, error)
         except Exception:  # our bug, in one topic: the other topics and their clients have not deserved it
             logger.exception("replicated subscriptions stopped topic=%s", self._topic_name)
         finally:
             self._ticking = False
+
+    def _needed(self) -> bool:
+        return bool(self.sides) or not self._incoming.idle
 
     async def _tick(self) -> None:
         unsent, self._unsent = self._unsent, {}
