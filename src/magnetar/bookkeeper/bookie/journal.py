@@ -33,7 +33,7 @@ Done = Callable[[int], None]
 
 _logger = logging.getLogger(__name__)
 
-_ANSWERS_PER_TURN = 64
+_ANSWERS_PER_TURN = 256
 """Callbacks of one commit that run before the loop serves everybody else; each may take a receipt to a client."""
 
 _OK = int(ReturnCode.OK)

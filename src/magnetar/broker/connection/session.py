@@ -33,8 +33,8 @@ from magnetar.broker.topics.publish import PublishOp
 from magnetar.broker.topics.registry import AnyTopic
 from magnetar.wire.pulsar import commands
 from magnetar.wire.pulsar.frames import Frame, FrameDecoder, FrameError
+from magnetar.wire.pulsar.parsers import FREQUENT_COMMANDS, parse_command, parse_frequent_command
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand
-from magnetar.wire.pulsar.strict import parse_command
 
 logger = logging.getLogger(__name__)
 
@@ -263,7 +263,8 @@ class Session(AdmittedProtocol):
                     until_look = limits.FRAMES_PER_LOOK_AT_CLOCK
                 until_look -= 1
                 command_bytes, rest = frames.popleft()
-                command = parse_command(command_bytes)
+                parse = parse_frequent_command if command_bytes[:2] in FREQUENT_COMMANDS else parse_command
+                command = parse(command_bytes)
                 self._routes[command.type](self, command, rest)
         except (DecodeError, KeyError) as error:
             self.context.counters.refused_frames += 1

@@ -12,11 +12,10 @@ from magnetar.hashing.murmur3 import key_slot
 from magnetar.managed_ledger.entry import Entry
 from magnetar.wire.pulsar.batches import batch_messages_max
 from magnetar.wire.pulsar.headers import metadata_bounds
+from magnetar.wire.pulsar.parsers import parse_stored_metadata
 from magnetar.wire.pulsar.PulsarApi_pb2 import MessageMetadata
 
 NO_MARKER: Final = -1
-
-_parse = MessageMetadata.FromString
 
 
 class EntryMetadata:
@@ -66,7 +65,7 @@ def metadata_of(entry: Entry) -> EntryMetadata:
     if parsed is None:
         try:
             start, end = metadata_bounds(entry.data)
-            parsed = from_message_metadata(_parse(entry.data[start:end]), len(entry.data) - end)
+            parsed = from_message_metadata(parse_stored_metadata(entry.data[start:end]), len(entry.data) - end)
         except (ValueError, DecodeError):
             parsed = EntryMetadata(1, False, 0, 0, NO_MARKER, b"", 1)
         entry.parsed = parsed

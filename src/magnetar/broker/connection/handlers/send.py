@@ -14,8 +14,8 @@ from magnetar.wire.pulsar import commands
 from magnetar.wire.pulsar.batches import batch_messages_max
 from magnetar.wire.pulsar.compression import unpacked_bytes_max
 from magnetar.wire.pulsar.headers import MAGIC_BROKER_ENTRY_METADATA, checksum_matches, metadata_bounds
+from magnetar.wire.pulsar.parsers import parse_metadata
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand, MessageMetadata, ServerError
-from magnetar.wire.pulsar.strict import parse_metadata
 
 CHUNK_ENCRYPTION_BYTES_MAX = 64
 """What encryption may add to a chunk; the claimed size of the whole message is from before it. The clients' AES-GCM adds 16 bytes."""
