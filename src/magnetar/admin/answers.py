@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections import OrderedDict
 from collections.abc import AsyncIterable, AsyncIterator, Mapping
 
 from starlette.responses import Response, StreamingResponse
@@ -15,6 +17,58 @@ def as_json(value: object, status: int = 200, headers: Mapping[str, str] | None 
     """`value` as a JSON document."""
     body = json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
     return Response(body, status, headers, media_type="application/json")
+
+
+NAMES_PER_TURN = 1_000
+"""Names of a long list that are encoded before the loop serves everybody else."""
+
+BODIES_KEPT_BYTES_MAX = 16 * 1024 * 1024
+"""Encoded lists over all namespaces: those that were asked for longest ago go first. A longer one is never kept."""
+
+
+class NameLists:
+    """Answers that list names. A long list is encoded once for all who ask while it stays the same.
+
+    One is encoded at a time, in turns with everything else that the loop does.
+    """
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[object, tuple[list[str], bytes]] = OrderedDict()
+        self._kept_bytes = 0
+        self._encoding = asyncio.Lock()
+
+    async def answer(self, key: object, names: list[str]) -> Response:
+        """`key` says which list it is; `names` are compared with what was encoded for it last."""
+        if len(names) <= NAMES_PER_TURN:
+            return as_json(names)
+        async with self._encoding:
+            kept = self._kept.get(key)
+            if kept is not None and kept[0] == names:
+                self._kept.move_to_end(key)
+                body = kept[1]
+                await asyncio.sleep(0)  # copying it is work, too
+            else:
+                body = await _encoded(names)
+                self._keep(key, names, body)
+        return Response(body, media_type="application/json")
+
+    def _keep(self, key: object, names: list[str], body: bytes) -> None:
+        before = self._kept.pop(key, None)
+        self._kept_bytes -= len(before[1]) if before is not None else 0
+        if len(body) > BODIES_KEPT_BYTES_MAX:
+            return
+        self._kept[key] = (names, body)
+        self._kept_bytes += len(body)
+        while self._kept_bytes > BODIES_KEPT_BYTES_MAX:
+            self._kept_bytes -= len(self._kept.popitem(last=False)[1][1])
+
+
+async def _encoded(names: list[str]) -> bytes:
+    pieces = []
+    for start in range(0, len(names), NAMES_PER_TURN):
+        pieces.append(compact_json(names[start : start + NAMES_PER_TURN])[1:-1])
+        await asyncio.sleep(0)
+    return f"[{','.join(pieces)}]".encode()
 
 
 PIECE_CHARS = 16 * 1024

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from magnetar.admin.answers import NameLists
 from magnetar.admin.errors import UnhealthyError
 from magnetar.admin.pacing import Workload
 from magnetar.bookkeeper.bookie.statistics import BookieStatistics
@@ -53,6 +54,7 @@ class AdminContext:
     shut_down: Callable[[], None] | None = None
     partitioned: PartitionedTopics = field(init=False)
     workload: Workload = field(default_factory=Workload, init=False)
+    name_lists: NameLists = field(default_factory=NameLists, init=False)
 
     def __post_init__(self) -> None:
         broker = self.broker

@@ -92,7 +92,7 @@ async def topics(call: Call) -> Response:
     if not call.flag("includeSystemTopic"):
         hidden = tuple(f"{domain}://{name}/{SYSTEM_TOPIC_PREFIX}" for domain in DOMAINS)
         found = [topic for topic in found if not topic.startswith(hidden)]
-    return as_json(found)
+    return await call.admin.name_lists.answer((name, mode, call.flag("includeSystemTopic")), found)
 
 
 ROUTES = (

@@ -38,7 +38,8 @@ async def names(call: Call) -> Response:
     name = call.namespace
     await call.broker.namespaces.policies(name)
     found = await call.admin.partitioned.names_of(name, (call.domain,))
-    return as_json(found if call.flag("here") else await everywhere(call, found, (call.domain,)))
+    found = found if call.flag("here") else await everywhere(call, found, (call.domain,))
+    return await call.admin.name_lists.answer((name, call.domain, call.flag("here")), found)
 
 
 async def everywhere(call: Call, found: list[str], domains: Iterable[str]) -> list[str]:
