@@ -17,8 +17,8 @@ from magnetar.broker.subscriptions.config import SubscriptionConfig
 from magnetar.broker.subscriptions.consumer import Consumer
 from magnetar.broker.subscriptions.delayed_buckets import BUCKET_PROPERTY, BucketedDelayedIndex, DelayedStorage
 from magnetar.broker.subscriptions.delayed_codec import decode_header, decode_segment, encode
+from magnetar.broker.subscriptions.policies import SubscriptionType
 from magnetar.broker.subscriptions.subscription import Subscription
-from magnetar.broker.subscriptions.types import SubscriptionType
 from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
 from magnetar.managed_ledger.position import EARLIEST
@@ -65,10 +65,9 @@ def join(subscription: Subscription, kind: SubscriptionType) -> Consumer:
 
 
 def index(subscription: Subscription) -> BucketedDelayedIndex:
-    sharing = subscription._members.sharing
-    assert sharing is not None
-    assert isinstance(sharing.delayed, BucketedDelayedIndex)
-    return sharing.delayed
+    delayed = subscription.dispatch.dispatcher.delayed
+    assert isinstance(delayed, BucketedDelayedIndex)
+    return delayed
 
 
 def buckets(subscription: Subscription) -> list[str]:
@@ -199,9 +198,7 @@ async def test_killed_process_keeps_messages_back_and_loses_none(kind: Subscript
         await until(lambda: len(got(consumer)) == 500)
         await settle()
         assert len({entry.position for entry in got(consumer)}) == len(got(consumer)) == 500
-        sharing = subscription._members.sharing
-        assert sharing is not None
-        sharing.validate()
+        subscription.dispatch.dispatcher.validate()
         await subscription.close()
 
 

@@ -11,8 +11,8 @@ import pytest
 from magnetar.broker.dispatch.entry_metadata import metadata_of
 from magnetar.broker.subscriptions.config import SubscriptionConfig
 from magnetar.broker.subscriptions.consumer import Consumer
+from magnetar.broker.subscriptions.policies import SubscriptionType
 from magnetar.broker.subscriptions.subscription import Subscription
-from magnetar.broker.subscriptions.types import SubscriptionType
 from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.factory import ManagedLedgerFactory

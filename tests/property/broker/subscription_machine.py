@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from magnetar.broker.dispatch.entry_metadata import metadata_of
 from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
 from magnetar.broker.subscriptions.consumer import Consumer
-from magnetar.broker.subscriptions.types import SubscriptionType
+from magnetar.broker.subscriptions.policies import SubscriptionType
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.errors import CursorClosedError
 from tests.unit.broker.dispatch_fakes import World, channel
@@ -219,7 +219,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
 
     @property
     def dispatcher(self):  # type: ignore[no-untyped-def]  # either dispatcher
-        return self.world.subscription._members.sharing
+        return self.world.subscription.dispatch.dispatcher
 
     @invariant()
     def books_are_right(self) -> None:

@@ -15,8 +15,8 @@ from typing import Any
 from magnetar.base.errors import MagnetarError
 from magnetar.broker.subscriptions.config import SubscriptionConfig
 from magnetar.broker.subscriptions.consumer import Consumer
+from magnetar.broker.subscriptions.policies import KeySharedMode, SubscriptionType
 from magnetar.broker.subscriptions.subscription import Subscription
-from magnetar.broker.subscriptions.types import KeySharedMode, SubscriptionType
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.hidden_entries import HiddenEntries
 from magnetar.managed_ledger.position import EARLIEST, LATEST, Position

@@ -8,7 +8,7 @@ from magnetar.broker.dispatch.entry_metadata import metadata_of
 from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
 from magnetar.broker.errors import ConsumerAssignError, ConsumerBusyError
 from magnetar.broker.subscriptions.consumer import Consumer
-from magnetar.broker.subscriptions.types import SubscriptionType
+from magnetar.broker.subscriptions.policies import SubscriptionType
 from magnetar.managed_ledger.entry import Entry
 
 from .dispatch_fakes import World, channel, got, ids
@@ -18,7 +18,7 @@ KEYS = [f"key-{number}" for number in range(200)]
 
 
 def core(world: World) -> KeySharedDispatcher:
-    dispatcher = world.subscription._members.sharing
+    dispatcher = world.subscription.dispatch.dispatcher
     assert isinstance(dispatcher, KeySharedDispatcher)
     return dispatcher
 

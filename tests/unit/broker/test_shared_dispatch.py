@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from magnetar.broker.errors import ConsumerBusyError, NotAllowedError
-from magnetar.broker.subscriptions.types import SubscriptionType
+from magnetar.broker.subscriptions.policies import SubscriptionType
 from magnetar.managed_ledger.errors import CursorClosedError
 from magnetar.managed_ledger.position import EARLIEST, LATEST, Position
 
@@ -202,7 +202,7 @@ def test_subscription_limit_blocks_all_until_half_is_settled() -> None:
     assert len(got(one)) + len(got(two)) == 15
     world.leave(two)
     world.flow(one, 1)
-    world.subscription._members.sharing.validate()  # type: ignore[union-attr]
+    world.subscription.dispatch.dispatcher.validate()
     assert sorted(set(ids(got(one)) + ids(got(two)))) == list(range(15))
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from magnetar.broker.dispatch.single_active import partition_index
 from magnetar.broker.errors import ConsumerBusyError
-from magnetar.broker.subscriptions.types import SubscriptionType
+from magnetar.broker.subscriptions.policies import SubscriptionType
 from magnetar.managed_ledger.errors import CursorClosedError
 
 from .dispatch_fakes import World, channel, got, ids
@@ -239,7 +239,7 @@ def test_partitions_spread_over_consumers_by_name(partition: int) -> None:
     world = World(topic_name=f"persistent://public/default/t-partition-{partition}")
     consumers = [world.consumer(FAILOVER, 1, name) for name in ("c", "a", "b")]
     world.consumer(FAILOVER, 1, "0", priority=3)
-    active = world.subscription.active_consumer
+    active = world.subscription.dispatch.dispatcher.active_consumer
     assert active is not None
     assert active.name == "abc"[partition % 3]
     assert sum(consumer.is_active for consumer in consumers) == 1

@@ -18,8 +18,8 @@ class Rig:
     def __init__(self) -> None:
         self.told: list[SubscriptionUpdate] = []
         self.cursor: Any = SimpleNamespace(mark_delete_position=Position(0, 0), moved=None)
-        members = SimpleNamespace(on_markers=self._on_markers)
-        subscription: Any = SimpleNamespace(name="sub", cursor=self.cursor, members=members)
+        dispatch = SimpleNamespace(on_markers=self._on_markers)
+        subscription: Any = SimpleNamespace(name="sub", cursor=self.cursor, dispatch=dispatch)
         acks: Any = SimpleNamespace(again=lambda: None, followed=lambda: None)
         self.side = SubscriptionSide(subscription, 5, self.told.append, acks)
 

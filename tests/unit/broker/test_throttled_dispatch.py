@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from magnetar.broker.rate_limits import UNLIMITED, RateLimit, RateMeter
-from magnetar.broker.subscriptions.types import SubscriptionType
+from magnetar.broker.subscriptions.policies import SubscriptionType
 
 from .dispatch_fakes import World, got, ids
 

@@ -26,7 +26,7 @@ class DelayedIndex:
         heappush(self._heap, (due_ms, key << SLOT_BITS | slot))
 
     def owns(self, key: int) -> bool:
-        """Is this position of an index that was stored before a restart? Then it comes from there, however it is read."""
+        """True if an index that was stored before a restart has this position: the message comes from there, however it is read."""
         return False
 
     def take_due(self, now_ms: int, limit: int) -> list[tuple[int, int]]:

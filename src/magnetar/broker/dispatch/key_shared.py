@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import ClassVar, Final, NamedTuple, Protocol
 
 from magnetar.broker.dispatch.delayed import DelayedIndex
 from magnetar.broker.dispatch.entry_metadata import EntryMetadata, metadata_of
@@ -53,11 +53,13 @@ class _Scan(NamedTuple):
     start: int
     end: int
     finished: bool
-    """Did it reach the cursor's read position?"""
+    """True if it reached the cursor's read position."""
 
 
 class KeySharedDispatcher(SharingDispatcher):
     """Hands entries to the owners of their slots."""
+
+    keyed: ClassVar[bool] = True
 
     __slots__ = (
         "_in_flight",
@@ -91,16 +93,15 @@ class KeySharedDispatcher(SharingDispatcher):
         self._scan: _Scan | None = None
         """The scan whose entries the pump reads now."""
         self._skipping = False
-        """Could any lane have skipped slots?"""
+        """True if a lane could have skipped slots."""
         self._walked = False
-        """Did the last scan find only acknowledged entries?"""
+        """True if the last scan found acknowledged entries only."""
         self._turn = 0
         """Rotates who is asked first."""
 
     # ---- Consumers
 
     def add(self, consumer: Receiver, ranges: Sequence[tuple[int, int]] = ()) -> None:
-        """HashingError when sticky `ranges` overlap or are malformed."""
         self.consumers.append(consumer)
         try:
             self.lanes.add(consumer, ranges)
@@ -111,6 +112,9 @@ class KeySharedDispatcher(SharingDispatcher):
     def remove(self, consumer: Receiver) -> None:
         super().remove(consumer)
         self.lanes.remove(consumer)
+
+    def key_ranges_of(self, consumer: Receiver) -> list[tuple[int, int]]:
+        return self.lanes.ranges_of(consumer)
 
     def requeue(self, held: Iterable[tuple[int, int]]) -> None:
         parking = self.lanes.parking

@@ -49,11 +49,11 @@ class Lane(Parking):
         self.scan_key = -1
         """Nothing skipped lies below it; -1: not known, start at the smallest of `skipped`."""
         self.scanning = False
-        """Does it take part in the scan whose entries are being handed out?"""
+        """True if it takes part in the scan whose entries are being handed out."""
 
     @property
     def can_take(self) -> bool:
-        """Has it permits and a way out?"""
+        """True if the consumer has permits and its channel is writable."""
         consumer = self.consumer
         return consumer.permits > 0 and not consumer.blocked_on_unacked and consumer.channel.writable
 

@@ -9,12 +9,12 @@ rate is set, a turn takes what the rate grants, and a timer wakes the pump when 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable
 
 from magnetar.base.clock import Clock
 from magnetar.base.errors import MagnetarError
 from magnetar.base.limits import BYTES_PER_READ_MAX, ENTRIES_PER_TURN_MAX
+from magnetar.broker.dispatch.dispatcher import Dispatcher
 from magnetar.broker.dispatch.ports import EntrySource, Scheduler, Timer
 from magnetar.broker.dispatch.position_key import position_of
 from magnetar.broker.dispatch.throttle import DispatchThrottle
@@ -33,43 +33,6 @@ TIMER_STEP_MIN_MS = 10
 
 TIMER_STEP_MAX_MS = 60_000
 """Delayed messages are looked at again after this long: the time of day may have been set."""
-
-
-class Dispatcher(Protocol):
-    """What the pump asks of a subscription type. All calls are plain and may not re-enter the pump."""
-
-    def take_replay(self, limit: int, now_ms: int) -> list[int]:
-        """Up to `limit` position keys to read again now, ascending; they are in the pump's hands until handed back."""
-        ...
-
-    def take_back(self, keys: Sequence[int]) -> None:
-        """The replay failed: keep them for later."""
-        ...
-
-    def dispatch_replayed(self, entries: list[Entry], keys: Sequence[int], now_ms: int) -> None:
-        """The entries of `keys` that still exist unacknowledged, in order."""
-        ...
-
-    def wanted(self, limit: int, now_ms: int) -> int:
-        """How many new entries somebody could take now, 0 = none."""
-        ...
-
-    def dispatch(self, entries: list[Entry], now_ms: int) -> None:
-        """New entries, in order."""
-        ...
-
-    @property
-    def more(self) -> bool:
-        """Is there work for another turn although nothing was read in this one?"""
-        ...
-
-    def rewound(self) -> None:
-        """The source went back to its mark-delete position: forget what was read but not sent."""
-        ...
-
-    def next_due_ms(self) -> int | None:
-        """When the next delayed message is due, None without any."""
-        ...
 
 
 class Pump:
@@ -181,7 +144,7 @@ class Pump:
 
     @property
     def reading(self) -> bool:
-        """Is a read under way?"""
+        """True if a read is under way."""
         return self._reading
 
     def when_idle(self, then: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""A consumer as dispatch sees it: permits, what it holds unacknowledged, its way out."""
+"""A consumer as dispatch sees it: permits, what it holds unacknowledged, its channel."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ class Receiver:
         "messages_out",
         "messages_redelivered",
         "name",
+        "notified_active",
         "permits",
         "priority_level",
         "unacked_messages",
@@ -51,6 +52,8 @@ class Receiver:
         self.blocked_on_unacked = False
         self.is_active = True
         """False for the waiting consumers of a Failover subscription."""
+        self.notified_active: bool | None = None
+        """What the client was last told about being the active consumer."""
         self.consumer_epoch: int | None = None
         """Of its last redelivery request; echoed so that the client can tell old deliveries from new ones."""
         self.messages_out = 0
@@ -88,7 +91,7 @@ class Receiver:
     def settle(self, key: int, left: int = 0) -> int:
         """The entry was acknowledged or taken back; `left` messages of it stay. Returns how many were settled now.
 
-        Repeating it settles nothing: clients send the same id many times in one ACK (facts 5.5).
+        Repeating it settles nothing: clients send the same id many times in one ACK.
         """
         value = self.held.get(key)
         if value is None:

@@ -141,13 +141,11 @@ class SharedDispatcher(SharingDispatcher):
         self.replay.clear()
 
     def leftover_changed(self) -> None:
-        """Entries were acknowledged without being delivered: do not deliver those."""
         acknowledged = self.source.is_acknowledged
         self._leftover = [entry for entry in self._leftover if not acknowledged(entry.position)]
 
     @property
     def leftover(self) -> bool:
-        """Are entries read and waiting for permits?"""
         return bool(self._leftover)
 
     @property

@@ -1,8 +1,9 @@
-"""What Shared and Key_Shared have in common: entries held one by one, redelivery, delayed messages, unacknowledged limits."""
+"""Base of the policies whose consumers hold entries one by one: redelivery, delayed messages, unacknowledged limits."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import ClassVar
 
 from magnetar.broker.dispatch.delayed import DelayedIndex
 from magnetar.broker.dispatch.entry_metadata import EntryMetadata
@@ -21,10 +22,13 @@ AVERAGE_WEIGHT = 0.1
 
 
 class SharingDispatcher:
-    """Base of the two dispatchers whose consumers hold entries individually.
+    """The part of a `Dispatcher` that Shared and Key_Shared have in common.
 
     Subclasses decide who gets an entry and where one that must wait does so (`requeue`).
     """
+
+    holds_entries: ClassVar[bool] = True
+    keyed: ClassVar[bool] = False
 
     __slots__ = (
         "average_messages",
@@ -56,7 +60,7 @@ class SharingDispatcher:
         self.average_messages = DEFAULT_AVERAGE
 
     def pass_markers(self, markers: Sequence[Entry]) -> None:
-        """No consumer is given these."""
+        """Acknowledge markers: no consumer is given these."""
         self.source.acknowledge([marker.position for marker in markers])
         if self.markers_read is not None:
             self.markers_read(markers)
@@ -78,12 +82,10 @@ class SharingDispatcher:
 
     @property
     def unblocked(self) -> bool:
-        """Did settled entries make something deliverable that needs a turn of the pump?"""
         return False
 
     @property
     def more(self) -> bool:
-        """Is there work for another turn although the last one read nothing?"""
         return False
 
     def rewound(self) -> None:
@@ -94,10 +96,39 @@ class SharingDispatcher:
 
     # ---- Consumers
 
+    @property
+    def active_consumer(self) -> Receiver | None:
+        return None
+
+    def key_ranges_of(self, consumer: Receiver) -> list[tuple[int, int]]:
+        return []
+
+    def configure(self, max_unacked: int, delaying: bool) -> None:
+        self.max_unacked = max_unacked
+        self.delaying = delaying
+        self.blocked_on_unacked = self.unacked_messages >= max_unacked > 0
+
+    def close(self) -> None:
+        """There are no timers here."""
+
     def remove(self, consumer: Receiver) -> None:
-        """It left: what it held goes to others."""
         self.consumers.remove(consumer)
         self.take_all_from(consumer)
+
+    def redeliver(self, consumer: Receiver, keys: Sequence[int]) -> None:
+        if keys:
+            self.take_from(consumer, keys)
+        else:
+            self.take_all_from(consumer)
+
+    def requeue_entry(self, key: int, slot: int) -> None:
+        """Of a batch that somebody holds in part, all that is left is delivered again."""
+        holder = self.holder_of(key)
+        if holder is not None:
+            self.take_from(holder, [key])
+        else:
+            self.counts.increment(key)
+            self.requeue([(key, slot)])
 
     def take_all_from(self, consumer: Receiver) -> None:
         """Deliver again all it holds."""
@@ -153,7 +184,7 @@ class SharingDispatcher:
         return None
 
     def acknowledged_elsewhere(self) -> None:
-        """Many entries were acknowledged by the admin (skip, clear, expire): nobody holds those any longer."""
+        """Nobody holds those entries any longer."""
         acknowledged = self.source.is_acknowledged
         for consumer in self.consumers:
             for key in [key for key in consumer.held if acknowledged(position_of(key))]:
@@ -170,14 +201,10 @@ class SharingDispatcher:
         if self.blocked_on_unacked and self.unacked_messages <= self.max_unacked // 2:
             self.blocked_on_unacked = False
 
-    def recheck_blocked(self) -> None:
-        """The limit changed."""
-        self.blocked_on_unacked = self.unacked_messages >= self.max_unacked > 0
-
     # ---- Delayed messages
 
     def hold_back(self, metadata: EntryMetadata, key: int, now_ms: int) -> bool:
-        """Is this new entry of a delayed message no matter of now? Then the index has it."""
+        """True if this new entry is of a delayed message that is not due: the index has it now."""
         delayed = self.delayed
         if delayed is None:
             return False

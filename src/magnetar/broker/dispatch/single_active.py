@@ -9,12 +9,13 @@ back to its mark-delete position and everything unacknowledged behind it is sent
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, TypeVar
+from collections.abc import Callable, Sequence
+from typing import ClassVar, Final, TypeVar
 
+from magnetar.broker.dispatch.delayed import DelayedIndex
 from magnetar.broker.dispatch.entry_metadata import metadata_of
 from magnetar.broker.dispatch.permits import messages_left
-from magnetar.broker.dispatch.ports import EntrySource, MarkersRead
+from magnetar.broker.dispatch.ports import EntrySource, MarkersRead, Scheduler, Timer
 from magnetar.broker.dispatch.receiver import Receiver
 from magnetar.managed_ledger.entry import Entry
 
@@ -24,7 +25,7 @@ PARTITION_SUFFIX: Final = "-partition-"
 
 
 def partition_index(topic_name: str) -> int:
-    """The N of `...-partition-N`, -1 for a topic that is no partition."""
+    """The N of `...-partition-N`, -1 for a topic that is not a partition."""
     _, found, number = topic_name.rpartition(PARTITION_SUFFIX)
     return int(number) if found and number.isascii() and number.isdigit() else -1
 
@@ -42,16 +43,63 @@ def choose_active(consumers: Sequence[R], partition: int) -> R | None:
 
 
 class SingleActiveDispatcher:
-    """Hands entries to the active consumer while it has permits."""
+    """Hands entries to the active consumer while it has permits, and moves from one active consumer to the next.
 
-    __slots__ = ("_average_messages", "_charges_hidden", "_leftover", "_rewinds", "_source", "active", "markers_read")
+    A replaced consumer that is still connected may have acknowledgements on the way: the switch waits `delay_ms` for them,
+    so that they are not delivered twice. When it has left, the next one is served at once.
+    """
 
-    def __init__(self, source: EntrySource, *, charges_hidden: bool = False) -> None:
-        """`charges_hidden`: messages that an ack set hides cost permits, too. Clients give those back when they skip them; without
+    holds_entries: ClassVar[bool] = False
+    keyed: ClassVar[bool] = False
+
+    __slots__ = (
+        "_active",
+        "_announces",
+        "_average_messages",
+        "_charges_hidden",
+        "_chosen",
+        "_consumers",
+        "_delay_ms",
+        "_leftover",
+        "_partition",
+        "_rewind",
+        "_rewinds",
+        "_scheduler",
+        "_source",
+        "_telling",
+        "_timer",
+        "markers_read",
+    )
+
+    def __init__(
+        self,
+        source: EntrySource,
+        scheduler: Scheduler,
+        rewind: Callable[[], None],
+        topic_name: str,
+        *,
+        announces: bool,
+        delay_ms: int = 0,
+        charges_hidden: bool = False,
+    ) -> None:
+        """`rewind`: makes the pump begin anew at the mark-delete position. `announces`: consumers are told which of them is active.
+
+        `charges_hidden`: messages that an ack set hides cost permits, too. Clients give those back when they skip them; without
         the charge a consumer that reads nearly empty batches could be sent any number of them."""
         self._source = source
+        self._scheduler = scheduler
+        self._rewind = rewind
+        self._partition = partition_index(topic_name)
+        self._announces = announces
+        self._delay_ms = delay_ms
         self._charges_hidden = charges_hidden
-        self.active: Receiver | None = None
+        self._consumers: list[Receiver] = []
+        """In the order of their joins."""
+        self._chosen: Receiver | None = None
+        self._active: Receiver | None = None
+        """The consumer that is served: the chosen one, None while the switch to it waits."""
+        self._timer: Timer | None = None
+        self._telling = False
         self.markers_read: MarkersRead | None = None
         self._leftover: list[Entry] = []
         """Read, but the permits ran out: sent first, before anything else is read."""
@@ -59,6 +107,67 @@ class SingleActiveDispatcher:
         """Messages an entry, smoothed: how many entries to read for the permits that are there."""
         self._rewinds = 0
         """A delivery may lead to a rewind (the connection broke): what follows of that read is then read again."""
+
+    # ---- Consumers
+
+    def add(self, consumer: Receiver, ranges: Sequence[tuple[int, int]] = ()) -> None:
+        self._consumers.append(consumer)
+        self._choose()
+
+    def remove(self, consumer: Receiver) -> None:
+        self._consumers.remove(consumer)
+        self._choose()
+
+    @property
+    def active_consumer(self) -> Receiver | None:
+        return self._chosen
+
+    def _choose(self) -> None:
+        """Somebody joined or left."""
+        previous = self._chosen
+        chosen = self._chosen = choose_active(self._consumers, self._partition)
+        if chosen is not previous:
+            self.close()
+            if self._delay_ms > 0 and previous is not None and previous in self._consumers:
+                self._timer = self._scheduler.call_later(self._delay_ms / 1000, self._activate)
+            else:
+                self._activate()
+        for consumer in self._consumers:
+            consumer.is_active = consumer is chosen
+        self._tell_soon()
+
+    def _activate(self) -> None:
+        self._timer = None
+        self._active = self._chosen
+        self._rewind()
+
+    def close(self) -> None:
+        """Serve nobody until another consumer is chosen."""
+        self._active = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _tell_soon(self) -> None:
+        """After the caller has answered SUBSCRIBE: a client does not expect news about a consumer before that."""
+        if self._announces and not self._telling:
+            self._telling = True
+            self._scheduler.call_soon(self._tell)
+
+    def _tell(self) -> None:
+        self._telling = False
+        for consumer in list(self._consumers):
+            if consumer.notified_active != consumer.is_active:
+                consumer.notified_active = consumer.is_active
+                consumer.channel.active_changed(consumer.is_active)
+
+    def key_ranges_of(self, consumer: Receiver) -> list[tuple[int, int]]:
+        return []
+
+    def configure(self, max_unacked: int, delaying: bool) -> None:
+        """Nothing is held or delayed here."""
+
+    # ---- What the pump asks
 
     def take_replay(self, limit: int, now_ms: int) -> list[int]:
         return []
@@ -70,8 +179,8 @@ class SingleActiveDispatcher:
         """Nothing is ever replayed here."""
 
     def wanted(self, limit: int, now_ms: int) -> int:
-        """Entries to read now. What an earlier read left over is sent first."""
-        consumer = self.active
+        """What an earlier read left over is sent first."""
+        consumer = self._active
         if consumer is None or consumer.permits <= 0 or not consumer.channel.writable:
             return 0
         if self._leftover:
@@ -84,7 +193,7 @@ class SingleActiveDispatcher:
 
     def dispatch(self, entries: list[Entry], now_ms: int) -> None:
         """Send `entries` in order; those beyond the permits are left over."""
-        consumer = self.active
+        consumer = self._active
         if consumer is None:
             self._leftover.extend(entries)
             return
@@ -128,7 +237,6 @@ class SingleActiveDispatcher:
         self._leftover.clear()
 
     def leftover_changed(self) -> None:
-        """Entries were acknowledged without being delivered: do not deliver those."""
         acknowledged = self._source.is_acknowledged
         self._leftover = [entry for entry in self._leftover if not acknowledged(entry.position)]
 
@@ -140,7 +248,48 @@ class SingleActiveDispatcher:
         """Delayed messages are delivered at once here, as in Pulsar."""
         return None
 
+    # ---- Acknowledgements and redelivery
+
+    def acknowledged(self, consumer: Receiver, key: int, left: int = 0) -> None:
+        """The cursor alone knows what is acknowledged."""
+
+    def acknowledged_elsewhere(self) -> None:
+        """The cursor alone knows what is acknowledged."""
+
+    def redeliver(self, consumer: Receiver, keys: Sequence[int]) -> None:
+        """Always from the first unacknowledged entry on, as in Pulsar."""
+        if consumer is self._chosen:
+            self._rewind()
+
+    def requeue_entry(self, key: int, slot: int) -> None:
+        self._rewind()
+
     @property
     def leftover(self) -> bool:
-        """Are entries read and waiting for permits?"""
         return bool(self._leftover)
+
+    # ---- Statistics
+
+    @property
+    def delayed(self) -> DelayedIndex | None:
+        return None
+
+    @property
+    def unacked_messages(self) -> int:
+        return 0
+
+    @property
+    def blocked_on_unacked(self) -> bool:
+        return False
+
+    @property
+    def unblocked(self) -> bool:
+        return False
+
+    @property
+    def waiting_count(self) -> int:
+        return 0
+
+    def validate(self) -> None:
+        """Assert that nobody is served but a consumer that is here."""
+        assert self._active is None or self._active in self._consumers

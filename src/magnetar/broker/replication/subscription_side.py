@@ -36,11 +36,11 @@ class SubscriptionSide:
         self._next: MessageId = LATEST
         """Where the first snapshot lies that is to be passed."""
         subscription.cursor.moved = self._moved
-        subscription.members.on_markers(self._markers_read)
+        subscription.dispatch.on_markers(self._markers_read)
 
     def detach(self) -> None:
         self.subscription.cursor.moved = None
-        self.subscription.members.on_markers(None)
+        self.subscription.dispatch.on_markers(None)
 
     @property
     def next_snapshot(self) -> Snapshot | None:

@@ -1,29 +1,40 @@
 """Acknowledgements: from message ids of the wire to the cursor and to what consumers hold.
 
-Idempotent throughout: clients repeat ids, even within one command (protocol facts 5.5). Ids that nobody holds are applied all
+Idempotent throughout: clients repeat ids, even within one command. Ids that nobody holds are applied all
 the same, as Pulsar does (the client may have got them from an earlier consumer); the cursor ignores what is acknowledged
 already or was never written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from magnetar.base.errors import MagnetarError
+from magnetar.broker.dispatch.dispatcher import Dispatcher
 from magnetar.broker.dispatch.permits import messages_left
-from magnetar.broker.dispatch.sharing import SharingDispatcher
-from magnetar.broker.subscriptions.consumer import Consumer
-from magnetar.broker.subscriptions.types import AckDone, AckId
+from magnetar.broker.dispatch.receiver import Receiver
 from magnetar.managed_ledger.position import Position
 
 if TYPE_CHECKING:
     from magnetar.managed_ledger.cursor import ManagedCursor
     from magnetar.managed_ledger.ledger import ManagedLedger
 
-__all__ = ["AckDone", "AckId", "acknowledge_cumulative", "acknowledge_individual"]
-
 WORD_BITS = 64
+
+AckId = tuple[int, int, Sequence[int] | None, int]
+"""Ledger id, entry id, ack set (None = the whole entry), batch size (0 = not told)."""
+
+AckDone = Callable[[MagnetarError | None], None]
+"""Runs once an acknowledgement is durable, or with why it was refused."""
+
+
+class AckType(IntEnum):
+    """Wire: CommandAck.AckType."""
+
+    INDIVIDUAL = 0
+    CUMULATIVE = 1
 
 
 class _AllDone:
@@ -45,13 +56,14 @@ class _AllDone:
 
 def acknowledge_individual(
     cursor: ManagedCursor,
-    dispatcher: SharingDispatcher | None,
-    consumer: Consumer,
+    dispatcher: Dispatcher,
+    consumer: Receiver,
     ids: Sequence[AckId],
     batch_index_enabled: bool,
     done: AckDone | None,
 ) -> None:
-    """Apply single acknowledgements. `dispatcher` is None for the types that do not hold entries one by one."""
+    """Apply single acknowledgements."""
+    holds_entries = dispatcher.holds_entries
     whole: list[Position] = []
     partial: list[AckId] = []
     for ack_id in ids:
@@ -60,7 +72,7 @@ def acknowledge_individual(
             partial.append(ack_id)
             continue
         whole.append(Position(ledger_id, entry_id))
-        if dispatcher is not None:
+        if holds_entries:
             dispatcher.acknowledged(consumer, ledger_id << 32 | entry_id)
     if partial and not batch_index_enabled:
         partial = []
@@ -81,8 +93,8 @@ def acknowledge_individual(
 
 def _acknowledge_indexes(
     cursor: ManagedCursor,
-    dispatcher: SharingDispatcher | None,
-    consumer: Consumer,
+    dispatcher: Dispatcher,
+    consumer: Receiver,
     position: Position,
     ack_set: Sequence[int],
     batch_size: int,
@@ -90,7 +102,7 @@ def _acknowledge_indexes(
 ) -> None:
     """AND `ack_set` into what is left of the entry, and count what that settled."""
     complete = cursor.acknowledge_batch(position, ack_set, batch_size or len(ack_set) * WORD_BITS, done)
-    if dispatcher is None:
+    if not dispatcher.holds_entries:
         return
     key = position.ledger_id << 32 | position.entry_id
     if complete:

@@ -9,7 +9,8 @@ from magnetar.broker.dispatch.ports import ConsumerChannel
 from magnetar.broker.dispatch.receiver import Receiver
 from magnetar.broker.iso_time import iso_time
 from magnetar.broker.rates import Rates
-from magnetar.broker.subscriptions.types import AckDone, AckId, AckType, KeySharedMode, SubscriptionType
+from magnetar.broker.subscriptions.acks import AckDone, AckId, AckType
+from magnetar.broker.subscriptions.policies import KeySharedMode, SubscriptionType
 
 
 class ConsumerHost(Protocol):
@@ -62,7 +63,6 @@ class Consumer(Receiver):
         "last_flow_ms",
         "messages_acked",
         "metadata",
-        "notified_active",
         "rates",
         "read_compacted",
         "sticky_ranges",
@@ -114,8 +114,6 @@ class Consumer(Receiver):
         """Messages acknowledged through it; entries for the types that do not hold entries one by one."""
         self.last_flow_ms = 0
         self.last_acked_ms = 0
-        self.notified_active: bool | None = None
-        """What the client was last told about being the active consumer."""
 
     def stats(self) -> dict[str, Any]:
         """In the names of Pulsar's ConsumerStats; rates are of the last sampling interval."""

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from magnetar.broker.dispatch.entry_metadata import metadata_of
+from magnetar.broker.dispatch.entry_metadata import EntryMetadata, metadata_of
 from magnetar.broker.dispatch.shared import PriorityLevels
 from magnetar.broker.dispatch.single_active import choose_active, partition_index
 from magnetar.broker.errors import ConsumerAssignError
 from magnetar.broker.rates import Rates
-from magnetar.broker.subscriptions.acks import AckDone, AckId
+from magnetar.broker.subscriptions.acks import AckDone, AckId, AckType
 from magnetar.broker.subscriptions.config import SubscriptionConfig
 from magnetar.broker.subscriptions.consumer import Consumer
-from magnetar.broker.subscriptions.key_ranges import ranges_for
-from magnetar.broker.subscriptions.membership import check_admission
-from magnetar.broker.subscriptions.types import AckType, KeySharedMode, SubscriptionType
+from magnetar.broker.subscriptions.consumer_dispatch import check_admission
+from magnetar.broker.subscriptions.policies import KeySharedMode, SubscriptionType, ranges_for
 from magnetar.hashing.errors import HashingError
 from magnetar.managed_ledger.entry import Entry
 
@@ -47,7 +46,7 @@ class NonPersistentSubscription:
     def add_consumer(self, consumer: Consumer) -> None:
         """ConsumerBusyError, ConsumerAssignError."""
         check_admission(self.name, self.consumers, consumer, self.config)
-        if consumer.type is SubscriptionType.Key_Shared:
+        if consumer.type.keyed:
             self._add_ranges(consumer)
         self.consumers.append(consumer)
         self._levels.add(consumer)
@@ -81,7 +80,7 @@ class NonPersistentSubscription:
         self._choose()
 
     def _choose(self) -> None:
-        if self.type not in (SubscriptionType.Exclusive, SubscriptionType.Failover):
+        if self.type is None or self.type.holds_entries:
             return
         chosen = choose_active(self.consumers, self._partition)
         if chosen is self._active:
@@ -96,7 +95,7 @@ class NonPersistentSubscription:
     def publish(self, entry: Entry) -> None:
         """Deliver to the consumer whose turn or key it is, if it has permits and room."""
         metadata = metadata_of(entry)
-        consumer = self._consumer_for(metadata.slot if self.type is SubscriptionType.Key_Shared else -1)
+        consumer = self._consumer_for(metadata)
         if consumer is None or consumer.permits <= 0 or not consumer.channel.writable:
             self.messages_dropped += metadata.num_messages
             return
@@ -106,16 +105,18 @@ class NonPersistentSubscription:
         consumer.bytes_out += len(entry.data)
         consumer.channel.deliver(entry, 0, None, consumer.consumer_epoch)
 
-    def _consumer_for(self, slot: int) -> Consumer | None:
-        if slot >= 0:
+    def _consumer_for(self, metadata: EntryMetadata) -> Consumer | None:
+        kind = self.type
+        if kind is None or not kind.holds_entries:
+            return self._active
+        if kind.keyed:
+            slot = metadata.slot
             for start, end, key in self._owners:
                 if start <= slot <= end:
                     return self._by_key[key]
             return None
-        if self.type is SubscriptionType.Shared:
-            chosen = self._levels.next()
-            return chosen if isinstance(chosen, Consumer) else None
-        return self._active
+        chosen = self._levels.next()
+        return chosen if isinstance(chosen, Consumer) else None
 
     def flow(self, consumer: Consumer, permits: int) -> None:
         consumer.grant(permits)

@@ -18,14 +18,20 @@ from magnetar.broker.dispatch.throttle import Sent
 from magnetar.broker.errors import NotAllowedError
 from magnetar.broker.rates import Rates
 from magnetar.broker.subscriptions import maintenance
-from magnetar.broker.subscriptions.acks import AckDone, AckId, acknowledge_cumulative, acknowledge_individual
+from magnetar.broker.subscriptions.acks import (
+    AckDone,
+    AckId,
+    AckType,
+    acknowledge_cumulative,
+    acknowledge_individual,
+)
 from magnetar.broker.subscriptions.config import SubscriptionConfig
 from magnetar.broker.subscriptions.consumer import Consumer
+from magnetar.broker.subscriptions.consumer_dispatch import ConsumerDispatch
 from magnetar.broker.subscriptions.delayed_buckets import BUCKET_PROPERTY, DelayedStorage
 from magnetar.broker.subscriptions.dispatch_limits import DispatchLimits
-from magnetar.broker.subscriptions.membership import Membership
+from magnetar.broker.subscriptions.policies import SubscriptionType
 from magnetar.broker.subscriptions.stats import subscription_stats
-from magnetar.broker.subscriptions.types import AckType, SubscriptionType
 from magnetar.broker.transactions.pending_acks import PendingAcks
 from magnetar.managed_ledger.cursor import REPLICATED_PROPERTY
 from magnetar.managed_ledger.position import LATEST, Position
@@ -83,12 +89,12 @@ class Subscription:
         self._rng = rng
         if not cursor.durable:
             delayed_storage = None
-        self._members = Membership(
+        self.dispatch = ConsumerDispatch(
             topic_name, name, cursor, ledger, scheduler, clock, config, delayed_storage, compacted
         )
         if begin is not None:
-            self._members.begin_at(begin)
-        self._pump: Pump = self._members.pump
+            self.dispatch.begin_at(begin)
+        self._pump: Pump = self.dispatch.pump
         self.dispatch_limits = DispatchLimits(self._pump, clock, self.sent)
         self.pending_acks: PendingAcks | None = None
         """What open transactions have acknowledged here, once one has."""
@@ -102,16 +108,11 @@ class Subscription:
     @property
     def type(self) -> SubscriptionType | None:
         """None until the first consumer came."""
-        return self._members.type
-
-    @property
-    def active_consumer(self) -> Consumer | None:
-        """The one that is served, for Exclusive and Failover."""
-        return self._members.active_consumer
+        return self.dispatch.type
 
     def add_consumer(self, consumer: Consumer) -> None:
         """ConsumerBusyError, ConsumerAssignError (sticky ranges that overlap or are missing)."""
-        self._members.add(self.consumers, consumer)
+        self.dispatch.add(self.consumers, consumer)
         consumer.subscription = self
         self._touch()
         self._pump.wake()
@@ -129,7 +130,7 @@ class Subscription:
             before.size_bytes + consumer.bytes_out,
         )
         self.last_consumed_ms = max(self.last_consumed_ms, consumer.last_consumed_ms)
-        self._members.remove(self.consumers, consumer)
+        self.dispatch.remove(self.consumers, consumer)
         self._touch()
         self._pump.wake()
 
@@ -137,14 +138,10 @@ class Subscription:
         self.last_used_s = self._clock.monotonic_s()
         self.cursor.touch()
 
-    @property
-    def members(self) -> Membership:
-        return self._members
-
     def set_config(self, config: SubscriptionConfig) -> None:
         """New limits, for consumers that are connected too."""
         self.config = config
-        self._members.set_config(self.consumers, config)
+        self.dispatch.set_config(self.consumers, config)
         self._pump.wake()
 
     # ---- Message path
@@ -190,19 +187,18 @@ class Subscription:
                 done(None)
             return
         consumer.last_acked_ms = self.last_acked_ms = self._clock.now_ms()
-        sharing = self._members.sharing
+        dispatcher = self.dispatch.dispatcher
         if ack_type == AckType.INDIVIDUAL:
-            if sharing is None:
+            held = consumer.unacked_messages
+            stuck = consumer.blocked_on_unacked or dispatcher.blocked_on_unacked
+            acknowledge_individual(self.cursor, dispatcher, consumer, ids, self.config.batch_index_ack_enabled, done)
+            if not dispatcher.holds_entries:
                 consumer.messages_acked += len(ids)
-                acknowledge_individual(self.cursor, None, consumer, ids, self.config.batch_index_ack_enabled, done)
             else:
-                held = consumer.unacked_messages
-                stuck = consumer.blocked_on_unacked or sharing.blocked_on_unacked
-                acknowledge_individual(self.cursor, sharing, consumer, ids, self.config.batch_index_ack_enabled, done)
                 consumer.messages_acked += max(0, held - consumer.unacked_messages)
-                if stuck or sharing.unblocked:
+                if stuck or dispatcher.unblocked:
                     self._pump.wake()
-        elif sharing is not None:
+        elif dispatcher.holds_entries:
             # Pulsar's broker ignores these; its clients refuse them already.
             if done is not None:
                 done(
@@ -216,35 +212,25 @@ class Subscription:
             acknowledge_cumulative(
                 self.ledger, self.cursor, ids[-1], self.config.batch_index_ack_enabled, properties, done
             )
-        if self._members.leftover:
-            self._members.leftover_changed()
+        if dispatcher.leftover:
+            dispatcher.leftover_changed()
         self.tell_if_ended()
 
     def redeliver(
         self, consumer: Consumer, positions: Sequence[tuple[int, int]] | None, consumer_epoch: int | None = None
     ) -> None:
-        """Deliver again: `positions` that `consumer` holds, or all it has not acknowledged (None or empty).
-
-        Exclusive and Failover always go back to the first unacknowledged entry.
-        """
-        sharing = self._members.sharing
+        """Deliver again: `positions` that `consumer` holds, or all it has not acknowledged (None or empty)."""
         if consumer_epoch is not None:
             consumer.consumer_epoch = consumer_epoch
-        if sharing is None:
-            if consumer is self.active_consumer:
-                self._pump.rewind()
-            return
-        if positions:
-            sharing.take_from(consumer, [ledger << 32 | entry for ledger, entry in positions[:REDELIVER_IDS_MAX]])
-        else:
-            sharing.take_all_from(consumer)
+        keys = [ledger << 32 | entry for ledger, entry in (positions or ())[:REDELIVER_IDS_MAX]]
+        self.dispatch.dispatcher.redeliver(consumer, keys)
         self._pump.wake()
 
     # ---- What is left
 
     @property
     def replicated(self) -> bool:
-        """Does its place follow it to other clusters?"""
+        """True if its place follows it to other clusters."""
         return REPLICATED_PROPERTY in self.cursor.properties
 
     @property
@@ -259,26 +245,13 @@ class Subscription:
     @property
     def unacked_messages(self) -> int:
         """Messages held by consumers; 0 for Exclusive and Failover, as in Pulsar."""
-        sharing = self._members.sharing
-        return sharing.unacked_messages if sharing is not None else 0
-
-    @property
-    def blocked_on_unacked(self) -> bool:
-        sharing = self._members.sharing
-        return sharing is not None and sharing.blocked_on_unacked
+        return self.dispatch.dispatcher.unacked_messages
 
     @property
     def delayed_messages(self) -> int:
-        return self._members.delayed_messages
-
-    @property
-    def delayed_index_bytes(self) -> int:
-        return self._members.delayed_index_bytes
-
-    @property
-    def messages_in_replay(self) -> int:
-        sharing = self._members.sharing
-        return sharing.waiting_count if sharing is not None else 0
+        """Messages held back until they are due."""
+        delayed = self.dispatch.dispatcher.delayed
+        return len(delayed) if delayed is not None else 0
 
     @property
     def messages_out(self) -> int:
@@ -293,17 +266,6 @@ class Subscription:
         entries = self._out_before.entries + sum(consumer.entries_out for consumer in self.consumers)
         return Sent(entries, self.messages_out, self.bytes_out)
 
-    @property
-    def key_shared_mode_name(self) -> str:
-        """Empty unless Key_Shared."""
-        if self.type is not SubscriptionType.Key_Shared or not self.consumers:
-            return ""
-        return self.consumers[0].key_shared_mode.name
-
-    def key_ranges_of(self, consumer: Consumer) -> list[tuple[int, int]]:
-        """The slots of a Key_Shared consumer, as inclusive pairs; none for other types."""
-        return self._members.key_ranges_of(consumer)
-
     def stats(self) -> dict[str, Any]:
         """SubscriptionStats in Pulsar's JSON names."""
         return subscription_stats(self)
@@ -317,11 +279,11 @@ class Subscription:
             self._pump.stop()
             try:
                 await self._idle()
-                self._members.forget()
+                self.dispatch.dispatcher.rewound()
                 await self.cursor.reset(target)
-                self._members.begin_at(target)
+                self.dispatch.begin_at(target)
                 # Consumers that came back meanwhile got nothing yet; whatever was read is of before the reset.
-                self._members.forget()
+                self.dispatch.dispatcher.rewound()
             finally:
                 if not self._closed:
                     self._pump.start()
@@ -329,11 +291,6 @@ class Subscription:
     async def seek_to_time(self, publish_time_ms: int) -> None:
         """The next entry read is the first one published at or after `publish_time_ms`."""
         await self.seek(await maintenance.first_at_or_after(self.ledger, publish_time_ms) or LATEST)
-
-    @property
-    def reads_compacted(self) -> bool:
-        """Do its consumers read what compaction left?"""
-        return self._members.reads_compacted
 
     async def skip_messages(self, count: int) -> int:
         """Acknowledge the first `count` unacknowledged entries; returns how many there were."""
@@ -379,7 +336,7 @@ class Subscription:
         self._disconnect()
         self._pump.stop()
         await self._idle()
-        await self._members.close(deleting)
+        await self.dispatch.close(deleting)
         if self.pending_acks is not None:
             await self.pending_acks.close(deleting)
         await self.cursor.close()
@@ -403,7 +360,9 @@ class Subscription:
 
     def acknowledged_elsewhere(self) -> None:
         """The cursor has moved, and no consumer has moved it."""
-        self._members.acknowledged_elsewhere()
+        dispatcher = self.dispatch.dispatcher
+        dispatcher.leftover_changed()
+        dispatcher.acknowledged_elsewhere()
         self._pump.wake()
         self.tell_if_ended()
 

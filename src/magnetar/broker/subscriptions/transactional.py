@@ -7,13 +7,12 @@ import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from magnetar.broker.dispatch.dispatcher import Dispatcher
 from magnetar.broker.dispatch.entry_metadata import metadata_of
-from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
 from magnetar.broker.dispatch.position_key import key_of
-from magnetar.broker.dispatch.sharing import SharingDispatcher
 from magnetar.broker.errors import NotAllowedError
+from magnetar.broker.subscriptions.acks import AckDone, AckId
 from magnetar.broker.subscriptions.consumer import Consumer
-from magnetar.broker.subscriptions.types import AckDone, AckId
 from magnetar.broker.transactions.pending_records import ack_of
 from magnetar.broker.transactions.pending_state import PendingTransaction
 from magnetar.broker.transactions.txn_id import TxnId
@@ -39,8 +38,8 @@ def acknowledge(
     pending = subscription.pending_acks
     if pending is None:
         raise NotAllowedError(f"transaction {txn} has not named the subscription {subscription.name}")
-    sharing = subscription.members.sharing
-    if cumulative and sharing is not None:
+    dispatcher = subscription.dispatch.dispatcher
+    if cumulative and dispatcher.holds_entries:
         raise NotAllowedError("cumulative acknowledgement is not allowed on a subscription that shares its messages")
     index = subscription.ledger.index
     acks = [
@@ -54,10 +53,10 @@ def acknowledge(
         return
     pending.acknowledge(txn, acks, cumulative, done)
     consumer.messages_acked += len(acks)
-    if sharing is not None:
+    if dispatcher.holds_entries:
         for ack in acks:
-            sharing.acknowledged(consumer, key_of(*ack.position), pending.left_of(ack))
-        subscription.members.pump.wake()
+            dispatcher.acknowledged(consumer, key_of(*ack.position), pending.left_of(ack))
+        subscription.dispatch.pump.wake()
 
 
 async def end(subscription: Subscription, txn: TxnId, commit: bool, low_water_mark: int) -> None:
@@ -67,52 +66,45 @@ async def end(subscription: Subscription, txn: TxnId, commit: bool, low_water_ma
         return
     for aborted in await pending.end(txn, commit, low_water_mark):
         await _deliver_again(subscription, aborted)
-    if subscription.members.leftover:
-        subscription.members.leftover_changed()
+    dispatcher = subscription.dispatch.dispatcher
+    if dispatcher.leftover:
+        dispatcher.leftover_changed()
     subscription.tell_if_ended()
 
 
 async def _deliver_again(subscription: Subscription, aborted: PendingTransaction) -> None:
-    members = subscription.members
-    sharing = members.sharing
-    if sharing is None:
-        members.pump.rewind()
+    pump, dispatcher = subscription.dispatch.pump, subscription.dispatch.dispatcher
+    if not dispatcher.holds_entries:
+        pump.rewind()
         return
     for position in sorted(aborted.individual):
-        await _requeue(subscription, sharing, position)
+        await _requeue(subscription, dispatcher, position)
     if aborted.cumulative is not None:  # acknowledged while the subscription was an Exclusive or Failover one
-        await _requeue_upto(subscription, sharing, aborted.cumulative.position)
-    members.pump.wake()
+        await _requeue_upto(subscription, dispatcher, aborted.cumulative.position)
+    pump.wake()
 
 
-async def _requeue_upto(subscription: Subscription, sharing: SharingDispatcher, last: Position) -> None:
+async def _requeue_upto(subscription: Subscription, dispatcher: Dispatcher, last: Position) -> None:
     ledger, position = subscription.ledger, subscription.cursor.mark_delete_position
     for count in itertools.count(1):
         position = ledger.next_position(position)
         if position > last:
             return
-        await _requeue(subscription, sharing, position)
+        await _requeue(subscription, dispatcher, position)
         if count % POSITIONS_PER_TURN == 0:
             await asyncio.sleep(0)
 
 
-async def _requeue(subscription: Subscription, sharing: SharingDispatcher, position: Position) -> None:
-    """What the cursor has not read again by itself is redelivered; of a batch that somebody holds in part, all that is left."""
+async def _requeue(subscription: Subscription, dispatcher: Dispatcher, position: Position) -> None:
+    """Deliver `position` again unless the cursor will read it anyway."""
     cursor = subscription.cursor
     slot = 0
-    if isinstance(sharing, KeySharedDispatcher):
+    if dispatcher.keyed:
         try:
             slot = metadata_of(await subscription.ledger.read_entry(position)).slot
         except EntryNotFoundError:
             return
     if cursor.is_acknowledged(position) or position >= cursor.read_position:
         return
-    if subscription.members.sharing is not sharing:
-        return  # another type came meanwhile, and with it everything is read again
-    key = key_of(*position)
-    holder = sharing.holder_of(key)
-    if holder is not None:
-        sharing.take_from(holder, [key])
-    else:
-        sharing.counts.increment(key)
-        sharing.requeue([(key, slot)])
+    if subscription.dispatch.dispatcher is dispatcher:  # else another type came meanwhile, and everything is read again
+        dispatcher.requeue_entry(key_of(*position), slot)

@@ -180,7 +180,9 @@ class PersistentTopic:
 
     async def seek_to_time(self, subscription: str, publish_time_ms: int) -> None:
         sought = self.subscriptions.get(subscription)
-        compacted = await self.compaction.first_published_at(publish_time_ms) if sought.reads_compacted else None
+        compacted = (
+            await self.compaction.first_published_at(publish_time_ms) if sought.dispatch.reads_compacted else None
+        )
         if compacted is not None:
             await sought.seek(compacted)
         else:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from magnetar.broker.dispatch.ports import ConsumerChannel
 from magnetar.broker.subscriptions.consumer import Consumer
-from magnetar.broker.subscriptions.types import KeySharedMode, SubscriptionType
+from magnetar.broker.subscriptions.policies import KeySharedMode, SubscriptionType
 from magnetar.managed_ledger.position import Position
 
 

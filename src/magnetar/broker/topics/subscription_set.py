@@ -144,7 +144,7 @@ class SubscriptionSet:
     async def subscribe(self, request: SubscribeRequest, channel: ConsumerChannel) -> Consumer:
         """Raises what `Subscription.add_consumer` raises, NotAllowedError, SubscriptionNotFoundError, ConsumerBusyError."""
         subscription_name(request.subscription)
-        if request.read_compacted and request.type.sharing:
+        if request.read_compacted and request.type.holds_entries:
             raise NotAllowedError("readCompacted only allowed on failover or exclusive subscriptions")
         async with self._lock:
             limit = self.policies.max_consumers_per_topic

@@ -11,9 +11,9 @@ from magnetar.broker.connection.positions import signed
 from magnetar.broker.connection.session import Session
 from magnetar.broker.errors import TransactionNotFoundError
 from magnetar.broker.subscriptions import transactional
+from magnetar.broker.subscriptions.acks import AckId, AckType
 from magnetar.broker.subscriptions.consumer import Consumer
 from magnetar.broker.subscriptions.subscription import Subscription
-from magnetar.broker.subscriptions.types import AckId, AckType
 from magnetar.broker.transactions.txn_id import TxnId
 from magnetar.wire.pulsar import commands
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand, CommandAck

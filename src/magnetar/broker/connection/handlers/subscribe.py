@@ -14,7 +14,7 @@ from magnetar.broker.errors import MetadataRefusedError, NotAllowedError, Servic
 from magnetar.broker.naming import TopicName
 from magnetar.broker.schemas.protocol import from_message
 from magnetar.broker.schemas.types import Schema, SchemaType
-from magnetar.broker.subscriptions.types import SubscriptionType
+from magnetar.broker.subscriptions.policies import SubscriptionType
 from magnetar.broker.topics.subscribe import SubscribeRequest
 from magnetar.wire.pulsar import commands
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand, CommandSubscribe, KeySharedMode

@@ -1,4 +1,4 @@
-"""The consumers of a subscription and the dispatcher of their type."""
+"""The pump of a subscription and the dispatcher of its consumers' type: who is admitted, and what happens when the type changes."""
 
 from __future__ import annotations
 
@@ -8,18 +8,14 @@ from typing import TYPE_CHECKING
 from magnetar.base.clock import Clock
 from magnetar.broker.compaction.compacted_source import CompactedSource, CompactedTopic
 from magnetar.broker.dispatch.delayed import DelayedIndex
-from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
-from magnetar.broker.dispatch.ports import MarkersRead, Scheduler
+from magnetar.broker.dispatch.dispatcher import Dispatcher
+from magnetar.broker.dispatch.ports import EntrySource, MarkersRead, Scheduler
 from magnetar.broker.dispatch.pump import Pump
-from magnetar.broker.dispatch.shared import SharedDispatcher
-from magnetar.broker.dispatch.single_active import SingleActiveDispatcher
 from magnetar.broker.errors import ConsumerAssignError, ConsumerBusyError, NotAllowedError
 from magnetar.broker.subscriptions.config import SubscriptionConfig
 from magnetar.broker.subscriptions.consumer import Consumer
 from magnetar.broker.subscriptions.delayed_buckets import BucketedDelayedIndex, DelayedStorage
-from magnetar.broker.subscriptions.failover import ActiveConsumer
-from magnetar.broker.subscriptions.key_ranges import ranges_for
-from magnetar.broker.subscriptions.types import KeySharedMode, SubscriptionType
+from magnetar.broker.subscriptions.policies import POLICIES, DispatchContext, KeySharedMode, SubscriptionType
 from magnetar.hashing.errors import HashingError
 from magnetar.managed_ledger.position import EARLIEST, Position
 
@@ -47,7 +43,7 @@ def check_admission(
             f"the consumers of {subscription} read {'' if first.read_compacted else 'un'}compacted; "
             "close them before one that does otherwise subscribes"
         )
-    if consumer.type is SubscriptionType.Key_Shared and consumer.key_shared_mode != first.key_shared_mode:
+    if consumer.type.keyed and consumer.key_shared_mode != first.key_shared_mode:
         raise ConsumerBusyError(
             f"Subscription {subscription} is of different type: its consumers use Key_Shared mode {first.key_shared_mode.name}"
         )
@@ -55,8 +51,8 @@ def check_admission(
         raise ConsumerBusyError(f"Subscription {subscription} reached max consumers limit of {config.max_consumers}")
 
 
-class Membership:
-    """Owns the pump. Exactly one of `single` and `sharing` is set once a consumer has come."""
+class ConsumerDispatch:
+    """Gives consumers to the dispatcher of their type, and the dispatcher to the pump."""
 
     def __init__(
         self,
@@ -81,61 +77,41 @@ class Membership:
         self._config = config
         self._compacted = compacted
         self._compacted_source: CompactedSource | None = None
+        self._buckets: BucketedDelayedIndex | None = None
+        """The dispatcher's delayed messages, if it has any and they are stored."""
         self._begin: Position | None = None
-        self.type: SubscriptionType | None = None
         self._mode = KeySharedMode.AUTO_SPLIT
-        self.sharing: SharedDispatcher | KeySharedDispatcher | None = None
+        self.type: SubscriptionType | None = None
+        """None until the first consumer came."""
         self._markers_read: MarkersRead | None = None
-        self._single: SingleActiveDispatcher | None = SingleActiveDispatcher(cursor)
-        self._active: ActiveConsumer | None = None
+        self.dispatcher: Dispatcher = self._new_dispatcher(SubscriptionType.Exclusive)
         self.pump = Pump(
             source=cursor,
-            dispatcher=self._single,
+            dispatcher=self.dispatcher,
             scheduler=scheduler,
             clock=clock,
             label=f"{topic_name}/{name}",
             turn_max=config.entries_per_dispatch,
         )
 
-    @property
-    def active_consumer(self) -> Consumer | None:
-        return self._active.chosen if self._active is not None else None
-
-    @property
-    def leftover(self) -> bool:
-        """Are entries read and waiting for permits?"""
-        dispatcher = self.sharing or self._single
-        return dispatcher is not None and dispatcher.leftover
-
-    @property
-    def delayed_messages(self) -> int:
-        return len(self.sharing.delayed) if self.sharing is not None and self.sharing.delayed is not None else 0
-
-    @property
-    def delayed_index_bytes(self) -> int:
-        if self.sharing is None or self.sharing.delayed is None:
-            return 0
-        return self.sharing.delayed.size_bytes
-
-    def key_ranges_of(self, consumer: Consumer) -> list[tuple[int, int]]:
-        if not isinstance(self.sharing, KeySharedDispatcher):
-            return []
-        return self.sharing.lanes.ranges_of(consumer)
+    # ---- Consumers
 
     def add(self, consumers: list[Consumer], consumer: Consumer) -> None:
         """Admit `consumer` and give it its part."""
         check_admission(self._name, consumers, consumer, self._config)
         if not consumers:
             self._prepare(consumer)
-        if self.sharing is not None:
+        if self.dispatcher.holds_entries:
             consumer.max_unacked = self._config.max_unacked_per_consumer
-            try:
-                self.sharing.add(consumer, consumer.sticky_ranges)
-            except HashingError as error:
-                raise ConsumerAssignError(str(error)) from error
+        try:
+            self.dispatcher.add(consumer, consumer.sticky_ranges)
+        except HashingError as error:
+            raise ConsumerAssignError(str(error)) from error
         consumers.append(consumer)
-        if self._active is not None:
-            self._active.consumers_changed(consumers)
+
+    def remove(self, consumers: list[Consumer], consumer: Consumer) -> None:
+        consumers.remove(consumer)
+        self.dispatcher.remove(consumer)
 
     def _prepare(self, consumer: Consumer) -> None:
         """The first consumer says what the subscription is from now on."""
@@ -143,7 +119,7 @@ class Membership:
         if (
             consumer.type is not self.type
             or consumer.key_shared_mode is not self._mode
-            or compacted is not (self._compacted_source is not None)
+            or compacted is not self.reads_compacted
         ):
             self._change_type(consumer.type, consumer.key_shared_mode, compacted)
         source, cursor = self._compacted_source, self._cursor
@@ -151,54 +127,48 @@ class Membership:
         if source is not None and cursor.durable and consumer.from_earliest and not consumed:
             source.begin_at(EARLIEST)
 
-    def remove(self, consumers: list[Consumer], consumer: Consumer) -> None:
-        consumers.remove(consumer)
-        if self.sharing is not None:
-            self.sharing.remove(consumer)
-        elif self._active is not None:
-            self._active.consumers_changed(consumers)
-
     def _change_type(self, kind: SubscriptionType, mode: KeySharedMode, compacted: bool) -> None:
         first = self.type is None
         self.type = kind
         self._mode = mode
-        if self._active is not None:
-            self._active.close()
-            self._active = None
-        self._single = None
-        self.sharing = None
+        self.dispatcher.close()
+        self._buckets = None
         self._compacted_source = self._new_compacted_source() if compacted else None
-        config = self._config
-        delayed = self._delayed_index() if kind.sharing else None
-        if kind is SubscriptionType.Shared:
-            self.sharing = SharedDispatcher(self._cursor, delayed, config.max_unacked_per_subscription)
-            self.pump.use(self.sharing, self._cursor)
-        elif kind is SubscriptionType.Key_Shared:
-            self.sharing = KeySharedDispatcher(
-                self._cursor,
-                self._ledger,
-                delayed,
-                config.max_unacked_per_subscription,
-                ranges_for(mode, config),
-                config.key_shared_waiting_max,
-            )
-            self.pump.use(self.sharing, self._cursor)
-        else:
-            source = self._compacted_source or self._cursor
-            self._single = SingleActiveDispatcher(source, charges_hidden=compacted)
-            self._active = ActiveConsumer(
-                self._single, self.pump, self._scheduler, self._topic_name, self._failover_delay_ms(kind)
-            )
-            self.pump.use(self._single, source)
-        self.on_markers(self._markers_read)
-        if self.sharing is not None:
-            self.sharing.delaying = config.delayed_delivery_enabled
+        self.dispatcher = self._new_dispatcher(kind)
+        self.pump.use(self.dispatcher, self._source)
         if not first:
             self.pump.rewind()
-        if isinstance(delayed, BucketedDelayedIndex) and delayed.stored_in(self._cursor):
+        buckets = self._buckets
+        if buckets is not None and buckets.stored_in(self._cursor):
             assert self._delayed_storage is not None
             self.pump.stop()
-            self._delayed_storage.spawn(self._recover(delayed), "delayed-recover")
+            self._delayed_storage.spawn(self._recover(buckets), "delayed-recover")
+
+    @property
+    def _source(self) -> EntrySource:
+        return self._compacted_source or self._cursor
+
+    def _new_dispatcher(self, kind: SubscriptionType) -> Dispatcher:
+        config = self._config
+        dispatcher = POLICIES[kind].make(
+            DispatchContext(
+                topic_name=self._topic_name,
+                source=self._source,
+                log=self._ledger,
+                config=config,
+                mode=self._mode,
+                compacted=self.reads_compacted,
+                scheduler=self._scheduler,
+                rewind=self._rewind,
+                new_delayed_index=self._new_delayed_index,
+            )
+        )
+        dispatcher.markers_read = self._markers_read
+        dispatcher.configure(config.max_unacked_per_subscription, config.delayed_delivery_enabled)
+        return dispatcher
+
+    def _rewind(self) -> None:
+        self.pump.rewind()
 
     def _new_compacted_source(self) -> CompactedSource:
         assert self._compacted is not None
@@ -207,52 +177,39 @@ class Membership:
             source.begin_at(self._begin)
         return source
 
-    def _delayed_index(self) -> DelayedIndex:
+    def _new_delayed_index(self) -> DelayedIndex:
         if self._delayed_storage is None:
             return DelayedIndex()
-        return BucketedDelayedIndex(
+        self._buckets = BucketedDelayedIndex(
             self._delayed_storage,
             self._cursor,
             self._clock,
-            self._wake,
+            self.pump.wake,
             f"{self._topic_name}/{self._name}",
             lambda: self._ledger.config,
         )
+        return self._buckets
 
-    def _wake(self) -> None:
-        self.pump.wake()
-
-    async def _recover(self, delayed: BucketedDelayedIndex) -> None:
+    async def _recover(self, buckets: BucketedDelayedIndex) -> None:
         """Nothing is read before the stored index is known: what it has must not be indexed again."""
-        await delayed.recover()
+        await buckets.recover()
         if not self._closed:
             self.pump.start()
 
-    def _failover_delay_ms(self, kind: SubscriptionType) -> int:
-        return self._config.failover_delay_ms if kind is SubscriptionType.Failover else 0
+    # ---- Changes from outside
 
     def set_config(self, consumers: Sequence[Consumer], config: SubscriptionConfig) -> None:
         self._config = config
-        if self.sharing is not None:
-            self.sharing.delaying = config.delayed_delivery_enabled
-            self.sharing.max_unacked = config.max_unacked_per_subscription
-            self.sharing.recheck_blocked()
+        dispatcher = self.dispatcher
+        dispatcher.configure(config.max_unacked_per_subscription, config.delayed_delivery_enabled)
+        if dispatcher.holds_entries:
             for consumer in consumers:
                 consumer.max_unacked = config.max_unacked_per_consumer
                 consumer.recheck_blocked()
 
     def on_markers(self, read: MarkersRead | None) -> None:
         """Who is told of the markers that are read, from now on."""
-        self._markers_read = read
-        for dispatcher in (self.sharing, self._single):
-            if dispatcher is not None:
-                dispatcher.markers_read = read
-
-    def forget(self) -> None:
-        """The cursor is reset: nothing read or remembered so far counts."""
-        dispatcher = self.sharing or self._single
-        if dispatcher is not None:
-            dispatcher.rewound()
+        self.dispatcher.markers_read = self._markers_read = read
 
     def begin_at(self, position: Position) -> None:
         """A reader begins there, or the cursor was reset to there: its ledger may be gone, its compacted messages are not."""
@@ -263,24 +220,12 @@ class Membership:
 
     @property
     def reads_compacted(self) -> bool:
+        """True if the consumers read what compaction left."""
         return self._compacted_source is not None
-
-    def leftover_changed(self) -> None:
-        dispatcher = self.sharing or self._single
-        if dispatcher is not None:
-            dispatcher.leftover_changed()
-
-    def acknowledged_elsewhere(self) -> None:
-        """The admin acknowledged many entries at once."""
-        self.leftover_changed()
-        if self.sharing is not None:
-            self.sharing.acknowledged_elsewhere()
 
     async def close(self, deleting: bool) -> None:
         """`deleting`: the subscription goes for good, and what it stored with it."""
         self._closed = True
-        if self._active is not None:
-            self._active.close()
-        delayed = self.sharing.delayed if self.sharing is not None else None
-        if isinstance(delayed, BucketedDelayedIndex):
-            await (delayed.delete() if deleting else delayed.close())
+        self.dispatcher.close()
+        if self._buckets is not None:
+            await (self._buckets.delete() if deleting else self._buckets.close())
