@@ -9,6 +9,7 @@ from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
 from magnetar.broker.errors import ConsumerAssignError, ConsumerBusyError
 from magnetar.broker.subscriptions.consumer import Consumer
 from magnetar.broker.subscriptions.policies import SubscriptionType
+from magnetar.broker.subscriptions.stats import subscription_stats
 from magnetar.managed_ledger.entry import Entry
 
 from .dispatch_fakes import World, channel, got, ids
@@ -292,6 +293,6 @@ def test_stats_show_who_owns_which_slots() -> None:
     world = World(key_shared_consistent_hashing=False)
     world.consumer(KEY_SHARED, 1)
     world.consumer(KEY_SHARED, 1)
-    stats = world.subscription.stats()
+    stats = subscription_stats(world.subscription)
     assert sorted(consumer["keyHashRanges"] for consumer in stats["consumers"]) == [["[0, 32767]"], ["[32768, 65535]"]]
     assert stats["keySharedMode"] == "AUTO_SPLIT"

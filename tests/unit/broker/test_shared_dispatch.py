@@ -6,6 +6,7 @@ import pytest
 
 from magnetar.broker.errors import ConsumerBusyError, NotAllowedError
 from magnetar.broker.subscriptions.policies import SubscriptionType
+from magnetar.broker.subscriptions.stats import subscription_stats
 from magnetar.managed_ledger.errors import CursorClosedError
 from magnetar.managed_ledger.position import EARLIEST, LATEST, Position
 
@@ -197,7 +198,7 @@ def test_subscription_limit_blocks_all_until_half_is_settled() -> None:
     world.publish(30)
     world.loop.run()
     assert len(got(one)) + len(got(two)) == 10
-    assert world.subscription.stats()["blockedSubscriptionOnUnackedMsgs"] is True
+    assert subscription_stats(world.subscription)["blockedSubscriptionOnUnackedMsgs"] is True
     world.ack(one, *got(one))
     assert len(got(one)) + len(got(two)) == 15
     world.leave(two)
@@ -275,7 +276,7 @@ def test_delayed_messages_wait_and_cost_no_permits() -> None:
     world.loop.run()
     assert ids(got(consumer)) == [2, 3]
     assert world.subscription.delayed_messages == 2
-    assert world.subscription.stats()["msgBacklogNoDelayed"] == 2
+    assert subscription_stats(world.subscription)["msgBacklogNoDelayed"] == 2
     world.flow(consumer, 10)
     world.loop.advance(1990)
     assert len(got(consumer)) == 2
@@ -367,7 +368,7 @@ async def test_skip_clear_expire_and_peek() -> None:
     await world.subscription.clear_backlog()
     world.flow(consumer, 10)
     assert len(got(consumer)) == 6
-    assert world.subscription.stats()["totalMsgExpired"] == 4
+    assert subscription_stats(world.subscription)["totalMsgExpired"] == 4
 
 
 async def test_cleared_backlog_is_not_delivered_from_what_was_read() -> None:
@@ -396,7 +397,7 @@ def test_stats_have_no_null_maps() -> None:
     world = World()
     world.publish(3, batch=2)
     consumer = world.consumer(SHARED, 100)
-    stats = world.subscription.stats()
+    stats = subscription_stats(world.subscription)
     assert stats["type"] == "Shared"
     assert stats["unackedMessages"] == 6
     assert stats["consumersAfterMarkDeletePosition"] == {}

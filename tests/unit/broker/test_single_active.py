@@ -7,6 +7,7 @@ import pytest
 from magnetar.broker.dispatch.single_active import partition_index
 from magnetar.broker.errors import ConsumerBusyError
 from magnetar.broker.subscriptions.policies import SubscriptionType
+from magnetar.broker.subscriptions.stats import subscription_stats
 from magnetar.managed_ledger.errors import CursorClosedError
 
 from .dispatch_fakes import World, channel, got, ids
@@ -185,7 +186,7 @@ def test_first_to_join_is_active_and_everybody_is_told_once() -> None:
     world.leave(first)
     assert channel(second).active == [False, True]
     assert ids(got(second)) == [1, 2, 3]
-    assert world.subscription.stats()["activeConsumerName"] == "a"
+    assert subscription_stats(world.subscription)["activeConsumerName"] == "a"
 
 
 def test_news_about_activity_comes_after_the_answer_to_subscribe() -> None:

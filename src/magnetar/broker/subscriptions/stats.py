@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from magnetar.broker.dispatch.dispatcher import Dispatcher
 from magnetar.broker.subscriptions.consumer import Consumer
-
-if TYPE_CHECKING:
-    from magnetar.broker.subscriptions.subscription import Subscription
+from magnetar.broker.subscriptions.subscription import Subscription
 
 
 def _consumer_stats(dispatcher: Dispatcher, consumer: Consumer) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from magnetar.base.clock import Clock
 from magnetar.base.errors import MagnetarError
@@ -31,7 +31,6 @@ from magnetar.broker.subscriptions.consumer_dispatch import ConsumerDispatch
 from magnetar.broker.subscriptions.delayed_buckets import BUCKET_PROPERTY, DelayedStorage
 from magnetar.broker.subscriptions.dispatch_limits import DispatchLimits
 from magnetar.broker.subscriptions.policies import SubscriptionType
-from magnetar.broker.subscriptions.stats import subscription_stats
 from magnetar.broker.transactions.pending_acks import PendingAcks
 from magnetar.managed_ledger.cursor import REPLICATED_PROPERTY
 from magnetar.managed_ledger.position import LATEST, Position
@@ -265,10 +264,6 @@ class Subscription:
         """Everything that went out, for the dispatch rate."""
         entries = self._out_before.entries + sum(consumer.entries_out for consumer in self.consumers)
         return Sent(entries, self.messages_out, self.bytes_out)
-
-    def stats(self) -> dict[str, Any]:
-        """SubscriptionStats in Pulsar's JSON names."""
-        return subscription_stats(self)
 
     # ---- Control
 

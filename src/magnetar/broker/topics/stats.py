@@ -8,6 +8,7 @@ from typing import Any
 from magnetar.broker.iso_time import iso_time
 from magnetar.broker.rates import Rates
 from magnetar.broker.subscriptions.nonpersistent import NonPersistentSubscription
+from magnetar.broker.subscriptions.stats import subscription_stats
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.producer import Producer
 from magnetar.broker.topics.publishers import Publishers
@@ -70,7 +71,7 @@ def persistent_stats(
 ) -> Mapping[str, object]:
     """One persistent topic."""
     counters = publishers.counters
-    by_name = {subscription.name: subscription.stats() for subscription in subscriptions.all}
+    by_name = {subscription.name: subscription_stats(subscription) for subscription in subscriptions.all}
     slowest = subscriptions.slowest
     return {
         "msgRateIn": rates.messages_per_s,
