@@ -175,9 +175,10 @@ def test_room_is_kept_for_an_answer_before_it_is_made() -> None:
 def test_a_principal_leaves_room_for_others_however_many_connections_it_has() -> None:
     async def test(site: Site) -> None:
         hoard, other = [site.connection("hoard") for _ in range(200)], site.connection("other")
+        half = limits.UNREAD_ANSWERS_BYTES_MAX // 2 // limits.LARGE_ANSWER_BYTES
         for connection in hoard:
             site.ask(connection, "hoard", limits.LARGE_ANSWER_BYTES)
-        await wait_until_async(lambda: len(site.started) >= 64, SOON_S, "half of the room is taken")
+        await wait_until_async(lambda: len(site.started) >= half, SOON_S, "half of the room is taken")
         await asyncio.sleep(5 * limits.REQUESTS_LOOK_AGAIN_S)
         assert site.started.count("hoard") * limits.LARGE_ANSWER_BYTES <= limits.UNREAD_ANSWERS_BYTES_MAX // 2
         site.ask(other, "other", limits.LARGE_ANSWER_BYTES)
@@ -317,7 +318,7 @@ def test_credentials_are_verified_in_turns() -> None:
 
 
 def test_a_turn_of_frames_ends_with_its_time_and_reading_waits_for_the_rest() -> None:
-    """Frames of 0.2 ms each: a connection alone handles some of them before others get their turn, ten of one principal fewer each."""
+    """Five frames fill a turn: a connection alone handles some of them before others get their turn, ten of one principal fewer each."""
 
     async def run() -> None:
         async with TaskScope("test") as scope:
@@ -325,7 +326,7 @@ def test_a_turn_of_frames_ends_with_its_time_and_reading_waits_for_the_rest() ->
             handled: list[Session] = []
 
             def handler(session: Session, command: BaseCommand, rest: bytes) -> None:
-                clock.now_s += 0.0002
+                clock.now_s += limits.FRAMES_TURN_S / 5
                 handled.append(session)
 
             context: Any = SimpleNamespace(
