@@ -7,7 +7,7 @@ from magnetar.admin.routes import all_routes
 from magnetar.broker.auth.decide import Access
 from magnetar.broker.auth.table import COMMANDS, ROUTES
 from magnetar.broker.connection import routes
-from magnetar.broker.connection.guard import guarded
+from magnetar.broker.connection.routes import guarded
 from magnetar.broker.connection.session import Handler
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand
 

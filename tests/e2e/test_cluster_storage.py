@@ -16,8 +16,8 @@ import pytest
 
 from magnetar.metadata import paths
 from magnetar.processes.cluster.errors import ClusterError
-from magnetar.testing.admin import create_namespace
 from magnetar.testing.cluster import ClusterProcesses
+from magnetar.testing.plugin import create_namespace
 from tests.support.cluster import all_ledgers, in_metadata, ledgers_of
 from tests.support.traffic import Producing
 from tests.support.waiting import wait_until

@@ -9,8 +9,8 @@ from urllib.request import urlopen
 import pulsar
 
 from magnetar.processes.cluster.plan import BOOKIE
-from magnetar.testing.admin import call
 from magnetar.testing.cluster import ClusterProcesses
+from magnetar.testing.plugin import call
 from magnetar.testing.server import ServerProcess
 from tests.e2e.test_cluster_command import done
 from tests.support.waiting import wait_until

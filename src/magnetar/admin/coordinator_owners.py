@@ -13,7 +13,7 @@ from magnetar.broker.namespaces.records import BrokerAddress
 from magnetar.broker.naming import TopicName
 from magnetar.broker.peers import PeerAnswer, raise_for, topic_target
 from magnetar.broker.transactions.coordinators import ASSIGN_TOPIC, Coordinators
-from magnetar.broker.transactions.txn_id import TxnId
+from magnetar.broker.transactions.types import TxnId
 
 TRANSACTIONS: Final = "/admin/v3/transactions"
 HERE: Final = "here"

@@ -10,7 +10,7 @@ from magnetar.bookkeeper.errors import NotEnoughBookiesError
 from magnetar.broker import errors
 from magnetar.broker.compaction.errors import CompactionRunningError
 from magnetar.broker.namespaces.errors import AlreadyExistsError, PreconditionFailedError
-from magnetar.broker.schemas.errors import InvalidSchemaError
+from magnetar.broker.schemas.types import InvalidSchemaError
 from magnetar.managed_ledger.errors import (
     EntryNotFoundError,
     ManagedLedgerClosedError,

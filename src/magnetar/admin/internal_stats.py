@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from magnetar.base.clock import iso_time
 from magnetar.broker.compaction.compacted_ledger import CompactedLedger
-from magnetar.broker.iso_time import iso_time
 from magnetar.broker.topics.persistent import PersistentTopic
 from magnetar.managed_ledger.cursor import ManagedCursor
 from magnetar.managed_ledger.ledger import ManagedLedger, State

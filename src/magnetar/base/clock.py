@@ -6,7 +6,11 @@ Timers go through the event loop (`loop.call_later`), which the simulator replac
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
 from typing import Protocol
+
+_LATEST_MS = 253_402_300_799_999
+"""The end of the year 9999, the last one that has this form: later times are shown as this one."""
 
 
 class Clock(Protocol):
@@ -36,3 +40,10 @@ class SystemClock:
 
 
 _SINCE_BOOT = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def iso_time(timestamp_ms: int) -> str:
+    """A time as Pulsar prints it: `2013-01-01T10:00:00.000Z`."""
+    timestamp_ms = max(0, min(timestamp_ms, _LATEST_MS))
+    moment = datetime.fromtimestamp(timestamp_ms // 1000, UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{timestamp_ms % 1000:03}Z"

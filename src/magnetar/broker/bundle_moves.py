@@ -16,8 +16,8 @@ from magnetar.broker.connection.context import Destinations
 from magnetar.broker.errors import TopicNotFoundError
 from magnetar.broker.namespaces.brokers import BrokerDirectory
 from magnetar.broker.namespaces.errors import PreconditionFailedError
+from magnetar.broker.namespaces.finder import Placement
 from magnetar.broker.namespaces.ownership import Ownership, in_bundle
-from magnetar.broker.namespaces.placement import Placement
 from magnetar.broker.namespaces.records import BundleName
 from magnetar.broker.naming import TopicName
 from magnetar.broker.topics.registry import TopicRegistry

@@ -12,7 +12,7 @@ from magnetar.broker.namespaces.lookup import Lookup
 from magnetar.broker.naming import TopicName
 from magnetar.broker.peers import Peers, raise_for
 from magnetar.broker.topics.participants import TopicParticipants
-from magnetar.broker.transactions.txn_id import TxnId
+from magnetar.broker.transactions.types import TxnId
 
 PARTICIPANTS_TARGET = "/admin/v3/transactions/participants"
 """Ours: Pulsar's brokers end transactions on each other's topics over the binary protocol, which has no command to prepare."""

@@ -20,11 +20,9 @@ from magnetar.broker.load_balance.cooldown import Memory
 from magnetar.broker.load_manager.cluster_reader import ClusterReader
 from magnetar.broker.load_manager.manager import LoadPlacement
 from magnetar.broker.namespaces.brokers import BrokerDirectory, Registration
-from magnetar.broker.namespaces.finder import BrokerFinder
+from magnetar.broker.namespaces.finder import BrokerFinder, LeastBundles, Placement
 from magnetar.broker.namespaces.leadership import Leadership
-from magnetar.broker.namespaces.owners import OwnerIndex
-from magnetar.broker.namespaces.ownership import Ownership
-from magnetar.broker.namespaces.placement import LeastBundles, Placement
+from magnetar.broker.namespaces.ownership import OwnerIndex, Ownership
 from magnetar.broker.namespaces.reachability import Reachability
 from magnetar.broker.namespaces.records import BrokerAddress
 from magnetar.broker.namespaces.registry import NamespaceRegistry

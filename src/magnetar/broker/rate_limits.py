@@ -1,4 +1,4 @@
-"""Rate limits: what a policy allows, and token buckets that keep to it (pure; the time is passed in).
+"""Rates and their limits: measured ones, what a policy allows, and token buckets that keep to it. Pure; the time is passed in.
 
 A bucket starts full, holds one period's worth and refills evenly. Taking more than it holds leaves a debt that has to be refilled
 first: whoever asks before he acts and takes afterwards stays within the rate on average, whatever the size of one step.
@@ -134,3 +134,28 @@ def meter_for(limit: RateLimit, former: RateMeter | None, now_s: float) -> RateM
 def longest_delay_s(meters: Sequence[RateMeter], now_s: float) -> float:
     """Until all of them let something through."""
     return max((meter.delay_s(now_s) for meter in meters), default=0.0)
+
+
+class Rates:
+    """Rates per second of the last sampling interval, from counters that only grow.
+
+    The upkeep loop samples them, so that the message path only counts.
+    """
+
+    __slots__ = ("_bytes", "_entries", "_messages", "_sampled_s", "bytes_per_s", "entries_per_s", "messages_per_s")
+
+    def __init__(self) -> None:
+        self._messages = self._bytes = self._entries = 0
+        self._sampled_s: float | None = None
+        self.messages_per_s = 0.0
+        self.bytes_per_s = 0.0
+        self.entries_per_s = 0.0
+
+    def sample(self, messages: int, size_bytes: int, now_s: float, entries: int = 0) -> None:
+        """The counters as they are at `now_s` (monotonic)."""
+        if self._sampled_s is not None and now_s > self._sampled_s:
+            elapsed_s = now_s - self._sampled_s
+            self.messages_per_s = (messages - self._messages) / elapsed_s
+            self.bytes_per_s = (size_bytes - self._bytes) / elapsed_s
+            self.entries_per_s = (entries - self._entries) / elapsed_s
+        self._messages, self._bytes, self._entries, self._sampled_s = messages, size_bytes, entries, now_s

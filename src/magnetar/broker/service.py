@@ -48,7 +48,7 @@ from magnetar.broker.topics.participants import TopicParticipants
 from magnetar.broker.topics.registry import TopicRegistry
 from magnetar.broker.topics.subscription_set import Surroundings
 from magnetar.broker.transactions.coordinators import Coordinators
-from magnetar.broker.transactions.storage import TransactionStorage
+from magnetar.broker.transactions.log import TransactionStorage
 from magnetar.broker.upkeep import Upkeep
 from magnetar.managed_ledger.entry_cache import EntryCache
 from magnetar.managed_ledger.factory import ManagedLedgerFactory

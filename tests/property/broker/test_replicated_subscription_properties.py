@@ -9,9 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from magnetar.broker.replication.replicated_subscription import CreateSubscription, CursorDecision, MoveCursor
+from magnetar.broker.replication.replicated_subscription import (
+    CreateSubscription,
+    CursorDecision,
+    MoveCursor,
+    SnapshotCache,
+)
 from magnetar.broker.replication.snapshot_builder import SnapshotBuilder
-from magnetar.broker.replication.snapshot_cache import SnapshotCache
 from magnetar.managed_ledger.position import Position
 from magnetar.wire.pulsar.markers import MessageId, Snapshot, SubscriptionUpdate
 from tests.property.broker.geo_model import OPS, Model, Region, Violation, play

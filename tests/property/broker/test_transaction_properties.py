@@ -21,7 +21,7 @@ from magnetar.broker.transactions import coordinator_records, pending_records
 from magnetar.broker.transactions.buffer_state import BufferState
 from magnetar.broker.transactions.coordinator_state import CoordinatorState, Transaction, TxnStatus
 from magnetar.broker.transactions.pending_state import WHOLE, Ack, PendingState
-from magnetar.broker.transactions.txn_id import TxnId
+from magnetar.broker.transactions.types import TxnId
 from magnetar.managed_ledger.position import EARLIEST, Position
 
 LEDGER_ENTRIES = 7

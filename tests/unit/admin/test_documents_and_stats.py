@@ -14,12 +14,12 @@ from magnetar.admin.pacing import Pace, Workload
 from magnetar.admin.partitioned_stats import Sum, without
 from magnetar.admin.policy_rows import backlog_quota, check_document
 from magnetar.admin.settings import runtime_settings
+from magnetar.base.clock import iso_time
 from magnetar.base.errors import CorruptionError, MagnetarError, MetadataError
 from magnetar.broker import errors as broker_errors
 from magnetar.broker.config import BrokerConfig
-from magnetar.broker.iso_time import iso_time
 from magnetar.broker.namespaces.errors import AlreadyExistsError, NamespaceNotFoundError, PreconditionFailedError
-from magnetar.broker.rates import Rates
+from magnetar.broker.rate_limits import Rates
 from magnetar.managed_ledger.errors import EntryNotFoundError, ManagedLedgerFencedError
 
 

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from magnetar.broker.config import BrokerConfig
 from magnetar.broker.errors import ProducerBlockedQuotaExceededError, ProducerBlockedQuotaExceededException
-from magnetar.broker.namespaces.bundles import boundaries_text
 from magnetar.broker.namespaces.policies import (
     CONSUMER_BACKLOG_EVICTION,
     PRODUCER_EXCEPTION,
@@ -19,6 +18,7 @@ from magnetar.broker.namespaces.policies import (
     effective,
     new_document,
 )
+from magnetar.broker.namespaces.records import boundaries_text
 from magnetar.broker.topics import backlog
 
 

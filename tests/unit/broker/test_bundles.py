@@ -7,7 +7,7 @@ import zlib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.broker.namespaces.bundles import boundaries_text, bundle_of
+from magnetar.broker.namespaces.records import boundaries_text, bundle_of
 from magnetar.broker.naming import TopicName
 
 

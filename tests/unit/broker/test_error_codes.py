@@ -9,8 +9,8 @@ import pytest
 
 from magnetar.base.errors import BrokerError, MagnetarError
 from magnetar.broker import errors
+from magnetar.broker.connection.context import ListAnswers, topics_hash
 from magnetar.broker.connection.error_codes import CODES, answer_code_of, code_of, send_code_of, text_of
-from magnetar.broker.connection.list_answers import ListAnswers, topics_hash
 from magnetar.broker.namespaces.errors import (
     AlreadyExistsError,
     MessageTooLargeError,

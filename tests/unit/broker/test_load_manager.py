@@ -23,15 +23,14 @@ from magnetar.broker.load_balance.splitting import Split
 from magnetar.broker.load_manager.bundle_loads import BundleIndex
 from magnetar.broker.load_manager.cluster_reader import ClusterReader
 from magnetar.broker.load_manager.host import HostUsage
-from magnetar.broker.load_manager.manager import LoadPlacement
+from magnetar.broker.load_manager.manager import LoadPlacement, PastMoves
 from magnetar.broker.load_manager.orders import Executor, give_orders
-from magnetar.broker.load_manager.past_moves import PastMoves
 from magnetar.broker.namespaces.brokers import BrokerDirectory, Registration
 from magnetar.broker.namespaces.errors import PreconditionFailedError
-from magnetar.broker.namespaces.owners import OwnerIndex
+from magnetar.broker.namespaces.ownership import OwnerIndex
 from magnetar.broker.namespaces.records import BrokerAddress, BundleName, owner_record
 from magnetar.broker.namespaces.registry import NamespaceRegistry
-from magnetar.broker.namespaces.topic_counts import TooManyTopicsError, TopicCounts
+from magnetar.broker.namespaces.topic_lists import TooManyTopicsError, TopicCounts
 from magnetar.broker.naming import NamespaceName, TopicName
 from magnetar.metadata import paths
 from magnetar.metadata.memory import MemoryMetadataStore
@@ -169,7 +168,7 @@ async def test_past_moves_are_there_for_the_next_leader(monkeypatch: pytest.Monk
     await PastMoves(store, SystemClock()).write({"a": 0.0, "b": 60.0, "c": 1700.0})
     found = await PastMoves(store, SystemClock()).read()
     assert {name: round(age_s, -1) for name, age_s in found.items()} == {"a": 0, "b": 60, "c": 1700}
-    monkeypatch.setattr("magnetar.broker.load_manager.past_moves.REMEMBERED_MAX", 2)
+    monkeypatch.setattr("magnetar.broker.load_manager.manager.REMEMBERED_MAX", 2)
     await PastMoves(store, SystemClock()).write({"c": 1700.0, "a": 0.0, "b": 60.0})
     assert sorted(await PastMoves(store, SystemClock()).read()) == ["a", "b"], "the latest"
     await store.put(paths.LOAD_MOVES_PATH, b"[nonsense")
@@ -200,7 +199,7 @@ async def test_a_list_that_would_outlast_a_session_is_refused_and_counts_go_on(m
         def session_timeout_s(self) -> float:
             return 2.0
 
-    monkeypatch.setattr("magnetar.broker.namespaces.topic_counts.LISTED_MAX", 3)
+    monkeypatch.setattr("magnetar.broker.namespaces.topic_lists.LISTED_MAX", 3)
     store = Elsewhere()
     namespaces, counts = NamespaceRegistry(store, BrokerConfig()), TopicCounts(store)
     for name in ("__own", "a", "b"):

@@ -6,8 +6,8 @@ import random
 
 from magnetar.base.process_watch import LinuxProcessWatch
 from magnetar.broker.namespaces.brokers import BrokerDirectory, Registration
-from magnetar.broker.namespaces.owners import OwnerIndex
-from magnetar.broker.namespaces.placement import LeastBundles
+from magnetar.broker.namespaces.finder import LeastBundles
+from magnetar.broker.namespaces.ownership import OwnerIndex
 from magnetar.broker.namespaces.records import BrokerAddress, BundleName, owner_record, parse_broker, parse_owner
 from magnetar.broker.naming import NamespaceName
 from magnetar.metadata import paths

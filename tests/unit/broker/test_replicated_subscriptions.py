@@ -12,6 +12,7 @@ from magnetar.broker.replication.replicated_subscription import (
     CreateSubscription,
     MoveCursor,
     ReplicatedSubscription,
+    SnapshotCache,
     decide,
 )
 from magnetar.broker.replication.snapshot_builder import (
@@ -21,7 +22,6 @@ from magnetar.broker.replication.snapshot_builder import (
     SnapshotBuilder,
     answer,
 )
-from magnetar.broker.replication.snapshot_cache import SnapshotCache
 from magnetar.managed_ledger.position import Position
 from magnetar.wire.pulsar.markers import MessageId, Snapshot, SnapshotRequest, SnapshotResponse, SubscriptionUpdate
 

@@ -11,7 +11,7 @@ import pytest
 from magnetar.broker.schemas import avro_resolution, avro_schema
 from magnetar.broker.schemas.avro_resolution import why_unreadable
 from magnetar.broker.schemas.avro_schema import canonical_json, parse_avro
-from magnetar.broker.schemas.errors import InvalidSchemaError
+from magnetar.broker.schemas.types import InvalidSchemaError
 
 REFUSAL_S_MAX = 2.0
 

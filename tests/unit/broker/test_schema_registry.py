@@ -16,10 +16,9 @@ from magnetar.broker.naming import NamespaceName, TopicName
 from magnetar.broker.schemas import registry as registry_module
 from magnetar.broker.schemas import storage as storage_module
 from magnetar.broker.schemas.compatibility import Strategy
-from magnetar.broker.schemas.errors import InvalidSchemaError
 from magnetar.broker.schemas.registry import SchemaRegistry
 from magnetar.broker.schemas.storage import Quorum, SchemaStorage
-from magnetar.broker.schemas.types import Schema, SchemaId, SchemaType
+from magnetar.broker.schemas.types import InvalidSchemaError, Schema, SchemaId, SchemaType
 from magnetar.metadata.store import Node
 from magnetar.wire.pulsar.SchemaStorage_pb2 import SchemaEntry, SchemaInfo, SchemaLocator
 from tests.unit.bookkeeper.fake_bookies import Cluster

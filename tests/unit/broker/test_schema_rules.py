@@ -12,8 +12,7 @@ from magnetar.base.broker_settings import SCHEMA_STRATEGIES
 from magnetar.broker.errors import IncompatibleSchemaError
 from magnetar.broker.schemas import key_value
 from magnetar.broker.schemas.compatibility import Strategy, check_pair, consumer_strategy, fingerprint, validate
-from magnetar.broker.schemas.errors import InvalidSchemaError
-from magnetar.broker.schemas.types import Schema, SchemaType, pack_version, unpack_version
+from magnetar.broker.schemas.types import InvalidSchemaError, Schema, SchemaType, pack_version, unpack_version
 
 F = FieldDescriptorProto
 

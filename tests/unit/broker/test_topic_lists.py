@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from magnetar.base.executor import ThreadExecutor
-from magnetar.broker.connection.list_answers import ListAnswers
+from magnetar.broker.connection.context import ListAnswers
 from magnetar.broker.namespaces import topic_lists
 from magnetar.broker.namespaces.topic_lists import TopicLists
 from magnetar.broker.naming import NamespaceName

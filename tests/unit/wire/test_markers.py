@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from magnetar.broker.dispatch.entry_metadata import metadata_of
-from magnetar.broker.transactions import markers as transaction_markers
-from magnetar.broker.transactions.txn_id import TxnId
+from magnetar.broker.transactions.types import MARKERS, TxnId, marker
 from magnetar.managed_ledger.entry import Entry
 from magnetar.wire.pulsar.headers import MAGIC_CRC32C, checksum_matches, payload_of, with_checksum
 from magnetar.wire.pulsar.markers import (
@@ -82,7 +81,7 @@ def test_bytes(marker: Marker, only_to: str | None, metadata: bytes, payload: by
 def test_what_is_no_marker_of_these() -> None:
     plain = MessageMetadata(producer_name="p", sequence_id=1, publish_time=NOW_MS)
     assert decode(with_checksum(plain, b"\x0a\x04id-1")) is None
-    assert decode(transaction_markers.marker(TxnId(0, 1), commit=True, now_ms=NOW_MS)) is None
+    assert decode(marker(TxnId(0, 1), commit=True, now_ms=NOW_MS)) is None
     plain.marker_type = 99
     assert decode(with_checksum(plain, b"anything")) is None
 
@@ -106,7 +105,7 @@ def test_damaged_markers_are_none(marker_type: int, payload: bytes, text: str) -
 
 
 def test_transactions_use_the_same_list_of_types() -> None:
-    data = transaction_markers.marker(TxnId(0, 1), commit=False, now_ms=0)
+    data = marker(TxnId(0, 1), commit=False, now_ms=0)
     assert metadata_of(Entry(1, 1, data)).marker_type == 22
     assert payload_of(data) == b""
-    assert transaction_markers.MARKERS == (21, 22)
+    assert MARKERS == (21, 22)

@@ -18,9 +18,8 @@ from magnetar.broker.errors import TopicNotFoundError
 from magnetar.broker.load_balance.config import FLOW_OR_QPS, RANGE, SPLITS
 from magnetar.broker.load_balance.splitting import TopicLoad, boundary
 from magnetar.broker.load_manager.bundle_loads import edges, topic_loads
-from magnetar.broker.namespaces.bundles import bundle_of
 from magnetar.broker.namespaces.errors import AlreadyExistsError, NotOwnedError, PreconditionFailedError
-from magnetar.broker.namespaces.records import BundleName
+from magnetar.broker.namespaces.records import BundleName, bundle_of
 from magnetar.broker.namespaces.registry import bundle_place
 from magnetar.broker.naming import TopicName
 from magnetar.broker.peers import raise_for

@@ -17,9 +17,9 @@ from magnetar.admin.routes.paths import both_domains
 from magnetar.admin.routes.subscriptions import SUBSCRIPTION
 from magnetar.admin.topic_access import single_persistent
 from magnetar.admin.topic_documents import MessageId
+from magnetar.base.clock import iso_time
 from magnetar.base.printable import as_text
 from magnetar.broker.errors import NotAllowedError
-from magnetar.broker.iso_time import iso_time
 from magnetar.broker.namespaces.errors import PreconditionFailedError
 from magnetar.broker.topics.expiry import first_published_at
 from magnetar.managed_ledger.entry import Entry

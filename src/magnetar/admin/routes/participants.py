@@ -10,7 +10,7 @@ from magnetar.admin.call import Call
 from magnetar.admin.operation import documented
 from magnetar.admin.routing import Route
 from magnetar.broker.cluster_participants import PARTICIPANTS_TARGET
-from magnetar.broker.transactions.txn_id import TxnId
+from magnetar.broker.transactions.types import TxnId
 
 
 class ParticipantRequest(msgspec.Struct, rename="camel"):

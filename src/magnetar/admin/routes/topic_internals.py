@@ -14,8 +14,8 @@ from magnetar.admin.operation import documented
 from magnetar.admin.routes.paths import both_domains
 from magnetar.admin.topic_access import every_persistent, single_persistent
 from magnetar.admin.topic_documents import ResetPosition, RunStatus, TopicBacklog
+from magnetar.base.clock import iso_time
 from magnetar.broker.errors import NotAllowedError
-from magnetar.broker.iso_time import iso_time
 from magnetar.broker.topics.persistent import PersistentTopic
 from magnetar.managed_ledger.cursor import ManagedCursor
 from magnetar.managed_ledger.position import Position

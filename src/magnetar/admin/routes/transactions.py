@@ -38,7 +38,7 @@ from magnetar.broker.transactions.coordinator_state import Transaction
 from magnetar.broker.transactions.coordinators import ASSIGN_TOPIC
 from magnetar.broker.transactions.log import RecordLog
 from magnetar.broker.transactions.pending_state import WHOLE
-from magnetar.broker.transactions.txn_id import TxnId
+from magnetar.broker.transactions.types import TxnId
 from magnetar.managed_ledger.position import Position
 
 COORDINATORS_MAX = 1024

@@ -7,8 +7,7 @@ import ssl
 
 from magnetar.base.network import Listener
 from magnetar.broker.connection.context import BrokerContext
-from magnetar.broker.connection.guard import guarded
-from magnetar.broker.connection.routes import BEFORE_CONNECT, ROUTES
+from magnetar.broker.connection.routes import BEFORE_CONNECT, ROUTES, guarded
 from magnetar.broker.connection.session import Session
 
 

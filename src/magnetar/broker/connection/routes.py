@@ -1,19 +1,35 @@
-"""Which handler takes which command. A type that is missing here ends the connection."""
+"""The handler of each command, and the access check in front of it. A command that is missing here ends the connection.
+
+Access is checked by the command's row of `auth.table` when something is opened, named or moved. SEND, FLOW, ACK and their like act on
+what this connection has opened itself; their handlers stay as they are, so a message costs nothing here.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from magnetar.base.errors import MagnetarError
+from magnetar.base.limits import LARGE_ANSWER_BYTES, SMALL_ANSWER_BYTES
+from magnetar.broker.auth.authenticate import NEED_TO_AUTHENTICATE
+from magnetar.broker.auth.decide import Access, Resource
+from magnetar.broker.auth.table import COMMANDS
 from magnetar.broker.connection.handlers import (
     connect,
     consume,
+    consumer,
     lookup,
     producer,
     schema,
-    seek,
     send,
-    subscribe,
     transactions,
 )
-from magnetar.broker.connection.session import Handler
+from magnetar.broker.connection.refusals import refusal
+from magnetar.broker.connection.session import Handler, Session
+from magnetar.broker.errors import AuthenticationError, AuthorizationError, TopicNotFoundError
+from magnetar.broker.naming import NamespaceName, TopicName
+from magnetar.broker.replicators.names import source_of_producer
+from magnetar.broker.transactions.coordinators import ASSIGN_TOPIC
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand
 
 BEFORE_CONNECT: dict[int, Handler] = {
@@ -34,15 +50,15 @@ ROUTES: dict[int, Handler] = {
     BaseCommand.PRODUCER: producer.producer,
     BaseCommand.CLOSE_PRODUCER: producer.close_producer,
     BaseCommand.SEND: send.send,
-    BaseCommand.SUBSCRIBE: subscribe.subscribe,
-    BaseCommand.CLOSE_CONSUMER: subscribe.close_consumer,
-    BaseCommand.UNSUBSCRIBE: subscribe.unsubscribe,
+    BaseCommand.SUBSCRIBE: consumer.subscribe,
+    BaseCommand.CLOSE_CONSUMER: consumer.close_consumer,
+    BaseCommand.UNSUBSCRIBE: consumer.unsubscribe,
     BaseCommand.FLOW: consume.flow,
     BaseCommand.ACK: consume.ack,
     BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES: consume.redeliver,
-    BaseCommand.SEEK: seek.seek,
-    BaseCommand.GET_LAST_MESSAGE_ID: seek.last_message_id,
-    BaseCommand.CONSUMER_STATS: seek.consumer_stats,
+    BaseCommand.SEEK: consumer.seek,
+    BaseCommand.GET_LAST_MESSAGE_ID: consumer.last_message_id,
+    BaseCommand.CONSUMER_STATS: consumer.consumer_stats,
     BaseCommand.GET_SCHEMA: schema.get_schema,
     BaseCommand.GET_OR_CREATE_SCHEMA: schema.get_or_create_schema,
     BaseCommand.TC_CLIENT_CONNECT_REQUEST: transactions.connect_coordinator,
@@ -53,3 +69,138 @@ ROUTES: dict[int, Handler] = {
     BaseCommand.END_TXN_ON_PARTITION: transactions.end_on_partition,
     BaseCommand.END_TXN_ON_SUBSCRIPTION: transactions.end_on_subscription,
 }
+
+Demand = tuple[Access, Resource]
+
+
+def guarded(routes: Mapping[int, Handler]) -> dict[int, Handler]:
+    """The same commands, each with the access check of its row. A command without a row ends the connection like an unknown one."""
+    found: dict[int, Handler] = {}
+    for kind, handler in routes.items():
+        access = COMMANDS.get(BaseCommand.Type.Name(kind))  # type: ignore[arg-type]  # the stubs want the enum's own type
+        if access in (Access.OPEN, Access.OWN):
+            found[kind] = handler
+        elif access is not None:
+            answer_bytes = LARGE_ANSWER_BYTES if kind in _LARGE_ANSWERS else SMALL_ANSWER_BYTES
+            found[kind] = partial(_guard, access, handler, answer_bytes)
+    return found
+
+
+_LARGE_ANSWERS = (BaseCommand.GET_TOPICS_OF_NAMESPACE, BaseCommand.GET_SCHEMA)
+
+
+def _guard(
+    access: Access, handler: Handler, answer_bytes: int, session: Session, command: BaseCommand, rest: bytes
+) -> None:
+    name = BaseCommand.Type.Name(command.type)
+    session.spawn(_checked(access, handler, session, command, rest), name, answer_bytes)
+
+
+async def _checked(access: Access, handler: Handler, session: Session, command: BaseCommand, rest: bytes) -> None:
+    try:
+        if session.principal is None:
+            raise AuthenticationError(NEED_TO_AUTHENTICATE)
+        for wanted, resource in demands(access, session, command):
+            await _demand(session, wanted, resource)
+    except MagnetarError as error:
+        session.write(refusal(command, error))
+        return
+    if session.closed:
+        return
+    with session.requests.collected() as works:  # they are this request, and not to wait for another turn
+        try:
+            handler(session, command, rest)
+        except MagnetarError as error:
+            session.fail(error)
+    for work in works:
+        await work
+
+
+async def _demand(session: Session, access: Access, resource: Resource) -> None:
+    """A tenant that does not exist is told as such, as Pulsar does: clients end their call with TopicNotFound."""
+    authorizer = session.context.security.authorizer
+    try:
+        await authorizer.check(session.principal, access, resource)
+    except AuthorizationError:
+        if resource.topic is not None and not await authorizer.tenant_exists(resource.tenant):
+            raise TopicNotFoundError(f"Tenant {resource.tenant} does not exist") from None
+        raise
+
+
+def demands(access: Access, session: Session, command: BaseCommand) -> list[Demand]:
+    """What a command touches, and what that takes. Raises InvalidTopicNameError."""
+    if access in (Access.AUTHENTICATED, Access.SOMEWHERE):
+        return [(access, Resource())]
+    return [
+        (access if wanted is None else wanted, resource)
+        for wanted, resource in _TOUCHES[command.type](session, command)
+    ]
+
+
+Touched = list[tuple[Access | None, Resource]]
+
+
+def _topic(text: str, subscription: str = "") -> Touched:
+    return [(None, Resource.of_topic(TopicName.parse(text), subscription))]
+
+
+def _producer(session: Session, command: BaseCommand) -> Touched:
+    """With an initial subscription (a dead letter topic's) the producer makes one: that takes what subscribing takes. A replicator's name
+    says that another cluster sends, which is believed of few."""
+    request = command.producer
+    touched = _topic(request.topic)
+    source = source_of_producer(request.producer_name)
+    if source is not None:
+        touched.append((Access.REPLICATE, Resource.of_topic(TopicName.parse(request.topic), source=source)))
+    if request.initial_subscription_name:
+        name = TopicName.parse(request.topic)
+        touched.append((Access.CONSUME, Resource.of_topic(name, request.initial_subscription_name)))
+    return touched
+
+
+def _consumer(session: Session, consumer_id: int) -> Touched:
+    """Asked again, on what the consumer reads: a right may have gone since it subscribed. One that is not there touches nothing."""
+    consumer = session.consumers.get(consumer_id)
+    if consumer is None or consumer.subscription is None:
+        return []
+    return [(None, Resource.of_topic(session.consumer_topics[consumer_id].name, consumer.subscription.name))]
+
+
+def _subscriptions(session: Session, command: BaseCommand) -> Touched:
+    named = command.addSubscriptionToTxn.subscription
+    return [part for each in named for part in _topic(each.topic, each.subscription)]
+
+
+def _partitioned_metadata(session: Session, command: BaseCommand) -> Touched:
+    return _lookup(command.partitionMetadata.topic)
+
+
+def _lookup(text: str) -> Touched:
+    """Where the coordinators of transactions are is for every role to know."""
+    name = TopicName.parse(text)
+    wanted = Access.AUTHENTICATED if name.partitioned_name == ASSIGN_TOPIC else None
+    return [(wanted, Resource.of_topic(name))]
+
+
+_TOUCHES: dict[int, Callable[[Session, BaseCommand], Touched]] = {
+    BaseCommand.PARTITIONED_METADATA: _partitioned_metadata,
+    BaseCommand.LOOKUP: lambda session, command: _lookup(command.lookupTopic.topic),
+    BaseCommand.GET_TOPICS_OF_NAMESPACE: lambda session, command: [
+        (None, Resource.of_namespace(NamespaceName.parse(command.getTopicsOfNamespace.namespace)))
+    ],
+    BaseCommand.PRODUCER: _producer,
+    BaseCommand.SUBSCRIBE: lambda session, command: _topic(command.subscribe.topic, command.subscribe.subscription),
+    BaseCommand.UNSUBSCRIBE: lambda session, command: _consumer(session, command.unsubscribe.consumer_id),
+    BaseCommand.SEEK: lambda session, command: _consumer(session, command.seek.consumer_id),
+    BaseCommand.GET_LAST_MESSAGE_ID: lambda session, command: _consumer(session, command.getLastMessageId.consumer_id),
+    BaseCommand.CONSUMER_STATS: lambda session, command: _consumer(session, command.consumerStats.consumer_id),
+    BaseCommand.GET_SCHEMA: lambda session, command: _topic(command.getSchema.topic),
+    BaseCommand.GET_OR_CREATE_SCHEMA: lambda session, command: _topic(command.getOrCreateSchema.topic),
+    BaseCommand.ADD_PARTITION_TO_TXN: lambda session, command: [
+        part for topic in command.addPartitionToTxn.partitions for part in _topic(topic)
+    ],
+    BaseCommand.ADD_SUBSCRIPTION_TO_TXN: _subscriptions,
+    BaseCommand.END_TXN_ON_PARTITION: lambda session, command: [(None, Resource())],
+    BaseCommand.END_TXN_ON_SUBSCRIPTION: lambda session, command: [(None, Resource())],
+}
+"""By command: the topics, namespaces and subscriptions in it. None as access means the row's own."""

@@ -12,7 +12,7 @@ from magnetar.broker.load_balance.load_report import BrokerLoad, BundleLoad, rea
 from magnetar.broker.load_balance.view import ClusterView, namespace_of
 from magnetar.broker.namespaces.brokers import BrokerDirectory
 from magnetar.broker.namespaces.errors import NamespaceNotFoundError
-from magnetar.broker.namespaces.owners import OwnerIndex
+from magnetar.broker.namespaces.ownership import OwnerIndex
 from magnetar.broker.namespaces.records import BundleName
 from magnetar.broker.namespaces.registry import NamespaceRegistry
 from magnetar.broker.naming import NamespaceName

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -21,7 +22,6 @@ from magnetar.broker.load_balance.view import ClusterView
 from magnetar.broker.load_manager.bundle_loads import bundle_loads, edges, topic_loads
 from magnetar.broker.load_manager.cluster_reader import ClusterReader
 from magnetar.broker.load_manager.orders import Executor, give_orders
-from magnetar.broker.load_manager.past_moves import PastMoves
 from magnetar.broker.load_manager.reporter import Reporter
 from magnetar.broker.namespaces.brokers import Registration
 from magnetar.broker.namespaces.errors import PreconditionFailedError
@@ -30,6 +30,7 @@ from magnetar.broker.namespaces.ownership import Ownership
 from magnetar.broker.namespaces.records import BundleName
 from magnetar.broker.naming import NamespaceName
 from magnetar.broker.topics.registry import AnyTopic
+from magnetar.metadata import paths
 from magnetar.metadata.store import MetadataStore
 
 logger = logging.getLogger(__name__)
@@ -39,6 +40,9 @@ CHOICE_LIFETIME_S: Final = 10.0
 
 CHOICES_MAX: Final = 10_000
 """Further choices are not remembered: they count when the bundle was taken."""
+
+REMEMBERED_MAX: Final = 5_000
+"""The latest; older ones may move again after a change of leaders. Keeps the node well below ZooKeeper's 1 MiB."""
 
 
 class LoadPlacement:
@@ -252,3 +256,33 @@ class LoadManager:
         if middle is None:
             raise PreconditionFailedError(f"{bundle.range} cannot be split: it is too narrow, or has too few topics")
         return f"0x{middle:08x}"
+
+
+class PastMoves:
+    """Bundles that leaders have moved recently, in the node `/loadbalance/moves`: bundle to the time of its move in ms, as JSON.
+
+    The leader writes it, so that the next leader lets those bundles cool down, too. Pulsar has no such node: its leaders forget.
+    """
+
+    def __init__(self, metadata: MetadataStore, clock: Clock) -> None:
+        self._metadata = metadata
+        self._clock = clock
+
+    async def write(self, ages_s: Mapping[str, float]) -> None:
+        """Replace what is remembered."""
+        now_ms = self._clock.now_ms()
+        latest = sorted(ages_s.items(), key=lambda item: (item[1], item[0]))[:REMEMBERED_MAX]
+        value = {bundle: round(now_ms - 1000 * age_s) for bundle, age_s in latest}
+        await self._metadata.put(paths.LOAD_MOVES_PATH, json.dumps(value, separators=(",", ":")).encode())
+
+    async def read(self) -> dict[str, float]:
+        """Seconds since each move; {} when nothing is remembered, or nothing that can be read."""
+        node = await self._metadata.get(paths.LOAD_MOVES_PATH)
+        if node is None:
+            return {}
+        try:
+            now_ms = self._clock.now_ms()
+            return {str(bundle): (now_ms - int(at_ms)) / 1000 for bundle, at_ms in json.loads(node.value).items()}
+        except (ValueError, TypeError, AttributeError) as error:
+            logger.warning("past moves not read, bundles may move again early error=%s", error)
+            return {}

@@ -1,1 +1,1 @@
-"""Tenants, namespaces, bundles, ownership and lookup (survey 2.2, 2.3): who may have topics, and which broker serves them."""
+"""Tenants, namespaces, bundles, ownership and lookup: who may have topics, and which broker serves them."""

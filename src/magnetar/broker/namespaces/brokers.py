@@ -1,7 +1,7 @@
 """The brokers of the cluster: this one's registration, and the list of all of them.
 
 `/loadbalance/brokers/<id>` is ephemeral: whose session is gone is not there. Its value is Pulsar's: addresses and load report in
-one JSON object (survey 2.3.2).
+one JSON object.
 """
 
 from __future__ import annotations

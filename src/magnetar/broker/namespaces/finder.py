@@ -1,4 +1,4 @@
-"""Which broker a client has to go to: Pulsar's lookup, through whichever broker it asks (survey 2.3.3).
+"""Pulsar's lookup: the broker that a client has to connect to, through whichever broker it asks; and where a bundle without an owner goes.
 
 An owned bundle: straight to its owner. One that nobody has: a broker that does not lead sends on to the leader; the leader chooses
 and sends on to whom it has chosen, saying that this is authoritative; and that one takes the bundle without asking again.
@@ -8,26 +8,72 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
+from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from magnetar.base.clock import Clock
 from magnetar.broker.errors import ServiceNotReadyError
 from magnetar.broker.namespaces.brokers import BrokerDirectory, Registration
 from magnetar.broker.namespaces.leadership import Leadership
-from magnetar.broker.namespaces.ownership import Ownership, arrival
-from magnetar.broker.namespaces.placement import Placement
+from magnetar.broker.namespaces.ownership import OwnerIndex, Ownership, arrival
 from magnetar.broker.namespaces.reachability import Reachability
 from magnetar.broker.namespaces.records import BrokerAddress, BundleName, Owner
-from magnetar.broker.naming import TopicName
+from magnetar.broker.naming import NamespaceName, TopicName
 
 logger = logging.getLogger(__name__)
+
+CHOSEN_MAX: Final = 10_000
+"""Choices that are remembered until the bundle was taken; further ones count from then on only."""
 
 PATIENCE_S: Final = 20.0
 """How long a lookup waits for the bundle of a broker that is gone, or going; then the client is told to try again. Clients: 30 s."""
 
 LOOK_AGAIN_S: Final = 1.0
 """How often a waiting lookup asks an owner that did not answer whether it does by now."""
+
+
+class Placement(Protocol):
+    """Decides which broker shall serve a bundle without an owner; the chosen broker acquires it.
+
+    The leader is asked, or any broker while there is no leader.
+    """
+
+    async def choose(self, namespace: NamespaceName, bundle: str, excluded: Collection[str] = ()) -> str | None:
+        """Id (`host:httpPort`) of a live broker for `bundle` (`0x..._0x...`); None when there is none besides `excluded`.
+
+        `excluded`: brokers that do not answer although they are still registered, or that are about to go.
+        """
+        ...
+
+
+class LeastBundles:
+    """The live broker with the fewest bundles; among equals any, so that leaders of the same moment do not agree by accident."""
+
+    def __init__(self, owners: OwnerIndex, brokers: BrokerDirectory, rng: random.Random) -> None:
+        self._owners = owners
+        self._brokers = brokers
+        self._rng = rng
+        self._chosen: dict[BundleName, str] = {}
+        """Not taken yet, as far as is known: bundles asked for at the same moment go to different brokers."""
+
+    async def choose(self, namespace: NamespaceName, bundle: str, excluded: Collection[str] = ()) -> str | None:
+        candidates = [broker for broker in await self._brokers.live() if broker not in excluded]
+        if not candidates:
+            return None
+        owners = {name: owner.broker_id for name, owner in (await self._owners.all()).items()}
+        self._chosen = {name: broker for name, broker in self._chosen.items() if owners.get(name) != broker}
+        before = self._chosen.get(BundleName(namespace, bundle))
+        if before in candidates:
+            return before
+        counts = Counter((owners | self._chosen).values())
+        fewest = min(counts[broker] for broker in candidates)
+        chosen = self._rng.choice([broker for broker in candidates if counts[broker] == fewest])
+        if len(self._chosen) < CHOSEN_MAX:
+            self._chosen[BundleName(namespace, bundle)] = chosen
+        return chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +158,7 @@ class BrokerFinder:
 
     async def _place(self, bundle: BundleName, authoritative: bool) -> Found | None:
         """Where a bundle goes that nobody has; None: somebody has just taken it."""
-        expected = self._ownership.successions.expected(bundle)
+        expected = self._ownership.successors.expected(bundle)
         if expected and expected != self._ownership.broker_id:
             successor = await self._brokers.get(expected)
             if successor is not None and not await self._reachability.away(successor):

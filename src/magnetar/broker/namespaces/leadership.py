@@ -1,4 +1,4 @@
-"""The one broker that decides where bundles go: whoever has the ephemeral node `/loadbalance/leader` (survey 2.3.2).
+"""The one broker that decides where bundles go: whoever has the ephemeral node `/loadbalance/leader`.
 
 While there is no leader, or it does not answer, every broker decides for itself: taking a bundle is a compare-and-set in any case.
 """

@@ -13,7 +13,7 @@ from magnetar.broker.namespaces.ownership import Ownership
 from magnetar.broker.namespaces.records import BrokerAddress
 from magnetar.broker.namespaces.registry import NamespaceRegistry
 from magnetar.broker.namespaces.session_gate import SessionGate
-from magnetar.broker.namespaces.topic_counts import TopicCounts
+from magnetar.broker.namespaces.topic_lists import TopicCounts
 from magnetar.broker.naming import TopicName
 from magnetar.metadata import paths
 from magnetar.metadata.store import MetadataStore

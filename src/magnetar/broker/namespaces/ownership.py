@@ -1,8 +1,8 @@
-"""Which bundles this broker serves: an ephemeral node per bundle, taken by compare-and-set (survey 2.3.2).
+"""Bundles and the brokers that own them: an ephemeral node per bundle, acquired by compare-and-set, as in Pulsar.
 
 A bundle is served from the moment its node is known to be ours until it is given up, or until the session is lost, whichever comes
 first: then nothing is served any more, before another broker can take it. What a broker that was paused still writes, the ledgers
-refuse (survey 5.3).
+refuse: their next owner has fenced them.
 """
 
 from __future__ import annotations
@@ -10,19 +10,24 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
 from magnetar.base.clock import Clock
-from magnetar.base.errors import BadVersionError, NodeNotFoundError
+from magnetar.base.errors import BadVersionError, MetadataError, NodeNotFoundError
 from magnetar.broker.errors import ServiceNotReadyError
-from magnetar.broker.namespaces.bundles import bundle_of
 from magnetar.broker.namespaces.errors import NotOwnedError
-from magnetar.broker.namespaces.owners import read_owner
-from magnetar.broker.namespaces.records import BrokerAddress, BundleName, Owner, owner_record, parse_owner
+from magnetar.broker.namespaces.records import (
+    BrokerAddress,
+    BundleName,
+    Owner,
+    bundle_of,
+    owned_bundles,
+    owner_record,
+    parse_owner,
+)
 from magnetar.broker.namespaces.registry import NamespaceRegistry
-from magnetar.broker.namespaces.successions import Successions
 from magnetar.broker.naming import TopicName
 from magnetar.metadata import paths
 from magnetar.metadata.store import MUST_NOT_EXIST, RESYNC, MetadataStore, SessionEvent
@@ -31,6 +36,88 @@ logger = logging.getLogger(__name__)
 
 MOVE_WAIT_S: Final = 10.0
 """How long somebody waits for a bundle that is on its way from one broker to another; then the client is told to try again."""
+
+SUCCESSOR_TIMEOUT_S: Final = 3.0
+"""A successor that has not taken the bundle by then is no longer waited for: whichever broker is asked next decides anew."""
+
+
+class OwnerIndex:
+    """The owner of every bundle of the cluster: a copy of the nodes below `/namespace` that the store's watch keeps up to date.
+
+    It reads what has changed when it is asked. Lookups, which must not be wrong, read the one node instead (`read_owner`).
+    """
+
+    def __init__(self, metadata: MetadataStore) -> None:
+        self._metadata = metadata
+        self._owners: dict[BundleName, Owner] = {}
+        self._stale: dict[BundleName, None] = {}
+        self._all_stale = True
+        self._unwatch = metadata.watch(self._changed, paths.NAMESPACE_OWNERSHIP_PATH)
+
+    def close(self) -> None:
+        self._unwatch()
+
+    def _changed(self, path: str) -> None:
+        bundle = BundleName.of_path(path)
+        if bundle is not None:
+            self._stale[bundle] = None
+        elif path == RESYNC:
+            self._all_stale = True
+
+    async def all(self) -> Mapping[BundleName, Owner]:
+        """Every bundle that somebody has."""
+        if self._all_stale:
+            self._stale |= dict.fromkeys([*self._owners, *await owned_bundles(self._metadata)])
+            self._all_stale = False
+        while self._stale:
+            bundle = next(iter(self._stale))
+            del self._stale[bundle]  # before the read: a change meanwhile makes it stale again
+            try:
+                owner = await read_owner(self._metadata, bundle)
+            except MetadataError:
+                self._stale[bundle] = None
+                raise
+            if owner is None:
+                self._owners.pop(bundle, None)
+            else:
+                self._owners[bundle] = owner
+        return self._owners
+
+    async def of_broker(self, broker_id: str) -> list[BundleName]:
+        """The bundles that a broker has."""
+        return [bundle for bundle, owner in (await self.all()).items() if owner.broker_id == broker_id]
+
+
+async def read_owner(metadata: MetadataStore, bundle: BundleName) -> Owner | None:
+    """As the store says it now."""
+    node = await metadata.get(bundle.path)
+    return None if node is None else parse_owner(node.value, node.owner)
+
+
+class ExpectedSuccessors:
+    """Bundles that are being handed over, each with the broker that shall have it next, as the bundle's node said it.
+
+    While a bundle is handed over, only its successor may acquire it.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._expected: dict[BundleName, tuple[str, float]] = {}
+
+    def expect(self, bundle: BundleName, successor: str) -> None:
+        """`successor`: a broker id; empty: nobody, or it has arrived."""
+        if successor:
+            self._expected[bundle] = successor, self._clock.monotonic_s() + SUCCESSOR_TIMEOUT_S
+        else:
+            self._expected.pop(bundle, None)
+
+    def expected(self, bundle: BundleName) -> str:
+        """Empty when nobody is waited for."""
+        successor, until_s = self._expected.get(bundle, ("", 0.0))
+        if successor and self._clock.monotonic_s() >= until_s:
+            del self._expected[bundle]
+            return ""
+        return successor
 
 
 class Ownership:
@@ -42,7 +129,7 @@ class Ownership:
         self._metadata = metadata
         self._registry = registry
         self.address = address
-        self.successions = Successions(clock)
+        self.successors = ExpectedSuccessors(clock)
         self.touched: Callable[[BundleName], None] = lambda bundle: None
         """Called when a bundle's node was created, written or deleted, by whomever."""
         self._held: dict[BundleName, None] = {}
@@ -100,7 +187,7 @@ class Ownership:
             if self.serves(bundle):
                 return bundle
             with self.next_change(bundle) as changed:
-                if self.successions.expected(bundle) not in ("", self.broker_id):
+                if self.successors.expected(bundle) not in ("", self.broker_id):
                     raise NotOwnedError(topic, None)
                 owner = await self.take(bundle)
                 if self.serves(bundle):
@@ -138,7 +225,7 @@ class Ownership:
             raise ServiceNotReadyError(
                 "Failed to acquire ownership: the session with the metadata store ended meanwhile"
             )
-        self.successions.expect(bundle, "")
+        self.successors.expect(bundle, "")
         if bundle not in self._held:
             self._held[bundle] = None
             logger.info("bundle taken bundle=%s", bundle)
@@ -159,7 +246,7 @@ class Ownership:
             address = None if node is None else parse_owner(node.value, node.owner).address
             raise NotOwnedError(bundle, None if address == self.address else address)
         self._leaving[bundle] = successor
-        self.successions.expect(bundle, successor)
+        self.successors.expect(bundle, successor)
         try:
             record = owner_record(self.address, leaving=True, successor=successor)
             await self._metadata.put(bundle.path, record, node.version)
@@ -201,8 +288,8 @@ class Ownership:
                 await self._metadata.put(bundle.path, owner_record(self.address))
             return not own
         if owner is not None:
-            self.successions.expect(bundle, owner.successor if owner.leaving else "")
-        elif self.successions.expected(bundle) == self.broker_id:
+            self.successors.expect(bundle, owner.successor if owner.leaving else "")
+        elif self.successors.expected(bundle) == self.broker_id:
             await self.take(bundle)
         return False
 
@@ -285,7 +372,7 @@ async def arrival(changed: asyncio.Future[None], problem: str, timeout_s: float 
 
 
 def in_bundle(topic: TopicName, bundle: BundleName) -> bool:
-    """Does the topic's hash fall into the bundle? Without knowing the other bundles, which may just be changing."""
+    """True if the topic's hash falls into the bundle. The other bundles, which may be changing, need not be known."""
     low, _, high = bundle.range.partition("_")
     edges = dict.fromkeys(("0x00000000", low, high, "0xffffffff"))
     return topic.namespace_name == bundle.namespace and bundle_of(topic, list(edges)) == bundle.range

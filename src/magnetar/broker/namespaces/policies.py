@@ -6,16 +6,13 @@ Documents are kept as they came, unknown fields included; a missing field means 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from magnetar.broker.config import BrokerConfig, ReplicatedSubscriptionsConfig
-from magnetar.broker.namespaces.bundles import boundaries_text
 from magnetar.broker.namespaces.policy_layers import Documents, merged
-from magnetar.broker.namespaces.replicated_subscription_policy import replicated_subscriptions_of
+from magnetar.broker.namespaces.records import boundaries_text
 from magnetar.broker.rate_limits import RateLimit, SubscribeRate
-
-Document = dict[str, Any]
 
 DESTINATION_STORAGE = "destination_storage"
 MESSAGE_AGE = "message_age"
@@ -24,6 +21,16 @@ PRODUCER_EXCEPTION = "producer_exception"
 CONSUMER_BACKLOG_EVICTION = "consumer_backlog_eviction"
 DELETE_WHEN_NO_SUBSCRIPTIONS = "delete_when_no_subscriptions"
 DELETE_WHEN_SUBSCRIPTIONS_CAUGHT_UP = "delete_when_subscriptions_caught_up"
+
+ENABLED: Final = "enableReplicatedSubscriptions"
+INTERVAL: Final = "replicatedSubscriptionsSnapshotFrequencyMillis"
+TIMEOUT: Final = "replicatedSubscriptionsSnapshotTimeoutSeconds"
+CACHED: Final = "replicatedSubscriptionsSnapshotMaxCachedPerSubscription"
+PARTIAL: Final = "replicatedSubscriptionsPartialSnapshotsAfterSeconds"
+
+
+Document = dict[str, Any]
+
 DELETE_MODES = (DELETE_WHEN_NO_SUBSCRIPTIONS, DELETE_WHEN_SUBSCRIPTIONS_CAUGHT_UP)
 BACKLOG_POLICIES = (PRODUCER_REQUEST_HOLD, PRODUCER_EXCEPTION, CONSUMER_BACKLOG_EVICTION)
 
@@ -239,3 +246,32 @@ def _quota(documents: Documents, kind: str) -> BacklogQuota:
         limit_time_s=int(stored.get("limitTime", -1)),
         policy=str(stored.get("policy") or documents.config.backlog_quota_policy),
     )
+
+
+def replicated_subscriptions_of(
+    config: ReplicatedSubscriptionsConfig, namespace: Mapping[str, Any]
+) -> ReplicatedSubscriptionsConfig:
+    """The settings of replicated subscriptions in a namespace with this document, whose properties have the names of the broker's settings.
+
+    A property that is not a number, or too small, counts as not set.
+    """
+    properties = namespace.get("properties") or {}
+    if not properties:
+        return config
+    partial_s = _number(properties, PARTIAL, 0, -1)
+    return replace(
+        config,
+        enabled=config.enabled and str(properties.get(ENABLED, "true")).lower() != "false",
+        interval_ms=_number(properties, INTERVAL, 10, config.interval_ms),
+        timeout_ms=_number(properties, TIMEOUT, 1, 0) * 1000 or config.timeout_ms,
+        snapshots_max=_number(properties, CACHED, 3, config.snapshots_max),
+        partial_after_ms=config.partial_after_ms if partial_s < 0 else partial_s * 1000 or None,
+    )
+
+
+def _number(properties: Mapping[str, Any], name: str, minimum: int, default: int) -> int:
+    try:
+        value = int(properties[name])
+    except (KeyError, TypeError, ValueError):
+        return default
+    return value if value >= minimum else default

@@ -1,13 +1,20 @@
-"""What brokers write about themselves and their bundles into the metadata store: Pulsar's paths, Pulsar's JSON (survey 2.3.2)."""
+"""What brokers write about themselves and their bundles into the metadata store: Pulsar's paths, Pulsar's JSON.
+
+Bundles are the unit of ownership: a namespace's 32-bit hash space is cut into ranges, and the hash of a topic's name falls into one of
+them. Nothing is stored for a topic in its bundle, which is what makes a topic cheap. The arithmetic is `magnetar.hashing.bundles`; here
+boundaries are text, as the namespace's JSON has them.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from magnetar.broker.naming import NamespaceName
+from magnetar.broker.naming import NamespaceName, TopicName
+from magnetar.hashing.bundles import bundle_boundaries, bundle_range
 from magnetar.metadata import paths
 from magnetar.metadata.store import MetadataStore
 
@@ -130,3 +137,13 @@ def decode(value: bytes) -> dict[str, Any]:
     except ValueError:
         return {}
     return document if isinstance(document, dict) else {}
+
+
+def boundaries_text(num_bundles: int) -> list[str]:
+    """Equal parts of the hash space, as Pulsar writes them: `0x00000000` up to `0xffffffff`."""
+    return [f"0x{boundary:08x}" for boundary in bundle_boundaries(num_bundles)]
+
+
+def bundle_of(topic: TopicName, boundaries: Sequence[str]) -> str:
+    """`0x40000000_0x80000000`: the range that the complete name's CRC32 falls into."""
+    return bundle_range(str(topic), [int(boundary, 16) for boundary in boundaries])

@@ -19,7 +19,6 @@ from magnetar.broker.config import ReplicatedSubscriptionsConfig
 from magnetar.broker.namespaces.errors import PreconditionFailedError
 from magnetar.broker.replication.incoming import Incoming
 from magnetar.broker.replication.marker_log import CURSOR_NAME, MarkerLog, sender_of
-from magnetar.broker.replication.outgoing_acks import OutgoingAcks
 from magnetar.broker.replication.ports import Links, ReplicationContext, Subscriptions
 from magnetar.broker.replication.snapshot_builder import (
     Aborted,
@@ -29,7 +28,7 @@ from magnetar.broker.replication.snapshot_builder import (
     SnapshotBuilder,
     answer,
 )
-from magnetar.broker.replication.subscription_side import SubscriptionSide
+from magnetar.broker.replication.subscription_side import OutgoingAcks, SubscriptionSide
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.managed_ledger.ledger import ManagedLedger
 from magnetar.managed_ledger.position import Position

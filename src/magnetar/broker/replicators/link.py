@@ -15,8 +15,8 @@ from magnetar.base.errors import MagnetarError
 from magnetar.base.limits import BYTES_PER_READ_MAX, ENTRIES_PER_DISPATCH_MAX, FRAME_PADDING_BYTES
 from magnetar.broker.dispatch.ports import Scheduler, Timer
 from magnetar.broker.rate_limits import RateMeter
-from magnetar.broker.replicators.errors import EntryTooLargeError
 from magnetar.broker.replicators.outgoing import Outgoing, Skip, UnknownSchema, outgoing
+from magnetar.broker.replicators.remote_clusters import EntryTooLargeError
 from magnetar.client.producer import RemoteProducer
 from magnetar.managed_ledger.cursor import ManagedCursor
 from magnetar.managed_ledger.entry import Entry

@@ -13,15 +13,35 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar import __version__
 from magnetar.base.clock import Clock
-from magnetar.base.errors import BadVersionError
+from magnetar.base.errors import BadVersionError, ClientError
 from magnetar.base.network import Network
 from magnetar.base.tasks import REPORTED, TaskScope
 from magnetar.broker.config import ReplicationConfig
 from magnetar.broker.dispatch.ports import Scheduler
-from magnetar.broker.replicators.errors import ClusterUnknownError
 from magnetar.client.credentials import Credentials, TlsTrust
 from magnetar.metadata import paths
 from magnetar.metadata.store import MUST_NOT_EXIST, RESYNC, MetadataStore
+
+logger = logging.getLogger(__name__)
+
+
+class ClusterUnknownError(ClientError):
+    """The cluster is not registered here, or its record lacks what is needed to reach it."""
+
+    slug = "cluster-unknown"
+
+
+class TopicMismatchError(ClientError):
+    """The topic is partitioned here and not there, or the other way round."""
+
+    slug = "topic-mismatch"
+
+
+class EntryTooLargeError(ClientError):
+    """The other cluster takes no message of that size."""
+
+    slug = "entry-too-large"
+
 
 if (
     TYPE_CHECKING
@@ -29,7 +49,6 @@ if (
     from magnetar.client.admin_http import AdminCaller, AdminEndpoint
     from magnetar.client.client import Endpoint, RemoteClient
 
-logger = logging.getLogger(__name__)
 
 CLIENT_VERSION = f"magnetar-replicator {__version__}"
 

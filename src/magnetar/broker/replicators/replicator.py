@@ -10,8 +10,7 @@ from magnetar.base.backoff import Backoff
 from magnetar.base.errors import MagnetarError
 from magnetar.base.tasks import REPORTED
 from magnetar.broker.naming import TopicName
-from magnetar.broker.rate_limits import RateLimit, RateMeter, meter_for
-from magnetar.broker.rates import Rates
+from magnetar.broker.rate_limits import RateLimit, RateMeter, Rates, meter_for
 from magnetar.broker.replicators import names
 from magnetar.broker.replicators.link import Common, Link
 from magnetar.broker.replicators.service import ReplicationService

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from magnetar.broker.iso_time import iso_time
+from magnetar.base.clock import iso_time
 from magnetar.broker.naming import TopicName
 from magnetar.broker.rate_limits import RateLimit
 from magnetar.broker.replicators import names

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from magnetar.broker.naming import SYSTEM_NAMESPACE, TopicName
-from magnetar.broker.replicators.errors import TopicMismatchError
-from magnetar.broker.replicators.remote_clusters import RemoteClusters
+from magnetar.broker.replicators.remote_clusters import RemoteClusters, TopicMismatchError
 from magnetar.broker.schemas.registry import SchemaRegistry
 from magnetar.broker.schemas.types import SchemaId, unpack_version
 from magnetar.client.errors import RequestRefusedError

@@ -7,7 +7,7 @@ compared by name, as in Pulsar's broker (it asks Java's resolving grammar, which
 from __future__ import annotations
 
 from magnetar.broker.schemas.avro_schema import AvroField, AvroType, printable
-from magnetar.broker.schemas.errors import InvalidSchemaError
+from magnetar.broker.schemas.types import InvalidSchemaError
 
 COMPARISONS_MAX = 50_000
 """Pairs of types compared for one answer; beyond it the schemas are refused: unions of unions of records can ask for any number."""

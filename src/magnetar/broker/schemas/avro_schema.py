@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from magnetar.broker.schemas.errors import InvalidSchemaError
+from magnetar.broker.schemas.types import InvalidSchemaError
 
 DEPTH_MAX = 64
 """Nesting of types; a deeper schema is refused."""

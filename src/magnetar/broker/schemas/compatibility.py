@@ -13,9 +13,8 @@ from typing import TypeVar
 from magnetar.broker.errors import IncompatibleSchemaError
 from magnetar.broker.schemas import avro_resolution, key_value, protobuf_native
 from magnetar.broker.schemas.avro_schema import canonical_json, parse_avro
-from magnetar.broker.schemas.errors import InvalidSchemaError
 from magnetar.broker.schemas.protobuf_native import parse_protobuf
-from magnetar.broker.schemas.types import AVRO_BASED, Schema, SchemaType
+from magnetar.broker.schemas.types import AVRO_BASED, InvalidSchemaError, Schema, SchemaType
 
 T = TypeVar("T")
 

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from magnetar.broker.schemas.avro_schema import parse_json
-from magnetar.broker.schemas.errors import InvalidSchemaError
-from magnetar.broker.schemas.types import STRUCTURED, Schema, SchemaType
+from magnetar.broker.schemas.types import STRUCTURED, InvalidSchemaError, Schema, SchemaType
 
 _LENGTH = struct.Struct(">i")
 

@@ -16,7 +16,7 @@ from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
 from google.protobuf.message import DecodeError
 
 from magnetar.broker.schemas.avro_schema import parse_json
-from magnetar.broker.schemas.errors import InvalidSchemaError
+from magnetar.broker.schemas.types import InvalidSchemaError
 
 COMPARISONS_MAX = 50_000
 """Pairs of fields compared for one answer; beyond it the schemas are refused."""

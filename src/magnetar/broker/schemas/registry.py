@@ -20,9 +20,8 @@ from magnetar.broker.schemas.compatibility import (
     fingerprint,
     validate,
 )
-from magnetar.broker.schemas.errors import InvalidSchemaError
 from magnetar.broker.schemas.storage import Catalogue, SchemaStorage, hash_of
-from magnetar.broker.schemas.types import SCHEMALESS, Schema, SchemaId, StoredSchema
+from magnetar.broker.schemas.types import SCHEMALESS, InvalidSchemaError, Schema, SchemaId, StoredSchema
 from magnetar.metadata import paths
 from magnetar.metadata.store import MetadataStore
 from magnetar.wire.pulsar.SchemaStorage_pb2 import IndexEntry

@@ -1,4 +1,4 @@
-"""A schema as clients bring it, as it is stored, and its version on the wire. Pure."""
+"""A schema as clients bring it, as it is stored, and on the wire with its version. Pure."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from magnetar.broker.errors import IncompatibleSchemaError
 from magnetar.broker.naming import TopicName
 from magnetar.metadata import paths
+from magnetar.wire.pulsar import PulsarApi_pb2 as api
 
 _VERSION = struct.Struct(">q")
 
@@ -102,3 +104,35 @@ def pack_version(version: int) -> bytes:
 def unpack_version(data: bytes) -> int | None:
     """None unless there are exactly eight bytes."""
     return int(_VERSION.unpack(data)[0]) if len(data) == _VERSION.size else None
+
+
+class InvalidSchemaError(IncompatibleSchemaError):
+    """The schema itself is malformed, or larger than what is checked."""
+
+    slug = "invalid-schema"
+
+
+_FROM_WIRE = {
+    api.Schema.Bool: SchemaType.BOOLEAN,
+    api.Schema.AutoConsume: SchemaType.AUTO_CONSUME,
+    **{number: SchemaType(number) for number in range(SchemaType.INT8, SchemaType.PROTOBUF_NATIVE + 1)},
+    **{number: SchemaType(number) for number in range(SchemaType.STRING, SchemaType.AVRO + 1)},
+    api.Schema.External: SchemaType.EXTERNAL,
+}
+
+
+def from_message(message: api.Schema) -> Schema | None:
+    """None for a type that says nothing about the bytes."""
+    type_ = _FROM_WIRE.get(message.type)
+    if type_ is None:
+        return None
+    return Schema(type_, message.schema_data, {pair.key: pair.value for pair in message.properties})
+
+
+def fill_message(message: api.Schema, schema_id: SchemaId, stored: StoredSchema) -> None:
+    """What GET_SCHEMA answers."""
+    message.name = schema_id.text
+    message.type = int(stored.schema.type)  # type: ignore[assignment]  # the stubs want the enum's own type
+    message.schema_data = stored.schema.data
+    for key, value in stored.schema.properties.items():
+        message.properties.add(key=key, value=value)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from magnetar.base.clock import iso_time
 from magnetar.broker.dispatch.ports import ConsumerChannel
 from magnetar.broker.dispatch.receiver import Receiver
-from magnetar.broker.iso_time import iso_time
-from magnetar.broker.rates import Rates
+from magnetar.broker.rate_limits import Rates
 from magnetar.broker.subscriptions.acks import AckDone, AckId, AckType
 from magnetar.broker.subscriptions.policies import KeySharedMode, SubscriptionType
 

@@ -9,7 +9,7 @@ from magnetar.broker.dispatch.entry_metadata import EntryMetadata, metadata_of
 from magnetar.broker.dispatch.shared import PriorityLevels
 from magnetar.broker.dispatch.single_active import choose_active, partition_index
 from magnetar.broker.errors import ConsumerAssignError
-from magnetar.broker.rates import Rates
+from magnetar.broker.rate_limits import Rates
 from magnetar.broker.subscriptions.acks import AckDone, AckId, AckType
 from magnetar.broker.subscriptions.config import SubscriptionConfig
 from magnetar.broker.subscriptions.consumer import Consumer

@@ -16,7 +16,7 @@ from magnetar.broker.dispatch.ports import Scheduler
 from magnetar.broker.dispatch.pump import Pump
 from magnetar.broker.dispatch.throttle import Sent
 from magnetar.broker.errors import NotAllowedError
-from magnetar.broker.rates import Rates
+from magnetar.broker.rate_limits import Rates
 from magnetar.broker.subscriptions import maintenance
 from magnetar.broker.subscriptions.acks import (
     AckDone,

@@ -15,7 +15,7 @@ from magnetar.broker.subscriptions.acks import AckDone, AckId
 from magnetar.broker.subscriptions.consumer import Consumer
 from magnetar.broker.transactions.pending_records import ack_of
 from magnetar.broker.transactions.pending_state import PendingTransaction
-from magnetar.broker.transactions.txn_id import TxnId
+from magnetar.broker.transactions.types import TxnId
 from magnetar.managed_ledger.errors import EntryNotFoundError
 from magnetar.managed_ledger.position import Position
 

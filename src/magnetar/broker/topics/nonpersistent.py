@@ -10,7 +10,7 @@ from magnetar.broker.errors import ConsumerBusyError, NotAllowedError, Subscript
 from magnetar.broker.namespaces.errors import PreconditionFailedError
 from magnetar.broker.namespaces.policies import EffectivePolicies
 from magnetar.broker.naming import TopicName, subscription_name
-from magnetar.broker.rates import Rates
+from magnetar.broker.rate_limits import Rates
 from magnetar.broker.subscriptions.consumer import Consumer
 from magnetar.broker.subscriptions.nonpersistent import NonPersistentSubscription
 from magnetar.broker.topics.inactivity import Inactivity, TopicState

@@ -7,7 +7,7 @@ from magnetar.broker.naming import TopicName
 from magnetar.broker.topics.persistent import PersistentTopic
 from magnetar.broker.topics.registry import TopicRegistry
 from magnetar.broker.topics.transactions import TopicTransactions
-from magnetar.broker.transactions.txn_id import TxnId
+from magnetar.broker.transactions.types import TxnId
 
 
 class TopicParticipants:

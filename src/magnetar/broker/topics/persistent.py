@@ -18,7 +18,7 @@ from magnetar.broker.errors import NotAllowedError
 from magnetar.broker.namespaces.errors import AlreadyExistsError
 from magnetar.broker.namespaces.policies import EffectivePolicies
 from magnetar.broker.naming import TopicName
-from magnetar.broker.rates import Rates
+from magnetar.broker.rate_limits import Rates
 from magnetar.broker.replication.replicated_subscriptions import ReplicatedSubscriptions
 from magnetar.broker.replicators.names import cluster_of_cursor
 from magnetar.broker.replicators.replicator_set import ReplicatorSet

@@ -8,7 +8,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Protocol
 
 from magnetar.base.errors import MagnetarError
-from magnetar.broker.rates import Rates
+from magnetar.broker.rate_limits import Rates
 from magnetar.broker.replicators.names import source_of_producer
 from magnetar.broker.topics.publish import MarkerOp, PublishOp
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from magnetar.broker.iso_time import iso_time
-from magnetar.broker.rates import Rates
+from magnetar.base.clock import iso_time
+from magnetar.broker.rate_limits import Rates
 from magnetar.broker.subscriptions.nonpersistent import NonPersistentSubscription
 from magnetar.broker.subscriptions.stats import subscription_stats
 from magnetar.broker.subscriptions.subscription import Subscription

@@ -21,10 +21,9 @@ from magnetar.broker.topics.subscription_set import SubscriptionSet, Surrounding
 from magnetar.broker.transactions.buffer import CURSOR_NAME, TransactionBuffer
 from magnetar.broker.transactions.buffer_state import BufferState, OpenTransaction
 from magnetar.broker.transactions.gate import SubscriptionGate
-from magnetar.broker.transactions.log import RecordLog
+from magnetar.broker.transactions.log import RecordLog, TransactionStorage
 from magnetar.broker.transactions.pending_acks import STORE_CURSOR, PendingAcks
-from magnetar.broker.transactions.storage import TransactionStorage
-from magnetar.broker.transactions.txn_id import TxnId
+from magnetar.broker.transactions.types import TxnId
 from magnetar.managed_ledger.ledger import ManagedLedger
 from magnetar.managed_ledger.position import Position
 from magnetar.metadata import paths

@@ -16,10 +16,16 @@ from magnetar.base.limits import TRANSACTION_ABORTED_PER_TOPIC_MAX
 from magnetar.broker.dispatch.entry_metadata import metadata_of
 from magnetar.broker.errors import NotAllowedError
 from magnetar.broker.transactions.buffer_state import BufferState, OpenTransaction
-from magnetar.broker.transactions.errors import TransactionLogError
 from magnetar.broker.transactions.log import read_page
-from magnetar.broker.transactions.markers import MARKERS, TXN_ABORT, TXN_COMMIT, marker, txn_of
-from magnetar.broker.transactions.txn_id import TxnId
+from magnetar.broker.transactions.types import (
+    MARKERS,
+    TXN_ABORT,
+    TXN_COMMIT,
+    TransactionLogError,
+    TxnId,
+    marker,
+    txn_of,
+)
 from magnetar.managed_ledger.cursor import ManagedCursor
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.ledger import ManagedLedger

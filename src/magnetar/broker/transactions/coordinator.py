@@ -24,8 +24,7 @@ from magnetar.broker.errors import (
 from magnetar.broker.transactions import coordinator_records as records
 from magnetar.broker.transactions.coordinator_state import CoordinatorState, Transaction, TxnStatus
 from magnetar.broker.transactions.log import RecordLog
-from magnetar.broker.transactions.ports import Participants
-from magnetar.broker.transactions.txn_id import TxnId
+from magnetar.broker.transactions.types import Participants, TxnId
 
 logger = logging.getLogger(__name__)
 

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from google.protobuf.message import DecodeError
 
 from magnetar.broker.transactions.coordinator_state import CoordinatorState, Transaction, TxnStatus, complete
-from magnetar.broker.transactions.errors import TransactionLogError
-from magnetar.broker.transactions.txn_id import TxnId
+from magnetar.broker.transactions.types import TransactionLogError, TxnId
 from magnetar.managed_ledger.position import Position
 from magnetar.wire.pulsar.Transactions_pb2 import OPEN
 from magnetar.wire.pulsar.Transactions_pb2 import TransactionMetadataEntry as Record

@@ -19,7 +19,7 @@ from magnetar.broker.errors import (
     TransactionNotFoundError,
 )
 from magnetar.broker.naming import TopicName
-from magnetar.broker.transactions.txn_id import TxnId
+from magnetar.broker.transactions.types import TxnId
 from magnetar.managed_ledger.position import Position
 
 TIMEOUT_MAX_MS = 86_400_000

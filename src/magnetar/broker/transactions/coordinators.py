@@ -20,8 +20,7 @@ from magnetar.broker.naming import SYSTEM_NAMESPACE, TRANSACTION_LOG_PREFIX, Top
 from magnetar.broker.transactions.coordinator import TransactionCoordinator
 from magnetar.broker.transactions.coordinator_state import CoordinatorState
 from magnetar.broker.transactions.log import RecordLog
-from magnetar.broker.transactions.ports import Participants
-from magnetar.broker.transactions.txn_id import TxnId
+from magnetar.broker.transactions.types import Participants, TxnId
 from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
 from magnetar.metadata import paths

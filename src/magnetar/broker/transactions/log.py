@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 
 from magnetar.base.errors import MagnetarError
 from magnetar.base.limits import BYTES_PER_READ_MAX, ENTRIES_PER_DISPATCH_MAX
@@ -93,3 +94,13 @@ async def read_page(cursor: ManagedCursor) -> list[Entry]:
     future: asyncio.Future[list[Entry]] = asyncio.get_running_loop().create_future()
     cursor.read(ENTRIES_PER_DISPATCH_MAX, BYTES_PER_READ_MAX, entries_future(future))
     return await future
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionStorage:
+    """Where and how the topics of a broker keep their transactions. `ledgers`: settings of the logs of pending acknowledgements."""
+
+    factory: ManagedLedgerFactory
+    ledgers: ManagedLedgerConfig
+    snapshot_transactions: int = 1000
+    snapshot_interval_ms: int = 5000

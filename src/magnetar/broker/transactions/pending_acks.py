@@ -15,7 +15,7 @@ from magnetar.broker.dispatch.entry_metadata import metadata_of
 from magnetar.broker.transactions import pending_records as records
 from magnetar.broker.transactions.log import RecordLog
 from magnetar.broker.transactions.pending_state import WHOLE, Ack, PendingState, PendingTransaction
-from magnetar.broker.transactions.txn_id import TxnId
+from magnetar.broker.transactions.types import TxnId
 from magnetar.managed_ledger.ack_ranges import BATCH_SIZE_MAX, int_to_words, words_to_int
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.ports import DurableDone

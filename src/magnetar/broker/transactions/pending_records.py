@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from google.protobuf.message import DecodeError
 
-from magnetar.broker.transactions.errors import TransactionLogError
 from magnetar.broker.transactions.pending_state import WHOLE, Ack, PendingState
-from magnetar.broker.transactions.txn_id import TxnId
+from magnetar.broker.transactions.types import TransactionLogError, TxnId
 from magnetar.managed_ledger.ack_ranges import int_to_words, words_to_int
 from magnetar.managed_ledger.position import Position
 from magnetar.wire.pulsar.PulsarApi_pb2 import CommandAck

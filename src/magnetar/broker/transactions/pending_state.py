@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from magnetar.base.limits import TRANSACTION_PENDING_ACKS_MAX
 from magnetar.broker.errors import NotAllowedError, TransactionConflictError
-from magnetar.broker.transactions.txn_id import TxnId
+from magnetar.broker.transactions.types import TxnId
 from magnetar.managed_ledger.position import Position
 
 WHOLE = -1

@@ -275,3 +275,17 @@ def _note_crash(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> Non
         source = context.get("task") or context.get("future") or context.get("handle")
         name = source.get_name() if isinstance(source, asyncio.Task) else PROCESS.get(loop.outside).name
         loop.crashes.append(f"{name}: {context.get('message')}: {context.get('exception')!r}")
+
+
+class SimClock:
+    """The clocks of one machine: the monotonic one follows the loop, the wall clock may be wrong and may jump."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        self._loop = loop
+        self.offset_ms = 0
+
+    def now_ms(self) -> int:
+        return START_MS + int(self._loop.now_s * 1000) + self.offset_ms
+
+    def monotonic_s(self) -> float:
+        return self._loop.now_s

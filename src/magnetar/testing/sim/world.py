@@ -11,9 +11,8 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from magnetar.base.tasks import FAILURES
-from magnetar.testing.sim.clock import SimClock
 from magnetar.testing.sim.disk import Medium
-from magnetar.testing.sim.loop import Process, SimLoop
+from magnetar.testing.sim.loop import Process, SimClock, SimLoop
 from magnetar.testing.sim.metadata import MetadataService
 from magnetar.testing.sim.moments import Moments
 from magnetar.testing.sim.trace import Trace

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 from magnetar.base.errors import MagnetarError
 from magnetar.broker.connection.error_codes import code_of, text_of
+from magnetar.broker.connection.handlers.consumer import signed
 from magnetar.broker.connection.handlers.transactions import acting_role
-from magnetar.broker.connection.positions import signed
 from magnetar.broker.connection.session import Session
 from magnetar.broker.errors import TransactionNotFoundError
 from magnetar.broker.subscriptions import transactional
 from magnetar.broker.subscriptions.acks import AckId, AckType
 from magnetar.broker.subscriptions.consumer import Consumer
 from magnetar.broker.subscriptions.subscription import Subscription
-from magnetar.broker.transactions.txn_id import TxnId
+from magnetar.broker.transactions.types import TxnId
 from magnetar.wire.pulsar import commands
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand, CommandAck
 

@@ -7,7 +7,7 @@ from magnetar.broker.connection.session import Session
 from magnetar.broker.errors import MetadataRefusedError, NotAllowedError, ServiceNotReadyError, TopicTerminatedError
 from magnetar.broker.naming import TopicName
 from magnetar.broker.replicators.names import INSTANCE_METADATA, LOG_END_METADATA, log_end, source_of_producer
-from magnetar.broker.schemas.protocol import from_message
+from magnetar.broker.schemas.types import from_message
 from magnetar.broker.topics.producer import AccessMode, Producer
 from magnetar.broker.topics.registry import AnyTopic
 from magnetar.managed_ledger.position import LATEST

@@ -9,8 +9,14 @@ from magnetar.broker.connection.error_codes import code_of, text_of
 from magnetar.broker.connection.session import Session
 from magnetar.broker.errors import IncompatibleSchemaError, TopicNotFoundError
 from magnetar.broker.naming import TopicName
-from magnetar.broker.schemas.protocol import fill_message, from_message
-from magnetar.broker.schemas.types import SchemaId, StoredSchema, pack_version, unpack_version
+from magnetar.broker.schemas.types import (
+    SchemaId,
+    StoredSchema,
+    fill_message,
+    from_message,
+    pack_version,
+    unpack_version,
+)
 from magnetar.wire.pulsar import commands
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand, CommandGetOrCreateSchema, CommandGetSchema
 

@@ -5,29 +5,37 @@ from __future__ import annotations
 from google.protobuf.message import DecodeError
 
 from magnetar.base.limits import CHUNKS_MAX, MESSAGE_METADATA_BYTES_MAX
-from magnetar.broker.connection.handlers.send_in_transaction import send_in_transaction
-from magnetar.broker.connection.handlers.send_replicated import send_replicated
+from magnetar.broker.connection.handlers.transactions import acting_role
 from magnetar.broker.connection.session import Session
 from magnetar.broker.errors import ChecksumError, NotAllowedError
-from magnetar.broker.topics.publish import PublishOp
+from magnetar.broker.replicators.names import SOURCE_POSITION_PROPERTY
+from magnetar.broker.replicators.outgoing import LOCAL_MARKERS
+from magnetar.broker.topics.persistent import PersistentTopic
+from magnetar.broker.topics.producer import Producer
+from magnetar.broker.topics.publish import MarkerOp, PublishOp
+from magnetar.broker.topics.registry import AnyTopic
+from magnetar.broker.topics.replicated_publish import ReplicatedOp, place_of
+from magnetar.broker.topics.transactions import TransactionPublishOp
+from magnetar.broker.transactions.types import TxnId, txn_of
 from magnetar.wire.pulsar import commands
 from magnetar.wire.pulsar.batches import batch_messages_max
 from magnetar.wire.pulsar.compression import unpacked_bytes_max
-from magnetar.wire.pulsar.headers import MAGIC_BROKER_ENTRY_METADATA, checksum_matches, metadata_bounds
+from magnetar.wire.pulsar.headers import MAGIC_BROKER_ENTRY_METADATA, checksum_matches, metadata_bounds, with_checksum
 from magnetar.wire.pulsar.parsers import parse_metadata
-from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand, MessageMetadata, ServerError
+from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand, CommandSend, MessageMetadata, ServerError
 
 CHUNK_ENCRYPTION_BYTES_MAX = 64
 """What encryption may add to a chunk; the claimed size of the whole message is from before it. The clients' AES-GCM adds 16 bytes."""
 
-
 RESERVED = "marker_type and replicated_from are set by servers only: send the message without them"
 """Brokers obey markers and do not replicate what came from elsewhere. Told as NotAllowedError: the message is whole, and not a client's."""
-
 
 FOREIGN_NAME = "producer_name in the message's metadata is not the producer's own"
 """Where producers are deduplicated, a restart learns their sequence ids from there: a false name would make another one's messages
 repeats."""
+
+MARKER_RECEIPT = 1 << 63
+"""In the place of a receipt's highest sequence id: it is for a marker (Pulsar's Long.MIN_VALUE)."""
 
 
 def send(session: Session, command: BaseCommand, rest: bytes) -> None:
@@ -143,3 +151,66 @@ def _without_producer(session: Session, producer_id: int) -> None:
     """Frames that were on their way when the server closed the producer are dropped: the client sends them again."""
     if producer_id not in session.closed_producers:
         raise NotAllowedError(f"SEND for the unknown producer {producer_id}")
+
+
+def send_in_transaction(
+    session: Session, producer: Producer, request: CommandSend, metadata: MessageMetadata, data: bytes
+) -> None:
+    """`metadata`, of `data`, was looked at: it names no other transaction than the command."""
+    txn = TxnId(request.txnid_most_bits, request.txnid_least_bits)
+    topic = session.producer_topics[request.producer_id]
+    buffer = topic.transactions.buffer if isinstance(topic, PersistentTopic) else None
+    data = stamped(metadata, data, txn)
+    messages = metadata.num_messages_in_batch
+    numbers = (producer, request.sequence_id, request.highest_sequence_id, messages, len(data))
+    session.publish_started(len(data))
+    who = acting_role(session)
+    if buffer is None or not session.context.transactions.publishes_to(txn, str(topic.name), who):
+        producer.refuse(PublishOp(*numbers), NotAllowedError(_refusal(txn, topic)))
+        return
+    producer.publish(TransactionPublishOp(buffer.state, txn, *numbers), data, request.is_chunk)
+
+
+def _refusal(txn: TxnId, topic: AnyTopic) -> str:
+    return f"transaction {txn} is not open, belongs to another role, or has not named {topic.name}"
+
+
+def stamped(metadata: MessageMetadata, data: bytes, txn: TxnId) -> bytes:
+    """The entry with the transaction in its metadata. The Go client names it in the command alone, which is not stored."""
+    if txn_of(metadata) == txn:
+        return data
+    metadata.txnid_most_bits, metadata.txnid_least_bits = txn
+    return with_checksum(metadata, data[metadata_bounds(data)[1] :])
+
+
+def send_replicated(
+    session: Session, producer: Producer, source: str, request: CommandSend, metadata: MessageMetadata, data: bytes
+) -> None:
+    """`metadata`, of `data`, was looked at. `source`: the cluster that sends."""
+    size_bytes = len(data)
+    session.publish_started(size_bytes)
+    place = place_of(metadata)
+    problem = _problem(metadata, place, source)
+    if problem:
+        refused = PublishOp(producer, request.sequence_id, request.highest_sequence_id, 1, size_bytes)
+        producer.refuse(refused, NotAllowedError(problem))
+        return
+    if metadata.HasField("marker_type"):
+        highest = MARKER_RECEIPT if session.replication_by_place else 0
+        producer.publish_marker(MarkerOp(producer, request.sequence_id, highest, 1, size_bytes), data)
+        return
+    op = ReplicatedOp(producer, source, metadata, place, size_bytes, session.replication_by_place)
+    producer.publish(op, data, request.is_chunk)
+
+
+def _problem(metadata: MessageMetadata, place: tuple[int, int] | None, source: str) -> str:
+    """Why a replicator of `source` cannot send this, empty when it can."""
+    if metadata.replicated_from != source:
+        return f"a replicator of cluster {source} sends messages of that cluster only, and names it in replicated_from"
+    if metadata.HasField("marker_type") and metadata.marker_type in LOCAL_MARKERS:
+        return "snapshots and the ends of transactions concern the log that they are in: they are not replicated"
+    if metadata.txnid_least_bits:
+        return "a transaction of another cluster means nothing here: replicate its messages without their transaction"
+    if place is None and any(pair.key == SOURCE_POSITION_PROPERTY for pair in metadata.properties):
+        return f"{SOURCE_POSITION_PROPERTY} is not a place: write ledger:entry"
+    return ""

@@ -13,7 +13,7 @@ from magnetar.base.errors import MagnetarError
 from magnetar.broker.connection.refusals import refusal
 from magnetar.broker.connection.session import Session
 from magnetar.broker.errors import NotAllowedError
-from magnetar.broker.transactions.txn_id import TxnId
+from magnetar.broker.transactions.types import TxnId
 from magnetar.wire.pulsar import commands
 from magnetar.wire.pulsar.PulsarApi_pb2 import COMMIT, BaseCommand
 
