@@ -15,7 +15,7 @@ FATAL = {
     ("bookkeeper/bookie/bookie.py", "flush"),
     ("bookkeeper/client/writer.py", "ensemble change of ledger {}"),
     ("managed_ledger/append_pipeline.py", "switch ledger of {}"),
-    ("managed_ledger/cursor_store.py", "cursor ledger of {}"),
+    ("managed_ledger/cursor/store.py", "cursor ledger of {}"),
     ("managed_ledger/ledger.py", "trim {}"),
     ("managed_ledger/ledger_reader.py", "open ledger {}"),
     ("managed_ledger/factory.py", "open {}"),

@@ -7,8 +7,9 @@ from typing import Any
 from magnetar.base.clock import iso_time
 from magnetar.broker.compaction.compacted_ledger import CompactedLedger
 from magnetar.broker.topics.persistent import PersistentTopic
-from magnetar.managed_ledger.cursor import ManagedCursor
-from magnetar.managed_ledger.ledger import ManagedLedger, State
+from magnetar.managed_ledger.append_pipeline import State
+from magnetar.managed_ledger.cursor.cursor import ManagedCursor
+from magnetar.managed_ledger.ledger import ManagedLedger
 from magnetar.managed_ledger.position import Position
 
 STATES = {

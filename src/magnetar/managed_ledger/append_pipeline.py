@@ -15,7 +15,7 @@ from enum import Enum, auto
 from magnetar.base.errors import MagnetarError
 from magnetar.base.tasks import FATAL
 from magnetar.managed_ledger.appender import Appender, PendingAppend
-from magnetar.managed_ledger.config import ManagedLedgerConfig
+from magnetar.managed_ledger.config import ManagedLedgerConfig, is_full, next_age_check_ms
 from magnetar.managed_ledger.context import LedgerContext
 from magnetar.managed_ledger.errors import (
     ManagedLedgerClosedError,
@@ -26,7 +26,6 @@ from magnetar.managed_ledger.errors import (
 from magnetar.managed_ledger.handover import replace_ledger
 from magnetar.managed_ledger.ledger_index import LedgerSummary
 from magnetar.managed_ledger.ports import AppendDone, WritableLedger
-from magnetar.managed_ledger.rollover import is_full, next_age_check_ms
 
 log = logging.getLogger(__name__)
 

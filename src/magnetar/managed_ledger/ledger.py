@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
 from magnetar.base.errors import MagnetarError
 from magnetar.base.tasks import FATAL
@@ -15,23 +15,22 @@ from magnetar.managed_ledger.append_pipeline import AppendPipeline, State
 from magnetar.managed_ledger.appender import Appender
 from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.context import LedgerContext
-from magnetar.managed_ledger.cursor import ManagedCursor
-from magnetar.managed_ledger.cursor_registry import CursorRegistry
+from magnetar.managed_ledger.cursor.cursor import ManagedCursor
+from magnetar.managed_ledger.cursor.registry import CursorRegistry
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.errors import (
     EntryNotFoundError,
     ManagedLedgerFencedError,
 )
-from magnetar.managed_ledger.handover import close_old
+from magnetar.managed_ledger.handover import close_old, take_over
 from magnetar.managed_ledger.ledger_index import LedgerIndex
 from magnetar.managed_ledger.ports import AppendDone
-from magnetar.managed_ledger.position import EARLIEST, LATEST, Position
+from magnetar.managed_ledger.position import LATEST, Position
 from magnetar.managed_ledger.reads import entries_future
-from magnetar.managed_ledger.recovery import take_over
-from magnetar.managed_ledger.search import find_last_matching
-from magnetar.managed_ledger.trimming import trim
+from magnetar.managed_ledger.retention import consumed_before, deletable
 
 log = logging.getLogger(__name__)
+
 
 CACHED_ENTRIES_KEPT = 1024
 """Entries of the current ledger that stay in memory although all cursors have read them: for redeliveries soon after."""
@@ -399,4 +398,69 @@ class ManagedLedger:
             raise self._pipeline.refusal()
 
 
-__all__ = ["EARLIEST", "LATEST", "ManagedLedger", "Position", "State"]
+async def find_last_matching(
+    index: LedgerIndex, read_entry: Callable[[Position], Awaitable[Entry]], predicate: Callable[[Entry], bool]
+) -> Position | None:
+    """The last entry for which `predicate` holds, given that it holds for a (perhaps empty) beginning of the ledger and for
+    nothing after it. None when it holds for no entry. Reads about log2(entries) entries.
+
+    Entries that retention removes meanwhile count as matching: they are older than all that stay.
+    """
+    index = index.copy()
+    low, high = 0, index.total_entries  # ranks below `low` match, ranks from `high` on do not
+    while low < high:
+        middle = (low + high) // 2
+        if await _matches(index.at_rank(middle), read_entry, predicate):
+            low = middle + 1
+        else:
+            high = middle
+    return index.at_rank(low - 1) if low else None
+
+
+async def _matches(
+    position: Position, read_entry: Callable[[Position], Awaitable[Entry]], predicate: Callable[[Entry], bool]
+) -> bool:
+    try:
+        return predicate(await read_entry(position))
+    except EntryNotFoundError:
+        return True
+
+
+async def trim(context: LedgerContext, current_ledger_id: int, cursors: Collection[ManagedCursor]) -> int:
+    """Delete what no durable cursor needs and retention does not keep; answers how many ledgers went.
+
+    A cursor counts with what it has stored, not with what it has in memory: after a crash it would come back there, and must
+    find its ledgers. `cursors` is looked at again under the lock, so one created meanwhile counts too. Raises
+    ManagedLedgerFencedError or MetadataError; nothing was deleted then.
+    """
+    durable = [cursor for cursor in cursors if cursor.durable]
+    now_ms = context.clock.now_ms()
+    hoped = deletable(
+        context.index, current_ledger_id, _slowest(c.mark_delete_position for c in durable), now_ms, context.config
+    )
+    if not hoped:
+        return 0
+    for cursor in durable:
+        if (
+            cursor.stored_mark_delete < cursor.mark_delete_position
+            and consumed_before(context.index, current_ledger_id, cursor.stored_mark_delete) <= hoped[-1]
+        ):
+            await cursor.flush()
+    async with context.store.lock:
+        if context.closed:
+            return 0
+        durable = [cursor for cursor in cursors if cursor.durable]
+        slowest = _slowest(min(c.stored_mark_delete, c.mark_delete_position) for c in durable)
+        chosen = deletable(context.index, current_ledger_id, slowest, now_ms, context.config)
+        if not chosen:
+            return 0
+        await context.store.save(remove=chosen)
+    for cursor in durable:
+        cursor.ledgers_removed()
+    log.info("ledgers removed  managed_ledger=%s ledgers=%s", context.name, chosen)
+    await context.delete_orphans(*chosen)
+    return len(chosen)
+
+
+def _slowest(positions: Iterable[Position]) -> Position | None:
+    return min(positions, default=None)

@@ -20,7 +20,7 @@ import pytest
 
 from magnetar import standalone
 from magnetar.bookkeeper.client.ledger_manager import LedgerManager
-from magnetar.managed_ledger.cursor_codec import parse_node
+from magnetar.managed_ledger.cursor.codec import parse_node
 from magnetar.metadata.errors import MetadataConnectionError
 from magnetar.metadata.sqlite import SqliteMetadataStore
 from magnetar.metadata.store import MetadataStore

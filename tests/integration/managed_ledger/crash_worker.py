@@ -12,7 +12,7 @@ from pathlib import Path
 
 from magnetar.base.errors import MagnetarError
 from magnetar.managed_ledger.config import ManagedLedgerConfig
-from magnetar.managed_ledger.cursor import ManagedCursor
+from magnetar.managed_ledger.cursor.cursor import ManagedCursor
 from magnetar.managed_ledger.ledger import ManagedLedger
 from magnetar.managed_ledger.position import EARLIEST, Position
 from tests.integration.managed_ledger.site import NAME, Site

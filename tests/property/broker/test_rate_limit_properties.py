@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from magnetar.broker.dispatch.throttle import DispatchThrottle, Sent
 from magnetar.broker.namespaces.policies import DELETE_MODES, InactivePolicy
 from magnetar.broker.rate_limits import RateLimit, RateMeter, SubscribeRate, TokenBucket, meter_for
-from magnetar.broker.topics.inactivity import Inactivity, TopicState, needed
-from magnetar.broker.topics.subscribe_rate import CONSUMERS_MAX, SubscribeLimiter
+from magnetar.broker.topics.policy_rules import CONSUMERS_MAX, Inactivity, SubscribeLimiter, TopicState, needed
 
 STEPS = st.lists(st.tuples(st.floats(0, 5), st.integers(1, 50)), min_size=1, max_size=60)
 

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from magnetar.managed_ledger.ack_bits import LedgerBits
 from magnetar.managed_ledger.ack_ranges import AckRanges, int_to_words, words_to_int
-from magnetar.managed_ledger.cursor_codec import decode_entries, encode_entries, parse_entry, restore
+from magnetar.managed_ledger.cursor.codec import decode_entries, encode_entries, parse_entry, restore
 from magnetar.managed_ledger.ledger_index import LedgerIndex, LedgerSummary
 from magnetar.managed_ledger.position import Position
 

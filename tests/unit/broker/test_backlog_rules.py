@@ -19,7 +19,7 @@ from magnetar.broker.namespaces.policies import (
     new_document,
 )
 from magnetar.broker.namespaces.records import boundaries_text
-from magnetar.broker.topics import backlog
+from magnetar.broker.topics import policy_rules
 
 
 @pytest.mark.parametrize(
@@ -27,19 +27,19 @@ from magnetar.broker.topics import backlog
     [(-1, 10**15, False), (0, 1, True), (0, 0, False), (100, 100, False), (100, 101, True)],
 )
 def test_size(limit: int, size: int, exceeded: bool) -> None:
-    assert backlog.size_exceeded(BacklogQuota(limit_bytes=limit), size) is exceeded
+    assert policy_rules.size_exceeded(BacklogQuota(limit_bytes=limit), size) is exceeded
 
 
 @pytest.mark.parametrize(
     ("limit", "age", "exceeded"), [(-1, 1e9, False), (0, 1e9, False), (10, 10.0, False), (10, 10.1, True)]
 )
 def test_age(limit: int, age: float, exceeded: bool) -> None:
-    assert backlog.age_exceeded(BacklogQuota(limit_time_s=limit), age) is exceeded
+    assert policy_rules.age_exceeded(BacklogQuota(limit_time_s=limit), age) is exceeded
 
 
 def test_each_policy_has_its_refusal() -> None:
     kinds = {
-        policy: type(backlog.refusal(BacklogQuota(policy=policy), "t"))
+        policy: type(policy_rules.refusal(BacklogQuota(policy=policy), "t"))
         for policy in (PRODUCER_REQUEST_HOLD, PRODUCER_EXCEPTION, CONSUMER_BACKLOG_EVICTION)
     }
     assert kinds == {
@@ -51,7 +51,7 @@ def test_each_policy_has_its_refusal() -> None:
 
 @given(limit=st.integers(0, 10**12), size=st.integers(0, 10**12))
 def test_eviction_goes_below_the_limit_but_not_far(limit: int, size: int) -> None:
-    evicted = backlog.bytes_to_evict(BacklogQuota(limit_bytes=limit), size)
+    evicted = policy_rules.bytes_to_evict(BacklogQuota(limit_bytes=limit), size)
     assert 0 <= evicted <= size
     if size > limit:
         assert limit * 0.9 - 1 <= size - evicted <= limit

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from magnetar.base.limits import PERMITS_MAX
 from magnetar.broker.dispatch.entry_metadata import NO_MARKER, metadata_of
-from magnetar.broker.dispatch.permits import add_permits, messages_left
 from magnetar.broker.dispatch.position_key import key_of, position_of
+from magnetar.broker.dispatch.receiver import add_permits, messages_left
 from magnetar.broker.dispatch.redelivery import RedeliveryCounts, RedeliveryQueue
 from magnetar.broker.dispatch.waiting import Waiting
 from magnetar.hashing.murmur3 import key_slot

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 from magnetar.base.errors import MagnetarError
 from magnetar.base.tasks import TaskScope
-from magnetar.managed_ledger.cursor import ManagedCursor
+from magnetar.managed_ledger.cursor.cursor import ManagedCursor
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
 from magnetar.managed_ledger.ledger import ManagedLedger

@@ -6,7 +6,7 @@ import pytest
 
 from magnetar.base.errors import MagnetarError, MetadataError
 from magnetar.managed_ledger.config import ManagedLedgerConfig
-from magnetar.managed_ledger.cursor_codec import encode_entries
+from magnetar.managed_ledger.cursor.codec import encode_entries
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
 from magnetar.managed_ledger.position import EARLIEST, Position
 from magnetar.metadata.memory import MemoryMetadataStore

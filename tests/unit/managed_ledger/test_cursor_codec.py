@@ -8,7 +8,7 @@ import zlib
 import pytest
 
 from magnetar.managed_ledger.ack_ranges import AckRanges
-from magnetar.managed_ledger.cursor_codec import decode_entries, encode_entries, parse_entry, parts_of, restore
+from magnetar.managed_ledger.cursor.codec import decode_entries, encode_entries, parse_entry, parts_of, restore
 from magnetar.managed_ledger.errors import CursorStateError
 from magnetar.managed_ledger.ledger_index import LedgerIndex, LedgerSummary
 from magnetar.managed_ledger.position import Position

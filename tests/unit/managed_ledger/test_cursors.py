@@ -7,7 +7,7 @@ import pytest
 from magnetar.base.errors import InvalidArgumentError, MagnetarError, MetadataError
 from magnetar.bookkeeper.codes import ReturnCode
 from magnetar.managed_ledger.config import ManagedLedgerConfig
-from magnetar.managed_ledger.cursor_codec import parse_node
+from magnetar.managed_ledger.cursor.codec import parse_node
 from magnetar.managed_ledger.errors import CursorClosedError, CursorNotFoundError
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
 from magnetar.managed_ledger.position import EARLIEST, LATEST, Position

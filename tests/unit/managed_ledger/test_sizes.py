@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from magnetar.managed_ledger.ledger_index import LedgerIndex, LedgerSummary
+from magnetar.managed_ledger.ledger_index import LedgerIndex, LedgerSummary, position_after_bytes, size_after
 from magnetar.managed_ledger.position import Position
-from magnetar.managed_ledger.sizes import position_after_bytes, size_after
 
 
 def index() -> LedgerIndex:

@@ -17,7 +17,7 @@ from magnetar.admin.topic_documents import ResetPosition, RunStatus, TopicBacklo
 from magnetar.base.clock import iso_time
 from magnetar.broker.errors import NotAllowedError
 from magnetar.broker.topics.persistent import PersistentTopic
-from magnetar.managed_ledger.cursor import ManagedCursor
+from magnetar.managed_ledger.cursor.cursor import ManagedCursor
 from magnetar.managed_ledger.position import Position
 
 

@@ -24,8 +24,8 @@ from magnetar.admin.topic_documents import (
 from magnetar.broker.errors import NotAllowedError, TopicNotFoundError
 from magnetar.broker.naming import TopicName
 from magnetar.broker.topics.nonpersistent import NonPersistentTopic
+from magnetar.managed_ledger.ledger_index import size_after
 from magnetar.managed_ledger.position import EARLIEST
-from magnetar.managed_ledger.sizes import size_after
 
 EXCLUDED = {
     "getPreciseBacklog": bool,

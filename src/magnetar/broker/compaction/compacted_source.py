@@ -15,7 +15,7 @@ from typing import Protocol
 from magnetar.base.errors import MagnetarError
 from magnetar.broker.compaction.compacted_ledger import Compacted, CompactedLedger
 from magnetar.broker.dispatch.ports import ReadDone, Scheduler
-from magnetar.managed_ledger.cursor import ManagedCursor
+from magnetar.managed_ledger.cursor.cursor import ManagedCursor
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.ledger import ManagedLedger
 from magnetar.managed_ledger.position import LATEST, Position

@@ -19,7 +19,7 @@ from magnetar.broker.compaction import raw_message
 from magnetar.broker.compaction.compacted_ledger import CompactedLedger
 from magnetar.broker.compaction.latest_keys import LatestKeys
 from magnetar.managed_ledger.config import ManagedLedgerConfig
-from magnetar.managed_ledger.cursor import ManagedCursor
+from magnetar.managed_ledger.cursor.cursor import ManagedCursor
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.position import Position
 from magnetar.managed_ledger.reads import entries_future

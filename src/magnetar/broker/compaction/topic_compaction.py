@@ -25,11 +25,11 @@ from magnetar.broker.compaction.errors import CompactedDataError, CompactionRunn
 from magnetar.broker.compaction.latest_keys import last_index_of
 from magnetar.broker.dispatch.entry_metadata import metadata_of
 from magnetar.broker.naming import COMPACTION_CURSOR
-from magnetar.managed_ledger.cursor import ManagedCursor
+from magnetar.managed_ledger.cursor.cursor import ManagedCursor
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.ledger import ManagedLedger
+from magnetar.managed_ledger.ledger_index import size_after
 from magnetar.managed_ledger.position import EARLIEST, Position
-from magnetar.managed_ledger.sizes import size_after
 
 logger = logging.getLogger(__name__)
 

@@ -27,10 +27,9 @@ from typing import ClassVar, Final, NamedTuple, Protocol
 from magnetar.broker.dispatch.delayed import DelayedIndex
 from magnetar.broker.dispatch.entry_metadata import EntryMetadata, metadata_of
 from magnetar.broker.dispatch.lanes import KeyRanges, Lane, Lanes, Parking
-from magnetar.broker.dispatch.permits import messages_left
 from magnetar.broker.dispatch.ports import EntrySource
 from magnetar.broker.dispatch.position_key import ENTRY_BITS, ENTRY_MASK, key_of
-from magnetar.broker.dispatch.receiver import Receiver
+from magnetar.broker.dispatch.receiver import Receiver, messages_left
 from magnetar.broker.dispatch.sharing import AVERAGE_WEIGHT, SharingDispatcher
 from magnetar.broker.dispatch.waiting import SLOT_BITS, SLOT_MASK
 from magnetar.managed_ledger.entry import Entry

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from magnetar.broker.dispatch.permits import add_permits
+from collections.abc import Sequence
+
+from magnetar.base.limits import PERMITS_MAX
 from magnetar.broker.dispatch.ports import ConsumerChannel
 from magnetar.managed_ledger.entry import Entry
 
@@ -128,3 +130,19 @@ class Receiver:
         assert all(value >> HELD_SLOT_BITS > 0 for value in self.held.values())
         if self.max_unacked and self.unacked_messages >= self.max_unacked:
             assert self.blocked_on_unacked
+
+
+def add_permits(permits: int, granted: int) -> int:
+    """`permits` after a FLOW of `granted`. Nothing is taken away by a FLOW, and the sum saturates at PERMITS_MAX."""
+    if granted <= 0:
+        return permits
+    total = permits + granted
+    return total if total < PERMITS_MAX else PERMITS_MAX
+
+
+def messages_left(ack_set: Sequence[int]) -> int:
+    """Messages that a delivery with these 64-bit words costs: the bits that are set, i.e. not acknowledged yet."""
+    left = 0
+    for word in ack_set:
+        left += (word & 0xFFFF_FFFF_FFFF_FFFF).bit_count()
+    return left

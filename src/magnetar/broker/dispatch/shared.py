@@ -10,9 +10,8 @@ from collections.abc import Iterable, Sequence
 
 from magnetar.broker.dispatch.delayed import DelayedIndex
 from magnetar.broker.dispatch.entry_metadata import metadata_of
-from magnetar.broker.dispatch.permits import messages_left
 from magnetar.broker.dispatch.ports import EntrySource
-from magnetar.broker.dispatch.receiver import Receiver
+from magnetar.broker.dispatch.receiver import Receiver, messages_left
 from magnetar.broker.dispatch.redelivery import RedeliveryQueue
 from magnetar.broker.dispatch.sharing import AVERAGE_WEIGHT, SharingDispatcher
 from magnetar.managed_ledger.entry import Entry

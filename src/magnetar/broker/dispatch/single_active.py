@@ -14,9 +14,8 @@ from typing import ClassVar, Final, TypeVar
 
 from magnetar.broker.dispatch.delayed import DelayedIndex
 from magnetar.broker.dispatch.entry_metadata import metadata_of
-from magnetar.broker.dispatch.permits import messages_left
 from magnetar.broker.dispatch.ports import EntrySource, MarkersRead, Scheduler, Timer
-from magnetar.broker.dispatch.receiver import Receiver
+from magnetar.broker.dispatch.receiver import Receiver, messages_left
 from magnetar.managed_ledger.entry import Entry
 
 R = TypeVar("R", bound=Receiver)

@@ -18,7 +18,7 @@ from magnetar.broker.replication.ports import ReplicationContext, Subscriptions
 from magnetar.broker.replication.replicated_subscription import CreateSubscription, decide
 from magnetar.broker.replication.subscription_side import SubscriptionSide
 from magnetar.broker.subscriptions.subscription import Subscription
-from magnetar.managed_ledger.cursor import ManagedCursor
+from magnetar.managed_ledger.cursor.cursor import ManagedCursor
 from magnetar.managed_ledger.ledger import ManagedLedger
 from magnetar.managed_ledger.position import EARLIEST, Position
 from magnetar.wire.pulsar.markers import Run, SubscriptionUpdate

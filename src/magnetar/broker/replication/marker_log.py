@@ -9,7 +9,7 @@ from typing import Final
 from magnetar.broker.dispatch.entry_metadata import metadata_of
 from magnetar.broker.replication.origin_log import read_entries
 from magnetar.broker.subscriptions.subscription import Subscription
-from magnetar.managed_ledger.cursor import ManagedCursor
+from magnetar.managed_ledger.cursor.cursor import ManagedCursor
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.ledger import ManagedLedger
 from magnetar.managed_ledger.position import LATEST, Position

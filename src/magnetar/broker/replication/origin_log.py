@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError
 
 from magnetar.base.limits import BYTES_PER_READ_MAX, ENTRIES_PER_DISPATCH_MAX
 from magnetar.broker.replication.origins import Origin, Origins, origin_of
-from magnetar.managed_ledger.cursor import ManagedCursor
+from magnetar.managed_ledger.cursor.cursor import ManagedCursor
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.ledger import ManagedLedger
 from magnetar.managed_ledger.position import Position

@@ -18,7 +18,7 @@ from magnetar.broker.rate_limits import RateMeter
 from magnetar.broker.replicators.outgoing import Outgoing, Skip, UnknownSchema, outgoing
 from magnetar.broker.replicators.remote_clusters import EntryTooLargeError
 from magnetar.client.producer import RemoteProducer
-from magnetar.managed_ledger.cursor import ManagedCursor
+from magnetar.managed_ledger.cursor.cursor import ManagedCursor
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.errors import CursorClosedError
 from magnetar.managed_ledger.position import Position

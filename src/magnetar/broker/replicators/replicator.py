@@ -18,7 +18,7 @@ from magnetar.broker.subscriptions import maintenance
 from magnetar.client.client import RemoteClient
 from magnetar.client.errors import RequestRefusedError
 from magnetar.client.producer import RemoteProducer
-from magnetar.managed_ledger.cursor import ManagedCursor
+from magnetar.managed_ledger.cursor.cursor import ManagedCursor
 from magnetar.managed_ledger.errors import CursorClosedError
 from magnetar.managed_ledger.ledger import ManagedLedger
 from magnetar.managed_ledger.position import Position

@@ -12,10 +12,10 @@ from magnetar.broker.naming import TopicName
 from magnetar.broker.rate_limits import RateLimit
 from magnetar.broker.replicators import names
 from magnetar.broker.replicators.service import ReplicationService
-from magnetar.managed_ledger.cursor import ManagedCursor
+from magnetar.managed_ledger.cursor.cursor import ManagedCursor
+from magnetar.managed_ledger.cursor.reader import ReadGate
 from magnetar.managed_ledger.ledger import ManagedLedger
 from magnetar.managed_ledger.position import EARLIEST, LATEST
-from magnetar.managed_ledger.read_gate import ReadGate
 
 if TYPE_CHECKING:
     from magnetar.broker.replicators.replicator import Replicator

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 
 from magnetar.base.errors import MagnetarError
 from magnetar.broker.dispatch.dispatcher import Dispatcher
-from magnetar.broker.dispatch.permits import messages_left
-from magnetar.broker.dispatch.receiver import Receiver
+from magnetar.broker.dispatch.receiver import Receiver, messages_left
 from magnetar.managed_ledger.position import Position
 
 if TYPE_CHECKING:
-    from magnetar.managed_ledger.cursor import ManagedCursor
+    from magnetar.managed_ledger.cursor.cursor import ManagedCursor
     from magnetar.managed_ledger.ledger import ManagedLedger
 
 WORD_BITS = 64

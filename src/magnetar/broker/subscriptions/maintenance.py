@@ -11,7 +11,7 @@ from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.position import EARLIEST, Position
 
 if TYPE_CHECKING:
-    from magnetar.managed_ledger.cursor import ManagedCursor
+    from magnetar.managed_ledger.cursor.cursor import ManagedCursor
     from magnetar.managed_ledger.ledger import ManagedLedger
 
 

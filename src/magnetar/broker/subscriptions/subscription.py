@@ -27,16 +27,15 @@ from magnetar.broker.subscriptions.acks import (
 )
 from magnetar.broker.subscriptions.config import SubscriptionConfig
 from magnetar.broker.subscriptions.consumer import Consumer
-from magnetar.broker.subscriptions.consumer_dispatch import ConsumerDispatch
+from magnetar.broker.subscriptions.consumer_dispatch import ConsumerDispatch, DispatchLimits
 from magnetar.broker.subscriptions.delayed_buckets import BUCKET_PROPERTY, DelayedStorage
-from magnetar.broker.subscriptions.dispatch_limits import DispatchLimits
 from magnetar.broker.subscriptions.policies import SubscriptionType
 from magnetar.broker.transactions.pending_acks import PendingAcks
-from magnetar.managed_ledger.cursor import REPLICATED_PROPERTY
+from magnetar.managed_ledger.cursor.cursor import REPLICATED_PROPERTY
 from magnetar.managed_ledger.position import LATEST, Position
 
 if TYPE_CHECKING:
-    from magnetar.managed_ledger.cursor import ManagedCursor
+    from magnetar.managed_ledger.cursor.cursor import ManagedCursor
     from magnetar.managed_ledger.entry import Entry
     from magnetar.managed_ledger.ledger import ManagedLedger
 

@@ -9,7 +9,7 @@ from magnetar.broker.replicators.names import sequence_name
 from magnetar.broker.topics.deduplication import CURSOR_NAME, SEQUENCE_ID_MAX, Deduplicator, packed
 from magnetar.broker.topics.publish import PublishOp
 from magnetar.broker.topics.replicated_publish import place_of
-from magnetar.managed_ledger.cursor import ManagedCursor
+from magnetar.managed_ledger.cursor.cursor import ManagedCursor
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.ledger import ManagedLedger
 from magnetar.managed_ledger.position import LATEST, Position

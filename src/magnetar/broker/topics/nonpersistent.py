@@ -13,7 +13,7 @@ from magnetar.broker.naming import TopicName, subscription_name
 from magnetar.broker.rate_limits import Rates
 from magnetar.broker.subscriptions.consumer import Consumer
 from magnetar.broker.subscriptions.nonpersistent import NonPersistentSubscription
-from magnetar.broker.topics.inactivity import Inactivity, TopicState
+from magnetar.broker.topics.policy_rules import Inactivity, TopicState
 from magnetar.broker.topics.publish_gate import PublishGate
 from magnetar.broker.topics.publishers import AppendDone, Publishers
 from magnetar.broker.topics.stats import producer_stats, sample_rates

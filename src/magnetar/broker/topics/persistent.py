@@ -1,6 +1,6 @@
 """A persistent topic: a managed ledger, its publishers and its subscriptions, held together and kept within their policies.
 
-What each part does is in its own file (`publishers`, `subscription_set`, `dedup_cursor`, `backlog`, `expiry`, `stats`).
+What each part does is in its own file (`publishers`, `subscription_set`, `dedup_cursor`, `policy_rules`, `expiry`, `stats`).
 """
 
 from __future__ import annotations
@@ -23,22 +23,21 @@ from magnetar.broker.replication.replicated_subscriptions import ReplicatedSubsc
 from magnetar.broker.replicators.names import cluster_of_cursor
 from magnetar.broker.replicators.replicator_set import ReplicatorSet
 from magnetar.broker.subscriptions.consumer import Consumer
-from magnetar.broker.topics import backlog, deduplication
+from magnetar.broker.topics import deduplication, policy_rules
 from magnetar.broker.topics.expiry import last_of_older_row, position_older_than
-from magnetar.broker.topics.inactivity import Inactivity, TopicState
+from magnetar.broker.topics.policy_rules import Inactivity, SubscribeLimiter, TopicState
 from magnetar.broker.topics.ports import BacklogHolder
 from magnetar.broker.topics.publish_gate import PublishGate
 from magnetar.broker.topics.publishers import Publishers
 from magnetar.broker.topics.stats import incoming_stats, persistent_stats, sample_rates
 from magnetar.broker.topics.subscribe import SubscribeRequest
-from magnetar.broker.topics.subscribe_rate import SubscribeLimiter
 from magnetar.broker.topics.subscription_set import SubscriptionSet, Surroundings
 from magnetar.broker.topics.topic_deduplication import TopicDeduplication
 from magnetar.broker.topics.transactions import TopicTransactions
 from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.ledger import ManagedLedger
+from magnetar.managed_ledger.ledger_index import position_after_bytes, size_after
 from magnetar.managed_ledger.position import EARLIEST, Position
-from magnetar.managed_ledger.sizes import position_after_bytes, size_after
 
 logger = logging.getLogger(__name__)
 
@@ -325,17 +324,17 @@ class PersistentTopic:
         if slowest is not None:
             size_quota, age_quota = self.policies.size_quota, self.policies.age_quota
             backlog_bytes = size_after(self.ledger.index, slowest.cursor.mark_delete_position)
-            if backlog.size_exceeded(size_quota, backlog_bytes):
-                exceeded = backlog.refusal(size_quota, str(self.name))
+            if policy_rules.size_exceeded(size_quota, backlog_bytes):
+                exceeded = policy_rules.refusal(size_quota, str(self.name))
                 if exceeded is None:
-                    surplus = backlog.bytes_to_evict(size_quota, backlog_bytes)
+                    surplus = policy_rules.bytes_to_evict(size_quota, backlog_bytes)
                     await slowest.expire(
                         position_after_bytes(self.ledger.index, slowest.cursor.mark_delete_position, surplus)
                     )
             elif age_quota.limit_time_s > 0:
                 oldest = await self._older_than(age_quota.limit_time_s, [slowest])
                 if oldest is not None and oldest > slowest.cursor.mark_delete_position:
-                    exceeded = backlog.refusal(age_quota, str(self.name))
+                    exceeded = policy_rules.refusal(age_quota, str(self.name))
                     if exceeded is None:
                         for subscription in self.subscriptions.all:
                             await subscription.expire(oldest)

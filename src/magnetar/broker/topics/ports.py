@@ -6,7 +6,7 @@ from typing import Protocol
 
 from magnetar.base.errors import MagnetarError
 from magnetar.broker.topics.publish import PublishOp
-from magnetar.managed_ledger.cursor import ManagedCursor
+from magnetar.managed_ledger.cursor.cursor import ManagedCursor
 from magnetar.managed_ledger.position import Position
 
 

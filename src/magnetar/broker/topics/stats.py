@@ -14,7 +14,7 @@ from magnetar.broker.topics.producer import Producer
 from magnetar.broker.topics.publishers import Publishers
 from magnetar.broker.topics.subscription_set import SubscriptionSet
 from magnetar.managed_ledger.ledger import ManagedLedger
-from magnetar.managed_ledger.sizes import size_after
+from magnetar.managed_ledger.ledger_index import size_after
 
 
 def sample_rates(

@@ -30,7 +30,7 @@ from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.expiry import first_published_at
 from magnetar.broker.topics.subscribe import SubscribeRequest, new_consumer
 from magnetar.broker.transactions.log import TransactionStorage
-from magnetar.managed_ledger.cursor import REPLICATED_PROPERTY, ManagedCursor
+from magnetar.managed_ledger.cursor.cursor import REPLICATED_PROPERTY, ManagedCursor
 from magnetar.managed_ledger.ledger import ManagedLedger
 from magnetar.managed_ledger.position import EARLIEST, LATEST, Position
 

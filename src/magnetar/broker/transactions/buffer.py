@@ -26,7 +26,7 @@ from magnetar.broker.transactions.types import (
     marker,
     txn_of,
 )
-from magnetar.managed_ledger.cursor import ManagedCursor
+from magnetar.managed_ledger.cursor.cursor import ManagedCursor
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.ledger import ManagedLedger
 from magnetar.managed_ledger.position import LATEST, Position

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from magnetar.base.errors import MagnetarError
 from magnetar.base.limits import BYTES_PER_READ_MAX, ENTRIES_PER_DISPATCH_MAX
 from magnetar.managed_ledger.config import ManagedLedgerConfig
-from magnetar.managed_ledger.cursor import ManagedCursor
+from magnetar.managed_ledger.cursor.cursor import ManagedCursor
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
 from magnetar.managed_ledger.ledger import ManagedLedger

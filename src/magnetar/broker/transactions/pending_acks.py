@@ -22,7 +22,7 @@ from magnetar.managed_ledger.ports import DurableDone
 from magnetar.managed_ledger.position import Position
 
 if TYPE_CHECKING:
-    from magnetar.managed_ledger.cursor import ManagedCursor
+    from magnetar.managed_ledger.cursor.cursor import ManagedCursor
     from magnetar.managed_ledger.ledger import ManagedLedger
 
 STORE_CURSOR = "__pending_ack_state"

@@ -15,7 +15,7 @@ from magnetar.base.errors import BadVersionError, MagnetarError
 from magnetar.base.tasks import FATAL
 from magnetar.managed_ledger.ack_ranges import AckRanges
 from magnetar.managed_ledger.context import LedgerContext
-from magnetar.managed_ledger.cursor_codec import encode_entries, parse_node, write_node
+from magnetar.managed_ledger.cursor.codec import encode_entries, parse_node, write_node
 from magnetar.managed_ledger.errors import CursorClosedError, ManagedLedgerFencedError
 from magnetar.managed_ledger.ports import DurableDone, WritableLedger
 from magnetar.managed_ledger.stored_value import plain_value

@@ -11,7 +11,7 @@ import asyncio
 
 from magnetar.base.errors import MagnetarError
 from magnetar.managed_ledger.context import LedgerContext
-from magnetar.managed_ledger.cursor_store import CursorStore, StoredState
+from magnetar.managed_ledger.cursor.store import CursorStore, StoredState
 from magnetar.managed_ledger.errors import CursorClosedError, ManagedLedgerFencedError
 from magnetar.managed_ledger.ports import DurableDone
 from magnetar.managed_ledger.position import Position

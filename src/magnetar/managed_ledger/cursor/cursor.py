@@ -13,13 +13,12 @@ from typing import Final
 from magnetar.base.errors import MagnetarError
 from magnetar.managed_ledger.ack_ranges import AckRanges
 from magnetar.managed_ledger.context import LedgerContext
-from magnetar.managed_ledger.cursor_persister import CursorPersister
-from magnetar.managed_ledger.cursor_reader import CursorReader
-from magnetar.managed_ledger.cursor_store import CursorStore, StoredState
+from magnetar.managed_ledger.cursor.persister import CursorPersister
+from magnetar.managed_ledger.cursor.reader import CursorReader, ReadGate
+from magnetar.managed_ledger.cursor.store import CursorStore, StoredState
 from magnetar.managed_ledger.errors import CursorClosedError
 from magnetar.managed_ledger.ports import DurableDone, ReadEntriesDone
 from magnetar.managed_ledger.position import EARLIEST, LATEST, Position
-from magnetar.managed_ledger.read_gate import ReadGate
 
 REPLICATED_PROPERTY: Final = "pulsar.replicated.subscription"
 KEPT_PROPERTIES: Final = (REPLICATED_PROPERTY,)
