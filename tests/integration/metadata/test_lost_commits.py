@@ -46,6 +46,13 @@ class Server:
             self._process.communicate()
             self._process = None
 
+    def stop(self) -> None:
+        """An orderly end."""
+        assert self._process is not None
+        self._process.terminate()
+        self._process.communicate(timeout=20)
+        self._process = None
+
     def end(self) -> tuple[int, str]:
         """(exit code, what it said) of a server that ends by itself."""
         assert self._process is not None
@@ -146,3 +153,63 @@ def test_salvage_after_a_bit_in_the_log(server: Server) -> None:
     assert (server.data_dir / "metadata.sqlite-salvaged-1" / "metadata.sqlite-wal").read_bytes() == data
     server.start()
     assert magnetar("metadata", "ls", "/", "--metadata", url).returncode == 0
+
+
+NODES = 200
+
+
+async def filled(server: Server) -> dict[str, bytes]:
+    """Nodes that were acknowledged: their data by path."""
+    store = await open_store(server)
+    nodes = {f"/kept/{number}": b"%d" % number * 50 for number in range(NODES)}
+    for path, data in nodes.items():
+        await store.put(path, data)
+    await store.close()
+    return nodes
+
+
+def flip(file: Path, tenth: int) -> None:
+    """One bit of the byte nearest to the middle of this tenth that is not zero."""
+    data = bytearray(file.read_bytes())
+    middle = len(data) * (2 * tenth + 1) // 20
+    offset = min((at for at in range(len(data)) if data[at]), key=lambda at: abs(at - middle))
+    data[offset] ^= 0x10
+    file.write_bytes(data)
+
+
+@pytest.mark.parametrize("carried", [False, True], ids=["log", "file"])
+async def test_a_bit_at_every_tenth_of_the_servers_files(server: Server, tmp_path: Path, carried: bool) -> None:
+    """Killed with its commits in the log, or after they were carried into the file: the start is refused, or every node is there."""
+    nodes = await filled(server)
+    server.kill()
+    if carried:
+        server.start().stop()
+    pristine = tmp_path / "pristine"
+    shutil.copytree(server.data_dir, pristine)
+    names = sorted(
+        file.name for file in pristine.iterdir() if file.name.startswith("metadata.sqlite") and file.stat().st_size
+    )
+    assert ("metadata.sqlite-wal" in names) != carried
+    refused = dict.fromkeys(names, 0)
+    for name in names:
+        for tenth in range(10):
+            shutil.rmtree(server.data_dir)
+            shutil.copytree(pristine, server.data_dir)
+            flip(server.data_dir / name, tenth)
+            try:
+                server.start()
+            except AssertionError:
+                code, said = server.end()
+                assert code == 1
+                assert "Traceback" not in said
+                assert "metadata.sqlite" in said
+                refused[name] += 1
+                continue
+            store = await open_store(server)
+            for path, data in nodes.items():
+                assert await store.get(path) == Node(data, 0), (name, tenth, path)
+            await store.close()
+            server.kill()
+    print(f"\nrefused starts of 10 flips each: {refused}")
+    damaged = "metadata.sqlite" if carried else "metadata.sqlite-wal"
+    assert refused[damaged] >= 5
