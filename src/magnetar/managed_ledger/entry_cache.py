@@ -6,7 +6,7 @@ passed the ledgers give up entries in turn, the one that was opened first before
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 
 from magnetar.base.limits import ENTRY_CACHE_BYTES_MAX
 from magnetar.managed_ledger.entry import Entry
@@ -21,12 +21,11 @@ EVICTION_ENTRIES = 64
 class LedgerCache:
     """The cached run of one ledger. `entries` is read directly by cursors; only this file changes it."""
 
-    __slots__ = ("_cache", "_first", "_queued", "attached", "entries", "ledger_id")
+    __slots__ = ("_cache", "_first", "attached", "entries", "ledger_id")
 
     def __init__(self, cache: EntryCache, ledger_id: int) -> None:
         self._cache = cache
         self._first = -1
-        self._queued = False
         self.ledger_id = ledger_id
         self.entries: dict[int, Entry] = {}
         self.attached = True
@@ -39,9 +38,7 @@ class LedgerCache:
             if not self.attached:
                 return
             self._first = entry_id
-            if not self._queued:
-                self._queued = True
-                self._cache.queue.append(self)
+            self._cache.queue.setdefault(self)
         elif entry_id != self._first + len(entries):
             self.drop_oldest(len(entries))
             self._first = entry_id
@@ -71,9 +68,7 @@ class LedgerCache:
         """Forget everything for good: the ledger was deleted, or its managed ledger closed."""
         self.attached = False
         self.drop_oldest(len(self.entries))
-
-    def unqueue(self) -> None:
-        self._queued = False
+        self._cache.queue.pop(self, None)
 
 
 class EntryCache:
@@ -85,7 +80,7 @@ class EntryCache:
         self.max_bytes = max_bytes
         self.size_bytes = 0
         self.evictions = 0
-        self.queue: deque[LedgerCache] = deque()
+        self.queue: OrderedDict[LedgerCache, None] = OrderedDict()
         """Ledgers that may hold entries, in the order in which they give some up."""
 
     def attach(self, ledger_id: int) -> LedgerCache:
@@ -96,14 +91,12 @@ class EntryCache:
         """Drop oldest entries until the budget holds."""
         queue = self.queue
         while self.size_bytes > self.max_bytes:
-            ledger = queue.popleft()
+            ledger, _ = queue.popitem(last=False)
             held = len(ledger.entries)
             ledger.drop_oldest(EVICTION_ENTRIES)
             self.evictions += held - len(ledger.entries)
             if ledger.entries:
-                queue.append(ledger)
-            else:
-                ledger.unqueue()
+                queue[ledger] = None
 
     def validate(self) -> None:
         held = [entry for ledger in self.queue for entry in ledger.entries.values()]
