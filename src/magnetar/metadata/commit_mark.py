@@ -111,7 +111,13 @@ class CommitMark:
         self._closing.set()
         self._dirty.set()
         self._thread.join()
-        os.close(self._descriptor)
+        try:
+            if self._error is None:
+                os.fdatasync(self._descriptor)  # the thread may have ended between a mark and its sync
+        except OSError as error:
+            self._error = error
+        finally:
+            os.close(self._descriptor)
 
     def _put(self, zxid: int) -> None:
         head = _SLOT.pack(_MAGIC, self._store_id, zxid, 0)[:-4]

@@ -31,6 +31,9 @@ PARTITIONS_PER_WRITE = 500
 PARTITION_WRITES_AT_ONCE = 2
 """Of all callers: what else has to be written does not wait behind thousands of partitions."""
 
+EFFECTIVE_POLICIES_KEPT_MAX = 50_000
+"""Namespaces and topics whose policies are remembered; one more, and they are read anew, as after a change of any policy."""
+
 _POLICIES_ROOTS = (paths.POLICIES_PATH + "/", paths.TOPIC_POLICIES_PATH + "/")
 
 
@@ -176,6 +179,11 @@ class NamespaceRegistry:
                 continue
             return
 
+    def _remember(self, name: NamespaceName | TopicName, policies: EffectivePolicies) -> None:
+        if len(self._effective) >= EFFECTIVE_POLICIES_KEPT_MAX:
+            self._effective.clear()  # topics come and go: without a bound the names of all that ever were would stay
+        self._effective[name] = policies
+
     async def effective(self, name: NamespaceName) -> EffectivePolicies:
         """What holds now for topics without policies of their own. Raises NamespaceNotFoundError."""
         while True:
@@ -184,7 +192,7 @@ class NamespaceRegistry:
                 known = policy_rules.effective(self._config, await self.policies(name))
                 if changes != self._changes:
                     continue  # what was read may be of before the change
-                self._effective[name] = known
+                self._remember(name, known)
             return known
 
     async def effective_of(self, topic: TopicName) -> EffectivePolicies:
@@ -201,7 +209,7 @@ class NamespaceRegistry:
                     known = await self.effective(namespace)
                 if changes != self._changes:
                     continue
-                self._effective[name] = known
+                self._remember(name, known)
             return known
 
     async def boundaries(self, name: NamespaceName) -> list[str]:
