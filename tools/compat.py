@@ -4,7 +4,7 @@
 
 Fetches nothing. Each file gets a fresh server with TLS, tokens, passwords and authorization, on the ports that the suite names. What
 does not pass must stand in `tests/compat/pulsar-client-python.allow` with its reason, what stands there must not pass. The outcome is
-written into docs/compatibility.md.
+written into docs/reference/compatibility.md.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from magnetar.broker.auth.basic import apr1
 
 ROOT = Path(__file__).resolve().parents[1]
 ALLOWED = ROOT / "tests" / "compat" / "pulsar-client-python.allow"
-REPORT = ROOT / "docs" / "compatibility.md"
+REPORT = ROOT / "docs" / "reference" / "compatibility.md"
 BEGIN, END = "<!-- written by make compat -->", "<!-- end of what make compat writes -->"
 PORTS = (6650, 6651, 8080, 8443)
 """Literals in the suite."""

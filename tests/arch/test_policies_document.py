@@ -1,4 +1,4 @@
-"""The table in docs/policies.md is the table of the code."""
+"""The table in docs/reference/policies.md is the table of the code."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from magnetar.admin.policy_rows import POLICY_ROWS
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "policies.md"
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "reference" / "policies.md"
 QUOTA = ("backlog_quota", "backlogQuota", "backlogQuota", "at once")
 """A map with a type for each entry, so no row (`admin/routes/topic_policies`)."""
 

@@ -19,7 +19,7 @@ from magnetar.testing.cluster import ClusterProcesses
 from tests.support.waiting import wait_until
 
 REASON = "needs 2 writable bookies and there are 1; start more of them"
-DOCUMENT = Path(__file__).parents[2] / "docs" / "cluster.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "how-to" / "run-a-cluster.md"
 
 
 def command(*words: str) -> subprocess.CompletedProcess[str]:

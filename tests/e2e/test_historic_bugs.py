@@ -1,4 +1,4 @@
-"""Bugs that hurt the peers most, as far as they show end to end (docs/reliability.md names the row of each)."""
+"""Bugs that hurt the peers most, as far as they show end to end (docs/explanation/reliability.md names the row of each)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Policies that are one value in a document: a row each, for the namespace's level, the topic's, or both (facts 3.2, 3.3).
 
 A row says how the value is checked and under which paths it is served; where it is stored and what wins is in `broker.namespaces.
-policy_layers`. Routes, the check of whole documents, the commands and the table in docs/policies.md come from here.
+policy_layers`. Routes, the check of whole documents, the commands and the table in docs/reference/policies.md come from here.
 """
 
 from __future__ import annotations

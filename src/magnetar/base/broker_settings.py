@@ -186,7 +186,7 @@ class BrokerSettings(
     schema_compatibility_strategy: str = setting(
         "FULL",
         "schemaCompatibilityStrategy",
-        "Which schema may follow which, where the namespace does not say; docs/schemas.md has the table.",
+        "Which schema may follow which, where the namespace does not say; docs/reference/schemas.md has the table.",
         choices=SCHEMA_STRATEGIES,
     )
     is_schema_validation_enforced: bool = setting(

@@ -14,7 +14,7 @@ SPLITS = ("range_equally_divide", "topic_count_equally_divide", "flow_or_qps_equ
 
 @dataclass(frozen=True, kw_only=True)
 class LoadBalanceSettings:
-    """docs/load-balance.md says what they mean together."""
+    """docs/explanation/load-balance.md says what they mean together."""
 
     load_balancer_enabled: bool = setting(
         True, "loadBalancerEnabled", "Place bundles by load, and report it. Off: the fewest bundles count."

@@ -9,7 +9,7 @@ from magnetar.base.settings import setting
 
 @dataclass(frozen=True, kw_only=True)
 class ReplicatedSubscriptionSettings:
-    """Pulsar's keys, but for the last one. A namespace's properties of the same names win; docs/geo-replication.md."""
+    """Pulsar's keys, but for the last one. A namespace's properties of the same names win; docs/explanation/geo-replication.md."""
 
     enable_replicated_subscriptions: bool = setting(
         True,

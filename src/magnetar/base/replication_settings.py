@@ -9,7 +9,7 @@ from magnetar.base.settings import setting
 
 @dataclass(frozen=True, kw_only=True)
 class ReplicationSettings:
-    """Pulsar's keys; docs/geo-replication.md says what they mean. A cluster's record wins where it says something itself."""
+    """Pulsar's keys; docs/explanation/geo-replication.md says what they mean. A cluster's record wins where it says something itself."""
 
     replication_producer_queue_size: int = setting(
         1000,

@@ -9,7 +9,7 @@ from magnetar.base.settings import setting
 
 @dataclass(frozen=True, kw_only=True)
 class TransactionSettings:
-    """Pulsar's keys; docs/transactions.md says what they mean."""
+    """Pulsar's keys; docs/explanation/transactions.md says what they mean."""
 
     transaction_coordinator_enabled: bool = setting(
         True, "transactionCoordinatorEnabled", "Serve transactions. Pulsar: false. A topic that sees none pays nothing."

@@ -195,7 +195,7 @@ def restore_command(source: StoreSource, file: Path, replace: bool, as_json: boo
     """Make the tree in FILE that of a server which is stopped.
 
     Into an empty directory, or with --replace over an older or newer tree of the same cluster, which is kept beside it. What was created
-    after the backup is not in the tree; docs/backup.md says what to do about it.
+    after the backup is not in the tree; docs/how-to/back-up-and-restore.md says what to do about it.
     """
     target = source.sqlite_file()
     now_ms = SystemClock().now_ms()

@@ -43,7 +43,7 @@ CLUSTERS_PATH: Final = "/admin/clusters"
 POLICIES_PATH: Final = "/admin/policies"
 LOCAL_POLICIES_PATH: Final = "/admin/local-policies"
 TOPIC_POLICIES_PATH: Final = "/admin/topic-policies"
-"""Ours: Pulsar keeps the policies of single topics in a system topic (docs/policies.md says why we do not)."""
+"""Ours: Pulsar keeps the policies of single topics in a system topic (docs/reference/policies.md says why we do not)."""
 
 PARTITIONED_TOPICS_PATH: Final = "/admin/partitioned-topics"
 POLICIES_READ_ONLY_PATH: Final = "/admin/flags/policies-readonly"

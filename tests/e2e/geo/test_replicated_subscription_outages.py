@@ -88,7 +88,7 @@ def test_no_cursor_moves_over_what_a_region_away_has_sent_to_others(tmp_path: Pa
 
 
 def test_partial_snapshots_skip_it_which_is_why_they_are_off(tmp_path: Path) -> None:
-    """The control: with a time set the same message is lost to the subscription, as docs/geo-replication.md warns."""
+    """The control: with a time set the same message is lost to the subscription, as docs/explanation/geo-replication.md warns."""
     with far_regions(tmp_path, "a", "b", "c", settings={**QUICK, PARTIAL: 1}) as (links, [a, b, c]):
         regions = [a, b, c]
         touch(*regions)

@@ -1,6 +1,6 @@
 """SIGKILL of each process at points of an epoch: afterwards the views are the recomputation, the sink has each change once.
 
-The whole matrix is `python -m tests.support.fault_site`, which prints it as a table (docs/pipelines.md, Faults).
+The whole matrix is `python -m tests.support.fault_site`, which prints it as a table (docs/explanation/pipelines.md, Faults).
 """
 
 from __future__ import annotations

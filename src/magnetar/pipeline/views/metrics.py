@@ -1,4 +1,4 @@
-"""A driver's numbers for Prometheus, under `magnetar_pipeline_*` (docs/monitoring.md)."""
+"""A driver's numbers for Prometheus, under `magnetar_pipeline_*` (docs/how-to/monitor.md)."""
 
 from __future__ import annotations
 
