@@ -8,7 +8,8 @@ to its own, as one may be planned while another runs; rows/s is by the median ep
 State and checkpoints lie below `--directory`: a tmpfs leaves the disk out of it. Units, and with them the partitions of Spark's state
 stores, are as many as cores unless told otherwise, which is what both do by themselves (`build_session`).
 `--check` exits with 1 below 1.4 times (100,000 keys) or 2.5 times (1,000,000 keys) the rows/s of RocksDB.
-For the figures of docs/explanation/pipelines.md: `--rows 10000000 --keys 100000 --rounds 5 --check`, then `--keys 1000000 --rounds 2`; 4 and 5 minutes
+For the figures of docs/explanation/pipelines.md:
+`--rows 10000000 --keys 100000 --rounds 5 --check`, then `--keys 1000000 --rounds 2`; 4 and 5 minutes
 on 2 cores. What is run first in a JVM has it compiled, at the expense of its first round.
 """
 
