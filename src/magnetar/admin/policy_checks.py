@@ -1,4 +1,4 @@
-"""What a policy's body must look like (facts 3.6), and how it is stored: a check for each kind."""
+"""What a policy's body must look like, and how it is stored: a check for each kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Policies that are one value in a document: a row each, for the namespace's level, the topic's, or both (facts 3.2, 3.3).
+"""Policies that are one value in a document: a row each, for the namespace's level, the topic's, or both.
 
 A row says how the value is checked and under which paths it is served; where it is stored and what wins is in `broker.namespaces.
 policy_layers`. Routes, the check of whole documents, the commands and the table in docs/reference/policies.md come from here.

@@ -51,10 +51,10 @@ class BundleMoves:
         self._destinations = destinations
         self._scope = scope
         self.unloads = 0
-        """Since the start."""
+        """Unloads since the start."""
 
     async def unload(self, bundle: BundleName, destination: str = "") -> None:
-        """Close what the bundle has here and let it go to `destination` (a broker's id), or to whom the placement chooses.
+        """Close the bundle here and hand it over to `destination` (a broker's id), or to the broker that the placement chooses.
 
         Raises NotOwnedError, PreconditionFailedError when the destination is not there.
         """
@@ -84,12 +84,12 @@ class BundleMoves:
         return await self._ownership.split(bundle, middle)
 
     async def drain(self) -> None:
-        """Every bundle goes to another broker, one after the other; without another one they stay."""
+        """Hand every bundle over to another broker, one after the other; they stay when there is no other broker."""
         own = self._ownership.broker_id
         for bundle in self._ownership.held:
             chosen = await self._placement.choose(bundle.namespace, bundle.range, [own])
             if chosen is None:
-                logger.info("no other broker takes the bundles over")
+                logger.info("bundles not handed over: there is no other broker")
                 return
             try:
                 await self._unload(bundle, chosen)
@@ -118,7 +118,7 @@ class BundleMoves:
             logger.warning("bundle not followed bundle=%s error=%s", bundle, error)
 
     async def look_for_coordinators(self) -> None:
-        """Which transaction coordinators are other brokers'. Those that are ours now go on with what they have."""
+        """Finds which transaction coordinators other brokers own. Those of this broker continue their open transactions."""
         elsewhere: list[int] = []
         for number in range(self._coordinators.count):
             owner = await self._ownership.owner(await self._ownership.bundle_of(ASSIGN_TOPIC.partition_name(number)))

@@ -96,7 +96,7 @@ class DynamicConfiguration:
 
     @property
     def values(self) -> dict[str, str]:
-        """What is set, by key."""
+        """Values that are set, by key."""
         return dict(self._texts)
 
     async def load(self) -> None:
@@ -128,7 +128,7 @@ class DynamicConfiguration:
         await self._change(lambda texts: texts.pop(key, None))
 
     async def _change(self, change: Callable[[dict[str, str]], object]) -> None:
-        """In effect here when it returns; other brokers learn of it through the store's watch."""
+        """Set a value. It is in effect here when this returns; other brokers learn of it through the store's watch."""
         while True:
             node = await self._metadata.get(paths.DYNAMIC_CONFIGURATION_PATH)
             texts = _decode(node.value) if node else {}

@@ -16,7 +16,7 @@ from magnetar.base.tasks import REPORTED, TaskScope
 from magnetar.broker.bundle_moves import BundleMoves
 from magnetar.broker.config import BrokerConfig
 from magnetar.broker.connection.listener import ConnectionListener
-from magnetar.broker.load_balance.cooldown import Memory
+from magnetar.broker.load_balance.cooldown import LeaderMemory
 from magnetar.broker.load_manager.cluster_reader import ClusterReader
 from magnetar.broker.load_manager.manager import LoadPlacement
 from magnetar.broker.namespaces.brokers import BrokerDirectory, Registration
@@ -27,7 +27,7 @@ from magnetar.broker.namespaces.reachability import Reachability
 from magnetar.broker.namespaces.records import BrokerAddress
 from magnetar.broker.namespaces.registry import NamespaceRegistry
 from magnetar.broker.namespaces.session_gate import SessionGate
-from magnetar.broker.namespaces.witness import Witness
+from magnetar.broker.namespaces.session_probe import SessionProbe
 from magnetar.broker.peers import Peers
 from magnetar.client.credentials import Credentials, TlsTrust
 from magnetar.metadata import paths
@@ -36,11 +36,11 @@ from magnetar.metadata.store import MetadataStore, SessionEvent
 logger = logging.getLogger(__name__)
 
 REJOIN_S: Final = 1.0
-"""Between attempts to register again after a lost session."""
+"""Pause between attempts to register again after a lost session."""
 
 
-class ClusterView:
-    """What this broker knows of the others, and where bundles go: everything that lookups need."""
+class ClusterServices:
+    """The other brokers as this one knows them, and the placement of bundles: everything that lookups need."""
 
     def __init__(
         self,
@@ -66,11 +66,11 @@ class ClusterView:
         self.gate = SessionGate(self.brokers, self.address.broker_id, self.peers.is_ready, clock)
         self.owners = OwnerIndex(metadata)
         self.registration = Registration(metadata, self.address, processes)
-        self.witness = Witness(metadata, processes, scope)
+        self.session_probe = SessionProbe(metadata, processes, scope)
         self.leadership = Leadership(metadata, self.address.broker_id, self.address.web_service_url)
         self.ownership = Ownership(metadata, namespaces, self.address, clock)
         self.reader = ClusterReader(metadata, self.brokers, self.owners, namespaces, config.cluster)
-        self.load_placement = LoadPlacement(self.reader, Memory(), config.load_balance, clock, rng)
+        self.load_placement = LoadPlacement(self.reader, LeaderMemory(), config.load_balance, clock, rng)
         self.placement: Placement = (
             self.load_placement if config.load_balance.enabled else LeastBundles(self.owners, self.brokers, rng)
         )
@@ -92,7 +92,7 @@ class ClusterView:
         return [each for each in found if each is not None and not await self.reachability.away(each)]
 
     def close(self) -> None:
-        self.witness.close()
+        self.session_probe.close()
         self.reader.close()
         self.brokers.close()
         self.owners.close()
@@ -105,7 +105,7 @@ class Membership:
     def __init__(
         self,
         metadata: MetadataStore,
-        view: ClusterView,
+        view: ClusterServices,
         moves: BundleMoves,
         connections: ConnectionListener,
         drain_timeout_s: float,
@@ -118,18 +118,18 @@ class Membership:
         self._scope = scope
         self._leaving = False
         self.sessions_lost = 0
-        """Since the start."""
+        """Sessions lost since the start."""
         view.ownership.touched = moves.touched
         self._unhear: Callable[[], None] = metadata.on_session(self._session)
         self._unwatch: Callable[[], None] = metadata.watch(self._brokers_changed, paths.BROKERS_PATH)
 
     async def join(self) -> None:
-        """From now on bundles come here."""
+        """Register this broker, so that it is given bundles."""
         await self._view.registration.register()
 
     async def look_around(self) -> None:
-        """Once, after joining: who else is there, and whose process is to be watched."""
-        await self._view.witness.look_around()
+        """Called once after joining: reads the other brokers and begins to watch processes of this machine."""
+        await self._view.session_probe.start()
         await self._meet()
 
     def _brokers_changed(self, path: str) -> None:
@@ -145,7 +145,7 @@ class Membership:
             logger.info("other brokers not looked at: %s", error)
 
     async def leave(self) -> None:
-        """No new bundles, then no bundles. What cannot be handed over goes when the session ends."""
+        """Take no new bundles, then hand over all. Bundles that cannot be handed over become free when the session ends."""
         self._leaving = True
         self._unhear()
         self._unwatch()
@@ -155,7 +155,9 @@ class Membership:
                 await self._view.leadership.resign()
                 await self._moves.drain()
         except (MetadataError, TimeoutError) as error:
-            logger.warning("not everything was handed over: %s", error or f"{self._drain_timeout_s:g} s are over")
+            logger.warning(
+                "not all bundles were handed over: %s", error or f"timed out after {self._drain_timeout_s:g} s"
+            )
 
     def _session(self, event: SessionEvent) -> None:
         if event is SessionEvent.SESSION_LOST:

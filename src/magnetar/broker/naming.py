@@ -23,17 +23,17 @@ DEFAULT_NAMESPACE = "default"
 PARTITION_SUFFIX = "-partition-"
 SYSTEM_NAMESPACE = "pulsar/system"
 TRANSACTION_LOG_PREFIX = "__transaction_log_"
-"""Of the logs of transaction coordinators, in the system namespace."""
+"""Name prefix of the logs of transaction coordinators, in the system namespace."""
 
 COMPACTION_CURSOR = "__compaction"
-"""Of every topic that is compacted (Pulsar's name): up to where it was."""
+"""Cursor of every compacted topic, which marks how far it is compacted (Pulsar's name)."""
 
 INTERNAL_CURSOR_PREFIX = "pulsar."
-"""Of all other cursors that the server keeps for itself: `pulsar.repl.<cluster>`, `pulsar.dedup`, `pulsar.transactions`,
+"""Name prefix of all other cursors that the server keeps for itself: `pulsar.repl.<cluster>`, `pulsar.dedup`, `pulsar.transactions`,
 `pulsar.replicated.subscriptions...`."""
 
 PENDING_ACKS_SUFFIX = "__transaction_pending_ack"
-"""Of the logs of what open transactions have acknowledged, behind `<topic>-<subscription>`."""
+"""Name suffix, behind `<topic>-<subscription>`, of the logs of pending acknowledgements of transactions."""
 
 _NAMED_ENTITY = re.compile(r"[-=:.\w]+\Z", re.ASCII)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -118,7 +118,7 @@ class TopicName:
 
 
 def is_transaction_log(namespace: str, local_name: str) -> bool:
-    """Does a managed ledger of that name keep the server's records instead of messages? It is no topic, then."""
+    """True if a managed ledger of that name keeps records of the server instead of messages, and is not a topic."""
     in_system = namespace == SYSTEM_NAMESPACE
     return local_name.endswith(PENDING_ACKS_SUFFIX) or (in_system and local_name.startswith(TRANSACTION_LOG_PREFIX))
 

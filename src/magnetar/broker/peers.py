@@ -26,10 +26,10 @@ from magnetar.client.credentials import Credentials, TlsTrust
 logger = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S: Final = 5.0
-"""For TCP and TLS."""
+"""Time-out of connecting, TLS included."""
 
 ANSWER_TIMEOUT_S: Final = 30.0
-"""For the whole answer; then the request counts as failed, done or not."""
+"""Time-out of the whole answer; then the request counts as failed, whether or not it was carried out."""
 
 READY_TIMEOUT_S: Final = 1.0
 """A broker that takes longer to say that it is ready counts as one that is not."""
@@ -56,7 +56,7 @@ class PeerAnswer(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """Of a refusal."""
+        """The reason of a refusal."""
         try:
             document = self.document
         except ValueError:
@@ -106,7 +106,7 @@ class Peers:
         return {**self._own(), ORIGINAL_PRINCIPAL_HEADER: role}
 
     async def is_ready(self, broker: BrokerAddress) -> bool:
-        """Does it answer, soon, that it has joined the cluster?"""
+        """True if the broker answers in time that it has joined the cluster."""
         try:
             async with asyncio.timeout(READY_TIMEOUT_S):
                 return (await self.call(broker, "GET", "/admin/v2/brokers/ready", headers={})).status == 200
@@ -134,7 +134,7 @@ class Peers:
                 return parse_answer(await cast("_Exchange", connected).answer)
         except (OSError, TimeoutError, ValueError) as error:
             raise ServiceNotReadyError(
-                f"the broker at {parts.netloc} does not answer: {error or 'time is over'}"
+                f"the broker at {parts.netloc} does not answer: {error or 'timed out'}"
             ) from None
 
     def _tls(self) -> ssl.SSLContext:
@@ -168,7 +168,7 @@ class _Exchange(asyncio.Protocol):
 
 
 def parse_answer(data: bytes) -> tuple[int, dict[str, str], bytes]:
-    """Status, headers by lower-case name, body. Raises ValueError for what is no complete answer."""
+    """Status, headers by lower-case name, body. Raises ValueError for an incomplete answer."""
     head, separator, body = data.partition(b"\r\n\r\n")
     lines = head.decode("latin-1").split("\r\n")
     words = lines[0].split(" ", 2)

@@ -31,7 +31,7 @@ UNLIMITED = RateLimit()
 
 @dataclass(frozen=True, slots=True)
 class SubscribeRate:
-    """How often one consumer may subscribe; `per_consumer` 0 or less: as often as it likes."""
+    """The number of times one consumer may subscribe in a period; `per_consumer` 0 or less is unlimited."""
 
     per_consumer: int = 0
     period_s: int = 30
@@ -43,7 +43,7 @@ class TokenBucket:
     __slots__ = ("_capacity", "_per_s", "_tokens", "_updated_s")
 
     def __init__(self, amount: float, period_s: float, now_s: float) -> None:
-        assert amount > 0, "a rate of nothing is no rate"
+        assert amount > 0, "a rate must be positive"
         assert period_s > 0
         self._capacity = float(amount)
         self._per_s = amount / period_s
@@ -68,7 +68,7 @@ class TokenBucket:
         self._tokens -= amount
 
     def delay_s(self, now_s: float) -> float:
-        """Until there is a whole token (or the bucket is full, if it holds less); 0 when there is one now."""
+        """Seconds until there is a whole token (or the bucket is full, if it holds less); 0 when there is one now."""
         missing = min(1.0, self._capacity) - self.available(now_s)
         return missing / self._per_s if missing > 0 else 0.0
 
@@ -119,7 +119,7 @@ class RateMeter:
             self._bytes.take(size_bytes, now_s)
 
     def delay_s(self, now_s: float) -> float:
-        """Until something may go on both sides, 0 when it may now."""
+        """Seconds until something may pass on both sides, 0 when it may now."""
         messages_s = self._messages.delay_s(now_s) if self._messages is not None else 0.0
         return max(messages_s, self._bytes.delay_s(now_s)) if self._bytes is not None else messages_s
 
@@ -132,7 +132,7 @@ def meter_for(limit: RateLimit, former: RateMeter | None, now_s: float) -> RateM
 
 
 def longest_delay_s(meters: Sequence[RateMeter], now_s: float) -> float:
-    """Until all of them let something through."""
+    """Seconds until all of them let something through."""
     return max((meter.delay_s(now_s) for meter in meters), default=0.0)
 
 

@@ -28,7 +28,7 @@ from magnetar.broker.connection.requests import RequestTurns
 from magnetar.broker.dispatch.turns import DispatchTurns
 from magnetar.broker.dynamic_configuration import DynamicConfiguration
 from magnetar.broker.load_manager.manager import LoadManager
-from magnetar.broker.membership import ClusterView, Membership
+from magnetar.broker.membership import ClusterServices, Membership
 from magnetar.broker.namespaces.lookup import Lookup
 from magnetar.broker.namespaces.policies import EffectivePolicies
 from magnetar.broker.namespaces.registry import NamespaceRegistry
@@ -80,11 +80,11 @@ class Broker:
         self.metadata = metadata
         self.clock = SteadyClock(clock)
         self._wall_clock = clock
-        """For credentials, which end by it, jumps and all."""
+        """The clock of credentials, which expire by the wall clock, including its jumps."""
         self.started_ms = clock.now_ms()
         self.snapshot_counters = SnapshotCounters()
         self.ledger_client = bookkeeper.statistics
-        """What the ledger client has been through."""
+        """Statistics of the ledger client."""
         self._bookkeeper = bookkeeper
         self._rng = rng
         self._network = network or AsyncioNetwork()
@@ -93,7 +93,7 @@ class Broker:
         self.namespaces = NamespaceRegistry(metadata, config)
         self.security = Security(config, self.namespaces, clock.now_ms, clock.monotonic_s)
         processes = processes or LinuxProcessWatch()
-        self.cluster = ClusterView(
+        self.cluster = ClusterServices(
             metadata, self.namespaces, config, self.clock, rng, self._network, processes, self._scope
         )
         self.ownership = self.cluster.ownership
@@ -166,7 +166,7 @@ class Broker:
         return self
 
     async def _new_context(self) -> BrokerContext:
-        """What the handlers share."""
+        """State and services that the handlers share."""
         return BrokerContext(
             config=self.config,
             clock=self._wall_clock,
@@ -186,7 +186,7 @@ class Broker:
         )
 
     async def _join(self) -> None:
-        """From now on bundles come here, and the load they bring is reported."""
+        """Join the cluster, so that bundles come here, and report their load."""
         drain_timeout_s = self.config.drain_timeout_s
         self.membership = Membership(
             self.metadata, self.cluster, self.moves, self.connections, drain_timeout_s, self._scope
@@ -224,7 +224,7 @@ class Broker:
             await self._scope.__aexit__(kind, error, trace)
 
     async def _start_number(self) -> int:
-        """How many brokers have started on this metadata store before: makes generated producer names unique."""
+        """The number of brokers started on this metadata store before, which makes generated producer names unique."""
         path, _ = await self.metadata.put(paths.PRODUCER_NAME_PREFIX + "start-", b"", sequential=True)
         return paths.sequence_of(path)
 

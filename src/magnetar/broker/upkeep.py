@@ -1,4 +1,4 @@
-"""What a broker does by the clock: expiry, trimming, quotas, compactions, deletion of what nobody uses, sampled rates."""
+"""Periodic jobs of a broker: expiry, trimming, quotas, compactions, deletion of what nobody uses, sampled rates."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 class Upkeep:
-    """One loop per job. A job that fails for one topic is logged and goes on with the next."""
+    """Runs one loop per job. A failure of a job for one topic is logged, and the job continues with the next."""
 
     def __init__(self, topics: TopicRegistry, config: BrokerConfig, clock: Clock) -> None:
         self._topics = topics
@@ -57,7 +57,7 @@ class Upkeep:
             await job(topic)
         except MagnetarError as error:
             logger.warning("upkeep failed topic=%s job=%s error=%s", topic.name, job.__name__, error)
-        except Exception:  # our bug, in one topic: the other topics and their clients have not deserved it
+        except Exception:  # a bug of ours in one topic must not stop the job for the other topics
             logger.exception("upkeep failed topic=%s job=%s", topic.name, job.__name__)
 
     async def _delete_abandoned(self) -> None:

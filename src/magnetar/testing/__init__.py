@@ -1,4 +1,4 @@
-"""For tests of code that uses Pulsar: a pytest plugin with a real server, and the server process as a class.
+"""Tools to test code that uses Pulsar: a pytest plugin with a real server, and the server process as a class.
 
 The plugin (`magnetar.testing.plugin`) is found by pytest as soon as magnetar is installed.
 """

@@ -47,12 +47,12 @@ class ClusterProcesses:
 
     @property
     def service_url(self) -> str:
-        """Of the first broker's binary protocol."""
+        """Service URL of the first broker."""
         return self.cluster.plan.of_role(BROKER)[0].addresses[0]
 
     @property
     def service_urls(self) -> str:
-        """Of all brokers, as clients take them: one after the other is tried."""
+        """Service URL with all brokers; clients try one after the other."""
         brokers = self.cluster.plan.of_role(BROKER)
         return "pulsar://" + ",".join(each.addresses[0].removeprefix("pulsar://") for each in brokers)
 
@@ -63,17 +63,17 @@ class ClusterProcesses:
 
     @property
     def http_url(self) -> str:
-        """Of the first broker's admin API."""
+        """URL of the first broker's admin API."""
         return self.cluster.plan.of_role(BROKER)[0].addresses[1]
 
     @property
     def metadata_url(self) -> str:
-        """For `magnetar.metadata.open.open_store`."""
+        """The metadata store's URL, for `magnetar.metadata.open.open_store`."""
         return self.cluster.plan.metadata_url
 
     @property
     def metadata_credentials(self) -> Credentials | None:
-        """What `open_store` has to know for it."""
+        """The credentials that `open_store` needs for it."""
         return self.cluster.metadata_credentials()
 
     @property
@@ -82,17 +82,17 @@ class ClusterProcesses:
         return {process.name: process.addresses[0] for process in self.cluster.plan.of_role(BOOKIE)}
 
     def start(self) -> ClusterProcesses:
-        """Returns once all of it is ready."""
+        """Start the cluster; returns once all processes are ready."""
         self.cluster.up(self._wish)
         return self
 
     def add_bookie(self) -> str:
-        """One more; answers its name."""
+        """Start one more bookie; returns its name."""
         self.cluster.up(Wish(bookies=len(self.bookie_ids) + 1))
         return list(self.bookie_ids)[-1]
 
     def status(self) -> dict[str, ProcessStatus]:
-        """By name."""
+        """Status of each process, by name."""
         return {process.name: process for process in self.cluster.status()}
 
     def kill(self, *names: str) -> None:
@@ -110,7 +110,7 @@ class ClusterProcesses:
         self.cluster.resume(name)
 
     def start_again(self, *names: str) -> None:
-        """On their old ports and data; those that others need come first. Returns once they are ready."""
+        """Start processes on their former ports and data, dependencies first; returns once they are ready."""
         for process in self.cluster.plan.processes:
             if process.name in names:
                 self.cluster.start(process.name)
@@ -120,7 +120,7 @@ class ClusterProcesses:
         return self.cluster.log_path(name).read_text(errors="replace")
 
     def close(self) -> None:
-        """SIGKILL for whatever is still there."""
+        """Kill whatever still runs, and delete the directory."""
         self.cluster.destroy()
 
     def __enter__(self) -> ClusterProcesses:

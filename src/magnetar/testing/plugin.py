@@ -55,7 +55,7 @@ def create_namespace(http_url: str, namespace: str) -> None:
 
 
 def delete_namespace(http_url: str, namespace: str) -> None:
-    """With all its topics. One that the test has deleted itself is fine."""
+    """Delete a namespace with all its topics. It is no error if the test has deleted it itself."""
     call(http_url, "DELETE", f"/admin/v2/namespaces/{namespace}?force=true", expected=(204, 404))
 
 
@@ -64,7 +64,7 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class MagnetarServer:
-    """What tests need to know. `process` is None for a server given by `--magnetar-url`."""
+    """The addresses of the server under test. `process` is None for a server given by `--magnetar-url`."""
 
     service_url: str
     http_url: str

@@ -12,7 +12,7 @@ from pathlib import Path
 from magnetar.base.ports import free_ports
 
 READY_TIMEOUT_S = 20.0
-"""A server that has not ended by then after a failed start is given up."""
+"""Time-out of waiting for a server that failed to start to end."""
 
 STOP_TIMEOUT_S = 10.0
 """A server that has not ended by then after SIGTERM or SIGKILL is an error."""
@@ -82,12 +82,12 @@ class ServerProcess:
 
     @property
     def port(self) -> int:
-        """Of the binary protocol."""
+        """Port of the binary protocol."""
         return self._ports[0]
 
     @property
     def http_port(self) -> int:
-        """Of the admin API."""
+        """Port of the admin API."""
         return self._ports[1]
 
     @property
@@ -114,12 +114,12 @@ class ServerProcess:
             process.send_signal(number)
 
     def stop(self) -> int:
-        """SIGTERM and wait; the exit code."""
+        """Send SIGTERM and wait; returns the exit code."""
         self.signal(signal.SIGTERM)
         return self.wait()
 
     def wait(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
-        """Until the process has ended by itself; the exit code."""
+        """Wait until the process has ended by itself; returns the exit code."""
         process = self._running()
         code = process.wait(timeout_s)
         if process.stdout is not None:
@@ -127,7 +127,7 @@ class ServerProcess:
         return code
 
     def close(self) -> None:
-        """Whatever state it is in: gone afterwards."""
+        """Kill the process if it still runs."""
         if self._process is not None and self._process.poll() is None:
             self.kill()
 
@@ -147,6 +147,6 @@ def _port(url: str) -> int:
 
 
 def _environment() -> dict[str, str]:
-    """Settings of the developer's own shell must not leak into a test."""
+    """The environment without settings of the developer's shell, which must not leak into a test."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("MAGNETAR_", "PULSAR_PREFIX_"))}
     return kept | {"PYTHONUNBUFFERED": "1"}

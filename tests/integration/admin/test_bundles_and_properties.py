@@ -33,7 +33,7 @@ def test_a_bundle_is_split_and_its_topics_go_on(api: Api, client: pulsar.Client,
     assert f"{namespace}/{moved}" in owned
     assert f"{namespace}/{own}" not in owned
     reason = api.reason("PUT", f"namespaces/{namespace}/{own}/split", status=412)
-    assert reason == f"{own} is no bundle of {namespace}"
+    assert reason == f"{own} is not a bundle of {namespace}"
     api.reason("PUT", f"namespaces/{namespace}/{moved}/split?splitAlgorithmName=magic", status=412)
 
 

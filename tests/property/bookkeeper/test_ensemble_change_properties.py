@@ -1,7 +1,7 @@
 """A writer over bookies that acknowledge, refuse, swallow and answer late at random, with a metadata store that fails at random.
 
-Checked after every step: facts §6, invariants (d) segments ascend and (e) every confirmed entry is on its ack quorum of the bookies
-that the stored metadata names; confirmations come in order and none is taken back; the writer never hangs while bookies are well.
+Checked after every step: segments ascend; every confirmed entry is on its ack quorum of the bookies that the stored metadata names;
+confirmations come in order and none is taken back; the writer never hangs while bookies are well.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """A ledger's whole life under faults: a writer, several racing recoverers, adds that travel, bookies that err, a store that forgets to
-answer. The invariants are (a) to (e) of facts §6.
+answer. After every step: what is stored is a prefix of what was appended;
+a closed ledger never changes its end; nothing is confirmed behind it; every confirmed entry is on its ack quorum; all readers agree.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.broker.load_balance.config import PLACEMENTS, SHEDDERS, SPLITS, LoadBalanceConfig
-from magnetar.broker.load_balance.cooldown import Memory
+from magnetar.broker.load_balance.cooldown import LeaderMemory
 from magnetar.broker.load_balance.isolation import Isolation, IsolationPolicy
 from magnetar.broker.load_balance.load_report import BrokerLoad, BundleLoad, Usage, read_report, report_document
 from magnetar.broker.load_balance.plan import decide, place
@@ -76,7 +76,7 @@ def views(draw: st.DrawFn) -> ClusterView:
 def test_a_plan_keeps_its_promises_on_any_cluster(
     view: ClusterView, config: LoadBalanceConfig, seed: int, cooling: set[int]
 ) -> None:
-    memory = Memory()
+    memory = LeaderMemory()
     memory.observe(view.brokers, config)
     bundles = sorted(bundle for load in view.brokers.values() for bundle in load.bundles)
     for number in cooling & set(range(len(bundles))):
@@ -90,7 +90,7 @@ def test_a_plan_keeps_its_promises_on_any_cluster(
 def test_the_threshold_shedder_never_makes_the_most_loaded_broker_worse(
     view: ClusterView, config: LoadBalanceConfig, seed: int
 ) -> None:
-    memory = Memory()
+    memory = LeaderMemory()
     memory.observe(view.brokers, config)
     plan = decide(view, memory, config, 0.0, random.Random(seed).random)
     if config.shedder == "ThresholdShedder":
@@ -101,7 +101,7 @@ def test_the_threshold_shedder_never_makes_the_most_loaded_broker_worse(
 def test_a_placement_is_on_a_broker_that_may_serve_it(
     view: ClusterView, config: LoadBalanceConfig, seed: int, namespace: str
 ) -> None:
-    memory = Memory()
+    memory = LeaderMemory()
     choice = place(f"{namespace}/0xf0000000_0xffffffff", view, memory, config, random.Random(seed).random)
     active = [name for name, load in view.brokers.items() if not load.draining]
     policy = view.isolation.policy_of(namespace)

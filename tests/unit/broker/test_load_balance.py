@@ -12,7 +12,7 @@ from magnetar.broker.load_balance.config import (
     WEIGHTED_RANDOM,
     LoadBalanceConfig,
 )
-from magnetar.broker.load_balance.cooldown import Memory
+from magnetar.broker.load_balance.cooldown import LeaderMemory
 from magnetar.broker.load_balance.isolation import Isolation, IsolationPolicy, read_policies
 from magnetar.broker.load_balance.load_report import BrokerLoad, BundleLoad, Usage, worth_reporting
 from magnetar.broker.load_balance.plan import Plan, decide, place, place_all
@@ -33,8 +33,8 @@ def broker(cpu: float, *rates: float, namespace: str = "t/n", first: int = 0, dr
     return BrokerLoad(cpu=Usage(cpu, 100), bundles=loads, draining=draining, updated_ms=1)
 
 
-def decided(view: ClusterView, config: LoadBalanceConfig = CONFIG, memory: Memory | None = None) -> Plan:
-    memory = memory or Memory()
+def decided(view: ClusterView, config: LoadBalanceConfig = CONFIG, memory: LeaderMemory | None = None) -> Plan:
+    memory = memory or LeaderMemory()
     memory.observe(view.brokers, config)
     plan = decide(view, memory, config, NOW_S, lambda: 0.5)
     plan.validate(view, memory, config, NOW_S)
@@ -51,7 +51,7 @@ def test_an_overloaded_broker_gives_its_largest_bundles_to_the_idle_one() -> Non
 
 def test_what_moved_not_long_ago_stays_and_the_plan_says_so() -> None:
     view = ClusterView({"a": broker(80, 4000, 3000), "b": broker(10, 500, first=16)})
-    memory = Memory()
+    memory = LeaderMemory()
     for name in view.brokers["a"].bundles:
         memory.moved(name, NOW_S - 60, CONFIG)
     plan = decided(view, memory=memory)
@@ -63,7 +63,7 @@ def test_what_moved_not_long_ago_stays_and_the_plan_says_so() -> None:
 
 def test_a_new_leader_lets_cool_down_what_the_old_one_moved() -> None:
     view = ClusterView({"a": broker(80, 4000, 3000), "b": broker(10, 500, first=16)})
-    old, new, late_s = Memory(), Memory(), 600.0
+    old, new, late_s = LeaderMemory(), LeaderMemory(), 600.0
     first, second = view.brokers["a"].bundles
     old.moved(first, NOW_S - 60, CONFIG)
     old.moved(second, NOW_S - CONFIG.grace_period_s + 60, CONFIG)
@@ -76,7 +76,7 @@ def test_a_new_leader_lets_cool_down_what_the_old_one_moved() -> None:
     new.observe(view.brokers, CONFIG)
     plan = decide(view, new, CONFIG, 5.0, lambda: 0.5)
     assert [move.bundle for move in plan.moves] == [second]
-    forgetful = Memory()
+    forgetful = LeaderMemory()
     forgetful.observe(view.brokers, CONFIG)
     assert [move.bundle for move in decide(view, forgetful, CONFIG, 5.0, lambda: 0.5).moves][:1] == [first]
     new.recall({second: -3600.0}, 5.0, CONFIG)
@@ -169,7 +169,7 @@ def test_an_isolated_namespace_goes_to_its_primary_brokers_and_fails_over_below_
     assert isolation.eligible("t/other", usage).brokers == ["two:1", "three:1"]
     assert isolation.eligible("t/other", {"one:1": 0.0}).brokers == ["one:1"], "better than nobody"
     view = ClusterView({"three:1": broker(0)}, isolation)
-    choice = place("t/n/0x00000000_0xffffffff", view, Memory(), CONFIG, lambda: 0.0)
+    choice = place("t/n/0x00000000_0xffffffff", view, LeaderMemory(), CONFIG, lambda: 0.0)
     assert choice.broker is None
     assert "isolation policy p names no broker that is there" in choice.reason
 
@@ -186,23 +186,23 @@ def test_namespaces_of_one_group_go_to_different_failure_domains() -> None:
         (), {"a": "rack-1", "b": "rack-1", "c": "rack-2"}, {"t/n": "group", "t/m": "group", "t/o": "group"}
     )
     brokers = {"a": broker(0, 1, namespace="t/m"), "b": broker(0), "c": broker(50, 5000, namespace="other/n")}
-    choice = place("t/n/0x0_0x1", ClusterView(brokers, isolation), Memory(), CONFIG, lambda: 0.0)
+    choice = place("t/n/0x0_0x1", ClusterView(brokers, isolation), LeaderMemory(), CONFIG, lambda: 0.0)
     assert choice.broker == "c"
     assert "anti-affinity" in choice.reason
     both = brokers | {"c": broker(50, 5000, namespace="t/o")}
-    assert place("t/n/0x0_0x1", ClusterView(both, isolation), Memory(), CONFIG, lambda: 0.0).broker == "b"
+    assert place("t/n/0x0_0x1", ClusterView(both, isolation), LeaderMemory(), CONFIG, lambda: 0.0).broker == "b"
 
 
 def test_unowned_bundles_spread_one_by_one() -> None:
     view = ClusterView({"a": broker(30, 100), "b": broker(0), "c": broker(0)})
     names = [f"t/new/0x{number:08x}_0x{number + 1:08x}" for number in range(6)]
-    placed = place_all(dict.fromkeys(names, BundleLoad()), view, Memory(), CONFIG, lambda: 0.0)
+    placed = place_all(dict.fromkeys(names, BundleLoad()), view, LeaderMemory(), CONFIG, lambda: 0.0)
     counts = [sum(choice.broker == name for choice in placed.values()) for name in "abc"]
     assert counts == [2, 2, 2], "evenly within a namespace"
     drawn = place(
         "t/new/0x0_0x1",
         view,
-        Memory(),
+        LeaderMemory(),
         dataclasses.replace(CONFIG, placement=WEIGHTED_RANDOM, distribute_evenly=False),
         lambda: 0.0,
     )
@@ -211,11 +211,11 @@ def test_unowned_bundles_spread_one_by_one() -> None:
 
 def test_what_was_placed_since_the_last_report_counts() -> None:
     view = ClusterView({"a": broker(0), "b": broker(0)}, placed={"t/x/0x0_0x1": ("a", bundle(100))})
-    assert place("t/y/0x0_0x1", view, Memory(), CONFIG, lambda: 0.0).broker == "b"
+    assert place("t/y/0x0_0x1", view, LeaderMemory(), CONFIG, lambda: 0.0).broker == "b"
 
 
 def test_usage_is_smoothed_but_a_report_counts_once() -> None:
-    memory = Memory()
+    memory = LeaderMemory()
     memory.observe({"a": broker(10)}, CONFIG)
     second = dataclasses.replace(broker(90), updated_ms=2)
     memory.observe({"a": second}, CONFIG)

@@ -15,7 +15,7 @@ from magnetar.base.tasks import TaskScope
 from magnetar.broker.config import BrokerConfig
 from magnetar.broker.errors import ServiceNotReadyError
 from magnetar.broker.load_balance.config import LoadBalanceConfig
-from magnetar.broker.load_balance.cooldown import Memory
+from magnetar.broker.load_balance.cooldown import LeaderMemory
 from magnetar.broker.load_balance.load_report import BrokerLoad, BundleLoad, Usage, report_document
 from magnetar.broker.load_balance.plan import Plan
 from magnetar.broker.load_balance.shedding import Move
@@ -52,7 +52,11 @@ async def site(brokers: int) -> tuple[MemoryMetadataStore, LoadPlacement, list[R
     for registration in registrations:
         await registration.register()
     reader = ClusterReader(store, BrokerDirectory(store), OwnerIndex(store), namespaces, "standalone")
-    return store, LoadPlacement(reader, Memory(), LoadBalanceConfig(), SystemClock(), random.Random(3)), registrations
+    return (
+        store,
+        LoadPlacement(reader, LeaderMemory(), LoadBalanceConfig(), SystemClock(), random.Random(3)),
+        registrations,
+    )
 
 
 def report(cpu: float, **bundles: float) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Metrics of the broker as a whole and of its bookie, each a family of one line or a few (names of facts 3.7)."""
+"""Metrics of the broker as a whole and of its bookie, each a family of one line or a few, under Pulsar's names."""
 
 from __future__ import annotations
 

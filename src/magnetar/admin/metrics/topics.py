@@ -1,4 +1,4 @@
-"""Pulsar's metrics of topics and subscriptions (facts 3.7), read from plain counters at scrape time."""
+"""Pulsar's metrics of topics and subscriptions, read from plain counters at scrape time."""
 
 from __future__ import annotations
 

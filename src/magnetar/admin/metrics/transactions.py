@@ -1,4 +1,4 @@
-"""Metrics of transaction coordinators, by `coordinator_id` (names of facts 3.7)."""
+"""Metrics of transaction coordinators, by `coordinator_id`, under Pulsar's names."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ LISTENER_HEADER = "x-pulsar-listenername"
     query={"authoritative": bool, "listenerName": str},
 )
 async def broker_of(call: Call) -> Response:
-    """The C++ client dies of a missing `brokerUrlTls` (facts 0.4)."""
+    """`brokerUrlTls` is always present: the C++ client crashes without it."""
     name, broker = call.topic, call.broker
     listener = call.query("listenerName") or call.request.headers.get(LISTENER_HEADER)
     if listener:

@@ -1,4 +1,4 @@
-"""Schemas: show, upload, delete, compare (facts 3.5). A schema belongs to a topic with its partitions; the topic need not exist yet."""
+"""Schemas: show, upload, delete, compare. A schema belongs to a topic with its partitions; the topic need not exist yet."""
 
 from __future__ import annotations
 

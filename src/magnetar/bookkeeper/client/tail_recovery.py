@@ -58,7 +58,7 @@ class TailRecovery:
         assert self._pending.lac == last_entry_id
         self._context.statistics.recovered_entries += last_entry_id - lac
         if length < 0:
-            # Nothing lies behind the LAC: only that entry itself knows the length, maybe in the segment before (facts 6, row 3).
+            # Nothing lies behind the LAC: only the entry at the LAC carries the length, and it may be in the segment before.
             length = await length_up_to(self._source, last_entry_id)
         return RecoveredTail(last_entry_id, length, tuple(self._made))
 

@@ -1,6 +1,6 @@
-"""From what a client shows to who it is.
+"""Authentication: the principal that a client's credential proves.
 
-A method that is not configured leads to the anonymous role when there is one (facts 1.2); a configured method whose credential
+A method that is not configured leads to the anonymous role when there is one; a configured method whose credential
 is wrong never does.
 """
 
@@ -33,7 +33,10 @@ class Method(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a connection shows. `certificate` is the verified one of its TLS session; `original` whom a proxy speaks for."""
+    """The credentials that a connection presents.
+
+    `certificate` is the verified one of its TLS session; `original` is the role that a proxy speaks for.
+    """
 
     method: str
     data: bytes = b""
@@ -61,10 +64,10 @@ class Authentication:
             elif name == TLS:
                 self._certificates = True
             else:
-                raise ConfigError(f"authenticationProviders: {name} is none of token, basic, tls")
+                raise ConfigError(f"authenticationProviders: {name} is not one of token, basic, tls")
 
     def authenticate(self, shown: Credentials) -> Principal:
-        """Raises AuthenticationError. One step: the C++ client cannot be asked a second question (facts 0.7)."""
+        """Raises AuthenticationError. It takes one step: the C++ client cannot answer a second challenge during CONNECT."""
         if shown.method == TLS and self._certificates:
             principal = authenticate_certificate(shown.certificate)
             if principal.expires_ms is not None and principal.expires_ms <= self._now_ms():
@@ -78,14 +81,14 @@ class Authentication:
         return self._behind_proxy(principal, shown.original)
 
     def of_http(self, authorization: str, certificate: Mapping[str, Any] | None, original: str) -> Principal:
-        """From the headers `Authorization` and `X-Original-Principal`, else the certificate. Raises AuthenticationError."""
+        """The principal of the headers `Authorization` and `X-Original-Principal`, else the certificate. Raises AuthenticationError."""
         scheme, _, value = authorization.strip().partition(" ")
         method, data = _SCHEMES.get(scheme.lower(), ""), value.strip().encode()
         if method == BASIC and method in self._methods:
             try:
                 data = base64.b64decode(data, validate=True)
             except (binascii.Error, ValueError):
-                raise AuthenticationError("the Basic credential is no base64") from None
+                raise AuthenticationError("the Basic credential is not valid base64") from None
         if method not in self._methods and certificate is not None:
             method = TLS
         return self.authenticate(Credentials(method, data, certificate, original))

@@ -1,4 +1,4 @@
-"""Asks the stores what `decide` needs to know, and says no in Pulsar's words."""
+"""Authorization: reads from the stores what `decide` needs, and refuses with Pulsar's error texts."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ GRANTED_ROLES_PAUSE_S = 2.0
 """Pause between two readings of all grants. A role that is not among them waits for the next one, so that a new grant holds at once."""
 
 GRANTED_ROLES_READ_SHARE = 0.05
-"""Where reading takes long, the pause is so much longer that it takes this share of the time."""
+"""The largest share of the time that reading may take: where it takes long, the pause is longer."""
 
 GRANTED_ROLES_AGE_S = 60.0
 """A role that lost its last grant may open transactions for so long; it may name no topic in them."""
 
 
 class PolicySource(Protocol):
-    """The part of the namespace registry that is asked. What names one tenant or namespace raises NamespaceNotFoundError."""
+    """The part of the namespace registry that is read. Methods that name one tenant or namespace raise NamespaceNotFoundError."""
 
     async def tenants(self) -> list[str]: ...
 
@@ -39,7 +39,7 @@ class PolicySource(Protocol):
 
 
 class Authorizer:
-    """The one place that says yes. Asked when something is opened, never for a message."""
+    """Decides every access. It is asked when something is opened, never for a message."""
 
     def __init__(self, config: SecurityConfig, source: PolicySource, monotonic_s: Callable[[], float]) -> None:
         self._config = config
@@ -47,19 +47,19 @@ class Authorizer:
         self._granted = GrantedRoles(source, monotonic_s)
 
     def needs_credential(self, access: Access) -> bool:
-        """Whether a stranger is turned away."""
+        """True if a client without a credential is refused."""
         if access is Access.METRICS:
             return self._config.authentication and self._config.metrics_need_superuser
         return self._config.authentication and access is not Access.OPEN
 
     def is_superuser(self, principal: Principal | None) -> bool:
-        """Without authentication and authorization everybody is."""
+        """True if all roles of the principal are superusers, and for everybody without authentication and authorization."""
         if not (self._config.authentication and self._config.authorization):
             return True
         return principal is not None and all(role in self._config.super_user_roles for role in principal.roles)
 
     async def check(self, principal: Principal | None, access: Access, resource: Resource) -> None:
-        """Raises AuthenticationError for nobody, AuthorizationError for somebody who may not."""
+        """Raises AuthenticationError without a principal, AuthorizationError when the principal may not do it."""
         if not self.needs_credential(access):
             return
         if principal is None:
@@ -72,7 +72,7 @@ class Authorizer:
                 raise AuthorizationError(refusal(role, access, resource))
 
     def owner(self, principal: Principal | None) -> str | None:
-        """The role that what it opens belongs to; None for who may touch everybody's: superusers, and everybody where nobody is asked."""
+        """The role that owns what the principal opens; None for those who may use everybody's: superusers, or all clients."""
         return None if principal is None or self.is_superuser(principal) else principal.role
 
     async def tenant_exists(self, tenant: str) -> bool:
@@ -105,7 +105,7 @@ class Authorizer:
 
 
 class GrantedRoles:
-    """Every role that may do something somewhere. One list for all who ask."""
+    """Every role that has a grant somewhere, in one list for all who ask."""
 
     def __init__(self, source: PolicySource, monotonic_s: Callable[[], float]) -> None:
         self._source = source
@@ -162,16 +162,16 @@ def refusal(role: str, access: Access, resource: Resource) -> str:
     place = f" ({where})" if where else ""
     if access is Access.REPLICATE:
         return (
-            f"Unauthorized: role {role} may not replicate from cluster {resource.source}{place}: that takes {access.value}. "
-            "A producer that does not replicate takes another name."
+            f"Unauthorized: role {role} may not replicate from cluster {resource.source}{place}: this requires {access.value}. "
+            "Give a producer that does not replicate another name."
         )
     if access is Access.CONSUME and is_internal_cursor(resource.subscription):
         return f"Unauthorized: role {role} may not do this; {resource.subscription} is a cursor of the server itself{place}"
-    return f"Unauthorized: role {role} may not do this; it takes {access.value}{place}"
+    return f"Unauthorized: role {role} may not do this; it requires {access.value}{place}"
 
 
 class Security:
-    """Everything of one broker that decides who gets in. `authentication` is None when nobody is asked."""
+    """Authentication, authorization and TLS of one broker. `authentication` is None when it is disabled."""
 
     def __init__(
         self, config: BrokerConfig, source: PolicySource, now_ms: Callable[[], int], monotonic: Callable[[], float]

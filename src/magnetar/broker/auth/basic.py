@@ -40,7 +40,7 @@ class BasicAuthentication:
         try:
             name = checked_role(user.decode())
         except UnicodeDecodeError:
-            raise AuthenticationError("the user name is no text") from None
+            raise AuthenticationError("the user name is not valid UTF-8") from None
         stored = self._hashes.get(name)
         if not matches(password, stored or _NOBODY) or stored is None:
             raise AuthenticationError("unknown user or wrong password")
@@ -48,7 +48,7 @@ class BasicAuthentication:
 
 
 def configured_basic(setting: str) -> BasicAuthentication:
-    """From the setting basicAuthConf. Raises ConfigError."""
+    """The method as the setting basicAuthConf describes it. Raises ConfigError."""
     if not setting:
         raise ConfigError("basic authentication needs basicAuthConf, an htpasswd file")
     try:

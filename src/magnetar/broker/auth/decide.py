@@ -1,4 +1,4 @@
-"""May a role do this? One pure function of role, kind of access, resource and what is stored; everything else is denied.
+"""Whether a role may do something: a pure function of role, kind of access, resource and what is stored. The default is to deny.
 
 Superusers may do everything, a tenant's administrators everything inside it. What the others may do is granted in the
 namespace's policies document (`auth_policies`), for a namespace or for one topic. The document is data from outside: whatever in
@@ -37,7 +37,7 @@ class Access(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """What is touched. A topic implies its namespace, a namespace its tenant."""
+    """The tenant, namespace, topic or subscription that a request concerns. A topic implies its namespace, a namespace its tenant."""
 
     tenant: str = ""
     namespace: NamespaceName | None = None
@@ -57,7 +57,7 @@ class Resource:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is stored about the resource; empty where nothing is."""
+    """What is stored about the resource; fields are empty where nothing is stored."""
 
     superusers: tuple[str, ...]
     tenant_admins: tuple[str, ...] = ()
@@ -69,7 +69,7 @@ class Facts:
 
 
 def allowed(role: str, access: Access, resource: Resource, facts: Facts) -> bool:
-    """For a role that has proved itself. `OPEN` and `METRICS` are decided before there is a role."""
+    """Decides for a role that was authenticated. `OPEN` and `METRICS` are decided before there is a role."""
     if not role:
         return False
     if role in facts.superusers:
@@ -119,7 +119,7 @@ def _may_consume(role: str, topic: TopicName, subscription: str, policies: Mappi
 
 
 def _granted(role: str, action: str, topic: TopicName | None, policies: Mapping[str, Any]) -> bool:
-    """In the namespace, on the topic, or on the partitioned topic that it is a part of."""
+    """True if the role is granted the action in the namespace, on the topic, or on the partitioned topic that it is a part of."""
     auth = _auth(policies)
     if _has(auth.get("namespace_auth"), role, action):
         return True

@@ -1,4 +1,4 @@
-"""Who a request comes from."""
+"""The principal: the authenticated role that a request comes from."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """`role` acts. `proxy` is the role of the proxy that speaks for it: what is done must be allowed to both.
+    """The role that acts, and the role of the `proxy` that speaks for it: what is done must be allowed to both.
 
     `expires_ms` is the end of the credential on the wall clock, None for one without end. `method` is how it was proved.
     """

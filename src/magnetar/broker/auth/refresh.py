@@ -12,14 +12,14 @@ CHALLENGE_LEAD_MS = 10_000
 """A client is asked so long before the end, or at half of what is left if that is later."""
 
 CHALLENGE_MIN_MS = 1000
-"""With less time left than this nobody is asked: an answer would come too late."""
+"""With less time left than this the client is not challenged: its answer would come too late."""
 
 RECHECK_MS = 3_600_000
 """The wall clock may be set: a far end is looked at again after this long."""
 
 
 class Timer(Protocol):
-    """What `call_later` gives."""
+    """The handle that `call_later` returns."""
 
     def cancel(self) -> None: ...
 

@@ -46,7 +46,7 @@ COMMANDS: Mapping[str, Access] = {
     "END_TXN_ON_PARTITION": Access.SUPERUSER,
     "END_TXN_ON_SUBSCRIPTION": Access.SUPERUSER,
 }
-"""By the name of the type in BaseCommand."""
+"""Access by the name of the command's type in BaseCommand."""
 
 _ADMIN = "/admin/v2"
 _CLUSTER = f"{_ADMIN}/clusters/{{cluster}}"
@@ -91,7 +91,7 @@ TRANSACTIONS_OF_TOPICS = (
     f"transactionInPendingAckStats/{_OF_TOPIC}/{{subscription}}/{_TXN}",
     f"positionStatsInPendingAck/{_OF_TOPIC}/{{subscription}}/{{ledger}}/{{entry}}",
 )
-"""What transactions do in one topic: for the tenant's administrators."""
+"""Routes about transactions in one topic: for the tenant's administrators."""
 
 NO_FUNCTIONS = (
     *(f"{_ADMIN}/worker/{leaf}" for leaf in ("assignments", "cluster", "cluster/leader", "cluster/leader/ready")),
@@ -101,7 +101,7 @@ NO_FUNCTIONS = (
         for leaf in ("", "/{tenant}/{namespace}")
     ),
 )
-"""Whoever asks learns that there is no functions worker."""
+"""Routes that answer everybody that there is no functions worker."""
 
 NAMESPACE_POLICIES = (
     "autoSubscriptionCreation",
@@ -170,7 +170,7 @@ TOPIC_POLICIES = (
     "subscribeRate",
     "subscriptionDispatchRate",
 )
-"""Of single topics; the tenant's administrators' as well."""
+"""Routes of policies of single topics, also for the tenant's administrators."""
 
 _ROWS: tuple[tuple[Access, str, tuple[str, ...]], ...] = (
     (Access.OPEN, "/status.html", ("GET",)),
@@ -324,6 +324,6 @@ def _routes() -> Iterator[tuple[tuple[str, str], Access]]:
 
 
 ROUTES: Mapping[tuple[str, str], Access] = dict(_routes())
-"""By method and path."""
+"""Access by method and path."""
 
 assert len(ROUTES) == sum(len(methods) for _, _, methods in _ROWS), "a route has two rows"

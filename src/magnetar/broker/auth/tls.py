@@ -53,7 +53,7 @@ class TlsContext:
         self._seen = seen
 
     def _look(self) -> list[tuple[int, int, int]]:
-        """What changes when a file is written or replaced."""
+        """Values that change when one of the files is written or replaced."""
         seen = []
         for path in (self._config.certificate_file, self._config.key_file, self._config.trust_certs_file):
             try:
@@ -95,7 +95,7 @@ def load_trust(context: ssl.SSLContext, file: str, setting: str) -> None:
 
 
 def _no_password() -> str:
-    """Asked for an encrypted key: without an answer OpenSSL would ask the terminal."""
+    """Called for an encrypted key: without it OpenSSL would ask for a password at the terminal."""
     raise ValueError("the key is encrypted; give one that is not, readable to this user only")
 
 

@@ -49,7 +49,7 @@ class TrustedKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TokenRules:
-    """What a valid token must hold. An empty `audience` is not checked."""
+    """The claims that a valid token must hold. An empty `audience` is not checked."""
 
     role_claim: str = "sub"
     audience_claim: str = "aud"
@@ -90,7 +90,7 @@ def verified_payload(credential: bytes, keys: list[TrustedKey]) -> bytes:
     try:
         header = jws.extract_compact(credential).headers()
     except (JoseError, ValueError, TypeError, RecursionError):
-        raise AuthenticationError("the credential is no signed token") from None
+        raise AuthenticationError("the credential is not a signed token") from None
     algorithm, kid = header.get("alg"), header.get("kid")
     for trusted in keys:
         if algorithm not in trusted.algorithms or (trusted.kid and kid is not None and kid != trusted.kid):
@@ -129,7 +129,7 @@ def _time_ms(claims: Mapping[str, Any], name: str) -> int | None:
     if name not in claims:
         return None
     if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-        raise AuthenticationError(f"the token's {name} is no time")
+        raise AuthenticationError(f"the token's {name} is not a valid time")
     return int(value * 1000)
 
 
@@ -137,7 +137,7 @@ def _time_ms(claims: Mapping[str, Any], name: str) -> int | None:
 
 
 def configured_tokens(config: SecurityConfig, now_ms: Callable[[], int]) -> TokenAuthentication:
-    """From the settings. Raises ConfigError."""
+    """The method as the settings describe it. Raises ConfigError."""
     keys: list[TrustedKey] = []
     if config.token_secret_key:
         keys.append(secret_key(read_key(config.token_secret_key, "tokenSecretKey")))

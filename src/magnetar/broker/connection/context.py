@@ -1,4 +1,4 @@
-"""What the handlers of one broker share."""
+"""State and services that the handlers of one broker share."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SYSTEM_TOPIC_PREFIX = "__"
 """Topics that belong to the server (`__change_events`, ...): hidden from lists."""
 
 ANSWERS_KEPT_BYTES_MAX = 16 * 1024 * 1024
-"""Over all namespaces: those that were asked for longest ago go first. A longer answer is never kept."""
+"""Bytes of answers kept over all namespaces: the least recently used go first. A longer answer is never kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ class PublishBudget:
 
 
 class Destinations:
-    """Where topics are about to be served that are being closed here: clients are told, and need not look them up again."""
+    """New brokers of topics that are being closed here: their clients are told, and need not look them up again."""
 
     def __init__(self) -> None:
         self._addresses: dict[TopicName, BrokerAddress] = {}
@@ -165,7 +165,7 @@ class Destinations:
             self._addresses.pop(topic, None)
 
     def of(self, topic: AnyTopic | None) -> AssignedUrls:
-        """Empty texts while it is not known."""
+        """The topic's new broker; empty texts while it is unknown."""
         address = self._addresses.get(topic.name) if topic is not None else None
         return UNASSIGNED if address is None else (address.service_url, address.service_url_tls)
 

@@ -1,7 +1,7 @@
-"""Each leaf of `broker.errors` to its `ServerError`, once; and what the client may read of an unexpected failure.
+"""The `ServerError` of each leaf of `broker.errors`, and what a client may read of an unexpected failure.
 
-The choice of code decides how the official clients behave: about half of them are retried until the operation times out
-(protocol facts 5.12), so "final" errors must use a code on which the call ends at once.
+The code decides how the official clients behave: they retry about half of the codes until the operation times out, so final errors
+must use a code on which the call ends at once.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _RETRIED_BY_CPP: dict[int, int] = {
 
 
 def answer_code_of(error: BaseException, client_version: str) -> int:
-    """The code for an ERROR to a request. The C++, Python and Node clients (one library) get final errors as such.
+    """The code for an ERROR to a request; for the C++, Python and Node clients (one library) one that they do not retry if it is final.
 
     Too few bookies are one of those for them: a PersistenceError would be retried without a word until the operation times out. Their
     producers and consumers that were there before try again whatever the code.
@@ -84,7 +84,7 @@ def answer_code_of(error: BaseException, client_version: str) -> int:
 
 def send_code_of(error: BaseException, client_version: str) -> int:
     """The code of a SEND_ERROR. ChecksumError is the only one after which the C++ client fails the one message and goes on; with any
-    other it would send a message that is too large again and again (facts 0.3)."""
+    other it would send a message that is too large again and again."""
     if isinstance(error, MessageTooLargeError) and client_version.startswith("Pulsar-CPP"):
         return ServerError.ChecksumError
     return code_of(error)

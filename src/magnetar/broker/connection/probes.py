@@ -1,4 +1,4 @@
-"""Who waits for a sign of life from a client."""
+"""Waits for a sign of life from a client."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from magnetar.base import limits
 
 
 class Probes:
-    """Any byte from the client answers all of them."""
+    """Those that wait to learn if a client is alive: any byte from it answers all of them."""
 
     __slots__ = ("_waiting",)
 

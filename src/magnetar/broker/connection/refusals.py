@@ -1,4 +1,4 @@
-"""A refusal in the form that the command's own answer has; everything else is told by ERROR (facts 5.8)."""
+"""A refusal inside the command's own response where it has one for failures, else as ERROR."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def refusal(command: BaseCommand, error: Exception) -> bytes:
 
 
 def request_id_of(command: BaseCommand) -> int:
-    """Of whichever message the command carries."""
+    """The request id of whichever message the command carries."""
     for _, message in command.ListFields():
         request_id = getattr(message, "request_id", None)
         if isinstance(request_id, int):

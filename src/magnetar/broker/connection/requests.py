@@ -41,7 +41,7 @@ class _Request:
 
 
 class Share:
-    """What the connections of one principal use together."""
+    """The share of one principal: what its connections use together."""
 
     __slots__ = ("busy", "connections", "in_rotation", "key", "queue", "running", "unread_bytes")
 
@@ -69,7 +69,7 @@ class RequestTurns:
         self._rotation: deque[Share] = deque()
         self._running = 0
         self.unread_bytes = 0
-        """Over all principals, as `Share.unread_bytes`."""
+        """Unread bytes of all principals together, as `Share.unread_bytes`."""
         self._holders: dict[ControlRequests, None] = {}
         """Connections that hold answers which are counted, or wait for room."""
         self._scheduled = False
@@ -96,7 +96,7 @@ class RequestTurns:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is under way that counts, and nothing may start."""
+        """True if nothing is under way that counts, and nothing may start."""
         return not self._running and not self._rotation
 
     def validate(self) -> None:
@@ -164,7 +164,7 @@ class RequestTurns:
         self._schedule()
 
     def _has_room(self, share: Share, connection: ControlRequests) -> bool:
-        """Whether an answer may be made: its connection is read, and its principal leaves as much free as it holds itself."""
+        """True if an answer may be made: its connection is read, and its principal leaves as much free as it holds itself."""
         if connection.unread_bytes() + connection.reserved_bytes >= limits.CONNECTION_OUTPUT_HIGH_BYTES:
             return False
         free = limits.UNREAD_ANSWERS_BYTES_MAX - self.unread_bytes
@@ -311,7 +311,7 @@ class ControlRequests:
         self.held_bytes = 0
 
     def belong_to(self, key: str) -> None:
-        """From now on they are charged to this principal. While none waits."""
+        """Charge this connection's requests to this principal from now on. Called while none waits."""
         assert not self.queued, "what waits is in the queue of the principal before"
         was_busy = self.busy
         self.set_busy(False)
@@ -320,7 +320,7 @@ class ControlRequests:
         self.set_busy(was_busy)
 
     def set_busy(self, busy: bool) -> None:
-        """Whether the connection ended its turn with frames left over: the busy ones of a principal share one turn."""
+        """True if the connection ended its turn with frames left over: the busy ones of a principal share one turn."""
         if busy is not self.busy:
             self.busy = busy
             self.share.busy += 1 if busy else -1

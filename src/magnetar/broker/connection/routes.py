@@ -37,7 +37,7 @@ BEFORE_CONNECT: dict[int, Handler] = {
     BaseCommand.PING: connect.ping,
     BaseCommand.PONG: connect.pong,
 }
-"""Until CONNECT is accepted nothing else is served."""
+"""The commands that are served before CONNECT is accepted."""
 
 ROUTES: dict[int, Handler] = {
     BaseCommand.CONNECT: connect.connect,
@@ -107,7 +107,7 @@ async def _checked(access: Access, handler: Handler, session: Session, command: 
         return
     if session.closed:
         return
-    with session.requests.collected() as works:  # they are this request, and not to wait for another turn
+    with session.requests.collected() as works:  # they belong to this request and must not wait for another turn
         try:
             handler(session, command, rest)
         except MagnetarError as error:
@@ -117,7 +117,7 @@ async def _checked(access: Access, handler: Handler, session: Session, command: 
 
 
 async def _demand(session: Session, access: Access, resource: Resource) -> None:
-    """A tenant that does not exist is told as such, as Pulsar does: clients end their call with TopicNotFound."""
+    """A tenant that does not exist is reported as such, as Pulsar does: clients end their call with TopicNotFound."""
     authorizer = session.context.security.authorizer
     try:
         await authorizer.check(session.principal, access, resource)
@@ -128,7 +128,7 @@ async def _demand(session: Session, access: Access, resource: Resource) -> None:
 
 
 def demands(access: Access, session: Session, command: BaseCommand) -> list[Demand]:
-    """What a command touches, and what that takes. Raises InvalidTopicNameError."""
+    """The resources that a command touches, each with the access it requires. Raises InvalidTopicNameError."""
     if access in (Access.AUTHENTICATED, Access.SOMEWHERE):
         return [(access, Resource())]
     return [
@@ -145,8 +145,8 @@ def _topic(text: str, subscription: str = "") -> Touched:
 
 
 def _producer(session: Session, command: BaseCommand) -> Touched:
-    """With an initial subscription (a dead letter topic's) the producer makes one: that takes what subscribing takes. A replicator's name
-    says that another cluster sends, which is believed of few."""
+    """A producer with an initial subscription (a dead letter topic's) creates it, which requires the access of SUBSCRIBE. A replicator's
+    name says that another cluster sends, which requires REPLICATE."""
     request = command.producer
     touched = _topic(request.topic)
     source = source_of_producer(request.producer_name)
@@ -159,7 +159,7 @@ def _producer(session: Session, command: BaseCommand) -> Touched:
 
 
 def _consumer(session: Session, consumer_id: int) -> Touched:
-    """Asked again, on what the consumer reads: a right may have gone since it subscribed. One that is not there touches nothing."""
+    """Checked again on what the consumer reads: a grant may have been revoked since it subscribed. An unknown consumer touches nothing."""
     consumer = session.consumers.get(consumer_id)
     if consumer is None or consumer.subscription is None:
         return []
@@ -176,7 +176,7 @@ def _partitioned_metadata(session: Session, command: BaseCommand) -> Touched:
 
 
 def _lookup(text: str) -> Touched:
-    """Where the coordinators of transactions are is for every role to know."""
+    """Every role may look up the transaction coordinators."""
     name = TopicName.parse(text)
     wanted = Access.AUTHENTICATED if name.partitioned_name == ASSIGN_TOPIC else None
     return [(wanted, Resource.of_topic(name))]
@@ -203,4 +203,4 @@ _TOUCHES: dict[int, Callable[[Session, BaseCommand], Touched]] = {
     BaseCommand.END_TXN_ON_PARTITION: lambda session, command: [(None, Resource())],
     BaseCommand.END_TXN_ON_SUBSCRIPTION: lambda session, command: [(None, Resource())],
 }
-"""By command: the topics, namespaces and subscriptions in it. None as access means the row's own."""
+"""Function by command that finds the topics, namespaces and subscriptions in it. None as access means the row's own."""

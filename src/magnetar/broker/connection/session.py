@@ -161,7 +161,7 @@ class Session(AdmittedProtocol):
         self._restart_timer(0.5 if held else 1.0)
 
     async def probe(self) -> bool:
-        """Is the client there? PING and wait briefly for any byte."""
+        """True if the client answers: PING it and wait briefly for any byte."""
         if self.closed or self._paused_by & _PAUSED_BY_RATE:
             return not self.closed
         self.write(commands.ping())
@@ -219,7 +219,7 @@ class Session(AdmittedProtocol):
         self.consumers.clear()
 
     async def _leave(self, topic: AnyTopic, consumer: Consumer) -> None:
-        """Not a request: whatever waits for its turn, others get the consumer's place."""
+        """Removes a consumer without waiting for a turn, so that others get its place at once."""
         try:
             await topic.consumer_left(consumer)
         except MagnetarError as error:
@@ -329,7 +329,7 @@ class Session(AdmittedProtocol):
 
     @property
     def output_open(self) -> bool:
-        """May consumers be sent more?"""
+        """True if consumers may be sent more."""
         if self._write_paused or self._output_bytes >= limits.CONNECTION_OUTPUT_HIGH_BYTES or self.closed:
             self._output_refused = True
             return False

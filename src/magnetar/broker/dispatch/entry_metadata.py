@@ -92,7 +92,7 @@ def from_message_metadata(metadata: MessageMetadata, payload_bytes: int) -> Entr
 
 
 def _partition_key(metadata: MessageMetadata) -> bytes | str:
-    """Key_Shared's key below an ordering key (facts 5.16): the partition key, else a name unique to the message."""
+    """Key_Shared's key below an ordering key as in Pulsar: the partition key, else a name unique to the message."""
     key = metadata.partition_key
     if key:
         return _decoded(key) if metadata.partition_key_b64_encoded else key

@@ -8,7 +8,7 @@ from magnetar.broker.load_balance.config import LoadBalanceConfig
 from magnetar.broker.load_balance.load_report import BrokerLoad
 
 
-class Memory:
+class LeaderMemory:
     """A new leader's is empty but for the moves of the leaders before it: `recall` what the last one wrote of `recent`. Mutable."""
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Memory:
         }
 
     def recall(self, ages_s: Mapping[str, float], now_s: float, config: LoadBalanceConfig) -> None:
-        """What earlier leaders moved, and how long ago. Clocks differ: a move in the future has just been made."""
+        """Take over what earlier leaders moved, and how long ago. Clocks differ: a move in the future has just been made."""
         for bundle, age_s in ages_s.items():
             if age_s < config.grace_period_s:
                 at_s = now_s - max(0.0, age_s)
@@ -63,6 +63,6 @@ class Memory:
             self.usage[broker] = min(100.0, max(0.0, self.usage[broker] + percent))
 
     def cooling_s(self, bundle: str, now_s: float, config: LoadBalanceConfig) -> float:
-        """How long it still stays where it is; 0: it may move."""
+        """Seconds for which the bundle still stays where it is; 0: it may move."""
         moved_s = self._moved_s.get(bundle)
         return max(0.0, moved_s + config.grace_period_s - now_s) if moved_s is not None else 0.0

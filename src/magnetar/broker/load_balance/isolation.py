@@ -50,7 +50,7 @@ class Isolation:
         return next((policy for policy in self.policies if policy.holds_for(namespace)), None)
 
     def eligible(self, namespace: str, used_percent: Mapping[str, float]) -> Eligible:
-        """Of the brokers that are there (with their usage) those that may serve the namespace, in the order given.
+        """The brokers (given with their usage) that may serve the namespace, in the order given.
 
         Namespaces without a policy get the brokers that are nobody's primary; all of them where no such broker is there.
         """
@@ -80,7 +80,7 @@ class Isolation:
         )
 
     def spread(self, namespace: str, brokers: list[str], owners: Mapping[str, Iterable[str]]) -> list[str]:
-        """Of `brokers` those that hold the fewest other namespaces of the same anti-affinity group: first by failure domain, then
+        """The `brokers` that hold the fewest other namespaces of the same anti-affinity group: first by failure domain, then
         by broker. `owners`: broker to the namespaces it serves."""
         group = self.groups.get(namespace)
         if group is None or len(brokers) < 2:
@@ -100,13 +100,13 @@ class Isolation:
 
 
 def names_broker(expressions: Iterable[str], broker: str) -> bool:
-    """Whether one of the expressions is the broker's: its `host:port`, or the host alone."""
+    """True if one of the expressions matches the broker: its `host:port`, or the host alone."""
     host = broker.rpartition(":")[0]
     return any(_matches(text, broker) or (bool(host) and _matches(text, host)) for text in expressions)
 
 
 def read_policies(document: Mapping[str, Any]) -> tuple[IsolationPolicy, ...]:
-    """From the JSON below `/admin/clusters/<cluster>/namespaceIsolationPolicies`, by name. What cannot be read holds for nothing."""
+    """Policies by name, from the JSON below `/admin/clusters/<cluster>/namespaceIsolationPolicies`. Unreadable ones are ignored."""
     found = []
     for name, policy in sorted(document.items()):
         if not isinstance(policy, dict):

@@ -104,7 +104,7 @@ class BrokerLoad:
 
 
 def worth_reporting(last: BrokerLoad | None, now: BrokerLoad, config: LoadBalanceConfig) -> str | None:
-    """Why the new figures have to be written, None while the last ones will do. Times are those in the reports."""
+    """The reason to write the new figures, None while the last ones are good enough. Times are those in the reports."""
     if last is None:
         return "first report"
     age_s = (now.updated_ms - last.updated_ms) / 1000

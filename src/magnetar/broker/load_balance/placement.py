@@ -1,4 +1,4 @@
-"""Which broker a bundle goes to that nobody owns: who may serve it, then who has the most room."""
+"""Chooses a broker for a bundle without an owner: among those that may serve it, the one with the most room."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from magnetar.broker.load_balance.config import LEAST_MESSAGE_RATE, LEAST_RESOURCE_USAGE, LoadBalanceConfig
-from magnetar.broker.load_balance.view import Projection, Standing, namespace_of
+from magnetar.broker.load_balance.view import BrokerProjection, Projection, namespace_of
 
 Roll = Callable[[], float]
 """A number from 0 up to 1, another one each time."""
@@ -46,15 +46,15 @@ def choose(
     return Choice(broker, "; ".join([*reasons, why]))
 
 
-def _with_room(names: list[str], active: Mapping[str, Standing], config: LoadBalanceConfig) -> list[str]:
-    """Without brokers that are full or overloaded, unless all are: a bundle without an owner would be worse."""
+def _with_room(names: list[str], active: Mapping[str, BrokerProjection], config: LoadBalanceConfig) -> list[str]:
+    """The brokers that are not full or overloaded, unless all are: a bundle without an owner would be worse."""
     topics_max, overloaded = config.broker_topics_max, config.overloaded_percent
     roomy = [name for name in names if active[name].percent < overloaded and active[name].topics < topics_max]
     return roomy or [name for name in names if active[name].topics < topics_max] or names
 
 
 def _by_load(
-    names: list[str], active: Mapping[str, Standing], config: LoadBalanceConfig, roll: Roll
+    names: list[str], active: Mapping[str, BrokerProjection], config: LoadBalanceConfig, roll: Roll
 ) -> tuple[str, str]:
     if len(names) == 1:
         return names[0], "the only one left"
@@ -76,7 +76,7 @@ def _by_load(
     return names[-1], f"drawn by free capacity, usage {active[names[-1]].percent:.0f} %"
 
 
-def _least(names: list[str], active: Mapping[str, Standing], roll: Roll) -> tuple[str, str]:
+def _least(names: list[str], active: Mapping[str, BrokerProjection], roll: Roll) -> tuple[str, str]:
     """The fewest messages; among equals the fewest bundles, then by chance."""
     rate = min([active[name].rate for name in names])
     ties = [name for name in names if active[name].rate == rate]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from magnetar.broker.load_balance.config import LoadBalanceConfig
-from magnetar.broker.load_balance.cooldown import Memory
+from magnetar.broker.load_balance.cooldown import LeaderMemory
 from magnetar.broker.load_balance.load_report import BundleLoad
 from magnetar.broker.load_balance.placement import Choice, Roll, choose
 from magnetar.broker.load_balance.shedding import Held, Move, Shedder
@@ -27,7 +27,7 @@ class Plan:
     before: Imbalance = EVEN
     after: Imbalance = EVEN
 
-    def validate(self, view: ClusterView, memory: Memory, config: LoadBalanceConfig, now_s: float) -> None:
+    def validate(self, view: ClusterView, memory: LeaderMemory, config: LoadBalanceConfig, now_s: float) -> None:
         """Assert what must hold of any plan for this view."""
         touched = [split.bundle for split in self.splits] + [move.bundle for move in self.moves]
         assert len(touched) == len(set(touched)), "no bundle is touched twice"
@@ -50,7 +50,7 @@ class Plan:
 
 def decide(
     view: ClusterView,
-    memory: Memory,
+    memory: LeaderMemory,
     config: LoadBalanceConfig,
     now_s: float,
     roll: Roll,
@@ -80,7 +80,7 @@ def decide(
 def place_all(
     bundles: Mapping[str, BundleLoad],
     view: ClusterView,
-    memory: Memory,
+    memory: LeaderMemory,
     config: LoadBalanceConfig,
     roll: Roll,
 ) -> dict[str, Choice]:
@@ -98,7 +98,7 @@ def place_all(
 def place(
     bundle: str,
     view: ClusterView,
-    memory: Memory,
+    memory: LeaderMemory,
     config: LoadBalanceConfig,
     roll: Roll,
     without: Iterable[str] = (),

@@ -1,4 +1,4 @@
-"""Which bundles leave a broker that carries too much: Pulsar's threshold shedder and its uniform load shedder.
+"""Chooses the bundles that leave an overloaded broker: Pulsar's threshold shedder and its uniform load shedder.
 
 Both give every bundle a destination at once, and move none that would only carry the overload elsewhere.
 """
@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from magnetar.broker.load_balance.config import UNIFORM, LoadBalanceConfig
 from magnetar.broker.load_balance.load_report import BundleLoad
 from magnetar.broker.load_balance.placement import Choice, Roll, choose
-from magnetar.broker.load_balance.view import Projection, Standing
+from magnetar.broker.load_balance.view import BrokerProjection, Projection
 
 MARGIN_PERCENT: Final = 5.0
 """Shed beyond the threshold, so that the next report is not above it again."""
@@ -65,7 +65,7 @@ class Shedder:
     # ---- Threshold
 
     def _threshold(self) -> None:
-        """From every broker above the mean usage by more than the threshold, the largest bundles that are no more than needed."""
+        """Takes from every broker above the mean usage by more than the threshold its largest bundles, no more than needed."""
         config, mean = self._config, self._projection.mean_percent()
         over = mean + config.threshold_percent
         ranked = sorted(self._projection.active.items(), key=lambda item: (-item[1].percent, item[0]))
@@ -90,7 +90,7 @@ class Shedder:
         if config.lower_boundary:
             self._fill(mean)
 
-    def _relieve(self, name: str, standing: Standing, shed: float, over: float, reason: str) -> None:
+    def _relieve(self, name: str, standing: BrokerProjection, shed: float, over: float, reason: str) -> None:
         if len(standing.bundles) < 2:
             self.held.append(Held(name, f"{reason}, but it serves a single bundle, which would only move the overload"))
             return

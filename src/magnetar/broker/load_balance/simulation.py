@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from magnetar.broker.load_balance.config import LoadBalanceConfig
-from magnetar.broker.load_balance.cooldown import Memory
+from magnetar.broker.load_balance.cooldown import LeaderMemory
 from magnetar.broker.load_balance.load_report import BrokerLoad, BundleLoad, Usage
 from magnetar.broker.load_balance.plan import decide, place_all
 from magnetar.broker.load_balance.splitting import TopicLoad, boundary
@@ -32,7 +32,7 @@ MEAN_RATE: Final = 25.0
 MESSAGE_BYTES: Final = 1024
 
 SIGMA: Final = 1.5
-"""Of the logarithm: a hundredth of the topics carries about a fifth of the traffic."""
+"""Standard deviation of the logarithm of a rate: a hundredth of the topics carries about a fifth of the traffic."""
 
 DAY_STEPS: Final = 48
 """Steps after which a namespace's day begins again."""
@@ -42,7 +42,7 @@ HOT_TOPICS: Final = 20
 HOT_RATE: Final = 20_000.0
 
 RENEWED_SHARE: Final = 0.001
-"""Of the topics: they change their rate with every step."""
+"""Share of the topics that change their rate with every step."""
 
 SPACE: Final = LAST_BOUNDARY + 1
 
@@ -55,7 +55,7 @@ MODULO: Final = "modulo"
 RING: Final = "consistent hash"
 
 
-class PaperLoads:
+class SyntheticLoads:
     """Made-up loads of many topics over time: heavy-tailed, by the hour of each namespace, with sudden hot topics.
 
     `keys`: where each topic lies, sorted: its namespace's number times 2^32 plus its hash."""
@@ -91,7 +91,7 @@ class PaperLoads:
         return MEAN_RATE * self._rng.lognormal(-(SIGMA**2) / 2, SIGMA, count)
 
 
-class Change(NamedTuple):
+class StepChange(NamedTuple):
     """`forced`: bundles whose broker was gone. `moved`: those and all others that changed their broker; `moved_rate`: their traffic."""
 
     forced: int
@@ -100,7 +100,7 @@ class Change(NamedTuple):
 
 
 def bundle_starts(namespaces: int, bundles: int) -> Places:
-    """Lower ends of all bundles, as keys of `PaperLoads`."""
+    """Lower ends of all bundles, as keys of `SyntheticLoads`."""
     import numpy as np
 
     lows = np.array(bundle_boundaries(bundles)[:-1], np.int64)
@@ -114,7 +114,7 @@ class PlacementUnderTest(ABC):
         self.starts = starts
         self.owners: list[str] = []
         self.split = False
-        """Whether the last step split a bundle."""
+        """True if the last step split a bundle."""
         self._cuts: Places | None = None
 
     def bundle_rates(self, rates: Numbers, keys: Places) -> Numbers:
@@ -139,17 +139,17 @@ class PlacementUnderTest(ABC):
         return self._cuts
 
     @abstractmethod
-    def step(self, brokers: Sequence[str], rates: Numbers, counts: Places) -> Change:
+    def step(self, brokers: Sequence[str], rates: Numbers, counts: Places) -> StepChange:
         """React to the brokers that are there and to the load."""
 
-    def _take(self, owners: list[str], brokers: Sequence[str], rates: Numbers) -> Change:
+    def _take(self, owners: list[str], brokers: Sequence[str], rates: Numbers) -> StepChange:
         before, alive = self.owners, set(brokers)
         self.owners = owners
         if not before:
-            return Change(0, 0, 0.0)
+            return StepChange(0, 0, 0.0)
         changed = [number for number, (old, new) in enumerate(zip(before, owners, strict=True)) if old != new]
         forced = sum(old not in alive for old in before)
-        return Change(forced, len(changed), float(sum(rates[number] for number in changed)))
+        return StepChange(forced, len(changed), float(sum(rates[number] for number in changed)))
 
 
 class Randomly(PlacementUnderTest):
@@ -161,7 +161,7 @@ class Randomly(PlacementUnderTest):
         super().__init__(starts)
         self._rng = np.random.default_rng(seed + 1)
 
-    def step(self, brokers: Sequence[str], rates: Numbers, counts: Places) -> Change:
+    def step(self, brokers: Sequence[str], rates: Numbers, counts: Places) -> StepChange:
         alive = set(brokers)
         draws = self._rng.integers(0, len(brokers), len(self.starts))
         before = self.owners or [""] * len(self.starts)
@@ -175,7 +175,7 @@ class Modulo(PlacementUnderTest):
     def __init__(self, starts: Places, brokers: Sequence[str]) -> None:
         super().__init__(starts)
 
-    def step(self, brokers: Sequence[str], rates: Numbers, counts: Places) -> Change:
+    def step(self, brokers: Sequence[str], rates: Numbers, counts: Places) -> StepChange:
         owners = [brokers[number % len(brokers)] for number in range(len(self.starts))]
         return self._take(owners, brokers, rates)
 
@@ -188,9 +188,9 @@ class Hashed(PlacementUnderTest):
         self._names = [str(start) for start in starts]
         self._brokers: list[str] = []
 
-    def step(self, brokers: Sequence[str], rates: Numbers, counts: Places) -> Change:
+    def step(self, brokers: Sequence[str], rates: Numbers, counts: Places) -> StepChange:
         if self._brokers == list(brokers):
-            return Change(0, 0, 0.0)
+            return StepChange(0, 0, 0.0)
         self._brokers = list(brokers)
         ring = HashRing(self._brokers)
         owners = [self._brokers[index] for index in ring.owners(self._names)]
@@ -209,11 +209,11 @@ class Balanced(PlacementUnderTest):
         self._config = config
         self._capacity = capacity_rate
         self._roll = np.random.default_rng(seed + 2).random
-        self._memory = Memory()
+        self._memory = LeaderMemory()
         self._now_s = 0.0
         self.splits = 0
 
-    def step(self, brokers: Sequence[str], rates: Numbers, counts: Places) -> Change:
+    def step(self, brokers: Sequence[str], rates: Numbers, counts: Places) -> StepChange:
         """Places first, as lookups would; then one round of decisions on the reports that follow."""
         self._now_s += STEP_S
         self.split = False
@@ -241,7 +241,7 @@ class Balanced(PlacementUnderTest):
             self._memory.shifted(move.destination, move.percent)
         moved = self._take([owners[name] for name in names], brokers, rates)
         self._cut({names.index(split.bundle): split.algorithm for split in plan.splits}, counts)
-        return Change(change.forced, change.moved + moved.moved, change.moved_rate + moved.moved_rate)
+        return StepChange(change.forced, change.moved + moved.moved, change.moved_rate + moved.moved_rate)
 
     def _names(self) -> list[str]:
         ends = [*self.starts[1:].tolist(), int(self.starts[-1] // SPACE + 1) * SPACE]
@@ -338,7 +338,7 @@ def simulate(
     scenario: Scenario, config: LoadBalanceConfig, told: Callable[[int], None] | None = None
 ) -> dict[str, list[Sample]]:
     """Samples by placement. `told` hears the number of steps done. Raises ImportError without numpy."""
-    loads = PaperLoads(scenario.topics, scenario.namespaces, scenario.seed)
+    loads = SyntheticLoads(scenario.topics, scenario.namespaces, scenario.seed)
     starts = bundle_starts(scenario.namespaces, scenario.bundles_per_namespace)
     names = [f"broker-{number:04d}" for number in range(scenario.brokers)]
     placements: dict[str, PlacementUnderTest] = {
@@ -357,7 +357,7 @@ def simulate(
     return found
 
 
-def _story(scenario: Scenario, names: list[str], loads: PaperLoads) -> Iterator[tuple[int, str, list[str]]]:
+def _story(scenario: Scenario, names: list[str], loads: SyntheticLoads) -> Iterator[tuple[int, str, list[str]]]:
     """(step, what happens, the brokers that are there)."""
     changed = max(1, int(len(names) * scenario.changed_share)) if len(names) > 1 else 0
     brokers = names

@@ -1,4 +1,4 @@
-"""Which bundles are split because they hold too much, and where."""
+"""Chooses the bundles that are split because they hold too much, and the boundaries."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from magnetar.broker.load_balance.config import FLOW_OR_QPS, TOPIC_COUNT, LoadBalanceConfig
 from magnetar.broker.load_balance.load_report import BundleLoad
 from magnetar.broker.load_balance.shedding import Held
-from magnetar.broker.load_balance.view import Projection, Standing, namespace_of
+from magnetar.broker.load_balance.view import BrokerProjection, Projection, namespace_of
 
 TRAFFIC: Final = ("messages/s", "bytes/s")
 
@@ -25,7 +25,7 @@ class Split(NamedTuple):
 
 
 class TopicLoad(NamedTuple):
-    """Where a topic lies in the hash space, and what it moves: messages or bytes a second."""
+    """A topic's place in the hash space and its load: messages or bytes a second."""
 
     place: int
     load: float = 0.0
@@ -76,7 +76,7 @@ def decide_splits(
 
 
 def too_much(load: BundleLoad, config: LoadBalanceConfig) -> str:
-    """What a bundle has more of than one should; empty if nothing."""
+    """The limit that a bundle exceeds, as text; empty if none."""
     for name, value, limit in (
         ("topics", load.topics, config.bundle_topics_max),
         ("producers and consumers", load.sessions, config.bundle_sessions_max),
@@ -88,7 +88,7 @@ def too_much(load: BundleLoad, config: LoadBalanceConfig) -> str:
     return ""
 
 
-def _hot(load: BundleLoad, standing: Standing, over: float, config: LoadBalanceConfig) -> str:
+def _hot(load: BundleLoad, standing: BrokerProjection, over: float, config: LoadBalanceConfig) -> str:
     """One bundle makes its broker overloaded: nothing that could be shed would help, and no other broker could take it whole."""
     if standing.percent <= max(over, config.overloaded_percent) or standing.throughput <= 0:
         return ""
@@ -99,7 +99,7 @@ def _hot(load: BundleLoad, standing: Standing, over: float, config: LoadBalanceC
 
 
 def boundary(algorithm: str, low: int, high: int, topics: Sequence[TopicLoad]) -> int | None:
-    """Where to cut the range from `low` to `high`; None where no cut leaves something on both sides. `topics`: those of the bundle."""
+    """The boundary at which to split the range from `low` to `high`; None if none has topics on both sides. `topics`: the bundle's."""
     if algorithm == FLOW_OR_QPS and sum(topic.load for topic in topics) > 0:
         cut = _by_load(topics)
     elif algorithm in (TOPIC_COUNT, FLOW_OR_QPS):

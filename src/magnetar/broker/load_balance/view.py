@@ -18,7 +18,10 @@ def namespace_of(bundle: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Imbalance:
-    """Over the brokers that take bundles. `peak`: the most loaded over the mean, 1.0 is even. `spread`: standard deviation over mean."""
+    """The imbalance over the brokers that take bundles.
+
+    `peak`: the most loaded over the mean, 1.0 is even. `spread`: standard deviation over mean.
+    """
 
     peak: float = 1.0
     spread: float = 0.0
@@ -45,8 +48,8 @@ class ClusterView:
         return next((name for name, load in self.brokers.items() if bundle in load.bundles), None)
 
 
-class Standing:
-    """One broker in a projection."""
+class BrokerProjection:
+    """The load of one broker in a projection."""
 
     __slots__ = ("bundles", "draining", "namespaces", "percent", "rate", "throughput", "topics")
 
@@ -58,12 +61,12 @@ class Standing:
         self.throughput = load.throughput
         self.topics = load.topics
         self.namespaces: dict[str, int] = {}
-        """How many bundles of each it serves."""
+        """Number of bundles served, by namespace."""
         for bundle in self.bundles:
             self._count(bundle, 1)
 
     def percent_of(self, load: BundleLoad) -> float:
-        """What part of the broker's usage a bundle of its own stands for: its share of the bytes, or of the messages."""
+        """The part of the broker's usage that one of its bundles accounts for, by its share of the bytes, or of the messages."""
         if self.throughput > 0:
             return self.percent * min(1.0, load.throughput / self.throughput)
         return self.percent * min(1.0, load.rate / self.rate) if self.rate > 0 else 0.0
@@ -95,13 +98,13 @@ class Standing:
 
 
 class Projection:
-    """Where everything would be once the decisions so far have been carried out. Mutable."""
+    """The cluster as it would be once the decisions so far have been carried out. Mutable."""
 
     def __init__(self, view: ClusterView, config: LoadBalanceConfig, smoothed: Mapping[str, float]) -> None:
         """`smoothed`: usage by broker as the memory has it; the report's own where it has none."""
         self.isolation = view.isolation
         self.standing = {
-            name: Standing(load, smoothed.get(name, load.weighed_percent(config)))
+            name: BrokerProjection(load, smoothed.get(name, load.weighed_percent(config)))
             for name, load in view.brokers.items()
         }
         for bundle, (broker, load) in view.placed.items():
@@ -130,7 +133,7 @@ class Projection:
         return sum(standing.percent for standing in active) / len(active) if active else 0.0
 
     def imbalance(self) -> Imbalance:
-        """Of usage; of the bytes where no usage is known."""
+        """The imbalance of usage, or of the bytes where no usage is known."""
         active = self.active.values()
         if any(standing.percent > 0 for standing in active):
             return Imbalance.of(standing.percent for standing in active)

@@ -1,4 +1,4 @@
-"""What the topics of each bundle of this broker do, added up."""
+"""The load of each bundle of this broker: the sums over its topics."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def edges(bundle: BundleName) -> tuple[int, int]:
 
 
 async def bundle_loads(topics: Iterable[AnyTopic], held: Iterable[BundleName]) -> dict[str, BundleLoad]:
-    """By bundle; those without a loaded topic as well."""
+    """Load by bundle, including bundles without a loaded topic."""
     index = BundleIndex(held)
     sums: dict[str, list[float]] = {str(bundle): [0.0] * 7 for bundle in held}
     for number, topic in enumerate(topics, 1):
@@ -76,13 +76,13 @@ async def bundle_loads(topics: Iterable[AnyTopic], held: Iterable[BundleName]) -
 
 
 def topic_loads(topics: Iterable[AnyTopic], bundle: BundleName) -> list[TopicLoad]:
-    """Where the loaded topics of one bundle lie, and their bytes a second: what a split goes by."""
+    """The hashes of the loaded topics of one bundle and their bytes a second, by which it is split."""
     index = BundleIndex([bundle])
     return [TopicLoad(crc32(str(topic.name)), sum(_numbers(topic)[2:4])) for topic in topics if index.find(topic.name)]
 
 
 def _numbers(topic: AnyTopic) -> tuple[float, ...]:
-    """In the order of `BundleLoad`'s fields."""
+    """The figures in the order of `BundleLoad`'s fields."""
     subscriptions = topic.subscriptions.all if isinstance(topic, PersistentTopic) else topic.subscriptions
     out = [subscription.rates for subscription in subscriptions]
     return (

@@ -43,7 +43,7 @@ class ClusterReader:
         self._isolation: Isolation | None = None
         self._changes = 0
         self._last: dict[str, BundleLoad] = {}
-        """What each bundle carried when its owner last reported it: what is expected of it at its next owner."""
+        """Load by bundle as its owner last reported it, which is expected of it at its next owner."""
         self._unwatch = [
             metadata.watch(self._broker_changed, paths.BROKERS_PATH),
             metadata.watch(self._cluster_changed, paths.CLUSTERS_PATH),
@@ -82,7 +82,7 @@ class ClusterReader:
         return self._last.get(bundle, BundleLoad())
 
     async def expect(self, bundle: BundleName) -> None:
-        """Of a bundle that was never seen its resource quota is expected, if it has one of its own."""
+        """The load expected of a bundle that was never reported: its resource quota, if it has one of its own."""
         if str(bundle) in self._last:
             return
         space = bundle.namespace

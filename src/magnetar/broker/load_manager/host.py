@@ -1,4 +1,4 @@
-"""What this process uses of its machine, from /proc: no library is needed, and elsewhere than on Linux less is known."""
+"""Usage of the machine by this process, read from /proc without a library; other systems than Linux report less."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ ONE_CORE_PERCENT: Final = 100.0
 """The most that counts: one thread of Python runs at a time, however many cores there are."""
 
 SAMPLE_MIN_S: Final = 1.0
-"""What is used within less says nothing: a broker that has just started would look overloaded, and get no bundles."""
+"""Shortest interval that is measured: over less, a broker that has just started would look overloaded and get no bundles."""
 
 NIC_GBPS: Final = 10.0
-"""Where no interface says how fast it is."""
+"""Assumed speed when no network interface reports its own."""
 
 T = TypeVar("T")
 
@@ -81,7 +81,7 @@ class HostUsage:
         return received, sent
 
     def _nic_kbit(self) -> float:
-        """Of all interfaces together."""
+        """The speed of all interfaces together."""
         speeds = [_number(path) for path in Path("/sys/class/net").glob("*/speed") if path.parent.name != "lo"]
         found = sum(speed for speed in speeds if speed > 0)  # Mbit/s; -1: unknown
         return found * 1000 or NIC_GBPS * _KBIT_PER_GBIT

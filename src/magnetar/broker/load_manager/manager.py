@@ -15,7 +15,7 @@ from magnetar.base.errors import MagnetarError
 from magnetar.base.tasks import TaskScope
 from magnetar.broker.errors import ServiceNotReadyError
 from magnetar.broker.load_balance.config import LoadBalanceConfig
-from magnetar.broker.load_balance.cooldown import Memory
+from magnetar.broker.load_balance.cooldown import LeaderMemory
 from magnetar.broker.load_balance.plan import Plan, decide, place
 from magnetar.broker.load_balance.splitting import boundary
 from magnetar.broker.load_balance.view import ClusterView
@@ -42,14 +42,14 @@ CHOICES_MAX: Final = 10_000
 """Further choices are not remembered: they count when the bundle was taken."""
 
 REMEMBERED_MAX: Final = 5_000
-"""The latest; older ones may move again after a change of leaders. Keeps the node well below ZooKeeper's 1 MiB."""
+"""Moves kept, the latest; older ones may move again after a change of leaders. Keeps the node well below ZooKeeper's 1 MiB."""
 
 
 class LoadPlacement:
     """Implements `Placement` by load. Every broker has one: while there is no leader each decides for itself."""
 
     def __init__(
-        self, reader: ClusterReader, memory: Memory, config: LoadBalanceConfig, clock: Clock, rng: random.Random
+        self, reader: ClusterReader, memory: LeaderMemory, config: LoadBalanceConfig, clock: Clock, rng: random.Random
     ) -> None:
         self.reader = reader
         self.memory = memory
@@ -101,15 +101,15 @@ class LoadPlacement:
         return await self.reader.view({name: broker for name, (broker, _) in self._chosen.items()}, asked=asked)
 
 
-class Topics(Protocol):
-    """Of the topic registry."""
+class LoadedTopics(Protocol):
+    """The part of the topic registry that the load manager reads."""
 
     @property
     def loaded(self) -> Sequence[AnyTopic]: ...
 
 
-class Moves(Protocol):
-    """How a broker's own bundles leave it."""
+class BundleMover(Protocol):
+    """Hands over or splits bundles of this broker."""
 
     async def unload(self, bundle: BundleName, destination: str = "") -> None: ...
 
@@ -118,7 +118,7 @@ class Moves(Protocol):
 
 @dataclass(slots=True)
 class LoadCounters:
-    """Since the start, of what this broker decided while it led."""
+    """Decisions that this broker has taken as the leader since its start."""
 
     decisions: int = 0
     unload_brokers: int = 0
@@ -137,8 +137,8 @@ class LoadManager:
         registration: Registration,
         leadership: Leadership,
         ownership: Ownership,
-        topics: Topics,
-        moves: Moves,
+        topics: LoadedTopics,
+        moves: BundleMover,
         config: LoadBalanceConfig,
         clock: Clock,
         rng: random.Random,
@@ -171,7 +171,7 @@ class LoadManager:
     # ---- Decisions
 
     async def plan(self) -> tuple[ClusterView, Plan]:
-        """What would be done now. Changes nothing but what the leader remembers of usage."""
+        """The plan of a dry run. It changes nothing but what the leader remembers of usage."""
         view = await self._placement.view()
         memory = self._placement.memory
         memory.observe(view.brokers, self._config)

@@ -21,11 +21,11 @@ from magnetar.metadata.store import RESYNC, MetadataStore
 logger = logging.getLogger(__name__)
 
 ORDERS_MAX: Final = 1000
-"""Of one decision for one broker; the others will be decided again."""
+"""Orders of one decision for one broker; the others will be decided again."""
 
 
 class Bundles(Protocol):
-    """What a broker can do with bundles of its own."""
+    """Carries out orders with bundles of this broker."""
 
     async def unload(self, bundle: BundleName, destination: str = "") -> None: ...
 
@@ -63,7 +63,7 @@ class Executor:
         self._unwatch = metadata.watch(self._changed, self._path)
 
     async def start(self) -> None:
-        """What was meant for an earlier process of this name is forgotten."""
+        """Delete orders that were meant for an earlier process of this name."""
         await self._take()
 
     def close(self) -> None:
@@ -132,5 +132,5 @@ def parse_bundle(text: str) -> BundleName:
     """`tenant/namespace/0x..._0x...`. Raises ValueError, InvalidTopicNameError."""
     namespace, slash, bundle = text.rpartition("/")
     if not slash:
-        raise ValueError(f"{text!r} is no bundle")
+        raise ValueError(f"{text!r} is not a valid bundle")
     return BundleName(NamespaceName.parse(namespace), bundle)

@@ -25,7 +25,7 @@ IDENTITY: Final[Mapping[str, Any]] = {
     "nonPersistentTopicsEnabled": True,
     "protocols": {},
 }
-"""What a report says besides load and addresses."""
+"""Fields of a report besides load and addresses."""
 
 
 class Reporter:
@@ -47,9 +47,9 @@ class Reporter:
         self._started_ms = clock.now_ms()
         self._written: BrokerLoad | None = None
         self.load = BrokerLoad(started_ms=self._started_ms)
-        """As last measured."""
+        """The load as last measured."""
         self.reports_written = 0
-        """Since the start."""
+        """Reports written since the start."""
 
     @property
     def document(self) -> dict[str, Any]:
@@ -62,7 +62,7 @@ class Reporter:
         return report_document(now, IDENTITY, self._written)
 
     async def run(self) -> None:
-        """Until cancelled. A report that cannot be written is not missed by anybody else: the next one will be."""
+        """Report until cancelled. A failed write is only logged: the next report replaces it."""
         while True:
             try:
                 await self.report()

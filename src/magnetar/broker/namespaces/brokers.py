@@ -1,6 +1,6 @@
 """The brokers of the cluster: this one's registration, and the list of all of them.
 
-`/loadbalance/brokers/<id>` is ephemeral: whose session is gone is not there. Its value is Pulsar's: addresses and load report in
+`/loadbalance/brokers/<id>` is ephemeral: it vanishes with its broker's session. Its value is Pulsar's: addresses and load report in
 one JSON object.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 from magnetar.base.errors import BadVersionError, NodeNotFoundError
 from magnetar.base.process_watch import ProcessWatch
 from magnetar.broker.namespaces.records import BrokerAddress, broker_fields, parse_broker
-from magnetar.broker.namespaces.witness import process_fields
+from magnetar.broker.namespaces.session_probe import process_fields
 from magnetar.metadata import paths
 from magnetar.metadata.store import RESYNC, MetadataStore
 
@@ -45,7 +45,7 @@ class BrokerDirectory:
 
     @property
     def remembered(self) -> list[BrokerAddress]:
-        """As they were last read, for when nothing can be read."""
+        """The addresses as last read, for when the store cannot be read."""
         return list(self._addresses.values())
 
     async def live(self) -> list[str]:
@@ -86,7 +86,7 @@ class Registration:
         self.registered = False
 
     async def register(self) -> None:
-        """Also to be called again with a new session: a node of the old one would vanish with it."""
+        """Create this broker's node. Call it again with a new session: a node of the old one would vanish with it."""
         path = paths.broker_path(self._address.broker_id)
         node = await self._metadata.get(path)
         if node is not None and node.owner != self._metadata.session_id:

@@ -1,4 +1,4 @@
-"""What the namespace layer refuses, finer than the wire can say: the admin REST has a status code for each."""
+"""Errors of the namespace layer, finer than the protocol's codes: the admin REST has a status code for each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class NamespaceNotFoundError(TopicNotFoundError):
 
 
 class AlreadyExistsError(BrokerError):
-    """What should be created is there already (HTTP 409)."""
+    """The object to create exists already (HTTP 409)."""
 
     slug = "already-exists"
 

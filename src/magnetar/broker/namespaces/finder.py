@@ -29,10 +29,10 @@ CHOSEN_MAX: Final = 10_000
 """Choices that are remembered until the bundle was taken; further ones count from then on only."""
 
 PATIENCE_S: Final = 20.0
-"""How long a lookup waits for the bundle of a broker that is gone, or going; then the client is told to try again. Clients: 30 s."""
+"""How long a lookup waits for the bundle of a broker that is gone, or leaving; then the client is told to try again. Clients wait 30 s."""
 
 LOOK_AGAIN_S: Final = 1.0
-"""How often a waiting lookup asks an owner that did not answer whether it does by now."""
+"""Pause after which a waiting lookup tries an owner again that did not answer."""
 
 
 class Placement(Protocol):
@@ -57,7 +57,7 @@ class LeastBundles:
         self._brokers = brokers
         self._rng = rng
         self._chosen: dict[BundleName, str] = {}
-        """Not taken yet, as far as is known: bundles asked for at the same moment go to different brokers."""
+        """Chosen brokers of bundles that are not acquired yet, as far as known: bundles looked up together go to different brokers."""
 
     async def choose(self, namespace: NamespaceName, bundle: str, excluded: Collection[str] = ()) -> str | None:
         candidates = [broker for broker in await self._brokers.live() if broker not in excluded]
@@ -137,14 +137,14 @@ class BrokerFinder:
                 raise
 
     async def owner_of(self, bundle: BundleName) -> BrokerAddress | None:
-        """Who has the bundle or is about to; None: nobody."""
+        """The owner of the bundle, or its successor; None if there is neither."""
         owner = await self._ownership.owner(bundle)
         if owner is None or not owner.leaving:
             return None if owner is None else owner.address
         return await self._brokers.get(owner.successor)
 
     async def _at(self, bundle: BundleName, owner: Owner) -> Found | None:
-        """Where a bundle is that somebody has; None: there will be a change soon."""
+        """The broker to go to for a bundle with an owner; None: there will be a change soon."""
         ownership = self._ownership
         if owner.leaving:
             successor = await self._brokers.get(owner.successor) if owner.successor else None
@@ -157,7 +157,7 @@ class BrokerFinder:
         return Found(owner.address)
 
     async def _place(self, bundle: BundleName, authoritative: bool) -> Found | None:
-        """Where a bundle goes that nobody has; None: somebody has just taken it."""
+        """The broker to go to for a bundle without an owner; None: another broker has just acquired it."""
         expected = self._ownership.successors.expected(bundle)
         if expected and expected != self._ownership.broker_id:
             successor = await self._brokers.get(expected)

@@ -22,7 +22,7 @@ from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore, SessionEvent
 logger = logging.getLogger(__name__)
 
 RETRY_S: Final = 1.0
-"""Between attempts while the metadata store cannot be reached."""
+"""Pause between attempts while the metadata store cannot be reached."""
 
 
 @dataclass(frozen=True, slots=True)

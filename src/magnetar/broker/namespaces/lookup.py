@@ -1,4 +1,4 @@
-"""What a client asks before it produces or consumes: how many partitions, and where."""
+"""Lookup of topics: their number of partitions, and the broker that serves them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from magnetar.metadata.store import MetadataStore
 T = TypeVar("T")
 
 AskElsewhere = Callable[[BrokerAddress, TopicName, bool], Awaitable[int]]
-"""How many partitions another broker says that a topic has; whether it may be created. Raises as `Lookup.partitions`."""
+"""Number of partitions of a topic according to another broker; the flag says if it may be created. Raises as `Lookup.partitions`."""
 
 
 class Lookup:
@@ -75,7 +75,7 @@ class Lookup:
         return policies.default_num_partitions
 
     async def find(self, topic: TopicName, authoritative: bool = False) -> Found:
-        """Where the topic is served, or who is to be asked. Raises NamespaceNotFoundError, ServiceNotReadyError."""
+        """The broker that serves the topic, or the one to ask. Raises NamespaceNotFoundError, ServiceNotReadyError."""
 
         async def redirect(other: BrokerAddress) -> Found:
             return Found(other, redirect=True, authoritative=False)
@@ -89,7 +89,7 @@ class Lookup:
     async def _answered(
         self, here: Callable[[], Awaitable[T]], elsewhere: Callable[[BrokerAddress], Awaitable[T]]
     ) -> T:
-        """What this broker says with a session; without one it waits, or what comes of another broker that has one."""
+        """This broker's answer if it has a session; without one it waits, or asks another broker that has one."""
         while True:
             other = await self._gate.other()
             if other is not None:
@@ -127,9 +127,9 @@ class Lookup:
         )
 
     async def check_room(self, topic: TopicName, added: int = 1) -> None:
-        """May the namespace have so many more topics? Raises PreconditionFailedError. Partitions count, topics of the server do not.
+        """Check that the namespace may have so many more topics. Raises PreconditionFailedError.
 
-        `topic` is not stored yet.
+        Partitions count, topics of the server do not. `topic` is not stored yet.
         """
         namespace = topic.namespace_name
         limit = (await self._registry.effective(namespace)).max_topics_per_namespace
@@ -139,7 +139,7 @@ class Lookup:
             raise PreconditionFailedError("Exceed maximum number of topics in namespace.")
 
     async def check_creatable(self, topic: TopicName) -> None:
-        """May a client bring this topic into being by using it? Raises TopicNotFoundError when not."""
+        """Check that a client may create this topic by using it. Raises TopicNotFoundError."""
         policies = await self._registry.effective(topic.namespace_name)
         if topic.partition >= 0:
             partitions = await self._registry.partitions(topic.partitioned_name)

@@ -35,7 +35,7 @@ from magnetar.metadata.store import MUST_NOT_EXIST, RESYNC, MetadataStore, Sessi
 logger = logging.getLogger(__name__)
 
 MOVE_WAIT_S: Final = 10.0
-"""How long somebody waits for a bundle that is on its way from one broker to another; then the client is told to try again."""
+"""Time-out of waiting for a bundle that is being handed over; then the client is told to try again."""
 
 SUCCESSOR_TIMEOUT_S: Final = 3.0
 """A successor that has not taken the bundle by then is no longer waited for: whichever broker is asked next decides anew."""
@@ -89,7 +89,7 @@ class OwnerIndex:
 
 
 async def read_owner(metadata: MetadataStore, bundle: BundleName) -> Owner | None:
-    """As the store says it now."""
+    """The owner according to the store at this moment."""
     node = await metadata.get(bundle.path)
     return None if node is None else parse_owner(node.value, node.owner)
 
@@ -112,7 +112,7 @@ class ExpectedSuccessors:
             self._expected.pop(bundle, None)
 
     def expected(self, bundle: BundleName) -> str:
-        """Empty when nobody is waited for."""
+        """The successor; empty when there is none."""
         successor, until_s = self._expected.get(bundle, ("", 0.0))
         if successor and self._clock.monotonic_s() >= until_s:
             del self._expected[bundle]
@@ -150,7 +150,7 @@ class Ownership:
 
     @property
     def held(self) -> list[BundleName]:
-        """In the order in which they were taken."""
+        """The bundles of this broker in the order in which they were acquired."""
         return list(self._held)
 
     @property
@@ -163,7 +163,7 @@ class Ownership:
         return bundle in self._held and bundle not in self._leaving
 
     def serves_topic(self, topic: TopicName) -> bool:
-        """As `serves`, without asking the metadata for the topic's bundle."""
+        """True if this broker serves the topic's bundle; unlike `bundle_of`, it does not read the metadata."""
         return any(in_bundle(topic, bundle) for bundle in self._held if self.serves(bundle))
 
     async def bundle_of(self, topic: TopicName) -> BundleName:
@@ -172,13 +172,13 @@ class Ownership:
         return BundleName(topic.namespace_name, bundle_of(topic, boundaries))
 
     async def owner(self, bundle: BundleName) -> Owner | None:
-        """As the metadata store says it now."""
+        """The owner according to the metadata store at this moment."""
         return await read_owner(self._metadata, bundle)
 
     # ---- Taking
 
     async def require(self, topic: TopicName) -> BundleName:
-        """Serve the topic from here: its bundle is ours, or nobody's and then taken, or on its way here and waited for.
+        """The topic's bundle, once this broker owns it: a free bundle is acquired, one that is being handed over to here is waited for.
 
         Raises NotOwnedError when it is another broker's, ServiceNotReadyError while that cannot be said.
         """
@@ -199,7 +199,7 @@ class Ownership:
                 await arrival(changed, f"{bundle} is being unloaded; try again")
 
     async def take(self, bundle: BundleName) -> Owner | None:
-        """Take the bundle unless somebody has it; who has it afterwards. None: there is no such bundle any more."""
+        """Acquire the bundle unless it has an owner; returns the owner afterwards, None if the bundle does not exist any more."""
         if self._without_session:
             raise ServiceNotReadyError(
                 "Failed to acquire ownership: this broker has no session with the metadata store"
@@ -240,7 +240,7 @@ class Ownership:
     # ---- Giving up
 
     async def begin_leaving(self, bundle: BundleName, successor: str = "") -> None:
-        """From now on nothing new is served from the bundle; others learn who is to have it. Raises NotOwnedError."""
+        """Stop serving anything new from the bundle, and tell the others its successor. Raises NotOwnedError."""
         node = await self._metadata.get(bundle.path)
         if node is None or node.owner != self._metadata.session_id or not self.serves(bundle):
             address = None if node is None else parse_owner(node.value, node.owner).address
@@ -258,7 +258,7 @@ class Ownership:
             raise
 
     async def release(self, bundle: BundleName) -> None:
-        """The bundle is nobody's from now on, or its successor's."""
+        """Give the bundle up; its successor may acquire it, or anybody if there is none."""
         if bundle not in self._held:
             return
         self._leaving.setdefault(bundle, "")
@@ -269,7 +269,7 @@ class Ownership:
         logger.info("bundle given up bundle=%s", bundle)
 
     async def _delete(self, bundle: BundleName) -> None:
-        """Only a node of ours: after a lost session it may be another broker's."""
+        """Delete the bundle's node if it is ours: after a lost session it may be another broker's."""
         node = await self._metadata.get(bundle.path)
         if node is not None and node.owner == self._metadata.session_id:
             try:
@@ -278,7 +278,7 @@ class Ownership:
                 return
 
     async def look(self, bundle: BundleName) -> bool:
-        """Follow a touched node: remember who is to have it, take it if that is this broker. True: it was ours, and is no more."""
+        """Follow a changed node: remember the successor, and acquire the bundle if that is this broker. True if this broker has lost it."""
         owner = await self.owner(bundle)
         own = owner is not None and owner.session == self._metadata.session_id
         if self.serves(bundle):

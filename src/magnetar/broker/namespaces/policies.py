@@ -55,7 +55,7 @@ class InactivePolicy:
 
 @dataclass(frozen=True, slots=True)
 class EffectivePolicies:
-    """What holds for one topic, or for the topics of a namespace without policies of their own. 0: unlimited, for every `max_*`."""
+    """The policies in effect for one topic, or for the topics of a namespace without policies of their own. A `max_*` of 0 is unlimited."""
 
     retention_time_minutes: int
     retention_size_mb: int

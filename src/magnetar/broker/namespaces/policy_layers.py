@@ -1,4 +1,4 @@
-"""Where each policy is kept: its key in the topic's document, its key in the namespace's, and the broker's default.
+"""The place of each policy: its key in the topic's document, its key in the namespace's, and the broker's default.
 
 The topic's value wins over the namespace's, that over the broker's; null counts as not set. Bodies are Pulsar's JSON, the same at
 both levels, so that the one function `merged` is behind what holds (`policies.effective`) and what `?applied=true` shows.
@@ -30,7 +30,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Documents:
-    """What is stored for one topic; `topic` is empty for the namespace as a whole."""
+    """The documents stored for one topic; `topic` is empty for the namespace as a whole."""
 
     config: BrokerConfig
     namespace: Mapping[str, Any]
@@ -182,4 +182,4 @@ LAYERS: dict[str, Layer] = {
     ),
     "auto_update_schema": Layer("", "is_allow_auto_update_schema", lambda c: c.allow_auto_update_schema),
 }
-"""By the names that `policies` and the admin rows use. The keys are those of Pulsar's documents."""
+"""Policies by the names that `policies` and the admin rows use. The keys are those of Pulsar's documents."""

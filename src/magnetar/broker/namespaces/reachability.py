@@ -1,4 +1,4 @@
-"""Whether a broker that is still registered is there: a process that was killed or stopped keeps its nodes until its session ends.
+"""Finds out whether a registered broker still runs: a process that was killed or stopped keeps its nodes until its session ends.
 
 Two findings count against a broker: its address refuses the connection (nobody listens), or the connection is accepted and then
 nothing answers a PING (the kernel accepts for a process that is stopped or hangs). A broker that cannot be connected to otherwise is

@@ -21,7 +21,7 @@ from magnetar.metadata.store import MetadataStore
 
 @dataclass(frozen=True, slots=True)
 class BrokerAddress:
-    """Where a broker is reached; texts are empty where it does not listen."""
+    """The addresses of a broker; texts are empty where it does not listen."""
 
     service_url: str
     service_url_tls: str
@@ -46,7 +46,7 @@ class BundleName:
 
     @property
     def path(self) -> str:
-        """Where its owner is written."""
+        """The node that names its owner."""
         return paths.bundle_ownership_path(self.namespace.tenant, self.namespace.namespace, self.range)
 
     @classmethod
@@ -60,7 +60,7 @@ class BundleName:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who serves a bundle. `leaving`: it is giving the bundle up, to `successor` if that is known."""
+    """The broker that serves a bundle. `leaving`: it is giving the bundle up, to `successor` if that is known."""
 
     address: BrokerAddress
     session: int
@@ -100,7 +100,7 @@ def parse_owner(value: bytes, session: int) -> Owner:
 
 
 def broker_fields(address: BrokerAddress) -> dict[str, Any]:
-    """What a broker's node says besides its load."""
+    """The fields of a broker's node besides its load."""
     return {
         "webServiceUrl": address.web_service_url,
         "webServiceUrlTls": address.web_service_url_tls or None,

@@ -29,7 +29,7 @@ REGISTERED_AT_ONCE = 100
 
 PARTITIONS_PER_WRITE = 500
 PARTITION_WRITES_AT_ONCE = 2
-"""Of all callers: what else has to be written does not wait behind thousands of partitions."""
+"""Writes of all callers at a time, so that other writes do not wait behind thousands of partitions."""
 
 EFFECTIVE_POLICIES_KEPT_MAX = 50_000
 """Namespaces and topics whose policies are remembered; one more, and they are read anew, as after a change of any policy."""
@@ -185,7 +185,7 @@ class NamespaceRegistry:
         self._effective[name] = policies
 
     async def effective(self, name: NamespaceName) -> EffectivePolicies:
-        """What holds now for topics without policies of their own. Raises NamespaceNotFoundError."""
+        """The policies in effect for topics without policies of their own. Raises NamespaceNotFoundError."""
         while True:
             known, changes = self._effective.get(name), self._changes
             if known is None:
@@ -196,7 +196,7 @@ class NamespaceRegistry:
             return known
 
     async def effective_of(self, topic: TopicName) -> EffectivePolicies:
-        """What holds now for one topic; partitions share their topic's. Raises NamespaceNotFoundError."""
+        """The policies in effect for one topic; partitions share their topic's. Raises NamespaceNotFoundError."""
         name = topic.partitioned_name
         while True:
             known, changes = self._effective.get(name), self._changes
@@ -224,11 +224,11 @@ class NamespaceRegistry:
             return known
 
     async def stored_boundaries(self, name: NamespaceName) -> list[str]:
-        """As the metadata store says it now."""
+        """The boundaries according to the metadata store at this moment."""
         return list((await self.local_policies(name))["bundles"]["boundaries"])
 
     async def local_policies(self, name: NamespaceName) -> Document:
-        """What holds in this cluster only: bundles, bookie affinity, anti-affinity. Raises NamespaceNotFoundError."""
+        """The policies of this cluster only: bundles, bookie affinity, anti-affinity. Raises NamespaceNotFoundError."""
         node = await self._metadata.get(paths.local_policies_path(name.tenant, name.namespace))
         return _decode(node.value) if node else {"bundles": (await self.policies(name))["bundles"]}
 
@@ -342,7 +342,7 @@ def bundle_place(bundle: str, boundaries: list[str], namespace: str) -> int:
     for place, (low, high) in enumerate(pairwise(boundaries), 1):
         if bundle == f"{low}_{high}":
             return place
-    raise PreconditionFailedError(f"{bundle[:80]} is no bundle of {namespace}")
+    raise PreconditionFailedError(f"{bundle[:80]} is not a bundle of {namespace}")
 
 
 def check_partitions(partitions: int) -> None:

@@ -19,7 +19,7 @@ HOLD_S: Final = 20.0
 """So long a lookup waits for a session; then the client is told to try again. Clients wait for 30 s."""
 
 ASK_AGAIN_S: Final = 0.5
-"""Between two rounds of asking the others."""
+"""Pause between two rounds of asking the others."""
 
 
 class SessionGate:

@@ -22,10 +22,10 @@ lists are refused, and counts include the server's own topics."""
 T = TypeVar("T")
 
 NAMES_PER_TURN = 1_000
-"""Of a long list; then other connections get their turn."""
+"""Names of a long list that are handled at a time; then other connections get their turn."""
 
 NAMES_KEPT_MAX = 200_000
-"""Over all lists that are kept, some 25 MiB: those that were asked for longest ago go first. A longer list is never kept."""
+"""Names in all lists that are kept, some 25 MiB: the least recently used lists go first. A longer list is never kept."""
 
 
 class TooManyTopicsError(PreconditionFailedError):
@@ -35,7 +35,7 @@ class TooManyTopicsError(PreconditionFailedError):
 
 
 async def listable(metadata: MetadataStore, parent: str) -> bool:
-    """Whether the children of a node may be asked for in one go."""
+    """True if the children of a node may be listed in one request."""
     return metadata.session_timeout_s == 0 or await metadata.children_count(parent) <= LISTED_MAX
 
 
@@ -91,7 +91,7 @@ class _Kept:
     def __init__(self, names: tuple[str, ...], at: _Place | None, number: int) -> None:
         self.names = names
         self.at = at
-        """Where the tree stood before the names were read. None: the store does not say."""
+        """State of the node before the names were read; None if the store does not report it."""
         self.number = number
 
 
@@ -156,7 +156,7 @@ class TopicLists:
 
 
 class _Reading:
-    """Of one namespace: one at a time, and what the last one found."""
+    """The reading of one namespace's list: one at a time, with the result of the last one."""
 
     __slots__ = ("last", "lock", "wanted")
 

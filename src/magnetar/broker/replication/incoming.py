@@ -56,9 +56,9 @@ class Incoming:
         self._moved: set[str] = set()
         self._pending: dict[str, list[tuple[str, Run]]] = {}
         self._held: dict[str, Position] = {}
-        """By subscription: the last message that some sender never had. Consumed here, others learn it from here only."""
+        """Last message by subscription that some sender never had. That it is consumed here others learn only from here."""
         self._applied: dict[tuple[str, str], Position] = {}
-        """By subscription and sender: the last position that was applied."""
+        """Last position applied, by subscription and sender."""
 
     def apply(self, update: SubscriptionUpdate, sender: str) -> None:
         if len(self._waiting) >= WAITING_MAX:
@@ -78,7 +78,7 @@ class Incoming:
 
     @property
     def idle(self) -> bool:
-        """Has everything that came had its effect?"""
+        """True if everything that has arrived has been applied."""
         return not self._working and not self._waiting
 
     async def _work(self) -> None:
@@ -177,7 +177,7 @@ class Incoming:
             self._pending[name] = left + self._pending.get(name, [])
 
     def _forget(self) -> None:
-        """What no subscription that follows can ask about."""
+        """Forget what no later subscription can ask about."""
         followers = [self._subscriptions.find(name) for name in {name for name, _ in self._applied}]
         places = [follower.cursor.mark_delete_position for follower in followers if follower is not None]
         if self._log.origins is not None and places:
@@ -196,7 +196,7 @@ class Incoming:
         self._moved.add(subscription.name)
 
     async def flush(self) -> None:
-        """Until what was applied is durable. Raises why it could not be stored; the next call tries again."""
+        """Wait until what was applied is durable. Raises the error of storing it; the next call tries again."""
         for name in list(self._moved):
             subscription = self._subscriptions.find(name)
             if subscription is not None:

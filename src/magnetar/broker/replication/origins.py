@@ -1,4 +1,4 @@
-"""Where a topic's messages were published, and which clusters were meant to have them. Pure.
+"""The clusters where a topic's messages were published, and those they were meant for. Pure.
 
 A message has one name everywhere: the cluster where it was published and its place there. Positions differ between clusters;
 names do not, and each cluster's messages come in the order of their names.
@@ -14,7 +14,7 @@ from magnetar.wire.pulsar.markers import Run
 from magnetar.wire.pulsar.PulsarApi_pb2 import MessageMetadata
 
 SOURCE_POSITION_PROPERTY: Final = "__MSG_PROP_REPL_SOURCE_POSITION"
-"""What a replicator writes into a message: its place in the cluster that it came from, `ledger:entry`."""
+"""The place of a message as a replicator writes it into the message: in the cluster that it came from, `ledger:entry`."""
 
 NAMES_MAX: Final = 200_000
 """Messages whose names are kept in memory; above it the older half is forgotten, and what was acknowledged among them out of order
@@ -30,7 +30,7 @@ class Origin(NamedTuple):
     audience: frozenset[str]
 
     def seen_by(self, cluster: str) -> bool:
-        """May `cluster` have had it?"""
+        """True if `cluster` may have had the message."""
         return not self.audience or cluster in self.audience or cluster == self.cluster
 
 
@@ -67,7 +67,7 @@ class _Named:
 
 
 class Origins:
-    """Of a stretch of the log: everything behind `start` up to `noted`."""
+    """Origins of a stretch of the log: everything behind `start` up to `noted`."""
 
     def __init__(self, start: Position, names_max: int = NAMES_MAX) -> None:
         self.start = start
@@ -95,13 +95,13 @@ class Origins:
                 self._halve()
 
     def restricted(self, after: Position, upto: Position, sender: str) -> list[Position]:
-        """What of (after, upto] `sender` cannot have had."""
+        """The messages in (after, upto] that `sender` cannot have had."""
         first = bisect_right(self._restricted, after, key=lambda each: each[0])
         last = bisect_right(self._restricted, upto, key=lambda each: each[0])
         return [position for position, origin in self._restricted[first:last] if not origin.seen_by(sender)]
 
     def places(self, cluster: str, run: Run) -> list[Position]:
-        """Where the messages of a run are here, as far as they have come."""
+        """Positions here of the messages of a run, as far as they have arrived."""
         named = self._named.get(cluster)
         if named is None:
             return []
@@ -110,7 +110,7 @@ class Origins:
         return named.here[low : bisect_right(named.there, (ledger_id, last))]
 
     def complete(self, cluster: str, run: Run) -> bool:
-        """Has everything of the run come that ever will?"""
+        """True if everything of the run has arrived that ever will."""
         named = self._named.get(cluster)
         return named is not None and bool(named.there) and named.there[-1] >= (run[0], run[2])
 

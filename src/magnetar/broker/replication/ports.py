@@ -1,4 +1,4 @@
-"""What the replicated subscriptions of a topic need of it."""
+"""Ports of replicated subscriptions: what they need of a topic and of its broker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Links = Callable[[], Mapping[str, bool]]
 
 
 class Subscriptions(Protocol):
-    """The durable ones and the readers' of a topic."""
+    """The subscriptions of a topic, readers' included."""
 
     @property
     def all(self) -> list[Subscription]: ...
@@ -42,7 +42,7 @@ class ReplicationContext:
 
 
 class SnapshotCounters:
-    """Of all topics of a broker, for metrics."""
+    """Counters over all topics of a broker, for metrics."""
 
     __slots__ = ("completed", "duration_ms", "pending", "timed_out", "updates_applied", "updates_told")
 
@@ -51,6 +51,6 @@ class SnapshotCounters:
         self.completed = 0
         self.timed_out = 0
         self.duration_ms = 0.0
-        """Of all completed ones together."""
+        """Total duration of all completed snapshots."""
         self.updates_told = 0
         self.updates_applied = 0

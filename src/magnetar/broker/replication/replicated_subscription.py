@@ -30,7 +30,7 @@ class SnapshotCache:
         self._snapshots: list[Snapshot] = []
         self._ids: list[MessageId] = []
         self._numbers: list[int] = []
-        """How many snapshots had been read when each was: they are taken at intervals, so this measures distance."""
+        """Number of snapshots read before each one: they are taken at intervals, so this measures distance."""
         self._read = 0
 
     def __len__(self) -> int:
@@ -163,7 +163,7 @@ class ReplicatedSubscription:
 
 
 def decide(update: SubscriptionUpdate, cluster: str, mark_delete: MessageId | None) -> CursorDecision:
-    """What another cluster's update means in `cluster`, where the subscription's mark-delete position is this (None: no such
+    """Decides what an update of another cluster changes in `cluster`, where the mark-delete position is `mark_delete` (None: no such
     subscription). Never back: an update that comes late, or twice, means nothing."""
     told = update.clusters.get(cluster)
     if told is None:

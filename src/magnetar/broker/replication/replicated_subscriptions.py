@@ -73,7 +73,7 @@ class ReplicatedSubscriptions:
         self.builder: SnapshotBuilder | None = None
         self.sides: dict[str, SubscriptionSide] = {}
         self.last_snapshot: tuple[Position, int] | None = None
-        """Where the last complete one lies, and when it was stored."""
+        """Position and time of the last complete snapshot."""
         self.forced = False
         self._markers = MarkerLog(ledger, self._pass_caught_up)
         self._incoming = Incoming(topic_name, ledger, subscriptions, context, self.sides)
@@ -242,7 +242,7 @@ class ReplicatedSubscriptions:
         self._snapshot(links.items())
 
     def exclude(self, cluster: str) -> bool:
-        """An operator gives a cluster up that is away; False when it is not, or is no cluster of the topic."""
+        """Exclude a disconnected cluster, as an operator orders; False when it is connected, or the topic is not replicated to it."""
         if self.builder is None:
             return False
         self._act(self.builder.exclude(cluster, round(self._context.clock.monotonic_s() * 1000)))
@@ -316,7 +316,7 @@ class ReplicatedSubscriptions:
         self.last_snapshot = position, self._context.clock.now_ms()
 
     def _pass_caught_up(self, position: Position) -> None:
-        """Who has consumed everything before the marker has consumed it, too."""
+        """Subscriptions that have consumed everything before the marker consume it, too."""
         before = self._ledger.previous_position(position)
         for subscription in self._subscriptions.all:
             if subscription.cursor.mark_delete_position >= before:
@@ -353,7 +353,7 @@ class ReplicatedSubscriptions:
                 return
 
     def _answer(self, request: SnapshotRequest) -> None:
-        """Once more than needed does no harm: who asked counts the first answer."""
+        """Answer a request. An answer too many does no harm: the cluster that asked counts the first one."""
         response = answer(request, self._context.cluster, self._readable_end())
         if response is not None:
             self._write(response, only_to=request.source_cluster)

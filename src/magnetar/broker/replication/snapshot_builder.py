@@ -21,7 +21,7 @@ PENDING_MAX: Final = 1
 """Snapshots under way for a topic. While there is one, no other begins: over slow links snapshots become rarer, not more."""
 
 SECOND_ROUND: Final = "/2"
-"""What a second round adds to the snapshot's id. Whoever answers repeats the id as it is."""
+"""Suffix of the snapshot's id in a second round. Answers repeat the id as it is."""
 
 
 class Aborted(NamedTuple):
@@ -33,7 +33,7 @@ class Aborted(NamedTuple):
 
 
 class RegionExcluded(NamedTuple):
-    """From now on snapshots are taken without this cluster. What only it and others have seen may be skipped after a failover."""
+    """Instruction: snapshots are taken without this cluster. Messages that only it and others have seen may be skipped after a failover."""
 
     cluster: str
     gone_ms: int
@@ -60,7 +60,7 @@ class _Pending:
         self.round = 1
         self.missing = set(asked)
         self.ids: dict[str, MessageId] = {}
-        """Of the first round."""
+        """Start of the first round."""
         self.storing = False
 
 

@@ -1,5 +1,4 @@
-"""What an operator wants to know of a topic's replicated subscriptions: how old the last snapshot is, who is missing, what a failover
-would repeat."""
+"""Status of a topic's replicated subscriptions for operators: age of the last snapshot, missing clusters, repeats after a failover."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ class SubscriptionStatus(NamedTuple):
     next_snapshot: Position | None
     would_repeat: int | None
     reason: str
-    """Why the other clusters' cursors are not where this one is; empty when they are."""
+    """The reason why the other clusters' cursors lag behind this one; empty when they do not."""
 
 
 class TopicStatus(NamedTuple):

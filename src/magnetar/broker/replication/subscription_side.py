@@ -48,7 +48,7 @@ class OutgoingAcks:
         self._seen = EARLIEST, 0
 
     def followed(self) -> None:
-        """What is acknowledged now was told by another cluster, to all."""
+        """Note that what is acknowledged now came from another cluster, which has told all."""
         if not self._subscription.consumers:
             self._told = set(self._subscription.cursor.individual_ranges(RANGES_MAX))
 
@@ -59,7 +59,7 @@ class OutgoingAcks:
         return sum(self._ledger.entries_between(*each) for each in ranges if each not in self._told)
 
     async def update(self) -> SubscriptionUpdate | None:
-        """What was acknowledged since the last one, None when that is nothing. Raises what reading raised."""
+        """An update with what was acknowledged since the last one, None if that is nothing. Raises what reading raised."""
         cursor = self._subscription.cursor
         seen = cursor.mark_delete_position, cursor.individually_acknowledged
         if seen == self._seen:
@@ -116,7 +116,7 @@ class SubscriptionSide:
         self._mark_delete: Position = subscription.cursor.mark_delete_position
         self._core = ReplicatedSubscription(subscription.name, snapshots_max, self._mark_delete)
         self._next: MessageId = LATEST
-        """Where the first snapshot lies that is to be passed."""
+        """Position of the next snapshot to pass."""
         subscription.cursor.moved = self._moved
         subscription.dispatch.on_markers(self._markers_read)
 

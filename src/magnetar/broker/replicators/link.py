@@ -42,7 +42,7 @@ class _Sent(NamedTuple):
 
 
 class Common:
-    """What outlives the links of one replicator: counters, plain ints read at scrape time, and the cursor's one read at a time."""
+    """State that outlives the links of one replicator: counters, read at scrape time, and the cursor's one read at a time."""
 
     __slots__ = ("bytes_out", "link", "messages_out", "reading", "skipped", "unreadable")
 
@@ -146,7 +146,7 @@ class Link:
 
     @property
     def oldest_publish_ms(self) -> int | None:
-        """Of what was sent and is not acknowledged."""
+        """Bytes sent and not yet acknowledged."""
         return self._in_flight[0].publish_time_ms if self._in_flight else None
 
     # ---- From the log to the other cluster
@@ -238,7 +238,7 @@ class Link:
                 self._skip(Position(ledger_id, entry_id), way)
 
     def schema_known(self, version: bytes, there: bytes) -> None:
-        """What was missing: the other cluster's version for one of ours."""
+        """The other cluster's version of a schema of ours, which was missing, has arrived."""
         if len(self.schema_versions) >= SCHEMA_VERSIONS_MAX:
             self.schema_versions.clear()
         self.schema_versions[version] = there
@@ -285,7 +285,7 @@ class Link:
     # ---- Stored over there
 
     def receipt(self, ledger_id: int, entry_id: int) -> None:
-        """For the oldest entry in flight; -1 as ids: it was there before."""
+        """A receipt for the oldest entry in flight; ids of -1: the entry was stored there before."""
         if self.failure is not None:
             return
         sent = self._in_flight.popleft()

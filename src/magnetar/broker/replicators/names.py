@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import Final
 
 REPLICATOR_PREFIX: Final = "pulsar.repl"
-"""Of the cursors and of the producers in other clusters (Pulsar's setting replicatorPrefix, which nobody changes)."""
+"""Name prefix of the cursors and of the producers in other clusters (the default of Pulsar's setting replicatorPrefix)."""
 
 SOURCE_POSITION_PROPERTY: Final = "__MSG_PROP_REPL_SOURCE_POSITION"
 """Ledger and entry of a message in the cluster that it came from, `ledger:entry`."""
 
 INSTANCE_METADATA: Final = "magnetar.instance"
-"""Of a replicator's producer: which metadata its cluster has, so that one that begins anew is not taken for a repeat."""
+"""Property of a replicator's producer: the id of its cluster's metadata, so that a cluster made anew is not taken for a repeat."""
 
 LOG_END_METADATA: Final = "magnetar.log-end"
-"""Of a replicator's producer: the last entry of the log that it reads, `ledger:entry`, so that no place behind it is taken for stored."""
+"""Property of a replicator's producer: the last entry of its log, `ledger:entry`, so that no place behind it is taken for stored."""
 
 PLACE_DIGITS_MAX: Final = 19
-"""Of a ledger's or an entry's number, which are signed 64-bit numbers; what is longer is not a place."""
+"""Most digits of a ledger or entry id, which are signed 64-bit numbers; a longer one is not valid."""
 
 _DELIMITER: Final = "-->"
 
@@ -56,7 +56,7 @@ def source_position(text: str) -> tuple[int, int] | None:
 
 
 def log_end(text: str) -> tuple[int, int] | None:
-    """Of LOG_END_METADATA: as `source_position`, with entry -1 for a log whose last ledger is empty."""
+    """Parses LOG_END_METADATA: as `source_position`, with entry -1 for a log whose last ledger is empty."""
     if text.endswith(":-1"):
         begin = source_position(text.removesuffix("-1") + "0")
         return (begin[0], -1) if begin is not None else None

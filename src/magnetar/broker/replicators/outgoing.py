@@ -1,4 +1,4 @@
-"""What becomes of a stored entry on its way to another cluster: sent on with its origin, or left out. Pure."""
+"""Decides whether a stored entry is sent to another cluster, with its origin, or left out. Pure."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ LOCAL_MARKERS: Final = frozenset(
 
 
 SCHEMA_VERSION_BYTES_MAX: Final = 64
-"""Of the schema version that a message names. Versions have 8 bytes; a longer one names no schema, and the message goes without."""
+"""Longest schema version of a message. Versions have 8 bytes; a longer one names no schema, and the message is sent without it."""
 
 
 class Skip(Enum):
-    """Why an entry stays here."""
+    """The reason why an entry is not sent."""
 
     REPLICATED = auto()
     """It came from another cluster, which sends it everywhere itself."""

@@ -55,7 +55,7 @@ CLIENT_VERSION = f"magnetar-replicator {__version__}"
 
 @dataclass(frozen=True, slots=True)
 class ClusterRecord:
-    """What the admin call registered."""
+    """The record of another cluster, as an admin call registered it."""
 
     name: str
     document: Mapping[str, Any]
@@ -128,7 +128,7 @@ class RemoteClusters:
         self._unwatch = metadata.watch(self._metadata_changed, paths.ADMIN_PATH)
 
     async def instance(self) -> str:
-        """Which metadata this cluster has: another one means that its logs begin anew. Made when it is missing."""
+        """The id of this cluster's metadata; another id means that its logs begin anew. It is created when it is missing."""
         if not self._instance:
             node = await self._metadata.get(paths.INSTANCE_ID_PATH)
             if node is None:
@@ -164,7 +164,10 @@ class RemoteClusters:
                 self._clients[cluster] = RemoteClient(endpoint, self._network, CLIENT_VERSION)
 
     async def admin(self, cluster: str) -> AdminCaller:
-        """For the few things that only an admin call can do there. Raises ClusterUnknownError, ConfigError, MetadataError."""
+        """A client of the cluster's admin API, for what only an admin call can do.
+
+        Raises ClusterUnknownError, ConfigError, MetadataError.
+        """
         from magnetar.client.admin_http import AdminCaller
 
         record = await self.record(cluster)

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 RETRY_FIRST_S = 0.1
 RETRY_LONGEST_S = 60.0
-"""Between two attempts to reach the other cluster; a changed record of the cluster cuts it short."""
+"""Pause between attempts to reach the other cluster; a changed record of the cluster cuts it short."""
 
 
 class Replicator:
@@ -50,7 +50,7 @@ class Replicator:
         self.connected_since_ms = 0
         self.address = ""
         self.problem = ""
-        """Why it is not connected, as people may read it."""
+        """The reason why it is not connected, for people."""
         self.rates = Rates()
         self.expired_total = 0
         self.expired_rates = Rates()
@@ -72,7 +72,7 @@ class Replicator:
         self._task = self._clusters.scope.spawn(self._run(), f"replicate {self.topic} to {self.remote}", REPORTED)
 
     async def stop(self) -> None:
-        """What is in flight may arrive all the same; the other side recognises it when it is sent again."""
+        """Close the link. Entries in flight may still arrive; the other side recognises them when they are sent again."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -86,7 +86,7 @@ class Replicator:
             self._waiting_since_ms = self._clusters.clock.now_ms()
 
     def set_rate(self, rate: RateLimit) -> None:
-        """In effect at once; an unchanged one changes nothing."""
+        """Set the rate limit. It takes effect at once; an unchanged one changes nothing."""
         meter = meter_for(rate, self.meter, self._clusters.clock.monotonic_s())
         if meter is not self.meter:
             self.meter = meter
@@ -109,7 +109,7 @@ class Replicator:
         await maintenance.acknowledge_upto(self.cursor, maintenance.readable_end(self._ledger, self.cursor))
 
     async def expire(self, upto: Position) -> int:
-        """What waits up to `upto`, inclusive, is not sent any more; returns how many entries that were."""
+        """Skip what waits up to `upto`, inclusive; returns the number of entries skipped."""
         upto = min(upto, maintenance.readable_end(self._ledger, self.cursor))
         if upto <= self.cursor.mark_delete_position:
             return 0
@@ -120,7 +120,7 @@ class Replicator:
         return expired
 
     def delay_s(self, now_ms: int) -> float:
-        """How long the oldest message that waits has been waiting, as far as it is known; 0 without a backlog."""
+        """Age of the oldest waiting message, as far as it is known; 0 without a backlog."""
         if not self.cursor.backlog_entries:
             return 0.0
         since_ms = self._link.oldest_publish_ms if self._link is not None else self._waiting_since_ms
@@ -189,7 +189,7 @@ class Replicator:
         return await client.open_producer(str(self.topic), name, about, link.receipt, link.failed)
 
     async def _attend(self, link: Link, client: RemoteClient) -> None:
-        """Until the link fails. Raises its failure."""
+        """Run until the link fails. Raises its failure."""
         while True:
             await self._attention.wait()
             self._attention.clear()

@@ -39,7 +39,7 @@ class ReplicatorSet:
         """Called when the link to a cluster is made or lost."""
 
     def read_through(self, gate: Callable[[], ReadGate]) -> None:
-        """From now on each cursor has a gate of its own: the topic takes part in transactions."""
+        """Give each cursor a gate of its own: the topic takes part in transactions from now on."""
         self._gate = gate
         for replicator in self._by_cluster.values():
             replicator.cursor.gate = gate()

@@ -1,4 +1,4 @@
-"""What the replicators of a broker's topics share: the other clusters, and what must be true there before a topic can be sent to."""
+"""Services that the replicators of a broker's topics share: the other clusters, and the preparation of topics there."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _EXISTS: Final = (409, 412)
-"""What servers answer about a topic that is there already."""
+"""Status codes of servers for a topic that exists already."""
 
 SYSTEM_TOPIC_PREFIX = "__"
 """Topics of the server's own: each cluster keeps its own."""
@@ -36,12 +36,12 @@ class ReplicationService:
     partitions: Callable[[TopicName], Awaitable[int]]
 
     def concerns(self, topic: TopicName) -> bool:
-        """Is it a topic that may be replicated?"""
+        """True if the topic may be replicated."""
         own = topic.local_name.startswith(SYSTEM_TOPIC_PREFIX) or str(topic.namespace_name) == SYSTEM_NAMESPACE
         return topic.persistent and not own
 
     async def schema_of(self, topic: TopicName, version: bytes) -> SchemaDefinition | None:
-        """What messages of that version carry; None when it is not kept any more. Raises LedgerError, MetadataError."""
+        """The schema of that version; None when it is not kept any more. Raises LedgerError, MetadataError."""
         number = unpack_version(version)
         stored = await self.schemas.version(SchemaId.of(topic), number) if number is not None else None
         if stored is None:
@@ -49,7 +49,7 @@ class ReplicationService:
         return SchemaDefinition(int(stored.schema.type), stored.schema.data, stored.schema.properties)
 
     async def prepare(self, client: RemoteClient, cluster: str, topic: TopicName) -> None:
-        """What the other cluster cannot know by itself: that the topic has partitions, and how many. Raises ClientError."""
+        """Give the topic its partitions in the other cluster, which cannot know their number by itself. Raises ClientError."""
         whole = topic.partitioned_name
         there = await client.partitions(str(whole))
         here = await self.partitions(whole)
@@ -76,7 +76,7 @@ class ReplicationService:
         logger.info("partitions made topic=%s cluster=%s partitions=%d", topic, cluster, here)
 
     async def create(self, cluster: str, topic: TopicName) -> None:
-        """A topic that the other cluster does not make by itself. Raises ClientError."""
+        """Create a topic that the other cluster does not create by itself. Raises ClientError."""
         admin = await self.clusters.admin(cluster)
         try:
             await admin.call("PUT", _admin_path(topic))

@@ -1,4 +1,4 @@
-"""What producers and consumers may bring to a topic: the registry's answer under the namespace's policies."""
+"""Checks the schemas of producers and consumers against the registry, under the namespace's policies."""
 
 from __future__ import annotations
 

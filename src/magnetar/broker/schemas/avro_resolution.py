@@ -1,4 +1,4 @@
-"""Can data written with one Avro schema be read with another one? Avro's rules of schema resolution. Pure.
+"""Decides whether data written with one Avro schema can be read with another one, by Avro's rules of schema resolution. Pure.
 
 "Can" means whatever the data is: every branch of a writer's union and every symbol of its enum must be readable. Records are not
 compared by name, as in Pulsar's broker (it asks Java's resolving grammar, which looks only at their fields); enums and fixed types are.

@@ -50,7 +50,7 @@ class AvroType:
         return self.name.rpartition(".")[2]
 
     def answers_to(self, other: AvroType) -> bool:
-        """Whether a reader of this named type takes a writer's: by its name without the namespace, or by an alias."""
+        """True if a reader of this named type accepts a writer's: by its name without the namespace, or by an alias."""
         return self.short_name == other.short_name or not self.aliases.isdisjoint((other.name, other.short_name))
 
 
@@ -68,7 +68,7 @@ def parse_avro(data: bytes) -> AvroType:
 
 
 def parse_json(data: bytes) -> Any:
-    """What later is walked over recursively is not nested deeper than `JSON_DEPTH_MAX`. Raises InvalidSchemaError."""
+    """Checks that the document, which is walked recursively later, is nested no deeper than `JSON_DEPTH_MAX`. Raises InvalidSchemaError."""
     try:
         document = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -226,7 +226,7 @@ def _texts(value: Any, what: str) -> list[str]:
 
 
 def _short(value: object) -> str:
-    """At most a line of something that came from outside."""
+    """At most a line of a text from outside."""
     return repr(value)[:80] if not isinstance(value, Exception) else printable(str(value))
 
 

@@ -1,4 +1,4 @@
-"""May this schema follow those? Strategies, and the rules of each type. Pure.
+"""Decides whether a schema may follow others: the strategies, and the rules of each type. Pure.
 
 Source: PIP-44 and Pulsar's "schema evolution and compatibility".
 """
@@ -50,7 +50,7 @@ class Strategy(enum.StrEnum):
 
 
 def consumer_strategy(strategy: Strategy) -> Strategy:
-    """What a consumer must fulfil: it only reads (PIP-44). The strategies that look at the latest version come down to BACKWARD."""
+    """The strategy for a consumer, which only reads (PIP-44). The strategies that look at the latest version come down to BACKWARD."""
     latest_only = (Strategy.BACKWARD, Strategy.FORWARD, Strategy.FULL, Strategy.FORWARD_TRANSITIVE)
     return Strategy.BACKWARD if strategy in latest_only else strategy
 
@@ -98,7 +98,7 @@ def check_pair(new: Schema, old: Schema, strategy: Strategy) -> None:
 
 
 def _problem(new: Schema, old: Schema, strategy: Strategy) -> str | None:
-    """Why two schemas of one type do not go together, if they do not."""
+    """The reason why two schemas of one type are incompatible; None if they are compatible."""
     if new.type in AVRO_BASED:
         return _both_ways(avro_resolution.why_unreadable, parse_avro(new.data), parse_avro(old.data), strategy)
     if new.type is SchemaType.PROTOBUF_NATIVE:

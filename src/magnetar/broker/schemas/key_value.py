@@ -20,18 +20,18 @@ def split(schema: Schema) -> tuple[Schema, Schema]:
     key, rest = _take(schema.data)
     value, rest = _take(rest)
     if rest:
-        raise InvalidSchemaError("a key/value schema with something behind its value")
+        raise InvalidSchemaError("a key/value schema has bytes behind its value")
     return _part("key", key, schema.properties), _part("value", value, schema.properties)
 
 
 def _take(data: bytes) -> tuple[bytes, bytes]:
     """A length, -1 for nothing, and as many bytes; then the rest."""
     if len(data) < _LENGTH.size:
-        raise InvalidSchemaError("a key/value schema that is cut off")
+        raise InvalidSchemaError("a key/value schema is truncated")
     size = max(0, _LENGTH.unpack_from(data)[0])
     end = _LENGTH.size + size
     if len(data) < end:
-        raise InvalidSchemaError("a key/value schema that is cut off")
+        raise InvalidSchemaError("a key/value schema is truncated")
     return data[_LENGTH.size : end], data[end:]
 
 
@@ -61,7 +61,7 @@ def from_text(text: str) -> bytes:
     """The inverse of `to_text`. Raises InvalidSchemaError."""
     document = parse_json(text.encode("utf-8", "replace"))
     if not isinstance(document, dict) or not {"key", "value"} <= document.keys():
-        raise InvalidSchemaError('a key/value schema is {"key": ..., "value": ...}')
+        raise InvalidSchemaError('a key/value schema must be {"key": ..., "value": ...}')
     return join(_definition(document["key"]), _definition(document["value"]))
 
 

@@ -44,7 +44,7 @@ class ProtobufSchema:
 
 
 def parse_protobuf(data: bytes) -> ProtobufSchema:
-    """From the JSON that clients send. Raises InvalidSchemaError."""
+    """Parses the JSON that clients send. Raises InvalidSchemaError."""
     document = parse_json(data)
     root = document.get("rootMessageTypeName") if isinstance(document, dict) else None
     packed = document.get("fileDescriptorSet") if isinstance(document, dict) else None

@@ -46,7 +46,7 @@ class SchemaRegistry:
         return await self._storage.read(living[-1]) if living else None
 
     async def version(self, schema_id: SchemaId, version: int) -> StoredSchema | None:
-        """Also of versions before a deletion; None for what never was, and for a deletion itself."""
+        """One version, also of before a deletion; None for one that never existed, and for a deletion itself."""
         entry = (await self._storage.catalogue(schema_id)).find(version)
         stored = await self._storage.read(entry) if entry is not None else None
         return None if stored is None or stored.deleted else stored
@@ -59,7 +59,7 @@ class SchemaRegistry:
         return bool((await self._storage.catalogue(schema_id)).living)
 
     async def catalogue(self, schema_id: SchemaId) -> Catalogue:
-        """Where the versions lie."""
+        """The places of the versions."""
         return await self._storage.catalogue(schema_id)
 
     async def find(self, schema_id: SchemaId, schema: Schema) -> int | None:
@@ -117,7 +117,7 @@ class SchemaRegistry:
     # ---- Checks
 
     async def check_consumer(self, schema_id: SchemaId, schema: Schema, strategy: Strategy) -> None:
-        """May a consumer that expects `schema` read the topic? Raises IncompatibleSchemaError, InvalidSchemaError."""
+        """Check that a consumer that expects `schema` can read the topic. Raises IncompatibleSchemaError, InvalidSchemaError."""
         validate_storable(schema)
         living = (await self._storage.catalogue(schema_id)).living
         if not living:
@@ -127,7 +127,7 @@ class SchemaRegistry:
         await self._check(schema, living, consumer_strategy(strategy))
 
     async def is_compatible(self, schema_id: SchemaId, schema: Schema, strategy: Strategy) -> bool:
-        """Would `put` take it? Raises InvalidSchemaError."""
+        """True if `put` would accept the schema. Raises InvalidSchemaError."""
         validate_storable(schema)
         living = (await self._storage.catalogue(schema_id)).living
         try:
@@ -178,5 +178,5 @@ class SchemaRegistry:
 def validate_storable(schema: Schema) -> None:
     """Raises InvalidSchemaError for a type that cannot be stored or a malformed definition."""
     if schema.type in SCHEMALESS:
-        raise InvalidSchemaError(f"{schema.type.name} is no schema to be stored")
+        raise InvalidSchemaError(f"a schema of type {schema.type.name} cannot be stored")
     validate(schema)

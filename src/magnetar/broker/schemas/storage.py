@@ -1,4 +1,4 @@
-"""Where schemas lie: Pulsar's place and bytes. A locator in the metadata store names the ledger of each version.
+"""Storage of schemas, with Pulsar's paths and bytes. A locator in the metadata store names the ledger of each version.
 
 Entries never change once written, so what was read once is kept (`SCHEMA_CACHE_BYTES_MAX`); the locator is read every time.
 """
@@ -30,7 +30,7 @@ _NUMBERS = frozenset(SchemaType)
 
 @dataclass(frozen=True, slots=True)
 class Quorum:
-    """Of schema ledgers."""
+    """The quorum of schema ledgers."""
 
     ensemble_size: int = 1
     write_quorum: int = 1
@@ -59,7 +59,7 @@ class Catalogue:
 
 
 def hash_of(schema: Schema | None) -> bytes:
-    """What the locator says of a version; of a deletion (None) nothing."""
+    """The hash of a version in the locator; a fixed one for a deletion (None)."""
     return DELETION_HASH if schema is None else hashlib.sha256(schema.data).digest()
 
 
@@ -75,7 +75,7 @@ class SchemaStorage:
         self._cached_bytes = 0
 
     async def catalogue(self, schema_id: SchemaId) -> Catalogue:
-        """Empty when there has never been a schema. Raises CorruptionError."""
+        """The locator; empty when there has never been a schema. Raises CorruptionError."""
         node = await self._metadata.get(schema_id.path)
         if node is None:
             return Catalogue()
@@ -84,7 +84,7 @@ class SchemaStorage:
         try:
             return Catalogue(tuple(SchemaLocator.FromString(node.value).index), node.version)
         except ValueError:
-            raise CorruptionError(f"{schema_id.path} is no schema locator") from None
+            raise CorruptionError(f"{schema_id.path} is not a schema locator") from None
 
     async def append(self, schema_id: SchemaId, catalogue: Catalogue, schema: Schema | None) -> int:
         """The number of the new version, a deletion for None. Raises BadVersionError when somebody else was faster, LedgerError."""

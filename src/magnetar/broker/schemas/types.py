@@ -56,7 +56,7 @@ SCHEMALESS = frozenset({SchemaType.NONE, SchemaType.BYTES, SchemaType.AUTO_CONSU
 
 
 class SchemaId(NamedTuple):
-    """Whose schema it is: a topic with all its partitions, in both domains, as in Pulsar."""
+    """The owner of a schema: a topic with all its partitions, in both domains, as in Pulsar."""
 
     tenant: str
     namespace: str
@@ -68,7 +68,7 @@ class SchemaId(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Of the locator in the metadata store."""
+        """Path of the locator in the metadata store."""
         return paths.schema_path(self.tenant, self.namespace, self.topic)
 
     @property
@@ -102,7 +102,7 @@ def pack_version(version: int) -> bytes:
 
 
 def unpack_version(data: bytes) -> int | None:
-    """None unless there are exactly eight bytes."""
+    """The version in exactly eight bytes; None for any other length."""
     return int(_VERSION.unpack(data)[0]) if len(data) == _VERSION.size else None
 
 
@@ -122,7 +122,7 @@ _FROM_WIRE = {
 
 
 def from_message(message: api.Schema) -> Schema | None:
-    """None for a type that says nothing about the bytes."""
+    """The schema of a message of the protocol; None for a type that says nothing about the bytes."""
     type_ = _FROM_WIRE.get(message.type)
     if type_ is None:
         return None
@@ -130,7 +130,7 @@ def from_message(message: api.Schema) -> Schema | None:
 
 
 def fill_message(message: api.Schema, schema_id: SchemaId, stored: StoredSchema) -> None:
-    """What GET_SCHEMA answers."""
+    """Fill the message of a GET_SCHEMA response."""
     message.name = schema_id.text
     message.type = int(stored.schema.type)  # type: ignore[assignment]  # the stubs want the enum's own type
     message.schema_data = stored.schema.data

@@ -1,4 +1,4 @@
-"""One publish under way, from SEND to its receipt (design 3, "Produce"). Plain objects and callbacks, nothing awaited."""
+"""One publish under way, from SEND to its receipt. Plain objects and callbacks, nothing awaited."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pulsar's topic stats document (facts 3.8). Maps are `{}` when empty, never absent."""
+"""Pulsar's topic stats document. Maps are `{}` when empty, never absent."""
 
 from __future__ import annotations
 

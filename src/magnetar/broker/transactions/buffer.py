@@ -108,7 +108,7 @@ class TransactionBuffer:
     # ---- Ending
 
     def check_room(self) -> None:
-        """May another transaction publish here? Raises NotAllowedError."""
+        """Check that another transaction may publish here. Raises NotAllowedError."""
         if self.state.aborted_count >= TRANSACTION_ABORTED_PER_TOPIC_MAX:
             raise NotAllowedError(
                 f"{self._ledger.name} still stores messages of {TRANSACTION_ABORTED_PER_TOPIC_MAX} aborted transactions;"
@@ -169,7 +169,7 @@ class TransactionBuffer:
         return self._ledger.last_confirmed if first_open is None else self._ledger.previous_position(first_open)
 
     def hides(self, entry: Entry) -> bool:
-        """Is it an entry of an aborted transaction, or a marker?"""
+        """True for an entry of an aborted transaction, or a marker."""
         metadata = metadata_of(entry)
         if metadata.marker_type >= 0:
             return True

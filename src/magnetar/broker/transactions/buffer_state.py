@@ -1,4 +1,4 @@
-"""What of a topic's entries belongs to open and aborted transactions. Pure.
+"""The entries of a topic that belong to open and aborted transactions. Pure.
 
 Everything before the first entry of an open transaction may be read; everything from there on waits, so that order is kept. Entries of
 aborted transactions are passed over. Committed ones need no memory.
@@ -46,15 +46,15 @@ class BufferState:
 
     def __init__(self) -> None:
         self._open: dict[TxnId, OpenTransaction] = {}
-        """In the order of their first entries."""
+        """Open transactions in the order of their first entries."""
         self._aborted: dict[TxnId, int] = {}
-        """By the ledger of the marker."""
+        """Aborted transactions by the ledger of their marker."""
         self._pending: dict[TxnId, int] = {}
         """Entries on their way to the log."""
         self.last_abort = EARLIEST
         """No entry behind it belongs to an aborted transaction."""
         self.first_open: Position | None = None
-        """Where reading stops; None when everything may be read."""
+        """The position at which reading stops; None when everything may be read."""
         self.open_entries = 0
 
     # ---- Entries on their way
@@ -112,12 +112,12 @@ class BufferState:
         return len(self._aborted)
 
     def has(self, txn: TxnId) -> bool:
-        """Does it have entries here, or on their way here?"""
+        """True if the transaction has entries here, or on their way here."""
         return txn in self._open or txn in self._pending
 
     @property
     def busy(self) -> bool:
-        """Is a transaction open here, or on its way here?"""
+        """True if a transaction is open here, or on its way here."""
         return bool(self._open or self._pending)
 
     def held_back(self, after: Position) -> int:

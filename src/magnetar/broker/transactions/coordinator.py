@@ -32,7 +32,7 @@ RETRY_FIRST_S, RETRY_MAX_S = 0.1, 10.0
 """Pause after a step of ending a transaction failed; it doubles with each further failure."""
 
 END_ANSWER_S = 25.0
-"""How long an answer to the end of a transaction waits for all topics; the clients' own patience is 30 s."""
+"""Time-out of waiting for all topics when a transaction ends; the clients' own time-out is 30 s."""
 
 RESERVED_AT_ONCE = 10_000
 """Numbers that the log sets aside in one write: none of them is given out again after a restart."""
@@ -41,7 +41,7 @@ LATENCY_BOUNDS_MS = (10, 20, 50, 100, 500, 1000, 5000, 15_000, 30_000, 60_000, 3
 """Pulsar's buckets of `pulsar_txn_execution_latency`; one more for what took longer."""
 
 MAY_DO_ALL = None
-"""As `who`: not only the owner's own transactions."""
+"""The value of `who` for transactions of every owner."""
 
 
 class TransactionCounters:
@@ -81,7 +81,7 @@ class TransactionCoordinator:
         return self.state.coordinator_id
 
     async def recover(self) -> None:
-        """Read the log; what was decided goes on being carried out, what is open goes on with its time."""
+        """Read the log; decided transactions continue to be carried out, open ones continue with their time-outs."""
         began_ms = self._clock.now_ms()
         found: dict[TxnId, Transaction] = {}
         strays = [
@@ -154,8 +154,11 @@ class TransactionCoordinator:
         await self._record(transaction, data)
 
     async def end(self, txn: TxnId, commit: bool, who: str | None) -> None:
-        """Until the outcome is carried out everywhere. Raises TransactionNotFoundError, InvalidTxnStatusError, and ServiceNotReadyError
-        when that takes too long to wait for: it goes on, and asking again waits again."""
+        """End the transaction and wait until that is carried out everywhere.
+
+        Raises TransactionNotFoundError, InvalidTxnStatusError, and ServiceNotReadyError when it takes too long: it continues then, and
+        another call waits again.
+        """
         self._owned(self.state.get(txn), who)
         carried_out = self._end(txn, commit)
         await asyncio.wait([carried_out], timeout=END_ANSWER_S)
@@ -264,7 +267,7 @@ class TransactionCoordinator:
     # ---- What topics ask
 
     def publishes_to(self, txn: TxnId, topic: str, who: str | None) -> bool:
-        """Is the transaction open and `who`'s, and has it named this topic (by its complete name)?"""
+        """True if the transaction is open, belongs to `who`, and has named this topic (by its complete name)."""
         transaction = self._open(txn, who)
         return transaction is not None and topic in transaction.partitions.values()
 
@@ -282,5 +285,5 @@ class TransactionCoordinator:
 
 
 def _belongs(transaction: Transaction, who: str | None) -> bool:
-    """Without authentication transactions belong to nobody, and everybody may use them."""
+    """True if `who` may use the transaction. Without authentication transactions have no owner, and everybody may use them."""
     return who is MAY_DO_ALL or not transaction.owner or who == transaction.owner

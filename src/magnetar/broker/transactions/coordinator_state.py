@@ -85,7 +85,7 @@ class CoordinatorState:
         self._participants_max = participants_max
         self._participants = 0
         self._by_least: dict[int, Transaction] = {}
-        """In the order in which they were opened, so by number."""
+        """Open transactions in the order in which they were opened, that is by number."""
         self._deadlines: list[tuple[int, int]] = []
         """A heap of (deadline, number), with leftovers of transactions that have ended."""
         self.highest = 0
@@ -199,7 +199,7 @@ class CoordinatorState:
         return expired
 
     def next_deadline_ms(self) -> int | None:
-        """Of the open transaction whose time is up first."""
+        """Deadline of the open transaction that times out first."""
         deadlines = self._deadlines
         while deadlines:
             transaction = self._by_least.get(deadlines[0][1])

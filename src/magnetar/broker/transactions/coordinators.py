@@ -33,7 +33,7 @@ NOT_ENABLED = "Transaction manager is not enabled; set transactionCoordinatorEna
 
 
 class Names(Protocol):
-    """Where tenants, namespaces and partition counts are kept; the namespace registry fits."""
+    """The registry of tenants, namespaces and partition counts; implemented by the namespace registry."""
 
     async def ensure_partitioned(self, topic: TopicName, partitions: int) -> None:
         """The topic's tenant, namespace and partition count, unless they are there."""
@@ -46,27 +46,27 @@ class Names(Protocol):
         ...
 
 
-class Owner(Protocol):
-    """Which broker serves what; the ownership of bundles fits."""
+class TopicOwnership(Protocol):
+    """The owner of a topic; implemented by the ownership of bundles."""
 
     async def require(self, topic: TopicName) -> object:
         """Take the topic's bundle unless it is ours. Raises ServiceNotReadyError when it is another broker's."""
         ...
 
     def serves_topic(self, topic: TopicName) -> bool:
-        """As far as is known without asking."""
+        """True if the topic's bundle is ours, as far as is known without reading the store."""
         ...
 
 
 class Coordinators:
-    """By number. `config.coordinators` is the count of the first start; `scale` raises it."""
+    """The coordinators of this broker by number. `config.coordinators` is the count of the first start; `scale` raises it."""
 
     def __init__(
         self,
         *,
         config: TransactionConfig,
         names: Names,
-        owner: Owner,
+        owner: TopicOwnership,
         factory: ManagedLedgerFactory,
         ledgers: ManagedLedgerConfig,
         participants: Participants,
@@ -109,7 +109,7 @@ class Coordinators:
         self.count = await self._names.partitions(ASSIGN_TOPIC)
 
     async def recounted(self) -> int:
-        """How many there are now: another broker may have made more."""
+        """The number of coordinators now: another broker may have added some."""
         if self.enabled:
             self.count = await self._names.partitions(ASSIGN_TOPIC)
         return self.count
@@ -182,22 +182,24 @@ class Coordinators:
             ) from None
 
     async def unload(self, number: int) -> None:
-        """Close a coordinator here: another broker goes on with its transactions."""
+        """Close a coordinator here: another broker continues its transactions."""
         async with self._loading.setdefault(number, asyncio.Lock()):
             found = self._loaded.pop(number, None)
             if found is not None:
                 await found.close()
 
     def publishes_to(self, txn: TxnId, topic: str, who: str | None) -> bool:
-        """Is the transaction open and `who`'s, and has it named this topic? Of another broker's coordinator that is taken for
-        granted: it had the topic prepared, and whatever it knows nothing of falls to its low-water mark."""
+        """True if the transaction is open, belongs to `who`, and has named this topic.
+
+        Another broker's coordinator is trusted: it had the topic prepared, and its low-water mark ends transactions that it does not know.
+        """
         coordinator = self._loaded.get(txn.most)
         if coordinator is None:
             return txn.most in self._elsewhere
         return coordinator.publishes_to(txn, topic, who)
 
     def acknowledges(self, txn: TxnId, topic: str, subscription: str, who: str | None) -> bool:
-        """Is the transaction open and `who`'s, and has it named this subscription?"""
+        """True if the transaction is open, belongs to `who`, and has named this subscription."""
         coordinator = self._loaded.get(txn.most)
         if coordinator is None:
             return txn.most in self._elsewhere

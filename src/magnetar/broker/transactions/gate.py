@@ -1,4 +1,4 @@
-"""What a subscription may read of a topic with transactions. Topics that never saw one have no gate."""
+"""The gate of a subscription on a topic with transactions, which decides what it may read. Topics without transactions have no gate."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ class PendingAcks:
     # ---- For reading
 
     def admit(self, entries: list[Entry]) -> list[Entry]:
-        """Without those of which open transactions have acknowledged everything that is left."""
+        """The entries without those of which open transactions have acknowledged everything that is left."""
         taken = self.state.taken
         return [entry for entry in entries if not self._takes(entry, taken(entry.position))]
 

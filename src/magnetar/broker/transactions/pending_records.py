@@ -17,7 +17,7 @@ WORD_BITS = 64
 
 
 def ack_of(position: Position, ack_set: Sequence[int] | None, batch_size: int) -> Ack:
-    """From the words of the wire, whose bits are those that are not acknowledged."""
+    """Bits acknowledged, from the words of the protocol, whose bits are those that are not acknowledged."""
     if not ack_set:
         return Ack(position)
     size = batch_size or len(ack_set) * WORD_BITS

@@ -1,4 +1,4 @@
-"""What open transactions have acknowledged in one subscription, and who may acknowledge what besides. Pure.
+"""Acknowledgements of open transactions in one subscription, and which others they exclude. Pure.
 
 A message is acknowledged by one transaction at most: whoever comes second is refused, so that of two transactions that consumed the
 same message one cannot commit. Of a batch, each message counts for itself.
@@ -15,7 +15,7 @@ from magnetar.broker.transactions.types import TxnId
 from magnetar.managed_ledger.position import Position
 
 WHOLE = -1
-"""As `acked`: every message of the entry, however many there are."""
+"""The value of `acked` for every message of the entry, however many there are."""
 
 
 class Ack(NamedTuple):
@@ -52,7 +52,7 @@ class PendingState:
         self._acks_max = acks_max
         self._by_txn: dict[TxnId, PendingTransaction] = {}
         self._holders: dict[Position, list[TxnId]] = {}
-        """Who holds something of an entry, one by one."""
+        """The transactions that hold something of an entry, one by one."""
         self._cumulative: TxnId | None = None
         self.count = 0
         """Entries held one by one, a batch once for each transaction."""

@@ -20,7 +20,7 @@ class TxnId(NamedTuple):
     least: int
 
     def __str__(self) -> str:
-        """As in Pulsar's answers: `(most,least)`."""
+        """The form of Pulsar's answers: `(most,least)`."""
         return f"({self.most},{self.least})"
 
 

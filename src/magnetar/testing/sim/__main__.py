@@ -25,7 +25,7 @@ from magnetar.testing.sim.run import Result, run_seed
 @click.option("--keep-going", is_flag=True, help="Run all seeds, whatever fails.")
 @click.option("--json", "as_json", is_flag=True, help="Print the totals as JSON.")
 def main(seeds: int, first: int, seed: str | None, watch: bool, jobs: int, keep_going: bool, as_json: bool) -> None:
-    """Simulate clusters of bookies and clients, one for each seed, and check what they promise. Exit code 1: a promise was broken."""
+    """Simulate clusters of bookies and clients, one for each seed, and check what they promise. Exit code 1: a check failed."""
     logging.disable(logging.CRITICAL)
     if seed is not None:
         result = run_seed(seed, watch=watch)
@@ -56,7 +56,7 @@ FAILURES_MAX = 5
 
 
 def run_quietly(seed: str) -> Result:
-    """In a worker process."""
+    """Runs a seed in a worker process."""
     logging.disable(logging.CRITICAL)
     return run_seed(seed)
 

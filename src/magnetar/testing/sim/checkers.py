@@ -1,4 +1,4 @@
-"""The promises, each with its checker. Some look on while the run goes on, some look at what is left afterwards."""
+"""The promises, each with its checker. Some check while the run is under way, some check what is left afterwards."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Checkers:
             self._violate(BYTES, f"{ledger.ledger_id}: entry {entry_id} was given out twice")
 
     def acked(self, ledger: LedgerHistory, entry_id: int, lac: int) -> None:
-        """In entry order, and never behind the end of a closed ledger."""
+        """Checks that entries are acknowledged in order, and never behind the end of a closed ledger."""
         expected = ledger.last_acked + 1
         if entry_id != expected:
             self._violate(LAC, f"{ledger.ledger_id}: entry {entry_id} is acknowledged, {expected} would be next")
@@ -94,7 +94,7 @@ class Checkers:
     # ---- What the metadata service sees
 
     def metadata(self, ledger_id: int) -> LedgerMetadata | None:
-        """As it stands."""
+        """The metadata as stored now."""
         return self._metadata.get(paths.ledger_path(ledger_id))
 
     def _changed(self, process: Process, operation: str, path: str) -> None:
@@ -119,7 +119,7 @@ class Checkers:
 
 
 def step_problem(before: LedgerMetadata, after: LedgerMetadata) -> str | None:
-    """What is wrong with a change of a ledger's metadata, if anything."""
+    """The rule that a change of a ledger's metadata breaks; None if it breaks none."""
     if after.state < before.state:
         return f"{before.state.name} became {after.state.name}"
     if before.state is LedgerState.CLOSED and (before.last_entry_id, before.length) != (

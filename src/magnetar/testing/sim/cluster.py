@@ -38,7 +38,7 @@ class Cluster:
         return next((node for node in self.nodes if node.name == name), None)
 
     def others(self, node: Node) -> list[Node]:
-        """What it talks to: bookies for clients, clients for bookies."""
+        """The nodes that it talks to: bookies for clients, clients for bookies."""
         return list(self.clients) if isinstance(node, BookieNode) else list(self.bookies)
 
     def cut(self, node: Node, rng: random.Random) -> list[tuple[str, str]]:

@@ -97,7 +97,7 @@ class _Pipe:
         self.target.received(data)
 
     def _answer_with_reset(self) -> None:
-        """To a socket that is closed, or whose machine has booted since."""
+        """Answers a segment for a socket that is closed, or whose machine has restarted since."""
         self._queue.clear()
         self.queued_bytes = 0
         if not self.source.gone and not self.source.closed:

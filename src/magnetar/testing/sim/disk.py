@@ -36,14 +36,14 @@ class Medium:
         self.ballast_bytes = 0
         """Taken up by somebody else's files."""
         self.fail_probability: dict[str, float] = {}
-        """Of `read`, `write` and `fsync`: how often it fails with an I/O error."""
+        """Probability by `read`, `write` and `fsync` that it fails with an I/O error."""
         self.fail_next: set[str] = set()
         """Operations of which the next one fails, once."""
         self.lies = False
         """fsync says yes and does nothing."""
         self.ordered_names = True
         self.interleave = 0.05
-        """How often a write or read gives other threads of its process a turn; an fsync always does."""
+        """Probability that a write or read gives other threads of its process a turn; an fsync always does."""
         self.closed = False
         """The world has ended."""
         self.used_bytes = 0

@@ -1,4 +1,4 @@
-"""What is on the disks: every bookie is started in thought, on a copy of what a power cut at this moment would leave."""
+"""Checks what is on the disks: every bookie is started on a copy of what a power cut at this moment would leave."""
 
 from __future__ import annotations
 

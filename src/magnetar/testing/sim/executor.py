@@ -17,7 +17,7 @@ from magnetar.testing.sim.loop import Process, SimLoop
 T = TypeVar("T")
 
 HAND_OVER_S: Final = 20e-6
-"""From the event loop to the thread, and back."""
+"""Virtual time from the event loop to the thread, and back."""
 
 
 class Worker(greenlet):

@@ -1,4 +1,4 @@
-"""What a disk holds: files with their unsynced writes, directories with their unsynced names, and what a power cut leaves of them."""
+"""The contents of a disk: files with their unsynced writes, directories with their unsynced names, and what a power cut leaves of them."""
 
 from __future__ import annotations
 

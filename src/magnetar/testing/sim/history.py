@@ -1,4 +1,4 @@
-"""What clients asked for and were told: the oracle that every checker compares with. It belongs to no process and forgets nothing."""
+"""The history of clients' requests and answers: the oracle of every checker. It belongs to no process and forgets nothing."""
 
 from __future__ import annotations
 

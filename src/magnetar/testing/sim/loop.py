@@ -47,7 +47,7 @@ class Process:
         """It is among the loop's runnable processes."""
         self.tasks: dict[int, asyncio.Task[Any]] = {}
         self.graveyard: list[object] = []
-        """What a killed process held. Kept, because freeing it would run its `finally` blocks."""
+        """Objects of killed processes, kept because freeing them would run their `finally` blocks."""
         self.context = contextvars.Context()
         self.context.run(PROCESS.set, self)
 

@@ -30,7 +30,7 @@ from magnetar.bookkeeper.quorum import Coverage, EntryVote
 Patch = Callable[[ExitStack], None]
 
 MUTATIONS: dict[str, Patch] = {}
-"""By name."""
+"""Mutations by name."""
 
 
 @contextmanager

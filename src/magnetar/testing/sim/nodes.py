@@ -43,7 +43,7 @@ RESTART_S: Final = 1.0
 """After a program exited by itself, until its supervisor starts it again."""
 
 RESTART_S_MAX: Final = 30.0
-"""Between two attempts to start a bookie that refuses to."""
+"""Pause between attempts to start a bookie that fails to start."""
 
 
 def sim_config(bookie_id: str, **sizes: Any) -> BookieConfig:
@@ -154,7 +154,7 @@ class BookieNode(Node):
         self.config = sim_config(self.bookie_id, **sizes)
         self.bookie: Bookie | None = None
         self.refused: MagnetarError | None = None
-        """Why the last start failed."""
+        """Error of the last start."""
         self._refusals = 0
         self.stays_down = False
         """Nobody starts it again after it exited by itself."""

@@ -1,4 +1,4 @@
-"""What a run of seeds comes to, for people and as JSON."""
+"""Reports of a run of seeds, for people and as JSON."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def totals_report(totals: Totals) -> str:
         lines += [f"FAILED {checker}: seeds {', '.join(seeds)}" for checker, seeds in totals.failed.items()]
         lines.append("replay one with: make sim ARGS='--seed N'")
     else:
-        lines.append("no promise was broken")
+        lines.append("all checks passed")
     return "\n".join(lines)
 
 

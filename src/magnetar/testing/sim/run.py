@@ -35,7 +35,7 @@ RUN_LIMIT_S = 1800.0
 
 @dataclass(slots=True)
 class Result:
-    """What a seed came to."""
+    """The result of a seed."""
 
     seed: str
     scenario: Scenario

@@ -1,4 +1,4 @@
-"""For scripted schedules: a small cluster without random faults, whose requests and answers can be held back one by one."""
+"""A stage for scripted schedules: a small cluster without random faults, whose requests and answers can be held back one by one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from magnetar.testing.sim.world import World, until
 T = TypeVar("T")
 
 PATIENCE_S: Final = 30.0
-"""For a client to connect again."""
+"""Time-out of waiting for a client to connect again."""
 
 Schedule = Callable[["Stage"], Coroutine[Any, Any, None]]
 """One script."""
@@ -59,7 +59,7 @@ class Held:
             go()
 
     def drop(self) -> None:
-        """What waits is lost; what comes gets through."""
+        """Drop what is held; later messages get through."""
         self.open = True
         self.waiting.clear()
 
@@ -114,7 +114,7 @@ class Stage:
     # ---- Holding back
 
     def hold(self, client: ClientNode, what: str, bookie: BookieNode | None = None, entry: int | None = None) -> Held:
-        """From now on, hold what a client sends or is answered: `add sent`, `fence answered`, `recovery-read sent`, ..."""
+        """Hold from now on what a client sends or is answered: `add sent`, `fence answered`, `recovery-read sent`, ..."""
         held = Held(client.name, what, None if bookie is None else bookie.bookie_id, entry)
         self._held.append(held)
         return held
@@ -176,7 +176,7 @@ class Stage:
         assert all(one.acked for one in appends), [one.error for one in appends]
 
     async def late_add(self, node: ClientNode, bookie: BookieNode, ledger: LedgerHistory, entry_id: int) -> int:
-        """What a bookie answers to an ordinary add of the old writer that arrives only now."""
+        """The answer of a bookie to an ordinary add of the old writer that arrives only now."""
         answer: asyncio.Future[int] = self.world.loop.create_future()
         packed = pack_entry(ledger.ledger_id, entry_id, entry_id - 1, 4, b"late", Digest(DigestType.CRC32C))
 

@@ -68,12 +68,12 @@ ACTIONS: Final = (
     "reset self",
     "pause other",
 )
-"""What happens then. `self` is the process (or machine) that does it, `other` a random one of the other kind."""
+"""The faults of an aim. `self` is the process (or machine) that does it, `other` a random one of the other kind."""
 
 
 @dataclass(frozen=True)
 class Aim:
-    """At the `count`-th time of a moment that matches `moment`, do `action`."""
+    """Do `action` the `count`-th time that a moment matches `moment`."""
 
     moment: str
     count: int
@@ -93,7 +93,7 @@ class Scenario:
     quorums: tuple[tuple[int, int, int], ...] = ((3, 2, 2),)
     ledgers_max: int = 20
     entries_max: int = 500
-    """Of all ledgers together: writers rest afterwards."""
+    """Entries of all ledgers together, after which writers rest."""
     ledger_entries_max: int = 60
     window: int = 16
     payload_bytes_max: int = 400
@@ -102,7 +102,7 @@ class Scenario:
     close_probability: float = 0.5
     delete_probability: float = 0.1
     takeover_probability: float = 0.4
-    """How often a recoverer takes a ledger that is still being written."""
+    """Probability that a recoverer takes a ledger that is still being written."""
     delay_s: float = 0.0003
     jitter_s: float = 0.0003
     spike_probability: float = 0.0

@@ -27,7 +27,7 @@ class Tap:
         self._gate = gate
 
     def __getattr__(self, name: str) -> Any:
-        """What only some channels have."""
+        """Members that only some channels have."""
         return getattr(self._channel, name)
 
     def add_entry(

@@ -1,4 +1,4 @@
-"""What happened, in order: a running hash that two runs of one seed must share, and the last events for a reader."""
+"""The trace of all events in order: a running hash that two runs of one seed must share, and the last events for a reader."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Trace:
         self.tail: deque[tuple[float, str, str]] = deque(maxlen=TAIL_EVENTS_MAX)
         self.events_total = 0
         self.mix = 0
-        """Which process ran how many callbacks since the last event; part of the hash."""
+        """The processes' callbacks since the last event; part of the hash."""
         self.watch = False
         """Print each event as it happens."""
 

@@ -1,4 +1,4 @@
-"""What lies between machines: delays, cuts, power, and who listens where."""
+"""The network between machines: delays, cuts, power, and listeners."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final, Protocol
 from magnetar.testing.sim.loop import Process, SimLoop
 
 RETRANSMIT_S: Final = 0.2
-"""Between two attempts to get a segment through."""
+"""Pause between attempts to deliver a segment."""
 
 
 class Line(Protocol):
@@ -42,16 +42,16 @@ class Wires:
         self.delay_s = 0.0002
         self.jitter_s = 0.0002
         self.spike_probability = 0.0
-        """How often a segment takes `spike_s` longer: it was lost and sent again."""
+        """Probability that a segment takes `spike_s` longer: it was lost and sent again."""
         self.spike_s = 0.05
         self.split_probability = 0.1
-        """How often what arrives is handed over in two pieces."""
+        """Probability that arriving data is handed over in two pieces."""
         self.window_bytes = 64 * 1024
-        """What a sender may have under way before its own buffer grows."""
+        """Bytes that a sender may have under way before its own buffer grows."""
         self.slowness: dict[tuple[str, str], float] = {}
         """Factor on the delay from one machine to another."""
         self.boots: dict[str, int] = {}
-        """How often each machine was switched on."""
+        """Number of starts of each machine."""
         self.powered: set[str] = set()
         self.ports: dict[tuple[str, int], Port] = {}
         self.lines: dict[int, Line] = {}
@@ -108,7 +108,7 @@ class Wires:
             line.killed(process, silently)
 
     def delay(self, source: str, target: str) -> float:
-        """Of the next segment."""
+        """Delay of the next segment."""
         delay_s = self.delay_s + self.rng.random() * self.jitter_s
         if self.spike_probability and self.rng.random() < self.spike_probability:
             delay_s += self.spike_s * (0.5 + self.rng.random())

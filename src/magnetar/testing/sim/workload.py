@@ -1,4 +1,4 @@
-"""What clients do in a run: write ledgers, take them over, read them, delete them. Every answer goes into the history."""
+"""The workload of clients in a run: they write, take over, read and delete ledgers. Every answer goes into the history."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ class Workload:
 
 
 async def read_once(reader: LedgerReader, first: int, last: int) -> tuple[MagnetarError | None, list[bytes]]:
-    """What one `read` answers."""
+    """The result of one `read`."""
     answer: asyncio.Future[tuple[MagnetarError | None, list[bytes]]] = asyncio.get_running_loop().create_future()
 
     def done(error: MagnetarError | None, payloads: list[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""Which entries of a ledger a bookie holds, in a few bytes (BookKeeper's AvailabilityOfEntriesOfLedger). Pure.
+"""The entries of a ledger that a bookie holds, in a few bytes (BookKeeper's AvailabilityOfEntriesOfLedger). Pure.
 
     header:  version i32 | number of groups i32 | zeros up to 64 bytes
     group:   first start i64 | last start i64 | sequence size i32 | period i32
@@ -42,7 +42,7 @@ class Group(NamedTuple):
         return self.last + self.size - 1
 
     def holds(self, entry_id: int) -> bool:
-        """Is the entry in one of the sequences?"""
+        """True if the entry is in one of the sequences."""
         if not self.first <= entry_id <= self.last_entry_id:
             return False
         offset = entry_id - self.first
@@ -60,7 +60,7 @@ class EntryAvailability:
 
     @classmethod
     def of(cls, entry_ids: Iterable[int]) -> EntryAvailability:
-        """Of ascending, distinct entry ids."""
+        """The availability of ascending, distinct entry ids."""
         return cls(_groups(_sequences(entry_ids)))
 
     @property
@@ -73,12 +73,12 @@ class EntryAvailability:
         return self.groups[-1].last_entry_id if self.groups else -1
 
     def holds(self, entry_id: int) -> bool:
-        """Does the bookie hold this entry?"""
+        """True if the bookie holds this entry."""
         index = bisect_right(self._firsts, entry_id) - 1
         return index >= 0 and self.groups[index].holds(entry_id)
 
     def to_bytes(self) -> bytes:
-        """What travels."""
+        """The bytes of the protocol."""
         header = _HEADER.pack(VERSION, len(self.groups)).ljust(_HEADER_BYTES, b"\0")
         return header + b"".join(_GROUP.pack(*group) for group in self.groups)
 

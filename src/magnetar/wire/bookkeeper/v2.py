@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 from magnetar.wire.bookkeeper.frames import BookieFrameError
 
 VERSION: Final = 2
-"""What this side speaks; answers carry the version of the request."""
+"""Version of requests; answers carry the version of the request."""
 
 ADD: Final = 1
 READ: Final = 2
@@ -34,10 +34,10 @@ FLAG_FENCE: Final = 1
 MASTER_KEY_BYTES: Final = 20
 
 ADD_HEAD_BYTES: Final = 24
-"""Of an add request before the packed entry: header and key."""
+"""Bytes of an add request before the packed entry: header and key."""
 
 RESPONSE_HEAD_BYTES: Final = 24
-"""Of every answer but AUTH's: header, code, ledger, entry."""
+"""Bytes of every answer but AUTH's: header, code, ledger, entry."""
 
 BATCH_HEAD_BYTES: Final = RESPONSE_HEAD_BYTES + 8
 BATCH_ENTRY_HEAD_BYTES: Final = 4
@@ -86,12 +86,12 @@ class BatchReadRequest(NamedTuple):
 
 
 def request_header(operation: int, flags: int) -> int:
-    """Of a request of version 2."""
+    """The header of a request of version 2."""
     return VERSION << 24 | operation << 16 | flags
 
 
 def response_header(header: int) -> int:
-    """Of the answer to the request with this header: its version and operation, no flags."""
+    """The header of the answer to the request with this header: its version and operation, no flags."""
     return header & 0xFFFF0000 if header >> 24 else header
 
 

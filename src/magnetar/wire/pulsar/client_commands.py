@@ -15,7 +15,7 @@ _SEND = _SEND_COMMAND.send
 
 @dataclass(frozen=True, slots=True)
 class SchemaDefinition:
-    """As it travels: `type` is the protocol's number."""
+    """A schema as the protocol carries it: `type` is the protocol's number."""
 
     type: int
     data: bytes

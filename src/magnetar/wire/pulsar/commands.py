@@ -25,7 +25,7 @@ NO_POSITION = 2**64 - 1
 """Ledger and entry id of a receipt that names no stored entry (duplicate, non-persistent overload)."""
 
 AssignedUrls = tuple[str, str]
-"""Where a closed producer or consumer is to go on: plain and TLS, each empty when there is none."""
+"""Service URLs of the broker at which a closed producer or consumer shall continue: plain and TLS, empty when there is none."""
 
 UNASSIGNED: AssignedUrls = ("", "")
 """The client looks the topic up."""

@@ -1,4 +1,4 @@
-"""What stands in front of a message's payload, in a SEND frame and in a stored entry.
+"""The headers in front of a message's payload, in a SEND frame and in a stored entry.
 
     [0x0e02 u32 size BrokerEntryMetadata]  0x0e01 u32 crc32c  u32 size MessageMetadata  payload
 

@@ -48,7 +48,7 @@ class SnapshotResponse(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """Who has consumed everything up to `local_message_id` here has consumed everything up to these ids there."""
+    """A consumer that has consumed everything up to `local_message_id` here has consumed everything up to these ids there."""
 
     snapshot_id: str
     local_message_id: MessageId
@@ -149,7 +149,7 @@ def _pack_update(marker: SubscriptionUpdate) -> tuple[int, bytes]:
 
 
 def _pack_clusters(clusters: Mapping[str, MessageId]) -> list[ClusterMessageId]:
-    """In the order of their names, as Pulsar writes them."""
+    """The clusters in the order of their names, as Pulsar writes them."""
     return [ClusterMessageId(cluster=name, message_id=_pack_id(clusters[name])) for name in sorted(clusters)]
 
 
@@ -201,7 +201,7 @@ def _unpack_update(payload: bytes) -> SubscriptionUpdate:
 
 def _unpack_runs(numbers: Sequence[int]) -> tuple[Run, ...]:
     if len(numbers) % 3:
-        raise ValueError("the acknowledged messages of an update are no runs")
+        raise ValueError("the acknowledged messages of an update are not valid runs")
     return tuple(
         (ledger_id, first, first + more)
         for ledger_id, first, more in zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True)

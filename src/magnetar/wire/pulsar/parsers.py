@@ -105,7 +105,7 @@ parse_frequent_command: Callable[[bytes], BaseCommand] = _transient(_strict, "Ba
 """The same for commands whose handlers are plain calls and keep nothing of them."""
 
 FREQUENT_COMMANDS: Final = frozenset(bytes((8, kind)) for kind in (BaseCommand.SEND, BaseCommand.ACK, BaseCommand.FLOW))
-"""How such commands begin: the tag of `type` and its value."""
+"""First bytes of such commands: the tag of `type` and its value."""
 
 parse_metadata: Callable[[bytes], MessageMetadata] = _transient(_strict, "MessageMetadata")
 """The metadata of a message that is being published. Raises DecodeError in the same way."""

@@ -1,7 +1,7 @@
 """CONNECT, AUTH_RESPONSE, PING, PONG.
 
 A credential that does not hold: the protocol answers CONNECT with ERROR and closes, and every client but one ends its call on that.
-The C++ client (and the Python client around it) connects again and again instead until its operation times out (facts 0.7). It is
+The C++ client (and the Python client around it) connects again and again instead until its operation times out. It is
 let in as nobody: each of its requests is refused with AuthenticationError, which ends the call at once, and the connection keeps
 the small frames of a stranger and ends with a stranger's deadline.
 """
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 SERVER_VERSION = f"magnetar {__version__}"
 
 NEEDS_LATE_REFUSAL = "Pulsar-CPP"
-"""How the client introduces itself that retries a refused CONNECT for ever."""
+"""Version prefix of the client that retries a refused CONNECT for ever."""
 
 PROTOCOL_VERSION = 21
 """The newest version whose semantics are served (v21: GET_TOPICS with patterns, ack receipts, watchers gated by a flag)."""
@@ -101,7 +101,7 @@ def _watch(session: Session, principal: Principal, can_refresh: bool) -> None:
 
 
 def auth_response(session: Session, command: BaseCommand, rest: bytes) -> None:
-    """A new credential for the same role; anything else ends the connection (facts 5.17)."""
+    """Accepts a new credential for the same role; anything else ends the connection."""
     authentication, watch, before = session.context.security.authentication, session.credential_watch, session.principal
     if authentication is None or watch is None or before is None or not watch.asked:
         raise NotAllowedError("AUTH_RESPONSE without an AUTH_CHALLENGE")

@@ -1,6 +1,6 @@
 """PARTITIONED_METADATA, LOOKUP, GET_TOPICS_OF_NAMESPACE.
 
-Failures of the first two must come inside their own response: an ERROR would hang the client (facts 5.8).
+Failures of the first two are answered inside their own responses: after an ERROR the client would wait until its time-out.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ async def _lookup(session: Session, request: CommandLookupTopic) -> None:
     try:
         listener_name = request.advertised_listener_name
         if listener_name:
-            # Exactly this code and text end the call of the C++ client at once (facts 5.8).
+            # The C++ client ends its call at once on exactly this code and text.
             raise ServiceNotReadyError(f"the broker do not have {listener_name} listener")
         found = await session.context.lookup.find(_topic_name(request.topic), request.authoritative)
         response.brokerServiceUrl = found.address.service_url
@@ -96,7 +96,7 @@ def topics_of_namespace(session: Session, command: BaseCommand, rest: bytes) -> 
 
 
 async def _topics_of_namespace(session: Session, request: CommandGetTopicsOfNamespace) -> None:
-    """A missing namespace has no topics: an empty list, not an error (facts 1.4).
+    """A missing namespace has no topics: as in Pulsar, the answer is an empty list, not an error.
 
     The client's pattern is not applied here: it filters the list itself in any case, and a hostile expression stays with it.
     """

@@ -72,7 +72,7 @@ async def _open(session: Session, request: CommandProducer) -> None:
 
 
 async def _check_source(session: Session, topic: TopicName, source: str) -> None:
-    """Raises NotAllowedError unless the topic is replicated with that cluster, or its tenant may be: that is how a one-way street ends."""
+    """Raises NotAllowedError unless the topic is replicated with that cluster, or its tenant may be, which lets one-way replication end."""
     context = session.context
     if source != context.config.cluster:
         if source in (await context.namespaces.effective_of(topic)).replication_clusters:
@@ -135,7 +135,7 @@ def _success(request_id: int, producer: Producer, ready: bool) -> bytes:
 
 
 def close_producer(session: Session, command: BaseCommand, rest: bytes) -> None:
-    """What the producer still has under way keeps its receipts; the answer follows them."""
+    """Messages that are under way still get their receipts; the answer follows them."""
     request = command.close_producer
     leaving = session.producers.pop(request.producer_id, None)
     if leaving is not None:

@@ -1,4 +1,4 @@
-"""GET_SCHEMA and GET_OR_CREATE_SCHEMA. Failures come inside their own responses (facts 5.8)."""
+"""GET_SCHEMA and GET_OR_CREATE_SCHEMA. Failures are answered inside their own responses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""SEND: the hot path into the topic. Plain calls; the receipt leaves from `Session.receipt`."""
+"""SEND, also within a transaction or from another cluster's replicator: the hot path into the topic.
+
+Plain calls; the receipt leaves from `Session.receipt`.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ from magnetar.wire.pulsar.parsers import parse_metadata
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand, CommandSend, MessageMetadata, ServerError
 
 CHUNK_ENCRYPTION_BYTES_MAX = 64
-"""What encryption may add to a chunk; the claimed size of the whole message is from before it. The clients' AES-GCM adds 16 bytes."""
+"""Bytes that encryption may add to a chunk; the claimed size of the whole message is from before it. The clients' AES-GCM adds 16 bytes."""
 
 RESERVED = "marker_type and replicated_from are set by servers only: send the message without them"
 """Brokers obey markers and do not replicate what came from elsewhere. Told as NotAllowedError: the message is whole, and not a client's."""
@@ -35,7 +38,7 @@ FOREIGN_NAME = "producer_name in the message's metadata is not the producer's ow
 repeats."""
 
 MARKER_RECEIPT = 1 << 63
-"""In the place of a receipt's highest sequence id: it is for a marker (Pulsar's Long.MIN_VALUE)."""
+"""The highest sequence id in the receipt of a marker (Pulsar's Long.MIN_VALUE)."""
 
 
 def send(session: Session, command: BaseCommand, rest: bytes) -> None:
@@ -140,10 +143,10 @@ def _false_chunk(metadata: MessageMetadata, payload_bytes: int) -> str:
     if chunks > CHUNKS_MAX:
         return f"a message is sent in at most {CHUNKS_MAX} chunks, not {chunks}"
     if not 0 <= chunk < chunks:
-        return f"there is no chunk {chunk} of {chunks}"
+        return f"chunk {chunk} of {chunks} does not exist"
     plain_bytes = payload_bytes - CHUNK_ENCRYPTION_BYTES_MAX if metadata.encryption_keys else payload_bytes
     if total_bytes < plain_bytes or (chunk < chunks - 1 and total_bytes > 2 * chunks * payload_bytes):
-        return f"{chunks} chunks of {payload_bytes} bytes are no message of {total_bytes}"
+        return f"{chunks} chunks of {payload_bytes} bytes cannot be a message of {total_bytes}"
     return ""
 
 
@@ -156,7 +159,10 @@ def _without_producer(session: Session, producer_id: int) -> None:
 def send_in_transaction(
     session: Session, producer: Producer, request: CommandSend, metadata: MessageMetadata, data: bytes
 ) -> None:
-    """`metadata`, of `data`, was looked at: it names no other transaction than the command."""
+    """A SEND within a transaction: stored like any other once the transaction is known to be open and to have named the topic.
+
+    `metadata` is parsed from `data` and names no other transaction than the command.
+    """
     txn = TxnId(request.txnid_most_bits, request.txnid_least_bits)
     topic = session.producer_topics[request.producer_id]
     buffer = topic.transactions.buffer if isinstance(topic, PersistentTopic) else None
@@ -186,7 +192,7 @@ def stamped(metadata: MessageMetadata, data: bytes, txn: TxnId) -> bytes:
 def send_replicated(
     session: Session, producer: Producer, source: str, request: CommandSend, metadata: MessageMetadata, data: bytes
 ) -> None:
-    """`metadata`, of `data`, was looked at. `source`: the cluster that sends."""
+    """A SEND of another cluster's replicator. `metadata` is parsed from `data`; `source` is the cluster that sends."""
     size_bytes = len(data)
     session.publish_started(size_bytes)
     place = place_of(metadata)
@@ -212,5 +218,5 @@ def _problem(metadata: MessageMetadata, place: tuple[int, int] | None, source: s
     if metadata.txnid_least_bits:
         return "a transaction of another cluster means nothing here: replicate its messages without their transaction"
     if place is None and any(pair.key == SOURCE_POSITION_PROPERTY for pair in metadata.properties):
-        return f"{SOURCE_POSITION_PROPERTY} is not a place: write ledger:entry"
+        return f"{SOURCE_POSITION_PROPERTY} is not valid: expected ledger:entry"
     return ""

@@ -1,7 +1,7 @@
-"""Brokers of this machine see each other's processes end, and end the sessions that those leave behind.
+"""Brokers of one machine watch each other's processes, and end the sessions that ended processes leave behind.
 
 A session outlives its process by its time-out, because a store cannot tell a dead process from one that is silent. On the same machine
-the kernel can: it says that exactly this process has ended, whatever it is that holds its number by now. A process that is stopped or cut
+the kernel can: it reports that exactly this process has ended, even if another one has its number by now. A process that is stopped or cut
 off has not ended, and keeps its session until it times out.
 """
 
@@ -21,11 +21,11 @@ from magnetar.metadata.store import RESYNC, MetadataStore, SessionEnder
 logger = logging.getLogger(__name__)
 
 FIELD: Final = "magnetarProcess"
-"""Of a broker's node: its process, and the key of its session. Pulsar's brokers leave alone what they do not know."""
+"""Field of a broker's node with its process and the key of its session. Pulsar's brokers ignore unknown fields."""
 
 
-class Witness:
-    """`look_around` once, then it follows the list of brokers by itself."""
+class SessionProbe:
+    """Ends the sessions of brokers of this machine whose processes have ended. After `start` it follows the list of brokers by itself."""
 
     def __init__(self, metadata: MetadataStore, processes: ProcessWatch, scope: TaskScope) -> None:
         self._metadata = metadata
@@ -33,13 +33,13 @@ class Witness:
         self._processes = processes
         self._scope = scope
         self._keys: dict[ProcessIdentity, str] = {}
-        """Of the processes that are watched."""
+        """Session key by watched process."""
         self._stops: dict[ProcessIdentity, Callable[[], None]] = {}
         self.sessions_ended = 0
-        """Since the start."""
+        """Sessions ended since the start."""
         self._unwatch: Callable[[], None] = lambda: None
 
-    async def look_around(self) -> None:
+    async def start(self) -> None:
         if self._sessions is None or self._processes.own() is None:
             return
         self._unwatch = self._metadata.watch(self._changed, paths.BROKERS_PATH)
@@ -59,7 +59,7 @@ class Witness:
         try:
             names = await self._metadata.children(paths.BROKERS_PATH)
         except MetadataError as error:
-            logger.info("brokers of this machine not seen: %s", error)
+            logger.info("brokers of this machine not listed: %s", error)
             return
         for name in names:
             await self._look_at(paths.broker_path(name))
@@ -68,7 +68,7 @@ class Witness:
         try:
             node = await self._metadata.get(path)
         except MetadataError as error:
-            logger.info("a broker not looked at: %s", error)
+            logger.info("node of a broker not read: %s", error)
             return
         record = decode(node.value).get(FIELD) if node is not None else None
         identity = ProcessIdentity.parse(record) if isinstance(record, dict) else None
@@ -96,13 +96,13 @@ class Witness:
         try:
             if await self._sessions.end_session(key):
                 self.sessions_ended += 1
-                logger.info("a broker's process on this machine has ended: its session ends with it pid=%d", pid)
+                logger.info("the process of a broker on this machine has ended: ended its session pid=%d", pid)
         except ValueError:
-            logger.warning("a broker has written no key of its session pid=%d", pid)
+            logger.warning("the session key of a broker is not valid pid=%d", pid)
 
 
 def process_fields(metadata: MetadataStore, processes: ProcessWatch) -> dict[str, Any]:
-    """What this broker's node says for the others on the machine; nothing where it would be of no use."""
+    """Fields of this broker's node for the other brokers of the machine; none where they would be of no use."""
     own = processes.own()
     if own is None or not isinstance(metadata, SessionEnder):
         return {}
