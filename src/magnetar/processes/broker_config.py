@@ -13,13 +13,12 @@ from magnetar.broker.config import (
     SecurityConfig,
     TlsConfig,
     TransactionConfig,
+    managed_ledger_config,
 )
-from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.processes.listeners import Listeners
 from magnetar.processes.load_balance_config import load_balance_config
 
 _MIB = 1024 * 1024
-_MINUTE_MS = 60_000
 
 PROVIDERS = {
     "org.apache.pulsar.broker.authentication.AuthenticationProviderToken": "token",
@@ -99,20 +98,6 @@ def replication_config(config: BrokerSettings) -> ReplicationConfig:
         tls_enabled=config.broker_client_tls_enabled,
         trust_certs_file=config.broker_client_trust_certs_file_path,
         verify_hostname=config.tls_hostname_verification_enabled,
-    )
-
-
-def managed_ledger_config(config: BrokerSettings) -> ManagedLedgerConfig:
-    return ManagedLedgerConfig(
-        ensemble_size=config.managed_ledger_ensemble_size,
-        write_quorum=config.managed_ledger_write_quorum,
-        ack_quorum=config.managed_ledger_ack_quorum,
-        max_entries_per_ledger=config.managed_ledger_max_entries_per_ledger,
-        max_size_per_ledger_bytes=config.managed_ledger_max_size_per_ledger_mb * _MIB,
-        min_rollover_age_ms=config.managed_ledger_min_rollover_minutes * _MINUTE_MS,
-        max_rollover_age_ms=config.managed_ledger_max_rollover_minutes * _MINUTE_MS,
-        cursor_ledger_max_entries=config.managed_ledger_cursor_max_entries_per_ledger,
-        cursor_ledger_max_age_ms=config.managed_ledger_cursor_rollover_s * 1000,
     )
 
 
