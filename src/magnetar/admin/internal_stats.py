@@ -30,8 +30,8 @@ def internal_stats(topic: PersistentTopic) -> dict[str, Any]:
 def ledger_stats(ledger: ManagedLedger, compacted: CompactedLedger | None = None) -> dict[str, Any]:
     last = ledger.index.last
     return {
-        "entriesAddedCounter": ledger.entries_total,
-        "numberOfEntries": ledger.entries_total,
+        "entriesAddedCounter": ledger.index.total_entries,
+        "numberOfEntries": ledger.index.total_entries,
         "totalSize": ledger.size_bytes,
         "currentLedgerEntries": last.entries if last is not None else 0,
         "currentLedgerSize": last.size_bytes if last is not None else 0,
@@ -73,17 +73,17 @@ def _cursor(ledger: ManagedLedger, cursor: ManagedCursor) -> dict[str, Any]:
         "readPosition": _text(cursor.read_position),
         "waitingReadOp": False,
         "pendingReadOps": 0,
-        "messagesConsumedCounter": ledger.entries_total - cursor.backlog_entries,
+        "messagesConsumedCounter": ledger.index.total_entries - cursor.backlog_entries,
         "cursorLedger": -1,
         "cursorLedgerLastEntry": -1,
         "individuallyDeletedMessages": _ranges(cursor.individual_ranges(RANGES_SHOWN_MAX)),
         "lastLedgerSwitchTimestamp": iso_time(cursor.last_active_ms),
         "state": "Open" if cursor.durable else "NonDurable",
         "active": cursor.has_more,
-        "numberOfEntriesSinceFirstNotAckedMessage": ledger.entries_between(
+        "numberOfEntriesSinceFirstNotAckedMessage": ledger.index.entries_between(
             cursor.mark_delete_position, cursor.read_position
         ),
-        "totalNonContiguousDeletedMessagesRange": cursor.individual_range_count,
+        "totalNonContiguousDeletedMessagesRange": cursor.acks.range_count(),
         "properties": dict(cursor.properties),
     }
 

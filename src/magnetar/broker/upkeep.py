@@ -13,6 +13,7 @@ from magnetar.base.tasks import TaskScope
 from magnetar.broker.config import BrokerConfig
 from magnetar.broker.topics.persistent import PersistentTopic
 from magnetar.broker.topics.registry import TopicRegistry
+from magnetar.broker.topics.upkeep import TopicUpkeep
 
 logger = logging.getLogger(__name__)
 
@@ -28,33 +29,31 @@ class Upkeep:
     def start(self, scope: TaskScope) -> None:
         config = self._config
         scope.supervise(
-            partial(self._every, config.message_expiry_check_interval_s, PersistentTopic.expire_messages), "expiry"
+            partial(self._every, config.message_expiry_check_interval_s, TopicUpkeep.expire_messages), "expiry"
         )
-        scope.supervise(partial(self._every, config.retention_check_interval_s, PersistentTopic.trim), "retention")
+        scope.supervise(partial(self._every, config.retention_check_interval_s, TopicUpkeep.trim), "retention")
         if config.backlog_quota_check_enabled:
             quota_s = config.backlog_quota_check_interval_s
-            scope.supervise(partial(self._every, quota_s, PersistentTopic.check_backlog_quota), "quota")
+            scope.supervise(partial(self._every, quota_s, TopicUpkeep.check_backlog_quota), "quota")
         compaction_s = config.compaction_monitor_interval_s
-        scope.supervise(partial(self._every, compaction_s, PersistentTopic.compact_if_due), "compaction")
+        scope.supervise(partial(self._every, compaction_s, TopicUpkeep.compact_if_due), "compaction")
         expiry_s = config.subscription_expiry_check_interval_s
-        scope.supervise(partial(self._every, expiry_s, PersistentTopic.expire_subscriptions), "subscription expiry")
+        scope.supervise(partial(self._every, expiry_s, TopicUpkeep.expire_subscriptions), "subscription expiry")
         snapshot_s = config.deduplication_snapshot_check_s
-        scope.supervise(
-            partial(self._every, snapshot_s, PersistentTopic.snapshot_deduplication), "deduplication snapshots"
-        )
+        scope.supervise(partial(self._every, snapshot_s, TopicUpkeep.snapshot_deduplication), "deduplication snapshots")
         scope.supervise(self._delete_abandoned, "inactive topics")
         scope.supervise(self._sample_rates, "rates")
 
-    async def _every(self, interval_s: float, job: Callable[[PersistentTopic], Awaitable[None]]) -> None:
+    async def _every(self, interval_s: float, job: Callable[[TopicUpkeep], Awaitable[None]]) -> None:
         while True:
             await asyncio.sleep(interval_s)
             for topic in self._topics.loaded:
                 if isinstance(topic, PersistentTopic):
                     await self._run(topic, job)
 
-    async def _run(self, topic: PersistentTopic, job: Callable[[PersistentTopic], Awaitable[None]]) -> None:
+    async def _run(self, topic: PersistentTopic, job: Callable[[TopicUpkeep], Awaitable[None]]) -> None:
         try:
-            await job(topic)
+            await job(topic.upkeep)
         except MagnetarError as error:
             logger.warning("upkeep failed topic=%s job=%s error=%s", topic.name, job.__name__, error)
         except Exception:  # a bug of ours in one topic must not stop the job for the other topics

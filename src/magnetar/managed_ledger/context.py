@@ -24,13 +24,16 @@ APPLICATION_METADATA = {"application": b"pulsar", "component": b"managed-ledger"
 
 
 class ReadCounters:
-    """What cursors have read. `entries`: from memory or from bookies; `from_bookies`: reads that memory could not answer."""
+    """What cursors have read. `entries`: from memory or from bookies; `from_bookies`: reads that memory could not answer.
 
-    __slots__ = ("entries", "from_bookies")
+    `passed_over`: times that lost entries were passed over."""
+
+    __slots__ = ("entries", "from_bookies", "passed_over")
 
     def __init__(self) -> None:
         self.entries = 0
         self.from_bookies = 0
+        self.passed_over = 0
 
 
 class LedgerContext:
@@ -46,7 +49,6 @@ class LedgerContext:
         "fenced_by",
         "hidden",
         "index",
-        "ledgers_skipped",
         "metadata",
         "name",
         "on_fenced",
@@ -86,7 +88,6 @@ class LedgerContext:
         self.closed = False
         """Given back: nothing here may change the list any more, another open in this process may be next."""
         self.on_fenced: Callable[[ManagedLedgerFencedError], None] = lambda _: None
-        self.ledgers_skipped = 0
         """Ledgers that were in the list, did not exist, and were passed over."""
         self.reads = ReadCounters()
         self.hidden = HiddenEntries()

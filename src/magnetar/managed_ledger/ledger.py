@@ -123,17 +123,6 @@ class ManagedLedger:
     def next_position(self, position: Position) -> Position:
         return self.index.next(position)
 
-    def previous_position(self, position: Position) -> Position:
-        return self.index.previous(position)
-
-    def entries_between(self, after: Position, upto: Position) -> int:
-        """Entries in (after, upto]."""
-        return self.index.entries_between(after, upto)
-
-    @property
-    def entries_total(self) -> int:
-        return self.index.total_entries
-
     @property
     def size_bytes(self) -> int:
         return sum(held.size_bytes for held in self.index)
@@ -147,11 +136,6 @@ class ManagedLedger:
     @property
     def terminated(self) -> bool:
         return self._context.store.terminated_at is not None
-
-    @property
-    def ledgers_skipped(self) -> int:
-        """How often a cursor had to pass over lost entries."""
-        return self._context.ledgers_skipped
 
     @property
     def properties(self) -> dict[str, str]:

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 from magnetar.base.errors import MagnetarError
@@ -137,7 +138,7 @@ class FakeLedger:
     def next_position(self, position: Position) -> Position:
         return self.at(self.place(position) + 1) if position[0] > 0 else self.at(0)
 
-    def previous_position(self, position: Position) -> Position:
+    def previous(self, position: Position) -> Position:
         return self.at(self.place(position) - 1) if self.place(position) > 0 else Position(1, -1)
 
     async def find_last_matching(self, predicate: Callable[[Entry], bool]) -> Position | None:
@@ -306,8 +307,8 @@ class FakeCursor:
             self.acked.remove(self.mark_delete)
 
     @property
-    def individual_range_count(self) -> int:
-        return len(self.acked)
+    def acks(self) -> Any:
+        return SimpleNamespace(range_count=lambda: len(self.acked))
 
     async def close(self) -> None:
         self.closed = True

@@ -30,7 +30,7 @@ async def test_append_completes_in_order_and_is_read_from_memory() -> None:
         assert [position.entry_id for position in positions] == list(range(50))
         assert ledger.last_confirmed == positions[-1]
         assert ledger.pending_add_bytes == 0
-        assert ledger.entries_total == 50
+        assert ledger.index.total_entries == 50
         assert cursor.backlog_entries == 50
         answers: list[list[bytes]] = []
         cursor.read(20, 1 << 20, lambda error, entries: answers.append([entry.data for entry in entries]))
@@ -57,9 +57,9 @@ async def test_rollover_keeps_order_while_appending() -> None:
         assert len({position.ledger_id for position in positions}) == 10
         assert positions == sorted(positions)
         assert await read_all(cursor, 7) == numbered(95)
-        assert ledger.entries_between(positions[0], positions[-1]) == 94
+        assert ledger.index.entries_between(positions[0], positions[-1]) == 94
         assert ledger.next_position(positions[9]) == positions[10]
-        assert ledger.previous_position(positions[10]) == positions[9]
+        assert ledger.index.previous(positions[10]) == positions[9]
 
 
 async def test_a_restart_reads_everything_from_the_bookies() -> None:
@@ -82,7 +82,7 @@ async def test_listeners_wake_once_per_burst_and_without_delay() -> None:
     async with world.broker() as factory:
         ledger = await factory.open(NAME)
         wakes: list[int] = []
-        ledger.add_append_listener(lambda: wakes.append(ledger.entries_total))
+        ledger.add_append_listener(lambda: wakes.append(ledger.index.total_entries))
         await append_all(ledger, [b"alone"])
         await until(lambda: wakes == [1])
         bookie = world.cluster.bookies[0]

@@ -136,9 +136,9 @@ async def test_a_half_written_state_of_several_parts_is_passed_over() -> None:
         assert store is not None
         handle = store._handle
         assert handle is not None
-        await append_parts(handle, encode_entries(cursor._acks, {"whole": 1}, 300))
-        cursor._acks.add_all(positions[3::2])
-        parts = encode_entries(cursor._acks, {"torn": 1}, 300)
+        await append_parts(handle, encode_entries(cursor.acks, {"whole": 1}, 300))
+        cursor.acks.add_all(positions[3::2])
+        parts = encode_entries(cursor.acks, {"torn": 1}, 300)
         assert len(parts) > 3
         await append_parts(handle, parts[:-1])
     async with world.broker() as factory:
@@ -146,12 +146,12 @@ async def test_a_half_written_state_of_several_parts_is_passed_over() -> None:
         assert cursor.mark_delete_position == positions[1]
         assert cursor.properties == {"whole": 1}
         assert cursor.individual_ranges() == []
-        cursor._acks.add_all(positions[3::2])
+        cursor.acks.add_all(positions[3::2])
         await acknowledge(cursor, [])
         assert cursor._store is not None
         await acknowledge(cursor, [positions[2998]])
         assert cursor._store._handle is not None
-        await append_parts(cursor._store._handle, encode_entries(cursor._acks, {"all": 7}, 300))
+        await append_parts(cursor._store._handle, encode_entries(cursor.acks, {"all": 7}, 300))
     async with world.broker() as factory:
         cursor = (await factory.open(NAME)).cursors["sub"]
         assert cursor.properties == {"all": 7}

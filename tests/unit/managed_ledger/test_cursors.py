@@ -346,7 +346,7 @@ async def test_properties_of_a_cursor_with_more_holes_than_the_znode_takes() -> 
     async with world.broker() as factory:
         cursor = (await factory.open(NAME)).cursors["sub"]
         assert cursor.cursor_properties == {"k": "v"}
-        assert cursor.individual_range_count == 10
+        assert cursor.acks.range_count() == 10
         assert cursor.individual_ranges(2) == [(positions[0], positions[1]), (positions[2], positions[3])]
 
 

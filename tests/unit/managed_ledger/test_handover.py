@@ -214,7 +214,7 @@ async def test_close_completes_pending_appends_and_refuses_later_ones() -> None:
         assert factory.cache.size_bytes == 0
         again = await factory.open(NAME)
         assert again is not ledger
-        assert again.entries_total == 5
+        assert again.index.total_entries == 5
 
 
 async def test_concurrent_opens_share_one_and_a_failed_one_can_be_repeated() -> None:
@@ -246,7 +246,7 @@ async def test_delete_leaves_nothing() -> None:
             assert not await world.cluster.client.ledger_exists(ledger_id)
         with pytest.raises(ManagedLedgerNotFoundError):
             await factory.delete(NAME)
-        assert (await factory.open(NAME)).entries_total == 0
+        assert (await factory.open(NAME)).index.total_entries == 0
 
 
 async def test_empty_ledgers_do_not_pile_up_over_restarts() -> None:

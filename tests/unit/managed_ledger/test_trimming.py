@@ -95,7 +95,7 @@ async def test_trim_removes_consumed_ledgers_and_moves_nobody() -> None:
         await ledger.trim()
         assert ledger.first_position == positions[40], "never the current one"
         await ledger.rollover()
-        await until(lambda: ledger.entries_total == 0)
+        await until(lambda: ledger.index.total_entries == 0)
         assert len(ledger.index) == 1
         assert ledger.size_bytes == 0
         await append_all(ledger, [b"next"])
@@ -163,7 +163,7 @@ async def test_lost_ledger_is_an_error_or_passed_over() -> None:
             await read(cursor)
         ledger.set_config(ManagedLedgerConfig(max_entries_per_ledger=10, auto_skip_non_recoverable_data=True, **KEEP))
         assert await read_all(cursor) == numbered(15, 20)
-        assert ledger.ledgers_skipped == 1
+        assert ledger.reads.passed_over == 1
         cursor.acknowledge(positions[1:10])
         assert cursor.mark_delete_position == positions[19], "the hole of the lost ledger holds nobody back"
         cursor.acknowledge(positions[20:])

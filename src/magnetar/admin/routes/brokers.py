@@ -123,7 +123,7 @@ async def check_backlog_quotas(call: Call) -> Response:
     """Measure all backlogs now rather than at the next interval."""
     for topic in call.broker.topics.loaded:
         if isinstance(topic, PersistentTopic):
-            await topic.check_backlog_quota()
+            await topic.upkeep.check_backlog_quota()
         await call.pace.breathe()
     return done()
 

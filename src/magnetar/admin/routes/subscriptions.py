@@ -59,7 +59,7 @@ def mark_delete_for(topic: PersistentTopic, first: Position | None) -> Position:
     """The mark-delete position with which `first` is consumed next."""
     if first is None or first >= LATEST:
         return LATEST
-    return EARLIEST if first <= EARLIEST else topic.ledger.previous_position(first)
+    return EARLIEST if first <= EARLIEST else topic.ledger.index.previous(first)
 
 
 @documented(query=FORCE, heavy=True)
@@ -138,7 +138,7 @@ async def expire(call: Call) -> Response:
     """What is older than so many seconds counts as consumed."""
     name, age_s = call.cursor, call.number("seconds")
     for topic in await every_persistent(call):
-        await topic.expire_older_than(age_s, [topic.backlog_holder(name)])
+        await topic.upkeep.expire_older_than(age_s, [topic.backlog_holder(name)])
     return done()
 
 
@@ -146,7 +146,7 @@ async def expire(call: Call) -> Response:
 async def expire_all_subscriptions(call: Call) -> Response:
     age_s = call.number("seconds")
     for topic in await every_persistent(call):
-        await topic.expire_older_than(age_s, topic.subscriptions.all)
+        await topic.upkeep.expire_older_than(age_s, topic.subscriptions.all)
     return done()
 
 
@@ -157,7 +157,7 @@ async def expire_to_position(call: Call) -> Response:
     if position is None:
         raise BadRequestError('expected a message id: {"ledgerId": n, "entryId": n}')
     topic = await single_persistent(call)
-    upto = topic.ledger.previous_position(position) if document.get("isExcluded") is True else position
+    upto = topic.ledger.index.previous(position) if document.get("isExcluded") is True else position
     await topic.backlog_holder(call.cursor).expire(min(upto, topic.ledger.last_confirmed))
     return done()
 

@@ -93,7 +93,7 @@ async def backlog(call: Call) -> Response:
     return as_json(
         {
             "storageSize": ledger.size_bytes,
-            "totalMessages": ledger.entries_total,
+            "totalMessages": ledger.index.total_entries,
             "messageBacklog": max((cursor.backlog_entries for cursor in cursors.values()), default=0),
             "brokerName": call.broker.ownership.broker_id,
             "topicName": str(topic.name),

@@ -164,7 +164,7 @@ async def stop_compacting(call: Call) -> Response:
 async def trim(call: Call) -> Response:
     """Give back storage that retention no longer keeps, now."""
     for topic in await every_persistent(call):
-        await topic.trim()
+        await topic.upkeep.trim()
     return done()
 
 

@@ -69,9 +69,9 @@ class MarkerLog:
         end = ledger.last_confirmed
         marks = [each.cursor.mark_delete_position for each in subscriptions if each.durable]
         start = ledger.next_position(min([done, *marks]))
-        surplus = ledger.entries_between(ledger.previous_position(start), end) - SCAN_ENTRIES_MAX
+        surplus = ledger.index.entries_between(ledger.index.previous(start), end) - SCAN_ENTRIES_MAX
         if surplus > 0:
-            start = ledger.index.at_rank(ledger.entries_total - SCAN_ENTRIES_MAX)
+            start = ledger.index.at_rank(ledger.index.total_entries - SCAN_ENTRIES_MAX)
         found: list[tuple[Marker, str]] = []
 
         def take(entry: Entry) -> None:

@@ -220,7 +220,7 @@ class ReplicatedSubscriptions:
                 self._act(builder.connected(cluster))
             else:
                 builder.disconnected(cluster, now_ms)
-        if self._ledger.entries_total or self.forced:
+        if self._ledger.index.total_entries or self.forced:
             new_id = str(uuid.UUID(int=self._context.rng.getrandbits(128), version=4))
             self._act(builder.tick(now_ms, self._published(), new_id, self.forced))
             self.forced = self.forced and builder.pending_id is None
@@ -317,7 +317,7 @@ class ReplicatedSubscriptions:
 
     def _pass_caught_up(self, position: Position) -> None:
         """Subscriptions that have consumed everything before the marker consume it, too."""
-        before = self._ledger.previous_position(position)
+        before = self._ledger.index.previous(position)
         for subscription in self._subscriptions.all:
             if subscription.cursor.mark_delete_position >= before:
                 subscription.cursor.acknowledge([position])

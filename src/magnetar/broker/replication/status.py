@@ -70,7 +70,7 @@ def _subscription(side: SubscriptionSide, ledger: ManagedLedger, clusters: list[
     told = Position(*side.told) if side.told > EARLIEST else None
     would_repeat = None
     if told is not None:
-        behind = ledger.entries_between(told, mark_delete) - ledger.hidden.between(told, mark_delete)
+        behind = ledger.index.entries_between(told, mark_delete) - ledger.hidden.between(told, mark_delete)
         would_repeat = max(0, behind) + side.acks.untold
     following = side.next_snapshot
     next_snapshot = Position(*following.local_message_id) if following is not None else None

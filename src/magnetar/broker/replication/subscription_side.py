@@ -56,12 +56,12 @@ class OutgoingAcks:
     def untold(self) -> int:
         """Entries acknowledged out of order of which the others do not know yet."""
         ranges = self._subscription.cursor.individual_ranges(RANGES_MAX)
-        return sum(self._ledger.entries_between(*each) for each in ranges if each not in self._told)
+        return sum(self._ledger.index.entries_between(*each) for each in ranges if each not in self._told)
 
     async def update(self) -> SubscriptionUpdate | None:
         """An update with what was acknowledged since the last one, None if that is nothing. Raises what reading raised."""
         cursor = self._subscription.cursor
-        seen = cursor.mark_delete_position, cursor.individually_acknowledged
+        seen = cursor.mark_delete_position, cursor.acks.acked_count
         if seen == self._seen:
             return None
         complete = True
@@ -72,7 +72,7 @@ class OutgoingAcks:
         for each in held:
             if each in told:
                 continue
-            left -= self._ledger.entries_between(*each)
+            left -= self._ledger.index.entries_between(*each)
             if left < 0 and found:
                 complete = False
                 break

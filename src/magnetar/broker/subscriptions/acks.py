@@ -132,7 +132,7 @@ def acknowledge_cumulative(
     if not ack_set:
         cursor.acknowledge_cumulative(position, properties, done)
         return
-    previous = ledger.previous_position(position)
+    previous = ledger.index.previous(position)
     if not batch_index_enabled:
         cursor.acknowledge_cumulative(previous, properties, done)
         return

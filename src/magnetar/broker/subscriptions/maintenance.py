@@ -48,7 +48,7 @@ def nth_unacknowledged(ledger: ManagedLedger, cursor: ManagedCursor, number: int
 def readable_end(ledger: ManagedLedger, cursor: ManagedCursor) -> Position:
     """The last position that consumers of the cursor may get."""
     stop = cursor.gate.stop if cursor.gate is not None else None
-    return ledger.last_confirmed if stop is None else ledger.previous_position(stop)
+    return ledger.last_confirmed if stop is None else ledger.index.previous(stop)
 
 
 def acknowledge_upto(cursor: ManagedCursor, position: Position) -> asyncio.Future[None]:

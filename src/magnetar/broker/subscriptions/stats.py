@@ -56,7 +56,7 @@ def subscription_stats(subscription: Subscription) -> dict[str, Any]:
         "allowOutOfOrderDelivery": any(consumer.allow_out_of_order for consumer in consumers),
         "keySharedMode": consumers[0].key_shared_mode.name if consumers and dispatcher.keyed else "",
         "consumersAfterMarkDeletePosition": {},
-        "nonContiguousDeletedMessagesRanges": subscription.cursor.individual_range_count,
+        "nonContiguousDeletedMessagesRanges": subscription.cursor.acks.range_count(),
         "nonContiguousDeletedMessagesRangesSerializedSize": 0,
         "delayedMessageIndexSizeInBytes": dispatcher.delayed.size_bytes if dispatcher.delayed is not None else 0,
         "subscriptionProperties": dict(subscription.properties),

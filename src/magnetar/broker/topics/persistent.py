@@ -6,7 +6,7 @@ What each part does is in its own file (`publishers`, `subscription_set`, `dedup
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -23,8 +23,6 @@ from magnetar.broker.replication.replicated_subscriptions import ReplicatedSubsc
 from magnetar.broker.replicators.names import cluster_of_cursor
 from magnetar.broker.replicators.replicator_set import ReplicatorSet
 from magnetar.broker.subscriptions.consumer import Consumer
-from magnetar.broker.topics import deduplication, policy_rules
-from magnetar.broker.topics.expiry import last_of_older_row, position_older_than
 from magnetar.broker.topics.policy_rules import Inactivity, SubscribeLimiter, TopicState
 from magnetar.broker.topics.ports import BacklogHolder
 from magnetar.broker.topics.publish_gate import PublishGate
@@ -34,9 +32,10 @@ from magnetar.broker.topics.subscribe import SubscribeRequest
 from magnetar.broker.topics.subscription_set import SubscriptionSet, Surroundings
 from magnetar.broker.topics.topic_deduplication import TopicDeduplication
 from magnetar.broker.topics.transactions import TopicTransactions
+from magnetar.broker.topics.upkeep import TopicUpkeep
 from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.ledger import ManagedLedger
-from magnetar.managed_ledger.ledger_index import position_after_bytes, size_after
+from magnetar.managed_ledger.ledger_index import size_after
 from magnetar.managed_ledger.position import EARLIEST, Position
 
 logger = logging.getLogger(__name__)
@@ -104,6 +103,18 @@ class PersistentTopic:
         self.replicated_subscriptions.links = self.replicators.links
         self.publishers.marker_stored = self.replicated_subscriptions.marker_arrived
         self.subscriptions.replicated_changed = self.replicated_subscriptions.check
+        self.upkeep = TopicUpkeep(
+            name,
+            ledger,
+            surroundings.clock,
+            policies,
+            self.publishers,
+            self.subscriptions,
+            self.replicators,
+            self.deduplication,
+            self.compaction,
+            self.transactions,
+        )
         self._gate = PublishGate(surroundings.scheduler, surroundings.clock)
         self._subscribe_limiter = SubscribeLimiter()
         self._inactivity = Inactivity(surroundings.clock.monotonic_s())
@@ -210,7 +221,7 @@ class PersistentTopic:
 
     def apply_policies(self, policies: EffectivePolicies) -> None:
         """Limits, rates and ledger settings at once; what has to read or write follows in `policies_changed`."""
-        self.policies = policies
+        self.policies = self.upkeep.policies = policies
         self.publishers.producers.producers_max = policies.max_producers_per_topic
         self._gate.update(policies)
         self.publishers.gate = None if self._gate.open else self._gate
@@ -227,10 +238,10 @@ class PersistentTopic:
         self.apply_policies(policies)
         await self.policies_applied()
         if policies.message_ttl_s != former.message_ttl_s:
-            await self.expire_messages()
+            await self.upkeep.expire_messages()
         quotas = (policies.size_quota, policies.age_quota)
         if quotas != (former.size_quota, former.age_quota) and self._config.backlog_quota_check_enabled:
-            await self.check_backlog_quota()
+            await self.upkeep.check_backlog_quota()
 
     async def policies_applied(self) -> None:
         """What policies switch on or off and takes a while."""
@@ -240,21 +251,12 @@ class PersistentTopic:
         if self.policies.compaction_threshold_bytes > 0:
             await self.compaction.hold()
 
-    async def compact_if_due(self) -> None:
-        """By the policies' threshold."""
-        self.compaction.start_if_due(self.policies.compaction_threshold_bytes)
-
-    async def snapshot_deduplication(self) -> None:
-        """Store the sequence ids once the last snapshot is older than its interval."""
-        interval_s = self.policies.deduplication_snapshot_interval_s
-        self.deduplication.snapshot_if_older(interval_s, self._around.clock.monotonic_s())
-
     async def accept_replicated(self, source: str, instance: str, log_end: tuple[int, int] | None) -> None:
         """Another cluster is going to send, see `TopicDeduplication.accept_from`."""
         await self.deduplication.accept_from(source, instance, log_end)
 
     def abandoned(self, now_s: float) -> bool:
-        """Should the topic be deleted, because nobody has used it for as long as its policies say?"""
+        """True if the topic should be deleted, because nobody has used it for as long as its policies say."""
         minutes = self.policies.retention_time_minutes
         state = TopicState(
             connected=self.in_use or self.subscriptions.changing or self._awaited,
@@ -269,78 +271,11 @@ class PersistentTopic:
         """By a producer that waits for its turn, or by another cluster that has not got everything."""
         return bool(self.publishers.producers.waiting or self.replicators.backlog_entries)
 
-    async def expire_subscriptions(self) -> None:
-        """Delete durable subscriptions that nobody has used for as long as the policies say."""
-        if self.policies.subscription_expiration_s > 0:
-            for name in await self.subscriptions.expire_unused(self.policies.subscription_expiration_s):
-                logger.info("unused subscription deleted topic=%s subscription=%s", self.name, name)
-
-    async def expire_messages(self) -> None:
-        """Count backlog older than the TTL as consumed."""
-        ttl_s = self.policies.message_ttl_s
-        readers: list[BacklogHolder] = [*self.subscriptions.all, *self.replicators.all]
-        if ttl_s > 0 and any(reader.cursor.backlog_entries for reader in readers):
-            await self.expire_older_than(ttl_s, readers)
-
-    async def expire_older_than(self, age_s: int, readers: Sequence[BacklogHolder]) -> None:
-        """Count what was published longer ago as consumed."""
-        position = await self._older_than(age_s, readers)
-        if position is not None:
-            for reader in readers:
-                await reader.expire(position)
-
-    async def _older_than(self, age_s: int, readers: Sequence[BacklogHolder]) -> Position | None:
-        cutoff_ms = self._around.clock.now_ms() - age_s * 1000
-        if not self.deduplication.sources:
-            return await position_older_than(self.ledger, cutoff_ms)
-        marks = [reader.cursor.mark_delete_position for reader in readers]
-        return await last_of_older_row(self.ledger, min(marks), cutoff_ms) if marks else None
-
     def backlog_holder(self, name: str) -> BacklogHolder:
         """The subscription of that name, or the replicator whose cursor has it. Raises SubscriptionNotFoundError."""
         cluster = cluster_of_cursor(name)
         replicator = self.replicators.get(cluster) if cluster is not None else None
         return replicator or self.subscriptions.get(name)
-
-    async def trim(self) -> None:
-        """Give back the storage of consumed ledgers that retention no longer keeps."""
-        self.deduplication.snapshot()
-        self.transactions.snapshot()
-        if self._consumed_and_unretained():
-            await self.ledger.rollover()
-        await self.ledger.trim()
-
-    def _consumed_and_unretained(self) -> bool:
-        """An idle topic whose last ledger is consumed would keep it until the next rollover: roll now. Deduplication consumes nothing."""
-        cursors = [c for c in self.ledger.cursors.values() if c.durable and c.name != deduplication.CURSOR_NAME]
-        policies = self.policies
-        unretained = policies.retention_time_minutes == 0 or policies.retention_size_mb == 0
-        return unretained and bool(cursors) and not any(cursor.backlog_entries for cursor in cursors)
-
-    async def check_backlog_quota(self) -> None:
-        """Refuse producers or evict, as long as the quota is exceeded; take producers back once it is not."""
-        slowest = self.subscriptions.slowest
-        exceeded = None
-        if slowest is not None:
-            size_quota, age_quota = self.policies.size_quota, self.policies.age_quota
-            backlog_bytes = size_after(self.ledger.index, slowest.cursor.mark_delete_position)
-            if policy_rules.size_exceeded(size_quota, backlog_bytes):
-                exceeded = policy_rules.refusal(size_quota, str(self.name))
-                if exceeded is None:
-                    surplus = policy_rules.bytes_to_evict(size_quota, backlog_bytes)
-                    await slowest.expire(
-                        position_after_bytes(self.ledger.index, slowest.cursor.mark_delete_position, surplus)
-                    )
-            elif age_quota.limit_time_s > 0:
-                oldest = await self._older_than(age_quota.limit_time_s, [slowest])
-                if oldest is not None and oldest > slowest.cursor.mark_delete_position:
-                    exceeded = policy_rules.refusal(age_quota, str(self.name))
-                    if exceeded is None:
-                        for subscription in self.subscriptions.all:
-                            await subscription.expire(oldest)
-        self.publishers.refusal = exceeded
-        if exceeded is not None:
-            self.publishers.disconnect_all()
 
     def sample_rates(self, now_s: float) -> None:
         sample_rates(self.rates, self.publishers, self.subscriptions.all, now_s)

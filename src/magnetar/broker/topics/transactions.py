@@ -175,7 +175,7 @@ class TopicTransactions:
         while position.entry_id >= 0 and position >= ledger.first_position:
             if position not in hidden and (buffer is None or not buffer.hides(await ledger.read_entry(position))):
                 return position
-            position = ledger.previous_position(position)
+            position = ledger.index.previous(position)
         return Position(position.ledger_id, -1)
 
     def check_ended(self) -> None:

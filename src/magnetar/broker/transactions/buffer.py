@@ -166,7 +166,7 @@ class TransactionBuffer:
     def readable_end(self) -> Position:
         """The last position that may be read."""
         first_open = self.state.first_open
-        return self._ledger.last_confirmed if first_open is None else self._ledger.previous_position(first_open)
+        return self._ledger.last_confirmed if first_open is None else self._ledger.index.previous(first_open)
 
     def hides(self, entry: Entry) -> bool:
         """True for an entry of an aborted transaction, or a marker."""

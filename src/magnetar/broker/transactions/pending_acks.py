@@ -45,7 +45,7 @@ class PendingAcks:
         cursor = self._cursor
         if cursor.is_acknowledged(position):
             return WHOLE
-        words = cursor.stored_ack_set_of(position)
+        words = cursor.acks.remaining_of_batch(*position)
         return 0 if words is None else ~words_to_int(words)
 
     # ---- Acknowledging
@@ -115,7 +115,7 @@ class PendingAcks:
         if upto is not None and upto.acked == WHOLE:
             cursor.acknowledge_cumulative(upto.position, None, _waiting(waits))
         elif upto is not None:
-            cursor.acknowledge_cumulative(self._ledger.previous_position(upto.position), None, _waiting(waits))
+            cursor.acknowledge_cumulative(self._ledger.index.previous(upto.position), None, _waiting(waits))
             self._apply_batch(upto, waits)
         for wait in waits:
             await wait

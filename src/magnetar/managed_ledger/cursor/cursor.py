@@ -28,14 +28,15 @@ KEPT_PROPERTIES: Final = (REPLICATED_PROPERTY,)
 class ManagedCursor:
     """`properties` go with the mark-delete (the caller's numbers about it), `cursor_properties` with the cursor."""
 
-    __slots__ = ("_acks", "_closed", "_context", "_persister", "_reader", "_state", "_store", "moved", "name")
+    __slots__ = ("_closed", "_context", "_persister", "_reader", "_state", "_store", "acks", "moved", "name")
 
     def __init__(self, context: LedgerContext, name: str, state: StoredState, store: CursorStore | None) -> None:
         """`store` None: the cursor is not durable."""
         self.name = name
         self._context = context
         self._state = state
-        self._acks: AckRanges = state.acks
+        self.acks: AckRanges = state.acks
+        """What is acknowledged, for looking: it is changed through this class."""
         self._store = store
         self._persister = None if store is None else CursorPersister(context, store, state)
         self._reader = CursorReader(context, state.acks, self._lost)
@@ -57,12 +58,12 @@ class ManagedCursor:
     @property
     def mark_delete_position(self) -> Position:
         """Everything up to it is acknowledged."""
-        return self._acks.mark_delete
+        return self.acks.mark_delete
 
     @property
     def stored_mark_delete(self) -> Position:
         """The mark-delete a crash would come back to."""
-        return self._acks.mark_delete if self._persister is None else self._persister.stored_mark_delete
+        return self.acks.mark_delete if self._persister is None else self._persister.stored_mark_delete
 
     @property
     def read_position(self) -> Position:
@@ -78,9 +79,9 @@ class ManagedCursor:
     def backlog_entries(self) -> int:
         """Entries that are not acknowledged, without hidden ones and those that a gate holds back."""
         index, gate = self._context.index, self._reader.gate
-        left = index.entries_between(self._acks.mark_delete, index.end()) - self._acks.acked_count
-        left -= self._context.hidden.unacknowledged(self._acks)
-        return left if gate is None else max(0, left - gate.held_back(self._acks.mark_delete))
+        left = index.entries_between(self.acks.mark_delete, index.end()) - self.acks.acked_count
+        left -= self._context.hidden.unacknowledged(self.acks)
+        return left if gate is None else max(0, left - gate.held_back(self.acks.mark_delete))
 
     @property
     def gate(self) -> ReadGate | None:
@@ -124,7 +125,7 @@ class ManagedCursor:
 
     def rewind(self) -> None:
         """Read again everything that is not acknowledged."""
-        self._reader.seek(self._context.index.next(self._acks.mark_delete))
+        self._reader.seek(self._context.index.next(self.acks.mark_delete))
 
     def read_from(self, position: Position) -> None:
         """Make `position` the next to be read; acknowledgements stay as they are."""
@@ -138,7 +139,7 @@ class ManagedCursor:
         self._check_open()
         async with self._context.store.lock:
             mark_delete = mark_delete_for(self._context, position)
-            self._acks.reset(mark_delete)
+            self.acks.reset(mark_delete)
             self._state.properties = self._kept({})
             self.touch()
             self.rewind()
@@ -152,7 +153,7 @@ class ManagedCursor:
 
     def acknowledge(self, positions: Sequence[Position], done: DurableDone | None = None) -> None:
         """Acknowledge single entries. Those acknowledged before, removed or never written are ignored."""
-        acks = self._acks
+        acks = self.acks
         changed = acks.add(*positions[0]) if len(positions) == 1 else acks.add_all(positions)
         if changed or done is not None:
             self._after_ack(changed, done)
@@ -167,8 +168,8 @@ class ManagedCursor:
         held = index.get(position[0])
         if held is not None and position[1] >= held.entries:
             position = Position(position[0], held.entries - 1)
-        changed = self._acks.mark_deleted_upto(position)
-        if properties is not None and (changed or position == self._acks.mark_delete):
+        changed = self.acks.mark_deleted_upto(position)
+        if properties is not None and (changed or position == self.acks.mark_delete):
             properties = self._kept(properties)
             changed = changed or self._state.properties != properties
             self._state.properties = properties
@@ -179,7 +180,7 @@ class ManagedCursor:
         self, position: Position, ack_set: Sequence[int], batch_size: int, done: DurableDone | None = None
     ) -> bool:
         """Acknowledge indexes of one batch: those whose bit in `ack_set` is clear. True when the whole entry became acknowledged."""
-        changed, whole = self._acks.add_batch(position[0], position[1], ack_set, batch_size)
+        changed, whole = self.acks.add_batch(position[0], position[1], ack_set, batch_size)
         if changed or done is not None:
             self._after_ack(changed, done)
         return whole
@@ -193,39 +194,25 @@ class ManagedCursor:
                 high = (
                     upto.entry_id - 1 if ledger_id == upto.ledger_id else self._context.index.entries_in(ledger_id) - 1
                 )
-                changed |= self._acks.add_range(ledger_id, low, high)
+                changed |= self.acks.add_range(ledger_id, low, high)
         if changed:
             self._after_ack(True, None)
 
     def is_acknowledged(self, position: Position) -> bool:
-        return self._acks.contains(position[0], position[1])
+        return self.acks.contains(position[0], position[1])
 
     def ack_set_of(self, position: Position) -> list[int] | None:
         """The words of the indexes still to be acknowledged, None unless the batch is partly acknowledged."""
-        words = self._acks.remaining_of_batch(position[0], position[1])
+        words = self.acks.remaining_of_batch(position[0], position[1])
         gate = self._reader.gate
         return words if gate is None else gate.remaining(position, words)
-
-    def stored_ack_set_of(self, position: Position) -> list[int] | None:
-        """The same, whatever a gate says."""
-        return self._acks.remaining_of_batch(position[0], position[1])
 
     def individual_ranges(self, limit: int | None = None) -> list[tuple[Position, Position]]:
         """Acknowledged runs above the mark-delete: (exclusive lower, inclusive upper), ascending, none across ledgers.
 
-        There may be hundreds of thousands (about 3 us each): pass a `limit` unless all are needed, or ask for the count.
+        There may be hundreds of thousands (about 3 us each): pass a `limit` unless all are needed, or ask `acks` for the count.
         """
-        return list(islice(self._acks.ranges(), limit))
-
-    @property
-    def individual_range_count(self) -> int:
-        """`len(individual_ranges())` without building them."""
-        return self._acks.range_count()
-
-    @property
-    def individually_acknowledged(self) -> int:
-        """Entries acknowledged above the mark-delete."""
-        return self._acks.acked_count
+        return list(islice(self.acks.ranges(), limit))
 
     # ---- Storing
 
@@ -281,9 +268,9 @@ class ManagedCursor:
 
     def ledgers_removed(self) -> None:
         """Ledgers left the list: holes in them are no holes any more."""
-        before = self._acks.mark_delete
-        self._acks.settle()
-        if self._persister is not None and self._acks.mark_delete != before:
+        before = self.acks.mark_delete
+        self.acks.settle()
+        if self._persister is not None and self.acks.mark_delete != before:
             self._persister.changed(None)
 
     # ---- Inside
@@ -310,7 +297,7 @@ class ManagedCursor:
 
     def _lost(self, ledger_id: int, first: int, last: int) -> None:
         """Entries that cannot be read any more and are to be passed over: they count as acknowledged."""
-        if self._acks.add_range(ledger_id, first, last) and self._persister is not None:
+        if self.acks.add_range(ledger_id, first, last) and self._persister is not None:
             self._persister.changed(None)
 
     def _check_open(self) -> None:

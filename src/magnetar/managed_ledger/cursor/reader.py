@@ -232,7 +232,7 @@ class CursorReader:
             last = first
         else:
             return False
-        context.ledgers_skipped += 1
+        context.reads.passed_over += 1
         log.error(
             "entries lost, passing over them  managed_ledger=%s ledger=%d entries=%d..%d: %s",
             context.name,

@@ -1,0 +1,129 @@
+"""What is done to a persistent topic now and then: expiry, trimming, backlog quota, compaction, snapshots."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from magnetar.base.clock import Clock
+from magnetar.broker.compaction.topic_compaction import TopicCompaction
+from magnetar.broker.namespaces.policies import EffectivePolicies
+from magnetar.broker.naming import TopicName
+from magnetar.broker.replicators.replicator_set import ReplicatorSet
+from magnetar.broker.topics import deduplication, policy_rules
+from magnetar.broker.topics.expiry import last_of_older_row, position_older_than
+from magnetar.broker.topics.ports import BacklogHolder
+from magnetar.broker.topics.publishers import Publishers
+from magnetar.broker.topics.subscription_set import SubscriptionSet
+from magnetar.broker.topics.topic_deduplication import TopicDeduplication
+from magnetar.broker.topics.transactions import TopicTransactions
+from magnetar.managed_ledger.ledger import ManagedLedger
+from magnetar.managed_ledger.ledger_index import position_after_bytes, size_after
+from magnetar.managed_ledger.position import Position
+
+logger = logging.getLogger(__name__)
+
+
+class TopicUpkeep:
+    """Jobs of one topic: `broker/upkeep` runs them by the clock, the admin API when it is asked to."""
+
+    def __init__(
+        self,
+        name: TopicName,
+        ledger: ManagedLedger,
+        clock: Clock,
+        policies: EffectivePolicies,
+        publishers: Publishers,
+        subscriptions: SubscriptionSet,
+        replicators: ReplicatorSet,
+        deduplication: TopicDeduplication,
+        compaction: TopicCompaction,
+        transactions: TopicTransactions,
+    ) -> None:
+        self._name = name
+        self._ledger = ledger
+        self._clock = clock
+        self.policies = policies
+        """As they are now; the topic sets them."""
+        self._publishers = publishers
+        self._subscriptions = subscriptions
+        self._replicators = replicators
+        self._deduplication = deduplication
+        self._compaction = compaction
+        self._transactions = transactions
+
+    async def compact_if_due(self) -> None:
+        """By the policies' threshold."""
+        self._compaction.start_if_due(self.policies.compaction_threshold_bytes)
+
+    async def snapshot_deduplication(self) -> None:
+        """Store the sequence ids once the last snapshot is older than its interval."""
+        interval_s = self.policies.deduplication_snapshot_interval_s
+        self._deduplication.snapshot_if_older(interval_s, self._clock.monotonic_s())
+
+    async def expire_subscriptions(self) -> None:
+        """Delete durable subscriptions that nobody has used for as long as the policies say."""
+        if self.policies.subscription_expiration_s > 0:
+            for name in await self._subscriptions.expire_unused(self.policies.subscription_expiration_s):
+                logger.info("unused subscription deleted topic=%s subscription=%s", self._name, name)
+
+    async def expire_messages(self) -> None:
+        """Count backlog older than the TTL as consumed."""
+        ttl_s = self.policies.message_ttl_s
+        readers: list[BacklogHolder] = [*self._subscriptions.all, *self._replicators.all]
+        if ttl_s > 0 and any(reader.cursor.backlog_entries for reader in readers):
+            await self.expire_older_than(ttl_s, readers)
+
+    async def expire_older_than(self, age_s: int, readers: Sequence[BacklogHolder]) -> None:
+        """Count what was published longer ago as consumed."""
+        position = await self._older_than(age_s, readers)
+        if position is not None:
+            for reader in readers:
+                await reader.expire(position)
+
+    async def _older_than(self, age_s: int, readers: Sequence[BacklogHolder]) -> Position | None:
+        cutoff_ms = self._clock.now_ms() - age_s * 1000
+        if not self._deduplication.sources:
+            return await position_older_than(self._ledger, cutoff_ms)
+        marks = [reader.cursor.mark_delete_position for reader in readers]
+        return await last_of_older_row(self._ledger, min(marks), cutoff_ms) if marks else None
+
+    async def trim(self) -> None:
+        """Give back the storage of consumed ledgers that retention no longer keeps."""
+        self._deduplication.snapshot()
+        self._transactions.snapshot()
+        if self._consumed_and_unretained():
+            await self._ledger.rollover()
+        await self._ledger.trim()
+
+    def _consumed_and_unretained(self) -> bool:
+        """An idle topic whose last ledger is consumed would keep it until the next rollover: roll now. Deduplication consumes nothing."""
+        cursors = [c for c in self._ledger.cursors.values() if c.durable and c.name != deduplication.CURSOR_NAME]
+        policies = self.policies
+        unretained = policies.retention_time_minutes == 0 or policies.retention_size_mb == 0
+        return unretained and bool(cursors) and not any(cursor.backlog_entries for cursor in cursors)
+
+    async def check_backlog_quota(self) -> None:
+        """Refuse producers or evict, as long as the quota is exceeded; take producers back once it is not."""
+        slowest = self._subscriptions.slowest
+        exceeded = None
+        if slowest is not None:
+            size_quota, age_quota = self.policies.size_quota, self.policies.age_quota
+            backlog_bytes = size_after(self._ledger.index, slowest.cursor.mark_delete_position)
+            if policy_rules.size_exceeded(size_quota, backlog_bytes):
+                exceeded = policy_rules.refusal(size_quota, str(self._name))
+                if exceeded is None:
+                    surplus = policy_rules.bytes_to_evict(size_quota, backlog_bytes)
+                    await slowest.expire(
+                        position_after_bytes(self._ledger.index, slowest.cursor.mark_delete_position, surplus)
+                    )
+            elif age_quota.limit_time_s > 0:
+                oldest = await self._older_than(age_quota.limit_time_s, [slowest])
+                if oldest is not None and oldest > slowest.cursor.mark_delete_position:
+                    exceeded = policy_rules.refusal(age_quota, str(self._name))
+                    if exceeded is None:
+                        for subscription in self._subscriptions.all:
+                            await subscription.expire(oldest)
+        self._publishers.refusal = exceeded
+        if exceeded is not None:
+            self._publishers.disconnect_all()
