@@ -46,7 +46,7 @@ from magnetar.broker.subscriptions.config import SubscriptionConfig
 from magnetar.broker.subscriptions.delayed_buckets import DelayedStorage
 from magnetar.broker.topics.participants import TopicParticipants
 from magnetar.broker.topics.registry import TopicRegistry
-from magnetar.broker.topics.subscription_set import Surroundings
+from magnetar.broker.topics.subscription_set import TopicContext
 from magnetar.broker.transactions.coordinators import Coordinators
 from magnetar.broker.transactions.log import TransactionStorage
 from magnetar.broker.upkeep import Upkeep
@@ -127,7 +127,7 @@ class Broker:
             namespaces=self.namespaces,
             lookup=self.lookup,
             config=self.config,
-            surroundings=Surroundings(
+            context=TopicContext(
                 clock=self.clock,
                 scheduler=asyncio.get_running_loop(),
                 dispatch_turns=DispatchTurns(asyncio.get_running_loop(), self.clock),

@@ -47,7 +47,7 @@ class LedgerBits:
         return True
 
     def add_range(self, first: int, last: int) -> int:
-        """Add first..last, both included; answers how many are new."""
+        """Add first..last, both included; returns the number of new ones."""
         first = max(first, self.base)
         if last < first:
             return 0
@@ -112,7 +112,7 @@ class LedgerBits:
             yield start, position - 1
 
     def run_count(self, first: int) -> int:
-        """How many runs `runs(first)` yields, counted without walking them."""
+        """The number of runs that `runs(first)` yields, counted without walking them."""
         low = max(first - self.base, 0)
         word = int.from_bytes(self.bits[low >> 3 :], "little") >> (low & 7)
         return (word & ~(word << 1)).bit_count()

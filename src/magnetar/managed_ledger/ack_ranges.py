@@ -18,7 +18,7 @@ BATCH_SIZE_MAX = 1_000_000
 
 
 class LedgerSpace(Protocol):
-    """What is asked of the ledger list; `LedgerIndex` fits."""
+    """The part of the ledger list that acknowledgements need; `LedgerIndex` satisfies it."""
 
     def entries_in(self, ledger_id: int) -> int: ...
     def ledger_after(self, ledger_id: int) -> int | None: ...
@@ -161,7 +161,7 @@ class AckRanges:
         return bits is not None and entry_id in bits
 
     def bits_of(self, ledger_id: int) -> LedgerBits | None:
-        """For readers that test many entries of one ledger above the mark-delete; None: none is acknowledged."""
+        """The bitmap of one ledger, for readers that test many entries above the mark-delete; None if none is acknowledged."""
         return self._bits.get(ledger_id)
 
     def next_unacknowledged(self, ledger_id: int, entry_id: int) -> int:

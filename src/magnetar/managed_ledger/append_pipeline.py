@@ -272,7 +272,7 @@ class AppendPipeline:
             self._on_switched()
 
     async def switched(self) -> None:
-        """Until no switch is under way."""
+        """Wait until no switch is under way."""
         while self._switch_task is not None and not self._switch_task.done():
             await asyncio.wait({self._switch_task})
 

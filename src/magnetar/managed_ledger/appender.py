@@ -116,7 +116,7 @@ class Appender:
             self._drained.set()
 
     async def drained(self) -> None:
-        """Until nothing is pending, the appender was retired, or no answer came in time. Appending must have ended."""
+        """Wait until nothing is pending, the appender was retired, or no answer came in time. Appending must have ended."""
         if self.pending and not self.retired:
             self._drained = asyncio.Event()
             try:

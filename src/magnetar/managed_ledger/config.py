@@ -56,7 +56,7 @@ class ManagedLedgerConfig:
 
 
 def is_full(entries: int, size_bytes: int, age_ms: float, config: ManagedLedgerConfig) -> bool:
-    """Whether the ledger takes no more: it is large (but not before its minimum age), or it is old and holds something."""
+    """True if the ledger takes no more entries: it is large (but not before its minimum age), or it is old and holds something."""
     if not entries:
         return False
     if age_ms >= config.max_rollover_age_ms:
@@ -66,7 +66,7 @@ def is_full(entries: int, size_bytes: int, age_ms: float, config: ManagedLedgerC
 
 
 def next_age_check_ms(entries: int, size_bytes: int, age_ms: float, config: ManagedLedgerConfig) -> float:
-    """How long until time alone can make the ledger full; at least 1. For the timer of ledgers that get no appends."""
+    """Milliseconds until age alone can make the ledger full, at least 1; for the timer of ledgers without appends."""
     large = entries >= config.max_entries_per_ledger or size_bytes >= config.max_size_per_ledger_bytes
     due_ms: float = config.min_rollover_age_ms if large else config.max_rollover_age_ms
     if due_ms <= age_ms:  # old but empty: look again after another full period

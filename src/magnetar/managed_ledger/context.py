@@ -91,7 +91,7 @@ class LedgerContext:
         """Ledgers that were in the list, did not exist, and were passed over."""
         self.reads = ReadCounters()
         self.hidden = HiddenEntries()
-        """What counts in no backlog. Not stored: to be said again after the next open."""
+        """Entries that count in no backlog. Not stored: whoever hides them does so again after the next open."""
         self.orphans: list[int] = []
         """Ledgers that nothing refers to any more and whose deletion failed; tried again with the next trim."""
 

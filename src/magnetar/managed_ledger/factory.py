@@ -45,7 +45,7 @@ class ManagedLedgerFactory:
 
     @property
     def ledgers(self) -> dict[str, ManagedLedger]:
-        """Those open now, by name."""
+        """Open managed ledgers by name."""
         return self._open
 
     async def open(self, name: str, config: ManagedLedgerConfig | None = None) -> ManagedLedger:

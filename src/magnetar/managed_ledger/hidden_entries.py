@@ -41,12 +41,12 @@ class HiddenEntries:
             insort(ids, entry_id)
 
     def forget_before(self, ledger_id: int) -> None:
-        """Those ledgers are gone."""
+        """Forget hidden entries of ledgers that are gone."""
         for held in [held for held in self._by_ledger if held < ledger_id]:
             del self._by_ledger[held]
 
     def unacknowledged(self, acks: AckRanges) -> int:
-        """How many of them the cursor with these acknowledgements has not passed."""
+        """The number of hidden entries that a cursor with these acknowledgements has not passed."""
         mark_ledger, mark_entry = acks.mark_ledger, acks.mark_entry
         total = 0
         for ledger_id, ids in self._by_ledger.items():
@@ -60,7 +60,7 @@ class HiddenEntries:
         return total
 
     def between(self, after: Position, upto: Position) -> int:
-        """How many lie in (after, upto]."""
+        """The number of hidden entries in (after, upto]."""
         return max(0, self._rank(upto) - self._rank(after))
 
     def _rank(self, position: Position) -> int:

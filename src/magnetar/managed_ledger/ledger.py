@@ -26,7 +26,7 @@ from magnetar.managed_ledger.handover import close_old, take_over
 from magnetar.managed_ledger.ledger_index import LedgerIndex
 from magnetar.managed_ledger.ports import AppendDone
 from magnetar.managed_ledger.position import LATEST, Position
-from magnetar.managed_ledger.reads import entries_future
+from magnetar.managed_ledger.reads import resolve
 from magnetar.managed_ledger.retention import consumed_before, deletable
 
 log = logging.getLogger(__name__)
@@ -117,7 +117,7 @@ class ManagedLedger:
 
     @property
     def first_position(self) -> Position:
-        """Where the oldest entry is, or will be."""
+        """The position of the oldest entry, or of the first one to come."""
         return self.index.first() if len(self.index) else self.index.next(self.last_confirmed)
 
     def next_position(self, position: Position) -> Position:
@@ -174,7 +174,7 @@ class ManagedLedger:
         self._fence_listeners.append(listener)
 
     def resume_writes(self) -> None:
-        """After appends failed: every producer that was told has been disconnected, so order is safe again."""
+        """Take appends again after some failed: every producer that was told has been disconnected, so order is safe."""
         self._pipeline.resume_writes()
 
     async def rollover(self) -> None:
@@ -229,7 +229,7 @@ class ManagedLedger:
         if entry is not None:
             return entry
         future: asyncio.Future[list[Entry]] = asyncio.get_running_loop().create_future()
-        self._context.reader.read(ledger_id, entry_id, entry_id, 1, entries_future(future))
+        self._context.reader.read(ledger_id, entry_id, entry_id, 1, resolve(future))
         try:
             return (await future)[0]
         except MagnetarError as error:
@@ -259,7 +259,7 @@ class ManagedLedger:
             self._trimming = False
 
     async def terminate(self) -> Position:
-        """Take no more entries, for good. Answers the last position. Pending appends complete first."""
+        """Take no more entries, for good. Returns the last position. Pending appends complete first."""
         self._check_usable()
         if self.terminated:
             return self.last_confirmed
@@ -411,7 +411,7 @@ async def _matches(
 
 
 async def trim(context: LedgerContext, current_ledger_id: int, cursors: Collection[ManagedCursor]) -> int:
-    """Delete what no durable cursor needs and retention does not keep; answers how many ledgers went.
+    """Delete what no durable cursor needs and retention does not keep; returns the number of deleted ledgers.
 
     A cursor counts with what it has stored, not with what it has in memory: after a crash it would come back there, and must
     find its ledgers. `cursors` is looked at again under the lock, so one created meanwhile counts too. Raises

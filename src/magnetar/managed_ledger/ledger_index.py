@@ -108,7 +108,7 @@ class LedgerIndex:
     # ---- Positions
 
     def first(self) -> Position:
-        """Where the oldest entry is, or will be; `Position(0, 0)` without any ledger."""
+        """The position of the oldest entry, or of the first one to come; `Position(0, 0)` without any ledger."""
         return Position(self._ids[0], 0) if self._ids else Position(0, 0)
 
     def before_first(self) -> Position:
@@ -124,7 +124,7 @@ class LedgerIndex:
         return Position(self._ids[-1], -1) if self._ids else EARLIEST
 
     def next(self, position: Position) -> Position:
-        """Where the entry after `position` is, or will be written. Without a later ledger: the same ledger's next id."""
+        """The position of the entry after `position`, written or not. Without a later ledger: the same ledger's next id."""
         ledger_id, entry_id = position
         if entry_id + 1 < self.entries_in(ledger_id):
             return Position(ledger_id, entry_id + 1)
@@ -148,7 +148,7 @@ class LedgerIndex:
         return Position(earlier, self._by_id[earlier].entries - 1)
 
     def rank(self, position: Position) -> int:
-        """How many entries lie at or before `position`."""
+        """The number of entries at or before `position`."""
         place = bisect_right(self._ids, position[0]) - 1
         if place < 0:
             return 0

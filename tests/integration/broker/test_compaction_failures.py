@@ -107,7 +107,7 @@ async def test_a_ledger_that_cannot_be_written_is_not_left(
         raise LedgerError("no bookie")
 
     with monkeypatch.context() as patch:
-        patch.setattr(compactor, "_append", fail)
+        patch.setattr(compactor, "append_all", fail)
         assert await compacted(topic) is Status.ERROR
     assert topic.compaction.last_error == "no bookie"
     assert topic.compaction.current is before

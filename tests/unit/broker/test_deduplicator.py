@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from magnetar.broker.topics.deduplication import Deduplicator, Verdict
+from magnetar.broker.topics.deduplication import Deduplicator, DuplicateStatus
 
 NAMES = st.sampled_from(["a", "b", "c"])
 
@@ -30,11 +30,11 @@ class DeduplicatorMachine(RuleBasedStateMachine):
     def send(self, name: str, sequence_id: int) -> None:
         verdict = self.dedup.check(name, sequence_id)
         if sequence_id <= self.stored.get(name, -1):
-            assert verdict is Verdict.DUPLICATE
+            assert verdict is DuplicateStatus.DUPLICATE
         elif sequence_id <= self.pushed(name):
-            assert verdict is Verdict.PENDING
+            assert verdict is DuplicateStatus.PENDING
         else:
-            assert verdict is Verdict.NEW
+            assert verdict is DuplicateStatus.NEW
             self.dedup.push(name, sequence_id)
             self.under_way.append((name, sequence_id))
 
@@ -53,7 +53,7 @@ class DeduplicatorMachine(RuleBasedStateMachine):
         for name, _ in failed:
             self.dedup.failed(name)
         for name, sequence_id in failed:
-            assert self.dedup.check(name, sequence_id) is Verdict.NEW
+            assert self.dedup.check(name, sequence_id) is DuplicateStatus.NEW
 
     @rule()
     def take_snapshot(self) -> None:
@@ -87,4 +87,4 @@ def test_the_snapshot_forgets_those_heard_of_longest_ago() -> None:
     dedup.persist("a", 2)
     assert dedup.snapshot() == {"c": 1, "a": 2}
     assert dedup.last_sequence_id("b") == -1
-    assert dedup.check("b", 1) is Verdict.NEW
+    assert dedup.check("b", 1) is DuplicateStatus.NEW

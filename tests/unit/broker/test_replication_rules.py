@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from magnetar.broker.replicators import names
 from magnetar.broker.replicators.link import SCHEMA_VERSIONS_MAX, Link
 from magnetar.broker.replicators.outgoing import SCHEMA_VERSION_BYTES_MAX, Outgoing, Skip, UnknownSchema, outgoing
-from magnetar.broker.topics.deduplication import PLACES_AHEAD_MAX, Deduplicator, Verdict, packed
+from magnetar.broker.topics.deduplication import PLACES_AHEAD_MAX, Deduplicator, DuplicateStatus, packed
 from magnetar.broker.topics.replicated_publish import place_of
 from magnetar.managed_ledger.errors import CursorClosedError
 from magnetar.wire.pulsar.headers import checksum_matches, parse_metadata, payload_of, with_checksum
@@ -187,9 +187,9 @@ def test_places_and_sequence_ids_survive_a_snapshot(
     restored.restore(stored)
     for source, place in places.items():
         name = names.sequence_name(source)
-        assert restored.check(name, packed(*place)) is Verdict.DUPLICATE
-        assert restored.check(name, packed(place[0], place[1] + 1)) is Verdict.NEW
-        assert restored.check(name, packed(place[0] + 1, 0)) is Verdict.NEW
+        assert restored.check(name, packed(*place)) is DuplicateStatus.DUPLICATE
+        assert restored.check(name, packed(place[0], place[1] + 1)) is DuplicateStatus.NEW
+        assert restored.check(name, packed(place[0] + 1, 0)) is DuplicateStatus.NEW
     assert {name: restored.last_sequence_id(name) for name in producers} == producers
     restored.forget_producers()
     assert all(restored.last_sequence_id(name) == -1 for name in producers)

@@ -15,7 +15,7 @@ from magnetar.broker.dispatch.entry_metadata import metadata_of
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.ports import ReadableLedger
 from magnetar.managed_ledger.position import Position
-from magnetar.managed_ledger.reads import read_payloads
+from magnetar.managed_ledger.reads import read_payloads, resolve
 
 Compacted = tuple[Entry, list[int] | None]
 """An entry, and the words of the messages left in it when it is a rewritten batch."""
@@ -119,24 +119,10 @@ class CompactedLedger:
         place = 0
         while place < self.entries:
             page: asyncio.Future[list[Compacted]] = asyncio.get_running_loop().create_future()
-            self._read(place, ENTRIES_PER_DISPATCH_MAX, BYTES_PER_READ_MAX, _future(page))
+            self._read(place, ENTRIES_PER_DISPATCH_MAX, BYTES_PER_READ_MAX, resolve(page))
             found = await page
             place += len(found)
             yield [entry for entry, _ in found]
-
-
-def _future(future: asyncio.Future[list[Compacted]]) -> CompactedDone:
-    """A `done` that resolves `future`."""
-
-    def done(error: MagnetarError | None, found: list[Compacted]) -> None:
-        if future.done():  # the waiter was cancelled
-            return
-        if error is None:
-            future.set_result(found)
-        else:
-            future.set_exception(error)
-
-    return done
 
 
 class _Search:

@@ -22,7 +22,7 @@ from magnetar.managed_ledger.position import LATEST, Position
 
 
 class CompactedTopic(Protocol):
-    """What the source needs of a topic's compaction."""
+    """The part of a topic's compaction that the source needs."""
 
     @property
     def current(self) -> CompactedLedger | None:
@@ -57,7 +57,7 @@ class CompactedSource:
         self._topic = topic
         self._scheduler = scheduler
         self._position: Position | None = None
-        """What is read next, None when that is for the cursor to say."""
+        """The position to read next, None while the cursor says it."""
         self._floor: Position | None = None
         self._floor_mark = cursor.mark_delete_position
         self._hidden: dict[Position, list[int]] = {}

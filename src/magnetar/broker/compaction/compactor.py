@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 from magnetar.base.clock import Clock
-from magnetar.base.errors import LedgerError, MagnetarError
+from magnetar.base.errors import MagnetarError
 from magnetar.base.limits import BYTES_PER_READ_MAX, COMPACTION_KEY_MEMORY_BYTES_MAX, ENTRIES_PER_DISPATCH_MAX
 from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.client.writer import LedgerWriter
@@ -22,7 +22,7 @@ from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.cursor.cursor import ManagedCursor
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.position import Position
-from magnetar.managed_ledger.reads import entries_future
+from magnetar.managed_ledger.reads import append_all, resolve
 
 COMPACTED_TO = "pulsar/compactedTo"
 
@@ -31,7 +31,7 @@ SLICE_S = 0.002
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CompactionResult:
     """A written, closed compacted ledger, and what was done for it."""
 
     ledger_id: int
@@ -71,7 +71,7 @@ class Compactor:
         self._keys = LatestKeys(retain_null_key=retain_null_key, memory_bytes_max=COMPACTION_KEY_MEMORY_BYTES_MAX)
 
     def custom_metadata(self) -> dict[str, bytes]:
-        """Of the compacted ledger, as Pulsar writes it."""
+        """Custom metadata of the compacted ledger, as Pulsar writes it."""
         return {
             "application": b"pulsar",
             "component": b"compacted-ledger",
@@ -95,7 +95,7 @@ class Compactor:
             custom_metadata=self.custom_metadata(),
         )
 
-    async def write(self, writer: LedgerWriter) -> Outcome:
+    async def write(self, writer: LedgerWriter) -> CompactionResult:
         """Phase two. The ledger is complete and closed on return."""
         async for page in self._pages():
             payloads: list[bytes] = []
@@ -105,9 +105,9 @@ class Compactor:
                     payloads.append(payload)
                 await self._turn()
             if payloads:
-                await _append(writer, payloads)
+                await append_all(writer, payloads)
         await writer.close()
-        return Outcome(writer.ledger_id, self._upto, self._keys.messages_seen, self._keys.messages_kept)
+        return CompactionResult(writer.ledger_id, self._upto, self._keys.messages_seen, self._keys.messages_kept)
 
     def _left_of(self, entry: Entry) -> bytes | None:
         position = entry.position
@@ -136,28 +136,8 @@ class Compactor:
 
     async def _read(self) -> list[Entry]:
         future: asyncio.Future[list[Entry]] = asyncio.get_running_loop().create_future()
-        self._cursor.read(ENTRIES_PER_DISPATCH_MAX, BYTES_PER_READ_MAX, entries_future(future))
+        self._cursor.read(ENTRIES_PER_DISPATCH_MAX, BYTES_PER_READ_MAX, resolve(future))
         return await future
-
-
-async def _append(writer: LedgerWriter, payloads: list[bytes]) -> None:
-    """Until all of them are durable: a page is what is under way at most."""
-    stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    left = len(payloads)
-
-    def added(error: LedgerError | None) -> None:
-        nonlocal left
-        left -= 1
-        if stored.done():
-            return
-        if error is not None:
-            stored.set_exception(error)
-        elif left == 0:
-            stored.set_result(None)
-
-    for payload in payloads:
-        writer.append(payload, added)
-    await stored
 
 
 async def discard(client: BookKeeperClient, ledger_id: int) -> MagnetarError | None:

@@ -121,7 +121,7 @@ class LatestKeys:
     # ---- Phase two
 
     def rewrite(self, position: Position, data: bytes) -> Kept | None:
-        """What is left of the entry; None when nothing is."""
+        """The messages of the entry that are left; None without any."""
         metadata, payload = _parse(data)
         if metadata is None:
             return Kept(data, None)

@@ -20,7 +20,7 @@ from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.errors import NoSuchLedgerError
 from magnetar.broker.compaction import raw_message
 from magnetar.broker.compaction.compacted_ledger import CompactedLedger
-from magnetar.broker.compaction.compactor import COMPACTED_TO, Compactor, Outcome, discard
+from magnetar.broker.compaction.compactor import COMPACTED_TO, CompactionResult, Compactor, discard
 from magnetar.broker.compaction.errors import CompactedDataError, CompactionRunningError
 from magnetar.broker.compaction.latest_keys import last_index_of
 from magnetar.broker.dispatch.entry_metadata import metadata_of
@@ -30,6 +30,7 @@ from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.ledger import ManagedLedger
 from magnetar.managed_ledger.ledger_index import size_after
 from magnetar.managed_ledger.position import EARLIEST, Position
+from magnetar.managed_ledger.reads import resolve_durable
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +43,7 @@ Spawn = Callable[[Coroutine[Any, Any, None], str], asyncio.Task[Any]]
 
 @dataclass(frozen=True, slots=True)
 class CompactionService:
-    """What the topics of a broker share. One of them is compacted at a time, the others wait: `turn`."""
+    """Dependencies of all topics of a broker. One topic is compacted at a time, the others wait for `turn`."""
 
     client: BookKeeperClient
     spawn: Spawn
@@ -52,7 +53,7 @@ class CompactionService:
 
 
 class Readable(Protocol):
-    """What may be read of a topic with transactions."""
+    """The readable part of a topic with transactions."""
 
     @property
     def readable_end(self) -> Position:
@@ -109,7 +110,7 @@ class TopicCompaction:
         self._task: asyncio.Task[Any] | None = None
         self._failed_at_bytes = 0
         self.readable: Readable | None = None
-        """Set where transactions decide what may be read."""
+        """Says what may be read, where transactions decide it."""
         self.current: CompactedLedger | None = None
         self.status = Status.NOT_RUN
         self.last_error = ""
@@ -121,7 +122,7 @@ class TopicCompaction:
 
     @property
     def backlog_bytes(self) -> int:
-        """What was not compacted yet, about."""
+        """Estimated bytes that have not been compacted yet."""
         cursor = self._cursor
         return size_after(self._ledger.index, EARLIEST if cursor is None else cursor.mark_delete_position)
 
@@ -142,7 +143,7 @@ class TopicCompaction:
         await self._delete_leftovers(cursor)
 
     async def hold(self) -> None:
-        """From now on nothing is trimmed before it was compacted."""
+        """Create the cursor that keeps entries until they are compacted."""
         if self._cursor is None:
             await self._ledger.open_cursor(CURSOR_NAME, initial=EARLIEST)
 
@@ -245,19 +246,19 @@ class TopicCompaction:
             hides=None if readable is None else readable.hides,
         )
         await compactor.find_keys()
-        outcome = await self._written(cursor, compactor)
-        await self._switch(cursor, outcome)
+        result = await self._written(cursor, compactor)
+        await self._switch(cursor, result)
         logger.info(
             "topic compacted topic=%s ledger=%d horizon=%s messages=%d kept=%d",
             self._topic,
-            outcome.ledger_id,
+            result.ledger_id,
             tuple(upto),
-            outcome.messages_seen,
-            outcome.messages_kept,
+            result.messages_seen,
+            result.messages_kept,
         )
-        return outcome.messages_removed
+        return result.messages_removed
 
-    async def _written(self, cursor: ManagedCursor, compactor: Compactor) -> Outcome:
+    async def _written(self, cursor: ManagedCursor, compactor: Compactor) -> CompactionResult:
         client = self._service.client
         writer = await compactor.create(client, self._ledger.config)
         try:
@@ -269,21 +270,13 @@ class TopicCompaction:
             await discard(client, writer.ledger_id)
             raise
 
-    async def _switch(self, cursor: ManagedCursor, outcome: Outcome) -> None:
+    async def _switch(self, cursor: ManagedCursor, result: CompactionResult) -> None:
         """The new ledger counts. The old one goes once that is durable; should it not be, the next load decides."""
-        opened = await self._open(outcome.ledger_id, outcome.horizon)
+        opened = await self._open(result.ledger_id, result.horizon)
         stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        def done(error: MagnetarError | None) -> None:
-            if stored.done():
-                return
-            if error is None:
-                stored.set_result(None)
-            else:
-                stored.set_exception(error)
-
         self.current = opened
-        cursor.acknowledge_cumulative(outcome.horizon, {LEDGER_PROPERTY: outcome.ledger_id}, done)
+        cursor.acknowledge_cumulative(result.horizon, {LEDGER_PROPERTY: result.ledger_id}, resolve_durable(stored))
         await stored
         await self._delete_leftovers(cursor)
 

@@ -39,7 +39,7 @@ class DelayedIndex:
         return taken
 
     def next_due_ms(self) -> int | None:
-        """When to look again, None without any message."""
+        """Due time of the first message, None without any."""
         return self._heap[0][0] if self._heap else None
 
     def clear(self) -> None:

@@ -24,7 +24,7 @@ class Dispatcher(Protocol):
     keyed: ClassVar[bool]
     """True if an entry's consumer follows from its key: `requeue_entry` needs the entry's slot then."""
     markers_read: MarkersRead | None
-    """Told of the markers that were read and passed over."""
+    """Called with the markers that were read and passed over."""
 
     # ---- Consumers
 
@@ -33,7 +33,7 @@ class Dispatcher(Protocol):
         ...
 
     def remove(self, consumer: Receiver) -> None:
-        """It left: what it held goes to others."""
+        """Stop serving a consumer that left: entries that it held go to others."""
         ...
 
     @property
@@ -85,7 +85,7 @@ class Dispatcher(Protocol):
         ...
 
     def next_due_ms(self) -> int | None:
-        """When the next delayed message is due, None without any."""
+        """Due time of the next delayed message, None without any."""
         ...
 
     # ---- Acknowledgements and redelivery

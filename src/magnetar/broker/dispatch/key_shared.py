@@ -135,7 +135,7 @@ class KeySharedDispatcher(SharingDispatcher):
 
     @property
     def leftover(self) -> bool:
-        """Nothing stays read and undelivered here."""
+        """Always False: no entry stays read and undelivered."""
         return False
 
     @property
@@ -143,7 +143,7 @@ class KeySharedDispatcher(SharingDispatcher):
         return self._walked
 
     def leftover_changed(self) -> None:
-        """What waits is read again before delivery, and what is acknowledged then is left out."""
+        """No effect: waiting entries are read again before delivery, without those that are acknowledged by then."""
 
     def rewound(self) -> None:
         super().rewound()
@@ -156,7 +156,7 @@ class KeySharedDispatcher(SharingDispatcher):
     # ---- New entries
 
     def wanted(self, limit: int, now_ms: int) -> int:
-        """As many entries as should hold `limit` for those who can take new ones: the share of the others waits."""
+        """The number of entries that should hold `limit` for consumers that can take new ones: the share of the others waits."""
         if self.blocked_on_unacked:
             return 0
         lanes = self.lanes.all
@@ -373,7 +373,7 @@ class KeySharedDispatcher(SharingDispatcher):
         self._end_scan(scan)
 
     def _parkings(self) -> list[Parking]:
-        return [self.lanes.limbo, *self.lanes.all, *self.lanes.draining.values()]
+        return [self.lanes.unowned, *self.lanes.all, *self.lanes.draining.values()]
 
     def validate(self) -> None:
         super().validate()

@@ -15,7 +15,7 @@ from magnetar.broker.dispatch.waiting import SLOT_BITS, SLOT_MASK, Waiting
 
 
 class KeyRanges(Protocol):
-    """What splits the slots among members; the kinds of `magnetar.hashing` fit."""
+    """A split of the slots among members; the classes of `magnetar.hashing` satisfy it."""
 
     def add(self, member: str, ranges: Sequence[tuple[int, int]]) -> None: ...
 
@@ -27,7 +27,7 @@ class KeyRanges(Protocol):
 
 
 class Parking:
-    """What waits for one reason."""
+    """Positions that wait for the same reason."""
 
     __slots__ = ("skipped", "waiting")
 
@@ -47,7 +47,7 @@ class Lane(Parking):
         self.consumer = consumer
         self.member = member
         self.scan_key = -1
-        """Nothing skipped lies below it; -1: not known, start at the smallest of `skipped`."""
+        """No skipped position lies below it; -1 if unknown: start at the smallest of `skipped`."""
         self.scanning = False
         """True if it takes part in the scan whose entries are being handed out."""
 
@@ -72,7 +72,7 @@ class Draining(Parking):
 class Lanes:
     """Owners of slots. Changes only with `add` and `remove`, and when a drained slot is released."""
 
-    __slots__ = ("_by_member", "_owners", "_ranges", "_starts", "all", "drained", "draining", "limbo", "version")
+    __slots__ = ("_by_member", "_owners", "_ranges", "_starts", "all", "drained", "draining", "unowned", "version")
 
     def __init__(self, ranges: KeyRanges) -> None:
         self._ranges = ranges
@@ -82,13 +82,13 @@ class Lanes:
         self.version = 0
         """Changes with the table."""
         self.all: list[Lane] = []
-        """In the order of joins."""
+        """Lanes in the order in which their consumers joined."""
         self.draining: dict[int, Draining] = {}
         self.drained: list[int] = []
         """Draining slots with nothing left to wait for; released at the start of the next round, so that owners of slots
         never change in the middle of one."""
-        self.limbo = Parking()
-        """What waits for slots that nobody owns (gaps between sticky ranges, no consumer at all)."""
+        self.unowned = Parking()
+        """Positions of slots that nobody owns (gaps between sticky ranges, no consumer at all)."""
 
     @property
     def table(self) -> tuple[list[int], list[Lane | None]]:
@@ -102,8 +102,8 @@ class Lanes:
         return next(lane for lane in self.all if lane.consumer is consumer)
 
     def parking(self, slot: int) -> Parking:
-        """Where entries of `slot` wait."""
-        return self.draining.get(slot) or self.owner(slot) or self.limbo
+        """The place where entries of `slot` wait."""
+        return self.draining.get(slot) or self.owner(slot) or self.unowned
 
     def add(self, consumer: Receiver, ranges: Sequence[tuple[int, int]]) -> None:
         """Give `consumer` its slots. HashingError when sticky `ranges` overlap or are malformed."""
@@ -149,14 +149,14 @@ class Lanes:
             if draining is None or draining.remaining:
                 continue
             del self.draining[slot]
-            target = self.owner(slot) or self.limbo
+            target = self.owner(slot) or self.unowned
             for packed in draining.waiting:
                 target.waiting.insert(packed)
             self._skip(target, draining.skipped)
 
     def clear(self) -> None:
         """Forget what waits: the cursor was reset."""
-        for parking in (self.limbo, *self.all, *self.draining.values()):
+        for parking in (self.unowned, *self.all, *self.draining.values()):
             parking.waiting = Waiting()
             parking.skipped = {}
         for lane in self.all:
@@ -165,7 +165,7 @@ class Lanes:
     def _rebalance(self, gone: Iterable[Lane]) -> None:
         """Lay the table out anew and put everything that waits where it now belongs: linear in what waits and is held."""
         self._lay_out()
-        parkings: list[Parking] = [*gone, *self.all, self.limbo, *self.draining.values()]
+        parkings: list[Parking] = [*gone, *self.all, self.unowned, *self.draining.values()]
         items: list[int] = []
         skipped: dict[int, int] = {}
         for parking in parkings:
@@ -235,7 +235,7 @@ class Lanes:
                 assert self.draining[slot].remaining == counts[slot]
         for slot, draining in self.draining.items():
             assert draining.remaining == counts.get(slot, 0) or slot in self.drained
-        for parking in (self.limbo, *self.all, *self.draining.values()):
+        for parking in (self.unowned, *self.all, *self.draining.values()):
             parking.waiting.validate()
             for packed in parking.waiting:
                 assert self.parking(packed & SLOT_MASK) is parking

@@ -92,7 +92,7 @@ class Pump:
         self._retry_delay_s = READ_RETRY_FIRST_S
         self._throttle: DispatchThrottle | None = None
         self._throttled: Timer | None = None
-        """Set while the rate grants nothing."""
+        """The timer that runs while the rate grants nothing."""
         self._idle_waiters: list[Callable[[], None]] = []
         self.read_errors = 0
 

@@ -55,9 +55,9 @@ class Receiver:
         self.is_active = True
         """False for the waiting consumers of a Failover subscription."""
         self.notified_active: bool | None = None
-        """What the client was last told about being the active consumer."""
+        """The last ACTIVE_CONSUMER_CHANGE sent to the client, None before the first."""
         self.consumer_epoch: int | None = None
-        """Of its last redelivery request; echoed so that the client can tell old deliveries from new ones."""
+        """Epoch of its last redelivery request; echoed so that the client can tell old deliveries from new ones."""
         self.messages_out = 0
         self.bytes_out = 0
         self.entries_out = 0

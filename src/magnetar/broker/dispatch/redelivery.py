@@ -1,4 +1,4 @@
-"""Entries that were delivered and must be delivered again: which, and how often each has been.
+"""Entries that were delivered and must be delivered again: which, and the number of times each has been.
 
 Positions are the ints of `position_key`. A waiting entry costs about 90 bytes (the int, a heap slot, a set slot): a million
 waits in 90 MB, and the default limit of 200,000 unacknowledged messages a subscription keeps it far below that.
@@ -42,7 +42,7 @@ class RedeliveryQueue:
             heapify(self._heap)
 
     def discard(self, key: int) -> None:
-        """It was acknowledged. Its heap slot goes when it comes to the top."""
+        """Remove an acknowledged position. Its heap slot goes when it comes to the top."""
         self._members.discard(key)
         if not self._members:
             self._heap.clear()
@@ -85,7 +85,7 @@ class RedeliveryQueue:
 
 
 class RedeliveryCounts:
-    """How often each unacknowledged entry has been delivered again. Forgotten with the acknowledgement and on restart."""
+    """Number of redeliveries of each unacknowledged entry. Forgotten with the acknowledgement and on restart."""
 
     __slots__ = ("by_key",)
 

@@ -96,7 +96,7 @@ class SharedDispatcher(SharingDispatcher):
         self.replay.update([key for key, _ in held])
 
     def settled(self, key: int, slot: int) -> None:
-        """Nobody waits for a slot here."""
+        """No effect: no entry waits for a slot."""
 
     def acknowledged(self, consumer: Receiver, key: int, left: int = 0) -> None:
         super().acknowledged(consumer, key, left)

@@ -51,7 +51,7 @@ class SharingDispatcher:
         """False when delayed delivery is off: what the index holds is due at once, and nothing new gets in."""
         self.markers_read: MarkersRead | None = None
         self.consumers: list[Receiver] = []
-        """In the order of their joins."""
+        """Consumers in the order in which they joined."""
         self.counts = RedeliveryCounts()
         self.max_unacked = max_unacked
         """Bound of `unacked_messages` over all consumers, 0 = none: dispatch stops there until half are settled."""
@@ -109,7 +109,7 @@ class SharingDispatcher:
         self.blocked_on_unacked = self.unacked_messages >= max_unacked > 0
 
     def close(self) -> None:
-        """There are no timers here."""
+        """No effect: there are no timers."""
 
     def remove(self, consumer: Receiver) -> None:
         self.consumers.remove(consumer)
@@ -122,7 +122,7 @@ class SharingDispatcher:
             self.take_all_from(consumer)
 
     def requeue_entry(self, key: int, slot: int) -> None:
-        """Of a batch that somebody holds in part, all that is left is delivered again."""
+        """Deliver the entry again; of a batch that a consumer holds in part, all that is left."""
         holder = self.holder_of(key)
         if holder is not None:
             self.take_from(holder, [key])
@@ -184,7 +184,7 @@ class SharingDispatcher:
         return None
 
     def acknowledged_elsewhere(self) -> None:
-        """Nobody holds those entries any longer."""
+        """Take acknowledged entries from the consumers that hold them."""
         acknowledged = self.source.is_acknowledged
         for consumer in self.consumers:
             for key in [key for key in consumer.held if acknowledged(position_of(key))]:
@@ -220,7 +220,7 @@ class SharingDispatcher:
         return metadata.deliver_at_ms > 0 and self.holder_of(key) is not None
 
     def take_due(self, delayed: DelayedIndex, now_ms: int, limit: int) -> list[tuple[int, int]]:
-        """What the index holds and is due."""
+        """Position keys and slots of messages in the index that are due."""
         return delayed.take_due(now_ms if self.delaying else FAR_FUTURE_MS, limit)
 
     def next_due_ms(self) -> int | None:

@@ -93,7 +93,7 @@ class SingleActiveDispatcher:
         self._delay_ms = delay_ms
         self._charges_hidden = charges_hidden
         self._consumers: list[Receiver] = []
-        """In the order of their joins."""
+        """Consumers in the order in which they joined."""
         self._chosen: Receiver | None = None
         self._active: Receiver | None = None
         """The consumer that is served: the chosen one, None while the switch to it waits."""
@@ -122,7 +122,7 @@ class SingleActiveDispatcher:
         return self._chosen
 
     def _choose(self) -> None:
-        """Somebody joined or left."""
+        """Choose the active consumer anew, after one joined or left."""
         previous = self._chosen
         chosen = self._chosen = choose_active(self._consumers, self._partition)
         if chosen is not previous:
@@ -148,7 +148,7 @@ class SingleActiveDispatcher:
             self._timer = None
 
     def _tell_soon(self) -> None:
-        """After the caller has answered SUBSCRIBE: a client does not expect news about a consumer before that."""
+        """Tell consumers after the caller has answered SUBSCRIBE: a client does not expect news about a consumer before that."""
         if self._announces and not self._telling:
             self._telling = True
             self._scheduler.call_soon(self._tell)
@@ -164,7 +164,7 @@ class SingleActiveDispatcher:
         return []
 
     def configure(self, max_unacked: int, delaying: bool) -> None:
-        """Nothing is held or delayed here."""
+        """No effect: nothing is held or delayed."""
 
     # ---- What the pump asks
 
@@ -172,13 +172,13 @@ class SingleActiveDispatcher:
         return []
 
     def take_back(self, keys: Sequence[int]) -> None:
-        """Nothing is ever replayed here."""
+        """No effect: nothing is replayed."""
 
     def dispatch_replayed(self, entries: list[Entry], keys: Sequence[int], now_ms: int) -> None:
-        """Nothing is ever replayed here."""
+        """No effect: nothing is replayed."""
 
     def wanted(self, limit: int, now_ms: int) -> int:
-        """What an earlier read left over is sent first."""
+        """As many entries as the permits allow; those that an earlier read left over are sent first."""
         consumer = self._active
         if consumer is None or consumer.permits <= 0 or not consumer.channel.writable:
             return 0
@@ -250,13 +250,13 @@ class SingleActiveDispatcher:
     # ---- Acknowledgements and redelivery
 
     def acknowledged(self, consumer: Receiver, key: int, left: int = 0) -> None:
-        """The cursor alone knows what is acknowledged."""
+        """No effect: only the cursor knows what is acknowledged."""
 
     def acknowledged_elsewhere(self) -> None:
-        """The cursor alone knows what is acknowledged."""
+        """No effect: only the cursor knows what is acknowledged."""
 
     def redeliver(self, consumer: Receiver, keys: Sequence[int]) -> None:
-        """Always from the first unacknowledged entry on, as in Pulsar."""
+        """Deliver everything again from the first unacknowledged entry on, as Pulsar does."""
         if consumer is self._chosen:
             self._rewind()
 

@@ -1,4 +1,4 @@
-"""How much of a subscription's backlog may go out now: the topic's dispatch rate and the subscription's own (pure).
+"""The part of a subscription's backlog that may go out now: the topic's dispatch rate and the subscription's own (pure).
 
 Asked before each read and told afterwards, by the subscription's own counters, what really went out: replayed, delayed and left over
 messages count when they are sent, a batch as the messages it still holds. An entry's size is not known before it is read, so the
@@ -18,7 +18,7 @@ AVERAGE_WEIGHT = 0.3
 
 
 class Sent(NamedTuple):
-    """What a subscription has sent since it was loaded. Only grows."""
+    """Totals that a subscription has sent since it was loaded. They only grow."""
 
     entries: int
     messages: int
@@ -39,7 +39,7 @@ class DispatchThrottle:
         self._average_bytes = 0.0
 
     def grant(self, entries: int, size_bytes: int, now_s: float) -> tuple[int, int]:
-        """How much of `entries` and `size_bytes` may be read now; 0 entries when nothing may."""
+        """The part of `entries` and `size_bytes` that may be read now; 0 entries when nothing may."""
         self.settle(now_s)
         for meter in self._meters:
             messages, room = meter.available(now_s)
@@ -68,5 +68,5 @@ class DispatchThrottle:
         self._average_bytes += (max(size_bytes, 1) / entries - self._average_bytes) * weight
 
     def delay_s(self, now_s: float) -> float:
-        """Until something may go out again."""
+        """Seconds until something may go out again."""
         return longest_delay_s(self._meters, now_s)

@@ -44,7 +44,7 @@ class DispatchTurns:
             self.loop.call_soon(self._run)
 
     def _run(self) -> None:
-        """One callback of each tenant after the other, until the time is over or all that waited had their turn."""
+        """One callback of each tenant after the other, until the turn's time is used up or all that waited have run."""
         rotation = self._rotation
         end_s = self._now_s() + DISPATCH_TURN_S
         try:

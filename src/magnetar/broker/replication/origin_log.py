@@ -14,7 +14,7 @@ from magnetar.managed_ledger.cursor.cursor import ManagedCursor
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.ledger import ManagedLedger
 from magnetar.managed_ledger.position import Position
-from magnetar.managed_ledger.reads import entries_future
+from magnetar.managed_ledger.reads import resolve
 from magnetar.wire.pulsar.headers import parse_metadata
 
 CURSOR_NAME: Final = "pulsar.replicated.subscriptions.origins"
@@ -73,5 +73,5 @@ async def read_entries(
 
 async def _page(cursor: ManagedCursor) -> list[Entry]:
     future: asyncio.Future[list[Entry]] = asyncio.get_running_loop().create_future()
-    cursor.read(ENTRIES_PER_DISPATCH_MAX, BYTES_PER_READ_MAX, entries_future(future))
+    cursor.read(ENTRIES_PER_DISPATCH_MAX, BYTES_PER_READ_MAX, resolve(future))
     return await future

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import Final
 
-from magnetar.base.errors import LedgerError, MagnetarError
+from magnetar.base.errors import MagnetarError
 from magnetar.base.limits import BYTES_PER_READ_MAX
 from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.managed_ledger.config import ManagedLedgerConfig
+from magnetar.managed_ledger.reads import append_all, read_payloads
 
 CUSTOM_METADATA: Final[Mapping[str, bytes]] = {"application": b"pulsar", "component": b"delayed-index"}
 """Tells these ledgers from a topic's and a cursor's in BookKeeper's tools."""
@@ -31,23 +31,8 @@ class LedgerBucketStore:
             ack_quorum=config.ack_quorum,
             custom_metadata=CUSTOM_METADATA,
         )
-        stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        left = len(chunks)
-
-        def added(error: LedgerError | None) -> None:
-            nonlocal left
-            left -= 1
-            if stored.done():
-                return
-            if error is not None:
-                stored.set_exception(error)
-            elif left == 0:
-                stored.set_result(None)
-
-        for chunk in chunks:
-            writer.append(chunk, added)
         try:
-            await stored
+            await append_all(writer, chunks)
             await writer.close()
         except MagnetarError:
             await self._client.delete_ledger(writer.ledger_id)
@@ -57,19 +42,8 @@ class LedgerBucketStore:
     async def read(self, bucket: int, chunk: int) -> bytes:
         """LedgerError."""
         reader = await self._client.open_ledger(bucket, recover=False)
-        found: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-
-        def done(error: MagnetarError | None, payloads: list[bytes]) -> None:
-            if found.done():
-                return
-            if error is not None:
-                found.set_exception(error)
-            else:
-                found.set_result(payloads[0])
-
         try:
-            reader.read(chunk, chunk, BYTES_PER_READ_MAX, done)
-            return await found
+            return (await read_payloads(reader, chunk, chunk, BYTES_PER_READ_MAX))[0]
         finally:
             await reader.close()
 

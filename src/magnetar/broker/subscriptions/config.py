@@ -30,6 +30,6 @@ class SubscriptionConfig:
     key_shared_waiting_max: int = 250_000
     """Positions remembered for consumers that cannot take their entries (see `dispatch/key_shared`)."""
     failover_delay_ms: int = 0
-    """How long a Failover subscription waits for acknowledgements of a replaced consumer that is still connected."""
+    """Time that a Failover subscription waits for acknowledgements of a replaced consumer that is still connected."""
     entries_per_dispatch: int = ENTRIES_PER_TURN_MAX
     """Entries that go out before other subscriptions have their turn."""

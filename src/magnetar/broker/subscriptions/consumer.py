@@ -14,7 +14,7 @@ from magnetar.broker.subscriptions.policies import KeySharedMode, SubscriptionTy
 
 
 class ConsumerHost(Protocol):
-    """What a consumer belongs to: a subscription of a persistent or of a non-persistent topic."""
+    """The owner of a consumer: a subscription of a persistent or of a non-persistent topic."""
 
     @property
     def name(self) -> str: ...
@@ -104,11 +104,11 @@ class Consumer(Receiver):
         self.client_version = client_version
         self.connected_since_ms = connected_since_ms
         self.read_compacted = read_compacted
-        """It wants what compaction left, and behind that the topic."""
+        """True if it reads what compaction left, and behind that the topic."""
         self.from_earliest = from_earliest
         """A new subscription was to begin with the oldest message there is."""
         self.subscription: ConsumerHost | None = None
-        """Set while it is added to one."""
+        """The subscription, while it is added to one."""
         self.rates = Rates()
         self.messages_acked = 0
         """Messages acknowledged through it; entries for the types that do not hold entries one by one."""
@@ -116,7 +116,7 @@ class Consumer(Receiver):
         self.last_acked_ms = 0
 
     def stats(self) -> dict[str, Any]:
-        """In the names of Pulsar's ConsumerStats; rates are of the last sampling interval."""
+        """Pulsar's ConsumerStats; rates are of the last sampling interval."""
         return {
             "msgRateOut": self.rates.messages_per_s,
             "msgThroughputOut": self.rates.bytes_per_s,

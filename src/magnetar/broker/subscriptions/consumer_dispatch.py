@@ -193,7 +193,7 @@ class ConsumerDispatch:
         return self._buckets
 
     async def _recover(self, buckets: BucketedDelayedIndex) -> None:
-        """Nothing is read before the stored index is known: what it has must not be indexed again."""
+        """Read the stored index before any entry: messages that it has must not be indexed again."""
         await buckets.recover()
         if not self._closed:
             self.pump.start()
@@ -210,7 +210,7 @@ class ConsumerDispatch:
                 consumer.recheck_blocked()
 
     def on_markers(self, read: MarkersRead | None) -> None:
-        """Who is told of the markers that are read, from now on."""
+        """Tell `read` of the markers that are read, from now on."""
         self.dispatcher.markers_read = self._markers_read = read
 
     def begin_at(self, position: Position) -> None:
@@ -256,6 +256,6 @@ class DispatchLimits:
         self._pump.limit(DispatchThrottle(meters, self._sent) if meters else None)
 
     def publish_rate_is(self, messages_per_s: float, bytes_per_s: float, now_s: float) -> None:
-        """For a rate of its own that is relative to it."""
+        """Adapt a rate of the subscription that is relative to the publish rate."""
         if self._meter is not None:
             self._meter.publish_rate_is(messages_per_s, bytes_per_s, now_s)

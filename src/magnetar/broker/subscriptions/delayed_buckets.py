@@ -23,7 +23,7 @@ from magnetar.base.clock import Clock
 from magnetar.base.errors import MagnetarError
 from magnetar.broker.dispatch.delayed import DelayedIndex
 from magnetar.broker.dispatch.waiting import SLOT_BITS
-from magnetar.broker.subscriptions.delayed_codec import Header, Item, decode_header, decode_segment, encode
+from magnetar.broker.subscriptions.delayed_codec import BucketHeader, Item, decode_header, decode_segment, encode
 from magnetar.managed_ledger.config import ManagedLedgerConfig
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ LOAD_RETRY_MS: Final = 15_000
 
 
 class BucketStore(Protocol):
-    """Where buckets live."""
+    """Storage of buckets."""
 
     async def write(self, chunks: list[bytes], config: ManagedLedgerConfig, /) -> int:
         """Durable on return, in as many copies as `config` says; the bucket's number."""
@@ -85,7 +85,7 @@ class PropertyHolder(Protocol):
 class _Bucket:
     __slots__ = ("header", "loading", "next_segment", "number", "retry_ms", "taken")
 
-    def __init__(self, number: int, header: Header) -> None:
+    def __init__(self, number: int, header: BucketHeader) -> None:
         self.number = number
         self.header = header
         self.next_segment = 0
@@ -96,7 +96,7 @@ class _Bucket:
 
     @property
     def wanted_ms(self) -> int | None:
-        """When its next segment is needed."""
+        """Due time of its next segment."""
         if self.loading or self.next_segment == len(self.header.first_due_ms):
             return None
         return max(self.header.first_due_ms[self.next_segment] - LOAD_AHEAD_MS, self.retry_ms)
@@ -125,8 +125,8 @@ class BucketedDelayedIndex(DelayedIndex):
         self._label = label
         self._ledger_config = ledger_config
         self._buckets: list[_Bucket] = []
-        self._recovered: list[Header] = []
-        """Of buckets from before the restart; kept because skipped entries may be read late."""
+        self._recovered: list[BucketHeader] = []
+        """Headers of buckets from before the restart; kept because skipped entries may be read late."""
         self._stored = 0
         """Messages in segments that are not loaded."""
         self._sealing = False
@@ -139,7 +139,7 @@ class BucketedDelayedIndex(DelayedIndex):
 
     @staticmethod
     def stored_in(cursor: PropertyHolder) -> bool:
-        """Does the cursor name buckets?"""
+        """True if the cursor names buckets."""
         return any(name.startswith(BUCKET_PROPERTY) for name in cursor.cursor_properties)
 
     async def recover(self) -> None:

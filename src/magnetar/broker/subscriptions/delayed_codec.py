@@ -63,19 +63,19 @@ class Positions:
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
-    """What is kept in memory of a bucket."""
+class BucketHeader:
+    """The part of a bucket that is kept in memory."""
 
     count: int
     first_due_ms: list[int]
-    """Of each segment."""
+    """First due time of each segment."""
     positions: Positions
 
 
-def encode(items: Sequence[Item]) -> tuple[Header, list[bytes]]:
+def encode(items: Sequence[Item]) -> tuple[BucketHeader, list[bytes]]:
     """The chunks of a bucket. `items` sorted, at least one."""
     segments = [items[start : start + SEGMENT_MESSAGES] for start in range(0, len(items), SEGMENT_MESSAGES)]
-    header = Header(len(items), [segment[0][0] for segment in segments], Positions.of(items))
+    header = BucketHeader(len(items), [segment[0][0] for segment in segments], Positions.of(items))
     parts = [_HEAD.pack(MAGIC, len(segments), len(items))]
     parts += [_DUE.pack(due_ms) for due_ms in header.first_due_ms]
     for ledger_id, (first, bits) in header.positions.by_ledger.items():
@@ -86,7 +86,7 @@ def encode(items: Sequence[Item]) -> tuple[Header, list[bytes]]:
     return header, chunks
 
 
-def decode_header(data: bytes) -> Header:
+def decode_header(data: bytes) -> BucketHeader:
     """Raises CorruptionError."""
     try:
         magic, segments, count = _HEAD.unpack_from(data)
@@ -103,7 +103,7 @@ def decode_header(data: bytes) -> Header:
             offset += size
     except StructError as error:
         raise CorruptionError(f"a bucket of delayed messages has a cut header: {error}") from error
-    return Header(count, first_due_ms, positions)
+    return BucketHeader(count, first_due_ms, positions)
 
 
 def decode_segment(data: bytes) -> list[Item]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from magnetar.base.errors import MagnetarError
 from magnetar.broker.dispatch.entry_metadata import metadata_of
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.position import EARLIEST, Position
+from magnetar.managed_ledger.reads import resolve_durable
 
 if TYPE_CHECKING:
     from magnetar.managed_ledger.cursor.cursor import ManagedCursor
@@ -54,14 +54,5 @@ def readable_end(ledger: ManagedLedger, cursor: ManagedCursor) -> Position:
 def acknowledge_upto(cursor: ManagedCursor, position: Position) -> asyncio.Future[None]:
     """Everything up to `position`, at once; the future ends when that is durable."""
     stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def done(error: MagnetarError | None) -> None:
-        if stored.done():
-            return
-        if error is None:
-            stored.set_result(None)
-        else:
-            stored.set_exception(error)
-
-    cursor.acknowledge_cumulative(position, None, done)
+    cursor.acknowledge_cumulative(position, None, resolve_durable(stored))
     return stored

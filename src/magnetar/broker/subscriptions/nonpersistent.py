@@ -20,7 +20,7 @@ from magnetar.managed_ledger.entry import Entry
 
 
 class NonPersistentSubscription:
-    """Nothing is kept, so there is nothing to acknowledge, redeliver or seek."""
+    """Subscription of a topic that keeps nothing: acknowledgements, redelivery and seeks have no effect."""
 
     durable = False
 
@@ -126,7 +126,7 @@ class NonPersistentSubscription:
         consumer.restore(consumer.window)
 
     def channel_writable(self, consumer: Consumer) -> None:
-        """Nothing waits here."""
+        """No effect: no entry waits for a consumer."""
 
     def acknowledge(
         self,
@@ -136,7 +136,7 @@ class NonPersistentSubscription:
         done: AckDone | None = None,
         properties: Mapping[str, int] | None = None,
     ) -> None:
-        """Nothing to do; a receipt is answered all the same."""
+        """Answer the receipt; there is nothing to acknowledge."""
         consumer.messages_acked += len(ids)
         if done is not None:
             done(None)
@@ -144,7 +144,7 @@ class NonPersistentSubscription:
     def redeliver(
         self, consumer: Consumer, positions: Sequence[tuple[int, int]] | None, consumer_epoch: int | None = None
     ) -> None:
-        """What was not kept cannot be sent again."""
+        """No effect: entries are not kept."""
 
     def disconnect(self) -> None:
         for consumer in list(self.consumers):

@@ -21,7 +21,7 @@ from magnetar.hashing.sticky import StickyRanges
 
 
 class SubscriptionType(IntEnum):
-    """How consumers share a subscription (wire: CommandSubscribe.SubType)."""
+    """The way in which consumers share a subscription (wire: CommandSubscribe.SubType)."""
 
     Exclusive = 0
     Shared = 1
@@ -40,7 +40,7 @@ class SubscriptionType(IntEnum):
 
 
 class KeySharedMode(IntEnum):
-    """Who decides about hash ranges: the broker or the consumers (wire: KeySharedMode)."""
+    """Whether the broker or the consumers decide about hash ranges (wire: KeySharedMode)."""
 
     AUTO_SPLIT = 0
     STICKY = 1
@@ -52,7 +52,7 @@ class DispatchContext:
 
     topic_name: str
     source: EntrySource
-    """What is read: the cursor, or around it the compacted part of the topic."""
+    """The cursor, or around it the compacted part of the topic."""
     log: Log
     config: SubscriptionConfig
     mode: KeySharedMode
@@ -61,7 +61,7 @@ class DispatchContext:
     rewind: Callable[[], None]
     """Makes the pump begin anew at the mark-delete position."""
     new_delayed_index: Callable[[], DelayedIndex]
-    """For policies that hold delayed messages back."""
+    """Makes the index of policies that hold delayed messages back."""
 
 
 @dataclass(frozen=True, slots=True)

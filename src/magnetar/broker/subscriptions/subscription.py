@@ -75,7 +75,7 @@ class Subscription:
         self.properties = {name: value for name, value in given.items() if not name.startswith(BUCKET_PROPERTY)}
         self.consumers: list[Consumer] = []
         self.last_used_s = clock.monotonic_s()
-        """When a consumer last came or went here, at first when the subscription was loaded."""
+        """Monotonic time at which a consumer last came or went, at first when the subscription was loaded."""
         self.last_flow_ms = 0
         self.last_consumed_ms = 0
         self.last_acked_ms = 0
@@ -95,7 +95,7 @@ class Subscription:
         self._pump: Pump = self.dispatch.pump
         self.dispatch_limits = DispatchLimits(self._pump, clock, self.sent)
         self.pending_acks: PendingAcks | None = None
-        """What open transactions have acknowledged here, once one has."""
+        """Acknowledgements of open transactions; None until there is one."""
         self._resetting = asyncio.Lock()
         self._closed = False
         self._terminated = False
@@ -117,7 +117,7 @@ class Subscription:
         self.tell_if_ended()
 
     def remove_consumer(self, consumer: Consumer) -> None:
-        """What it holds goes to the others, or is read again by the next one. Removing twice is removing once."""
+        """Entries that `consumer` holds go to the others, or are read again by the next one. Removing twice is removing once."""
         if consumer.subscription is not self or consumer not in self.consumers:
             return
         consumer.subscription = None
@@ -237,7 +237,7 @@ class Subscription:
 
     @property
     def backlog_messages(self) -> int:
-        """As Pulsar counts its msgBacklog: in entries."""
+        """Pulsar's msgBacklog, which counts entries."""
         return self.cursor.backlog_entries
 
     @property

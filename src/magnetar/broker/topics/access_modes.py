@@ -14,7 +14,7 @@ from magnetar.broker.topics.producer import AccessMode, Producer
 
 @dataclass(slots=True)
 class Admission:
-    """What follows from a registration or a departure."""
+    """The consequences of a registration or a departure."""
 
     ready: list[Producer] = field(default_factory=list)
     """Producers that may send from now on."""
@@ -25,7 +25,7 @@ class Admission:
 class Producers:
     """The registered producers of one topic by name, and those that wait for exclusive access in order of arrival.
 
-    Other clusters' replicators, one a cluster, are apart from them: they neither count nor stand in the way of exclusive access,
+    Other clusters' replicators, one a cluster, are apart from them: they neither count nor prevent exclusive access,
     which is a matter of this cluster's clients.
     """
 
@@ -41,7 +41,7 @@ class Producers:
 
     @property
     def all(self) -> list[Producer]:
-        """Those that may send, in order of registration."""
+        """Producers that may send, in order of registration."""
         return list(self._by_name.values())
 
     @property

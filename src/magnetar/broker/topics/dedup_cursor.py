@@ -13,7 +13,7 @@ from magnetar.managed_ledger.cursor.cursor import ManagedCursor
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.ledger import ManagedLedger
 from magnetar.managed_ledger.position import LATEST, Position
-from magnetar.managed_ledger.reads import entries_future
+from magnetar.managed_ledger.reads import resolve
 from magnetar.wire.pulsar.headers import parse_metadata
 
 
@@ -102,5 +102,5 @@ class DedupCursor:
 
 async def _read(cursor: ManagedCursor) -> list[Entry]:
     future: asyncio.Future[list[Entry]] = asyncio.get_running_loop().create_future()
-    cursor.read(ENTRIES_PER_DISPATCH_MAX, BYTES_PER_READ_MAX, entries_future(future))
+    cursor.read(ENTRIES_PER_DISPATCH_MAX, BYTES_PER_READ_MAX, resolve(future))
     return await future

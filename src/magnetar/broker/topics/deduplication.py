@@ -42,8 +42,8 @@ def packed(ledger_id: int, entry_id: int) -> int:
     return ledger_id << _ENTRY_BITS | entry_id
 
 
-class Verdict(Enum):
-    """What to do with an entry."""
+class DuplicateStatus(Enum):
+    """Whether an entry is a repeat (Pulsar's MessageDupStatus)."""
 
     NEW = auto()
     DUPLICATE = auto()
@@ -59,11 +59,15 @@ class Deduplicator:
         self._persisted: dict[str, int] = {}
         self._places: set[str] = set()
 
-    def check(self, producer: str, last_sequence_id: int) -> Verdict:
+    def check(self, producer: str, last_sequence_id: int) -> DuplicateStatus:
         """Judge an entry whose highest sequence id is `last_sequence_id`."""
         if last_sequence_id > self._pushed.get(producer, -1):
-            return Verdict.NEW
-        return Verdict.DUPLICATE if last_sequence_id <= self._persisted.get(producer, -1) else Verdict.PENDING
+            return DuplicateStatus.NEW
+        return (
+            DuplicateStatus.DUPLICATE
+            if last_sequence_id <= self._persisted.get(producer, -1)
+            else DuplicateStatus.PENDING
+        )
 
     def is_plausible(self, name: str, place: int) -> bool:
         """False for a packed place too far ahead of what is known of that cluster to be one of its log."""
@@ -133,7 +137,7 @@ class Deduplicator:
         self._places.add(name)
 
     def forget(self, name: str) -> None:
-        """What comes under that name is new from now on."""
+        """Forget a producer: whatever comes under that name is new from now on."""
         self._persisted.pop(name, None)
         self._pushed.pop(name, None)
 

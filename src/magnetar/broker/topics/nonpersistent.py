@@ -18,7 +18,7 @@ from magnetar.broker.topics.publish_gate import PublishGate
 from magnetar.broker.topics.publishers import AppendDone, Publishers
 from magnetar.broker.topics.stats import producer_stats, sample_rates
 from magnetar.broker.topics.subscribe import SubscribeRequest, new_consumer
-from magnetar.broker.topics.subscription_set import Surroundings
+from magnetar.broker.topics.subscription_set import TopicContext
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.position import EARLIEST, Position
 
@@ -32,23 +32,23 @@ class NonPersistentTopic:
     terminated = False
 
     def __init__(
-        self, name: TopicName, config: BrokerConfig, policies: EffectivePolicies, surroundings: Surroundings
+        self, name: TopicName, config: BrokerConfig, policies: EffectivePolicies, context: TopicContext
     ) -> None:
         self.name = name
         self.policies = policies
-        self._around = surroundings
+        self._context = context
         self._by_name: dict[str, NonPersistentSubscription] = {}
         self._subscriptions: list[NonPersistentSubscription] = []
-        self.created_ms = surroundings.clock.now_ms()
+        self.created_ms = context.clock.now_ms()
         self.last_publish_ms = 0
         self.rates = Rates()
-        self.publishers = Publishers(topic_name=str(name), append=self._publish, clock=surroundings.clock)
-        self._gate = PublishGate(surroundings.scheduler, surroundings.clock)
-        self._inactivity = Inactivity(surroundings.clock.monotonic_s())
+        self.publishers = Publishers(topic_name=str(name), append=self._publish, clock=context.clock)
+        self._gate = PublishGate(context.scheduler, context.clock)
+        self._inactivity = Inactivity(context.clock.monotonic_s())
         self.apply_policies(policies)
 
     def _publish(self, data: bytes, done: AppendDone) -> None:
-        self.last_publish_ms = self._around.clock.now_ms()
+        self.last_publish_ms = self._context.clock.now_ms()
         entry = Entry(UNSTORED.ledger_id, UNSTORED.entry_id, data)
         for subscription in self._subscriptions:
             subscription.publish(entry)
@@ -78,9 +78,9 @@ class NonPersistentTopic:
         if limit and sum(len(subscription.consumers) for subscription in self._subscriptions) >= limit:
             raise ConsumerBusyError(f"Topic reached max consumers limit {limit}")
         subscription = self._by_name.get(request.subscription) or NonPersistentSubscription(
-            str(self.name), request.subscription, self._around.config(self.policies)
+            str(self.name), request.subscription, self._context.config(self.policies)
         )
-        consumer = new_consumer(request, channel, self._around.clock.now_ms())
+        consumer = new_consumer(request, channel, self._context.clock.now_ms())
         subscription.add_consumer(consumer)
         self._by_name[request.subscription] = subscription
         self._subscriptions = list(self._by_name.values())
@@ -110,7 +110,7 @@ class NonPersistentTopic:
         self._remove(subscription)
 
     async def accept_replicated(self, source: str, instance: str, log_end: tuple[int, int] | None) -> None:
-        """Nothing is kept that a repeat could be compared with."""
+        """No effect: nothing is kept that a repeat could be compared with."""
 
     async def ensure_subscription(self, name: str, start: Position) -> None:
         """An initial subscription would keep messages, which a non-persistent topic cannot."""
@@ -139,13 +139,13 @@ class NonPersistentTopic:
         if policies.encryption_required:
             self.publishers.disconnect_unencrypted()
         for subscription in self._subscriptions:
-            subscription.config = self._around.config(policies)
+            subscription.config = self._context.config(policies)
 
     async def policies_changed(self, policies: EffectivePolicies) -> None:
         self.apply_policies(policies)
 
     def abandoned(self, now_s: float) -> bool:
-        """Should the topic be forgotten, because nobody has used it for as long as its policies say?"""
+        """True if the topic should be forgotten, because nobody has used it for as long as its policies say."""
         waiting = bool(self.publishers.producers.waiting)
         state = TopicState(self.in_use or waiting, len(self._by_name), backlog=False, retention_s=0)
         return self._inactivity.abandoned(self.policies.inactive, state, now_s)

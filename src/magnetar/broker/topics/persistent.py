@@ -29,7 +29,7 @@ from magnetar.broker.topics.publish_gate import PublishGate
 from magnetar.broker.topics.publishers import Publishers
 from magnetar.broker.topics.stats import incoming_stats, persistent_stats, sample_rates
 from magnetar.broker.topics.subscribe import SubscribeRequest
-from magnetar.broker.topics.subscription_set import SubscriptionSet, Surroundings
+from magnetar.broker.topics.subscription_set import SubscriptionSet, TopicContext
 from magnetar.broker.topics.topic_deduplication import TopicDeduplication
 from magnetar.broker.topics.transactions import TopicTransactions
 from magnetar.broker.topics.upkeep import TopicUpkeep
@@ -67,36 +67,36 @@ class PersistentTopic:
         ledger: ManagedLedger,
         config: BrokerConfig,
         policies: EffectivePolicies,
-        surroundings: Surroundings,
+        context: TopicContext,
     ) -> None:
         self.name = name
         self.ledger = ledger
         self.policies = policies
         self._config = config
-        self._around = surroundings
-        self.created_ms = surroundings.clock.now_ms()
+        self._context = context
+        self.created_ms = context.clock.now_ms()
         self.rates = Rates()
         self.read_rates = Rates()
         self.publishers = Publishers(
             topic_name=str(name),
             append=ledger.append,
-            clock=surroundings.clock,
+            clock=context.clock,
             topic_epoch=int(ledger.properties.get(TOPIC_EPOCH_PROPERTY, "0")),
         )
         self.publishers.store_epoch = self._store_epoch
         self.publishers.append_failed = self._append_failed
         self.deduplication = TopicDeduplication(ledger, self.publishers, config)
-        self.compaction = TopicCompaction(str(name), name.partition, ledger, surroundings.compaction)
-        self.subscriptions = SubscriptionSet(str(name), ledger, surroundings, policies, self.compaction)
-        self.replicators = ReplicatorSet(name, ledger, surroundings.replication)
+        self.compaction = TopicCompaction(str(name), name.partition, ledger, context.compaction)
+        self.subscriptions = SubscriptionSet(str(name), ledger, context, policies, self.compaction)
+        self.replicators = ReplicatorSet(name, ledger, context.replication)
         self.transactions = TopicTransactions(
-            name, ledger, self.subscriptions, self.compaction, self.replicators, surroundings
+            name, ledger, self.subscriptions, self.compaction, self.replicators, context
         )
         self.replicated_subscriptions = ReplicatedSubscriptions(
             str(name),
             ledger,
             self.subscriptions,
-            surroundings.replicated_subscriptions,
+            context.replicated_subscriptions,
             published=lambda: self.publishers.counters.entries_in,
             readable_end=self.transactions.readable_end,
         )
@@ -106,7 +106,7 @@ class PersistentTopic:
         self.upkeep = TopicUpkeep(
             name,
             ledger,
-            surroundings.clock,
+            context.clock,
             policies,
             self.publishers,
             self.subscriptions,
@@ -115,9 +115,9 @@ class PersistentTopic:
             self.compaction,
             self.transactions,
         )
-        self._gate = PublishGate(surroundings.scheduler, surroundings.clock)
+        self._gate = PublishGate(context.scheduler, context.clock)
         self._subscribe_limiter = SubscribeLimiter()
-        self._inactivity = Inactivity(surroundings.clock.monotonic_s())
+        self._inactivity = Inactivity(context.clock.monotonic_s())
 
     async def load(self) -> None:
         """Bring back what the cursors hold: subscriptions and, where it is enabled, deduplication."""
@@ -142,12 +142,12 @@ class PersistentTopic:
 
     @property
     def in_use(self) -> bool:
-        """Somebody is connected: deletion then takes force. Subscriptions without consumers do not hold it up, as in Pulsar."""
+        """True if somebody is connected: deletion then takes force. Subscriptions without consumers do not hold it up, as in Pulsar."""
         return bool(len(self.publishers.producers) or self.subscriptions.consumers_count)
 
     @property
     def used_without_schema(self) -> bool:
-        """Messages, producers or consumers are there already: a consumer's schema does not become the topic's any more."""
+        """True if messages, producers or consumers are there already: a consumer's schema does not become the topic's any more."""
         consumers = (consumer for subscription in self.subscriptions.all for consumer in subscription.consumers)
         expecting = any(not consumer.auto_consume for consumer in consumers)
         return bool(len(self.publishers.producers) or expecting or self.ledger.size_bytes)
@@ -158,7 +158,7 @@ class PersistentTopic:
 
     @property
     def backlog_bytes(self) -> int:
-        """What the slowest durable subscription has not consumed."""
+        """Bytes that the slowest durable subscription has not consumed."""
         slowest = self.subscriptions.slowest
         return size_after(self.ledger.index, slowest.cursor.mark_delete_position) if slowest is not None else 0
 
@@ -168,7 +168,7 @@ class PersistentTopic:
         """Raises NotAllowedError above the subscribe rate, and what `SubscriptionSet.subscribe` raises."""
         host = request.client_address.rpartition(":")[0]
         who = f"{host}\0{request.consumer_name}\0{request.consumer_id}"
-        if not self._subscribe_limiter.admit(who, self._around.clock.monotonic_s()):
+        if not self._subscribe_limiter.admit(who, self._context.clock.monotonic_s()):
             raise NotAllowedError(f"Subscribe limited by subscribe rate limit per consumer on topic {self.name}")
         return await self.subscriptions.subscribe(request, channel)
 
@@ -244,7 +244,7 @@ class PersistentTopic:
             await self.upkeep.check_backlog_quota()
 
     async def policies_applied(self) -> None:
-        """What policies switch on or off and takes a while."""
+        """Start and stop what policies switch on or off, which takes a while."""
         await self.deduplication.apply(self.policies.deduplication)
         await self.replicators.apply(self.policies.replication_clusters, self.policies.replicator_dispatch_rate)
         await self.replicated_subscriptions.check()
@@ -268,7 +268,7 @@ class PersistentTopic:
 
     @property
     def _awaited(self) -> bool:
-        """By a producer that waits for its turn, or by another cluster that has not got everything."""
+        """True if a producer waits for its turn, or another cluster has not got everything."""
         return bool(self.publishers.producers.waiting or self.replicators.backlog_entries)
 
     def backlog_holder(self, name: str) -> BacklogHolder:
@@ -284,7 +284,7 @@ class PersistentTopic:
         self.subscriptions.publish_rate_is(self.rates.messages_per_s, self.rates.bytes_per_s, now_s)
 
     def replication_stats(self) -> dict[str, dict[str, Any]]:
-        """By the other cluster, what goes there and what comes from there."""
+        """Statistics of both directions by remote cluster."""
         return self.replicators.stats(incoming_stats(self.publishers))
 
     def stats(self) -> Mapping[str, object]:

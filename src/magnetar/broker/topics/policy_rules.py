@@ -53,7 +53,7 @@ def bytes_to_evict(quota: BacklogQuota, backlog_bytes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """What a look at a topic found. `retention_s`: -1 for ever."""
+    """Use of a topic, as last seen. `retention_s`: -1 for ever."""
 
     connected: bool
     subscriptions: int
@@ -62,7 +62,7 @@ class TopicState:
 
 
 class Inactivity:
-    """Since when nobody has needed the topic. Looked at now and then; a visit between two looks goes unnoticed, as in Pulsar."""
+    """The time since which nobody has needed the topic. Looked at now and then; a visit between two looks goes unnoticed, as in Pulsar."""
 
     __slots__ = ("_last_active_s",)
 
@@ -70,7 +70,7 @@ class Inactivity:
         self._last_active_s = now_s
 
     def abandoned(self, policy: InactivePolicy, state: TopicState, now_s: float) -> bool:
-        """Should the topic be deleted now?"""
+        """True if the topic should be deleted now."""
         if needed(policy.mode, state):
             self._last_active_s = now_s
             return False
@@ -81,7 +81,7 @@ class Inactivity:
 
 
 def needed(mode: str, state: TopicState) -> bool:
-    """Does somebody use the topic, or will come back for it?"""
+    """True if somebody uses the topic, or will come back for it."""
     if state.connected:
         return True
     return state.backlog if mode == DELETE_WHEN_SUBSCRIPTIONS_CAUGHT_UP else state.subscriptions > 0
@@ -105,7 +105,7 @@ class SubscribeLimiter:
             self._buckets.clear()
 
     def admit(self, consumer: str, now_s: float) -> bool:
-        """May this consumer subscribe now? It is counted when it may."""
+        """True if this consumer may subscribe now; it is counted then."""
         rate = self._rate
         if rate.per_consumer <= 0:
             return True

@@ -54,5 +54,5 @@ class ProducerChannel(Protocol):
         ...
 
     async def probe(self) -> bool:
-        """Is the client at the other end alive?"""
+        """True if the client at the other end is alive."""
         ...

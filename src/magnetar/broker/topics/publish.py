@@ -91,11 +91,11 @@ class PublishOp:
 
     @property
     def positioned(self) -> bool:
-        """Is its sequence id a place in another cluster's log, and so known for certain?"""
+        """True if its sequence id is a position in another cluster's log, and so known for certain."""
         return False
 
     def refuse(self, error: MagnetarError) -> None:
-        """It does not go to the ledger; the answer waits for its turn in the producer's queue."""
+        """Keep it out of the ledger; the answer waits for its turn in the producer's queue."""
         self.deduplicated = True  # the watermarks do not know of it
         self.done(error, NO_ID, NO_ID)
 

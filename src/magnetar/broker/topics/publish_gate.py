@@ -36,7 +36,7 @@ class PublishGate:
 
     @property
     def open(self) -> bool:
-        """Does everything pass?"""
+        """True if everything passes."""
         return self._meter is None and not self._size_max and not self._encryption_required
 
     def update(self, policies: EffectivePolicies) -> None:
@@ -85,7 +85,7 @@ class PublishGate:
             self.release()
 
     def release(self) -> None:
-        """Everybody goes on: the rate allows it, has changed, or the topic is closed."""
+        """Let everybody go on: the rate allows it, has changed, or the topic is closed."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

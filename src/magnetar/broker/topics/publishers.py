@@ -16,7 +16,7 @@ from magnetar.broker.errors import (
     TopicTerminatedError,
 )
 from magnetar.broker.topics.access_modes import Admission, Producers
-from magnetar.broker.topics.deduplication import SEQUENCE_ID_MAX, Deduplicator, Verdict
+from magnetar.broker.topics.deduplication import SEQUENCE_ID_MAX, Deduplicator, DuplicateStatus
 from magnetar.broker.topics.producer import AccessMode, Producer
 from magnetar.broker.topics.publish import NO_ID, MarkerOp, PublishOp, PublishOwner
 from magnetar.broker.topics.publish_gate import PublishGate
@@ -129,7 +129,7 @@ class Publishers:
         elif not dedup.is_plausible(name, op.last_sequence_id):
             op.refuse(NotAllowedError("the place in the other cluster's log is too far ahead of the last one"))
             return False
-        if dedup.check(name, op.last_sequence_id) is Verdict.NEW:
+        if dedup.check(name, op.last_sequence_id) is DuplicateStatus.NEW:
             if op.advances:
                 dedup.push(name, op.last_sequence_id)
             return True
@@ -167,7 +167,7 @@ class Publishers:
             self.dedup_advanced(op)
 
     def _announce_failure(self) -> None:
-        """Once for a burst of failures, after all of them have been answered."""
+        """Called once for a burst of failures, after all of them have been answered."""
         if not self._failure_announced:
             self._failure_announced = True
             asyncio.get_running_loop().call_soon(self._failed)
@@ -232,7 +232,7 @@ class Publishers:
         producer.settled_access.set()
 
     async def wait_for_promotion(self, producer: Producer) -> bool:
-        """Until the producer has exclusive access: True; False when it was removed or fenced meanwhile."""
+        """Wait for exclusive access: True once the producer has it, False when it was removed or fenced meanwhile."""
         await producer.settled_access.wait()
         return self.producers.namesake(producer) is producer
 

@@ -20,7 +20,7 @@ from magnetar.broker.schemas.registry import SchemaRegistry
 from magnetar.broker.schemas.types import SchemaId
 from magnetar.broker.topics.nonpersistent import NonPersistentTopic
 from magnetar.broker.topics.persistent import PersistentTopic, ledger_config
-from magnetar.broker.topics.subscription_set import Surroundings
+from magnetar.broker.topics.subscription_set import TopicContext
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
 from magnetar.metadata import paths
 
@@ -43,7 +43,7 @@ class TopicRegistry:
         namespaces: NamespaceRegistry,
         lookup: Lookup,
         config: BrokerConfig,
-        surroundings: Surroundings,
+        context: TopicContext,
         scope: TaskScope,
     ) -> None:
         self._factory = factory
@@ -51,7 +51,7 @@ class TopicRegistry:
         self._namespaces = namespaces
         self._lookup = lookup
         self._config = config
-        self._around = surroundings
+        self._context = context
         self._scope = scope
         self._loaded: dict[TopicName, AnyTopic] = {}
         self._busy: dict[TopicName, asyncio.Future[None]] = {}
@@ -65,7 +65,7 @@ class TopicRegistry:
 
     @property
     def loaded(self) -> list[AnyTopic]:
-        """In order of loading."""
+        """Loaded topics in order of loading."""
         return list(self._loaded.values())
 
     def get_loaded(self, name: TopicName) -> AnyTopic | None:
@@ -104,7 +104,7 @@ class TopicRegistry:
 
     def _report_bookies(self, name: TopicName, error: NotEnoughBookiesError) -> None:
         """Clients come again and again, with many topics: one line tells."""
-        now_s = self._around.clock.monotonic_s()
+        now_s = self._context.clock.monotonic_s()
         if now_s - self._bookies_reported_s >= BOOKIES_REPORTED_EVERY_S:
             self._bookies_reported_s = now_s
             logger.warning("topics cannot be opened topic=%s reason=%s", name, error)
@@ -146,10 +146,10 @@ class TopicRegistry:
         policies = await self._namespaces.effective_of(name)
         await self._lookup.require(name)
         if not name.persistent:
-            return NonPersistentTopic(name, self._config, policies, self._around)
+            return NonPersistentTopic(name, self._config, policies, self._context)
         ledger_name = paths.managed_ledger_name(name.tenant, name.namespace, name.domain, name.local_name)
         ledger = await self._factory.open(ledger_name, ledger_config(self._config.managed_ledger, policies))
-        topic = PersistentTopic(name, ledger, self._config, policies, self._around)
+        topic = PersistentTopic(name, ledger, self._config, policies, self._context)
         ledger.add_fence_listener(lambda error: self._fenced(name))
         try:
             await topic.load()
@@ -243,7 +243,7 @@ class TopicRegistry:
             await self._apply(topic)
 
     async def _apply(self, topic: AnyTopic) -> None:
-        """What holds now; a topic that fails does not keep the others from theirs."""
+        """Apply the policies that hold now; a topic that fails does not keep the others from theirs."""
         try:
             policies = await self._namespaces.effective_of(topic.name)
             await topic.policies_changed(policies)

@@ -1,5 +1,5 @@
 """An entry that another cluster sends. It is recognised by its place in that cluster's log, whatever its producer's sequence ids say:
-a producer may come back under its name and count from zero, and its messages are no repeats.
+a producer may come back under its name and count from zero, and its messages are not repeats.
 """
 
 from __future__ import annotations

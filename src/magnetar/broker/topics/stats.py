@@ -52,7 +52,7 @@ def producer_stats(producer: Producer) -> dict[str, Any]:
 
 
 def incoming_stats(publishers: Publishers) -> dict[str, dict[str, Any]]:
-    """What comes from each other cluster that is connected: its part of Pulsar's ReplicatorStats."""
+    """Rates from each other cluster that is connected: the incoming part of Pulsar's ReplicatorStats."""
     return {
         str(producer.source_cluster): {
             "msgRateIn": producer.rates.messages_per_s,

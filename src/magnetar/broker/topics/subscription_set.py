@@ -36,8 +36,8 @@ from magnetar.managed_ledger.position import EARLIEST, LATEST, Position
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What subscriptions are built with; the same for all topics of a broker."""
+class TopicContext:
+    """Dependencies of topics and their subscriptions; the same for all topics of a broker."""
 
     clock: Clock
     scheduler: Scheduler
@@ -52,19 +52,19 @@ class Surroundings:
 
 
 class SubscriptionSet:
-    """By name. Creation and removal are serialized; everything on the message path goes to the subscriptions directly."""
+    """Subscriptions by name. Creation and removal are serialized; everything on the message path goes to the subscriptions directly."""
 
     def __init__(
         self,
         topic_name: str,
         ledger: ManagedLedger,
-        surroundings: Surroundings,
+        context: TopicContext,
         policies: EffectivePolicies,
         compacted: CompactedTopic,
     ) -> None:
         self._topic_name = topic_name
         self._ledger = ledger
-        self._around = surroundings
+        self._context = context
         self.policies = policies
         self._compacted = compacted
         self.dispatch_meter: RateMeter | None = None
@@ -85,20 +85,20 @@ class SubscriptionSet:
 
     @property
     def changing(self) -> bool:
-        """Is one being created or removed?"""
+        """True if a subscription is being created or removed."""
         return self._lock.locked()
 
     def apply_policies(self, policies: EffectivePolicies) -> None:
         """New limits and rates, for all subscriptions at once."""
         self.policies = policies
-        around = self._around
-        self.dispatch_meter = meter_for(policies.dispatch_rate, self.dispatch_meter, around.clock.monotonic_s())
+        context = self._context
+        self.dispatch_meter = meter_for(policies.dispatch_rate, self.dispatch_meter, context.clock.monotonic_s())
         for subscription in self._by_name.values():
-            subscription.set_config(around.config(policies))
+            subscription.set_config(context.config(policies))
             subscription.dispatch_limits.apply(self.dispatch_meter, policies.subscription_dispatch_rate)
 
     def publish_rate_is(self, messages_per_s: float, bytes_per_s: float, now_s: float) -> None:
-        """For dispatch rates that are relative to it."""
+        """Adapt dispatch rates that are relative to the publish rate."""
         if self.dispatch_meter is not None:
             self.dispatch_meter.publish_rate_is(messages_per_s, bytes_per_s, now_s)
         for subscription in self._by_name.values():
@@ -109,7 +109,7 @@ class SubscriptionSet:
 
         The time that the cursor stores does not serve: after a crash it may be older than the last consumer's departure.
         """
-        cutoff_s = self._around.clock.monotonic_s() - unused_s
+        cutoff_s = self._context.clock.monotonic_s() - unused_s
         expired: list[str] = []
         for subscription in self.all:
             async with self._lock:
@@ -159,7 +159,7 @@ class SubscriptionSet:
                     f"subscription {request.subscription} is {'' if subscription.durable else 'not '}durable"
                 )
             was_replicated = subscription.replicated
-            consumer = new_consumer(request, channel, self._around.clock.now_ms())
+            consumer = new_consumer(request, channel, self._context.clock.now_ms())
             try:
                 subscription.add_consumer(consumer)
             except Exception:
@@ -252,23 +252,23 @@ class SubscriptionSet:
     async def _create_reader(self, request: SubscribeRequest) -> Subscription:
         start = request.start if request.start is not None else LATEST
         if request.start_rollback_s:
-            since_ms = self._around.clock.now_ms() - request.start_rollback_s * 1000
+            since_ms = self._context.clock.now_ms() - request.start_rollback_s * 1000
             start = await first_published_at(self._ledger, since_ms)
         cursor = self._ledger.new_non_durable_cursor(request.subscription, start)
         return self._add(request.subscription, cursor, start)
 
     def _add(self, name: str, cursor: ManagedCursor, begin: Position | None = None) -> Subscription:
-        around = self._around
+        context = self._context
         subscription = Subscription(
             topic_name=self._topic_name,
             name=name,
             ledger=self._ledger,
             cursor=cursor,
-            clock=around.clock,
-            scheduler=around.dispatch_turns.of(self._topic_name.partition("://")[2].partition("/")[0]),
-            config=around.config(self.policies),
-            rng=around.rng,
-            delayed_storage=around.delayed_storage,
+            clock=context.clock,
+            scheduler=context.dispatch_turns.of(self._topic_name.partition("://")[2].partition("/")[0]),
+            config=context.config(self.policies),
+            rng=context.rng,
+            delayed_storage=context.delayed_storage,
             compacted=self._compacted,
             begin=begin,
         )
@@ -291,4 +291,4 @@ class SubscriptionSet:
 
 
 async def _nobody() -> None:
-    """Who does not care."""
+    """No effect: the default of `replicated_changed`."""

@@ -32,7 +32,7 @@ class TopicDeduplication:
         self._switching = asyncio.Lock()
 
     async def apply(self, enabled: bool) -> None:
-        """For producers, by the policies."""
+        """True if the policies enable it for producers."""
         async with self._switching:
             self._enabled = enabled
             await self._switch(bool(self.sources))
@@ -102,7 +102,7 @@ class TopicDeduplication:
             self._cursor.snapshot()
 
     def snapshot_if_older(self, interval_s: float, now_s: float) -> None:
-        """Once the last one is older than that."""
+        """Take a snapshot once the last one is older than `interval_s`."""
         if self._cursor is not None and interval_s > 0:
             self._cursor.snapshot_if_older(interval_s, now_s)
 

@@ -17,7 +17,7 @@ from magnetar.broker.replicators.replicator_set import ReplicatorSet
 from magnetar.broker.subscriptions import transactional
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.publish import NO_ID, PublishOp, PublishOwner
-from magnetar.broker.topics.subscription_set import SubscriptionSet, Surroundings
+from magnetar.broker.topics.subscription_set import SubscriptionSet, TopicContext
 from magnetar.broker.transactions.buffer import CURSOR_NAME, TransactionBuffer
 from magnetar.broker.transactions.buffer_state import BufferState, OpenTransaction
 from magnetar.broker.transactions.gate import SubscriptionGate
@@ -65,7 +65,7 @@ class TopicTransactions:
         subscriptions: SubscriptionSet,
         compaction: TopicCompaction,
         replicators: ReplicatorSet,
-        around: Surroundings,
+        context: TopicContext,
     ) -> None:
         self.buffer: TransactionBuffer | None = None
         self._name = name
@@ -73,7 +73,7 @@ class TopicTransactions:
         self._subscriptions = subscriptions
         self._compaction = compaction
         self._replicators = replicators
-        self._around = around
+        self._context = context
         self._preparing = asyncio.Lock()
 
     async def load(self) -> None:
@@ -87,14 +87,14 @@ class TopicTransactions:
                 await self._open_pending(storage, subscription)
 
     def _storage(self) -> TransactionStorage:
-        storage = self._around.transactions
+        storage = self._context.transactions
         if storage is None:
             raise NotAllowedError(f"{self._name} cannot take part in transactions")
         return storage
 
     async def _open_buffer(self, storage: TransactionStorage) -> TransactionBuffer:
         buffer = await TransactionBuffer.open(
-            self._ledger, self._around.clock, self._marked, storage.snapshot_transactions, storage.snapshot_interval_ms
+            self._ledger, self._context.clock, self._marked, storage.snapshot_transactions, storage.snapshot_interval_ms
         )
         self.buffer = buffer
         self._compaction.readable = buffer
@@ -109,7 +109,7 @@ class TopicTransactions:
         subscription.cursor.gate = SubscriptionGate(self.buffer, subscription.pending_acks)
 
     def _marked(self, position: Position, aborted: OpenTransaction | None) -> None:
-        """A marker, and what an abort hides, is no backlog of anybody."""
+        """Markers, and what an abort hides, count in no backlog."""
         for cursor in [*(subscription.cursor for subscription in self._subscriptions.all), *self._replicators.cursors]:
             cursor.acknowledge([position])
             for ledger_id, first, last in (aborted.runs or ()) if aborted is not None else ():

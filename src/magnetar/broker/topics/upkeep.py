@@ -44,7 +44,7 @@ class TopicUpkeep:
         self._ledger = ledger
         self._clock = clock
         self.policies = policies
-        """As they are now; the topic sets them."""
+        """The topic's current policies; the topic sets them."""
         self._publishers = publishers
         self._subscriptions = subscriptions
         self._replicators = replicators
@@ -53,7 +53,7 @@ class TopicUpkeep:
         self._transactions = transactions
 
     async def compact_if_due(self) -> None:
-        """By the policies' threshold."""
+        """Start a compaction if the backlog exceeds the policies' threshold."""
         self._compaction.start_if_due(self.policies.compaction_threshold_bytes)
 
     async def snapshot_deduplication(self) -> None:

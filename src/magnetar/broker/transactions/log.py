@@ -18,7 +18,7 @@ from magnetar.managed_ledger.factory import ManagedLedgerFactory
 from magnetar.managed_ledger.ledger import ManagedLedger
 from magnetar.managed_ledger.ports import AppendDone, DurableDone
 from magnetar.managed_ledger.position import EARLIEST, Position
-from magnetar.managed_ledger.reads import entries_future
+from magnetar.managed_ledger.reads import resolve
 
 RESERVED_PROPERTY = "magnetar.reservedSequenceId"
 
@@ -92,7 +92,7 @@ class RecordLog:
 async def read_page(cursor: ManagedCursor) -> list[Entry]:
     """The next entries of a cursor, [] at the end."""
     future: asyncio.Future[list[Entry]] = asyncio.get_running_loop().create_future()
-    cursor.read(ENTRIES_PER_DISPATCH_MAX, BYTES_PER_READ_MAX, entries_future(future))
+    cursor.read(ENTRIES_PER_DISPATCH_MAX, BYTES_PER_READ_MAX, resolve(future))
     return await future
 
 

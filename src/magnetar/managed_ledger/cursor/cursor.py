@@ -48,7 +48,7 @@ class ManagedCursor:
 
     @property
     def closed(self) -> bool:
-        """It answers no more reads and stores nothing; open it again."""
+        """True if the cursor answers no more reads and stores nothing; open it again."""
         return self._closed
 
     @property
@@ -67,12 +67,12 @@ class ManagedCursor:
 
     @property
     def read_position(self) -> Position:
-        """Where the next read starts (acknowledged entries there are skipped)."""
+        """The position where the next read starts (acknowledged entries there are skipped)."""
         return self._reader.position
 
     @property
     def has_more(self) -> bool:
-        """Whether entries are stored at or after the read position."""
+        """True if entries are stored at or after the read position."""
         return self._reader.has_more
 
     @property
@@ -85,7 +85,7 @@ class ManagedCursor:
 
     @property
     def gate(self) -> ReadGate | None:
-        """What may be read through it, None for everything."""
+        """The gate that says what may be read, None for everything."""
         return self._reader.gate
 
     @gate.setter
@@ -217,7 +217,7 @@ class ManagedCursor:
     # ---- Storing
 
     async def flush(self) -> None:
-        """Until all acknowledgements so far are durable."""
+        """Wait until all acknowledgements so far are durable."""
         if self._persister is not None:
             await self._persister.flush()
 
@@ -267,7 +267,7 @@ class ManagedCursor:
             await self._store.delete()
 
     def ledgers_removed(self) -> None:
-        """Ledgers left the list: holes in them are no holes any more."""
+        """Ledgers left the list: the mark-delete moves over what was not acknowledged in them."""
         before = self.acks.mark_delete
         self.acks.settle()
         if self._persister is not None and self.acks.mark_delete != before:

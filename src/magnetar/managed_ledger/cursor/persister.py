@@ -75,7 +75,7 @@ class CursorPersister:
             self._plan(urgent=False)
 
     def settled(self, done: DurableDone) -> None:
-        """Nothing has changed, but `done` wants everything before it to be durable."""
+        """Call `done` once everything before is durable, although nothing has changed."""
         if self.clean:
             done(None)
         elif self._dirty:
@@ -85,7 +85,7 @@ class CursorPersister:
             self._under_way.append(done)
 
     async def flush(self) -> None:
-        """Until everything so far is durable. Raises what storing it raised."""
+        """Wait until everything so far is durable. Raises what storing it raised."""
         if self.clean:
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -22,11 +22,13 @@ log = logging.getLogger(__name__)
 
 
 class ReadGate(Protocol):
-    """A cursor without one reads everything, and pays one look at an attribute for each read."""
+    """What may be read of a managed ledger through a cursor, when that is not everything (topics with transactions).
+
+    A cursor without a gate reads everything, and pays one look at an attribute for each read."""
 
     @property
     def stop(self) -> Position | None:
-        """The first position that may not be read yet; it never goes back. None: all may be."""
+        """The first position that may not be read yet; it never goes back. None if all may be."""
         ...
 
     def held_back(self, after: Position) -> int:
@@ -34,7 +36,7 @@ class ReadGate(Protocol):
         ...
 
     def admit(self, entries: list[Entry]) -> list[Entry]:
-        """Those of entries before `stop` that are handed out."""
+        """The entries, all before `stop`, that may be handed out."""
         ...
 
     def remaining(self, position: Position, words: list[int] | None) -> list[int] | None:
@@ -217,7 +219,7 @@ class CursorReader:
             self.read(max_entries, max_bytes, done)
 
     def _passed_over(self, error: MagnetarError, ledger_id: int, first: int) -> bool:
-        """Whether the configuration lets this cursor go on without what cannot be read."""
+        """True if the configuration lets this cursor go on without what cannot be read."""
         context = self._context
         if ledger_id not in context.index:  # trimmed while it was read
             return True

@@ -154,7 +154,7 @@ STATE_BYTES_PER_READ = 32 * 1024 * 1024
 
 
 async def recover_state(context: LedgerContext, store: CursorStore) -> StoredState | None:
-    """The cursor's stored state against the ledgers that exist; None when there is no such cursor."""
+    """The cursor's stored state against the ledgers that exist; None if the cursor does not exist."""
     info = await store.load()
     if info is None:
         return None

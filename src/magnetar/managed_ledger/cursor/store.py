@@ -34,7 +34,7 @@ IN_NODE = -1
 
 
 class StoredState:
-    """What is to be stored: changed by the cursor, read here."""
+    """The state of a cursor that is to be stored: changed by the cursor, read by its store."""
 
     __slots__ = ("acks", "cursor_properties", "last_active_ms", "properties")
 
