@@ -9,7 +9,7 @@ SEEDS ?= 100
 # Empty is "no": compiled modules are kept. Without them every process that a test starts compiles all it imports, a third of a second.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-long compat lint format sim bench proto clean
+.PHONY: help demo test test-long compat lint format docs sim bench proto clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -47,6 +47,10 @@ format: $(VENV)/.dev ## Format the code
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
+docs: $(VENV)/.dev ## The documentation's site, into site/; a broken link or anchor is an error
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet $(ARGS)
+	@echo "site/index.html"
+
 sim: $(VENV)/.dev ## Simulated clusters under faults; SEEDS=1000, ARGS="--seed 7" replays one
 	@$(BIN)/python -m magnetar.testing.sim --seeds $(SEEDS) $(ARGS)
 
@@ -57,5 +61,5 @@ proto: $(VENV)/.dev ## Generate the protobuf modules from the .proto files
 	@$(BIN)/python tools/proto.py
 
 clean: ## Remove what make made: the virtual environment and caches
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
