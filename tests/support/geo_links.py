@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import queue
 import socket
-import struct
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -17,8 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support.geo import Region, mesh
+from tests.support.proxy import reset
 
-_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 _CHUNK_BYTES = 65536
 
 
@@ -47,7 +46,7 @@ class Links:
             gone = [each for each in self._live if each[0] == (source, target)]
             self._live = [each for each in self._live if each[0] != (source, target)]
         for _, *pair in gone:
-            _end(*pair)
+            reset(*pair)
 
     def blink(self, source: str, target: str) -> None:
         """Cut the connections there are; new ones go through."""
@@ -72,7 +71,7 @@ class Links:
         for listener in self._listeners:
             listener.close()
         for _, *pair in self._live:
-            _end(*pair)
+            reset(*pair)
 
     def _accept(self, listener: socket.socket, target: Region) -> None:
         while True:
@@ -85,12 +84,12 @@ class Links:
             with self._lock:
                 refused = link in self._down
             if refused:
-                _end(client)
+                reset(client)
                 continue
             try:
                 server = socket.create_connection(("127.0.0.1", target.server.port))
             except OSError:
-                _end(client)
+                reset(client)
                 continue
             for end in (client, server):
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -144,27 +143,17 @@ def _pump(inlet: socket.socket, outlet: socket.socket, delay_s: float) -> None:
         while True:
             due_s, data = waiting.get()
             if not data:
-                _end(inlet, outlet)
+                reset(inlet, outlet)
                 return
             time.sleep(max(0.0, due_s - time.monotonic()))
             try:
                 outlet.sendall(data)
             except OSError:
-                _end(inlet, outlet)
+                reset(inlet, outlet)
                 return
 
     threading.Thread(target=take, daemon=True).start()
     threading.Thread(target=give, daemon=True).start()
-
-
-def _end(*ends: socket.socket) -> None:
-    for end in ends:
-        try:
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
-            end.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
-        end.close()
 
 
 @contextmanager

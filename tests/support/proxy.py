@@ -87,13 +87,7 @@ class CuttingProxy:
 
     def _cut(self, pair: tuple[socket.socket, socket.socket]) -> None:
         self.cuts += 1
-        for end in pair:
-            try:
-                end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
-                end.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
-            end.close()
+        reset(*pair)
 
 
 def _delayed(sink: socket.socket, delay_s: float) -> Callable[[bytes], None]:
@@ -129,3 +123,14 @@ def _pump(source: socket.socket, pass_on: Callable[[bytes], None], limit: int, c
         if not data or passed == limit:
             cut()
             return
+
+
+def reset(*ends: socket.socket) -> None:
+    """Close connections with a reset."""
+    for end in ends:
+        try:
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+            end.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+        end.close()

@@ -261,13 +261,6 @@ class ResourceQuota(Document):
 # ---- Namespaces
 
 
-class BundlesData(Document):
-    """The parts of a namespace's hash range."""
-
-    boundaries: list[str]
-    num_bundles: int
-
-
 class BookieAffinity(Document):
     """Groups of bookies that a namespace's ledgers go to."""
 

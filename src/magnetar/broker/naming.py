@@ -22,6 +22,9 @@ DEFAULT_TENANT = "public"
 DEFAULT_NAMESPACE = "default"
 PARTITION_SUFFIX = "-partition-"
 SYSTEM_NAMESPACE = "pulsar/system"
+SYSTEM_TOPIC_PREFIX = "__"
+"""Name prefix of the server's own topics: limits do not count them, lists do not show them, other clusters keep their own."""
+
 TRANSACTION_LOG_PREFIX = "__transaction_log_"
 """Name prefix of the logs of transaction coordinators, in the system namespace."""
 

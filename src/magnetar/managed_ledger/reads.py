@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from magnetar.base.errors import LedgerError, MagnetarError
-from magnetar.managed_ledger.ports import ReadableLedger, WritableLedger
+from magnetar.base.limits import BYTES_PER_READ_MAX, ENTRIES_PER_DISPATCH_MAX
+from magnetar.managed_ledger.entry import Entry
+from magnetar.managed_ledger.ports import ReadableLedger, ReadEntriesDone, WritableLedger
 
 T = TypeVar("T")
 
@@ -30,6 +32,19 @@ def resolve_durable(future: asyncio.Future[None]) -> Callable[[MagnetarError | N
     """A `done(error)` that resolves `future`."""
     done = resolve(future)
     return lambda error: done(error, None)
+
+
+class ReadableCursor(Protocol):
+    """The part of a managed cursor that reads on."""
+
+    def read(self, max_entries: int, max_bytes: int, done: ReadEntriesDone) -> None: ...
+
+
+async def read_page(cursor: ReadableCursor) -> list[Entry]:
+    """The next entries of a cursor, [] at the end."""
+    future: asyncio.Future[list[Entry]] = asyncio.get_running_loop().create_future()
+    cursor.read(ENTRIES_PER_DISPATCH_MAX, BYTES_PER_READ_MAX, resolve(future))
+    return await future
 
 
 async def read_payloads(ledger: ReadableLedger, first: int, last: int, max_bytes: int) -> list[bytes]:

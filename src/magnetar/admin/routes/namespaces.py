@@ -19,8 +19,7 @@ from magnetar.admin.routing import Route
 from magnetar.admin.tenancy import check_clusters, check_namespace_room
 from magnetar.broker.namespaces.errors import PreconditionFailedError
 from magnetar.broker.namespaces.registry import BUNDLES_MAX
-from magnetar.broker.namespaces.topic_lists import SYSTEM_TOPIC_PREFIX
-from magnetar.broker.naming import DOMAINS, NON_PERSISTENT, PERSISTENT
+from magnetar.broker.naming import DOMAINS, NON_PERSISTENT, PERSISTENT, SYSTEM_TOPIC_PREFIX
 
 MODES = {"PERSISTENT": (PERSISTENT,), "NON_PERSISTENT": (NON_PERSISTENT,), "ALL": DOMAINS}
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from magnetar.base.clock import Clock
 from magnetar.base.errors import MagnetarError
-from magnetar.base.limits import BYTES_PER_READ_MAX, COMPACTION_KEY_MEMORY_BYTES_MAX, ENTRIES_PER_DISPATCH_MAX
+from magnetar.base.limits import COMPACTION_KEY_MEMORY_BYTES_MAX
 from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.client.writer import LedgerWriter
 from magnetar.broker.compaction import raw_message
@@ -22,7 +22,7 @@ from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.cursor.cursor import ManagedCursor
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.position import Position
-from magnetar.managed_ledger.reads import append_all, resolve
+from magnetar.managed_ledger.reads import append_all, read_page
 
 COMPACTED_TO = "pulsar/compactedTo"
 
@@ -127,17 +127,12 @@ class Compactor:
             async for page in self._previous.pages():
                 yield page
         self._cursor.rewind()
-        while page := await self._read():
+        while page := await read_page(self._cursor):
             inside = [entry for entry in page if entry.position <= self._upto]
             hides = self._hides
             yield inside if hides is None else [entry for entry in inside if not hides(entry)]
             if len(inside) < len(page):
                 return
-
-    async def _read(self) -> list[Entry]:
-        future: asyncio.Future[list[Entry]] = asyncio.get_running_loop().create_future()
-        self._cursor.read(ENTRIES_PER_DISPATCH_MAX, BYTES_PER_READ_MAX, resolve(future))
-        return await future
 
 
 async def discard(client: BookKeeperClient, ledger_id: int) -> MagnetarError | None:

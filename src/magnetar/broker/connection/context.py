@@ -17,7 +17,7 @@ from magnetar.broker.namespaces.lookup import Lookup
 from magnetar.broker.namespaces.records import BrokerAddress
 from magnetar.broker.namespaces.registry import NamespaceRegistry
 from magnetar.broker.namespaces.topic_lists import in_turns
-from magnetar.broker.naming import TopicName
+from magnetar.broker.naming import SYSTEM_TOPIC_PREFIX, TopicName
 from magnetar.broker.peers import NonPersistentTopics
 from magnetar.broker.schemas.admission import SchemaAdmission
 from magnetar.broker.topics.registry import AnyTopic, TopicRegistry
@@ -25,9 +25,6 @@ from magnetar.broker.transactions.coordinators import Coordinators
 from magnetar.broker.transactions.types import Participants
 from magnetar.wire.pulsar import commands
 from magnetar.wire.pulsar.commands import UNASSIGNED, AssignedUrls
-
-SYSTEM_TOPIC_PREFIX = "__"
-"""Topics that belong to the server (`__change_events`, ...): hidden from lists."""
 
 ANSWERS_KEPT_BYTES_MAX = 16 * 1024 * 1024
 """Bytes of answers kept over all namespaces: the least recently used go first. A longer answer is never kept."""

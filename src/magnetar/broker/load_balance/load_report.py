@@ -48,18 +48,6 @@ class BundleLoad:
     def sessions(self) -> int:
         return self.producers + self.consumers
 
-    def scaled(self, share: float) -> BundleLoad:
-        """Part of it, as of one of the two bundles that it is split into."""
-        return BundleLoad(
-            self.rate_in * share,
-            self.rate_out * share,
-            self.throughput_in * share,
-            self.throughput_out * share,
-            round(self.topics * share),
-            round(self.producers * share),
-            round(self.consumers * share),
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class BrokerLoad:

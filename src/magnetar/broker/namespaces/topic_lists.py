@@ -8,12 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from magnetar.broker.namespaces.errors import PreconditionFailedError
-from magnetar.broker.naming import PENDING_ACKS_SUFFIX, NamespaceName, is_transaction_log
+from magnetar.broker.naming import PENDING_ACKS_SUFFIX, SYSTEM_TOPIC_PREFIX, NamespaceName, is_transaction_log
 from magnetar.metadata import paths
 from magnetar.metadata.store import RESYNC, MetadataStore, Stat
-
-SYSTEM_TOPIC_PREFIX = "__"
-"""Topics that belong to the server: no limit counts them."""
 
 LISTED_MAX = 2_000_000
 """Names that are asked of a metadata store elsewhere in one answer; a million take some 2 s, in which its other writes wait. With more,

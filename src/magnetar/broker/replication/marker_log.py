@@ -75,7 +75,7 @@ class MarkerLog:
         found: list[tuple[Marker, str]] = []
 
         def take(entry: Entry) -> None:
-            marker = _decoded(entry) if metadata_of(entry).marker_type >= 0 else None
+            marker = marker_in(entry) if metadata_of(entry).marker_type >= 0 else None
             if marker is not None:
                 ledger.hidden.add(*entry.position)
                 if entry.position > done:
@@ -90,7 +90,8 @@ def sender_of(data: bytes) -> str:
     return parse_metadata(data).replicated_from
 
 
-def _decoded(entry: Entry) -> Marker | None:
+def marker_in(entry: Entry) -> Marker | None:
+    """The marker of an entry; None for one that cannot be read."""
     try:
         return decode(entry.data)
     except ValueError:

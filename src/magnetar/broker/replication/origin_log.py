@@ -8,13 +8,11 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from magnetar.base.limits import BYTES_PER_READ_MAX, ENTRIES_PER_DISPATCH_MAX
 from magnetar.broker.replication.origins import Origin, Origins, origin_of
-from magnetar.managed_ledger.cursor.cursor import ManagedCursor
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.ledger import ManagedLedger
 from magnetar.managed_ledger.position import Position
-from magnetar.managed_ledger.reads import resolve
+from magnetar.managed_ledger.reads import read_page
 from magnetar.wire.pulsar.headers import parse_metadata
 
 CURSOR_NAME: Final = "pulsar.replicated.subscriptions.origins"
@@ -59,7 +57,7 @@ async def read_entries(
         return
     cursor = ledger.new_non_durable_cursor(cursor_name, first)
     try:
-        while page := await _page(cursor):
+        while page := await read_page(cursor):
             for entry in page:
                 if entry.position > last:
                     return
@@ -69,9 +67,3 @@ async def read_entries(
             await asyncio.sleep(0)  # the others on this loop have their turn
     finally:
         ledger.discard_cursor(cursor_name)
-
-
-async def _page(cursor: ManagedCursor) -> list[Entry]:
-    future: asyncio.Future[list[Entry]] = asyncio.get_running_loop().create_future()
-    cursor.read(ENTRIES_PER_DISPATCH_MAX, BYTES_PER_READ_MAX, resolve(future))
-    return await future

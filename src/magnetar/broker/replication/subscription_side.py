@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from magnetar.broker.dispatch.entry_metadata import metadata_of
+from magnetar.broker.replication.marker_log import marker_in
 from magnetar.broker.replication.origin_log import origin_in
 from magnetar.broker.replication.origins import runs_of
 from magnetar.broker.replication.replicated_subscription import ReplicatedSubscription
@@ -17,7 +18,7 @@ from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.errors import EntryNotFoundError
 from magnetar.managed_ledger.ledger import ManagedLedger
 from magnetar.managed_ledger.position import EARLIEST, LATEST, Position
-from magnetar.wire.pulsar.markers import MessageId, Snapshot, SubscriptionUpdate, decode
+from magnetar.wire.pulsar.markers import MessageId, Snapshot, SubscriptionUpdate
 from magnetar.wire.pulsar.PulsarMarkers_pb2 import MarkerType
 
 RANGES_MAX: Final = 10_000
@@ -167,7 +168,7 @@ class SubscriptionSide:
     def _markers_read(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
             if metadata_of(entry).marker_type == SNAPSHOT:
-                marker = _decoded(entry)
+                marker = marker_in(entry)
                 if isinstance(marker, Snapshot):
                     self._snapshot_read(marker)
 
@@ -201,10 +202,3 @@ class SubscriptionSide:
         self._next = LATEST if following is None else following.local_message_id
         if newest is not None and newest.local_message_id > self._core.told:
             self._next = min(self._next, newest.local_message_id)
-
-
-def _decoded(entry: Entry) -> object:
-    try:
-        return decode(entry.data)
-    except ValueError:
-        return None

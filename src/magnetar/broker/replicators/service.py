@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
-from magnetar.broker.naming import SYSTEM_NAMESPACE, TopicName
+from magnetar.broker.naming import SYSTEM_NAMESPACE, SYSTEM_TOPIC_PREFIX, TopicName
 from magnetar.broker.replicators.remote_clusters import RemoteClusters, TopicMismatchError
 from magnetar.broker.schemas.registry import SchemaRegistry
 from magnetar.broker.schemas.types import SchemaId, unpack_version
@@ -22,9 +22,6 @@ logger = logging.getLogger(__name__)
 
 _EXISTS: Final = (409, 412)
 """Status codes of servers for a topic that exists already."""
-
-SYSTEM_TOPIC_PREFIX = "__"
-"""Topics of the server's own: each cluster keeps its own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
-from magnetar.base.limits import BYTES_PER_READ_MAX, ENTRIES_PER_DISPATCH_MAX
 from magnetar.broker.replicators.names import sequence_name
 from magnetar.broker.topics.deduplication import CURSOR_NAME, SEQUENCE_ID_MAX, Deduplicator, packed
 from magnetar.broker.topics.publish import PublishOp
@@ -13,7 +10,7 @@ from magnetar.managed_ledger.cursor.cursor import ManagedCursor
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.ledger import ManagedLedger
 from magnetar.managed_ledger.position import LATEST, Position
-from magnetar.managed_ledger.reads import resolve
+from magnetar.managed_ledger.reads import read_page
 from magnetar.wire.pulsar.headers import parse_metadata
 
 
@@ -43,7 +40,7 @@ class DedupCursor:
             dedup.forget_producers()
         recovered = cls(cursor, dedup, snapshot_entries)
         cursor.rewind()
-        while entries := await _read(cursor):
+        while entries := await read_page(cursor):
             for entry in entries:
                 recovered._replay(entry, producers)
         recovered.snapshot()
@@ -98,9 +95,3 @@ class DedupCursor:
         if self._last is not None and self._since_snapshot:
             self._since_snapshot = 0
             self._cursor.acknowledge_cumulative(self._last, self._dedup.snapshot())
-
-
-async def _read(cursor: ManagedCursor) -> list[Entry]:
-    future: asyncio.Future[list[Entry]] = asyncio.get_running_loop().create_future()
-    cursor.read(ENTRIES_PER_DISPATCH_MAX, BYTES_PER_READ_MAX, resolve(future))
-    return await future

@@ -16,7 +16,6 @@ from magnetar.base.limits import TRANSACTION_ABORTED_PER_TOPIC_MAX
 from magnetar.broker.dispatch.entry_metadata import metadata_of
 from magnetar.broker.errors import NotAllowedError
 from magnetar.broker.transactions.buffer_state import BufferState, OpenTransaction
-from magnetar.broker.transactions.log import read_page
 from magnetar.broker.transactions.types import (
     MARKERS,
     TXN_ABORT,
@@ -30,6 +29,7 @@ from magnetar.managed_ledger.cursor.cursor import ManagedCursor
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.ledger import ManagedLedger
 from magnetar.managed_ledger.position import LATEST, Position
+from magnetar.managed_ledger.reads import read_page
 from magnetar.wire.pulsar.headers import parse_metadata
 
 logger = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ aborted transactions are passed over. Committed ones need no memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from magnetar.broker.transactions.types import TxnId
 from magnetar.managed_ledger.position import EARLIEST, Position
@@ -140,9 +140,6 @@ class BufferState:
     def left_over(self, coordinator_id: int, low_water_mark: int) -> list[TxnId]:
         """Those whose coordinator has ended and forgotten them."""
         return [txn for txn in self._open if txn.most == coordinator_id and txn.least <= low_water_mark]
-
-    def open_ids(self) -> Iterator[TxnId]:
-        return iter(list(self._open))
 
     # ---- Storing
 

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 from magnetar.base.errors import MagnetarError
-from magnetar.base.limits import BYTES_PER_READ_MAX, ENTRIES_PER_DISPATCH_MAX
 from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.cursor.cursor import ManagedCursor
 from magnetar.managed_ledger.entry import Entry
@@ -18,7 +17,7 @@ from magnetar.managed_ledger.factory import ManagedLedgerFactory
 from magnetar.managed_ledger.ledger import ManagedLedger
 from magnetar.managed_ledger.ports import AppendDone, DurableDone
 from magnetar.managed_ledger.position import EARLIEST, Position
-from magnetar.managed_ledger.reads import resolve
+from magnetar.managed_ledger.reads import read_page
 
 RESERVED_PROPERTY = "magnetar.reservedSequenceId"
 
@@ -87,13 +86,6 @@ class RecordLog:
 
     async def delete(self) -> None:
         await self.ledger.delete()
-
-
-async def read_page(cursor: ManagedCursor) -> list[Entry]:
-    """The next entries of a cursor, [] at the end."""
-    future: asyncio.Future[list[Entry]] = asyncio.get_running_loop().create_future()
-    cursor.read(ENTRIES_PER_DISPATCH_MAX, BYTES_PER_READ_MAX, resolve(future))
-    return await future
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,14 +10,12 @@ from typing import Final
 
 from magnetar.base.errors import MagnetarError
 from magnetar.base.limits import BOOKIE_FRAME_BYTES_MAX
+from magnetar.wire.pieces import hold_piece
 
 FRAME_BYTES_MAX: Final = BOOKIE_FRAME_BYTES_MAX
 """Pulsar's setting of nettyMaxFrameSizeBytes: a message of 5 MiB and its headers. A longer frame closes the connection.
 
 BookKeeper's own default is 5 MiB; a plain BookKeeper client takes no longer answer than that."""
-
-_SMALL_BYTES = 4096
-"""Pieces of an unfinished frame below this are gathered in one buffer."""
 
 _LENGTH = Struct(">I")
 _unpack_length = _LENGTH.unpack_from
@@ -52,7 +50,7 @@ class FrameCutter:
         Raises BookieFrameError; frames before the bad one are then lost with it.
         """
         if self._chunks:
-            self._hold(data)
+            hold_piece(self._chunks, data)
             self._have += len(data)
             if self._have < self._need:
                 return []
@@ -77,17 +75,6 @@ class FrameCutter:
             self._chunks.append(data[position:] if position else data)
         self._have = size - position
         return frames
-
-    def _hold(self, data: bytes) -> None:
-        """Keep one more piece. Small ones share a buffer: a sender of single bytes costs what it sends, not an object each."""
-        if len(data) >= _SMALL_BYTES:
-            self._chunks.append(data)
-            return
-        last = self._chunks[-1]
-        if isinstance(last, bytearray):
-            last += data
-        else:
-            self._chunks.append(bytearray(data))
 
     def _too_long(self, length: int) -> BookieFrameError:
         return BookieFrameError(f"frame of {length} bytes is longer than the {self.frame_bytes_max} allowed")

@@ -11,12 +11,10 @@ from __future__ import annotations
 import struct
 
 from magnetar.base.errors import MagnetarError
+from magnetar.wire.pieces import hold_piece
 
 _HEADER = struct.Struct(">II")
 HEADER_BYTES = _HEADER.size
-
-_SMALL_BYTES = 4096
-"""Pieces of an unfinished frame below this are gathered in one buffer."""
 
 Frame = tuple[bytes, bytes]
 """Command bytes and the rest (empty for most commands)."""
@@ -49,21 +47,10 @@ class FrameDecoder:
         """Bytes of an unfinished frame held in memory."""
         return self._have
 
-    def _hold(self, data: bytes) -> None:
-        """Keep one more piece. Small ones share a buffer: a sender of single bytes costs what it sends, not an object each."""
-        if len(data) >= _SMALL_BYTES:
-            self._chunks.append(data)
-            return
-        last = self._chunks[-1]
-        if isinstance(last, bytearray):
-            last += data
-        else:
-            self._chunks.append(bytearray(data))
-
     def feed(self, data: bytes) -> list[Frame]:
         """The frames that `data` completes, in order. Raises FrameError; frames before the bad one are then lost with it."""
         if self._chunks:
-            self._hold(data)
+            hold_piece(self._chunks, data)
             self._have += len(data)
             if self._have < self._need:
                 return []
