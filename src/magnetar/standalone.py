@@ -17,9 +17,9 @@ from magnetar.base.executor import ThreadExecutor
 from magnetar.base.tasks import TaskScope
 from magnetar.bookkeeper.autorecovery.local_check import LocalCopiesCheck
 from magnetar.bookkeeper.bookie.bookie import Bookie
-from magnetar.bookkeeper.bookie.directory_lock import DirectoryLock
-from magnetar.bookkeeper.bookie.disk import Disk
 from magnetar.bookkeeper.bookie.statistics import BookieStatistics
+from magnetar.bookkeeper.bookie.storage.directory_lock import DirectoryLock
+from magnetar.bookkeeper.bookie.storage.disk import Disk
 from magnetar.bookkeeper.client.bookies import BookieDirectory
 from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.client.ledger_manager import LedgerManager

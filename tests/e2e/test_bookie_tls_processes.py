@@ -17,7 +17,7 @@ import pytest
 from magnetar.base.bookie_wire_settings import BookieRequestSettings, BookieTlsSettings
 from magnetar.base.clock import SystemClock
 from magnetar.base.process_config import BookieProcessConfig
-from magnetar.bookkeeper.client.channel_options import ChannelOptions
+from magnetar.bookkeeper.client.channel.options import ChannelOptions
 from magnetar.bookkeeper.errors import LedgerError
 from magnetar.cli.main import run
 from magnetar.processes.bookie_wire import command_options

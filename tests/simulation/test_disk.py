@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from magnetar.base.errors import DiskFullError, DiskIOError
-from magnetar.bookkeeper.bookie.disk import write_file
+from magnetar.bookkeeper.bookie.storage.disk import write_file
 from magnetar.testing.sim.disk import SimDisk
 from magnetar.testing.sim.executor import SimExecutor
 from magnetar.testing.sim.files import SECTOR_BYTES

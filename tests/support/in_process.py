@@ -12,7 +12,7 @@ from typing import Any
 
 from magnetar.base.config import StandaloneConfig
 from magnetar.base.errors import DiskFullError, DiskIOError
-from magnetar.bookkeeper.bookie.disk import Disk, DiskFile, DiskSpace, OsDisk
+from magnetar.bookkeeper.bookie.storage.disk import Disk, DiskFile, DiskSpace, OsDisk
 from magnetar.standalone import Standalone
 
 START_TIMEOUT_S = 20

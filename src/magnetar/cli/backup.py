@@ -14,7 +14,7 @@ from magnetar.base.clock import SystemClock
 from magnetar.base.config import StandaloneConfig
 from magnetar.base.errors import StartupError
 from magnetar.bookkeeper.bookie.bookie import Bookie
-from magnetar.bookkeeper.bookie.directory_lock import DirectoryLock
+from magnetar.bookkeeper.bookie.storage.directory_lock import DirectoryLock
 from magnetar.cli.errors import CommandError
 from magnetar.cli.metadata import data_record, force_option
 from magnetar.cli.output import emit_record, json_option

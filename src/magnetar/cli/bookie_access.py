@@ -19,7 +19,7 @@ from magnetar.bookkeeper.autorecovery.config import AutoRecoveryConfig
 from magnetar.bookkeeper.autorecovery.service import AutoRecovery
 from magnetar.bookkeeper.bookie.bookie import Bookie
 from magnetar.bookkeeper.client.bookies import BookieDirectory
-from magnetar.bookkeeper.client.channel_options import ChannelOptions
+from magnetar.bookkeeper.client.channel.options import ChannelOptions
 from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.client.ledger_manager import LedgerManager
 from magnetar.cli.store_access import StoreSource, opened_store

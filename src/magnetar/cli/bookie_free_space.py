@@ -12,8 +12,8 @@ from functools import partial
 from magnetar.base.clock import SystemClock
 from magnetar.base.network import AsyncioNetwork
 from magnetar.base.tasks import TaskScope
-from magnetar.bookkeeper.client.channel import RemoteBookie
-from magnetar.bookkeeper.client.channel_options import ChannelOptions
+from magnetar.bookkeeper.client.channel.channel import RemoteBookie
+from magnetar.bookkeeper.client.channel.options import ChannelOptions
 from magnetar.bookkeeper.codes import ReturnCode
 from magnetar.bookkeeper.service_info import BookieServiceInfo
 

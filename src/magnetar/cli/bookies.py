@@ -14,7 +14,7 @@ from magnetar.bookkeeper.autorecovery.auditor_election import elected_auditor
 from magnetar.bookkeeper.autorecovery.decommission import Decommission, Progress
 from magnetar.bookkeeper.autorecovery.underreplication import UnderreplicationManager
 from magnetar.bookkeeper.bookie_watcher import BookieWatcher
-from magnetar.bookkeeper.client.channel_options import ChannelOptions
+from magnetar.bookkeeper.client.channel.options import ChannelOptions
 from magnetar.bookkeeper.rack_mapping import DEFAULT_GROUP, delete_rack, locations_of, read_mapping, set_rack
 from magnetar.cli.bookie_access import access_options, opened_cluster
 from magnetar.cli.bookie_free_space import free_spaces

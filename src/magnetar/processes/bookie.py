@@ -25,9 +25,9 @@ from magnetar.base.tasks import REPORTED, TaskScope
 from magnetar.bookkeeper.autorecovery.service import AutoRecovery
 from magnetar.bookkeeper.bookie.bookie import Bookie
 from magnetar.bookkeeper.bookie.config import BookieConfig
-from magnetar.bookkeeper.bookie.cookie import FILE_NAME as COOKIE_FILE
-from magnetar.bookkeeper.bookie.disk import Disk
-from magnetar.bookkeeper.bookie.server import BookieServer
+from magnetar.bookkeeper.bookie.server.server import BookieServer
+from magnetar.bookkeeper.bookie.storage.cookie import FILE_NAME as COOKIE_FILE
+from magnetar.bookkeeper.bookie.storage.disk import Disk
 from magnetar.bookkeeper.client.ledger_manager import LedgerManager
 from magnetar.bookkeeper.cluster import MetadataCookies, initialize_cluster, instance_id
 from magnetar.bookkeeper.errors import ClusterLayoutError, LedgerIdsSetBackError

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from magnetar.base.bookie_wire_settings import BookieRequestSettings, BookieTlsSettings
 from magnetar.base.errors import ConfigError
 from magnetar.base.process_config import AutorecoveryConfig, BookieProcessConfig, BrokerProcessConfig
-from magnetar.bookkeeper.bookie.server import BookieServerOptions
-from magnetar.bookkeeper.client.channel_options import ChannelOptions
+from magnetar.bookkeeper.bookie.server.server import BookieServerOptions
+from magnetar.bookkeeper.client.channel.options import ChannelOptions
 from magnetar.bookkeeper.shared_secret import BookieSecret, ClientSecret
 from magnetar.broker.auth.key_material import read_key
 from magnetar.broker.auth.tls import TlsContext, load_certificate, load_trust

@@ -10,7 +10,7 @@ from magnetar.base.ledger_client_settings import LedgerClientSettings
 from magnetar.base.network import AsyncioNetwork
 from magnetar.base.tasks import TaskScope
 from magnetar.bookkeeper.client.bookies import BookieDirectory
-from magnetar.bookkeeper.client.channel_options import ChannelOptions
+from magnetar.bookkeeper.client.channel.options import ChannelOptions
 from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.client.config import ClientConfig
 from magnetar.bookkeeper.client.placement import PlacementPolicy, RackAwarePlacement, RegionAwarePlacement

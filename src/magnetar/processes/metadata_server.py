@@ -13,7 +13,7 @@ from magnetar.base.limits import METADATA_SERVER_CONNECTIONS_MAX, STRANGERS_MAX
 from magnetar.base.network import AsyncioNetwork
 from magnetar.base.process_config import MetadataServerConfig
 from magnetar.base.tasks import TaskScope
-from magnetar.bookkeeper.bookie.directory_lock import DirectoryLock
+from magnetar.bookkeeper.bookie.storage.directory_lock import DirectoryLock
 from magnetar.metadata.server.server import MetadataServer
 from magnetar.metadata.sqlite_file import FILE_NAME
 from magnetar.processes.composition import Composition, enter_alone

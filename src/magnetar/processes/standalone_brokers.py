@@ -18,7 +18,7 @@ from magnetar.base.listen_settings import is_loopback
 from magnetar.base.process_config import BookieProcessConfig, BrokerProcessConfig
 from magnetar.base.settings import table_of
 from magnetar.base.tasks import TaskScope
-from magnetar.bookkeeper.bookie.directory_lock import DirectoryLock
+from magnetar.bookkeeper.bookie.storage.directory_lock import DirectoryLock
 from magnetar.processes.cluster.cluster import Cluster
 from magnetar.processes.cluster.command_lines import OWN_FIELDS
 from magnetar.processes.cluster.errors import ClusterError

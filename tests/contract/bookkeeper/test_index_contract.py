@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from magnetar.base.errors import ConfigError, StartupError, StorageError
-from magnetar.bookkeeper.bookie.entry_log_format import Location
-from magnetar.bookkeeper.bookie.index import Index
-from magnetar.bookkeeper.bookie.index_factory import open_index
+from magnetar.bookkeeper.bookie.storage.entry_log_format import Location
+from magnetar.bookkeeper.bookie.storage.index import Index
+from magnetar.bookkeeper.bookie.storage.index_factory import open_index
 
 BACKENDS = ["rocksdb", "sqlite"]
 BIG = 2**63 - 1
@@ -128,7 +128,7 @@ def test_a_directory_keeps_its_index(tmp_path: Path, backend: str) -> None:
 def test_a_write_survives_the_death_of_the_process(tmp_path: Path, backend: str) -> None:
     program = f"""
         import os
-        from magnetar.bookkeeper.bookie.index_factory import open_index
+        from magnetar.bookkeeper.bookie.storage.index_factory import open_index
         index = open_index({str(tmp_path)!r}, {backend!r})
         index.write([(1, n, (1, n, 1)) for n in range(5000)], [(1, b"x")], [(1, 5)])
         index.delete_ledger(2, b"t"); index.sync()

@@ -15,9 +15,9 @@ from magnetar.base.tasks import TaskScope
 from magnetar.bookkeeper.autorecovery.config import AutoRecoveryConfig
 from magnetar.bookkeeper.autorecovery.service import AutoRecovery
 from magnetar.bookkeeper.bookie.bookie import Bookie
-from magnetar.bookkeeper.bookie.server import BookieServer
+from magnetar.bookkeeper.bookie.server.server import BookieServer
 from magnetar.bookkeeper.client.bookies import BookieDirectory
-from magnetar.bookkeeper.client.channel import RemoteBookie
+from magnetar.bookkeeper.client.channel.channel import RemoteBookie
 from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.client.ledger_manager import LedgerManager
 from magnetar.bookkeeper.cluster import MetadataCookies, initialize_cluster

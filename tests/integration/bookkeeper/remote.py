@@ -16,9 +16,9 @@ from magnetar.base.clock import SystemClock
 from magnetar.base.network import AsyncioNetwork
 from magnetar.base.tasks import TaskScope
 from magnetar.bookkeeper.bookie.bookie import Bookie
-from magnetar.bookkeeper.bookie.server import BookieServer, BookieServerOptions
-from magnetar.bookkeeper.client.channel import RemoteBookie
-from magnetar.bookkeeper.client.channel_options import ChannelOptions
+from magnetar.bookkeeper.bookie.server.server import BookieServer, BookieServerOptions
+from magnetar.bookkeeper.client.channel.channel import RemoteBookie
+from magnetar.bookkeeper.client.channel.options import ChannelOptions
 from magnetar.bookkeeper.ports import BookieChannel
 from tests.unit.bookkeeper.bookie_helpers import open_bookie
 

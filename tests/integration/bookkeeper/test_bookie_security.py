@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.bookkeeper.bookie.server_io import FrameConnection
+from magnetar.bookkeeper.bookie.server.connection import FrameConnection
 from magnetar.bookkeeper.codes import BOOKIE_UNAVAILABLE, ReturnCode
 from magnetar.bookkeeper.errors import LedgerUnauthorizedError
 from magnetar.bookkeeper.shared_secret import BookieSecret, ClientSecret

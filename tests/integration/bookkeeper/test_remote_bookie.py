@@ -235,7 +235,7 @@ async def test_answers_to_nothing_end_the_connection() -> None:
 
 
 async def test_too_many_requests_are_refused_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("magnetar.bookkeeper.client.channel_v2.BOOKIE_CLIENT_REQUESTS_MAX", 3)
+    monkeypatch.setattr("magnetar.bookkeeper.client.channel.v2.BOOKIE_CLIENT_REQUESTS_MAX", 3)
     async with served_bookie(tmp_path) as served:
         channel = served.channel()
         codes = await asyncio.gather(
@@ -282,7 +282,7 @@ async def test_nobody_listens_there(tmp_path: Path) -> None:
 
 async def test_reads_for_a_closed_connection_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that wait for their turn are never started."""
-    monkeypatch.setattr("magnetar.bookkeeper.bookie.server_reads.BOOKIE_READ_BYTES_UNDER_WAY_MAX", 1)
+    monkeypatch.setattr("magnetar.bookkeeper.bookie.server.reads.BOOKIE_READ_BYTES_UNDER_WAY_MAX", 1)
     bookie: Any = FakeBookie()
     bookie.held = []
     async with serve(bookie) as served:
@@ -296,8 +296,8 @@ async def test_reads_for_a_closed_connection_are_dropped(tmp_path: Path, monkeyp
 
 
 async def test_reads_beyond_the_queue_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("magnetar.bookkeeper.bookie.server_reads.BOOKIE_READ_BYTES_UNDER_WAY_MAX", 1)
-    monkeypatch.setattr("magnetar.bookkeeper.bookie.server_reads.BOOKIE_READS_WAITING_MAX", 2)
+    monkeypatch.setattr("magnetar.bookkeeper.bookie.server.reads.BOOKIE_READ_BYTES_UNDER_WAY_MAX", 1)
+    monkeypatch.setattr("magnetar.bookkeeper.bookie.server.reads.BOOKIE_READS_WAITING_MAX", 2)
     bookie: Any = FakeBookie()
     bookie.held = []
     async with serve(bookie) as served:

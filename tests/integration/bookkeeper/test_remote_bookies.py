@@ -10,7 +10,7 @@ from typing import Any
 
 from magnetar.base.clock import SystemClock
 from magnetar.bookkeeper.client.bookies import BookieDirectory
-from magnetar.bookkeeper.client.channel_options import ChannelOptions
+from magnetar.bookkeeper.client.channel.options import ChannelOptions
 from magnetar.bookkeeper.client.remote_bookies import RemoteBookies
 from magnetar.bookkeeper.codes import BOOKIE_UNAVAILABLE, ReturnCode
 from magnetar.bookkeeper.registration import BookieRegistration

@@ -19,7 +19,7 @@ import requests
 from magnetar.base.clock import SystemClock
 from magnetar.base.errors import StartupError
 from magnetar.base.process_config import AutorecoveryConfig, BookieProcessConfig, MetadataServerConfig
-from magnetar.bookkeeper.bookie.disk import DiskSpace, OsDisk
+from magnetar.bookkeeper.bookie.storage.disk import DiskSpace, OsDisk
 from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.client.ledger_manager import LedgerManager
 from magnetar.bookkeeper.cluster import initialize_cluster

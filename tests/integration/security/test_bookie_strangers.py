@@ -11,7 +11,7 @@ import pytest
 
 from magnetar.base import network
 from magnetar.base.admission import Share
-from magnetar.bookkeeper.bookie import server_io
+from magnetar.bookkeeper.bookie.server import connection as server_connection
 from magnetar.bookkeeper.codes import FLAG_FENCE, FLAG_RECOVERY_ADD, ReturnCode
 from magnetar.bookkeeper.entry_format import master_key
 from magnetar.bookkeeper.shared_secret import BookieSecret, ClientSecret
@@ -81,7 +81,7 @@ async def closed_within(wires: list[Wire], timeout_s: float) -> int:
 async def test_who_does_not_ask_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, secret: bytes | None, hello: bytes
 ) -> None:
-    monkeypatch.setattr(server_io, "HANDSHAKE_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(server_connection, "HANDSHAKE_TIMEOUT_S", 0.3)
     auth, client = (BookieSecret(secret), ClientSecret(secret)) if secret else (None, None)
     async with served_bookie(tmp_path, auth=auth) as served:
         wires = [await served.wire() for _ in range(20)]
@@ -96,7 +96,7 @@ async def test_who_does_not_ask_is_closed(
 
 
 async def test_who_asks_without_the_secret_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_io, "HANDSHAKE_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(server_connection, "HANDSHAKE_TIMEOUT_S", 0.5)
     async with served_bookie(tmp_path, auth=BookieSecret(SECRET)) as served:
         wire = await served.wire()
         for _ in range(3):
@@ -155,9 +155,9 @@ async def test_a_full_bookie_takes_those_who_ask_for_those_who_do_not(tmp_path: 
 async def test_a_peer_that_goes_away_in_the_middle_is_closed_and_an_idle_one_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_io, "HANDSHAKE_TIMEOUT_S", 0.1)
-    monkeypatch.setattr(server_io, "BOOKIE_PROGRESS_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(server_io, "BOOKIE_IDLE_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(server_connection, "HANDSHAKE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(server_connection, "BOOKIE_PROGRESS_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(server_connection, "BOOKIE_IDLE_TIMEOUT_S", 2.0)
     async with served_bookie(tmp_path) as served:
         owner = served.channel()
         for entry_id in range(20):

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from magnetar.base.tasks import TaskScope
-from magnetar.bookkeeper.bookie import server_io
-from magnetar.bookkeeper.bookie.server import BookieServer
+from magnetar.bookkeeper.bookie.server import connection as server_connection
+from magnetar.bookkeeper.bookie.server.server import BookieServer
 from magnetar.bookkeeper.codes import ReturnCode
 from magnetar.wire.bookkeeper import BookkeeperProtocol_pb2 as pb
 from magnetar.wire.bookkeeper.availability import EntryAvailability
@@ -150,7 +150,7 @@ def answers(data: bytes) -> int:
 @settings(deadline=None, max_examples=60)
 @given(st.lists(V3_REQUESTS, max_size=5))
 def test_every_request_of_version_three_is_answered(frames: list[bytes]) -> None:
-    with mock.patch.object(server_io, "_logger") as logger:
+    with mock.patch.object(server_connection, "_logger") as logger:
         written, closed = asyncio.run(say(frames))
     assert not logger.exception.called
     assert not closed
@@ -160,7 +160,7 @@ def test_every_request_of_version_three_is_answered(frames: list[bytes]) -> None
 @settings(deadline=None, max_examples=60)
 @given(st.lists(V2_REQUESTS | V3_REQUESTS | st.binary(max_size=60), max_size=5))
 def test_anything_else_is_answered_or_ends_the_connection(frames: list[bytes]) -> None:
-    with mock.patch.object(server_io, "_logger") as logger:
+    with mock.patch.object(server_connection, "_logger") as logger:
         written, closed = asyncio.run(say(frames))
     assert not logger.exception.called
     found = answers(written)

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from magnetar.base.checksum import crc32c
 from magnetar.base.errors import CorruptionError
-from magnetar.bookkeeper.bookie.entry_log_format import (
+from magnetar.bookkeeper.bookie.ledger_state import LedgerState, unpack_state
+from magnetar.bookkeeper.bookie.storage.entry_log_format import (
     HEADER_BYTES,
     TRAILER_BYTES,
     TRAILER_MAGIC,
@@ -26,8 +27,7 @@ from magnetar.bookkeeper.bookie.entry_log_format import (
     unpack_map,
     unpack_trailer,
 )
-from magnetar.bookkeeper.bookie.journal_format import unpack_records
-from magnetar.bookkeeper.bookie.ledger_state import LedgerState, unpack_state
+from magnetar.bookkeeper.bookie.storage.journal_format import unpack_records
 
 entries = st.lists(st.binary(max_size=60), min_size=1, max_size=8)
 

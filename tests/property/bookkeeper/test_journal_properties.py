@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from magnetar.base.errors import CorruptionError
 from magnetar.base.executor import InlineExecutor
 from magnetar.bookkeeper.bookie.config import BookieConfig
-from magnetar.bookkeeper.bookie.disk import OsDisk
-from magnetar.bookkeeper.bookie.journal import Journal
-from magnetar.bookkeeper.bookie.journal_format import FILE_HEADER_BYTES, pack_special
-from magnetar.bookkeeper.bookie.journal_replay import ReplayResult, replay
+from magnetar.bookkeeper.bookie.storage.disk import OsDisk
+from magnetar.bookkeeper.bookie.storage.journal import Journal
+from magnetar.bookkeeper.bookie.storage.journal_format import FILE_HEADER_BYTES, pack_special
+from magnetar.bookkeeper.bookie.storage.journal_replay import ReplayResult, replay
 
 DISK = OsDisk()
 

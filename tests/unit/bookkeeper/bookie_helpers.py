@@ -11,9 +11,9 @@ from typing import Any
 from magnetar.base.errors import DiskFullError, DiskIOError
 from magnetar.bookkeeper.bookie.bookie import Bookie
 from magnetar.bookkeeper.bookie.config import BookieConfig
-from magnetar.bookkeeper.bookie.disk import Disk, DiskFile, DiskSpace, OsDisk
-from magnetar.bookkeeper.bookie.index import Index, IndexedEntry
-from magnetar.bookkeeper.bookie.index_factory import open_index
+from magnetar.bookkeeper.bookie.storage.disk import Disk, DiskFile, DiskSpace, OsDisk
+from magnetar.bookkeeper.bookie.storage.index import Index, IndexedEntry
+from magnetar.bookkeeper.bookie.storage.index_factory import open_index
 from magnetar.bookkeeper.codes import FLAG_FENCE
 from magnetar.bookkeeper.entry_format import Digest, DigestType, master_key, pack_entry
 

@@ -17,10 +17,10 @@ from magnetar.base.executor import InlineExecutor
 from magnetar.bookkeeper.bookie import add_path
 from magnetar.bookkeeper.bookie.bookie import Bookie
 from magnetar.bookkeeper.bookie.config import BookieConfig
-from magnetar.bookkeeper.bookie.disk import OsDisk
-from magnetar.bookkeeper.bookie.journal import Journal
-from magnetar.bookkeeper.bookie.journal_format import pack_special
 from magnetar.bookkeeper.bookie.ledger_state import FENCED_KEYS_MAX
+from magnetar.bookkeeper.bookie.storage.disk import OsDisk
+from magnetar.bookkeeper.bookie.storage.journal import Journal
+from magnetar.bookkeeper.bookie.storage.journal_format import pack_special
 from magnetar.bookkeeper.codes import FLAG_FENCE, FLAG_RECOVERY_ADD, ReturnCode
 from magnetar.bookkeeper.entry_format import master_key, pack_lac
 from tests.unit.bookkeeper.bookie_helpers import (

@@ -12,8 +12,8 @@ from google.protobuf import text_format
 from magnetar.base.errors import MetadataError
 from magnetar.bookkeeper.bookie.bookie import Bookie
 from magnetar.bookkeeper.bookie.config import BookieConfig
-from magnetar.bookkeeper.bookie.cookie import Cookie, check_directories, check_store
-from magnetar.bookkeeper.bookie.disk import OsDisk
+from magnetar.bookkeeper.bookie.storage.cookie import Cookie, check_directories, check_store
+from magnetar.bookkeeper.bookie.storage.disk import OsDisk
 from magnetar.bookkeeper.codes import ReturnCode
 from magnetar.bookkeeper.errors import CookieError
 from magnetar.wire.bookkeeper.DataFormats_pb2 import CookieFormat

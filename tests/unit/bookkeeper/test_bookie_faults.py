@@ -14,7 +14,7 @@ import pytest
 
 from magnetar.base.errors import CorruptionError, DiskIOError, StorageError
 from magnetar.bookkeeper.bookie.bookie import Bookie
-from magnetar.bookkeeper.bookie.disk import OsDisk
+from magnetar.bookkeeper.bookie.storage.disk import OsDisk
 from magnetar.bookkeeper.codes import FLAG_RECOVERY_ADD, ReturnCode
 from magnetar.bookkeeper.entry_format import pack_lac
 from tests.unit.bookkeeper.bookie_helpers import (
@@ -134,7 +134,7 @@ async def test_a_full_disk_during_a_flush_loses_nothing_that_came_after_the_swap
 
 
 async def test_little_room_by_the_ratio_lets_recovery_in_only(tmp_path: Path) -> None:
-    from magnetar.bookkeeper.bookie.disk import DiskSpace
+    from magnetar.bookkeeper.bookie.storage.disk import DiskSpace
     from magnetar.bookkeeper.codes import FLAG_HIGH_PRIORITY
 
     disk = FaultDisk()

@@ -11,7 +11,7 @@ import pytest
 
 from magnetar.base.errors import MetadataError
 from magnetar.bookkeeper.bookie.bookie import Bookie
-from magnetar.bookkeeper.bookie.disk import DiskSpace, OsDisk
+from magnetar.bookkeeper.bookie.storage.disk import DiskSpace, OsDisk
 from magnetar.bookkeeper.codes import FLAG_FENCE, FLAG_RECOVERY_ADD, ReturnCode
 from magnetar.bookkeeper.entry_format import pack_lac
 from tests.unit.bookkeeper.bookie_helpers import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.bookkeeper.bookie.latencies import QUANTILES, WINDOW, Latencies
+from magnetar.bookkeeper.bookie.storage.latencies import QUANTILES, WINDOW, Latencies
 
 
 def test_nothing_recorded_has_no_quantiles() -> None:

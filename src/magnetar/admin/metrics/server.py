@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 
 from magnetar.admin.metrics.families import families, heading, labels
 from magnetar.base.admission import Admission
-from magnetar.bookkeeper.bookie.latencies import QUANTILES, LatencySummary
 from magnetar.bookkeeper.bookie.statistics import BookieStatistics
+from magnetar.bookkeeper.bookie.storage.latencies import QUANTILES, LatencySummary
 from magnetar.bookkeeper.client.statistics import ClientStatistics
 from magnetar.broker.replication.ports import SnapshotCounters
 from magnetar.broker.service import Broker

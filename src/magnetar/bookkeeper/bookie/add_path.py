@@ -18,10 +18,10 @@ from typing import Final, NamedTuple
 from magnetar.base.errors import DiskFullError, DiskIOError
 from magnetar.base.limits import BOOKIE_KEYLESS_LEDGERS_MAX
 from magnetar.bookkeeper.bookie.config import ENTRY_BYTES_MAX, BookieConfig
-from magnetar.bookkeeper.bookie.journal import Journal, ignore
-from magnetar.bookkeeper.bookie.journal_format import EXPLICIT_LAC, FENCE, KEY, pack_special
 from magnetar.bookkeeper.bookie.ledger_state import FENCED_KEYS_MAX, LedgerState
-from magnetar.bookkeeper.bookie.write_cache import CacheHalf, WriteCache
+from magnetar.bookkeeper.bookie.storage.journal import Journal, ignore
+from magnetar.bookkeeper.bookie.storage.journal_format import EXPLICIT_LAC, FENCE, KEY, pack_special
+from magnetar.bookkeeper.bookie.storage.write_cache import CacheHalf, WriteCache
 from magnetar.bookkeeper.codes import FLAG_HIGH_PRIORITY, FLAG_RECOVERY_ADD, ReturnCode
 from magnetar.bookkeeper.ports import AddDone
 

@@ -21,26 +21,32 @@ from magnetar.base.executor import Executor, ThreadExecutor
 from magnetar.base.tasks import FATAL, TaskScope
 from magnetar.bookkeeper.bookie.add_path import AddPath
 from magnetar.bookkeeper.bookie.config import BookieConfig
-from magnetar.bookkeeper.bookie.cookie import Cookie, CookieStore, check_directories, check_store, stamp_directories
-from magnetar.bookkeeper.bookie.directory_lock import DirectoryLock
-from magnetar.bookkeeper.bookie.disk import Disk, OsDisk
 from magnetar.bookkeeper.bookie.disk_monitor import DiskMonitor
 from magnetar.bookkeeper.bookie.flusher import Flusher
 from magnetar.bookkeeper.bookie.garbage_collector import GarbageCollector, LedgerExists, LedgerHomes, ListLedgers
-from magnetar.bookkeeper.bookie.index import Index
-from magnetar.bookkeeper.bookie.index_factory import open_index
-from magnetar.bookkeeper.bookie.interpreter import hand_over
-from magnetar.bookkeeper.bookie.journal import Journal
 from magnetar.bookkeeper.bookie.ledger_state import LedgerState
 from magnetar.bookkeeper.bookie.queries import Queries
-from magnetar.bookkeeper.bookie.read_cache import ReadCache
 from magnetar.bookkeeper.bookie.read_path import ReadPath
 from magnetar.bookkeeper.bookie.reads import ReadQueue
 from magnetar.bookkeeper.bookie.recovery import Recovered, recover
 from magnetar.bookkeeper.bookie.statistics import BookieStatistics, DirectoryUsage
-from magnetar.bookkeeper.bookie.storage import LedgerStorage
-from magnetar.bookkeeper.bookie.unsynced_mark import UnsyncedMark
-from magnetar.bookkeeper.bookie.write_cache import WriteCache
+from magnetar.bookkeeper.bookie.storage.cookie import (
+    Cookie,
+    CookieStore,
+    check_directories,
+    check_store,
+    stamp_directories,
+)
+from magnetar.bookkeeper.bookie.storage.directory_lock import DirectoryLock
+from magnetar.bookkeeper.bookie.storage.disk import Disk, OsDisk
+from magnetar.bookkeeper.bookie.storage.index import Index
+from magnetar.bookkeeper.bookie.storage.index_factory import open_index
+from magnetar.bookkeeper.bookie.storage.interpreter import hand_over
+from magnetar.bookkeeper.bookie.storage.journal import Journal
+from magnetar.bookkeeper.bookie.storage.read_cache import ReadCache
+from magnetar.bookkeeper.bookie.storage.storage import LedgerStorage
+from magnetar.bookkeeper.bookie.storage.unsynced_mark import UnsyncedMark
+from magnetar.bookkeeper.bookie.storage.write_cache import WriteCache
 from magnetar.bookkeeper.ports import AddDone, BatchDone, LacDone, ReadDone
 
 _logger = logging.getLogger(__name__)

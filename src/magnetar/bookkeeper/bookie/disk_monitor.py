@@ -12,9 +12,9 @@ from magnetar.base.errors import DiskFullError, StorageError
 from magnetar.base.executor import Executor
 from magnetar.bookkeeper.bookie.add_path import AddPath
 from magnetar.bookkeeper.bookie.config import ENTRY_OVERHEAD_BYTES, BookieConfig, headroom_bytes
-from magnetar.bookkeeper.bookie.disk import Disk, DiskSpace
 from magnetar.bookkeeper.bookie.flusher import Flusher
-from magnetar.bookkeeper.bookie.write_cache import WriteCache
+from magnetar.bookkeeper.bookie.storage.disk import Disk, DiskSpace
+from magnetar.bookkeeper.bookie.storage.write_cache import WriteCache
 
 _logger = logging.getLogger(__name__)
 

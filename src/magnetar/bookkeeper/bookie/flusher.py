@@ -8,8 +8,8 @@ from collections.abc import Callable
 from magnetar.base.errors import DiskFullError, StorageError
 from magnetar.base.executor import Executor
 from magnetar.bookkeeper.bookie.add_path import AddPath
-from magnetar.bookkeeper.bookie.journal import Journal
-from magnetar.bookkeeper.bookie.storage import LedgerStorage
+from magnetar.bookkeeper.bookie.storage.journal import Journal
+from magnetar.bookkeeper.bookie.storage.storage import LedgerStorage
 
 
 class Flusher:

@@ -15,13 +15,13 @@ from typing import Final, Protocol
 from magnetar.base.clock import Clock
 from magnetar.base.errors import CorruptionError, MagnetarError
 from magnetar.base.executor import Executor
-from magnetar.bookkeeper.bookie.compaction import LogCompaction
 from magnetar.bookkeeper.bookie.config import BookieConfig
 from magnetar.bookkeeper.bookie.disk_monitor import DiskPressure
-from magnetar.bookkeeper.bookie.entry_log import EntryLogMeta
-from magnetar.bookkeeper.bookie.entry_log_format import HEADER_BYTES
 from magnetar.bookkeeper.bookie.ledger_state import LedgerState
-from magnetar.bookkeeper.bookie.storage import LedgerStorage
+from magnetar.bookkeeper.bookie.storage.compaction import LogCompaction
+from magnetar.bookkeeper.bookie.storage.entry_log import EntryLogMeta
+from magnetar.bookkeeper.bookie.storage.entry_log_format import HEADER_BYTES
+from magnetar.bookkeeper.bookie.storage.storage import LedgerStorage
 
 _logger = logging.getLogger(__name__)
 

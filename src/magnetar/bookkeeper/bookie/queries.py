@@ -9,13 +9,13 @@ from magnetar.base.errors import StorageError
 from magnetar.base.executor import Executor
 from magnetar.base.tasks import REPORTED, TaskScope
 from magnetar.bookkeeper.bookie.add_path import AddPath
-from magnetar.bookkeeper.bookie.disk import DiskSpace
-from magnetar.bookkeeper.bookie.entry_list import list_entries
-from magnetar.bookkeeper.bookie.index import Index
 from magnetar.bookkeeper.bookie.lac_watch import LacWatch
 from magnetar.bookkeeper.bookie.ledger_state import LedgerState
 from magnetar.bookkeeper.bookie.read_path import ReadPath
-from magnetar.bookkeeper.bookie.write_cache import WriteCache
+from magnetar.bookkeeper.bookie.storage.disk import DiskSpace
+from magnetar.bookkeeper.bookie.storage.entry_list import list_entries
+from magnetar.bookkeeper.bookie.storage.index import Index
+from magnetar.bookkeeper.bookie.storage.write_cache import WriteCache
 from magnetar.bookkeeper.codes import ReturnCode
 from magnetar.bookkeeper.ports import AddDone, EntriesDone, InfoDone
 

@@ -13,9 +13,9 @@ from magnetar.base.errors import StorageError
 from magnetar.bookkeeper.bookie.add_path import AddPath
 from magnetar.bookkeeper.bookie.config import BookieConfig
 from magnetar.bookkeeper.bookie.ledger_state import LedgerState
-from magnetar.bookkeeper.bookie.read_cache import ReadCache
 from magnetar.bookkeeper.bookie.reads import ReadQueue
-from magnetar.bookkeeper.bookie.write_cache import WriteCache
+from magnetar.bookkeeper.bookie.storage.read_cache import ReadCache
+from magnetar.bookkeeper.bookie.storage.write_cache import WriteCache
 from magnetar.bookkeeper.codes import FLAG_FENCE, LAST_ENTRY, ReturnCode
 from magnetar.bookkeeper.entry_format import peek_ids
 from magnetar.bookkeeper.ports import BatchDone, LacDone, ReadDone

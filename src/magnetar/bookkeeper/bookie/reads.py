@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 
 from magnetar.base.errors import StorageError
 from magnetar.base.executor import Executor
-from magnetar.bookkeeper.bookie.latencies import Latencies
-from magnetar.bookkeeper.bookie.storage import LedgerStorage
+from magnetar.bookkeeper.bookie.storage.latencies import Latencies
+from magnetar.bookkeeper.bookie.storage.storage import LedgerStorage
 
 _logger = logging.getLogger(__name__)
 

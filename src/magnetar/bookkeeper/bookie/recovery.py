@@ -7,12 +7,12 @@ from struct import Struct
 
 from magnetar.base.errors import CorruptionError
 from magnetar.bookkeeper.bookie.config import BookieConfig
-from magnetar.bookkeeper.bookie.disk import Disk
-from magnetar.bookkeeper.bookie.journal_format import EXPLICIT_LAC, FENCE, KEY, special_content
-from magnetar.bookkeeper.bookie.journal_replay import ReplayResult, replay
 from magnetar.bookkeeper.bookie.ledger_state import LedgerState, unpack_state
-from magnetar.bookkeeper.bookie.storage import LedgerStorage
-from magnetar.bookkeeper.bookie.write_cache import CacheHalf
+from magnetar.bookkeeper.bookie.storage.disk import Disk
+from magnetar.bookkeeper.bookie.storage.journal_format import EXPLICIT_LAC, FENCE, KEY, special_content
+from magnetar.bookkeeper.bookie.storage.journal_replay import ReplayResult, replay
+from magnetar.bookkeeper.bookie.storage.storage import LedgerStorage
+from magnetar.bookkeeper.bookie.storage.write_cache import CacheHalf
 
 _IDS = Struct(">qq")
 _IDS_LAC = Struct(">qqq")

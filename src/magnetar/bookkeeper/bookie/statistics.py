@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from magnetar.bookkeeper.bookie.latencies import LatencySummary
+from magnetar.bookkeeper.bookie.storage.latencies import LatencySummary
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from magnetar.base.network import Network
 from magnetar.base.tasks import TaskScope
 from magnetar.bookkeeper.bookie_watcher import BookieWatcher
 from magnetar.bookkeeper.client.bookies import BookieDirectory
-from magnetar.bookkeeper.client.channel import RemoteBookie
-from magnetar.bookkeeper.client.channel_options import ChannelOptions
+from magnetar.bookkeeper.client.channel.channel import RemoteBookie
+from magnetar.bookkeeper.client.channel.options import ChannelOptions
 from magnetar.bookkeeper.codes import ReturnCode
 from magnetar.metadata.store import MetadataStore
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from magnetar.base.errors import DiskFullError, DiskIOError
-from magnetar.bookkeeper.bookie.disk import DiskSpace
+from magnetar.bookkeeper.bookie.storage.disk import DiskSpace
 from magnetar.testing.sim.executor import stop_for_good, wait
 from magnetar.testing.sim.files import Directory, Inode
 from magnetar.testing.sim.loop import Process

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from magnetar.base.errors import StorageError
 from magnetar.bookkeeper.bookie.recovery import recover
-from magnetar.bookkeeper.bookie.storage import LedgerStorage
+from magnetar.bookkeeper.bookie.storage.storage import LedgerStorage
 from magnetar.bookkeeper.entry_format import Digest, DigestType, unpack_entry
 from magnetar.bookkeeper.errors import DigestMismatchError
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Sequence
 from struct import Struct
 from typing import Any, Final
 
-from magnetar.bookkeeper.bookie.disk import Disk, DiskFile
-from magnetar.bookkeeper.bookie.entry_log_format import Location
-from magnetar.bookkeeper.bookie.index import IndexedEntry
+from magnetar.bookkeeper.bookie.storage.disk import Disk, DiskFile
+from magnetar.bookkeeper.bookie.storage.entry_log_format import Location
+from magnetar.bookkeeper.bookie.storage.index import IndexedEntry
 
 FILE_NAME: Final = "index.sim"
 _HEAD = Struct(">II")

@@ -12,13 +12,13 @@ from magnetar.base.errors import BadVersionError, DiskIOError
 from magnetar.base.tasks import FATAL
 from magnetar.bookkeeper.bookie import bookie as bookie_module
 from magnetar.bookkeeper.bookie.add_path import AddPath
-from magnetar.bookkeeper.bookie.compaction import LogCompaction
-from magnetar.bookkeeper.bookie.cookie import Found
 from magnetar.bookkeeper.bookie.garbage_collector import GarbageCollector
-from magnetar.bookkeeper.bookie.journal import Journal
-from magnetar.bookkeeper.bookie.journal_format import pack_commit
 from magnetar.bookkeeper.bookie.ledger_state import LedgerState
-from magnetar.bookkeeper.bookie.storage import LedgerStorage
+from magnetar.bookkeeper.bookie.storage.compaction import LogCompaction
+from magnetar.bookkeeper.bookie.storage.cookie import Found
+from magnetar.bookkeeper.bookie.storage.journal import Journal
+from magnetar.bookkeeper.bookie.storage.journal_format import pack_commit
+from magnetar.bookkeeper.bookie.storage.storage import LedgerStorage
 from magnetar.bookkeeper.client import last_confirmed, recovery_read, tail_recovery
 from magnetar.bookkeeper.client.last_confirmed import LastConfirmedRead
 from magnetar.bookkeeper.client.pending_adds import PendingAdds

@@ -14,9 +14,9 @@ from magnetar.base.errors import MagnetarError, StorageError
 from magnetar.base.tasks import TaskScope
 from magnetar.bookkeeper.bookie.bookie import Bookie, BookieExecutors
 from magnetar.bookkeeper.bookie.config import BookieConfig
-from magnetar.bookkeeper.bookie.server import BookieServer
+from magnetar.bookkeeper.bookie.server.server import BookieServer
 from magnetar.bookkeeper.client.bookies import BookieDirectory
-from magnetar.bookkeeper.client.channel_options import ChannelOptions
+from magnetar.bookkeeper.client.channel.options import ChannelOptions
 from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.client.config import DEFAULT_CONFIG
 from magnetar.bookkeeper.client.ledger_manager import LedgerManager

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from magnetar.base.errors import MagnetarError
 from magnetar.bookkeeper.autorecovery.config import AutoRecoveryConfig
 from magnetar.bookkeeper.autorecovery.service import AutoRecovery
-from magnetar.bookkeeper.client.channel_options import ChannelOptions
+from magnetar.bookkeeper.client.channel.options import ChannelOptions
 from magnetar.bookkeeper.client.config import ClientConfig
 from magnetar.bookkeeper.cluster import initialize_cluster
 from magnetar.bookkeeper.errors import NoSuchLedgerError

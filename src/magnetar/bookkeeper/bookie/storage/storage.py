@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from magnetar.base.errors import CorruptionError
-from magnetar.bookkeeper.bookie.checkpoint import CheckpointMark
 from magnetar.bookkeeper.bookie.config import ENTRY_BYTES_MAX, BookieConfig
-from magnetar.bookkeeper.bookie.disk import Disk
-from magnetar.bookkeeper.bookie.entry_log import EntryLogs
-from magnetar.bookkeeper.bookie.entry_log_format import RECORD_HEADER_BYTES, Location, unpack_entry_record
-from magnetar.bookkeeper.bookie.index import Index
-from magnetar.bookkeeper.bookie.interpreter import hand_over
-from magnetar.bookkeeper.bookie.write_cache import CacheHalf
+from magnetar.bookkeeper.bookie.storage.checkpoint import CheckpointMark
+from magnetar.bookkeeper.bookie.storage.disk import Disk
+from magnetar.bookkeeper.bookie.storage.entry_log import EntryLogs
+from magnetar.bookkeeper.bookie.storage.entry_log_format import RECORD_HEADER_BYTES, Location, unpack_entry_record
+from magnetar.bookkeeper.bookie.storage.index import Index
+from magnetar.bookkeeper.bookie.storage.interpreter import hand_over
+from magnetar.bookkeeper.bookie.storage.write_cache import CacheHalf
 
 _READ_ATTEMPTS = 3
 """A location may be outdated by a compaction while it is followed; it is looked up so often before that is an error."""

@@ -11,7 +11,7 @@ from typing import Final
 
 from magnetar.base.checksum import crc32c
 from magnetar.base.errors import CorruptionError
-from magnetar.bookkeeper.bookie.disk import Disk, read_file, write_file
+from magnetar.bookkeeper.bookie.storage.disk import Disk, read_file, write_file
 
 _MAGIC: Final = b"MGMARK01"
 _BODY = Struct(">8sQ")

@@ -7,7 +7,7 @@ import os
 from typing import Final
 
 from magnetar.base.errors import ConfigError, StartupError
-from magnetar.bookkeeper.bookie.index import Index
+from magnetar.bookkeeper.bookie.storage.index import Index
 
 ROCKSDB_DIR: Final = "index.rocksdb"
 SQLITE_FILE: Final = "index.sqlite"
@@ -25,12 +25,12 @@ def open_index(directory: str, backend: str) -> Index:
     if existing and backend not in existing:
         raise ConfigError(f"{directory} has a {' and '.join(sorted(existing))} index, not {backend}; set index = auto")
     if backend == "sqlite":
-        from magnetar.bookkeeper.bookie.sqlite_index import SqliteIndex
+        from magnetar.bookkeeper.bookie.storage.sqlite_index import SqliteIndex
 
         return SqliteIndex(os.path.join(directory, SQLITE_FILE))
     if not _rocksdict_is_here():
         raise StartupError(f"{directory} has a RocksDB index; install rocksdict to open it")
-    from magnetar.bookkeeper.bookie.rocksdb_index import RocksdbIndex
+    from magnetar.bookkeeper.bookie.storage.rocksdb_index import RocksdbIndex
 
     return RocksdbIndex(os.path.join(directory, ROCKSDB_DIR))
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from magnetar.base.errors import CorruptionError, StorageError
-from magnetar.bookkeeper.bookie.disk import Disk, DiskFile
-from magnetar.bookkeeper.bookie.entry_log_format import (
+from magnetar.bookkeeper.bookie.storage.disk import Disk, DiskFile
+from magnetar.bookkeeper.bookie.storage.entry_log_format import (
     HEADER_BYTES,
     LOG_ID_MAX,
     RECORD_HEADER_BYTES,
@@ -30,8 +30,8 @@ from magnetar.bookkeeper.bookie.entry_log_format import (
     unpack_map,
     unpack_trailer,
 )
-from magnetar.bookkeeper.bookie.index import IndexedEntry
-from magnetar.bookkeeper.bookie.interpreter import hand_over
+from magnetar.bookkeeper.bookie.storage.index import IndexedEntry
+from magnetar.bookkeeper.bookie.storage.interpreter import hand_over
 
 _logger = logging.getLogger(__name__)
 

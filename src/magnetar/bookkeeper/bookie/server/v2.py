@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from magnetar.bookkeeper.bookie.server_auth import ConnectionAuth
-from magnetar.bookkeeper.bookie.server_io import FrameConnection
-from magnetar.bookkeeper.bookie.server_reads import ReadGate
+from magnetar.bookkeeper.bookie.server.auth import ConnectionAuth
+from magnetar.bookkeeper.bookie.server.connection import FrameConnection
+from magnetar.bookkeeper.bookie.server.reads import ReadGate
 from magnetar.bookkeeper.codes import FLAG_FENCE, FLAG_HIGH_PRIORITY, ReturnCode
 from magnetar.bookkeeper.ports import BookieChannel
 from magnetar.wire.bookkeeper import v2

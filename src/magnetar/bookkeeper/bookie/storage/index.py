@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from magnetar.bookkeeper.bookie.entry_log_format import Location
+from magnetar.bookkeeper.bookie.storage.entry_log_format import Location
 
 IndexedEntry = tuple[int, int, tuple[int, int, int]]
 """(ledger id, entry id, location)"""

@@ -11,9 +11,9 @@ from typing import Any, Final
 import rocksdict
 
 from magnetar.base.errors import CorruptionError, DiskFullError, DiskIOError, StartupError, StorageError
-from magnetar.bookkeeper.bookie.entry_log_format import Location
-from magnetar.bookkeeper.bookie.index import IndexedEntry
-from magnetar.bookkeeper.bookie.interpreter import hand_over
+from magnetar.bookkeeper.bookie.storage.entry_log_format import Location
+from magnetar.bookkeeper.bookie.storage.index import IndexedEntry
+from magnetar.bookkeeper.bookie.storage.interpreter import hand_over
 
 _ENTRY_KEY = Struct(">cQQ")
 _STATE_KEY = Struct(">cQ")

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Protocol
 
-from magnetar.bookkeeper.bookie.disk import Disk, read_file, write_file
+from magnetar.bookkeeper.bookie.storage.disk import Disk, read_file, write_file
 from magnetar.bookkeeper.errors import CookieError
 
 FILE_NAME: Final = "VERSION"

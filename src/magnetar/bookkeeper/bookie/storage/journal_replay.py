@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from magnetar.base.checksum import crc32c
 from magnetar.base.errors import CorruptionError
 from magnetar.bookkeeper.bookie.config import ENTRY_BYTES_MAX
-from magnetar.bookkeeper.bookie.disk import Disk
-from magnetar.bookkeeper.bookie.journal_format import (
+from magnetar.bookkeeper.bookie.storage.disk import Disk
+from magnetar.bookkeeper.bookie.storage.journal_format import (
     COMMIT_HEADER_BYTES,
     COMMIT_MAGIC,
     FILE_HEADER_BYTES,

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 from google.protobuf.message import DecodeError
 
-from magnetar.bookkeeper.client.channel_connection import BookieConnection
-from magnetar.bookkeeper.client.channel_options import ChannelOptions, ClientAuth
+from magnetar.bookkeeper.client.channel.connection import BookieConnection
+from magnetar.bookkeeper.client.channel.options import ChannelOptions, ClientAuth
 from magnetar.bookkeeper.errors import BookieUnavailableError, LedgerUnauthorizedError
 from magnetar.wire.bookkeeper import v2
 from magnetar.wire.bookkeeper.BookkeeperProtocol_pb2 import (

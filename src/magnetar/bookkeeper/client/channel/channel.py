@@ -12,10 +12,10 @@ import random
 from magnetar.base.clock import Clock
 from magnetar.base.network import Network
 from magnetar.base.tasks import TaskScope
-from magnetar.bookkeeper.client.channel_lane import Environment
-from magnetar.bookkeeper.client.channel_options import ChannelOptions
-from magnetar.bookkeeper.client.channel_v2 import V2Requests
-from magnetar.bookkeeper.client.channel_v3 import V3Requests
+from magnetar.bookkeeper.client.channel.lane import Environment
+from magnetar.bookkeeper.client.channel.options import ChannelOptions
+from magnetar.bookkeeper.client.channel.v2 import V2Requests
+from magnetar.bookkeeper.client.channel.v3 import V3Requests
 
 
 class RemoteBookie:

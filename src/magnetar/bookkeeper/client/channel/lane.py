@@ -15,8 +15,8 @@ from magnetar.base.clock import Clock
 from magnetar.base.errors import MagnetarError
 from magnetar.base.network import Network
 from magnetar.base.tasks import REPORTED, TaskScope
-from magnetar.bookkeeper.client.channel_connection import BookieConnection
-from magnetar.bookkeeper.client.channel_options import ChannelOptions
+from magnetar.bookkeeper.client.channel.connection import BookieConnection
+from magnetar.bookkeeper.client.channel.options import ChannelOptions
 
 _logger = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ from functools import partial
 from typing import Final
 
 from magnetar.base.tasks import REPORTED, TaskScope
-from magnetar.bookkeeper.bookie.server_auth import ConnectionAuth
-from magnetar.bookkeeper.bookie.server_io import FrameConnection
-from magnetar.bookkeeper.bookie.server_reads import ReadGate
+from magnetar.bookkeeper.bookie.server.auth import ConnectionAuth
+from magnetar.bookkeeper.bookie.server.connection import FrameConnection
+from magnetar.bookkeeper.bookie.server.reads import ReadGate
 from magnetar.bookkeeper.codes import (
     FLAG_FENCE,
     FLAG_HIGH_PRIORITY,

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Container, Iterator
 
 from magnetar.base.errors import CorruptionError
-from magnetar.bookkeeper.bookie.entry_log import EntryLogMeta
-from magnetar.bookkeeper.bookie.entry_log_format import ScannedRecord
-from magnetar.bookkeeper.bookie.storage import LedgerStorage
+from magnetar.bookkeeper.bookie.storage.entry_log import EntryLogMeta
+from magnetar.bookkeeper.bookie.storage.entry_log_format import ScannedRecord
+from magnetar.bookkeeper.bookie.storage.storage import LedgerStorage
 
 
 class LogCompaction:

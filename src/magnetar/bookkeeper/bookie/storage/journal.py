@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable
 from magnetar.base.errors import DiskFullError, StorageError
 from magnetar.base.executor import Executor
 from magnetar.bookkeeper.bookie.config import BookieConfig
-from magnetar.bookkeeper.bookie.disk import Disk, DiskFile
-from magnetar.bookkeeper.bookie.journal_format import FILE_HEADER_BYTES, pack_commit, pack_file_header
-from magnetar.bookkeeper.bookie.journal_replay import (
+from magnetar.bookkeeper.bookie.storage.disk import Disk, DiskFile
+from magnetar.bookkeeper.bookie.storage.journal_format import FILE_HEADER_BYTES, pack_commit, pack_file_header
+from magnetar.bookkeeper.bookie.storage.journal_replay import (
     NEXT,
     SPARE_SUFFIX,
     file_name,
@@ -26,7 +26,7 @@ from magnetar.bookkeeper.bookie.journal_replay import (
     journal_files,
     spare_files,
 )
-from magnetar.bookkeeper.bookie.latencies import Latencies
+from magnetar.bookkeeper.bookie.storage.latencies import Latencies
 from magnetar.bookkeeper.codes import ReturnCode
 
 Done = Callable[[int], None]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from magnetar.base.executor import Executor
-from magnetar.bookkeeper.bookie.index import Index
-from magnetar.bookkeeper.bookie.write_cache import WriteCache
+from magnetar.bookkeeper.bookie.storage.index import Index
+from magnetar.bookkeeper.bookie.storage.write_cache import WriteCache
 from magnetar.wire.bookkeeper.availability import EntryAvailability
 
 _IDS_PER_STEP: Final = 20_000

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from magnetar.base.limits import BOOKIE_READ_BYTES_UNDER_WAY_MAX, BOOKIE_READS_WAITING_MAX
-from magnetar.bookkeeper.bookie.server_io import FrameConnection
+from magnetar.bookkeeper.bookie.server.connection import FrameConnection
 
 _ENTRY_BYTES_AT_FIRST: Final = 1024 * 1024
 _ENTRY_BYTES_MIN: Final = 1024

@@ -15,8 +15,8 @@ from struct import error as struct_error
 from typing import Any, Final, NamedTuple
 
 from magnetar.base.limits import BOOKIE_CLIENT_BYTES_MAX, BOOKIE_CLIENT_LATE_ANSWERS_MAX, BOOKIE_CLIENT_REQUESTS_MAX
-from magnetar.bookkeeper.client.channel_handshake import handshake_v2
-from magnetar.bookkeeper.client.channel_lane import Environment, Lane
+from magnetar.bookkeeper.client.channel.handshake import handshake_v2
+from magnetar.bookkeeper.client.channel.lane import Environment, Lane
 from magnetar.bookkeeper.codes import BOOKIE_TIMEOUT, BOOKIE_UNAVAILABLE, ReturnCode
 from magnetar.bookkeeper.entry_format import MASTER_KEY_BYTES
 from magnetar.bookkeeper.ports import AddDone, BatchDone, ReadDone

@@ -11,11 +11,11 @@ from typing import Final
 from magnetar.base.limits import FRAME_BYTES_BEFORE_AUTH_MAX
 from magnetar.base.network import Listener
 from magnetar.base.tasks import TaskScope
-from magnetar.bookkeeper.bookie.server_auth import BookieAuth, ConnectionAuth
-from magnetar.bookkeeper.bookie.server_io import FrameConnection
-from magnetar.bookkeeper.bookie.server_reads import ReadGate
-from magnetar.bookkeeper.bookie.server_v2 import V2Requests
-from magnetar.bookkeeper.bookie.server_v3 import V3Requests
+from magnetar.bookkeeper.bookie.server.auth import BookieAuth, ConnectionAuth
+from magnetar.bookkeeper.bookie.server.connection import FrameConnection
+from magnetar.bookkeeper.bookie.server.reads import ReadGate
+from magnetar.bookkeeper.bookie.server.v2 import V2Requests
+from magnetar.bookkeeper.bookie.server.v3 import V3Requests
 from magnetar.bookkeeper.ports import BookieService
 from magnetar.wire.bookkeeper.BookkeeperProtocol_pb2 import Request
 from magnetar.wire.bookkeeper.frames import FRAME_BYTES_MAX, BookieFrameError

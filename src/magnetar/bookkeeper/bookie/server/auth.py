@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from magnetar.base.errors import MagnetarError
-from magnetar.bookkeeper.bookie.server_io import FrameConnection
+from magnetar.bookkeeper.bookie.server.connection import FrameConnection
 from magnetar.wire.bookkeeper.BookkeeperProtocol_pb2 import AuthMessage
 from magnetar.wire.bookkeeper.frames import BookieFrameError
 

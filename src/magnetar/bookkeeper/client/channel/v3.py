@@ -12,8 +12,8 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from magnetar.base.limits import BOOKIE_CLIENT_REQUESTS_MAX
-from magnetar.bookkeeper.client.channel_handshake import handshake_v3
-from magnetar.bookkeeper.client.channel_lane import Environment, Lane
+from magnetar.bookkeeper.client.channel.handshake import handshake_v3
+from magnetar.bookkeeper.client.channel.lane import Environment, Lane
 from magnetar.bookkeeper.codes import BOOKIE_TIMEOUT, BOOKIE_UNAVAILABLE, CODE_OF_STATUS, LAST_ENTRY, ReturnCode
 from magnetar.bookkeeper.entry_format import peek_ids
 from magnetar.bookkeeper.ports import AddDone, EntriesDone, InfoDone, LacDone, LastConfirmedDone, LongPollDone

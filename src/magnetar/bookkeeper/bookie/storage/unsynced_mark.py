@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from magnetar.bookkeeper.bookie.disk import Disk, read_file, write_file
+from magnetar.bookkeeper.bookie.storage.disk import Disk, read_file, write_file
 from magnetar.bookkeeper.errors import UnsyncedError
 
 FILE_NAME: Final = "UNSYNCED"

@@ -11,8 +11,8 @@ from itertools import islice
 from typing import Final
 
 from magnetar.base.errors import CorruptionError, DiskFullError, DiskIOError, StartupError
-from magnetar.bookkeeper.bookie.entry_log_format import Location
-from magnetar.bookkeeper.bookie.index import IndexedEntry
+from magnetar.bookkeeper.bookie.storage.entry_log_format import Location
+from magnetar.bookkeeper.bookie.storage.index import IndexedEntry
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS entries (
