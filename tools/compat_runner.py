@@ -54,7 +54,7 @@ class Result(unittest.TestResult):
 
 
 def name_of(test: unittest.TestCase) -> str:
-    """`Class::name`; what is no test (a class that could not be set up) by its text."""
+    """`Class::name`; what is not a test (a class that could not be set up) by its text."""
     method = getattr(test, "_testMethodName", "")
     return f"{type(test).__name__}::{method}" if method else str(test)
 

@@ -35,7 +35,7 @@ def uses(function: ast.AsyncFunctionDef) -> set[str]:
 
 
 def is_heavy(function: ast.AsyncFunctionDef) -> bool | None:
-    """None for what is no handler."""
+    """None for what is not a handler."""
     for decorator in function.decorator_list:
         if (
             isinstance(decorator, ast.Call)

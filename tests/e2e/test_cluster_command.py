@@ -140,7 +140,7 @@ def test_wrong_uses_say_what_to_do(cluster: ClusterProcesses, tmp_path: Path) ->
     assert "keeps it" in refused("cluster", "up", "--metadata", "zookeeper:3", *where)
     assert "is not a metadata store" in refused("cluster", "up", "--metadata", "etcd", *where)
     assert "tolerates no more failures" in refused("cluster", "up", "--metadata", "zookeeper:2", *where)
-    assert "there are 3; say --bookies 5" in refused("cluster", "up", "--ensemble-size", "5", *where)
+    assert "there are 3; pass --bookies 5" in refused("cluster", "up", "--ensemble-size", "5", *where)
     assert "need 1 <= ack <= write <= ensemble" in refused("cluster", "up", "--ack-quorum", "3", *where)
     assert "the nearest is 'majorCompactionInterval'" in refused(
         "cluster", "up", "--set", "majorCompactionIntervl=1", *where
@@ -151,7 +151,7 @@ def test_wrong_uses_say_what_to_do(cluster: ClusterProcesses, tmp_path: Path) ->
     assert quickly("cluster", "kill", "bookie1", "--signal", "WRONG", *where).code == 2
     (tmp_path / "strange").mkdir()
     (tmp_path / "strange" / "cluster.json").write_text("[]")
-    assert "is no state file of `magnetar cluster`" in refused("cluster", "status", "--dir", tmp_path / "strange")
+    assert "is not a state file of `magnetar cluster`" in refused("cluster", "status", "--dir", tmp_path / "strange")
 
 
 def test_a_process_that_cannot_start_says_why(cluster: ClusterProcesses) -> None:

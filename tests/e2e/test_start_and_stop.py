@@ -89,7 +89,7 @@ def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 def test_damage_in_the_journal_is_named_and_nothing_is_skipped(start_server: StartServer) -> None:
-    """A bit flip in the middle, with good records behind it, is no torn tail."""
+    """A bit flip in the middle, with good records behind it, is not a torn tail."""
     server = start_server()
     with RawClient(server.port) as client:
         client.connect()

@@ -167,7 +167,7 @@ def parse_json(body: bytes) -> Any:
     try:
         return json.loads(body, parse_constant=_refuse_constant)
     except ValueError as error:
-        raise BadRequestError(f"the body is no JSON: {error}") from None
+        raise BadRequestError(f"the body is not JSON: {error}") from None
 
 
 def _refuse_constant(name: str) -> object:

@@ -31,7 +31,7 @@ class AdminError(MagnetarError):
 
 
 class BadRequestError(AdminError):
-    """The request is malformed: a body that is no JSON, a parameter that is no number."""
+    """The request is malformed: a body that is not JSON, a parameter that is not a number."""
 
     slug = "bad-request"
 

@@ -133,7 +133,7 @@ class HttpConnection(AdmittedProtocol):
         """Parsed behind the one that is being answered: what one slice held."""
         self._current: _Request | None = None
         self._problem = ""
-        """Why the input is no HTTP: what was asked before that is answered, nothing after it."""
+        """Why the input is not HTTP: what was asked before that is answered, nothing after it."""
         self._ended = False
         """No further request: the client has sent all it will, or the server stops."""
         self._discarded: int | None = None
@@ -550,7 +550,7 @@ def check_head(version: str, target: bytes, headers: list[tuple[bytes, bytes]]) 
     if hosts > 1 or (hosts == 0 and version == "1.1"):
         raise ValueError("exactly one Host header is needed")
     if not target.startswith(b"/") and target != b"*":
-        raise ValueError("the target must be a path: this server is no proxy")
+        raise ValueError("the target must be a path: this server is not a proxy")
     if any(not 0x21 <= byte <= 0x7E for byte in target):
         raise ValueError("the path has characters that must be percent-encoded")
 

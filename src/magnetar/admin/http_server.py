@@ -28,7 +28,7 @@ CLOSE_GRACE_S: Final = 0.5
 class HttpServer:
     """`async with HttpServer(app) as http: await http.serve(listener)`; once per listener. `app`: an ASGI application.
 
-    How many connections there may be is the listener's to say (`base/admission`), which requests are no page's doing is the guard's.
+    How many connections there may be is the listener's to say (`base/admission`), which requests were not made by a page is the guard's.
     """
 
     def __init__(self, app: Any, guard: HttpGuard | None = None) -> None:

@@ -30,7 +30,7 @@ class Ticket:
         self.settled = False
 
     def settle(self) -> None:
-        """The client is no stranger: it keeps its place until it leaves."""
+        """The client is not a stranger: it keeps its place until it leaves."""
         if self.open and not self.settled:
             self.settled = True
             self._share.forget_stranger(self)

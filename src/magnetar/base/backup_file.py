@@ -79,7 +79,7 @@ class NewFile:
 
     def __enter__(self) -> NewFile:
         if self.path.exists() and not self._force:
-            raise InvalidArgumentError(f"{self.path} exists; choose another file, or say --force to overwrite it")
+            raise InvalidArgumentError(f"{self.path} exists; choose another file, or pass --force to overwrite it")
         try:
             with suppress(FileNotFoundError):  # of a backup that was broken off; its mode may be another one
                 self.unfinished.unlink()

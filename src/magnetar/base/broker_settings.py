@@ -311,7 +311,7 @@ class BrokerSettings(
         if not self.insecure_listen and not is_loopback(self.bind_address) and not self.asks_everybody:
             raise ConfigError(
                 f"bindAddress {self.bind_address} lets other machines in and nothing asks who they are; switch on "
-                "authenticationEnabled, or say --insecure-listen (insecureListen=true) if that is wanted"
+                "authenticationEnabled, or pass --insecure-listen (insecureListen=true) if that is wanted"
             )
         self.check_security()
         if not self.managed_ledger_ack_quorum <= self.managed_ledger_write_quorum <= self.managed_ledger_ensemble_size:

@@ -107,12 +107,12 @@ class BookieProcessConfig(
         if not is_loopback(self.bind_address) and not self.asks_everybody:
             raise ConfigError(
                 f"bindAddress {self.bind_address} lets other machines in and nothing asks who they are; set "
-                "bookieSharedSecret or tlsClientAuthentication, or say --insecure-listen (insecureListen=true)"
+                "bookieSharedSecret or tlsClientAuthentication, or pass --insecure-listen (insecureListen=true)"
             )
         if not is_loopback(self.http_host):
             raise ConfigError(
                 f"httpServerHost {self.http_host} lets other machines in and nothing asks who they are; "
-                "say --insecure-listen (insecureListen=true) if that is wanted"
+                "pass --insecure-listen (insecureListen=true) if that is wanted"
             )
 
 
@@ -196,7 +196,7 @@ class MetadataServerConfig(ListenSettings, MetadataAccessSettings):
         if not self.insecure_listen and not is_loopback(self.bind_address) and not self.metadata_secret:
             raise ConfigError(
                 f"bindAddress {self.bind_address} lets other machines in and nothing asks who they are; set metadataSecret, "
-                "or say --insecure-listen (insecureListen=true)"
+                "or pass --insecure-listen (insecureListen=true)"
             )
         if self.min_session_timeout_ms > self.max_session_timeout_ms:
             raise ConfigError("minSessionTimeout <= maxSessionTimeout must hold")
@@ -226,7 +226,7 @@ def check_listening(config: ListenSettings) -> None:
     if not config.insecure_listen and not is_loopback(config.bind_address):
         raise ConfigError(
             f"bindAddress {config.bind_address} lets other machines in and nothing asks who they are; "
-            "say --insecure-listen (insecureListen=true) if that is wanted"
+            "pass --insecure-listen (insecureListen=true) if that is wanted"
         )
 
 

@@ -33,7 +33,7 @@ class ProcessIdentity:
 
     @classmethod
     def parse(cls, record: Mapping[str, Any]) -> ProcessIdentity | None:
-        """None for what is no identity: anybody may have written it."""
+        """None for what is not an identity: anybody may have written it."""
         try:
             return cls(str(record["machine"]), str(record["spaces"]), int(record["pid"]), int(record["started"]))
         except (KeyError, TypeError, ValueError):

@@ -41,7 +41,7 @@ ENV_RESERVED = frozenset(
         "MAGNETAR_CLUSTER_PROCESS",
     }
 )
-"""Names behind our prefix that are no settings of a server: flags of the command line, and the mark of a cluster's processes."""
+"""Names behind our prefix that are not settings of a server: flags of the command line, and the mark of a cluster's processes."""
 
 HIDDEN = "*****"
 """Stands where a secret is set."""
@@ -133,7 +133,7 @@ def find(table: Mapping[str, Setting], key: str, where: str) -> Setting:
     folded = {name.lower(): name for name in [*table, *by_key]}
     meant = name_in(key, table.values())
     if meant:
-        raise ConfigError(f"{where}: {meant} is followed by what is no part of its name; write {meant}=VALUE")
+        raise ConfigError(f"{where}: {meant} is followed by what is not part of its name; write {meant}=VALUE")
     nearest = difflib.get_close_matches(key.lower(), list(folded), n=1, cutoff=0.0)
     alike = difflib.SequenceMatcher(None, key.lower(), nearest[0]).ratio() >= _ALIKE and _NAME.fullmatch(key)
     shown = f" {key!r}" if alike else ""

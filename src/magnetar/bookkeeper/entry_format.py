@@ -94,7 +94,7 @@ def unpack_entry(packed: bytes, digest: Digest, ledger_id: int, entry_id: int | 
     """
     offset = digest.payload_offset
     if len(packed) < offset:
-        raise DigestMismatchError(f"ledger {ledger_id} entry {entry_id}: {len(packed)} bytes are no packed entry")
+        raise DigestMismatchError(f"ledger {ledger_id} entry {entry_id}: {len(packed)} bytes are not a packed entry")
     found_ledger, found_entry, lac, length = _unpack_metadata(packed)
     payload = packed[offset:]
     if digest.compute(packed[:METADATA_BYTES], payload) != packed[METADATA_BYTES:offset]:
@@ -121,7 +121,7 @@ def pack_lac(ledger_id: int, lac: int, digest: Digest) -> bytes:
 def unpack_lac(body: bytes, digest: Digest, ledger_id: int) -> int:
     """The LAC of an explicit LAC's body. Raises DigestMismatchError when it is damaged or another ledger's."""
     if len(body) != _LAC.size + digest.size_bytes:
-        raise DigestMismatchError(f"ledger {ledger_id}: {len(body)} bytes are no packed LAC")
+        raise DigestMismatchError(f"ledger {ledger_id}: {len(body)} bytes are not a packed LAC")
     found_ledger, lac = _LAC.unpack_from(body)
     if digest.compute(body[: _LAC.size], b"") != body[_LAC.size :]:
         raise DigestMismatchError(f"ledger {ledger_id}: the digest of the explicit LAC does not match")

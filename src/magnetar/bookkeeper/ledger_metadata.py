@@ -205,7 +205,7 @@ def _lines_of(metadata: LedgerMetadata) -> list[str]:
 
 
 def _from_lines(lines: list[str]) -> LedgerMetadata:
-    """Raises ValueError or IndexError when a line is missing or is no number."""
+    """Raises ValueError or IndexError when a line is missing or is not a number."""
     write_quorum, ensemble_size, length = (int(lines[index]) for index in range(3))
     segments: list[Segment] = []
     state, last_entry_id = LedgerState.OPEN, -1

@@ -22,7 +22,7 @@ def parse_mapping(data: bytes) -> Mapping:
     try:
         mapping = json.loads(data) if data.strip() else {}
     except ValueError as error:
-        raise RackMappingError(f"{paths.BOOKIE_RACKS_PATH} is no JSON: {error}") from error
+        raise RackMappingError(f"{paths.BOOKIE_RACKS_PATH} is not JSON: {error}") from error
     groups = mapping.values() if isinstance(mapping, dict) else [None]
     if not all(isinstance(group, dict) and all(isinstance(one, dict) for one in group.values()) for group in groups):
         raise RackMappingError(f"{paths.BOOKIE_RACKS_PATH} is not of the form group -> bookie -> {{rack, hostname}}")
@@ -51,7 +51,7 @@ async def set_rack(
 ) -> None:
     """Put the bookie into a group and a rack; it leaves any other group. Raises InvalidArgumentError, RackMappingError."""
     if not rack.strip("/") or rack.strip("/").count("/") > 1 or "//" in rack:
-        raise InvalidArgumentError(f"{rack!r} is no place: write RACK, /RACK or /REGION/RACK")
+        raise InvalidArgumentError(f"{rack!r} is not a place: write RACK, /RACK or /REGION/RACK")
 
     def change(mapping: Mapping) -> bool:
         before: dict[str, Any] = {}

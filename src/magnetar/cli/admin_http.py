@@ -32,7 +32,7 @@ def admin_url_option(function: F) -> F:
 
 
 def connected(url: str) -> AdminClient:
-    """The client of the command that runs. Raises CommandError for what is no URL."""
+    """The client of the command that runs. Raises CommandError for what is not a valid URL."""
     credentials = Credentials.current()
     try:
         return AdminClient(
@@ -42,16 +42,16 @@ def connected(url: str) -> AdminClient:
             tls=credentials.tls() if url.startswith("https:") else None,
         )
     except ValueError as error:
-        raise CommandError(f"{url} is no URL; write it as http://HOST:PORT") from error
+        raise CommandError(f"{url} is not a valid URL; write it as http://HOST:PORT") from error
 
 
 def request(method: str, url: str, path: str, body: object = None) -> Answer:
-    """Send `body` as JSON to `path` below /admin/v2. Raises the client's errors, CommandError for what is no URL."""
+    """Send `body` as JSON to `path` below /admin/v2. Raises the client's errors, CommandError for what is not a valid URL."""
     credentials = Credentials.current()
     try:
         http = Http(url, credentials.headers, credentials.tls() if url.startswith("https:") else None)
     except ValueError as error:
-        raise CommandError(f"{url} is no URL; write it as http://HOST:PORT") from error
+        raise CommandError(f"{url} is not a valid URL; write it as http://HOST:PORT") from error
     try:
         return http.request(method, f"/admin/v2/{path}", body)
     finally:

@@ -35,7 +35,7 @@ class MessageIdType(click.ParamType):  # type: ignore[type-arg]  # generic in th
             return MessageId(ledger_id=2**63 - 1, entry_id=2**63 - 1)
         parts = str(value).split(":")
         if len(parts) < 2 or not all(part.removeprefix("-").isdigit() for part in parts[:2]):
-            self.fail(f"{value!r} is no message id; write ledger:entry, earliest or latest", param, ctx)
+            self.fail(f"{value!r} is not a message id; write ledger:entry, earliest or latest", param, ctx)
         return MessageId(ledger_id=int(parts[0]), entry_id=int(parts[1]))
 
 

@@ -137,7 +137,7 @@ def show(message: Any, *, as_json: bool, as_hex: bool, hide: bool) -> None:
 
 
 def describe(message: Any, *, hide: bool) -> dict[str, object]:
-    """A message as JSON; a payload that is no text becomes `data_base64`."""
+    """A message as JSON; a payload that is not text becomes `data_base64`."""
     fields: dict[str, object] = {
         "id": identifier(message),
         "topic": message.topic_name(),

@@ -115,7 +115,7 @@ def parse_params(kind: str, text: str) -> dict[str, str]:
         try:
             return {str(name): str(value) for name, value in json.loads(text).items()}
         except ValueError:
-            raise CommandError("--auth-params is no JSON object") from None
+            raise CommandError("--auth-params is not a JSON object") from None
     if kind == "token":
         return {"token": text}
     pairs = [part.partition(":") for part in text.split(",")]

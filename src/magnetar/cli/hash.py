@@ -65,4 +65,4 @@ def _bytes(text: str) -> bytes:
     try:
         return bytes.fromhex(text)
     except ValueError:
-        raise KeyEncodingError(f"{text!r} is no hexadecimal: give pairs of digits 0-9 a-f") from None
+        raise KeyEncodingError(f"{text!r} is not hexadecimal: give pairs of digits 0-9 a-f") from None

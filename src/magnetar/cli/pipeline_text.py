@@ -34,4 +34,4 @@ def read_text(path: Path) -> str:
     except OSError as error:
         raise CommandError(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise CommandError(f"{path} is no UTF-8 text: {error}") from error
+        raise CommandError(f"{path} is not UTF-8 text: {error}") from error

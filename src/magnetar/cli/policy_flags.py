@@ -40,7 +40,7 @@ class Amount(click.ParamType):  # type: ignore[type-arg]  # generic in the stubs
         base = float(found[1]) * (units[suffix] if suffix else self._bare)
         amount = base / self._unit
         if amount != int(amount):
-            self.fail(f"{text!r} is no whole number of the policy's units", param, ctx)
+            self.fail(f"{text!r} is not a whole number of the policy's units", param, ctx)
         return int(amount)
 
 

@@ -46,7 +46,7 @@ class StoreSource:
             path = self.data_dir / FILE_NAME
             if not path.exists():
                 raise CommandError(
-                    f"{path} does not exist: {self.data_dir} is no data directory of a standalone server"
+                    f"{path} does not exist: {self.data_dir} is not a data directory of a standalone server"
                 )
             return f"sqlite:{path.absolute()}"
         if self.cluster_dir is not None:

@@ -180,7 +180,7 @@ def timestamp_ms(text: str) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
-        raise CommandError(f"{text!r} is no time; write 2026-01-31T12:00:00Z, or ms since 1970") from error
+        raise CommandError(f"{text!r} is not a time; write 2026-01-31T12:00:00Z, or ms since 1970") from error
     aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
     return max(0, round(aware.timestamp() * 1000))
 

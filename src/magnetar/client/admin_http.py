@@ -63,7 +63,9 @@ class AdminCaller:
         except ValueError:
             host, port = "", 0
         if parts.scheme not in ("http", "https") or not host:
-            raise ConfigError(f"{url!r} is no address of an admin API; write http://host:port or https://host:port")
+            raise ConfigError(
+                f"{url!r} is not a valid address of an admin API; write http://host:port or https://host:port"
+            )
         target = f"{parts.path}?{parts.query}" if parts.query else parts.path
         exchange = _Exchange(self._request(method, target, parts.netloc, body))
         try:

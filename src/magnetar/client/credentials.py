@@ -85,7 +85,7 @@ def _parse(method: str, text: str) -> dict[str, str]:
         try:
             return {str(name): str(value) for name, value in json.loads(text).items()}
         except (ValueError, AttributeError):
-            raise ConfigError("authentication parameters are no JSON object") from None
+            raise ConfigError("authentication parameters are not a JSON object") from None
     if method == "token":
         return {"token": text}
     pairs = [part.partition(":") for part in text.split(",")]

@@ -130,7 +130,7 @@ def _struct_encoder(key_type: KeyType, children: list[Encoder]) -> Encoder:
 def _integer(packer: Struct) -> Encoder:
     def encode(value: Any) -> bytes:
         if isinstance(value, bool):
-            raise TypeError("a boolean is no integer")
+            raise TypeError("a boolean is not an integer")
         return packer.pack(value)
 
     return encode

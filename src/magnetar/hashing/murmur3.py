@@ -11,7 +11,7 @@ from typing import Final
 import mmh3
 
 KEY_SHARED_SLOTS: Final = 65_536
-"""Slots of a Key_Shared subscription. Sticky ranges a client sends are numbers of this space, so it is no setting."""
+"""Slots of a Key_Shared subscription. Sticky ranges a client sends are numbers of this space, so it is not a setting."""
 
 HASH_SPACE: Final = 1 << 32
 """Values of a 32-bit hash; the circumference of every ring in this package."""

@@ -41,7 +41,7 @@ class LedgerListStore:
         try:
             info = ManagedLedgerInfo.FromString(plain_value(node.value, self.path))
         except DecodeError as error:
-            raise StoredValueError(f"{self.path} is no ManagedLedgerInfo: {error}") from error
+            raise StoredValueError(f"{self.path} is not a ManagedLedgerInfo: {error}") from error
         self._version = node.version
         for item in sorted(info.ledgerInfo, key=lambda held: held.ledgerId):
             self.index.add(_summary_of(item))

@@ -479,7 +479,7 @@ def check_target(target: Path, instance_id: str, replace: bool) -> Earlier:
         )
     if not replace:
         raise InvalidArgumentError(
-            f"{target} holds a tree of this cluster already; say --replace to set it aside and go back to the backup"
+            f"{target} holds a tree of this cluster already; pass --replace to set it aside and go back to the backup"
         )
     return earlier
 

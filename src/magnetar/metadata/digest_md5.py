@@ -150,7 +150,7 @@ def _parse(message: bytes) -> dict[str, str]:
     while position < len(text):
         match = _PAIR.match(text, position)
         if match is None or match[1] in found:
-            raise MetadataAuthenticationError("the message is no list of key=value")
+            raise MetadataAuthenticationError("the message is not a list of key=value")
         value = match[2]
         found[match[1]] = re.sub(r"\\(.)", r"\1", value[1:-1]) if value.startswith('"') else value.strip()
         position = match.end()

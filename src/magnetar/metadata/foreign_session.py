@@ -52,7 +52,7 @@ async def end_session(
 ) -> bool:
     """`hosts`: `host:port,host:port`. True once a server has said that the session is over, now or before. False when none says so in time.
 
-    Raises ValueError for what is no key.
+    Raises ValueError for what is not a key.
     """
     greeting = _greeting(key)
     try:

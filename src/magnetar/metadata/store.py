@@ -171,7 +171,7 @@ class SessionEnder(Protocol):
     async def end_session(self, key: str) -> bool:
         """End another process's session. Only with proof that the process is gone: it may serve until it has heard of this.
 
-        False when the store could not be asked. Raises ValueError for what is no key.
+        False when the store could not be asked. Raises ValueError for what is not a key.
         """
         ...
 

@@ -25,7 +25,7 @@ def check_name(name: str) -> str:
     """The name itself. InvalidArgumentError when it could not be a directory's name everywhere."""
     if not _NAME.fullmatch(name):
         raise InvalidArgumentError(
-            f"{name!r} is no pipeline name: take 1 to 100 letters, digits, '.', '_' and '-', the first a letter or digit"
+            f"{name!r} is not a pipeline name: take 1 to 100 letters, digits, '.', '_' and '-', the first a letter or digit"
         )
     return name
 

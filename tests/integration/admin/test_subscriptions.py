@@ -172,7 +172,7 @@ def test_a_batch_is_shown_packed(api: Api, client: pulsar.Client, path: str, nam
 
 
 def test_no_entry_of_another_topic_is_shown(api: Api, client: pulsar.Client, path: str, namespace: str) -> None:
-    """CVE-2021-41571: a ledger id is no permission."""
+    """CVE-2021-41571: a ledger id is not a permission."""
     api.put(path)
     secret = client.create_producer(f"persistent://{namespace}/secret").send(b"secret")
     assert api.call("GET", f"persistent/{namespace}/secret/ledger/{secret.ledger_id()}/entry/0").content == b"secret"

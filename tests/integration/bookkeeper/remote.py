@@ -129,7 +129,7 @@ async def answer(call: Callable[..., None], *args: Any) -> Any:
 
 @contextlib.asynccontextmanager
 async def peer(talk: Callable[[Wire], Awaitable[None]], **more: Any) -> AsyncIterator[RemoteBookie]:
-    """A channel to something that is no bookie: `talk` has the other end of each connection. `more`: options."""
+    """A channel to something that is not a bookie: `talk` has the other end of each connection. `more`: options."""
     talks: list[asyncio.Task[None]] = []
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

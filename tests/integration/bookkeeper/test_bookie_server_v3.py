@@ -306,7 +306,7 @@ async def test_lists_of_entries_from_memory_and_logs(tmp_path: Path) -> None:
 
 
 async def test_garbage_that_looks_like_version_three(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Messages without their required fields parse, and are no requests all the same."""
+    """Messages without their required fields parse, and are not requests all the same."""
     without_key = pb.Request(header=pb.BKPacketHeader(version=3, operation=pb.ADD_ENTRY, txnId=1))
     without_key.addRequest.ledgerId = 7
     async with served_bookie(tmp_path) as served:

@@ -200,6 +200,6 @@ def test_what_is_missing_is_said_with_a_way_on(
     assert "must start with '/'" in shell("get", "ledgers", code=1)
     assert "Give one of" in shell("ls", "/", "--data-dir", str(tmp_path), code=2)
     assert run(["metadata", "ls", "/", "--data-dir", str(tmp_path / "none")]) == 1
-    assert "is no data directory" in capsys.readouterr().err
+    assert "is not a data directory" in capsys.readouterr().err
     assert run(["metadata", "ls", "/", "--metadata", "memory:"]) == 1
     assert "inside another process" in capsys.readouterr().err

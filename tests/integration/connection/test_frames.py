@@ -1,4 +1,4 @@
-"""What is no frame, no command, or too much of either: that connection ends, nothing is allocated for it, nobody else notices."""
+"""What is not a frame or not a command, or too much of either: that connection ends, nothing is allocated for it, nobody else notices."""
 
 from __future__ import annotations
 

@@ -244,7 +244,7 @@ def test_acknowledging_in_another_topics_ledger_skips_nothing(raw: Raw, topic: s
 def test_acknowledging_between_the_ledgers_of_a_topic_skips_nothing(
     raw: Raw, topic: str, server: ServerProcess
 ) -> None:
-    """Ledgers of other topics lie between two of this one; a cumulative id in such a gap is no id of this topic."""
+    """Ledgers of other topics lie between two of this one; a cumulative id in such a gap is not an id of this topic."""
     client, first = filled(raw, topic)
     foreign = filled(raw, topic + "-between")[1]
     unload(server, topic)

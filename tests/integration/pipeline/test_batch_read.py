@@ -159,7 +159,7 @@ def test_what_is_asked_for_wrongly_is_refused_with_the_fix(read: Read, topic: st
         ({"topic": topic, "startingOfsets": "earliest"}, "did you mean startingOffsets"),
         ({"topic": topic, "topics": topic}, "exactly one of"),
         ({"topicsPattern": "a.*"}, "give admin.url"),
-        ({"topic": topic, "startingOffsets": "x"}, "are no offsets"),
+        ({"topic": topic, "startingOffsets": "x"}, "are not offsets"),
     ]:
         with pytest.raises(Exception, match=words):
             read(**options)

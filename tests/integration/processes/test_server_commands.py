@@ -18,7 +18,7 @@ from magnetar.cli.main import run
         (["bookie"], "metadataServiceUri is not set: which metadata store? Say --metadata-url zk:HOST:PORT"),
         (["broker"], "metadataStoreUrl is not set: which metadata store? Say --metadata-url zk:HOST:PORT"),
         (["autorecovery"], "metadataServiceUri is not set"),
-        (["bookie", "--metadata-url", "zk:127.0.0.1:1", "--bind-address", "0.0.0.0"], "say --insecure-listen"),
+        (["bookie", "--metadata-url", "zk:127.0.0.1:1", "--bind-address", "0.0.0.0"], "pass --insecure-listen"),
         (["bookie", "--metadata-url", "nonsense", "--port", "0", "--http-port", "-1"], "'nonsense' is not understood"),
         (["bookie", "--metadata-url", "zk:h:1", "--set", "bookiPort=1"], "the nearest is 'bookiePort'"),
         (["metadata-server", "--data-dir", "/proc/none", "--port", "0"], "cannot create the data directory /proc/none"),

@@ -31,7 +31,7 @@ def broker(**values: Any) -> BrokerProcessConfig:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (PUBLIC, "bookieSharedSecret or tlsClientAuthentication, or say --insecure-listen"),
+        (PUBLIC, "bookieSharedSecret or tlsClientAuthentication, or pass --insecure-listen"),
         (PUBLIC | CERTIFICATE, "nothing asks who they are"),
         (PUBLIC | MUTUAL | {"tls_required": False}, "nothing asks who they are"),
         (PUBLIC | {"bookie_shared_secret": SECRET, "http_server_host": "0.0.0.0"}, "httpServerHost"),

@@ -17,7 +17,7 @@ HEDGING = ClientConfig(add_hedge_s=0.05)
 
 
 async def test_a_silent_bookie_is_replaced_long_before_its_time_out() -> None:
-    """Its late answers change nothing, and what it stored late is no copy that anybody counts."""
+    """Its late answers change nothing, and what it stored late is not a copy that anybody counts."""
     cluster = Cluster(4, HEDGING)
     writer, bookies = await open_writer(cluster)
     await append_all(writer, [b"0"])

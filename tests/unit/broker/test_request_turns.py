@@ -188,7 +188,7 @@ def test_a_principal_leaves_room_for_others_however_many_connections_it_has() ->
 
 
 def test_who_holds_most_is_closed_when_all_together_hold_too_much() -> None:
-    """Answers to what is no request (receipts, PONG) are not held back, so they end with this."""
+    """Answers to what is not a request (receipts, PONG) are not held back, so they end with this."""
 
     async def test(site: Site) -> None:
         small, large = site.connection("small"), site.connection("large")

@@ -56,7 +56,7 @@ def test_golden_vnodes_of_risingwave(count: int, expected: int) -> None:
         ("decimal", Decimal("NaN"), "0300000000000000"),
         ("decimal", Decimal("-Infinity"), "0000000000000000"),
         ("decimal", Decimal("Infinity"), "0200000000000000"),
-        # 1970 begins on a Thursday and is no leap year: flags 0o12.
+        # 1970 begins on a Thursday and is not a leap year: flags 0o12.
         ("date", date(1970, 1, 1), (1970 << 13 | 1 << 4 | 0o12).to_bytes(4, "little").hex()),
         ("date", date(2024, 12, 31), (2024 << 13 | 366 << 4 | 0o06).to_bytes(4, "little").hex()),
         ("time", time(0, 1, 2, 3), "3e000000" "b80b0000"),

@@ -13,7 +13,7 @@ from magnetar.pipeline.state.lookup import beside, last_rows
 
 TEXTS = st.lists(st.sampled_from([None, "", "a", "b", "ab", "\x00", "é"]), max_size=30)
 PATIENT = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
-"""A busy machine is no slow strategy."""
+"""A busy machine is not a slow strategy."""
 
 NUMBERS = st.lists(st.one_of(st.none(), st.integers(-3, 3)), max_size=30)
 FLOATS = st.lists(st.sampled_from([None, 0.0, -0.0, 1.5, float("nan"), float("inf")]), max_size=30)

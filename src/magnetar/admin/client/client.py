@@ -50,7 +50,7 @@ class AdminClient:
         """`token` may be a function that is asked before each request; `basic` is user and password.
 
         For https: `tls_trust_certs` are the authorities that the server's certificate must come from (the system's by default),
-        `tls_certificate` the client's own certificate and key; or a whole `tls` context. Raises ValueError for what is no URL.
+        `tls_certificate` the client's own certificate and key; or a whole `tls` context. Raises ValueError for what is not a valid URL.
         """
         if tls is None and url.startswith("https:"):
             tls = ssl.create_default_context(cafile=None if tls_trust_certs is None else str(tls_trust_certs))

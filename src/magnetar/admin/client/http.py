@@ -46,7 +46,7 @@ class Answer(NamedTuple):
         try:
             return json.loads(self.body) if self.body else None
         except ValueError as error:
-            raise AnswerError("the server's answer is no JSON; does an admin API listen there?") from error
+            raise AnswerError("the server's answer is not JSON; does an admin API listen there?") from error
 
 
 class Http:
@@ -64,7 +64,7 @@ class Http:
         tls: ssl.SSLContext | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        """Raises ValueError for what is no http or https URL."""
+        """Raises ValueError for what is not a valid http or https URL."""
         self.url = url.rstrip("/")
         self._bases = addresses(self.url)
         self._origins = {origin(base) for base in self._bases}
@@ -202,11 +202,11 @@ class _Connection(HTTPConnection):
 
 
 def origin(url: str) -> str:
-    """Scheme, host and port. Raises ValueError for what is no http or https URL."""
+    """Scheme, host and port. Raises ValueError for what is not a valid http or https URL."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"{url} is no URL; write it as http://HOST:PORT")
-    _ = parts.port  # raises ValueError for what is no port
+        raise ValueError(f"{url} is not a valid URL; write it as http://HOST:PORT")
+    _ = parts.port  # raises ValueError for what is not a port
     return f"{parts.scheme}://{parts.netloc}"
 
 

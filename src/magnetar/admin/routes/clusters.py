@@ -77,7 +77,7 @@ def _check_address(field: str, address: str, example: str) -> None:
     except ValueError:  # brackets that do not fit
         usable = False
     if not usable or not example.startswith(f"{scheme}://"):
-        raise BadRequestError(f"{field} {address!r} is no such address; expected one like {example}")
+        raise BadRequestError(f"{field} {address!r} is not a valid address; expected one like {example}")
 
 
 @documented("Names of the clusters.", answer=list[str])

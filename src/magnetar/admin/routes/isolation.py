@@ -210,7 +210,7 @@ def _check(policy: IsolationPolicy) -> None:
                 raise BadRequestError(f"a regular expression has at most {REGEX_CHARS_MAX} characters")
             re.compile(text)
         except (re.error, OverflowError, RecursionError) as error:
-            raise BadRequestError(f"{text[:80]!r} is no regular expression: {error}") from None
+            raise BadRequestError(f"{text[:80]!r} is not a valid regular expression: {error}") from None
     failover = policy.auto_failover_policy
     if failover.policy_type != "min_available":
         raise BadRequestError("auto_failover_policy.policy_type must be min_available")

@@ -97,7 +97,7 @@ def message(entry: Entry) -> Response:
     try:
         metadata, payload = parse_metadata(entry.data), payload_of(entry.data)
     except (ValueError, DecodeError):
-        raise NotFoundError(f"entry {entry.ledger_id}:{entry.entry_id} is no message") from None
+        raise NotFoundError(f"entry {entry.ledger_id}:{entry.entry_id} is not a message") from None
     headers = {"X-Pulsar-Message-ID": f"{entry.ledger_id}:{entry.entry_id}", **_headers(metadata)}
     return Response(payload, headers=headers, media_type="application/octet-stream")
 

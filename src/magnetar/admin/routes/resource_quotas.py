@@ -22,7 +22,7 @@ OF_BUNDLE = f"{QUOTAS}/{{tenant}}/{{namespace}}/{{bundle}}"
 
 
 async def _path(call: Call) -> str:
-    """Raises NamespaceNotFoundError, PreconditionFailedError for what is no bundle."""
+    """Raises NamespaceNotFoundError, PreconditionFailedError for what is not a bundle."""
     if "bundle" not in call.params:
         return paths.resource_quota_path()
     name = call.namespace

@@ -53,7 +53,7 @@ class Decommission:
     async def check_stopped(self) -> None:
         """Raises BookieStillRegisteredError while the bookie serves: it would go on taking entries."""
         if self.bookie_id in (await read_registered(self._store)).available:
-            raise BookieStillRegisteredError(f"bookie {self.bookie_id} is registered; stop it first, or say --force")
+            raise BookieStillRegisteredError(f"bookie {self.bookie_id} is registered; stop it first, or pass --force")
 
     async def ledgers(self) -> list[int]:
         """Those that name the bookie, ascending."""

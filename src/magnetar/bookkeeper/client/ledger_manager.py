@@ -130,7 +130,7 @@ class LedgerManager:
     async def check_ids(self, held: Collection[int]) -> None:
         """Compare the next id with the ledgers that a bookie holds, or has held: it is above all of them that the store ever made.
 
-        Ids may also be given by clients (LedgerHandleAdv): those that the store knows are no conflict. Raises LedgerIdsSetBackError.
+        Ids may also be given by clients (LedgerHandleAdv): those that the store knows are not a conflict. Raises LedgerIdsSetBackError.
         """
         next_id, node = await self._next_id()
         await self._drop(node)

@@ -24,7 +24,7 @@ async def write_change(
     """Store the change on top of `metadata` at `version`; answers what is stored then, and its version.
 
     Raises LedgerClosedError, LedgerFencedError, NoSuchLedgerError, or the store's MetadataError once patience is over. An answer that
-    gets lost is no problem: what is found on the next look decides.
+    gets lost does no harm: what is found on the next look decides.
     """
     deadline = asyncio.get_running_loop().time() + METADATA_PATIENCE_S
     pause = _RETRY_FIRST_S

@@ -72,7 +72,7 @@ def parse_json(data: bytes) -> Any:
     try:
         document = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise InvalidSchemaError(f"the schema is no JSON: {_short(error)}") from None
+        raise InvalidSchemaError(f"the schema is not JSON: {_short(error)}") from None
     level: list[Any] = [document]
     for _ in range(JSON_DEPTH_MAX):
         level = [child for node in level for child in _children(node)]

@@ -53,7 +53,7 @@ def parse_protobuf(data: bytes) -> ProtobufSchema:
     try:
         files = FileDescriptorSet.FromString(base64.b64decode(packed, validate=True))
     except (binascii.Error, ValueError, DecodeError):
-        raise InvalidSchemaError("'fileDescriptorSet' is no FileDescriptorSet in base64") from None
+        raise InvalidSchemaError("'fileDescriptorSet' is not a FileDescriptorSet in base64") from None
     messages = {
         name: message for file in files.file for name, message in _messages(file.package, list(file.message_type))
     }

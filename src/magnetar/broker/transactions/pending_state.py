@@ -70,7 +70,7 @@ class PendingState:
     # ---- Acknowledging
 
     def acknowledge(self, txn: TxnId, acks: Sequence[Ack]) -> None:
-        """All of them or none. Repeating is no conflict. Raises TransactionConflictError, NotAllowedError above the limit."""
+        """All of them or none. Repeating is not a conflict. Raises TransactionConflictError, NotAllowedError above the limit."""
         own = self._by_txn.get(txn)
         new: list[Ack] = []
         for ack in acks:

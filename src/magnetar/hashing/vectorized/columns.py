@@ -82,7 +82,7 @@ def _from_numpy(values: npt.NDArray[Any], key_type: KeyType | None, valid: Valid
         return _fixed(values, key_type, valid)
     if key_type.name in ("varchar", "bytea") and kind in "SU":
         if kind == "U" and key_type.name == "bytea":
-            raise KeyEncodingError("a text column is no bytea: encode it first")
+            raise KeyEncodingError("a text column is not bytea: encode it first")
         return _text_array(values, key_type, valid)
     items = values.tolist()
     if valid is not None:

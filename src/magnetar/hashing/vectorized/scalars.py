@@ -27,7 +27,7 @@ def fixed_bytes(values: npt.NDArray[Any], name: str) -> Bytes:
         return _bytes(_integers(values, name))
     if name == "boolean":
         if values.dtype.kind != "b":
-            raise KeyEncodingError(f"a column of {values.dtype} is no boolean")
+            raise KeyEncodingError(f"a column of {values.dtype} is not a boolean")
         return values.astype(np.uint8).reshape(-1, 1)
     if name == "real":
         return _bytes(_real_bits(_floats(values, np.float32)))

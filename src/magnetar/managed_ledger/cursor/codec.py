@@ -97,7 +97,7 @@ def parse_entry(data: bytes) -> PositionInfo:
     try:
         return PositionInfo.FromString(data)
     except DecodeError as error:
-        raise CursorStateError(f"a cursor ledger's entry is no PositionInfo: {error}") from error
+        raise CursorStateError(f"a cursor ledger's entry is not a PositionInfo: {error}") from error
 
 
 def decode_entries(entries: Sequence[PositionInfo]) -> CursorState:
@@ -120,7 +120,7 @@ def parse_node(value: bytes) -> ManagedCursorInfo:
     try:
         return ManagedCursorInfo.FromString(value)
     except DecodeError as error:
-        raise CursorStateError(f"a cursor's znode is no ManagedCursorInfo: {error}") from error
+        raise CursorStateError(f"a cursor's znode is not a ManagedCursorInfo: {error}") from error
 
 
 def decode_node(info: ManagedCursorInfo) -> CursorState | None:

@@ -69,7 +69,7 @@ class Code(IntEnum):
 
 
 class MalformedRequestError(Exception):
-    """The bytes are no request: the connection is closed."""
+    """The bytes are not a request: the connection is closed."""
 
 
 class Reader:

@@ -25,7 +25,9 @@ def _record(fields: list[pa.Field], name: str, json_text: bool) -> dict[str, Any
     found = []
     for field in fields:
         if not _NAME.fullmatch(field.name):
-            raise SchemaError(f"column {field.name!r} is no Avro name: give it one of letters, digits and _ with AS")
+            raise SchemaError(
+                f"column {field.name!r} is not an Avro name: give it one of letters, digits and _ with AS"
+            )
         kind = _type(field.type, f"{name}_{field.name}", json_text)
         found.append({"name": field.name, "type": ["null", kind], "default": None})
     return {"type": "record", "name": name, "fields": found}

@@ -73,7 +73,7 @@ class Messages:
         try:
             return [data[a:b].decode() if a < b else None for a, b in zip(self.key_starts, self.key_ends, strict=True)]
         except UnicodeDecodeError as error:
-            raise PayloadError(f"a key is no UTF-8 text: {error}") from None
+            raise PayloadError(f"a key is not UTF-8 text: {error}") from None
 
     def cut(self, first: int, last: int | None) -> Messages:
         """Those whose index is at least `first` and below `last`."""

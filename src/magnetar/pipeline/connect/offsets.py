@@ -55,7 +55,7 @@ def position(document: object) -> Position:
         values = [document["ledger"], document["entry"], document.get("batch", 0)]
         if all(isinstance(value, int) and not isinstance(value, bool) for value in values):
             return Position(values[0], values[1], max(values[2], 0))
-    raise OffsetError(f"{document!r} is no offset of a topic; give {FORMS}")
+    raise OffsetError(f"{document!r} is not an offset of a topic; give {FORMS}")
 
 
 def to_document(offsets: Mapping[str, Position]) -> dict[str, dict[str, int]]:
@@ -81,7 +81,9 @@ def parse(text: str, ids_included: bool = False) -> str | dict[str, Position | s
     except ValueError:
         document = None
     if not isinstance(document, dict) or not document:
-        raise OffsetError(f'{text!r} are no offsets; give earliest, latest, or JSON like {{"topic": ...}} with {FORMS}')
+        raise OffsetError(
+            f'{text!r} are not offsets; give earliest, latest, or JSON like {{"topic": ...}} with {FORMS}'
+        )
     return {topic: _given(value, ids_included) for topic, value in document.items()}
 
 
@@ -93,7 +95,7 @@ def _given(value: object, ids_included: bool) -> Position | str:
     try:
         found = MessageIdData.FromString(bytes(each & 0xFF for each in value))
     except (TypeError, ValueError, DecodeError):
-        raise OffsetError(f"{value!r} are no bytes of a message id; give {FORMS}") from None
+        raise OffsetError(f"{value!r} are not bytes of a message id; give {FORMS}") from None
     if found.ledgerId >= _LATEST_LEDGER:
         return "latest" if found.ledgerId == _LATEST_LEDGER else "earliest"
     at = Position(found.ledgerId, found.entryId, max(found.batch_index, 0))

@@ -176,7 +176,7 @@ def full_name(topic: str) -> str:
     if not mark and len(parts) == 1:
         parts = ["public", "default", *parts]
     if domain not in ("", "persistent") or len(parts) != 3 or not all(parts):
-        raise OptionError(f"{topic!r} is no persistent topic; name it persistent://tenant/namespace/topic")
+        raise OptionError(f"{topic!r} is not a persistent topic; name it persistent://tenant/namespace/topic")
     return "persistent://" + "/".join(parts)
 
 
@@ -191,7 +191,7 @@ def _topics(options: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
         try:
             re.compile(value)
         except re.error as error:
-            raise OptionError(f"topicsPattern is no regular expression: {error}") from error
+            raise OptionError(f"topicsPattern is not a valid regular expression: {error}") from error
         return (), value
     names = [value] if given[0] == "topic" else [name for name in value.split(",") if name.strip()]
     if not names:
@@ -207,7 +207,7 @@ def _connection(options: Mapping[str, str]) -> Connection:
         )
     admin = options.get("admin.url", "").strip().rstrip("/") or None
     if admin and not re.match(r"https?://[^\s/]", admin):
-        raise OptionError("admin.url is no HTTP URL: give one like http://localhost:8080")
+        raise OptionError("admin.url is not a valid HTTP URL: give one like http://localhost:8080")
     if _boolean(options, f"{CLIENT}useTls", False) and not url.startswith("pulsar+ssl://"):
         raise OptionError(f"{CLIENT}useTls=true needs a service.url like pulsar+ssl://localhost:6651")
     return Connection(
@@ -280,7 +280,7 @@ def _times(options: Mapping[str, str], name: str) -> Times | None:
     try:
         times = json.loads(value)
     except ValueError as error:
-        raise OptionError(f"{name} is no JSON: {error}") from error
+        raise OptionError(f"{name} is not JSON: {error}") from error
     if not times or not all(isinstance(each, int) and each >= 0 for each in times.values()):
         raise OptionError(f'{name} is {value!r}: give milliseconds, or JSON like {{"topic": 1700000000000}}')
     return {full_name(topic): time_ms for topic, time_ms in times.items()}

@@ -173,7 +173,7 @@ class RawConnection:
         try:
             command = BaseCommand.FromString(received[0])
         except DecodeError as error:
-            raise RawConnectionError("the broker sent what is no command") from error
+            raise RawConnectionError("the broker sent what is not a command") from error
         if command.type == BaseCommand.PING:
             self._socket.sendall(pong())
             return None

@@ -73,7 +73,7 @@ class RecordValues:
         def read(value: bytes) -> Row:
             row = _json.decode(value)
             if not isinstance(row, dict):
-                raise ValueError("this is no JSON object")
+                raise ValueError("this is not a JSON object")
             return {field.name: _of_json(row.get(field.name), field.type) for field in self._fields}
 
         return read
@@ -90,7 +90,7 @@ def _avro(definition: str) -> Callable[[bytes], Row]:
         if stream.tell() != len(value):
             raise ValueError(f"{len(value) - stream.tell()} bytes are left behind the record")
         if not isinstance(row, dict):
-            raise ValueError("this is no record")
+            raise ValueError("this is not a record")
         return row
 
     return read

@@ -32,7 +32,7 @@ from magnetar.pipeline.state.table import StateTable
 
 
 class TouchedGroups:
-    """Keeps rows by group. Its changes are no changelog: one delete for each group that a delta touches, with the group's columns
+    """Keeps rows by group. Its changes are not a changelog: one delete for each group that a delta touches, with the group's columns
     only, and all rows that the group has now as inserts.
     """
 

@@ -44,9 +44,7 @@ def _read(text: str, line: int, column: int) -> exp.Expr:
         word = str(first.get("highlight") or "")[:40]
         near = f" at {word!r}" if word and "'" not in word else ""
         where = place(line, column, at_line, max(1, at_column - len(word) + 1))
-        raise SqlError(
-            f"this is no SQL that can be read{near}: {first.get('description') or 'invalid'}", *where
-        ) from None
+        raise SqlError(f"this SQL cannot be read{near}: {first.get('description') or 'invalid'}", *where) from None
     except RecursionError:
         raise SqlError("the query is nested too deeply; give an inner part a name with WITH", line, column) from None
     except _FAILURES:

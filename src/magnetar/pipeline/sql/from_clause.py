@@ -73,7 +73,7 @@ class FromClause:
             raise refuse(
                 self.query,
                 node,
-                f"{function}() is no table function here; use TUMBLE(t, ts, size), HOP(t, ts, slide, size) or LATE_ROWS(v)",
+                f"{function}() is not a table function here; use TUMBLE(t, ts, size), HOP(t, ts, slide, size) or LATE_ROWS(v)",
             )
         arguments = call.expressions
         usage = (

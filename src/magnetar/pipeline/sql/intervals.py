@@ -43,7 +43,7 @@ def interval_us(text: str, unit: str | None = None) -> int:
         total += _part_us(match[1], match[2] or "", match[3])
         at = match.end()
     if at == 0 or at != len(text):
-        raise ValueError(f"{text[:40]!r} is no interval; write for example '10 minutes'")
+        raise ValueError(f"{text[:40]!r} is not an interval; write for example '10 minutes'")
     return total
 
 

@@ -27,7 +27,7 @@ _WITHOUT_SPARK_TYPE = frozenset(
 
 
 def normalise_type(text: str) -> str:
-    """`character varying` -> `VARCHAR`. ValueError for what is no type or has no Spark type."""
+    """`character varying` -> `VARCHAR`. ValueError for what is not a type or has no Spark type."""
     return str(_build(text).sql("risingwave"))
 
 
@@ -53,7 +53,7 @@ def _build(text: str) -> exp.DataType:
         if not built.sql("spark") or _read(spelled).sql("risingwave") != spelled:
             raise ValueError
     except (sqlglot.errors.SqlglotError, RecursionError, ValueError, AttributeError, IndexError, KeyError):
-        raise ValueError(f"{text[:60]!r} is no column type; {fix}") from None
+        raise ValueError(f"{text[:60]!r} is not a column type; {fix}") from None
     for node in built.find_all(exp.DataType):
         if str(getattr(node.this, "value", node.this)).upper() in _WITHOUT_SPARK_TYPE:
             raise ValueError(f"{text[:60]!r} has no Spark type; {fix}")

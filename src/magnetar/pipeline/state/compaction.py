@@ -7,7 +7,7 @@ dropped.
 Bounds, for one vnode: at most (RUNS_PER_LEVEL - 1) * levels + 1 + what one epoch adds are read, where the levels are at most
 log_RUNS_PER_LEVEL of the epochs since the last base; stored rows are at most 1 + ROWS_ABOVE_BASE times the live and deleted keys of the
 base, plus one epoch. Merging copies a unit's own vnodes only: a run stays, for fewer vnodes, until all units have merged past it. Another
-number of units is no reason to merge: a unit that has vnodes of several former ones opens the runs of each of them until it merges.
+number of units is not a reason to merge: a unit that has vnodes of several former ones opens the runs of each of them until it merges.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ def wanted_values(table: StateTable, key: Mapping[str, Sequence[Any]]) -> dict[s
         column = next((known for known in table.key if known.lower() == name.lower()), None)
         if column is None:
             raise OptionError(
-                f"key: {name} is no key column of {table.name}; those are: {', '.join(table.key) or 'none'}"
+                f"key: {name} is not a key column of {table.name}; those are: {', '.join(table.key) or 'none'}"
             )
         kind = table.schema.field(column).type
         try:

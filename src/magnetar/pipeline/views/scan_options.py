@@ -80,9 +80,9 @@ def _key(text: str | None) -> dict[str, tuple[Any, ...]]:
     try:
         document = json.loads(text)
     except ValueError as error:
-        raise OptionError(f'key is no JSON ({error}): give one like {{"carrier": ["UA", "AA"]}}') from error
+        raise OptionError(f'key is not JSON ({error}): give one like {{"carrier": ["UA", "AA"]}}') from error
     if not isinstance(document, dict) or not document:
-        raise OptionError('key is no JSON object: give one like {"carrier": "UA"} or {"carrier": ["UA", "AA"]}')
+        raise OptionError('key is not a JSON object: give one like {"carrier": "UA"} or {"carrier": ["UA", "AA"]}')
     return {name: tuple(value) if isinstance(value, list) else (value,) for name, value in document.items()}
 
 

@@ -144,7 +144,7 @@ def _with_generated(frame: DataFrame, source: CreateSource) -> DataFrame:
 
 
 def _expression(source: CreateSource, column: ColumnDefinition, inputs: tuple[str, ...]) -> Column:
-    """SourceError when it is no expression over the source's own columns."""
+    """SourceError when it is not an expression over the source's own columns."""
     plan = plan_query(Query(f"SELECT ({column.generated}) AS c FROM s"), {"s": inputs})
     text = plan.outputs[0].sql if isinstance(plan, Project) else ""
     if not text or EPOCH_TIMESTAMP in text:

@@ -139,5 +139,5 @@ def _ensemble(plan: ClusterPlan, wish: Wish, new: bool) -> tuple[int, int, int]:
             f"ensemble size {size}, write quorum {write}, ack quorum {ack}: need 1 <= ack <= write <= ensemble"
         )
     if plan.of_role(BROKER) and size > bookies:
-        raise ClusterError(f"ensemble size {size} needs {size} bookies, and there are {bookies}; say --bookies {size}")
+        raise ClusterError(f"ensemble size {size} needs {size} bookies, and there are {bookies}; pass --bookies {size}")
     return size, write, ack

@@ -97,7 +97,7 @@ def load_plan(directory: Path) -> ClusterPlan | None:
         return _from_json(json.loads(text))
     except (ValueError, KeyError, TypeError) as error:
         raise ClusterError(
-            f"{path} is no state file of `magnetar cluster`; choose another --dir or remove it"
+            f"{path} is not a state file of `magnetar cluster`; choose another --dir or remove it"
         ) from error
 
 

@@ -15,7 +15,7 @@ from magnetar.wire.bookkeeper.BookkeeperProtocol_pb2 import AuthMessage
 from magnetar.wire.bookkeeper.frames import BookieFrameError
 
 _VERSION_BYTE_MAX: Final = 3
-"""A header of version 3 is answered BAD_VERSION; what is above is no header."""
+"""A header of version 3 is answered BAD_VERSION; what is above is not a header."""
 
 _ADD: Final = v2.ADD
 _ADD_HEAD_BYTES: Final = v2.ADD_HEAD_BYTES

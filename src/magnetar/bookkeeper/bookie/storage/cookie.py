@@ -91,7 +91,7 @@ class Found(NamedTuple):
 
 
 def parse(cookie: bytes) -> Stamp | None:
-    """None for what is no complete cookie."""
+    """None for what is not a complete cookie."""
     text = cookie.decode(errors="replace")
     fields = dict(_FIELD.findall(text))
     if not text.startswith(_FORMAT + "\n") or not text.endswith("\n") or "ledgerDirs" not in fields:
