@@ -34,7 +34,9 @@ class Amount(click.ParamType):  # type: ignore[type-arg]  # generic in the stubs
         units = _UNITS[self._kind]
         if found is None or found[2].lower() not in units:
             self.fail(
-                f"{text!r} is no {self.name}; write a number with one of {', '.join(filter(None, units))}", param, ctx
+                f"{text!r} is not a valid {self.name}; write a number with one of {', '.join(filter(None, units))}",
+                param,
+                ctx,
             )
         suffix = found[2].lower()
         base = float(found[1]) * (units[suffix] if suffix else self._bare)

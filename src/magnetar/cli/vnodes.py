@@ -175,4 +175,4 @@ def _value(text: str, column: KeyType) -> Any:
         }
         return parsers[name](text) if name in parsers else text
     except (ValueError, KeyError, InvalidOperation) as bad:
-        raise KeyEncodingError(f"{text!r} is no {column}") from bad
+        raise KeyEncodingError(f"{text!r} is not a valid {column}") from bad

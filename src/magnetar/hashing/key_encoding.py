@@ -80,7 +80,7 @@ def encoder(key_type: KeyType) -> Encoder:
         except KeyEncodingError:
             raise
         except (TypeError, ValueError, OverflowError, AttributeError, ArithmeticError, error) as bad:
-            raise KeyEncodingError(f"{value!r} is no {name}: {bad}") from bad
+            raise KeyEncodingError(f"{value!r} is not a valid {name}: {bad}") from bad
 
     return encode
 

@@ -282,7 +282,7 @@ async def test_a_running_standalone_server_is_looked_into_and_a_stopped_one_read
         (["ledger", "list"], "which cluster?"),
         (["ledger", "list", "--metadata", "memory:", "--dir", "x"], "which cluster?"),
         (["ledger", "list", "--dir", "nowhere"], "magnetar cluster up --dir"),
-        (["ledger", "list", "--data-dir", "nowhere"], "no data directory of a standalone server"),
+        (["ledger", "list", "--data-dir", "nowhere"], "not a data directory of a standalone server"),
         (["ledger", "list", "--metadata", "ftp:x"], "not understood"),
         (["ledger", "verify", "--metadata", "memory:"], "--all"),
         (["bookies", "racks", "set", "b", "/a/b/c", "--metadata", "memory:"], "/REGION/RACK"),

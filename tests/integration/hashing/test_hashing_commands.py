@@ -191,7 +191,7 @@ def test_plot_names_the_extra_when_matplotlib_is_missing(
         (["vnodes", "plan", "--units", "0", "--to", "4"], "at least 1"),
         (["vnodes", "plan", "--units", "3", "--to", "300"], "fewer units"),
         (["vnodes", "plan", "--to", "3"], "--units or --mapping"),
-        (["vnodes", "key", "x", "--types", "int"], "no integer"),
+        (["vnodes", "key", "x", "--types", "int"], "not a valid integer"),
         (["vnodes", "key", "1", "2", "--types", "int"], "2 values for 1 types"),
         (["vnodes", "key", "1", "--types", "uuid"], "no vnode encoding"),
         (["hash", "zz", "--hex"], "hexadecimal"),

@@ -211,6 +211,6 @@ def test_columns_written_with_a_schema_are_read_by_it(
     row = back.filter("delay = 7").selectExpr("carrier", "extra['k'] k", "cast(at AS string) at", "__key").first()
     assert tuple(row)[:2] == ("AA", 7)
     assert row["at"].startswith("2024-05-06")
-    for columns, words in [("id `a b`", "no Avro name"), ("'k' __key", "needs columns beside")]:
+    for columns, words in [("id `a b`", "not an Avro name"), ("'k' __key", "needs columns beside")]:
         with pytest.raises(Exception, match=words):
             spark.range(1).selectExpr(columns).write.format("magnetar").mode("append").options(**to, schema=kind).save()

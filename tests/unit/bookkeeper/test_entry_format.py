@@ -84,7 +84,7 @@ def test_another_entry_is_not_this_one(ledger_id: int, entry_id: int) -> None:
     digest = Digest(DigestType.CRC32C)
     with pytest.raises(DigestMismatchError, match="answered with 1:2"):
         unpack_entry(pack_entry(1, 2, 1, 0, b"", digest), digest, ledger_id, entry_id)
-    with pytest.raises(DigestMismatchError, match="no packed entry"):
+    with pytest.raises(DigestMismatchError, match="not a packed entry"):
         unpack_entry(b"\0" * 35, digest, 0, 0)
 
 

@@ -84,7 +84,7 @@ def test_a_key_reads_one_vnode_and_a_part_of_it_filters(tmp_path: Path) -> None:
     assert read_all(one, parts) == {("k7", 7): 7 / 4}
     some = reader(tmp_path, key=json.dumps({"n": [7, "8", 1000]}))
     assert read_all(some, some.partitions()) == {("k7", 7): 7 / 4, ("k8", 8): 2.0}
-    with pytest.raises(OptionError, match="no key column of t; those are: k, n"):
+    with pytest.raises(OptionError, match="not a key column of t; those are: k, n"):
         reader(tmp_path, key='{"v": 1}').partitions()
     with pytest.raises(OptionError, match="n is int64"):
         reader(tmp_path, key='{"n": "seven"}').partitions()
@@ -163,8 +163,8 @@ def test_conditions_that_cannot_prune_are_left_to_spark() -> None:
         ({"pipeline": "p"}, "view is missing"),
         ({"pipeline": "p", "view": "v", "epochs": "1"}, "did you mean epoch"),
         ({"pipeline": "p", "view": "v", "groups": "0"}, "at least 1"),
-        ({"pipeline": "p", "view": "v", "key": "UA"}, "no JSON"),
-        ({"pipeline": "p", "view": "v", "key": "[1]"}, "no JSON object"),
+        ({"pipeline": "p", "view": "v", "key": "UA"}, "not JSON"),
+        ({"pipeline": "p", "view": "v", "key": "[1]"}, "not a JSON object"),
         ({"pipeline": "p", "view": "v", "pin": "yes"}, "true or false"),
     ],
 )

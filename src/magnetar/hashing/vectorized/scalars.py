@@ -47,7 +47,7 @@ def _integers(values: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
     if values.dtype == target:
         return values
     if values.dtype.kind not in "iu":
-        raise KeyEncodingError(f"a column of {values.dtype} is no {name}")
+        raise KeyEncodingError(f"a column of {values.dtype} is not a valid {name}")
     limits = np.iinfo(target)
     if len(values) and (int(values.min()) < limits.min or int(values.max()) > limits.max):
         raise KeyEncodingError(f"values from {values.min()} to {values.max()} do not fit {name}")
@@ -95,7 +95,7 @@ def _time_bytes(values: npt.NDArray[Any], name: str) -> Bytes:
     kind = values.dtype.kind
     if kind != ("m" if name == "interval" else "M"):
         raise KeyEncodingError(
-            f"a column of {values.dtype} is no {name}: give numpy datetime64 or timedelta64, or Arrow"
+            f"a column of {values.dtype} is not a valid {name}: give numpy datetime64 or timedelta64, or Arrow"
         )
     if name == "interval":
         micros = values.astype("m8[us]").astype("<i8")

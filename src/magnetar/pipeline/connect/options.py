@@ -203,7 +203,7 @@ def _connection(options: Mapping[str, str]) -> Connection:
     url = options.get("service.url", "").strip()
     if not re.match(r"pulsar(\+ssl)?://[^\s/]", url):
         raise OptionError(
-            f"service.url is {'missing' if not url else 'no Pulsar URL'}: give one like pulsar://localhost:6650"
+            f"service.url is {'missing' if not url else 'not a valid Pulsar URL'}: give one like pulsar://localhost:6650"
         )
     admin = options.get("admin.url", "").strip().rstrip("/") or None
     if admin and not re.match(r"https?://[^\s/]", admin):
