@@ -38,6 +38,9 @@ class NonPersistentSubscription:
         self._by_key: dict[str, Consumer] = {}
         self._messages_out_before = 0
         self._bytes_out_before = 0
+        # What the type of the consumers says, for the message path.
+        self._shared = False
+        self._keyed = False
 
     @property
     def type(self) -> SubscriptionType | None:
@@ -80,7 +83,10 @@ class NonPersistentSubscription:
         self._choose()
 
     def _choose(self) -> None:
-        if self.type is None or self.type.holds_entries:
+        kind = self.type
+        self._shared = kind is not None and kind.holds_entries
+        self._keyed = kind is not None and kind.keyed
+        if kind is None or self._shared:
             return
         chosen = choose_active(self.consumers, self._partition)
         if chosen is self._active:
@@ -106,10 +112,9 @@ class NonPersistentSubscription:
         consumer.channel.deliver(entry, 0, None, consumer.consumer_epoch)
 
     def _consumer_for(self, metadata: EntryMetadata) -> Consumer | None:
-        kind = self.type
-        if kind is None or not kind.holds_entries:
+        if not self._shared:
             return self._active
-        if kind.keyed:
+        if self._keyed:
             slot = metadata.slot
             for start, end, key in self._owners:
                 if start <= slot <= end:

@@ -1,4 +1,4 @@
-"""A machine's disk, and how one process sees it (`bookkeeper.bookie.disk.Disk`).
+"""A machine's disk, and how one process sees it (`bookkeeper.bookie.storage.disk.Disk`).
 
 The medium outlives processes. Faults are fields of it: slow, full, failing or lying fsyncs, failing reads and writes. A failed fsync
 leaves its pages clean but unwritten, as Linux does; only the file object that saw it is poisoned.
@@ -215,7 +215,7 @@ class SimDisk:
 
 
 class SimFile:
-    """See `bookkeeper.bookie.disk.DiskFile`."""
+    """See `bookkeeper.bookie.storage.disk.DiskFile`."""
 
     __slots__ = ("_inode", "_medium", "_path", "_poisoned", "_process")
 
