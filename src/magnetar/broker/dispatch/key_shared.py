@@ -125,6 +125,10 @@ class KeySharedDispatcher(SharingDispatcher):
         if self.lanes.draining:
             self.lanes.settled(slot)
 
+    def settled_all(self, held: Iterable[tuple[int, int]]) -> None:
+        if self.lanes.draining:
+            super().settled_all(held)
+
     @property
     def unblocked(self) -> bool:
         return bool(self.lanes.drained)

@@ -32,13 +32,10 @@ class RedeliveryQueue:
 
     def update(self, keys: Iterable[int]) -> None:
         """Add many: linear in what is there, so it suits the thousands that a leaving consumer held."""
-        members = self._members
-        before = len(self._heap)
-        for key in keys:
-            if key not in members:
-                members.add(key)
-                self._heap.append(key)
-        if len(self._heap) > before:
+        fresh = set(keys) - self._members
+        if fresh:
+            self._members |= fresh
+            self._heap.extend(fresh)
             heapify(self._heap)
 
     def discard(self, key: int) -> None:
@@ -95,6 +92,11 @@ class RedeliveryCounts:
 
     def increment(self, key: int) -> None:
         self.by_key[key] = self.by_key.get(key, 0) + 1
+
+    def increment_all(self, keys: Iterable[int]) -> None:
+        """The same for the thousands that a leaving consumer held; each of `keys` once."""
+        before = self.by_key.get
+        self.by_key.update([(key, before(key, 0) + 1) for key in keys])
 
     def forget(self, key: int) -> None:
         self.by_key.pop(key, None)

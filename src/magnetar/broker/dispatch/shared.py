@@ -98,6 +98,9 @@ class SharedDispatcher(SharingDispatcher):
     def settled(self, key: int, slot: int) -> None:
         """No effect: no entry waits for a slot."""
 
+    def settled_all(self, held: Iterable[tuple[int, int]]) -> None:
+        """No effect, as `settled`."""
+
     def acknowledged(self, consumer: Receiver, key: int, left: int = 0) -> None:
         super().acknowledged(consumer, key, left)
         if not left and len(self.replay):
