@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
@@ -95,7 +95,7 @@ class Session(AdmittedProtocol):
         self.replication_by_place = False  # a replicator may expect places in its receipts
         self.producers: dict[int, Producer] = {}
         self.producer_topics: dict[int, AnyTopic] = {}
-        self.closed_producers: set[int] = set()
+        self.closed_producers: OrderedDict[int, None] = OrderedDict()
         self.consumers: dict[int, Consumer] = {}
         self.consumer_topics: dict[int, AnyTopic] = {}
         self.opening: set[tuple[str, int]] = set()
@@ -453,7 +453,13 @@ class Session(AdmittedProtocol):
 
     def ignore_producer(self, producer_id: int) -> None:
         self.producers.pop(producer_id, None)
-        self.closed_producers.add(producer_id)
+        self.remember_closed(producer_id)
+
+    def remember_closed(self, producer_id: int) -> None:
+        """Frames of it may still be on their way. Of a client that opens and closes producers for ever only the last ones are known."""
+        self.closed_producers[producer_id] = None
+        if len(self.closed_producers) > limits.PRODUCERS_PER_CONNECTION_MAX:
+            self.closed_producers.popitem(last=False)
 
     def close_producer(self, producer_id: int) -> None:
         self.ignore_producer(producer_id)

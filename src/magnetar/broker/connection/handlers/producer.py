@@ -118,7 +118,7 @@ def _newcomer(session: Session, request: CommandProducer, topic: AnyTopic, owner
 def _remember(session: Session, newcomer: Producer, topic: AnyTopic) -> None:
     session.producers[newcomer.producer_id] = newcomer
     session.producer_topics[newcomer.producer_id] = topic
-    session.closed_producers.discard(newcomer.producer_id)
+    session.closed_producers.pop(newcomer.producer_id, None)
 
 
 def _success(request_id: int, producer: Producer, ready: bool) -> bytes:
@@ -141,5 +141,5 @@ def close_producer(session: Session, command: BaseCommand, rest: bytes) -> None:
     if leaving is not None:
         topic = session.producer_topics.pop(request.producer_id)
         topic.publishers.remove(leaving)
-        session.closed_producers.add(request.producer_id)
+        session.remember_closed(request.producer_id)
     session.write(commands.success(request.request_id))
