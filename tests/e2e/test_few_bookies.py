@@ -76,7 +76,7 @@ def test_topics_that_cannot_store_fail_at_once_and_say_why(tmp_path: Path) -> No
 
 def test_the_commands_of_the_document_make_a_cluster_that_stores(tmp_path: Path) -> None:
     section = DOCUMENT.read_text().partition("## One process at a time")[2]
-    exports, starts = re.findall(r"```\n(.*?)```", section, re.DOTALL)[:2]
+    exports, starts = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)[:2]
     ports = sorted(set(re.findall(r"\b(?:2181|31\d\d|80\d\d)\b", starts)))
     free = dict(zip(ports, map(str, free_ports(len(ports))), strict=True))
     starts = re.sub(r"\b\d{4}\b", lambda found: free[found[0]], starts)
