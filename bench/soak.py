@@ -43,7 +43,7 @@ def count(*_):
     print("OBJECTS", dict(types), file=sys.stderr, flush=True)
 
 signal.signal(signal.SIGUSR1, count)
-from magnetar.cli.main import main
+from magnetar.__main__ import main
 main()
 '''
 

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import click
 from click.shell_completion import CompletionItem
 
+from magnetar.cli.interrupts import interrupts_end_the_process
+
 
 class LazyCommand(NamedTuple):
     """Where a command lives (`module:attribute`) and the line that help shows for it."""
@@ -35,7 +37,8 @@ class LazyGroup(click.Group):
         if entry is None:
             return None
         module, _, attribute = entry.target.partition(":")
-        command = getattr(import_module(module), attribute)
+        with interrupts_end_the_process():
+            command = getattr(import_module(module), attribute)
         assert isinstance(command, click.Command), entry.target
         if cmd_name not in self._refusing:
             self._refusing.add(cmd_name)

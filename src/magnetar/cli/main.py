@@ -157,8 +157,3 @@ def _is_text(word: str) -> bool:
 def _fail(text: str) -> int:
     click.echo(one_line(f"magnetar: {' '.join(text.split())}"), err=True)
     return EXIT_FAILED
-
-
-def main() -> None:
-    """The `magnetar` executable."""
-    sys.exit(run())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -93,3 +94,19 @@ def test_in_a_pipe_rows_are_tab_separated(capsys: pytest.CaptureFixture[str]) ->
 def test_version_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["version", "--json"]) == 0
     assert {"magnetar", "python", "pulsar-client"} <= json.loads(capsys.readouterr().out).keys()
+
+
+def test_an_interrupt_during_an_import_ends_the_process_at_once() -> None:
+    """As an exception it becomes another one in the middle of an import: a RuntimeError of `__set_name__`, exit code 1, a traceback."""
+    code = """
+import signal
+from magnetar.cli.interrupts import interrupts_end_the_process
+with interrupts_end_the_process():
+    class Field:
+        def __set_name__(self, owner, name):
+            signal.raise_signal(signal.SIGINT)
+    class Settings:
+        field = Field()
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (result.returncode, result.stderr) == (-signal.SIGINT, "")
