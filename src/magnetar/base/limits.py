@@ -48,10 +48,25 @@ CONNECTION_PENDING_PUBLISH_BYTES_MAX = 32 * 1024 * 1024
 
 The number of entries is bounded by the setting maxPendingPublishRequestsPerConnection in the same way."""
 
+PUBLISHES_BESIDE_OTHERS_MIN = 64
+"""Entries of one principal that may wait for the disk while others publish as well, however long they take."""
+
+PUBLISHES_BESIDE_OTHERS_MAX = 10_000
+"""The same on a disk that is slow but takes much at a time."""
+
+PUBLISH_BYTES_BESIDE_OTHERS_MAX = 2 * 1024 * 1024
+"""The same in bytes; one entry may have more."""
+
+PUBLISH_QUEUE_BESIDE_OTHERS_S = 0.0005
+"""Time that an entry may take above twice the shortest one before its principal may have fewer of them under way."""
+
+PUBLISH_PERIOD_S = 5.0
+"""How long a principal counts as one that publishes, and how often the shortest time of an entry is measured again."""
+
 FRAMES_PER_CALLBACK_MAX = 512
 """Frames handled before other connections and timers get their turn; the rest follows by `call_soon`."""
 
-FRAMES_TURN_S = 0.002
+FRAMES_TURN_S = 0.001
 """The same as a time, since frames differ: shared by the connections of one principal that have more frames than one turn takes."""
 
 FRAMES_PER_LOOK_AT_CLOCK = 8
@@ -59,6 +74,9 @@ FRAMES_PER_LOOK_AT_CLOCK = 8
 
 PRODUCERS_PER_CONNECTION_MAX = 10_000
 """More are answered with NotAllowedError."""
+
+PRODUCERS_REMOVED_PER_TURN = 500
+"""Producers of a lost connection that leave their topics at once; the others follow while the loop serves everybody else."""
 
 CONSUMERS_PER_CONNECTION_MAX = 10_000
 """More are answered with NotAllowedError."""
@@ -75,7 +93,7 @@ MESSAGE_METADATA_BYTES_MAX = 1024 * 1024
 PENDING_REQUESTS_PER_CONNECTION_MAX = 100
 """Control requests of one connection that wait or are under way: reading pauses until half have ended."""
 
-REQUESTS_UNDER_WAY_PER_PRINCIPAL_MAX = 8
+REQUESTS_UNDER_WAY_PER_PRINCIPAL_MAX = 4
 """Control requests of one role (or address) under way: its others wait. Each is a task that uses the loop and the one metadata thread:
 this bounds how long the requests of others queue behind them."""
 
@@ -85,7 +103,7 @@ REQUESTS_UNDER_WAY_MAX = 64
 REQUEST_HOLDS_PLACE_S = 0.05
 """A control request that takes longer waits for something else than the loop, such as another broker, and does not count above."""
 
-REQUESTS_STARTED_PER_TURN = 4
+REQUESTS_STARTED_PER_TURN = 1
 """Control requests started before the loop serves everybody else."""
 
 REQUESTS_LOOKED_AT_PER_TURN = 256

@@ -12,9 +12,11 @@ import asyncio
 import enum
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +28,23 @@ RESTART_AFTER_MAX_S = 60.0
 
 SAID_AGAIN_AFTER_S = 60.0
 """A failure of the same kind in the same work is logged again after this time at the earliest; all of them are counted."""
+
+
+TURN_S = 0.001
+"""Work of a background task in one turn of the loop, as long as its single steps are shorter."""
+
+
+async def in_turns(items: Iterable[T]) -> AsyncIterator[T]:
+    """The items, one after the other; the loop serves everybody else each time that a turn's work is done.
+
+    For periodic work on all topics, cursors, ... of a server: there may be a hundred thousand of them.
+    """
+    end_s = time.perf_counter() + TURN_S
+    for item in items:
+        yield item
+        if time.perf_counter() >= end_s:
+            await asyncio.sleep(0)
+            end_s = time.perf_counter() + TURN_S
 
 
 class OnFailure(enum.Enum):

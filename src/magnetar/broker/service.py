@@ -22,8 +22,9 @@ from magnetar.broker.bundle_moves import BundleMoves
 from magnetar.broker.cluster_participants import ClusterParticipants
 from magnetar.broker.compaction.topic_compaction import CompactionService
 from magnetar.broker.config import BrokerConfig
-from magnetar.broker.connection.context import BrokerContext, Destinations, ProducerNames, PublishBudget
+from magnetar.broker.connection.context import BrokerContext, Destinations, ProducerNames
 from magnetar.broker.connection.listener import ConnectionListener
+from magnetar.broker.connection.publishing import PublishBudget
 from magnetar.broker.connection.requests import RequestTurns
 from magnetar.broker.dispatch.turns import DispatchTurns
 from magnetar.broker.dynamic_configuration import DynamicConfiguration
@@ -176,7 +177,7 @@ class Broker:
             topics=self.topics,
             schemas=self.schemas,
             producer_names=ProducerNames(self.config.cluster, await self._start_number()),
-            budget=PublishBudget(self.config.publish_buffer_bytes),
+            budget=PublishBudget(self.config.publish_buffer_bytes, self.clock.monotonic_s),
             security=self.security,
             transactions=self.transactions,
             participants=self.participants,

@@ -9,7 +9,7 @@ from functools import partial
 
 from magnetar.base.clock import Clock
 from magnetar.base.errors import MagnetarError
-from magnetar.base.tasks import TaskScope
+from magnetar.base.tasks import TaskScope, in_turns
 from magnetar.broker.config import BrokerConfig
 from magnetar.broker.topics.persistent import PersistentTopic
 from magnetar.broker.topics.registry import TopicRegistry
@@ -47,7 +47,7 @@ class Upkeep:
     async def _every(self, interval_s: float, job: Callable[[TopicUpkeep], Awaitable[None]]) -> None:
         while True:
             await asyncio.sleep(interval_s)
-            for topic in self._topics.loaded:
+            async for topic in in_turns(self._topics.loaded):
                 if isinstance(topic, PersistentTopic):
                     await self._run(topic, job)
 
@@ -68,5 +68,5 @@ class Upkeep:
         while True:
             await asyncio.sleep(self._config.stats_interval_s)
             now_s = self._clock.monotonic_s()
-            for topic in self._topics.loaded:
+            async for topic in in_turns(self._topics.loaded):
                 topic.sample_rates(now_s)

@@ -35,7 +35,7 @@ ADDRESS_SPACE_BYTES = 640 * 1024 * 1024
 """What a server must be able to take of the address space when it starts: threads reserve far more than they use."""
 
 SWITCH_INTERVAL_S = 0.0005
-GC_THRESHOLDS = (10_000, 20, 100)
+GC_THRESHOLDS = (2_000, 20, 500)
 
 F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=ListenSettings)

@@ -96,7 +96,7 @@ def test_who_asks_once_does_not_wait_for_who_asks_a_lot() -> None:
             site.ask(site.connection("many"), f"many-{number}", times=100)
         site.ask(site.connection("one"), "one")
         await wait_until_async(lambda: "one" in site.started, SOON_S, "its turn")
-        assert len(site.started) <= limits.REQUESTS_STARTED_PER_TURN
+        assert len(site.started) <= max(limits.REQUESTS_STARTED_PER_TURN, 2), "of two principals it is the second"
         await wait_until_async(lambda: len(site.started) == 2001, SOON_S, "all have had theirs")
         # The connections of one principal take turns as well.
         assert {f"many-{number}" for number in range(20)} <= set(site.started[:30])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from magnetar.base.checksum import crc32c_extend
@@ -12,6 +12,7 @@ from magnetar.base.clock import Clock
 from magnetar.base.tasks import TaskScope
 from magnetar.broker.auth.authorize import Security
 from magnetar.broker.config import BrokerConfig
+from magnetar.broker.connection.publishing import PublishBudget
 from magnetar.broker.connection.requests import RequestTurns
 from magnetar.broker.namespaces.lookup import Lookup
 from magnetar.broker.namespaces.records import BrokerAddress
@@ -121,31 +122,6 @@ class ConnectionCounters:
     active: int = 0
     refused_frames: int = 0
     checksum_errors: int = 0
-
-
-class PublishBudget:
-    """Published bytes that wait for the disk over all connections: above the limit every publishing connection pauses.
-
-    It keeps the bookie's own bound (`limits.JOURNAL_PENDING_BYTES_MAX`) out of reach, at which entries would be refused.
-    """
-
-    __slots__ = ("_paused", "limit_bytes", "pending_bytes")
-
-    def __init__(self, limit_bytes: int) -> None:
-        self.limit_bytes = limit_bytes
-        self.pending_bytes = 0
-        self._paused: list[Callable[[], None]] = []
-
-    def pause(self, resume: Callable[[], None]) -> None:
-        """Remember a connection that has stopped reading; `resume` runs once half of the limit is free."""
-        self._paused.append(resume)
-
-    def release(self, size_bytes: int) -> None:
-        self.pending_bytes -= size_bytes
-        if self._paused and self.pending_bytes <= self.limit_bytes // 2:
-            paused, self._paused = self._paused, []
-            for resume in paused:
-                resume()
 
 
 class Destinations:

@@ -20,12 +20,13 @@ from google.protobuf.message import DecodeError
 from magnetar.base import limits
 from magnetar.base.errors import MagnetarError
 from magnetar.base.network import AdmittedProtocol
-from magnetar.base.tasks import REPORTED
+from magnetar.base.tasks import REPORTED, in_turns
 from magnetar.broker.auth.principal import Principal
 from magnetar.broker.auth.refresh import CredentialWatch
 from magnetar.broker.connection.context import BrokerContext
 from magnetar.broker.connection.error_codes import answer_code_of, code_of, send_code_of, text_of
 from magnetar.broker.connection.probes import Probes
+from magnetar.broker.connection.publishing import Publisher
 from magnetar.broker.connection.requests import ControlRequests
 from magnetar.broker.subscriptions.consumer import Consumer
 from magnetar.broker.topics.producer import Producer
@@ -46,6 +47,7 @@ _PAUSED_BY_REQUESTS = 4
 _PAUSED_BY_BUDGET = 8
 _PAUSED_BY_RATE = 16
 _PAUSED_BY_HANDSHAKE = 32
+_PAUSED_BY_OTHERS = 64
 _NO_POSITION = -1
 
 
@@ -66,6 +68,7 @@ class Session(AdmittedProtocol):
         # A stranger's frame has no payload: its total is bounded like its command, so nobody parks megabytes here unasked.
         self._decoder = FrameDecoder(limits.COMMAND_BYTES_BEFORE_AUTH_MAX + 4, limits.COMMAND_BYTES_BEFORE_AUTH_MAX)
         self._budget = context.budget
+        self._publisher: Publisher | None = None
         self._publishes_max = context.config.max_pending_publishes_per_connection
         self._frames: deque[Frame] = deque()
         self._process_scheduled = False
@@ -208,10 +211,16 @@ class Session(AdmittedProtocol):
         self._probes.settle(False)
         self._frames.clear()
         self.requests.close()
-        for producer_id, producer in list(self.producers.items()):
+        producers = [(self.producer_topics[each], producer) for each, producer in self.producers.items()]
+        for _, producer in producers:
             producer.closed = True
-            self.producer_topics[producer_id].publishers.remove(producer)
+        for topic, producer in producers[: limits.PRODUCERS_REMOVED_PER_TURN]:
+            topic.publishers.remove(producer)
+        if left := producers[limits.PRODUCERS_REMOVED_PER_TURN :]:
+            self.context.scope.spawn(_remove_in_turns(left), "producers left", REPORTED)
         self.producers.clear()
+        if self._publisher is not None:
+            self._budget.leave(self._publisher)
         for consumer_id, consumer in list(self.consumers.items()):
             self.context.scope.spawn(
                 self._leave(self.consumer_topics[consumer_id], consumer), "consumer left", REPORTED
@@ -415,6 +424,12 @@ class Session(AdmittedProtocol):
         ):
             self._pause(_PAUSED_BY_PUBLISHES)
         budget = self._budget
+        publisher = self._publisher
+        if publisher is None:
+            publisher = self._publisher = budget.enter(self.requests.share.key)
+        if budget.started(publisher, size_bytes) and not self._paused_by & _PAUSED_BY_OTHERS:
+            self._pause(_PAUSED_BY_OTHERS)
+            publisher.waiting.append(lambda: self._resume(_PAUSED_BY_OTHERS))
         budget.pending_bytes += size_bytes
         if budget.pending_bytes >= budget.limit_bytes and not self._paused_by & _PAUSED_BY_BUDGET:
             self._pause(_PAUSED_BY_BUDGET)
@@ -422,6 +437,8 @@ class Session(AdmittedProtocol):
 
     def _publish_ended(self, size_bytes: int) -> None:
         self._budget.release(size_bytes)
+        assert self._publisher is not None, "what has not started does not end"
+        self._budget.ended(self._publisher, size_bytes)
         self.pending_publishes -= 1
         self.pending_publish_bytes -= size_bytes
         if (
@@ -466,3 +483,9 @@ class Session(AdmittedProtocol):
         topic = self.producer_topics.pop(producer_id, None)
         if not self.closed:
             self.write(commands.close_producer(producer_id, self.context.destinations.of(topic)))
+
+
+async def _remove_in_turns(producers: list[tuple[AnyTopic, Producer]]) -> None:
+    """A client that is back with a producer of the same name replaces it; removing it twice has no effect."""
+    async for topic, producer in in_turns(producers):
+        topic.publishers.remove(producer)

@@ -21,7 +21,7 @@ pump's hands, or skipped (at or after its slot's number).
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar, Final, NamedTuple, Protocol
 
 from magnetar.broker.dispatch.delayed import DelayedIndex
@@ -29,7 +29,7 @@ from magnetar.broker.dispatch.entry_metadata import EntryMetadata, metadata_of
 from magnetar.broker.dispatch.lanes import KeyRanges, Lane, Lanes, Parking
 from magnetar.broker.dispatch.ports import EntrySource
 from magnetar.broker.dispatch.position_key import ENTRY_BITS, ENTRY_MASK, key_of
-from magnetar.broker.dispatch.receiver import Receiver, messages_left
+from magnetar.broker.dispatch.receiver import HELD_SLOT_MASK, Receiver, messages_left
 from magnetar.broker.dispatch.sharing import AVERAGE_WEIGHT, SharingDispatcher
 from magnetar.broker.dispatch.waiting import SLOT_BITS, SLOT_MASK
 from magnetar.managed_ledger.entry import Entry
@@ -115,19 +115,25 @@ class KeySharedDispatcher(SharingDispatcher):
     def key_ranges_of(self, consumer: Receiver) -> list[tuple[int, int]]:
         return self.lanes.ranges_of(consumer)
 
-    def requeue(self, held: Iterable[tuple[int, int]]) -> None:
+    def requeue(self, waiting: Iterable[tuple[int, int]]) -> None:
         parking = self.lanes.parking
-        for key, slot in held:
+        for key, slot in waiting:
             parking(slot).waiting.insert(key << SLOT_BITS | slot)
             self.waiting_total += 1
+
+    def taken_back(self, held: Mapping[int, int]) -> None:
+        if self.lanes.draining:
+            for value in held.values():
+                self.lanes.settled(value & HELD_SLOT_MASK)
+        parking = self.lanes.parking
+        for key, value in held.items():
+            slot = value & HELD_SLOT_MASK
+            parking(slot).waiting.insert(key << SLOT_BITS | slot)
+        self.waiting_total += len(held)
 
     def settled(self, key: int, slot: int) -> None:
         if self.lanes.draining:
             self.lanes.settled(slot)
-
-    def settled_all(self, held: Iterable[tuple[int, int]]) -> None:
-        if self.lanes.draining:
-            super().settled_all(held)
 
     @property
     def unblocked(self) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 
 from magnetar.base.clock import Clock
 from magnetar.base.errors import MagnetarError
@@ -203,6 +204,20 @@ class Pump:
         return progressed or self._turn_left < before
 
     def _replayed(self, error: MagnetarError | None, entries: list[Entry]) -> None:
+        self._in_turn(partial(self._dispatch_replayed, error, entries))
+
+    def _read(self, error: MagnetarError | None, entries: list[Entry]) -> None:
+        self._in_turn(partial(self._dispatch, error, entries))
+
+    def _in_turn(self, dispatch: Callable[[], None]) -> None:
+        """Entries that were in memory belong to the turn that read them. What a thread or a bookie brings waits for a turn, or the reads of
+        many subscriptions that end together would take many turns at once."""
+        if self._running:
+            dispatch()
+        else:
+            self._scheduler.call_soon(dispatch)
+
+    def _dispatch_replayed(self, error: MagnetarError | None, entries: list[Entry]) -> None:
         keys = self._replaying
         self._replaying = []
         self._reading = False
@@ -219,7 +234,7 @@ class Pump:
             self._dispatcher.dispatch_replayed(entries, keys, self._clock.now_ms())
         self._after_read()
 
-    def _read(self, error: MagnetarError | None, entries: list[Entry]) -> None:
+    def _dispatch(self, error: MagnetarError | None, entries: list[Entry]) -> None:
         self._reading = False
         if self._discard:
             self._discarded()

@@ -6,7 +6,7 @@ waits in 90 MB, and the default limit of 200,000 unacknowledged messages a subsc
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, KeysView
 from heapq import heapify, heappop, heappush
 
 
@@ -31,12 +31,18 @@ class RedeliveryQueue:
             heappush(self._heap, key)
 
     def update(self, keys: Iterable[int]) -> None:
-        """Add many: linear in what is there, so it suits the thousands that a leaving consumer held."""
-        fresh = set(keys) - self._members
-        if fresh:
-            self._members |= fresh
+        """Add many: a few operations on whole lists, so it suits the thousands that a leaving consumer held."""
+        members = self._members
+        fresh = [key for key in dict.fromkeys(keys) if key not in members] if members else list(dict.fromkeys(keys))
+        if not fresh:
+            return
+        members.update(fresh)
+        if self._heap:
             self._heap.extend(fresh)
             heapify(self._heap)
+        else:
+            fresh.sort()  # what a consumer held is sorted but for what was redelivered, and sorted is a heap
+            self._heap = fresh
 
     def discard(self, key: int) -> None:
         """Remove an acknowledged position. Its heap slot goes when it comes to the top."""
@@ -93,10 +99,12 @@ class RedeliveryCounts:
     def increment(self, key: int) -> None:
         self.by_key[key] = self.by_key.get(key, 0) + 1
 
-    def increment_all(self, keys: Iterable[int]) -> None:
-        """The same for the thousands that a leaving consumer held; each of `keys` once."""
-        before = self.by_key.get
-        self.by_key.update([(key, before(key, 0) + 1) for key in keys])
+    def increment_all(self, keys: KeysView[int]) -> None:
+        """The same for the thousands that a leaving consumer held."""
+        by_key = self.by_key
+        again = {key: by_key[key] + 1 for key in by_key.keys() & keys} if by_key else {}
+        by_key.update(dict.fromkeys(keys, 1))
+        by_key.update(again)
 
     def forget(self, key: int) -> None:
         self.by_key.pop(key, None)

@@ -6,7 +6,7 @@ counted in messages, so a batch costs its size.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from magnetar.broker.dispatch.delayed import DelayedIndex
 from magnetar.broker.dispatch.entry_metadata import metadata_of
@@ -92,14 +92,14 @@ class SharedDispatcher(SharingDispatcher):
         self._levels.remove(consumer)
         super().remove(consumer)
 
-    def requeue(self, held: Iterable[tuple[int, int]]) -> None:
-        self.replay.update([key for key, _ in held])
+    def requeue(self, waiting: Iterable[tuple[int, int]]) -> None:
+        self.replay.update([key for key, _ in waiting])
+
+    def taken_back(self, held: Mapping[int, int]) -> None:
+        self.replay.update(held)
 
     def settled(self, key: int, slot: int) -> None:
         """No effect: no entry waits for a slot."""
-
-    def settled_all(self, held: Iterable[tuple[int, int]]) -> None:
-        """No effect, as `settled`."""
 
     def acknowledged(self, consumer: Receiver, key: int, left: int = 0) -> None:
         super().acknowledged(consumer, key, left)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
 from magnetar.broker.dispatch.delayed import DelayedIndex
@@ -67,18 +67,17 @@ class SharingDispatcher:
 
     # ---- What subclasses decide
 
-    def requeue(self, held: Iterable[tuple[int, int]]) -> None:
+    def requeue(self, waiting: Iterable[tuple[int, int]]) -> None:
         """Pairs of position key and slot that must be delivered again."""
+        raise NotImplementedError
+
+    def taken_back(self, held: Mapping[int, int]) -> None:
+        """Settle and requeue what a consumer held: its values by position key, as in `Receiver.held`."""
         raise NotImplementedError
 
     def settled(self, key: int, slot: int) -> None:
         """A held entry of `slot` was acknowledged or taken back."""
         raise NotImplementedError
-
-    def settled_all(self, held: Iterable[tuple[int, int]]) -> None:
-        """`settled` for each pair of position key and slot."""
-        for key, slot in held:
-            self.settled(key, slot)
 
     @property
     def waiting_count(self) -> int:
@@ -138,24 +137,22 @@ class SharingDispatcher:
     def take_all_from(self, consumer: Receiver) -> None:
         """Deliver again all it holds."""
         self._released(consumer.unacked_messages)
-        self._redeliver(list(consumer.drop_all().items()))
+        self._redeliver(consumer.drop_all())
 
     def take_from(self, consumer: Receiver, keys: Iterable[int]) -> None:
         """Deliver again those of `keys` that it holds."""
-        taken: list[tuple[int, int]] = []
+        taken: dict[int, int] = {}
         for key in keys:
             value = consumer.held.get(key)
             if value is not None:
                 self._released(consumer.settle(key))
-                taken.append((key, value))
+                taken[key] = value
         self._redeliver(taken)
 
-    def _redeliver(self, taken: Sequence[tuple[int, int]]) -> None:
-        """In one turn of the loop whatever their number, so each costs a few operations of lists and no call."""
-        self.counts.increment_all([key for key, _ in taken])
-        again = [(key, value & HELD_SLOT_MASK) for key, value in taken]
-        self.settled_all(again)
-        self.requeue(again)
+    def _redeliver(self, taken: Mapping[int, int]) -> None:
+        """In one turn of the loop whatever their number, so nothing is created or called for a single one of them."""
+        self.counts.increment_all(taken.keys())
+        self.taken_back(taken)
 
     # ---- Acknowledgements
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from bisect import bisect_right
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
+from magnetar.base.tasks import in_turns
 from magnetar.broker.load_balance.load_report import BundleLoad
 from magnetar.broker.load_balance.splitting import TopicLoad
 from magnetar.broker.namespaces.records import BundleName
@@ -14,9 +14,6 @@ from magnetar.broker.naming import NamespaceName, TopicName
 from magnetar.broker.topics.persistent import PersistentTopic
 from magnetar.broker.topics.registry import AnyTopic
 from magnetar.hashing.crc import crc32
-
-TOPICS_PER_TURN: Final = 500
-"""Then other connections get their turn."""
 
 
 class _Ranges(NamedTuple):
@@ -61,14 +58,12 @@ async def bundle_loads(topics: Iterable[AnyTopic], held: Iterable[BundleName]) -
     """Load by bundle, including bundles without a loaded topic."""
     index = BundleIndex(held)
     sums: dict[str, list[float]] = {str(bundle): [0.0] * 7 for bundle in held}
-    for number, topic in enumerate(topics, 1):
+    async for topic in in_turns(topics):
         bundle = index.find(topic.name)
         if bundle is not None:
             total = sums[str(bundle)]
             for place, value in enumerate(_numbers(topic)):
                 total[place] += value
-        if number % TOPICS_PER_TURN == 0:
-            await asyncio.sleep(0)
     return {
         bundle: BundleLoad(*total[:4], *(int(count) for count in total[4:]))  # type: ignore[arg-type]  # four rates, three counts
         for bundle, total in sums.items()

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from magnetar.base.errors import MagnetarError
-from magnetar.base.tasks import FATAL, TaskScope
+from magnetar.base.tasks import FATAL, TaskScope, in_turns
 from magnetar.bookkeeper.errors import NotEnoughBookiesError
 from magnetar.broker.config import BrokerConfig
 from magnetar.broker.errors import NotAllowedError, ServiceNotReadyError, TopicNotFoundError
@@ -254,7 +254,7 @@ class TopicRegistry:
 
     async def delete_abandoned(self, now_s: float) -> None:
         """Delete the loaded topics that nobody has used for as long as their policies say."""
-        for topic in self.loaded:
+        async for topic in in_turns(self.loaded):
             if topic.name not in self._busy and topic.abandoned(now_s):
                 logger.info("unused topic deleted topic=%s", topic.name)
                 try:
