@@ -15,20 +15,23 @@ from magnetar.admin.http_guard import HttpGuard
 from magnetar.admin.http_server import HttpServer
 from magnetar.admin.metrics.server import admission_families
 from magnetar.base.admission import Admission
-from magnetar.base.clock import SystemClock
+from magnetar.base.clock import Clock, SystemClock
 from magnetar.base.errors import MetadataError
 from magnetar.base.executor import ThreadExecutor
 from magnetar.base.limits import BOOKIE_CONNECTIONS_MAX, HTTP_CONNECTIONS_MAX, STRANGERS_MAX
 from magnetar.base.network import AsyncioNetwork, SocketListener
 from magnetar.base.process_config import BookieProcessConfig
 from magnetar.base.tasks import REPORTED, TaskScope
+from magnetar.bookkeeper.autorecovery.damage_reports import DamageReports
 from magnetar.bookkeeper.autorecovery.service import AutoRecovery
+from magnetar.bookkeeper.autorecovery.underreplication import UnderreplicationManager
 from magnetar.bookkeeper.bookie.bookie import Bookie
 from magnetar.bookkeeper.bookie.config import BookieConfig
 from magnetar.bookkeeper.bookie.server.server import BookieServer
 from magnetar.bookkeeper.bookie.storage.cookie import FILE_NAME as COOKIE_FILE
 from magnetar.bookkeeper.bookie.storage.disk import Disk
 from magnetar.bookkeeper.client.ledger_manager import LedgerManager
+from magnetar.bookkeeper.client.statistics import ClientStatistics
 from magnetar.bookkeeper.cluster import MetadataCookies, initialize_cluster, instance_id
 from magnetar.bookkeeper.errors import ClusterLayoutError, LedgerIdsSetBackError
 from magnetar.bookkeeper.ledger_homes import MetadataLedgerHomes
@@ -129,11 +132,21 @@ class BookieProcess(Composition):
             on_refused=self.fail,
         )
         await stack.enter_async_context(self._registration)
+        self._report_suspects(metadata, clock, scope, bookie_id)
         if config.auto_recovery_daemon_enabled:
             self._recovery = await open_autorecovery(config, bookie_id, metadata, clock, rng, stack)
         self._urls = [f"bookie://{config.advertised_host}:{listener.port}"]
         if http_port:
             self._urls.append(f"http://{self._http_host}:{http_port}")
+
+    def _report_suspects(self, metadata: MetadataStore, clock: Clock, scope: TaskScope, bookie_id: str) -> None:
+        """What the last commit of the journal may have held is compared with the other copies, and repaired from them."""
+        if not self.bookie.suspects:
+            return
+        reports = DamageReports(UnderreplicationManager(metadata, clock, "bookie"), clock, ClientStatistics())
+        for ledger_id in self.bookie.suspects:
+            reports.note(ledger_id, bookie_id)
+        scope.supervise(reports.run, "damage-reports")
 
     def _prepare_directories(self) -> SpaceReserve:
         """Make them, and free the room that is kept for the start."""

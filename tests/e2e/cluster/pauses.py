@@ -9,6 +9,7 @@ Afterwards the topic is read again: nothing acknowledged may be missing, and the
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import tempfile
 import time
@@ -18,7 +19,7 @@ from pathlib import Path
 import pulsar
 
 from magnetar.testing.cluster import ClusterProcesses
-from tests.support.brokers import broker_names, get, live_broker, owner_of, unload
+from tests.support.brokers import broker_names, get, live_broker, owner_of, send, unload
 from tests.support.cluster import ledgers_of
 from tests.support.traffic import Consuming, Producing, first_occurrences, read_log
 from tests.support.waiting import wait_until
@@ -151,7 +152,7 @@ class Pauses:
 
     def _bookie(self) -> str:
         """The first bookie of the ledger that the topic is writing."""
-        written = ledgers_of(self.cluster.metadata_url, f"public/default/persistent/{TOPIC}")[-1].segments[-1].ensemble
+        written = ledgers_of(self.cluster, f"public/default/persistent/{TOPIC}")[-1].segments[-1].ensemble
         return next(name for name, bookie_id in self.cluster.bookie_ids.items() if bookie_id in written)
 
     def end(self) -> None:
@@ -159,7 +160,10 @@ class Pauses:
         self._producing.finish()
         assert not self._producing.failures, self._producing.failures
         log = read_log(self._client, TOPIC)
-        assert first_occurrences(log.of_producer("p")) == list(range(self._producing.sent)), "lost or reordered"
+        found, sent = first_occurrences(log.of_producer("p")), self._producing.sent
+        missing = sorted(set(range(sent)) - set(found))
+        reordered = [pair for pair in itertools.pairwise(found) if pair[0] > pair[1]]
+        assert not missing and not reordered, f"of {sent} messages lost: {missing[:20]}, out of order: {reordered[:20]}"
         assert set(self._producing.stored.values()) <= set(log.keys), "a receipt names a message that is not there"
         self._consuming.finish()
         self._client.close()
@@ -220,6 +224,8 @@ def main() -> None:
         ensemble=(2, 2, 2),
         settings=arguments.set,
     ) as cluster:
+        forever = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}  # the topic is read again from its start
+        send("POST", f"{live_broker(cluster)}/admin/v2/namespaces/public/default/retention", forever)
         pauses = Pauses(cluster, directory.parent / "clients.log")
         print("milliseconds without a receipt | times | p50 | p95 | max", flush=True)
         for name, event in EVENTS.items():

@@ -1,4 +1,4 @@
-"""What readers find out about damaged copies becomes marks, so that a replication worker repairs them at once.
+"""What readers, and bookies at their start, find out about damaged copies becomes marks, so that a replication worker repairs them at once.
 
 A report is a hint: the worker reads the copies itself before it writes anything.
 """
@@ -72,6 +72,6 @@ class DamageReports:
         if await self._marks.report_damage(ledger_id, bookie_id):
             self._statistics.damage_reports += 1
             _logger.warning(
-                "a read met a damaged copy: ledger=%d bookie=%s; it is marked for repair", ledger_id, bookie_id
+                "a copy is damaged, or may be: ledger=%d bookie=%s; it is marked for repair", ledger_id, bookie_id
             )
         self._reported_s[ledger_id, bookie_id] = now_s

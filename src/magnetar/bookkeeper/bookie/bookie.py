@@ -348,6 +348,8 @@ class Bookie:
     def _build(self, recovered: Recovered) -> None:
         config, executors = self.config, self._executors
         self._ledgers = recovered.ledgers
+        self.suspects = recovered.suspects
+        """Ledgers that may have lost an entry with the journal's last commit: whoever runs this bookie asks for their repair."""
         self._cache.active = recovered.half
         self._journal = Journal(
             config,

@@ -26,6 +26,9 @@ class Recovered:
     dirty: dict[int, LedgerState] = field(default_factory=dict)
     half: CacheHalf = field(default_factory=CacheHalf)
     journal: ReplayResult = field(default_factory=ReplayResult)
+    suspects: tuple[int, ...] = ()
+    """Ledgers that may have lost an entry with a last commit that cannot be read: those that it names, and, as its names may be what is
+    damaged, those with entries in the journal before it. Other copies have to say."""
 
 
 def recover(config: BookieConfig, disk: Disk, storage: LedgerStorage) -> Recovered:
@@ -33,14 +36,19 @@ def recover(config: BookieConfig, disk: Disk, storage: LedgerStorage) -> Recover
     recovered = Recovered()
     for ledger_id, packed in storage.index.states():
         recovered.ledgers[ledger_id] = unpack_state(ledger_id, packed)
+    replayed: set[int] = set()
     for records in replay(disk, config.journal_path, storage.mark.sequence, recovered.journal):
         _apply(recovered, records)
         if recovered.journal.salvaged:
             _apply_salvaged(recovered)
         if recovered.half.size_bytes >= config.write_cache_bytes or recovered.journal.salvaged:
             storage.flush(recovered.half, [(key, state.pack()) for key, state in recovered.dirty.items()], None, None)
+            replayed |= recovered.half.ledgers.keys()
             recovered.half = CacheHalf()
             recovered.dirty = {}
+    if recovered.journal.torn_bytes:
+        suspects = sorted(replayed | recovered.half.ledgers.keys() | recovered.journal.torn_ledgers)
+        recovered.suspects = tuple(each for each in suspects if _is_live(recovered, each))
     return recovered
 
 

@@ -76,6 +76,8 @@ class ReplayResult:
     """Of the last commit, when it could not be read."""
     salvaged: list[bytes] = field(default_factory=list)
     """Entries out of that commit."""
+    torn_ledgers: set[int] = field(default_factory=set)
+    """Ledgers whose entries that commit seems to hold, whole or not: a damaged record may name a wrong one."""
 
 
 def replay(disk: Disk, directory: str, mark: int, result: ReplayResult) -> Iterator[list[bytes]]:
@@ -103,7 +105,7 @@ def replay(disk: Disk, directory: str, mark: int, result: ReplayResult) -> Itera
         yield from file.commits(following, mark, result)
         expected = file.expected
         if following is None:
-            result.salvaged = file.entries_in_torn_commit()
+            result.salvaged, result.torn_ledgers = file.entries_in_torn_commit()
             if result.salvaged:
                 yield []
             file.cut(result)
@@ -167,9 +169,12 @@ class _File:
                 )
             position = self._data.find(COMMIT_MAGIC, position + 1)
 
-    def entries_in_torn_commit(self) -> list[bytes]:
-        """Whole entries behind the last good commit that match their own digest: CRC32C, as all brokers write them."""
-        data, found = self._data, []
+    def entries_in_torn_commit(self) -> tuple[list[bytes], set[int]]:
+        """Whole entries behind the last good commit that match their own digest (CRC32C, as all brokers write them), and the ledgers that
+        any of the entries there name."""
+        data = self._data
+        found: list[bytes] = []
+        ledgers: set[int] = set()
         offset = self.offset + COMMIT_HEADER_BYTES
         while offset + 4 <= len(data):
             size = int.from_bytes(data[offset : offset + 4], "big")
@@ -179,10 +184,11 @@ class _File:
             offset += 4 + size
             if size >= _DIGEST.payload_offset:
                 ledger_id, entry_id, _ = peek_ids(record)
+                ledgers.add(ledger_id)
                 with suppress(DigestMismatchError):
                     unpack_entry(record, _DIGEST, ledger_id, entry_id)
                     found.append(record)
-        return found
+        return found, ledgers
 
     def cut(self, result: ReplayResult) -> None:
         """Drop what follows the last whole commit, durably."""
