@@ -56,6 +56,7 @@ LOOPS = {
     ("broker/upkeep.py", "subscription expiry"),
     ("metadata/election.py", "take part"),
     ("metadata/server/server.py", "expire"),
+    ("processes/bookie.py", "damage-reports"),
     ("processes/bookie.py", "reserve"),
     ("processes/broker.py", "damage-reports"),
     ("processes/metadata_server.py", "reserve"),
