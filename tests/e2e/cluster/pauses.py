@@ -43,15 +43,17 @@ class Pauses:
 
     def __init__(self, cluster: ClusterProcesses, log: Path) -> None:
         self.cluster = cluster
+        self.survivors_s: list[float] = []
+        """From the end of the start of everything until the producer that was there before goes on."""
         self._logger = pulsar.FileLogger(pulsar.LoggerLevel.Info, str(log))
         self._client = pulsar.Client(cluster.service_urls, operation_timeout_seconds=60, logger=self._logger)
         self._producing = Producing(self._client, TOPIC, "p", send_timeout_millis=0)
         self._consuming = Consuming(self._client, TOPIC, "s")
         self._flows()
 
-    def _flows(self) -> None:
+    def _flows(self, entries: int = FLOWING) -> None:
         before = len(self._producing.stored)
-        wait_until(lambda: len(self._producing.stored) > before + FLOWING, 60, what="traffic flows")
+        wait_until(lambda: len(self._producing.stored) > before + entries, 60, what="traffic flows")
 
     def pause_s(self, event: Callable[[], None]) -> float:
         """Around one event."""
@@ -133,8 +135,10 @@ class Pauses:
         names = list(self.cluster.status())
         self.cluster.kill(*names)
         self.cluster.start_again(*names)
+        started_s = time.monotonic()
         pause_s = self._newcomer_s(self.cluster.service_url)
-        self._flows()
+        self._flows(1)
+        self.survivors_s.append(time.monotonic() - started_s)
         return pause_s
 
     def _newcomer_s(self, url: str) -> float:
@@ -237,6 +241,7 @@ def main() -> None:
                 found.append(event(pauses))
                 time.sleep(0.2)
             print(row(name, found), [round(1000 * pause) for pause in found], flush=True)
+        print(row("kill -9 of everything, the producer of before", pauses.survivors_s))
         pauses.end()
     print(f"  {directory}")
 
