@@ -30,12 +30,17 @@ AssignedUrls = tuple[str, str]
 UNASSIGNED: AssignedUrls = ("", "")
 """The client looks the topic up."""
 
+# Commands that are sent for each message are objects that are filled again and again. Only numbers may be set in them: what a text, a
+# list or a new part takes of protobuf's memory is given back with the whole object, so here never.
 _RECEIPT_COMMAND = BaseCommand(type=BaseCommand.SEND_RECEIPT)
 _RECEIPT = _RECEIPT_COMMAND.send_receipt
 _RECEIPT_ID = _RECEIPT.message_id
 _MESSAGE_COMMAND = BaseCommand(type=BaseCommand.MESSAGE)
 _MESSAGE = _MESSAGE_COMMAND.message
 _MESSAGE_ID = _MESSAGE.message_id
+_PARTITION_MESSAGE_COMMAND = BaseCommand(type=BaseCommand.MESSAGE)
+_PARTITION_MESSAGE = _PARTITION_MESSAGE_COMMAND.message
+_PARTITION_MESSAGE_ID = _PARTITION_MESSAGE.message_id
 
 
 def frame(command: BaseCommand) -> bytes:
@@ -67,20 +72,24 @@ def message_header(
 
     `ack_set` holds u64 words, bit set = still to be delivered; None for a whole entry.
     """
-    _MESSAGE.Clear()
-    _MESSAGE.consumer_id = consumer_id
-    identifier = _MESSAGE.message_id
+    whole, message, identifier = _MESSAGE_COMMAND, _MESSAGE, _MESSAGE_ID
+    if redelivery_count or ack_set or consumer_epoch is not None:
+        whole = BaseCommand(type=BaseCommand.MESSAGE)
+        message = whole.message
+        identifier = message.message_id
+        message.redelivery_count = redelivery_count
+        if ack_set:
+            message.ack_set.extend([word - 2**64 if word >= 2**63 else word for word in ack_set])
+        if consumer_epoch is not None:
+            message.consumer_epoch = consumer_epoch
+    elif partition >= 0:
+        whole, message, identifier = _PARTITION_MESSAGE_COMMAND, _PARTITION_MESSAGE, _PARTITION_MESSAGE_ID
+    message.consumer_id = consumer_id
     identifier.ledgerId = ledger_id
     identifier.entryId = entry_id
     if partition >= 0:
         identifier.partition = partition
-    if redelivery_count:
-        _MESSAGE.redelivery_count = redelivery_count
-    if ack_set:
-        _MESSAGE.ack_set.extend([word - 2**64 if word >= 2**63 else word for word in ack_set])
-    if consumer_epoch is not None:
-        _MESSAGE.consumer_epoch = consumer_epoch
-    command = _MESSAGE_COMMAND.SerializeToString()
+    command = whole.SerializeToString()
     size = len(command)
     return (size + 4 + data_bytes).to_bytes(4, "big") + size.to_bytes(4, "big") + command
 
