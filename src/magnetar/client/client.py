@@ -20,6 +20,7 @@ from magnetar.wire.pulsar.client_commands import SchemaDefinition
 from magnetar.wire.pulsar.PulsarApi_pb2 import (
     CommandLookupTopicResponse,
     CommandPartitionedTopicMetadataResponse,
+    ServerError,
 )
 
 CONNECT_TIMEOUT_S = 10.0
@@ -64,6 +65,8 @@ class RemoteClient:
         command = client_commands.partition_metadata(topic, request_id, create)
         answer = (await connection.request(command, request_id)).partitionMetadataResponse
         if answer.response == CommandPartitionedTopicMetadataResponse.Failed:
+            if answer.error == ServerError.TopicNotFound and not create:
+                return 0
             raise RequestRefusedError(answer.error, answer.message)
         return answer.partitions
 

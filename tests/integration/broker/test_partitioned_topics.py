@@ -9,6 +9,7 @@ import pytest
 import requests
 
 from magnetar.testing.server import ServerProcess
+from magnetar.wire.pulsar.PulsarApi_pb2 import CommandPartitionedTopicMetadataResponse
 from tests.support.messages import ends_at_once, receive_all, send_all
 from tests.support.raw_client import BaseCommand, RawConnection
 from tests.support.types import Connect, StartServer
@@ -120,7 +121,7 @@ def test_growing_loses_nothing(server: ServerProcess, client: pulsar.Client, top
 def test_the_number_is_a_property_of_the_name_and_not_created_by_asking(server: ServerProcess, topic: str) -> None:
     with RawConnection(server.port, timeout_s=2) as raw:
         response = raw.partitions(topic).partitionMetadataResponse
-        assert (response.response, response.partitions) == (0, 0)
+        assert (response.response, response.error) == (response.Failed, TOPIC_NOT_FOUND)
         listed = BaseCommand(type=BaseCommand.GET_TOPICS_OF_NAMESPACE)
         listed.getTopicsOfNamespace.namespace = "public/default"
         listed.getTopicsOfNamespace.request_id = raw.next_request_id()
@@ -158,3 +159,35 @@ def test_the_official_consumer_notices_new_partitions(server: ServerProcess, cli
     client.subscribe(topic, "sub", initial_position=Earliest)
     requests.post(admin_url(server, topic), json=2, timeout=5)
     wait_until(lambda: len(client.get_topic_partitions(topic)) == 2)
+
+
+def test_a_missing_topic_is_told_to_who_does_not_want_it_created(
+    server: ServerProcess, client: pulsar.Client, topic: str
+) -> None:
+    """The Java client asks so for retry topics by their old names: two topics would share one if it seemed to be there."""
+    partitioned, plain, fleeting = f"{topic}-partitioned", f"{topic}-plain", f"non-{topic}"
+    assert requests.put(admin_url(server, partitioned), json=3, timeout=5).status_code == 204
+    client.create_producer(plain)
+    producer = client.create_producer(fleeting)
+    with RawConnection(server.port) as raw:
+
+        def answer(name: str, create: bool) -> CommandPartitionedTopicMetadataResponse:
+            return raw.partitions(name, create=create).partitionMetadataResponse
+
+        for missing in (topic, f"{partitioned}-partition-7", f"{fleeting}-other"):
+            found = answer(missing, False)
+            assert (found.response, found.error) == (found.Failed, TOPIC_NOT_FOUND)
+            assert "does not exist" in found.message
+        there = (partitioned, f"{partitioned}-partition-2", plain, fleeting)
+        assert [answer(name, False).partitions for name in there] == [3, 0, 0, 0]
+        assert all(answer(name, False).response == 0 for name in there)
+        assert answer(topic, True).response == 0
+    producer.close()
+
+
+def test_an_address_that_there_is_not_is_left_out(server: ServerProcess, topic: str) -> None:
+    """pulsar-rs takes an empty TLS address for one, and fails every operation."""
+    with RawConnection(server.port) as raw:
+        found = raw.lookup(topic).lookupTopicResponse
+        assert found.brokerServiceUrl.startswith("pulsar://")
+        assert not found.HasField("brokerServiceUrlTls")

@@ -38,7 +38,12 @@ async def _partitioned_metadata(session: Session, topic: str, request_id: int, a
     response = answer.partitionMetadataResponse
     response.request_id = request_id
     try:
-        response.partitions = await session.context.lookup.partitions(_topic_name(topic), auto_create)
+        name = _topic_name(topic)
+        partitions = await session.context.lookup.partitions(name, auto_create)
+        if not partitions and not auto_create and not await _exists(session, name):
+            # Clients look this way for topics of old names, and would share them if they seemed to be there.
+            raise TopicNotFoundError(f"topic {name} does not exist")
+        response.partitions = partitions
         response.response = CommandPartitionedTopicMetadataResponse.Success
     except Exception as error:
         _log_unexpected(session, error)
@@ -46,6 +51,16 @@ async def _partitioned_metadata(session: Session, topic: str, request_id: int, a
         response.error = code_of(error)  # type: ignore[assignment]  # the stubs want the enum's own type
         response.message = text_of(error)
     session.write(commands.frame(answer))
+
+
+async def _exists(session: Session, name: TopicName) -> bool:
+    """Whether a plain topic, or one partition, is there. One that is not persistent exists where it is used."""
+    context = session.context
+    if name.persistent:
+        return await context.lookup.stored(name)
+    if context.topics.get_loaded(name) is not None:
+        return True
+    return str(name) in await context.non_persistent.elsewhere(name.namespace_name)
 
 
 def lookup(session: Session, command: BaseCommand, rest: bytes) -> None:
@@ -63,8 +78,10 @@ async def _lookup(session: Session, request: CommandLookupTopic) -> None:
             # The C++ client ends its call at once on exactly this code and text.
             raise ServiceNotReadyError(f"the broker do not have {listener_name} listener")
         found = await session.context.lookup.find(_topic_name(request.topic), request.authoritative)
-        response.brokerServiceUrl = found.address.service_url
-        response.brokerServiceUrlTls = found.address.service_url_tls
+        if found.address.service_url:
+            response.brokerServiceUrl = found.address.service_url
+        if found.address.service_url_tls:  # some clients take an empty one for an address
+            response.brokerServiceUrlTls = found.address.service_url_tls
         response.authoritative = found.authoritative
         response.response = (
             CommandLookupTopicResponse.Redirect if found.redirect else CommandLookupTopicResponse.Connect
