@@ -32,10 +32,10 @@ from magnetar.pipeline.session import build_session
 from magnetar.pipeline.state.files import StateFiles
 from magnetar.pipeline.state.manifest import Manifest, ManifestStore
 from magnetar.pipeline.state.reader import read_arrow
-from magnetar.pipeline.views import adaptive
+from magnetar.pipeline.views.control import rescale as adaptive
+from magnetar.pipeline.views.epoch.progress import EpochReport
 from magnetar.pipeline.views.pipeline import Pipeline
-from magnetar.pipeline.views.progress import EpochReport
-from magnetar.pipeline.views.stored_views import find_table
+from magnetar.pipeline.views.scan.stored_views import find_table
 from magnetar.testing.server import ServerProcess
 
 TOPIC = "persistent://public/default/events"

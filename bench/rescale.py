@@ -31,10 +31,10 @@ from magnetar.pipeline.sql.catalog import Catalog
 from magnetar.pipeline.sql.parser import parse
 from magnetar.pipeline.state.files import StateFiles
 from magnetar.pipeline.state.manifest import Manifest, ManifestStore
-from magnetar.pipeline.views.driver import Driver, claim
-from magnetar.pipeline.views.program import assemble
-from magnetar.pipeline.views.progress import EpochReport
-from magnetar.pipeline.views.spark_steps import SparkTypes
+from magnetar.pipeline.views.control.driver import Driver, claim
+from magnetar.pipeline.views.epoch.progress import EpochReport
+from magnetar.pipeline.views.epoch.spark_steps import SparkTypes
+from magnetar.pipeline.views.lowering.program import assemble
 from views import (
     FILES_PER_EPOCH,
     PROVIDERS,

@@ -28,8 +28,8 @@ from magnetar.pipeline.state.files import StateFiles
 from magnetar.pipeline.state.manifest import Manifest, ManifestStore, TableState
 from magnetar.pipeline.state.run import write_run
 from magnetar.pipeline.state.table import PUT, StateTable
-from magnetar.pipeline.views.scan_options import view_options
-from magnetar.pipeline.views.scan_source import ViewReader, spark_schema
+from magnetar.pipeline.views.scan.options import view_options
+from magnetar.pipeline.views.scan.source import ViewReader, spark_schema
 
 TABLE = StateTable(1, "orders", pa.schema([("id", pa.int64()), ("amount", pa.float64())]), ("id",))
 Counts = npt.NDArray[np.int64]

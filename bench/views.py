@@ -33,10 +33,10 @@ from magnetar.pipeline.session import build_session
 from magnetar.pipeline.sql.catalog import Catalog
 from magnetar.pipeline.sql.parser import parse
 from magnetar.pipeline.state.files import StateFiles
-from magnetar.pipeline.views.driver import Driver, claim
-from magnetar.pipeline.views.program import assemble
-from magnetar.pipeline.views.progress import EpochReport
-from magnetar.pipeline.views.spark_steps import SparkTypes
+from magnetar.pipeline.views.control.driver import Driver, claim
+from magnetar.pipeline.views.epoch.progress import EpochReport
+from magnetar.pipeline.views.epoch.spark_steps import SparkTypes
+from magnetar.pipeline.views.lowering.program import assemble
 
 SQL = """
 CREATE SOURCE s (k VARCHAR, v BIGINT) WITH (connector = 'pulsar', service.url = 'pulsar://none:1', topic = 't') FORMAT PLAIN ENCODE JSON;

@@ -1,5 +1,5 @@
 """Spark looks for modules named `pyspark_*`: this one makes `format("magnetar.view")` known without a call to register it."""
 
-from magnetar.pipeline.views.scan_source import ViewDataSource as DefaultSource
+from magnetar.pipeline.views.scan.source import ViewDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -16,8 +16,10 @@ from pyspark import SparkContext
 
 from magnetar.pipeline.session import build_session
 from magnetar.pipeline.state import files
-from magnetar.pipeline.views import driver, epoch, sinks, stage_job
+from magnetar.pipeline.views.control import driver
+from magnetar.pipeline.views.epoch import epoch, stage_job
 from magnetar.pipeline.views.pipeline import Pipeline
+from magnetar.pipeline.views.sink import sinks
 from tests.support import fault_points
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from magnetar.pipeline.views import worker
+from magnetar.pipeline.views.epoch import worker
 
 DRIVER_POINTS: Final = {
     "offsets": "before the batch's offsets are read",
@@ -102,7 +102,7 @@ def unit_function(
         return run
 
     def shooting(batches: Iterator[Any]) -> Iterator[Any]:
-        from magnetar.pipeline.views import actor
+        from magnetar.pipeline.views.epoch import actor
 
         run_unit, write_run = actor.run_unit, actor.write_run
 

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from magnetar.pipeline.state.manifest import Manifest, ManifestStore
-from magnetar.pipeline.views import driver, epoch
+from magnetar.pipeline.views.control import driver
+from magnetar.pipeline.views.epoch import epoch
 from magnetar.pipeline.views.pipeline import Pipeline
 
 POINTS = ("start", "stage", "units", "commit", "committed", "delivered", "log")

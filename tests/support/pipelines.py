@@ -13,7 +13,7 @@ from magnetar.base.clock import SystemClock
 from magnetar.pipeline.state.files import StateFiles
 from magnetar.pipeline.state.manifest import Manifest, ManifestStore
 from magnetar.pipeline.state.reader import read_arrow
-from magnetar.pipeline.views.stored_views import find_table
+from magnetar.pipeline.views.scan.stored_views import find_table
 from tests.support.topics import produce
 
 GROUPS = "CREATE MATERIALIZED VIEW v AS SELECT k, count(*) AS c, sum(n) AS s FROM src GROUP BY k;"

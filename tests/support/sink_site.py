@@ -16,8 +16,8 @@ from magnetar.pipeline.state.files import StateFiles
 from magnetar.pipeline.state.manifest import Manifest, ManifestStore
 from magnetar.pipeline.state.table import as_frame
 from magnetar.pipeline.views.changelog_files import write_changes
-from magnetar.pipeline.views.sink_options import Sink, sink_of
-from magnetar.pipeline.views.sinks import SinkDelivery, new_position, undelivered
+from magnetar.pipeline.views.sink.options import Sink, sink_of
+from magnetar.pipeline.views.sink.sinks import SinkDelivery, new_position, undelivered
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string()), ("at", pa.timestamp("us", tz="UTC"))])
 

@@ -22,10 +22,10 @@ from magnetar.pipeline.operators.operator import EpochContext, Operator, rows_to
 from magnetar.pipeline.sql.catalog import Catalog
 from magnetar.pipeline.state.reader import live, merge
 from magnetar.pipeline.state.table import OP, VNODE, StateTable, as_frame
-from magnetar.pipeline.views.lowering import Lowerer
-from magnetar.pipeline.views.spark_steps import CARRIED, SparkTypes, apply_steps
-from magnetar.pipeline.views.stages import EPOCH_TIMESTAMP, Feed, OverGroups, Stage, ViewPlan
-from magnetar.pipeline.views.table_ids import TableIds
+from magnetar.pipeline.views.epoch.spark_steps import CARRIED, SparkTypes, apply_steps
+from magnetar.pipeline.views.lowering.lowering import Lowerer
+from magnetar.pipeline.views.lowering.stages import EPOCH_TIMESTAMP, Feed, OverGroups, Stage, ViewPlan
+from magnetar.pipeline.views.lowering.table_ids import TableIds
 from tests.support.operators import Row, View
 
 if TYPE_CHECKING:

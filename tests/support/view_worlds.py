@@ -16,7 +16,7 @@ from magnetar.pipeline.operators.changelog import DELETE, INSERT
 from magnetar.pipeline.sql.catalog import Catalog
 from magnetar.pipeline.sql.parser import parse
 from magnetar.pipeline.sql.statements import CreateSink, CreateSource, CreateView
-from magnetar.pipeline.views.stages import ROW_ID
+from magnetar.pipeline.views.lowering.stages import ROW_ID
 from tests.support.operators import DOUBLES, GROUPS, INTEGERS, Row, plain
 from tests.support.view_site import World, changes
 

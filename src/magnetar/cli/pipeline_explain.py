@@ -23,7 +23,7 @@ from magnetar.pipeline.sql.statements import (
     Explain,
     Select,
 )
-from magnetar.pipeline.views.listing import Overview
+from magnetar.pipeline.views.control.listing import Overview
 
 Plans: TypeAlias = list[tuple[str, str, list[str]]]
 """Name, kind and lines of what a file creates."""

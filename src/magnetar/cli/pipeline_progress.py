@@ -11,8 +11,8 @@ import click
 
 from magnetar.cli.output import print_json
 from magnetar.cli.pipeline_access import size_text
-from magnetar.pipeline.views.progress import EpochReport
-from magnetar.pipeline.views.status import Status
+from magnetar.pipeline.views.control.status import Status
+from magnetar.pipeline.views.epoch.progress import EpochReport
 
 
 class Progress(Protocol):

@@ -34,8 +34,8 @@ from magnetar.pipeline.state import gc
 from magnetar.pipeline.state.files import StateFiles
 from magnetar.pipeline.state.manifest import Manifest, TableState
 from magnetar.pipeline.state.reader import read_arrow
-from magnetar.pipeline.views.listing import Overview
-from magnetar.pipeline.views.stored_views import find_table, open_manifest, shown_columns, table_ids
+from magnetar.pipeline.views.control.listing import Overview
+from magnetar.pipeline.views.scan.stored_views import find_table, open_manifest, shown_columns, table_ids
 
 ROWS: Final = 1000
 """Printed without --limit."""
@@ -142,7 +142,7 @@ def _pinned(files: StateFiles, manifest: Manifest) -> Iterator[None]:
 
 def _register(spark: Any, files: StateFiles, manifest: Manifest, sql: str) -> None:
     """The views that the text names, as Spark's temporary views at this manifest's epoch."""
-    from magnetar.pipeline.views.scan_source import spark_schema
+    from magnetar.pipeline.views.scan.source import spark_schema
 
     for name in table_ids(manifest):
         if re.search(rf"\b{re.escape(name)}\b", sql, re.IGNORECASE) is None:

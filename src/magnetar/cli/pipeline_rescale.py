@@ -17,10 +17,10 @@ from magnetar.cli.store_access import StoreSource, opened_store
 from magnetar.hashing.errors import HashingError
 from magnetar.pipeline.state.files import StateFiles
 from magnetar.pipeline.state.manifest import ManifestStore
-from magnetar.pipeline.views.driver_lock import DriverLock, holder
-from magnetar.pipeline.views.listing import Overview
-from magnetar.pipeline.views.mapping_store import MappingStore
-from magnetar.pipeline.views.rescale import RescalePlan, wanted_units
+from magnetar.pipeline.views.control.driver_lock import DriverLock, holder
+from magnetar.pipeline.views.control.listing import Overview
+from magnetar.pipeline.views.control.mapping import MappingStore
+from magnetar.pipeline.views.control.rescale import RescalePlan, wanted_units
 
 Say: TypeAlias = Callable[[str], object]
 

@@ -17,7 +17,7 @@ from magnetar.cli.output import json_option
 from magnetar.cli.pipeline_progress import Progress, progress
 from magnetar.cli.store_access import environment_credentials
 from magnetar.pipeline.home import pipeline_directory
-from magnetar.pipeline.views.progress import EpochReport
+from magnetar.pipeline.views.epoch.progress import EpochReport
 
 GO_ON: Final = "run it again to go on behind the last epoch"
 EXIT_AT_ONCE: Final = 130
@@ -123,7 +123,7 @@ def plain_spark_errors(log_path: Path | None) -> Iterator[None]:
     from pyspark.errors import PySparkException
 
     from magnetar.cli.pulsar_client import plain
-    from magnetar.pipeline.views.failures import cause
+    from magnetar.pipeline.views.control.failures import cause
 
     try:
         yield

@@ -11,7 +11,7 @@ from magnetar.cli.errors import CommandError
 from magnetar.cli.output import emit_done, json_option
 from magnetar.cli.pipeline_access import ask_driver, meant
 from magnetar.pipeline.state.files import StateFiles
-from magnetar.pipeline.views.driver_lock import holder
+from magnetar.pipeline.views.control.driver_lock import holder
 
 OURS: Final = (
     "manifests", "tables", "changelogs", "pins", "checkpoint", "control", "sinks", "status.json", "driver.lock",

@@ -13,7 +13,7 @@ from typing import Any
 import pulsar
 import pytest
 
-from magnetar.pipeline.views.delivery import Delivery
+from magnetar.pipeline.views.epoch.delivery import Delivery
 from magnetar.pipeline.views.pipeline import Pipeline
 from magnetar.testing.server import ServerProcess
 from tests.support.fault_site import replayed

@@ -15,9 +15,9 @@ import pytest
 
 from magnetar.pipeline.errors import DamagedStateError
 from magnetar.pipeline.state.files import TEMPORARY
-from magnetar.pipeline.views.driver import Driver
+from magnetar.pipeline.views.control.driver import Driver
+from magnetar.pipeline.views.epoch.progress import EpochReport
 from magnetar.pipeline.views.pipeline import Pipeline
-from magnetar.pipeline.views.progress import EpochReport
 from magnetar.testing.server import ServerProcess
 from tests.support.pipelines import (
     GROUPS,

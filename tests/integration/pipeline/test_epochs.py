@@ -15,12 +15,12 @@ from magnetar.base.clock import SystemClock
 from magnetar.pipeline.errors import DriverFencedError, UndecodableMessageError
 from magnetar.pipeline.state.files import StateFiles
 from magnetar.pipeline.state.manifest import ManifestStore
-from magnetar.pipeline.views import epoch
-from magnetar.pipeline.views.driver import claim
+from magnetar.pipeline.views.control.driver import claim
+from magnetar.pipeline.views.epoch import epoch
+from magnetar.pipeline.views.epoch.progress import EpochReport
+from magnetar.pipeline.views.epoch.stage_job import plan_stage
+from magnetar.pipeline.views.lowering.stages import Stage
 from magnetar.pipeline.views.pipeline import Pipeline
-from magnetar.pipeline.views.progress import EpochReport
-from magnetar.pipeline.views.stage_job import plan_stage
-from magnetar.pipeline.views.stages import Stage
 from magnetar.testing.server import ServerProcess
 from tests.support.pipelines import (
     GROUPS,

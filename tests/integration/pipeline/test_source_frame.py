@@ -15,9 +15,9 @@ from magnetar.pipeline.connect.errors import SourceError
 from magnetar.pipeline.operators.changelog import CHANGE, DELETE, INSERT, UPDATE_AFTER
 from magnetar.pipeline.sql.parser import parse_one
 from magnetar.pipeline.sql.statements import CreateSource
-from magnetar.pipeline.views.source_frame import decode, raw_schema, source_schema, with_columns
-from magnetar.pipeline.views.source_options import reader_options
-from magnetar.pipeline.views.stages import ROW_ID
+from magnetar.pipeline.views.lowering.stages import ROW_ID
+from magnetar.pipeline.views.source.frame import decode, raw_schema, source_schema, with_columns
+from magnetar.pipeline.views.source.options import reader_options
 from magnetar.testing.server import ServerProcess
 from tests.support.topics import produce
 

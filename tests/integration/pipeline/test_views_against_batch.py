@@ -13,7 +13,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from magnetar.pipeline.errors import AggregateOverflowError
 from magnetar.pipeline.operators.changelog import INSERT
-from magnetar.pipeline.views.stages import ROW_ID
+from magnetar.pipeline.views.lowering.stages import ROW_ID
 from tests.support.view_site import ViewSite, World, changes
 from tests.support.view_worlds import SOURCES, STREAM, TABLE, catalog, expected, plain_row, worlds
 

@@ -10,11 +10,11 @@ import pytest
 from magnetar.pipeline.errors import PlanRefusedError
 from magnetar.pipeline.operators.changelog import DELETE, INSERT
 from magnetar.pipeline.operators.window import LATE_ROWS
-from magnetar.pipeline.views.explain import explain_view
-from magnetar.pipeline.views.lowering import Lowerer
-from magnetar.pipeline.views.spark_steps import SparkTypes
-from magnetar.pipeline.views.stages import ROW_ID
-from magnetar.pipeline.views.table_ids import TableIds
+from magnetar.pipeline.views.epoch.spark_steps import SparkTypes
+from magnetar.pipeline.views.lowering.explain import explain_view
+from magnetar.pipeline.views.lowering.lowering import Lowerer
+from magnetar.pipeline.views.lowering.stages import ROW_ID
+from magnetar.pipeline.views.lowering.table_ids import TableIds
 from tests.support.operators import Row
 from tests.support.view_site import ViewSite, World, changes
 from tests.support.view_worlds import DAY, SOURCES, STREAM, TABLE, catalog

@@ -8,8 +8,19 @@ from itertools import pairwise
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from magnetar.pipeline.views.adaptive import CAP_S, GROW_AFTER_S, SETTLE_S, SHRINK_AFTER_S, AdaptiveUnits, Decision
-from magnetar.pipeline.views.rescale import BUSY_HIGH, BUSY_KEPT, WORK_KEPT, WORK_LEAST, Load
+from magnetar.pipeline.views.control.rescale import (
+    BUSY_HIGH,
+    BUSY_KEPT,
+    CAP_S,
+    GROW_AFTER_S,
+    SETTLE_S,
+    SHRINK_AFTER_S,
+    WORK_KEPT,
+    WORK_LEAST,
+    AdaptiveUnits,
+    Decision,
+    Load,
+)
 
 Seen = list[tuple[float, Decision]]
 MOST = 16

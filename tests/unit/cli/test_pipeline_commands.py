@@ -13,7 +13,7 @@ pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'ma
 
 from magnetar.base.clock import SystemClock
 from magnetar.cli.main import run
-from magnetar.pipeline.views.driver_lock import DriverLock
+from magnetar.pipeline.views.control.driver_lock import DriverLock
 from tests.support.state_tables import TABLE, Site
 
 SOURCE = "CREATE SOURCE f (k varchar, n int) WITH (connector='pulsar', topic='t', service.url='pulsar://h:1') FORMAT PLAIN ENCODE JSON"

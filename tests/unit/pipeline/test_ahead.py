@@ -8,8 +8,8 @@ import pytest
 
 from magnetar.hashing.mapping import VnodeMapping
 from magnetar.pipeline.state.manifest import Manifest
-from magnetar.pipeline.views.ahead import Head, OneAhead
-from magnetar.pipeline.views.epoch import Batch
+from magnetar.pipeline.views.control.driver import Head, OneAhead
+from magnetar.pipeline.views.epoch.epoch import Batch
 
 
 @pytest.fixture

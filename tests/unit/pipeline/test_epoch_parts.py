@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from magnetar.pipeline.errors import DamagedStateError, PipelineError
 from magnetar.pipeline.operators.changelog import CHANGE
 from magnetar.pipeline.state.files import StateFiles
-from magnetar.pipeline.views import watermarks
 from magnetar.pipeline.views.changelog_files import ChangelogFile, read_changes, write_changes
-from magnetar.pipeline.views.checkpoint import parse_offsets
-from magnetar.pipeline.views.failures import DAMAGED_FIX, told
+from magnetar.pipeline.views.control.driver import parse_offsets
+from magnetar.pipeline.views.control.failures import DAMAGED_FIX, told
+from magnetar.pipeline.views.epoch import event_time as watermarks
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
 UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

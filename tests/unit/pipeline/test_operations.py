@@ -24,15 +24,15 @@ from magnetar.hashing.mapping import VnodeMapping
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.pipeline.errors import CatalogError, PipelineRunningError
 from magnetar.pipeline.home import local_side
-from magnetar.pipeline.views import adaptive, control
-from magnetar.pipeline.views import operations as operations_module
-from magnetar.pipeline.views.driver_lock import DriverLock, holder
-from magnetar.pipeline.views.mapping_store import MappingStore
-from magnetar.pipeline.views.operations import Operations, Place
-from magnetar.pipeline.views.progress import EpochReport
-from magnetar.pipeline.views.rescale import Load, RescalePlan, wanted_units
-from magnetar.pipeline.views.shared_mapping import SharedMapping
-from magnetar.pipeline.views.status import KILLED, STOPPED, Meter, Status, read_status
+from magnetar.pipeline.views.control import operations as operations_module
+from magnetar.pipeline.views.control import requests as control
+from magnetar.pipeline.views.control import rescale as adaptive
+from magnetar.pipeline.views.control.driver_lock import DriverLock, holder
+from magnetar.pipeline.views.control.mapping import MappingStore, SharedMapping
+from magnetar.pipeline.views.control.operations import Operations, Place
+from magnetar.pipeline.views.control.rescale import Load, RescalePlan, wanted_units
+from magnetar.pipeline.views.control.status import KILLED, STOPPED, Meter, Status, read_status
+from magnetar.pipeline.views.epoch.progress import EpochReport
 from tests.support.waiting import wait_until
 
 MAPPING = VnodeMapping.even(3)
@@ -80,7 +80,7 @@ def test_a_second_driver_is_refused_and_a_dead_one_is_not_counted(tmp_path: Path
     code = (
         "import sys, os, pathlib\n"
         "from magnetar.base.clock import SystemClock\n"
-        "from magnetar.pipeline.views.driver_lock import DriverLock\n"
+        "from magnetar.pipeline.views.control.driver_lock import DriverLock\n"
         "DriverLock(pathlib.Path(sys.argv[1]), 'p', SystemClock()).__enter__().announce()\n"
         "os.kill(os.getpid(), 9)\n"
     )

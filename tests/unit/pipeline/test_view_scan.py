@@ -19,10 +19,10 @@ from magnetar.pipeline.errors import CatalogError, DamagedStateError, UnknownEpo
 from magnetar.pipeline.home import pipeline_directory
 from magnetar.pipeline.state import gc
 from magnetar.pipeline.state.table import StateTable
-from magnetar.pipeline.views.batch_scan import cut, pieces, rows_of_vnodes
-from magnetar.pipeline.views.scan_keys import key_rows, pushed_values, vnode_bits, wanted_values
-from magnetar.pipeline.views.scan_options import view_options
-from magnetar.pipeline.views.scan_source import ViewReader, spark_schema
+from magnetar.pipeline.views.scan.batch import cut, pieces, rows_of_vnodes
+from magnetar.pipeline.views.scan.keys import key_rows, pushed_values, vnode_bits, wanted_values
+from magnetar.pipeline.views.scan.options import view_options
+from magnetar.pipeline.views.scan.source import ViewReader, spark_schema
 from tests.support.state_tables import TABLE, Site
 
 ROWS = {(f"k{number}", number): number / 4 for number in range(400)}

@@ -20,8 +20,8 @@ from magnetar.hashing.mapping import VnodeMapping
 if TYPE_CHECKING:
     import pandas as pd
 
+    from magnetar.pipeline.views.epoch.progress import EpochReport
     from magnetar.pipeline.views.pipeline import Pipeline
-    from magnetar.pipeline.views.progress import EpochReport
 
 AIRPORTS_TOPIC: Final = "persistent://public/default/airports"
 NAME: Final = "flights"

@@ -31,19 +31,18 @@ from magnetar.pipeline.sql.statements import (
 )
 from magnetar.pipeline.state.files import StateFiles
 from magnetar.pipeline.state.manifest import Manifest, ManifestStore
-from magnetar.pipeline.views.driver import TRIGGER_S, Driver, claim
-from magnetar.pipeline.views.explain import explain_view
-from magnetar.pipeline.views.lag import Lag
-from magnetar.pipeline.views.lowering import Lowerer
-from magnetar.pipeline.views.operations import Operations, Place
-from magnetar.pipeline.views.program import assemble
-from magnetar.pipeline.views.progress import EpochReport
-from magnetar.pipeline.views.shared_mapping import SharedMapping
-from magnetar.pipeline.views.source_frame import with_columns
-from magnetar.pipeline.views.sources import TopicSources
-from magnetar.pipeline.views.spark_steps import SparkTypes
-from magnetar.pipeline.views.status import Status
-from magnetar.pipeline.views.table_ids import TableIds
+from magnetar.pipeline.views.control.driver import TRIGGER_S, Driver, claim
+from magnetar.pipeline.views.control.mapping import SharedMapping
+from magnetar.pipeline.views.control.operations import Operations, Place
+from magnetar.pipeline.views.control.status import Status
+from magnetar.pipeline.views.epoch.progress import EpochReport
+from magnetar.pipeline.views.epoch.spark_steps import SparkTypes
+from magnetar.pipeline.views.lowering.explain import explain_view
+from magnetar.pipeline.views.lowering.lowering import Lowerer
+from magnetar.pipeline.views.lowering.program import assemble
+from magnetar.pipeline.views.lowering.table_ids import TableIds
+from magnetar.pipeline.views.source.frame import with_columns
+from magnetar.pipeline.views.source.sources import Lag, TopicSources
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

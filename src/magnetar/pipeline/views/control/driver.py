@@ -1,0 +1,432 @@
+"""The driver of a pipeline: one streaming query over all of its sources, an epoch a batch, the manifest as the only truth.
+
+Starting claims the pipeline, so that an older driver cannot commit any more (`DriverFencedError` there), and writes down where the sources
+stand before anything is read. A batch that the manifest has already is passed over. Everything else that an epoch needs is in the
+manifest before it; a driver that dies leaves files that no manifest names.
+
+While an epoch runs, the next one is planned, as far as it does not depend on it: the streaming engine is told that a batch is done when
+its epoch begins. Its own log is of no account after a crash, as each driver begins a new one where the manifest stands.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import Observation
+from pyspark.sql import functions as F
+
+from magnetar.base.clock import Clock
+from magnetar.hashing.mapping import VnodeMapping
+from magnetar.pipeline.errors import PipelineError
+from magnetar.pipeline.state import gc
+from magnetar.pipeline.state.files import StateFiles
+from magnetar.pipeline.state.manifest import Manifest, ManifestStore, TableState
+from magnetar.pipeline.views.control.failures import is_slow_start, told
+from magnetar.pipeline.views.epoch.backfill import STARTS, backfill_batch, starts, to_backfill
+from magnetar.pipeline.views.epoch.delivery import Delivery
+from magnetar.pipeline.views.epoch.epoch import BACKFILL, Batch, EpochRunner, Prepared
+from magnetar.pipeline.views.epoch.progress import EpochReport
+from magnetar.pipeline.views.lowering.program import Program
+from magnetar.pipeline.views.sink.sinks import undelivered
+from magnetar.pipeline.views.source.options import decode_policy
+from magnetar.pipeline.views.source.sources import SOURCE, Sources
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+TRIGGER_S: Final = 0.5
+"""Between the beginnings of two epochs at least; an epoch that takes longer is followed at once."""
+
+POLL_S: Final = 1
+"""How often a driver looks for requests while no batch comes."""
+
+EPOCHS_PER_COLLECTION: Final = 10
+"""Unneeded files are collected each so many epochs: up to twice as many manifests as are kept may be there."""
+
+QUERY_ATTEMPTS: Final = 6
+"""Of starting the streaming query, when a process of it was not there in Spark's 10 s, for which there is no setting."""
+
+OnEpoch = Callable[[EpochReport], None]
+
+
+def claim(files: StateFiles, clock: Clock, units: int) -> Manifest:
+    """Take the pipeline over: no earlier driver can commit from now on. `units`: of a pipeline that has never run."""
+    first = Manifest(0, 0, 0, -1, VnodeMapping.even(units).to_json())
+    return ManifestStore(files, clock).claim(first)
+
+
+class Driver:
+    """Runs one pipeline until it is stopped or fenced. `request_stop` and `rescale` may be called from any thread."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        files: StateFiles,
+        clock: Clock,
+        program: Program,
+        sources: Sources,
+        *,
+        name: str = "pipeline",
+        on_epoch: OnEpoch | None = None,
+        trigger_s: float = TRIGGER_S,
+    ) -> None:
+        self._spark = spark
+        self._files = files
+        self._clock = clock
+        self._program = program
+        self._sources = sources
+        self._on_epoch = on_epoch
+        self._trigger_s = trigger_s
+        self._store = ManifestStore(files, clock)
+        self._runner = EpochRunner(files, self._store, program)
+        self._delivery = Delivery(name, files, program)
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._units: int | None = None
+        self._failure: BaseException | None = None
+        self._ahead = OneAhead()
+        self._head: Head | None = None
+        self._manifest: Manifest | None = None
+        self._checkpoint: Checkpoint | None = None
+        self.epoch_began_s: float | None = None
+        """Of the epoch that is under way, monotonic; None between epochs."""
+
+    @property
+    def manifest(self) -> Manifest:
+        """The last one that this driver committed."""
+        assert self._manifest is not None, "the driver has not been started"
+        return self._manifest
+
+    @property
+    def head(self) -> Head:
+        """Where it stands when the epoch that runs is committed."""
+        assert self._head is not None, "the driver has not been started"
+        return self._head
+
+    def start(self, claimed: Manifest, views: Mapping[str, Any] | None = None) -> Manifest:
+        """Make a claimed pipeline run this driver's program. `views`: what the manifest is to say of the catalog.
+
+        Nothing is read before the manifest says where sources and sinks begin.
+        """
+        generation = int(claimed.views.get(GENERATION, 0)) + 1
+        positions = {
+            name: self._sources.positions(source, claimed.sources.get(name))
+            for name, source in self._program.sources.items()
+        }
+        document = {
+            **(claimed.views if views is None else views),
+            GENERATION: generation,
+            STARTS: starts(claimed, positions),
+            BACKFILL: to_backfill(self._program, claimed),
+        }
+        sinks = self._delivery.begin(claimed)
+        known = self._program.tables
+        self._manifest = self._store.commit(
+            claimed.next(
+                batch_id=-1,
+                sources=positions,
+                views=document,
+                sinks=sinks,
+                tables={number: claimed.tables.get(number, TableState(table)) for number, table in known.items()},
+                changelogs=undelivered({**claimed.changelogs, **self._delivery.snapshots}, self._program.sinks, sinks),
+                watermarks_us={n: at for n, at in claimed.watermarks_us.items() if n in self._program.watermarks},
+            )
+        )
+        self._head = Head.of(self._manifest)
+        self._delivery.deliver(self._manifest)
+        self._acknowledge()
+        self._checkpoint = Checkpoint(self._checkpoints(), generation, list(self._program.sources))
+        self._checkpoint.create()
+        return self._manifest
+
+    def run(self, *, once: bool = False) -> None:
+        """Until `request_stop`, or with `once` until everything is read that was there at the start. After `start`.
+
+        Raises DriverFencedError when another driver has taken over, and what an epoch failed with.
+        """
+        self._spark.conf.set("spark.sql.adaptive.enabled", "false")  # a task's index is its unit
+        self._backfill()
+        for attempt in range(1, QUERY_ATTEMPTS + 1):
+            try:
+                self._follow(once)
+                break
+            except Exception as error:
+                if attempt == QUERY_ATTEMPTS or self._failure is not None or not is_slow_start(error):
+                    raise self._failed(error) from error
+        if self._failure is not None:
+            raise self._failed(self._failure)
+        with self._lock:
+            if once and not self._stop.is_set():
+                self._idle()
+            if self._delivery.is_ahead(self.manifest):
+                self._manifest = self._store.commit(
+                    self.manifest.next(
+                        sinks=self._delivery.positions,
+                        changelogs=undelivered(self.manifest.changelogs, self._program.sinks, self._delivery.positions),
+                    )
+                )
+
+    def request_stop(self) -> None:
+        """After the epoch that is running, if any."""
+        self._stop.set()
+
+    def rescale(self, units: int) -> None:
+        """From the next epoch on; the last request counts."""
+        self._units = units
+
+    def close(self) -> None:
+        self._ahead.close()
+        self._delivery.close()
+        self._sources.close()
+
+    def _follow(self, once: bool) -> None:
+        """The streaming query, until it ends or somebody asks to stop. What an epoch failed with is in `_failure`, too."""
+        query = self._query(once)
+        try:
+            while not query.awaitTermination(POLL_S):
+                if self._stop.is_set() or self._ahead.failure is not None:
+                    break
+                if self._lock.acquire(blocking=False):
+                    try:
+                        if self._ahead.is_idle:
+                            self._idle()
+                    finally:
+                        self._lock.release()
+        finally:
+            with self._lock:  # no batch is half way
+                query.stop()
+                try:
+                    self._ahead.settle()
+                except BaseException as error:
+                    self._failure = self._failure or error
+
+    def _query(self, once: bool) -> StreamingQuery:
+        assert self._checkpoint is not None
+        frame = self._sources.stream(self._spark, self._program.sources, self.manifest.sources)
+        writer = frame.writeStream.foreachBatch(self._batch).option("checkpointLocation", str(self._checkpoint.path))
+        if once:
+            return writer.trigger(availableNow=True).start()
+        return writer.trigger(processingTime=f"{round(self._trigger_s * 1000)} milliseconds").start()
+
+    def _batch(self, frame: DataFrame, batch_id: int) -> None:
+        """Called by the streaming engine, in a thread of its own."""
+        with self._lock:
+            if self._stop.is_set():
+                return
+            try:
+                self.batch(frame, batch_id)
+            except BaseException as error:
+                self._failure = error
+                raise
+
+    def batch(self, frame: DataFrame, batch_id: int) -> None:
+        """Begin one micro-batch as one epoch, when the one before is committed; unless there was one for it."""
+        if self.head.batch_id >= batch_id:
+            return
+        assert self._checkpoint is not None
+        offsets = self._checkpoint.offsets(batch_id)
+        moved = [name for name, at in offsets.items() if at != self.head.sources.get(name)]
+        if not moved:  # as the first batch of a query may be
+            self._idle()
+            return
+        kept = frame.persist() if self._is_read_twice(moved) else None
+        try:
+            decoding = {name: Observation() for name in moved if self._is_lenient(name)}
+            frames = {name: self._rows(frame, name, decoding.get(name)) for name in moved}
+            batch = Batch(batch_id, self._now_us(), frames, offsets, decoding=decoding)
+            epoch = self._prepared(frame.sparkSession, batch, kept)
+            self._ahead.settle()
+        except BaseException:
+            if kept is not None:
+                kept.unpersist()
+            raise
+        if self._stop.is_set():
+            if kept is not None:
+                kept.unpersist()
+            return
+        self._ahead.begin(epoch)
+
+    def _prepared(self, spark: SparkSession, batch: Batch, kept: DataFrame | None = None) -> Callable[[], None]:
+        """What runs the epoch. `kept`: rows that Spark holds for it."""
+        began = self._clock.monotonic_s()
+        mapping = self._mapping()
+        planned_s = self._clock.monotonic_s() - began
+        prepared = self._runner.prepare(spark, batch, mapping)
+        self._head = self.head.after(batch, mapping)
+
+        def epoch() -> None:
+            try:
+                self._epoch(spark, prepared, planned_s)
+            finally:
+                self.epoch_began_s = None
+                if kept is not None:
+                    kept.unpersist()
+
+        return epoch
+
+    def _epoch(self, spark: SparkSession, prepared: Prepared, planned_s: float) -> None:
+        self.epoch_began_s = self._clock.monotonic_s()
+        prepared = replace(prepared, batch=replace(prepared.batch, sinks=self._delivery.positions))
+        self._manifest, report = self._runner.run(spark, self.manifest, prepared)
+        if report.vnodes_moved:
+            # Where there are rows as well the epoch would have been there without the change.
+            alone_s = 0.0 if report.rows_in else report.duration_s.get("total", 0.0)
+            report = replace(report, pause_s=planned_s + alone_s)
+        self._units = None if self._units == len(prepared.mapping.units) else self._units
+        self._delivery.deliver(self.manifest)
+        self._acknowledge()
+        if self.manifest.epoch % EPOCHS_PER_COLLECTION == 0:
+            gc.collect(self._files, self._clock)
+        self.epoch_began_s = None
+        if self._on_epoch is not None:
+            self._on_epoch(report)
+
+    def _acknowledge(self) -> None:
+        for name, source in self._program.sources.items():
+            self._sources.acknowledge(source, self.manifest.sources[name])
+
+    def _backfill(self) -> None:
+        """New views over what was there before them."""
+        batch = backfill_batch(self._spark, self._files, self._program, self._sources, self.manifest, self._now_us())
+        if batch is not None:
+            try:
+                with self._lock:
+                    self._prepared(self._spark, batch)()
+            except Exception as error:
+                raise self._failed(error) from error
+
+    def _idle(self) -> None:
+        """What is to be done without rows: close windows whose time has come, change the number of units."""
+        self._ahead.settle()
+        mapping = self._mapping()
+        if self._runner.is_settled(self.manifest) and mapping.to_json() == self.manifest.mapping:
+            return
+        self._prepared(self._spark, Batch(self.manifest.batch_id, self._now_us()))()
+
+    def _mapping(self) -> VnodeMapping:
+        mapping = self.head.mapping
+        if self._units is None or self._units == len(mapping.units):
+            return mapping
+        return mapping.rescale(self._units)
+
+    def _is_lenient(self, name: str) -> bool:
+        """Whether messages of a source may be undecodable."""
+        return name in self._program.source_readers and decode_policy(self._program.sources[name]) != "fail"
+
+    def _rows(self, frame: DataFrame, name: str, counted: Observation | None) -> DataFrame:
+        if len(self._program.sources) > 1:
+            frame = frame.filter(F.col(SOURCE) == name).drop(SOURCE)
+        return self._sources.decoded(frame, self._program.sources[name], counted)
+
+    def _is_read_twice(self, moved: list[str]) -> bool:
+        return len(self._program.sources) > 1 or any(self._program.source_readers.get(name, 0) > 1 for name in moved)
+
+    def _now_us(self) -> int:
+        """Never before the last epoch's, whatever the clock does."""
+        return max(self._clock.now_ms() * 1000, self.head.time_us)
+
+    def _checkpoints(self) -> Path:
+        if self._files.local:
+            return Path(self._files.path("checkpoint"))
+        return Path(mkdtemp(prefix="magnetar-checkpoint-"))
+
+    def _failed(self, error: BaseException) -> BaseException:
+        """The error of the epoch rather than what the streaming engine made of it."""
+        return told(self._failure if self._failure is not None else error)
+
+
+@dataclass(frozen=True)
+class Head:
+    """Where a pipeline stands once the last epoch that was begun is committed. `time_us`: when it began, by the wall clock."""
+
+    batch_id: int
+    sources: Mapping[str, Any]
+    mapping: VnodeMapping
+    time_us: int
+
+    @staticmethod
+    def of(manifest: Manifest) -> Head:
+        mapping = VnodeMapping.from_json(manifest.mapping)
+        return Head(manifest.batch_id, manifest.sources, mapping, manifest.created_ms * 1000)
+
+    def after(self, batch: Batch, mapping: VnodeMapping) -> Head:
+        """With one more epoch."""
+        return Head(batch.batch_id, {**self.sources, **batch.offsets}, mapping, batch.time_us)
+
+
+class OneAhead:
+    """At most one epoch runs. All methods but `failure` are for one thread at a time."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="epoch")
+        self._running: Future[None] | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether none runs; one that failed counts as running until somebody has settled it."""
+        return self._running is None or (self._running.done() and self._running.exception() is None)
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What the last epoch failed with, if it has."""
+        running = self._running
+        return running.exception() if running is not None and running.done() else None
+
+    def settle(self) -> None:
+        """Wait for the epoch that runs. Raises what it failed with."""
+        if self._running is not None:
+            self._running.result()
+
+    def begin(self, epoch: Callable[[], None]) -> None:
+        """In the other thread. After `settle`."""
+        assert self.is_idle, "one epoch at a time"
+        self._running = self._thread.submit(epoch)
+
+    def close(self) -> None:
+        """Waits for the epoch that runs."""
+        self._thread.shutdown()
+
+
+GENERATION: Final = "generation"
+"""In a manifest's `views`: the number of the checkpoint that its `batch_id` belongs to."""
+
+_VERSION: Final = "v1"
+_NOTHING: Final = "-"
+
+
+class Checkpoint:
+    """One generation. `sources`: the names in the order in which they were joined into the query."""
+
+    def __init__(self, directory: Path, generation: int, sources: Sequence[str]) -> None:
+        self._sources = tuple(sources)
+        self.path = directory / str(generation)
+
+    def create(self) -> None:
+        """An empty one; those of earlier drivers go."""
+        shutil.rmtree(self.path.parent, ignore_errors=True)
+        self.path.mkdir(parents=True)
+
+    def offsets(self, batch_id: int) -> dict[str, Any]:
+        """Where the batch ends, by source; those that have no offset yet are left out. Raises PipelineError."""
+        try:
+            text = (self.path / "offsets" / str(batch_id)).read_text(encoding="utf-8")
+        except OSError as error:
+            raise PipelineError(f"the log of batch {batch_id} cannot be read: {error}") from error
+        return parse_offsets(text, self._sources)
+
+
+def parse_offsets(text: str, sources: Sequence[str]) -> dict[str, Any]:
+    """Spark's offset log: a version, the batch's facts, and a line for each source. Raises PipelineError."""
+    lines = text.splitlines()
+    if len(lines) != len(sources) + 2 or lines[0] != _VERSION:
+        raise PipelineError(f"not an offset log of Spark's version 1 with {len(sources)} sources: {text[:200]!r}")
+    return {name: json.loads(line) for name, line in zip(sources, lines[2:], strict=True) if line != _NOTHING}

@@ -1,0 +1,95 @@
+"""All pipelines of a home, and what a pipeline's directory tells without its driver."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from magnetar.base.clock import Clock
+from magnetar.hashing.mapping import VnodeMapping
+from magnetar.pipeline.errors import CatalogError
+from magnetar.pipeline.home import local_side, pipeline_directory, pipelines_directory
+from magnetar.pipeline.state.files import StateFiles
+from magnetar.pipeline.state.manifest import DIRECTORY, Manifest
+from magnetar.pipeline.views.control.operations import Place
+from magnetar.pipeline.views.control.status import STOPPED, Status, read_status
+from magnetar.pipeline.views.scan.stored_views import open_manifest, table_ids
+
+
+def place_of(name_or_directory: str) -> Place:
+    """InvalidArgumentError for what is neither a name nor a directory."""
+    directory = pipeline_directory(name_or_directory)
+    return Place(directory.rstrip("/").rpartition("/")[2], directory, local_side(directory))
+
+
+def names() -> list[str]:
+    """Of the pipelines below the home."""
+    root = pipelines_directory()
+    if not root.is_dir():
+        return []
+    return sorted(path.name for path in root.iterdir() if is_pipeline(path))
+
+
+def is_pipeline(path: Path) -> bool:
+    """Whether a directory has manifests, or at least a driver that began."""
+    return (path / DIRECTORY).is_dir() or (path / "status.json").is_file()
+
+
+@dataclass(frozen=True)
+class Overview:
+    """A pipeline as its directory tells it. `manifest` None: no driver has ever come so far."""
+
+    place: Place
+    status: Status
+    manifest: Manifest | None
+
+    @property
+    def mapping(self) -> VnodeMapping:
+        """CatalogError before the first manifest."""
+        if self.manifest is None:
+            raise CatalogError(f"pipeline {self.place.name} has not run yet; `magnetar pipeline run` begins it")
+        return VnodeMapping.from_json(self.manifest.mapping)
+
+    def describe(self) -> dict[str, Any]:
+        """Plain values for JSON: the status, and of each view the changes and the rows and bytes stored."""
+        return {**asdict(self.status), "views": self.views()}
+
+    def views(self) -> dict[str, dict[str, int]]:
+        """By name. `stored_rows` counts a key once for each run that has it, until runs are merged."""
+        found: dict[str, dict[str, int]] = {}
+        if self.manifest is None:
+            return found
+        for name, table_id in table_ids(self.manifest).items():
+            state = self.manifest.tables.get(table_id)
+            runs = state.runs if state else ()
+            counted = self.status.views.get(name, {})
+            found[name] = {
+                "changes": counted.get("changes", 0),
+                "last": counted.get("last", 0),
+                "stored_rows": sum(run.rows for run in runs),
+                "bytes": sum(run.size_bytes for run in runs),
+            }
+        return found
+
+
+def overview(name_or_directory: str, clock: Clock) -> Overview:
+    """CatalogError, which names those that there are, when there is no such pipeline."""
+    place = place_of(name_or_directory)
+    status = read_status(place.local)
+    manifest = None
+    try:
+        manifest = open_manifest(StateFiles(place.directory), clock)
+    except CatalogError:
+        if status is None:
+            known = ", ".join(names()) or "none yet"
+            raise CatalogError(
+                f"no pipeline {name_or_directory}; those below {pipelines_directory()}: {known}"
+            ) from None
+    if status is None:
+        status = Status(place.name, place.directory, state=STOPPED)
+    if manifest is not None:
+        status.epoch = max(status.epoch, manifest.epoch)
+        status.units = len(VnodeMapping.from_json(manifest.mapping).units)
+        status.state_bytes = sum(run.size_bytes for state in manifest.tables.values() for run in state.runs)
+    return Overview(place, status, manifest)

@@ -1,0 +1,1 @@
+"""One epoch: the changes of all sources through all views, committed as one manifest."""

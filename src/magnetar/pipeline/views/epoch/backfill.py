@@ -1,0 +1,75 @@
+"""Views that are created over sources and views which have been there for a while: their rows as if they had always been there.
+
+Before the streaming query begins, one epoch runs the new views alone: over what their sources were read up to the manifest, and over the
+rows that older views have in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from magnetar.hashing.mapping import VnodeMapping
+from magnetar.pipeline.state.files import StateFiles
+from magnetar.pipeline.state.manifest import Manifest
+from magnetar.pipeline.views.epoch.epoch import BACKFILL, Batch
+from magnetar.pipeline.views.epoch.stage_job import rows_frame
+from magnetar.pipeline.views.lowering.program import Program
+from magnetar.pipeline.views.source.sources import Sources
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+STARTS: Final = "starts"
+"""In a manifest's `views`: where each source began."""
+
+
+def to_backfill(program: Program, claimed: Manifest) -> list[str]:
+    """The views that read from what was there before them, directly or through other new ones; with those that a driver left undone."""
+    known = set(claimed.views.get("tables", {}))
+    pending = list(claimed.views.get(BACKFILL, []))
+    found: list[str] = []
+    for plan in program.plans:
+        fresh = plan.name not in known or plan.name in pending
+        feeds = [feed for stage in plan.stages for feed in stage.feeds]
+        stages = {stage.stage_id for stage in plan.stages}
+        behind = any(
+            feed.origin in claimed.sources
+            if program.reads_source(plan, feed)
+            else feed.origin not in stages and (feed.origin in found or feed.origin in known)
+            for feed in feeds
+            if not feed.is_late  # in the past nothing counts as late
+        )
+        if fresh and (behind or plan.name in pending):
+            found.append(plan.name)
+    return found
+
+
+def starts(claimed: Manifest, positions: Mapping[str, Any]) -> dict[str, Any]:
+    """Where each source began: what it was first given."""
+    known = claimed.views.get(STARTS, {})
+    return {name: known.get(name, at) for name, at in positions.items()}
+
+
+def backfill_batch(
+    spark: SparkSession, files: StateFiles, program: Program, sources: Sources, manifest: Manifest, time_us: int
+) -> Batch | None:
+    """The epoch that is left to do, or None."""
+    names = frozenset(manifest.views.get(BACKFILL, []))
+    if not names:
+        return None
+    mapping = VnodeMapping.from_json(manifest.mapping)
+    frames, rows = {}, {}
+    older = {plan.name: plan.table.table_id for plan in program.plans if plan.name not in names}
+    for plan in program.plans:
+        if plan.name not in names:
+            continue
+        for feed in (feed for stage in plan.stages for feed in stage.feeds):
+            if program.reads_source(plan, feed):
+                at = manifest.sources[feed.origin]
+                start = manifest.views[STARTS][feed.origin]
+                if at and start != at:
+                    frames[feed.origin] = sources.range(spark, program.sources[feed.origin], start, at)
+            elif feed.origin in older and older[feed.origin] in manifest.tables:
+                rows[feed.origin] = rows_frame(spark, files, manifest.tables[older[feed.origin]], mapping)
+    return Batch(manifest.batch_id, time_us, frames, {}, rows, names)

@@ -1,0 +1,316 @@
+"""One epoch: the changes of all sources through all views, committed as one manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final
+
+from magnetar.hashing.mapping import VnodeMapping, diff
+from magnetar.pipeline.operators.operator import EpochContext
+from magnetar.pipeline.state.files import StateFiles
+from magnetar.pipeline.state.manifest import Manifest, ManifestStore, TableState
+from magnetar.pipeline.views.changelog_files import ChangelogFile
+from magnetar.pipeline.views.epoch import event_time as watermarks
+from magnetar.pipeline.views.epoch.actor import InputColumns, UnitResult, UnitTask, apply_changes
+from magnetar.pipeline.views.epoch.event_time import Observed
+from magnetar.pipeline.views.epoch.progress import EpochReport
+from magnetar.pipeline.views.epoch.spark_steps import apply_feed
+from magnetar.pipeline.views.epoch.stage_job import changes_frame, plan_stage, run_stage, spark_schema
+from magnetar.pipeline.views.epoch.worker import TASK_S
+from magnetar.pipeline.views.lowering.program import Program, materializes
+from magnetar.pipeline.views.lowering.stages import Feed, Stage, ViewPlan
+from magnetar.pipeline.views.sink.sinks import undelivered
+from magnetar.pipeline.views.source.frame import UNDECODABLE
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Observation, SparkSession
+
+BEFORE: Final = "watermarks_before_us"
+"""In a manifest's `views`: the watermarks that the epoch before had."""
+
+BACKFILL: Final = "backfill"
+"""In a manifest's `views`: views that do not have their rows yet."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What goes into an epoch. `frames`: decoded rows of the sources that have any; `offsets`: of all sources, after it.
+
+    `batch_id`: the streaming engine's, or the manifest's own for an epoch without a batch. `backfill`: the only views that the epoch is
+    for, which were not there before; `rows`: as inserts, those of the views they read from that were.
+    """
+
+    batch_id: int
+    time_us: int
+    frames: Mapping[str, DataFrame] = field(default_factory=dict)
+    offsets: Mapping[str, Any] = field(default_factory=dict)
+    rows: Mapping[str, DataFrame] = field(default_factory=dict)
+    backfill: frozenset[str] | None = None
+    sinks: Mapping[str, Any] | None = None
+    """How far sinks have delivered, where that is further than the manifest says."""
+    decoding: Mapping[str, Observation] = field(default_factory=dict)
+    """Of the sources that leave out what cannot be decoded, or make it NULL: how many there were. They have readers."""
+
+
+@dataclass
+class _Work:
+    """What has come of an epoch so far."""
+
+    tables: dict[int, TableState]
+    changes: dict[str, list[ChangelogFile]] = field(default_factory=dict)
+    schemas: dict[str, str] = field(default_factory=dict)
+    rows_in: dict[str, int] = field(default_factory=dict)
+    rows_changed: dict[str, int] = field(default_factory=dict)
+    counters: dict[str, int] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    unit_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An epoch of which everything is planned that does not depend on the one before. `stages`: planned jobs by view and stage."""
+
+    batch: Batch
+    mapping: VnodeMapping
+    observed: Observed
+    stages: Mapping[tuple[str, str], DataFrame]
+    plan_s: float
+
+
+PREAGGREGATED_FROM: Final = 3.0
+"""Changes of a group in one epoch from which on Spark makes partial results of them; for fewer that takes longer than it saves."""
+
+
+class EpochRunner:
+    """Runs epochs one after another. Whatever fails leaves the last manifest as it was.
+
+    Holds nothing that a result depends on: the program, and how many changes came for a group in a stage's last epoch.
+    """
+
+    def __init__(self, files: StateFiles, store: ManifestStore, program: Program) -> None:
+        self._files = files
+        self._store = store
+        self._program = program
+        self._per_group: dict[str, float] = {}
+
+    def prepare(self, spark: SparkSession, batch: Batch, mapping: VnodeMapping) -> Prepared:
+        """Plan the jobs of all stages that read nothing but sources; may be called while another epoch runs.
+
+        `mapping`: the one to work with, which may be a new one.
+        """
+        started = perf_counter()
+        observed = Observed(self._program, batch.frames)
+        stages = {}
+        for plan, stage in self._stages(batch):
+            fed = [(feed, observed.frames[feed.origin]) for feed in stage.feeds if feed.origin in observed.frames]
+            if fed and all(self._program.reads_source(plan, feed) and not feed.is_late for feed in stage.feeds):
+                rows = [(feed, apply_feed(frame, feed, batch.time_us)) for feed, frame in fed]
+                stages[plan.name, stage.stage_id] = plan_stage(self._shaped(stage), rows, mapping, self._files, spark)
+        return Prepared(batch, mapping, observed, stages, perf_counter() - started)
+
+    def run(self, spark: SparkSession, manifest: Manifest, prepared: Prepared) -> tuple[Manifest, EpochReport]:
+        """The manifest committed. Raises DriverFencedError."""
+        started = perf_counter()
+        batch, mapping, observed = prepared.batch, prepared.mapping, prepared.observed
+        work = _Work(dict(manifest.tables))
+        for plan, stage in self._stages(batch):
+            self._stage(spark, manifest, plan, stage, prepared, work)
+        worked = perf_counter()
+        if undecodable := sum(int(each.get[UNDECODABLE]) for each in batch.decoding.values()):
+            work.counters[UNDECODABLE] = undecodable
+        seen = observed.watermarks_us()
+        following = manifest.next(
+            epoch=manifest.epoch + 1,
+            batch_id=batch.batch_id,
+            mapping=mapping.to_json(),
+            tables=work.tables,
+            sources={**manifest.sources, **batch.offsets},
+            watermarks_us=watermarks.advanced(manifest.watermarks_us, seen),
+            views={**manifest.views, **_remembered(manifest, batch)},
+            sinks=dict(batch.sinks) if batch.sinks is not None else manifest.sinks,
+            changelogs=self._changelogs(manifest, batch, work),
+        )
+        committed = self._store.commit(following)
+        done = perf_counter()
+        self._forget(work)
+        seconds = {
+            "plan": prepared.plan_s,
+            **work.seconds,
+            "work": worked - started,
+            "commit": done - worked,
+            "total": done - started,
+        }
+        counted = sum(work.rows_in.get(stage_id, 0) for stage_id in set(self._program.counting_stages.values()))
+        report = self._report(manifest, committed, mapping, work, observed.rows() + counted, seconds)
+        return committed, report
+
+    def is_settled(self, manifest: Manifest) -> bool:
+        """Whether an epoch without rows would change nothing: no window waits to be closed."""
+        before = manifest.views.get(BEFORE, {})
+        return all(
+            watermarks.is_settled(stage.watermarks, manifest.watermarks_us, before)
+            for plan in self._program.plans
+            for stage in plan.stages
+        )
+
+    def _context(self, manifest: Manifest, stage: Stage, batch: Batch) -> EpochContext:
+        before = {} if batch.backfill is not None else manifest.views.get(BEFORE, {})
+        reached = _watermarks_us(manifest, batch)
+        return watermarks.context(manifest.epoch + 1, batch.time_us, stage.watermarks, reached, before)
+
+    def _stages(self, batch: Batch) -> Iterator[tuple[ViewPlan, Stage]]:
+        """All that the epoch is for, in their order."""
+        for plan in self._program.plans:
+            if batch.backfill is None or plan.name in batch.backfill:
+                yield from ((plan, stage) for stage in plan.stages)
+
+    def _stage(
+        self, spark: SparkSession, manifest: Manifest, plan: ViewPlan, stage: Stage, prepared: Prepared, work: _Work
+    ) -> None:
+        context = self._context(manifest, stage, prepared.batch)
+        planned = prepared.stages.get((plan.name, stage.stage_id))
+        if planned is None:
+            fed = self._fed(spark, manifest, plan, stage, prepared, work)
+            if not fed and context.watermark_us == context.previous_watermark_us:
+                return
+            planned = plan_stage(self._shaped(stage), fed, prepared.mapping, self._files, spark)
+        task = self._task(manifest, plan, stage, context, prepared.mapping)
+        # Only the description, for Spark's UI.
+        pipeline = self._files.root.rpartition("/")[2]
+        spark.sparkContext.setJobDescription(f"{pipeline}: {plan.name}, epoch {context.epoch}")
+        results = run_stage(spark, planned, task)
+        if groups := sum(result.keys_read for result in results):
+            self._per_group[stage.stage_id] = sum(result.rows_in for result in results) / groups
+        work.rows_in[stage.stage_id] = sum(result.rows_in for result in results)
+        self._take(plan, stage, results, work)
+
+    def _fed(
+        self, spark: SparkSession, manifest: Manifest, plan: ViewPlan, stage: Stage, prepared: Prepared, work: _Work
+    ) -> list[tuple[Feed, DataFrame]]:
+        """The feeds that have rows, of a stage that needs what the epoch has done so far."""
+        batch, fed = prepared.batch, []
+        watermark_us = partial(watermarks.combined, _watermarks_us(manifest, batch))
+        for feed in stage.feeds:
+            if self._program.reads_source(plan, feed):
+                frame = prepared.observed.frames.get(feed.origin)
+            elif feed.origin in work.changes:
+                frame = changes_frame(spark, self._files, work.changes[feed.origin], work.schemas[feed.origin])
+            else:
+                frame = batch.rows.get(feed.origin)
+            if frame is not None:
+                fed.append((feed, apply_feed(frame, feed, batch.time_us, watermark_us)))
+        return fed
+
+    def _shaped(self, stage: Stage) -> Stage:
+        """The stage, without partial results where the last epoch says that they would hardly be fewer than the rows."""
+        if stage.takes_rows and self._per_group.get(stage.stage_id, PREAGGREGATED_FROM) < PREAGGREGATED_FROM:
+            return replace(stage, preaggregate=None)
+        return stage
+
+    def _task(
+        self, manifest: Manifest, plan: ViewPlan, stage: Stage, context: EpochContext, mapping: VnodeMapping
+    ) -> UnitTask:
+        view = plan.table if materializes(plan, stage) else None
+        tables = [*stage.operator.state_tables(), *([view] if view is not None else [])]
+        last = stage is plan.stages[-1]
+        readers = self._program.changes_read
+        durable = last and self._program.keeps_changes(plan.name)
+        return UnitTask(
+            root=self._files.root_url,
+            options=self._files.options,
+            context=context,
+            units=mapping.units,
+            vnodes=tuple(tuple(mapping.vnodes_of(unit)) for unit in mapping.units),
+            inputs={feed.input: InputColumns(feed.schema, feed.ordered_by) for feed in stage.feeds},
+            operator=stage.operator,
+            tables={table.table_id: manifest.tables.get(table.table_id, TableState(table)) for table in tables},
+            view=view,
+            changes=durable or stage.stage_id in readers or (last and plan.name in readers),
+            durable=durable,
+        )
+
+    def _take(self, plan: ViewPlan, stage: Stage, results: Sequence[UnitResult], work: _Work) -> None:
+        known = self._program.tables
+        for table_id in {table_id for result in results for table_id in result.tables}:
+            state = work.tables.get(table_id, TableState(known[table_id]))
+            changes = [result.tables[table_id] for result in results if table_id in result.tables]
+            work.tables[table_id] = apply_changes(state, changes)
+        last = stage is plan.stages[-1]
+        changelog = [result.changelog for result in results if result.changelog is not None]
+        for origin in (stage.stage_id, *((plan.name,) if last else ())):
+            if changelog:
+                work.changes[origin] = changelog
+                work.schemas[origin] = spark_schema(stage.operator.output_schema)
+        if last:
+            work.rows_changed[plan.name] = sum(result.rows_changed for result in results)
+        for result in results:
+            for name, count in result.counters.items():
+                work.counters[name] = work.counters.get(name, 0) + count
+        work.unit_s += sum(result.seconds.get(TASK_S, 0.0) for result in results)
+        for phase in ("read", "apply", "write"):
+            spent = max((result.seconds.get(phase, 0.0) for result in results), default=0.0)
+            work.seconds[phase] = work.seconds.get(phase, 0.0) + spent
+
+    def _changelogs(self, manifest: Manifest, batch: Batch, work: _Work) -> dict[str, list[Any]]:
+        """Those that sinks have not delivered, with this epoch's."""
+        found = {name: list(entries) for name, entries in manifest.changelogs.items()}
+        for name, files in self._kept(work).items():
+            described = [file.describe() for file in files]
+            found.setdefault(name, []).append({"epoch": manifest.epoch + 1, "files": described})
+        return undelivered(found, self._program.sinks, manifest.sinks if batch.sinks is None else batch.sinks)
+
+    def _kept(self, work: _Work) -> dict[str, list[ChangelogFile]]:
+        """Changes of views that have sinks."""
+        names = [plan.name for plan in self._program.plans]
+        return {
+            name: work.changes[name] for name in names if self._program.keeps_changes(name) and name in work.changes
+        }
+
+    def _forget(self, work: _Work) -> None:
+        """Changes that only the epoch itself needed."""
+        kept = {file.path for files in self._kept(work).values() for file in files}
+        for path in {file.path for files in work.changes.values() for file in files} - kept:
+            self._files.remove(path)
+
+    def _report(
+        self,
+        before: Manifest,
+        after: Manifest,
+        mapping: VnodeMapping,
+        work: _Work,
+        rows_in: int,
+        seconds: Mapping[str, float],
+    ) -> EpochReport:
+        previous = VnodeMapping.from_json(before.mapping)
+        return EpochReport(
+            epoch=after.epoch,
+            batch_id=after.batch_id,
+            rows_in=rows_in,
+            rows_changed={plan.name: work.rows_changed.get(plan.name, 0) for plan in self._program.plans},
+            duration_s=dict(seconds),
+            units=len(mapping.units),
+            state_bytes=state_bytes(after.tables.values()),
+            work_s=work.unit_s,
+            vnodes_moved=len(diff(previous, mapping)),
+            counters=dict(work.counters),
+        )
+
+
+def state_bytes(tables: Iterable[TableState]) -> int:
+    """Of all runs that count, with what they hold twice."""
+    return sum(run.size_bytes for state in tables for run in state.runs)
+
+
+def _watermarks_us(manifest: Manifest, batch: Batch) -> Mapping[str, int]:
+    """What closes windows in an epoch: nothing in a backfill, whose rows would all be late."""
+    return {} if batch.backfill is not None else manifest.watermarks_us
+
+
+def _remembered(manifest: Manifest, batch: Batch) -> dict[str, Any]:
+    """After a backfill the next epoch closes the windows whose time was over before their view was there."""
+    if batch.backfill is None:
+        return {BEFORE: dict(manifest.watermarks_us)}
+    return {BEFORE: {}, BACKFILL: []}

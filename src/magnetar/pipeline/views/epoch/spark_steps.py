@@ -1,0 +1,148 @@
+"""Steps on DataFrames: the Spark SQL between two stages, and the columns that Spark says it gives."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arrow_schema
+
+from magnetar.pipeline.errors import ExpressionError
+from magnetar.pipeline.operators.changelog import CHANGE, INSERT
+from magnetar.pipeline.operators.window import WINDOW_END, WINDOW_START
+from magnetar.pipeline.sql.plan import RECOMPUTE_INPUT
+from magnetar.pipeline.sql.statements import CreateSource
+from magnetar.pipeline.views.lowering.stages import (
+    EPOCH_TIMESTAMP,
+    AddWindows,
+    Feed,
+    Filter,
+    Late,
+    OverGroups,
+    Select,
+    Step,
+    quoted,
+)
+from magnetar.pipeline.views.source.frame import source_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql.types import StructType
+
+_WINDOW = "__window"
+
+
+CARRIED: Final = (CHANGE, EPOCH_TIMESTAMP)
+
+
+def apply_steps(frame: DataFrame, steps: Sequence[Step], carried: Sequence[str] = CARRIED) -> DataFrame:
+    """The steps in their order. The frame has `_change` and, where a step uses `now()`, the column `__epoch_timestamp`.
+
+    `carried`: the columns that every step keeps, of those that are there; they come first.
+    """
+    for step in steps:
+        frame = _apply(frame, step, carried)
+    return frame
+
+
+def _apply(frame: DataFrame, step: Step, carried: Sequence[str]) -> DataFrame:
+    match step:
+        case Filter(condition):
+            return frame.where(condition)
+        case Select(outputs):
+            names = {output.name for output in outputs}
+            kept = [quoted(name) for name in carried if name in frame.columns and name not in names]
+            return frame.selectExpr(*kept, *(f"{output.sql} AS {quoted(output.name)}" for output in outputs))
+        case AddWindows(spark_sql):
+            windowed = frame.withColumn(_WINDOW, F.expr(spark_sql))
+            start, end = F.col(f"{_WINDOW}.start"), F.col(f"{_WINDOW}.end")
+            return windowed.withColumns({WINDOW_START: start, WINDOW_END: end}).drop(_WINDOW)
+        case OverGroups(sql, group):
+            return _over_groups(frame, sql, group)
+        case Late():  # `apply_feed` knows the watermark; without one nothing is late
+            return frame.where("false")
+
+
+def _over_groups(frame: DataFrame, sql: str, group: tuple[tuple[str, str], ...]) -> DataFrame:
+    """Spark reads the rows under a name of this call alone."""
+    session = frame.sparkSession
+    name = f"__groups_{uuid.uuid4().hex}"
+    frame.where(f"{CHANGE} = {INSERT}").drop(CHANGE).createOrReplaceTempView(name)
+    try:
+        results = session.sql(sql.replace(f"FROM {RECOMPUTE_INPUT}", f"FROM {name}"))
+    finally:
+        session.catalog.dropTempView(name)
+    before = {behind: name for name, behind in group}
+    touched = [
+        quoted(before[field.name]) if field.name in before else f"CAST(NULL AS {field.dataType.simpleString()})"
+        for field in results.schema.fields
+    ]
+    columns = [f"CAST({INSERT} AS TINYINT) AS {CHANGE}", "*"]
+    return results.selectExpr(*columns).union(frame.where(f"{CHANGE} != {INSERT}").selectExpr(CHANGE, *touched))
+
+
+class SparkTypes:
+    """What columns steps give, as Spark's analyser says of a frame without rows."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    def of_source(self, source: CreateSource) -> pa.Schema:
+        """The source's columns, with the row's id behind them. SourceError."""
+        found = source_schema(self._spark, source)
+        return _schema(found.fieldNames(), found)
+
+    def after(self, schema: pa.Schema, steps: Sequence[Step]) -> pa.Schema:
+        """The columns behind the steps. ExpressionError with what Spark's analyser says."""
+        fields = from_arrow_schema(pa.schema([field for field in schema]))
+        fields.add(CHANGE, "byte").add(EPOCH_TIMESTAMP, "timestamp")
+        try:
+            found = apply_steps(self._empty(fields), steps).schema
+        except PySparkException as error:
+            raise ExpressionError(_first_line(error)) from None
+        return _schema(found.fieldNames(), found)
+
+    def spark_name(self, kind: pa.DataType) -> str:
+        """Spark's word for a type."""
+        return from_arrow_type(kind).simpleString()
+
+    def _empty(self, schema: StructType | str) -> DataFrame:
+        nothing: list[Row] = []
+        return self._spark.createDataFrame(nothing, schema)
+
+
+def _schema(names: list[str], found: StructType) -> pa.Schema:
+    """Everything may be NULL, so that a table's columns do not depend on what Spark can prove."""
+    schema = to_arrow_schema(found, timezone="UTC")
+    kept = [name for name in names if name not in (CHANGE, EPOCH_TIMESTAMP)]
+    return pa.schema([pa.field(name, schema.field(name).type) for name in kept])
+
+
+def _first_line(error: PySparkException) -> str:
+    return str(error).strip().splitlines()[0].strip()
+
+
+WatermarkOf: TypeAlias = Callable[[Sequence[str]], int | None]
+"""That of some relations together, in microseconds; None while one of them has none."""
+
+
+def apply_feed(frame: DataFrame, feed: Feed, now_us: int, watermark_us: WatermarkOf = lambda _: None) -> DataFrame:
+    """`_change`, the feed's columns, and what it is ordered by. `now_us`: what `now()` is in this epoch.
+
+    `watermark_us` is needed where a feed `is_late`.
+    """
+    if EPOCH_TIMESTAMP in repr(feed.steps):
+        frame = frame.withColumn(EPOCH_TIMESTAMP, F.expr(f"timestamp_micros({now_us})"))
+    frame = apply_steps(frame, [_closed(step, watermark_us) if isinstance(step, Late) else step for step in feed.steps])
+    order = [name for name in feed.ordered_by if name not in feed.schema.names]
+    return frame.select(*(F.col(quoted(name)) for name in (CHANGE, *order, *feed.schema.names)))
+
+
+def _closed(step: Late, watermark_us: WatermarkOf) -> Filter:
+    """The same rows for which a windowed aggregate finds that its window is closed."""
+    reached_us = watermark_us(step.sources)
+    return Filter("false" if reached_us is None else f"unix_micros({quoted(step.end)}) <= {reached_us}")

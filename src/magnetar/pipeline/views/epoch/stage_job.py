@@ -1,0 +1,129 @@
+"""One stage of one epoch as one Spark job: the feeds' rows to the units that hold their vnodes, and what the units report.
+
+The job is planned apart from what its units are told, which the epoch before it decides: that travels as a property of the job.
+"""
+
+from __future__ import annotations
+
+import pickle
+from base64 import b64encode
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import reduce
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F
+
+from magnetar.hashing.mapping import VnodeMapping
+from magnetar.pipeline.sql.plan import Named
+from magnetar.pipeline.state.files import StateFiles
+from magnetar.pipeline.state.manifest import TableState
+from magnetar.pipeline.views.changelog_files import ChangelogFile, change_schema
+from magnetar.pipeline.views.epoch.actor import UnitResult, UnitTask
+from magnetar.pipeline.views.epoch.worker import (
+    INPUT_PREFIX,
+    RESULT,
+    TASK,
+    changes_function,
+    rows_function,
+    unit_function,
+)
+from magnetar.pipeline.views.lowering.stages import Feed, Stage, quoted
+from magnetar.pipeline.vnodes import UNIT, VNODE, unit_index, vnode
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_FILE: Final = "file"
+
+
+def plan_stage(
+    stage: Stage, fed: Sequence[tuple[Feed, DataFrame]], mapping: VnodeMapping, files: StateFiles, spark: SparkSession
+) -> DataFrame:
+    """What a stage runs in an epoch, all but its UnitTask. `fed`: what `apply_feed` gives, of the feeds that have any.
+
+    One shuffle, whatever the number of inputs. Spark's optimizer and compiler are through with it on return.
+    """
+    units = len(mapping.units)
+    inputs = tuple(dict.fromkeys(feed.input for feed, _ in fed))
+    placed = [_input_rows([pair for pair in fed if pair[0].input == name], mapping) for name in inputs]
+    if not placed:  # only time goes on: a task a unit, whose row means nothing
+        tasks = spark.range(0, units, 1, units).select(F.col("id").cast("int").alias(UNIT))
+        sent = tasks.repartitionById(units, F.col(UNIT))
+    elif len(placed) == 1:
+        sent = placed[0].repartitionById(units, F.col(UNIT))
+        sent = sent.drop(UNIT) if stage.preaggregate is None else _aggregated(sent, stage.preaggregate, fed[0][0])
+    else:
+        tagged = [_tagged(frame, place) for place, frame in enumerate(placed)]
+        rows = reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), tagged)
+        sent = rows.repartitionById(units, F.col(UNIT)).drop(UNIT)
+    planned = sent.mapInArrow(unit_function(files.root_url, files.options, inputs), f"{RESULT} binary")
+    planned._jdf.queryExecution().toRdd()
+    return planned
+
+
+def run_stage(spark: SparkSession, planned: DataFrame, task: UnitTask) -> list[UnitResult]:
+    """One result a unit, in the order of units. `planned`: what `plan_stage` gave, once."""
+    context = spark.sparkContext
+    context.setLocalProperty(TASK, packed(task))
+    try:
+        found = planned.collect()
+    finally:
+        context.setLocalProperty(TASK, None)  # type: ignore[arg-type]
+    return [pickle.loads(row[0]) for row in found]
+
+
+def changes_frame(
+    spark: SparkSession, files: StateFiles, changelog: Sequence[ChangelogFile], columns: str
+) -> DataFrame:
+    """The changes in these files, one task for each. `columns`: what `spark_schema` says."""
+    rows = spark.createDataFrame([(bytearray(pickle.dumps(file)),) for file in changelog], f"{_FILE} binary")
+    spread = rows.repartition(len(changelog)) if len(changelog) > 1 else rows.coalesce(1)
+    return spread.mapInArrow(changes_function(files.root_url, files.options), columns)
+
+
+def rows_frame(spark: SparkSession, files: StateFiles, state: TableState, mapping: VnodeMapping) -> DataFrame:
+    """All rows of a table as inserts, one task for each unit."""
+    units = len(mapping.units)
+    vnodes = [mapping.vnodes_of(unit) for unit in mapping.units]
+    function = rows_function(files.root_url, files.options, pickle.dumps(state), pickle.dumps(vnodes))
+    return spark.range(0, units, 1, units).mapInArrow(function, spark_schema(state.table.schema))
+
+
+def spark_schema(schema: object) -> str:
+    """A pyarrow schema of rows as Spark writes the columns of their changes."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return ", ".join(
+        f"{quoted(field.name)} {field.dataType.simpleString()}" for field in from_arrow_schema(change_schema(schema))
+    )
+
+
+def packed(task: UnitTask) -> str:
+    """As text, which is what a job's properties are. Where the state lies, which may take credentials, is not among it: a log of Spark's
+    events holds properties."""
+    from pyspark import cloudpickle  # operators may hold functions
+
+    data: bytes = cloudpickle.dumps(replace(task, root="", options={}))  # type: ignore[no-untyped-call]
+    return b64encode(data).decode("ascii")
+
+
+def _input_rows(fed: Sequence[tuple[Feed, DataFrame]], mapping: VnodeMapping) -> DataFrame:
+    """All rows of one input with `_vnode` and the index of the unit, which has to be a column: Spark would hash an expression anew."""
+    frame = reduce(lambda left, right: left.unionByName(right), [frame for _, frame in fed])
+    place_by = fed[0][0].place_by
+    number = vnode(frame, *place_by, count=mapping.vnodes) if place_by else F.lit(0)
+    index = unit_index(frame.sparkSession, mapping)
+    return frame.select("*", number.alias(VNODE), index.alias(UNIT))  # the second one sees the first one's column
+
+
+def _aggregated(sent: DataFrame, aggregates: Sequence[Named], feed: Feed) -> DataFrame:
+    """Partial results of each group, in the unit and without another shuffle, as the unit is one of the grouping columns."""
+    columns = [F.col(quoted(name)) for name in (UNIT, VNODE, *feed.place_by)]
+    return sent.groupBy(*columns).agg(*(F.expr(each.sql).alias(each.name) for each in aggregates)).drop(UNIT)
+
+
+def _tagged(frame: DataFrame, place: int) -> DataFrame:
+    """The rows of one of several inputs as a struct in a column of their own."""
+    columns = [F.col(quoted(name)) for name in frame.columns if name != UNIT]
+    return frame.select(F.col(UNIT), F.struct(*columns).alias(f"{INPUT_PREFIX}{place}"))

@@ -1,0 +1,134 @@
+"""What Spark runs in its Python workers. Imports little: the task it unpacks brings what it needs."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+from base64 import b64decode
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from magnetar.pipeline.views.changelog_files import ChangelogFile
+
+RESULT: Final = "result"
+"""The only column of what a unit's task returns: a pickled UnitResult."""
+
+TASK: Final = "magnetar.unit.task"
+"""The property of a stage's job that holds what its units are told."""
+
+INPUT_PREFIX: Final = "_in"
+"""Columns of a stage with several inputs: `_in0`, `_in1`, ... are structs, of which a row has one."""
+
+TASK_S: Final = "task"
+"""Of a unit's seconds: all of its task, with what it waits for its rows, which Spark aggregates in the same task."""
+
+_frozen = False
+
+
+def unit_function(
+    root: str, options: dict[str, Any], inputs: tuple[str, ...]
+) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """For `mapInArrow`: one task's rows in, one row out. The UnitTask comes with the job, as `stage_job.packed` gives it."""
+
+    def run(batches: Iterator[Any]) -> Iterator[Any]:
+        from pyspark import TaskContext
+
+        began = perf_counter()
+        prepare()
+        from magnetar.pipeline.views.epoch.actor import run_unit
+
+        context = TaskContext.get()
+        assert context is not None
+        task = context.getLocalProperty(TASK)
+        assert task is not None, "a stage's job is run by run_stage"
+        unpacked = replace(pickle.loads(b64decode(task)), root=root, options=options)
+        deltas = _deltas(list(batches), inputs)
+        freeze()
+        result = run_unit(unpacked, context.partitionId(), deltas)
+        result = replace(result, seconds={**result.seconds, TASK_S: perf_counter() - began})
+        yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(result)], pa.binary())], names=[RESULT])
+
+    return run
+
+
+def changes_function(root: str, options: dict[str, Any]) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """For `mapInArrow`: rows with a pickled ChangelogFile in, its changes out."""
+
+    def run(batches: Iterator[Any]) -> Iterator[Any]:
+        prepare()
+        from magnetar.pipeline.state.files import StateFiles
+        from magnetar.pipeline.views.changelog_files import read_changes
+
+        files = StateFiles(root, options)
+        for batch in batches:
+            for packed in batch.column(0).to_pylist():
+                file: ChangelogFile = pickle.loads(packed)
+                yield from read_changes(files, file).to_batches()
+        freeze()
+
+    return run
+
+
+def rows_function(
+    root: str, options: dict[str, Any], table: bytes, vnodes: bytes
+) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """For `mapInArrow`: one task's row in (not looked at), the rows of its vnodes out, as inserts. `table`: a pickled TableState."""
+
+    def run(batches: Iterator[Any]) -> Iterator[Any]:
+        from pyspark import TaskContext
+
+        prepare()
+        from magnetar.pipeline.operators.changelog import CHANGE, INSERT
+        from magnetar.pipeline.state.files import StateFiles
+        from magnetar.pipeline.state.reader import read_arrow
+
+        for _ in batches:
+            pass
+        context = TaskContext.get()
+        assert context is not None
+        held = pickle.loads(vnodes)[context.partitionId()]
+        rows = read_arrow(StateFiles(root, options), pickle.loads(table), held)
+        change = pa.array([INSERT], pa.int8()).take(pa.nulls(rows.num_rows, pa.int32()).fill_null(0))
+        yield from rows.add_column(0, pa.field(CHANGE, pa.int8(), False), change).to_batches()
+        freeze()
+
+    return run
+
+
+def prepare() -> None:
+    """Before polars is imported: units are the threads."""
+    os.environ.setdefault("POLARS_MAX_THREADS", "1")
+
+
+def freeze() -> None:
+    """Spark's daemon collects garbage after every task, 33 to 84 ms with our modules among what it looks at."""
+    global _frozen
+    if not _frozen:
+        gc.collect()
+        gc.freeze()
+        _frozen = True
+
+
+def _deltas(batches: list[Any], inputs: tuple[str, ...]) -> dict[str, pa.Table]:
+    if not batches or not inputs:
+        return {}
+    rows = pa.Table.from_batches(batches)
+    if len(inputs) == 1:
+        return {inputs[0]: rows}
+    found = {}
+    for place, name in enumerate(inputs):
+        column = f"{INPUT_PREFIX}{place}"
+        if column in rows.column_names:
+            mine = rows.filter(rows.column(column).is_valid())
+            fields = pa.Table.from_batches(
+                [pa.RecordBatch.from_struct_array(chunk) for chunk in mine.column(column).chunks],
+                pa.schema(list(mine.schema.field(column).type)),
+            )
+            found[name] = fields
+    return found

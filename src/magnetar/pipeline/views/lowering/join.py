@@ -1,0 +1,144 @@
+"""Joins: both sides get their join columns and their keys, then one stage looks at both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from magnetar.pipeline.operators.join import Join as JoinOperator
+from magnetar.pipeline.operators.operator import LEFT, RIGHT
+from magnetar.pipeline.operators.temporal_join import TemporalJoin
+from magnetar.pipeline.sql.plan import Join, Named
+from magnetar.pipeline.views.lowering.changes import Changes
+from magnetar.pipeline.views.lowering.context import Lowering
+from magnetar.pipeline.views.lowering.stages import Select, quoted
+
+_THERE: Final = "_right_there"
+"""True in every right row: what tells a match whose key is NULL from no match."""
+
+
+def lower_join(lowering: Lowering, node: Join) -> Changes:
+    """The changelog of a join, with the columns that the query asks for and a key of both sides' keys."""
+    left, right = lowering.changes(node.left), lowering.changes(node.right)
+    on = tuple(f"_on{number}" for number in range(len(node.keys)))
+    casts = [_common(lowering, left, right, *pair) for pair in node.keys]
+    left_on = [Named(_cast(sql, cast), name) for (sql, _), cast, name in zip(node.keys, casts, on, strict=True)]
+    right_on = [Named(_cast(sql, cast), name) for (_, sql), cast, name in zip(node.keys, casts, on, strict=True)]
+    if node.temporal:
+        found = _temporal(lowering, node, (left, right), (left_on, right_on))
+    else:
+        found = _joined(lowering, node, (left, right), (left_on, right_on))
+    # what is the join column itself was not sent twice
+    by_sql = {named.sql: named.name for named in left_on}
+    outputs = [Named(quoted(by_sql.get(column.sql, column.name)), column.name) for column in node.left_columns]
+    by_sql = {} if node.side == "left" else {named.sql: named.name for named in right_on}
+    outputs += [Named(quoted(by_sql.get(column.sql, column.name)), column.name) for column in node.right_columns]
+    return lowering.project(found, outputs)
+
+
+def _joined(
+    lowering: Lowering, node: Join, sides: tuple[Changes, Changes], on: tuple[list[Named], list[Named]]
+) -> Changes:
+    left, right = sides
+    outer = node.side == "left"
+    left_rows = _rows(lowering, left, on[0], node.left_columns, "_left_")
+    extra = [Named("true", _THERE)] if outer else []
+    right_rows = _rows(lowering, right, on[1], node.right_columns, "_right_", keep=outer, extra=extra)
+    right_key = (*right_rows.key, *(named.name for named in extra))
+    names = tuple(named.name for named in on[0])
+    stage_id = lowering.stage_id("join")
+    left_id, right_id = lowering.ids.of_stage(stage_id, 2)
+    with lowering.refusing():
+        operator = JoinOperator(
+            (left_id, right_id),
+            stage_id,
+            left_rows.schema,
+            right_rows.schema,
+            names,
+            left_rows.key,
+            right_key,
+            how=node.side,
+            vnode_count=lowering.vnode_count,
+        )
+    return lowering.stage(
+        stage_id,
+        {LEFT: (left_rows, names), RIGHT: (right_rows, names)},
+        operator,
+        append_only=left.append_only and right.append_only and not outer,
+    )
+
+
+def _temporal(
+    lowering: Lowering, node: Join, sides: tuple[Changes, Changes], on: tuple[list[Named], list[Named]]
+) -> Changes:
+    left, right = sides
+    if not left.append_only:
+        raise lowering.refuse(
+            "rows of the left side change, and FOR SYSTEM_TIME AS OF PROCTIME() never corrects what it looked up; leave it out"
+        )
+    looked_up = {right.column(named.sql) for named in on[1]}
+    if right.append_only or looked_up != set(right.key):
+        raise lowering.refuse(
+            f"FOR SYSTEM_TIME AS OF PROCTIME() looks rows up by their key, which is "
+            f"({', '.join(right.key) if not right.append_only else 'none'}); "
+            "take a table with that PRIMARY KEY or a view grouped by it, or leave FOR SYSTEM_TIME out"
+        )
+    names = tuple(named.name for named in on[0])
+    left_rows = _rows(lowering, left, on[0], node.left_columns, "_left_")
+    right_rows = _rows(lowering, right, on[1], node.right_columns, "_right_", keep=node.side == "left")
+    stage_id = lowering.stage_id("temporal-join")
+    (table_id,) = lowering.ids.of_stage(stage_id, 1)
+    with lowering.refusing():
+        operator = TemporalJoin(
+            table_id,
+            stage_id,
+            left_rows.schema,
+            right_rows.schema,
+            names,
+            (*names, *(column for column in left_rows.key if column not in names)),
+            how=node.side,
+            vnode_count=lowering.vnode_count,
+        )
+    found = lowering.stage(stage_id, {LEFT: (left_rows, names), RIGHT: (right_rows, names)}, operator, append_only=True)
+    # a row leaves in the epoch in which it came, so its time is as late as it was
+    return found.after((), found.schema, times=left_rows.times)
+
+
+def _rows(
+    lowering: Lowering,
+    side: Changes,
+    on: Sequence[Named],
+    columns: Sequence[Named],
+    prefix: str,
+    *,
+    keep: bool = False,
+    extra: Sequence[Named] = (),
+) -> Changes:
+    """`on`, the columns that are not `on` themselves (all with `keep`), and what the key needs."""
+    once = {named.sql for named in on} if not keep else set()
+    selected = [*on, *(column for column in columns if column.sql not in once), *extra]
+    outputs, key = side.with_key(selected, prefix)
+    return lowering.select(side, None, outputs, key)
+
+
+def _cast(sql: str, kind: str | None) -> str:
+    return sql if kind is None else f"CAST({sql} AS {kind})"
+
+
+def _common(lowering: Lowering, left: Changes, right: Changes, left_sql: str, right_sql: str) -> str | None:
+    """The Spark type that both sides are to be cast to; None when they have the same. A refusal when there is none."""
+    kinds = [
+        lowering.after(side.schema, [Select((Named(sql, "x"),))]).field(0).type
+        for side, sql in ((left, left_sql), (right, right_sql))
+    ]
+    if kinds[0] == kinds[1]:
+        return None
+    if not all(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind) for kind in kinds):
+        raise lowering.refuse(
+            f"{left_sql} is {kinds[0]} and {right_sql} is {kinds[1]}; CAST one side to the other's type in ON"
+        )
+    both = pa.schema([pa.field("l", kinds[0]), pa.field("r", kinds[1])])
+    common = lowering.after(both, [Select((Named("coalesce(l, r)", "x"),))]).field(0).type
+    return lowering.spark_name(common)

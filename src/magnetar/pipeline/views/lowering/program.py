@@ -1,0 +1,137 @@
+"""What a driver runs: sources, the plans of views in an order in which nothing reads from what comes later, and sinks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+
+from magnetar.pipeline.errors import CatalogError
+from magnetar.pipeline.sql.catalog import Catalog
+from magnetar.pipeline.sql.statements import CreateSink, CreateSource
+from magnetar.pipeline.state.table import StateTable
+from magnetar.pipeline.views.lowering.context import Types
+from magnetar.pipeline.views.lowering.lowering import Lowerer
+from magnetar.pipeline.views.lowering.stages import Feed, Select, Stage, ViewPlan
+from magnetar.pipeline.views.lowering.table_ids import TableIds
+from magnetar.pipeline.views.scan.stored_views import COLUMNS
+from magnetar.pipeline.views.sink.options import Sink, sink_of
+
+
+@dataclass(frozen=True)
+class Program:
+    """A table that reads a topic is a source and a plan of the same name: its own plan reads the topic, all others the table."""
+
+    sources: Mapping[str, CreateSource]
+    plans: tuple[ViewPlan, ...]
+    sinks: tuple[Sink, ...] = ()
+
+    def reads_source(self, plan: ViewPlan, feed: Feed) -> bool:
+        """Whether a feed takes the rows of a topic, not the changes of a table, view or stage."""
+        return feed.origin in self.sources and (feed.origin == plan.name or feed.origin not in self._views)
+
+    @cached_property
+    def source_readers(self) -> dict[str, int]:
+        """Feeds that take the rows of each source."""
+        found: dict[str, int] = {}
+        for plan in self.plans:
+            for stage in plan.stages:
+                for feed in stage.feeds:
+                    if self.reads_source(plan, feed):
+                        found[feed.origin] = found.get(feed.origin, 0) + 1
+        return found
+
+    @cached_property
+    def counting_stages(self) -> dict[str, str]:
+        """By source: the stage that gets each of its rows once and nothing else. Not where a watermark has to see the rows."""
+        found: dict[str, str] = {}
+        for plan in self.plans:
+            for stage in plan.stages:
+                match stage.feeds:
+                    case (feed,) if self.reads_source(plan, feed) and self.source_readers[feed.origin] == 1:
+                        if feed.origin not in self.watermarks and all(isinstance(step, Select) for step in feed.steps):
+                            found[feed.origin] = stage.stage_id
+        return found
+
+    @cached_property
+    def changes_read(self) -> frozenset[str]:
+        """Views and stages from whose changes another stage reads."""
+        return frozenset(
+            feed.origin
+            for plan in self.plans
+            for stage in plan.stages
+            for feed in stage.feeds
+            if not self.reads_source(plan, feed)
+        )
+
+    @cached_property
+    def tables(self) -> dict[int, StateTable]:
+        """Every state table by id."""
+        found = {}
+        for plan in self.plans:
+            for table in (plan.table, *(table for stage in plan.stages for table in stage.operator.state_tables())):
+                found[table.table_id] = table
+        return found
+
+    @cached_property
+    def watermarks(self) -> dict[str, tuple[str, int]]:
+        """By relation: the time in its rows (Spark SQL), and the delay in microseconds."""
+        return {relation: (sql, delay) for plan in self.plans for relation, sql, delay in plan.watermarks}
+
+    @cached_property
+    def _views(self) -> frozenset[str]:
+        return frozenset(plan.name for plan in self.plans)
+
+    def keeps_changes(self, name: str) -> bool:
+        """Whether the changes of a view outlive their epoch, for a sink."""
+        return any(sink.view == name for sink in self.sinks)
+
+
+def materializes(plan: ViewPlan, stage: Stage) -> bool:
+    """Whether the runner has to keep the rows of the view after this stage, because its operator does not."""
+    own = {table.table_id for table in stage.operator.state_tables()}
+    return stage is plan.stages[-1] and plan.table.table_id not in own
+
+
+def assemble(catalog: Catalog, views: Mapping[str, Any], types: Types) -> tuple[Program, dict[str, Any]]:
+    """The program of a catalog, and what the next manifest's `views` is to say. `views`: those of the manifest before.
+
+    Raises PlanRefusedError, and CatalogError for what has to be said differently.
+    """
+    ids = TableIds(views)
+    for name in set(views.get("tables", {})) - set(catalog.entries):
+        ids.forget(name)
+    plans = Lowerer(catalog, types, ids).all()
+    sources, sinks = {}, []
+    for name, entry in catalog.entries.items():
+        statement = entry.statement
+        if isinstance(statement, CreateSource | CreateSink) and statement.options.has_redacted():
+            raise CatalogError(
+                f"{name}: its credentials are in no manifest; run the file with its CREATE statement again, or use authParams 'file:...'"
+            )
+        if isinstance(statement, CreateSource):
+            sources[name] = statement
+        elif isinstance(statement, CreateSink):
+            sinks.append(_sink(statement, plans))
+    program = Program(sources, tuple(plans.values()), tuple(sinks))
+    used = {name: source for name, source in sources.items() if name in program.source_readers}
+    shown = {plan.name: list(plan.columns) for plan in program.plans}
+    plain = {**views, "catalog": catalog.to_plain(), COLUMNS: shown, **ids.to_plain()}
+    return Program(used, program.plans, program.sinks), plain
+
+
+def _sink(statement: CreateSink, plans: Mapping[str, ViewPlan]) -> Sink:
+    name = statement.source if isinstance(statement.source, str) else statement.name
+    plan = next((plan for known, plan in plans.items() if known.lower() == name.lower()), None)
+    if plan is None:
+        raise CatalogError(
+            f"sink {statement.name}: {name} is a source; write CREATE SINK {statement.name} AS SELECT ... FROM {name}"
+        )
+    # what people do not see is not sent either, so a key that is hidden is none for a sink
+    schema = pa.schema([plan.schema.field(column) for column in plan.columns])
+    key = plan.key if set(plan.key) <= set(plan.columns) else ()
+    found = sink_of(statement, schema, key, plan.append_only)
+    return replace(found, view=plan.name)

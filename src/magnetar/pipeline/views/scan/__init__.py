@@ -1,0 +1,1 @@
+"""Views read as DataFrames, at one manifest."""

@@ -1,0 +1,1 @@
+"""Committed changes into topics."""

@@ -1,0 +1,1 @@
+"""Messages of topics as rows of sources."""

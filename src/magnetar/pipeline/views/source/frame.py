@@ -1,0 +1,201 @@
+"""Messages as a source's rows: what FORMAT ... ENCODE ..., INCLUDE and generated columns say, as Spark SQL over the connector's columns.
+
+Every row carries `_row_id` (ROW_ID) and `_change`. A message that cannot be read is an error that names it, unless the source says
+`on.decode.error`; it is never left out in silence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from magnetar.pipeline.connect.broker import Topics
+from magnetar.pipeline.connect.columns import schema_for
+from magnetar.pipeline.connect.errors import SourceError
+from magnetar.pipeline.connect.metadata_columns import HIDDEN, METADATA
+from magnetar.pipeline.connect.options import read_options
+from magnetar.pipeline.connect.registered import registered
+from magnetar.pipeline.operators.changelog import CHANGE
+from magnetar.pipeline.sql.plan import EPOCH_TIMESTAMP, Project
+from magnetar.pipeline.sql.planner import plan_query
+from magnetar.pipeline.sql.statements import INCLUDED_COLUMNS, ColumnDefinition, CreateSource, Query
+from magnetar.pipeline.sql.types import normalise_type, spark_type
+from magnetar.pipeline.views.lowering.stages import ROW_ID
+from magnetar.pipeline.views.source.decoding import DECODED, PROBLEM, Decoded, decode_values, quoted
+from magnetar.pipeline.views.source.options import BYTES_COLUMN, decode_policy, reader_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, Observation, SparkSession
+    from pyspark.sql.types import StructType
+
+POSITION: Final = ("__topic", "__partition", "__ledgerId", "__entryId", "__batchIndex")
+SHOWN_CHARACTERS: Final = 100
+"""Of a message that cannot be decoded, in the error."""
+DECODED_ROWS: Final = "rows"
+UNDECODABLE: Final = "undecodable"
+"""What an observation counts: messages, and those that on.decode.error left out or made NULL."""
+
+
+def decode(raw: DataFrame, source: CreateSource, observation: Observation | None = None) -> DataFrame:
+    """The source's columns, `_row_id` and `_change`, of a batch or a stream with the connector's columns (at least `raw_columns`).
+
+    `observation` counts DECODED_ROWS and UNDECODABLE in the first action over the result. Raises SourceError for a source without
+    columns: give it those of the topic's schema first. An undecodable message fails the action with its topic and position.
+    """
+    source = with_columns(source)
+    found = decode_values(raw, source)
+    frame = found.frame
+    if observation is not None:
+        bad = F.count_if(F.col(PROBLEM).isNotNull()).alias(UNDECODABLE)
+        frame = frame.observe(observation, F.count(F.lit(1)).alias(DECODED_ROWS), bad)
+    policy = decode_policy(source)
+    if policy == "fail":
+        # A filter, since Spark drops a column that nobody reads together with the error in it.
+        frame = frame.where(F.col(PROBLEM).isNull() | F.raise_error(_failure(source)).isNull())
+    elif policy == "skip":
+        frame = frame.where(F.col(PROBLEM).isNull())
+    elif source.format.format == "DEBEZIUM":
+        frame = frame.where(found.change.isNotNull())  # without an op there is nothing to make NULL of
+    return _with_generated(frame.select(*_outputs(source, found)), source)
+
+
+def raw_columns(source: CreateSource) -> tuple[str, ...]:
+    """The connector's columns that `decode` reads: a read with these only is faster."""
+    needed = {"value", *POSITION, *(INCLUDED_COLUMNS[include.kind] for include in source.includes)}
+    if source.format.format == "UPSERT":
+        needed.add("__key")
+    if source.format.encode == "AVRO":
+        needed.add("__schemaVersion")
+    return tuple(name for name in ("value", *METADATA, *HIDDEN) if name in needed)
+
+
+def raw_schema(source: CreateSource) -> StructType:
+    """The same as a schema for `.schema(...)` of the read."""
+    return schema_for(raw_columns(source))
+
+
+def source_schema(spark: SparkSession, source: CreateSource) -> StructType:
+    """What `decode` gives, without a message."""
+    return decode(spark.createDataFrame([], raw_schema(source)), source).schema
+
+
+def with_columns(source: CreateSource) -> CreateSource:
+    """The source with the columns that it left out: those of the topic's registered schema as it is now, or the one of ENCODE BYTES.
+
+    Asks the broker. Raises SourceError when there are none.
+    """
+    if source.columns:
+        return source
+    if source.format.encode == "BYTES":
+        return replace(source, columns=(ColumnDefinition(BYTES_COLUMN, "BYTEA"),))
+    return replace(source, columns=registered_columns(source))
+
+
+def row_id(source: CreateSource) -> Column:
+    """A string that no other message of the source has; within a partition it sorts as the position does."""
+    one = "topic" in source.options
+    where = F.col("__partition").cast("string") if one else F.regexp_replace("__topic", "^persistent://", "")
+    return F.concat(where, F.lit(":"), *(_sortable(name) for name in POSITION[2:]))
+
+
+def _sortable(name: str) -> Column:
+    """Hexadecimal digits behind a letter that says how many: text in the order of the numbers, and short."""
+    digits = F.hex(F.col(name).cast("bigint"))
+    return F.concat(F.char(F.lit(96) + F.length(digits)), digits)
+
+
+def _failure(source: CreateSource) -> Column:
+    fix = "; send it right, or create the source with on.decode.error = 'skip' or 'null'"
+    at = [F.col(name).cast("string") for name in POSITION[2:]]
+    return F.concat(
+        F.lit(f"source {source.name}: the message "),
+        F.col("__topic"),
+        F.lit(" "),
+        F.concat_ws(":", *at),
+        F.lit(f" cannot be read as {source.format.format} {source.format.encode}: "),
+        F.substring(F.col(PROBLEM), 1, SHOWN_CHARACTERS),
+        F.lit(fix),
+    )
+
+
+def _outputs(source: CreateSource, found: Decoded) -> list[Column]:
+    columns = [
+        found.columns.get(column.name, F.col(f"{DECODED}.{quoted(column.name)}")).alias(column.name)
+        for column in source.columns
+        if column.generated is None
+    ]
+    for include in source.includes:
+        value = F.col(INCLUDED_COLUMNS[include.kind])
+        columns.append((value[include.header] if include.header is not None else value).alias(include.name))
+    return [*columns, row_id(source).alias(ROW_ID), found.change.cast("tinyint").alias(CHANGE)]
+
+
+def _with_generated(frame: DataFrame, source: CreateSource) -> DataFrame:
+    """Columns in the order of the statement, the generated ones computed from the others."""
+    generated = [column for column in source.columns if column.generated is not None]
+    if not generated:
+        return frame
+    plain = tuple(name for name in frame.columns if name not in (ROW_ID, CHANGE))
+    computed = {column.name: _expression(source, column, plain) for column in generated}
+    names = [*(column.name for column in source.columns), *(include.name for include in source.includes)]
+    return frame.select(
+        *(computed[name].alias(name) if name in computed else F.col(quoted(name)) for name in names), ROW_ID, CHANGE
+    )
+
+
+def _expression(source: CreateSource, column: ColumnDefinition, inputs: tuple[str, ...]) -> Column:
+    """SourceError when it is not an expression over the source's own columns."""
+    plan = plan_query(Query(f"SELECT ({column.generated}) AS c FROM s"), {"s": inputs})
+    text = plan.outputs[0].sql if isinstance(plan, Project) else ""
+    if not text or EPOCH_TIMESTAMP in text:
+        raise SourceError(
+            f"source {source.name}, column {column.name}: a generated column is computed from one message alone; "
+            "use aggregates and now() in a view"
+        )
+    value = F.expr(text)
+    return value if column.type is None else value.cast(spark_type(column.type))
+
+
+_NAMES: Final[dict[type[T.DataType], str]] = {
+    T.BooleanType: "BOOLEAN",
+    T.IntegerType: "INT",
+    T.LongType: "BIGINT",
+    T.FloatType: "REAL",
+    T.DoubleType: "DOUBLE PRECISION",
+    T.StringType: "VARCHAR",
+    T.BinaryType: "BYTEA",
+    T.DateType: "DATE",
+    T.TimestampType: "TIMESTAMPTZ",
+    T.TimestampNTZType: "TIMESTAMP",
+}
+
+
+def registered_columns(source: CreateSource) -> tuple[ColumnDefinition, ...]:
+    """Of the newest schema of the source's first topic. Raises SourceError when it has none, SchemaError for a type without an equal."""
+    options = read_options(reader_options(source))
+    topics = Topics(options).partitions()
+    found = registered(options.connection, topics[0]) if topics else None
+    if found is None or not found.is_record:
+        raise SourceError(
+            f"source {source.name} has no columns: name them, or register a schema with the topic before the source is created"
+        )
+    if found.kind != source.format.encode:
+        raise SourceError(
+            f"source {source.name}: the topic's schema is {found.kind}; write ENCODE {found.kind}, or name the columns"
+        )
+    return tuple(ColumnDefinition(each.name, normalise_type(_spelled(each.dataType))) for each in found.fields())
+
+
+def _spelled(kind: T.DataType) -> str:
+    if isinstance(kind, T.DecimalType):
+        return f"NUMERIC({kind.precision}, {kind.scale})"
+    if isinstance(kind, T.ArrayType):
+        return f"{_spelled(kind.elementType)}[]"
+    if isinstance(kind, T.MapType):
+        return f"MAP(VARCHAR, {_spelled(kind.valueType)})"
+    if isinstance(kind, T.StructType):
+        return f"STRUCT<{', '.join(f'{each.name} {_spelled(each.dataType)}' for each in kind.fields)}>"
+    return _NAMES[type(kind)]

@@ -1,0 +1,165 @@
+"""Sources as a driver sees them: rows as a stream or a range, positions, and the broker told of what is finished."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from pyspark.sql import functions as F
+
+from magnetar.pipeline.connect.acknowledge import Acknowledger
+from magnetar.pipeline.connect.broker import Topics
+from magnetar.pipeline.connect.columns import schema_for
+from magnetar.pipeline.connect.offsets import EARLIEST, Position, from_document, to_document
+from magnetar.pipeline.connect.options import ReadOptions, read_options
+from magnetar.pipeline.sql.statements import CreateSource
+from magnetar.pipeline.views.source.frame import decode, raw_columns
+from magnetar.pipeline.views.source.options import reader_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Observation, SparkSession
+
+SOURCE: Final = "_source"
+"""Which source a row of the one query is from, where there are several."""
+
+_OWN: Final = ("startingoffsets", "startingtime", "predefinedsubscription", "subscriptionprefix")
+"""Options that say where a pipeline begins and what it tells the broker; the manifest does so afterwards."""
+
+Positions = Mapping[str, Any]
+"""Offsets of a source as its manifest holds them."""
+
+
+class Sources(Protocol):
+    """Where the rows of a pipeline come from."""
+
+    def positions(self, source: CreateSource, known: Positions | None) -> dict[str, Any]:
+        """Where reading goes on: `known`, and what has come since at its beginning; without `known` where the options say."""
+        ...
+
+    def stream(
+        self, spark: SparkSession, sources: Mapping[str, CreateSource], start: Mapping[str, Positions]
+    ) -> DataFrame:
+        """All sources as one stream, in this order, from these positions; with SOURCE when there are several."""
+        ...
+
+    def range(self, spark: SparkSession, source: CreateSource, start: Positions, end: Positions) -> DataFrame:
+        """The rows between two positions of a source, decoded."""
+        ...
+
+    def decoded(self, raw: DataFrame, source: CreateSource, counted: Observation | None = None) -> DataFrame:
+        """A source's rows of a batch of the stream: its columns, `_row_id` and `_change`. `counted` as in `decode`."""
+        ...
+
+    def acknowledge(self, source: CreateSource, positions: Positions) -> None:
+        """Everything before them is finished for good."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class TopicSources:
+    """Topics of a broker. A source without a subscription of its own gets `magnetar-PIPELINE-SOURCE`: what is not read is kept for it."""
+
+    def __init__(self, pipeline: str) -> None:
+        self._pipeline = pipeline
+        self._acknowledgers: dict[str, Acknowledger] = {}
+
+    def positions(self, source: CreateSource, known: Positions | None) -> dict[str, Any]:
+        topics = Topics(self._options(source))
+        try:
+            names = topics.partitions()
+            if known is None:
+                return to_document(topics.starts(names, "latest"))
+            return to_document({name: EARLIEST for name in names} | from_document(known))
+        finally:
+            topics.close()
+
+    def stream(
+        self, spark: SparkSession, sources: Mapping[str, CreateSource], start: Mapping[str, Positions]
+    ) -> DataFrame:
+        needed = {column for source in sources.values() for column in raw_columns(source)}
+        schema = schema_for(needed)
+        frames = []
+        for name, source in sources.items():
+            options = {"startingOffsets": json.dumps(start[name]) if start[name] else "earliest"}
+            reader = spark.readStream.format("magnetar").schema(schema)
+            held = {"heldBySubscription": self._subscription(source)}
+            frame = reader.options(**self._reading(source), **options, **held).load()
+            frames.append(frame.withColumn(SOURCE, F.lit(name)) if len(sources) > 1 else frame)
+        return reduce(lambda left, right: left.unionByName(right), frames)
+
+    def range(self, spark: SparkSession, source: CreateSource, start: Positions, end: Positions) -> DataFrame:
+        schema = schema_for(raw_columns(source))
+        options = {"startingOffsets": json.dumps(dict(start)), "endingOffsets": json.dumps(dict(end))}
+        reader = spark.read.format("magnetar").schema(schema)
+        return self.decoded(reader.options(**self._reading(source), **options).load(), source)
+
+    def decoded(self, raw: DataFrame, source: CreateSource, counted: Observation | None = None) -> DataFrame:
+        return decode(raw, source, counted)
+
+    def acknowledge(self, source: CreateSource, positions: Positions) -> None:
+        if source.name not in self._acknowledgers:
+            connection = self._options(source).connection
+            self._acknowledgers[source.name] = Acknowledger(connection, self._subscription(source))
+        self._acknowledgers[source.name].acknowledge(from_document(positions))
+
+    def close(self) -> None:
+        for acknowledger in self._acknowledgers.values():
+            acknowledger.close()
+        self._acknowledgers.clear()
+
+    def _subscription(self, source: CreateSource) -> str:
+        return self._options(source).subscription or f"magnetar-{self._pipeline}-{source.name}"
+
+    def _options(self, source: CreateSource) -> ReadOptions:
+        return read_options(reader_options(source))
+
+    def _reading(self, source: CreateSource) -> dict[str, str]:
+        return {name: value for name, value in reader_options(source).items() if name.lower() not in _OWN}
+
+
+def entries_behind(ledgers: Sequence[tuple[int, int]], at: Position) -> int:
+    """Of (ledger, entries), those at or behind a position."""
+    behind = 0
+    for ledger, entries in ledgers:
+        if ledger > at.ledger:
+            behind += entries
+        elif ledger == at.ledger:
+            behind += max(entries - max(at.entry, 0), 0)
+    return behind
+
+
+class Lag:
+    """Asks the brokers, from any thread. Exact with `admin.url`; without it None while the end lies in a later ledger."""
+
+    def __init__(self, sources: Mapping[str, CreateSource]) -> None:
+        self._lock = threading.Lock()
+        self._topics = {name: Topics(read_options(reader_options(source))) for name, source in sources.items()}
+
+    def measure(self, positions: Mapping[str, Any]) -> int | None:
+        """`positions` as a manifest's `sources`. None when it cannot be told. Raises what the client and the admin API raise."""
+        with self._lock:
+            each = [
+                _behind(topics, topic, at if isinstance(at, Position) else EARLIEST)
+                for name, topics in self._topics.items()
+                for topic, at in from_document(positions.get(name, {})).items()
+            ]
+        known = [behind for behind in each if behind is not None]
+        return sum(known) if len(known) == len(each) else None
+
+    def close(self) -> None:
+        with self._lock:
+            for topics in self._topics.values():
+                topics.close()
+
+
+def _behind(topics: Topics, topic: str, at: Position) -> int | None:
+    if topics.admin is not None:
+        return entries_behind(topics.admin.ledgers(topic), at)
+    end = topics.end(topic)
+    if end <= at:
+        return 0
+    return end.entry - max(at.entry, 0) if end.ledger == at.ledger else None
