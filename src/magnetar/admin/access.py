@@ -5,19 +5,10 @@ from __future__ import annotations
 from magnetar.admin.call import Call
 from magnetar.admin.http_connection import CERTIFICATE
 from magnetar.admin.routing import Route
-from magnetar.broker.auth.decide import Access, Resource
+from magnetar.broker.auth.decide import Resource
 from magnetar.broker.auth.principal import Principal
-from magnetar.broker.auth.table import ROUTES
-from magnetar.broker.errors import AuthorizationError
 from magnetar.broker.naming import cursor_name
 from magnetar.broker.peers import ORIGINAL_PRINCIPAL_HEADER
-
-
-def row_of(route: Route) -> Access | None:
-    """What the table asks of a route; None for one that nobody may use."""
-    domain = route.fixed.get("domain")
-    path = route.path.replace(f"/{domain}/", "/{domain}/", 1) if domain else route.path
-    return ROUTES.get((route.method, path))
 
 
 async def authorize(call: Call, route: Route) -> None:
@@ -25,19 +16,16 @@ async def authorize(call: Call, route: Route) -> None:
     security = call.broker.security
     if security.authentication is None:
         return
-    access = row_of(route)
     principal: Principal | None = None
-    if access is None or security.authorizer.needs_credential(access):
+    if security.authorizer.needs_credential(route.access):
         headers = call.request.headers
         principal = security.authentication.of_http(
             headers.get("authorization", ""),
             call.request.scope.get("state", {}).get(CERTIFICATE),
             headers.get(ORIGINAL_PRINCIPAL_HEADER, ""),
         )
-    if access is None:
-        raise AuthorizationError("nobody may use this route")
     call.principal = principal
-    await security.authorizer.check(principal, access, resource_of(call))
+    await security.authorizer.check(principal, route.access, resource_of(call))
 
 
 def resource_of(call: Call) -> Resource:

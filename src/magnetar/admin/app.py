@@ -15,11 +15,13 @@ from magnetar.admin.call import Call
 from magnetar.admin.context import AdminContext
 from magnetar.admin.errors import (
     BodyTooLargeError,
+    ForbiddenError,
     MethodNotAllowedError,
     SlowBodyError,
     reason_of,
     status_of,
 )
+from magnetar.admin.http_guard import FOREIGN_PAGE, SAFE_METHODS, is_of_foreign_page
 from magnetar.admin.operation import OPERATIONS
 from magnetar.admin.redirects import redirect
 from magnetar.admin.routes import all_routes
@@ -57,6 +59,7 @@ class AdminApp:
         try:
             route, params = self._table.match(request.method, path)
             call = Call(self._context, request, params)
+            check_page(call, route)
             await authorize(call, route)
             if await is_heavy(call, route):
                 await turn.enter_async_context(self._context.workload.turn(call.who))
@@ -71,8 +74,18 @@ class AdminApp:
             return failed(request.method, path, error)
 
 
+def check_page(call: Call, route: Route) -> None:
+    """Raises ForbiddenError for a GET with an effect that a page of another site may have sent; HttpGuard looks at all other methods."""
+    if call.request.method not in SAFE_METHODS:
+        return
+    operation = OPERATIONS.get(route.handler)
+    effect = operation.effect if operation is not None else False
+    if (effect is True or (effect and call.flag(effect))) and is_of_foreign_page(call.request.headers):
+        raise ForbiddenError(FOREIGN_PAGE)
+
+
 async def is_heavy(call: Call, route: Route) -> bool:
-    """Whether this request works through many topics. One of a single partition is not: a heavy one at another broker may wait for it."""
+    """True if this request works through many topics. One of a single partition is not: a heavy one at another broker may wait for it."""
     operation = OPERATIONS.get(route.handler)
     if operation is None or not operation.heavy:
         return False

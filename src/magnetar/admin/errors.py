@@ -37,7 +37,7 @@ class BadRequestError(AdminError):
 
 
 class ForbiddenError(AdminError):
-    """What the tenant's own settings do not allow, whoever asks."""
+    """The request is refused whoever asks: by the tenant's own settings, or because a page of another site sent it."""
 
     slug = "forbidden"
     status = 403

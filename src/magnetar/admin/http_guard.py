@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
@@ -19,6 +19,8 @@ ANY_HOST = "*"
 
 SHOWN_CHARS_MAX = 100
 """Of a foreign name in an answer."""
+
+FOREIGN_PAGE = "requests that change something are not taken from pages of other sites"
 
 
 class Refusal(NamedTuple):
@@ -54,13 +56,35 @@ class HttpGuard:
             return None
         if host is not None and origin.partition("://")[2].lower() == host.lower():
             return None
-        return Refusal(403, "requests that change something are not taken from pages of other sites")
+        return Refusal(403, FOREIGN_PAGE)
 
     def _is_own(self, host: str) -> bool:
         name = host_name(host)
         if not name:
             return False
         return is_address(name) or name in self._names or name.endswith(self._suffixes)
+
+
+def is_of_foreign_page(headers: Mapping[str, str]) -> bool:
+    """True for a GET that a page of another site may have caused, for routes whose GET has an effect (`Operation.effect`).
+
+    Browsers leave `Origin` out of the GET of an image, a link or a form. `Sec-Fetch-Site` then tells whose page it was, but only over
+    HTTPS and to loopback addresses; then `Referer`, unless the page asked the browser to hide it. A browser that says nothing at all
+    counts as foreign. Clients that are not browsers send none of these.
+    """
+    host = headers.get("host", "").lower()
+    if "origin" in headers:
+        return not host or _authority(headers["origin"]) != host
+    if "sec-fetch-site" in headers:
+        return headers["sec-fetch-site"].strip().lower() not in ("same-origin", "none")
+    if "referer" in headers:
+        return not host or _authority(headers["referer"]) != host
+    return headers.get("user-agent", "").startswith("Mozilla/")
+
+
+def _authority(url: str) -> str:
+    """Host and port, in lower case; empty for what has none."""
+    return url.partition("://")[2].partition("/")[0].lower()
 
 
 def host_name(host: str) -> str:

@@ -10,7 +10,6 @@ import msgspec
 from msgspec import Struct
 
 from magnetar import __version__
-from magnetar.admin.access import row_of
 from magnetar.admin.operation import JSON, NOTHING, OPERATIONS, Operation
 from magnetar.admin.routing import Route, segments_of
 from magnetar.broker.auth.decide import Access
@@ -50,7 +49,7 @@ NUMBERS = (
 
 def document(routes: Iterable[Route]) -> dict[str, Any]:
     """The complete document; routes of both domains are one path with the parameter `domain`."""
-    collapsed = {(route.method, template_of(route)): route for route in routes}
+    collapsed = {(route.method, route.template): route for route in routes}
     kinds = list(dict.fromkeys(_named_kinds(OPERATIONS[route.handler] for route in collapsed.values())))
     _, components = msgspec.json.schema_components([*kinds, Refusal], ref_template="#/components/schemas/{name}")
     paths: dict[str, dict[str, Any]] = {}
@@ -77,12 +76,6 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
     }
 
 
-def template_of(route: Route) -> str:
-    """The path with `{domain}` where it stands for both."""
-    domain = route.fixed.get("domain")
-    return route.path.replace(f"/{domain}/", "/{domain}/", 1) if domain else route.path
-
-
 def _named_kinds(operations: Iterable[Operation]) -> Iterator[Any]:
     for operation in operations:
         yield from (kind for kind in (operation.body, operation.answer) if kind is not NOTHING and kind is not None)
@@ -90,15 +83,14 @@ def _named_kinds(operations: Iterable[Operation]) -> Iterator[Any]:
 
 def _operation(method: str, template: str, route: Route) -> dict[str, Any]:
     about = OPERATIONS[route.handler]
-    access = row_of(route)
     found: dict[str, Any] = {
         "operationId": operation_id(method, template),
         "tags": [tag_of(template)],
         "summary": about.summary,
-        "description": f"Takes {access.value}." if access is not None else "Nobody may use it.",
+        "description": f"Requires {route.access.value}.",
         "parameters": [*_path_parameters(template), *_query_parameters(about)],
         "responses": _responses(method, template, about),
-        "security": [] if access is Access.OPEN else [{}, {"token": []}, {"basic": []}, {"certificate": []}],
+        "security": [] if route.access is Access.OPEN else [{}, {"token": []}, {"basic": []}, {"certificate": []}],
     }
     if about.body is not None:
         required = type(None) not in getattr(about.body, "__args__", ())

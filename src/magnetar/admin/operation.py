@@ -1,4 +1,4 @@
-"""What a route takes and answers, said where its handler is: `@documented(body=TenantInfo, answer=list[str])`.
+"""What a route takes and answers, declared where its handler is: `@documented(body=TenantInfo, answer=list[str])`.
 
 The OpenAPI document is made of these, of the route table and of the handlers' docstrings.
 """
@@ -34,6 +34,8 @@ class Operation:
     errors: tuple[int, ...] = ()
     heavy: bool = False
     """Its work grows with the topics of a namespace or a broker, or with the partitions of a topic: see `admin/pacing`."""
+    effect: bool | str = False
+    """A GET that changes something: always, or where this query parameter is true. Refused to pages of other sites like a PUT."""
     always_fails: bool = False
     """No success is possible: only errors are documented."""
 

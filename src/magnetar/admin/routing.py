@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote_plus
 
 from magnetar.admin.errors import BadRequestError, MethodNotAllowedError, NotFoundError
+from magnetar.broker.auth.decide import Access
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -25,12 +26,23 @@ SEGMENTS_MAX = 32
 
 
 class Route(NamedTuple):
-    """One row of a route module. `fixed` are parameters that the path implies."""
+    """One row of a route module, and the only declaration of its method, its path and who may use it.
+
+    `access` is enforced by `admin/access`, shown in the OpenAPI document, and held against what the typed client and the tests expect.
+    `fixed` are parameters that the path implies.
+    """
 
     method: str
     path: str
+    access: Access
     handler: Handler
     fixed: Mapping[str, str] = {}
+
+    @property
+    def template(self) -> str:
+        """The path with `{domain}` where it stands for both domains."""
+        domain = self.fixed.get("domain")
+        return self.path.replace(f"/{domain}/", "/{domain}/", 1) if domain else self.path
 
 
 @dataclass(slots=True)
@@ -47,6 +59,9 @@ class RouteTable:
         self._root = _Node()
 
     def add(self, route: Route) -> None:
+        """Raises ValueError for a route that does not declare who may use it: the server does not start with one."""
+        if not isinstance(route.access, Access) or route.access is Access.OWN:
+            raise ValueError(f"{route.method} {route.path} declares no access; name one of Access in its Route")
         node = self._root
         names: list[str] = []
         for segment in segments_of(route.path):

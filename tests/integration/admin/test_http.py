@@ -215,6 +215,62 @@ def test_pages_of_other_sites_change_nothing(api: Api, namespace: str, origin: s
     api.call("PUT", url, status=204, headers={"Origin": api.base})
 
 
+BROWSER = {"User-Agent": "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"}
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://127.0.0.1:1"},
+        BROWSER | {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "image"},
+        BROWSER | {"Sec-Fetch-Site": "same-site"},
+        BROWSER | {"Referer": "http://evil.example/page"},
+        BROWSER | {"Referer": "http://evil.example/?http://{own}/"},
+        BROWSER,
+    ],
+    ids=["origin", "sandboxed", "other-port", "image", "same-site", "referrer", "referrer-with-own", "hidden-referrer"],
+)
+def test_pages_of_other_sites_create_nothing_by_reading(
+    api: Api, namespace: str, method: str, headers: dict[str, str]
+) -> None:
+    """An image, a link or a form of a page sends a GET without an Origin: `checkAllowAutoCreation=true` creates a topic."""
+    own = api.base.partition("://")[2]
+    headers = {name: value.format(own=own) for name, value in headers.items()}
+    for flag in ("true", "True", " true"):
+        api.call(
+            method,
+            f"persistent/{namespace}/lured/partitions",
+            status=403,
+            headers=headers,
+            params={"checkAllowAutoCreation": flag},
+        )
+    api.call(method, "brokers/backlog-quota-check", status=403, headers=headers)
+    assert api.get(f"persistent/{namespace}") == []
+    assert api.get(f"persistent/{namespace}/partitioned") == []
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"User-Agent": "Pulsar-Java-v4.0.0"},
+        {"Origin": "http://{own}"},
+        BROWSER | {"Sec-Fetch-Site": "same-origin"},
+        BROWSER | {"Sec-Fetch-Site": "none"},
+        BROWSER | {"Referer": "http://{own}/docs"},
+    ],
+)
+def test_clients_and_own_pages_create_by_reading(api: Api, namespace: str, headers: dict[str, str]) -> None:
+    own = api.base.partition("://")[2]
+    headers = {name: value.format(own=own) for name, value in headers.items()}
+    api.call(
+        "GET", f"persistent/{namespace}/wanted/partitions?checkAllowAutoCreation=true", status=200, headers=headers
+    )
+
+
 @pytest.mark.parametrize(
     "host",
     [

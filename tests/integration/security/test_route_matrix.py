@@ -6,7 +6,6 @@ import re
 
 import pytest
 
-from magnetar.admin.access import row_of
 from magnetar.admin.routes import all_routes
 from magnetar.admin.routing import Route
 from magnetar.broker.auth.decide import Access
@@ -53,8 +52,7 @@ def protected(secured: Secured) -> Secured:
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
 def test_route(secured: Secured, route: Route) -> None:
     """Those that are refused first: what the others may do might take away what is asked about."""
-    access = row_of(route)
-    assert access is not None
+    access = route.access
     refused = sorted(EVERYBODY - ALLOWED[access])
     for role in refused:
         assert status(secured, route, role) == 403, role

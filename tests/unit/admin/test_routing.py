@@ -7,6 +7,7 @@ import pytest
 from magnetar.admin.errors import BadRequestError, MethodNotAllowedError, NotFoundError
 from magnetar.admin.routes import all_routes
 from magnetar.admin.routing import Handler, Route, RouteTable
+from magnetar.broker.auth.decide import Access
 
 
 def handler(name: str) -> Handler:
@@ -26,7 +27,7 @@ def table() -> RouteTable:
         ("GET", "/a/b/c/{z}"),
         ("GET", "/a/{x}/{y}/{w}"),
     ):
-        table.add(Route(method, path, handler(f"{method} {path}"), {"implied": "1"}))
+        table.add(Route(method, path, Access.TENANT, handler(f"{method} {path}"), {"implied": "1"}))
     return table
 
 

@@ -14,6 +14,7 @@ from magnetar.admin.routing import Route
 from magnetar.base.errors import InvalidArgumentError
 from magnetar.bookkeeper.rack_mapping import delete_rack, read_mapping, set_rack
 from magnetar.bookkeeper.service_info import check_bookie_id
+from magnetar.broker.auth.decide import Access
 from magnetar.broker.namespaces.errors import PreconditionFailedError
 from magnetar.metadata import paths
 
@@ -71,9 +72,9 @@ async def remove_rack(call: Call) -> Response:
 
 
 ROUTES = (
-    Route("GET", f"{ADMIN}/bookies/all", every),
-    Route("GET", RACKS, racks),
-    Route("GET", RACK, rack),
-    Route("POST", RACK, put_rack),
-    Route("DELETE", RACK, remove_rack),
+    Route("GET", f"{ADMIN}/bookies/all", Access.SUPERUSER, every),
+    Route("GET", RACKS, Access.SUPERUSER, racks),
+    Route("GET", RACK, Access.SUPERUSER, rack),
+    Route("POST", RACK, Access.SUPERUSER, put_rack),
+    Route("DELETE", RACK, Access.SUPERUSER, remove_rack),
 )

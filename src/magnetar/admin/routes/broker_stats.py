@@ -16,6 +16,7 @@ from magnetar.admin.operation import documented
 from magnetar.admin.routes.paths import ADMIN
 from magnetar.admin.routing import Route
 from magnetar.admin.topic_documents import TopicStats
+from magnetar.broker.auth.decide import Access
 from magnetar.broker.namespaces.records import broker_fields
 from magnetar.broker.topics.registry import AnyTopic
 
@@ -104,10 +105,10 @@ async def availability(call: Call) -> Response:
 
 
 ROUTES = (
-    Route("GET", f"{STATS}/topics", topics),
-    Route("GET", f"{STATS}/metrics", metrics),
-    Route("GET", f"{STATS}/mbeans", mbeans),
-    Route("GET", f"{STATS}/load-report", load_report),
-    Route("GET", f"{STATS}/allocator-stats/{{allocator}}", allocator),
-    Route("GET", f"{STATS}/broker-resource-availability/{{tenant}}/{{namespace}}", availability),
+    Route("GET", f"{STATS}/topics", Access.SUPERUSER, topics),
+    Route("GET", f"{STATS}/metrics", Access.SUPERUSER, metrics),
+    Route("GET", f"{STATS}/mbeans", Access.SUPERUSER, mbeans),
+    Route("GET", f"{STATS}/load-report", Access.SUPERUSER, load_report),
+    Route("GET", f"{STATS}/allocator-stats/{{allocator}}", Access.SUPERUSER, allocator),
+    Route("GET", f"{STATS}/broker-resource-availability/{{tenant}}/{{namespace}}", Access.SUPERUSER, availability),
 )

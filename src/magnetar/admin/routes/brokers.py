@@ -15,6 +15,7 @@ from magnetar.admin.errors import NotFoundError, UnhealthyError
 from magnetar.admin.operation import TEXT, documented
 from magnetar.admin.routes.paths import ADMIN
 from magnetar.admin.routing import Route
+from magnetar.broker.auth.decide import Access
 from magnetar.broker.errors import NotAllowedError
 from magnetar.broker.topics.persistent import PersistentTopic
 from magnetar.metadata import paths
@@ -118,7 +119,7 @@ async def shut_down(call: Call) -> Response:
     return done()
 
 
-@documented(heavy=True)
+@documented(heavy=True, effect=True)
 async def check_backlog_quotas(call: Call) -> Response:
     """Measure all backlogs now rather than at the next interval."""
     for topic in call.broker.topics.loaded:
@@ -129,15 +130,15 @@ async def check_backlog_quotas(call: Call) -> Response:
 
 
 ROUTES = (
-    Route("GET", "/status.html", status_page),
-    Route("GET", BROKERS, active),
-    Route("GET", f"{BROKERS}/health", health),
-    Route("GET", f"{BROKERS}/ready", ready),
-    Route("GET", f"{BROKERS}/leaderBroker", leader),
-    Route("GET", f"{BROKERS}/version", version),
-    Route("GET", f"{BROKERS}/internal-configuration", internal_configuration),
-    Route("GET", f"{BROKERS}/backlog-quota-check", check_backlog_quotas),
-    Route("POST", f"{BROKERS}/shutdown", shut_down),
-    Route("GET", f"{BROKERS}/{{cluster}}", active_in_cluster),
-    Route("GET", f"{BROKERS}/{{cluster}}/{{broker}}/ownedNamespaces", owned_namespaces),
+    Route("GET", "/status.html", Access.OPEN, status_page),
+    Route("GET", BROKERS, Access.SUPERUSER, active),
+    Route("GET", f"{BROKERS}/health", Access.SUPERUSER, health),
+    Route("GET", f"{BROKERS}/ready", Access.OPEN, ready),
+    Route("GET", f"{BROKERS}/leaderBroker", Access.SUPERUSER, leader),
+    Route("GET", f"{BROKERS}/version", Access.AUTHENTICATED, version),
+    Route("GET", f"{BROKERS}/internal-configuration", Access.SUPERUSER, internal_configuration),
+    Route("GET", f"{BROKERS}/backlog-quota-check", Access.SUPERUSER, check_backlog_quotas),
+    Route("POST", f"{BROKERS}/shutdown", Access.SUPERUSER, shut_down),
+    Route("GET", f"{BROKERS}/{{cluster}}", Access.SUPERUSER, active_in_cluster),
+    Route("GET", f"{BROKERS}/{{cluster}}/{{broker}}/ownedNamespaces", Access.SUPERUSER, owned_namespaces),
 )

@@ -14,6 +14,7 @@ from magnetar.admin.policy_documents import StoredBundles
 from magnetar.admin.redirects import credentials_of
 from magnetar.admin.routes.paths import NAMESPACE
 from magnetar.admin.routing import Route
+from magnetar.broker.auth.decide import Access
 from magnetar.broker.errors import TopicNotFoundError
 from magnetar.broker.load_balance.config import FLOW_OR_QPS, RANGE, SPLITS
 from magnetar.broker.load_balance.splitting import TopicLoad, boundary
@@ -136,9 +137,9 @@ async def delete(call: Call) -> Response:
 
 
 ROUTES = (
-    Route("GET", f"{NAMESPACE}/bundles", names),
-    Route("PUT", f"{NAMESPACE}/unload", unload),
-    Route("PUT", f"{NAMESPACE}/{{bundle}}/unload", unload),
-    Route("PUT", f"{NAMESPACE}/{{bundle}}/split", split),
-    Route("DELETE", f"{NAMESPACE}/{{bundle}}", delete),
+    Route("GET", f"{NAMESPACE}/bundles", Access.NAMESPACE, names),
+    Route("PUT", f"{NAMESPACE}/unload", Access.SUPERUSER, unload),
+    Route("PUT", f"{NAMESPACE}/{{bundle}}/unload", Access.SUPERUSER, unload),
+    Route("PUT", f"{NAMESPACE}/{{bundle}}/split", Access.SUPERUSER, split),
+    Route("DELETE", f"{NAMESPACE}/{{bundle}}", Access.TENANT, delete),
 )

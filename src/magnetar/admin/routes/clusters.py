@@ -17,6 +17,7 @@ from magnetar.admin.operation import documented
 from magnetar.admin.routes.paths import ADMIN
 from magnetar.admin.routing import Route
 from magnetar.base.errors import BadVersionError, NodeNotFoundError
+from magnetar.broker.auth.decide import Access
 from magnetar.broker.namespaces.errors import AlreadyExistsError, PreconditionFailedError
 from magnetar.broker.naming import NamespaceName, entity_name
 from magnetar.metadata import paths
@@ -146,9 +147,9 @@ async def _delete_tree(metadata: MetadataStore, path: str) -> None:
 
 
 ROUTES = (
-    Route("GET", CLUSTERS, names),
-    Route("GET", CLUSTER, get),
-    Route("PUT", CLUSTER, create),
-    Route("POST", CLUSTER, update),
-    Route("DELETE", CLUSTER, delete),
+    Route("GET", CLUSTERS, Access.AUTHENTICATED, names),
+    Route("GET", CLUSTER, Access.SUPERUSER, get),
+    Route("PUT", CLUSTER, Access.SUPERUSER, create),
+    Route("POST", CLUSTER, Access.SUPERUSER, update),
+    Route("DELETE", CLUSTER, Access.SUPERUSER, delete),
 )

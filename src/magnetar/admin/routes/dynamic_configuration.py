@@ -9,6 +9,7 @@ from magnetar.admin.call import Call
 from magnetar.admin.operation import documented
 from magnetar.admin.routes.brokers import BROKERS
 from magnetar.admin.routing import Route
+from magnetar.broker.auth.decide import Access
 from magnetar.broker.dynamic_configuration import FIELDS
 
 CONFIGURATION = f"{BROKERS}/configuration"
@@ -47,9 +48,9 @@ async def delete(call: Call) -> Response:
 
 
 ROUTES = (
-    Route("GET", CONFIGURATION, names),
-    Route("GET", f"{CONFIGURATION}/values", values),
-    Route("GET", f"{CONFIGURATION}/runtime", runtime),
-    Route("POST", f"{CONFIGURATION}/{{key}}/{{value}}", put),
-    Route("DELETE", f"{CONFIGURATION}/{{key}}", delete),
+    Route("GET", CONFIGURATION, Access.SUPERUSER, names),
+    Route("GET", f"{CONFIGURATION}/values", Access.SUPERUSER, values),
+    Route("GET", f"{CONFIGURATION}/runtime", Access.SUPERUSER, runtime),
+    Route("POST", f"{CONFIGURATION}/{{key}}/{{value}}", Access.SUPERUSER, put),
+    Route("DELETE", f"{CONFIGURATION}/{{key}}", Access.SUPERUSER, delete),
 )

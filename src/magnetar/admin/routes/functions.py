@@ -9,6 +9,7 @@ from magnetar.admin.errors import UnhealthyError
 from magnetar.admin.operation import documented
 from magnetar.admin.routes.paths import ADMIN
 from magnetar.admin.routing import Route
+from magnetar.broker.auth.decide import Access
 
 
 @documented(always_fails=True)
@@ -19,11 +20,11 @@ async def no_worker(call: Call) -> Response:
 
 ROUTES = (
     *(
-        Route("GET", f"{ADMIN}/worker/{leaf}", no_worker)
+        Route("GET", f"{ADMIN}/worker/{leaf}", Access.AUTHENTICATED, no_worker)
         for leaf in ("cluster", "cluster/leader", "assignments", "cluster/leader/ready")
     ),
     *(
-        Route("GET", f"/admin/v3/{kind}{leaf}", no_worker)
+        Route("GET", f"/admin/v3/{kind}{leaf}", Access.AUTHENTICATED, no_worker)
         for kind in ("functions", "sources", "sinks")
         for leaf in ("", "/{tenant}/{namespace}")
     ),

@@ -19,6 +19,7 @@ from magnetar.admin.operation import documented
 from magnetar.admin.routes.clusters import CLUSTER, cluster_document, cluster_name, store_cluster
 from magnetar.admin.routing import Route
 from magnetar.base.errors import NodeNotFoundError
+from magnetar.broker.auth.decide import Access
 from magnetar.broker.load_balance.isolation import names_broker
 from magnetar.broker.namespaces.errors import AlreadyExistsError, PreconditionFailedError
 from magnetar.broker.naming import entity_name
@@ -229,16 +230,16 @@ _DOMAINS = f"{CLUSTER}/failureDomains"
 _POLICIES = f"{CLUSTER}/namespaceIsolationPolicies"
 
 ROUTES = (
-    Route("GET", f"{CLUSTER}/peers", get_peers),
-    Route("POST", f"{CLUSTER}/peers", put_peers),
-    Route("GET", _DOMAINS, get_domains),
-    Route("GET", f"{_DOMAINS}/{{domainName}}", get_domain),
-    Route("POST", f"{_DOMAINS}/{{domainName}}", put_domain),
-    Route("DELETE", f"{_DOMAINS}/{{domainName}}", delete_domain),
-    Route("GET", _POLICIES, get_policies),
-    Route("GET", f"{_POLICIES}/brokers", get_brokers),
-    Route("GET", f"{_POLICIES}/brokers/{{broker}}", get_broker),
-    Route("GET", f"{_POLICIES}/{{policyName}}", get_policy),
-    Route("POST", f"{_POLICIES}/{{policyName}}", put_policy),
-    Route("DELETE", f"{_POLICIES}/{{policyName}}", delete_policy),
+    Route("GET", f"{CLUSTER}/peers", Access.SUPERUSER, get_peers),
+    Route("POST", f"{CLUSTER}/peers", Access.SUPERUSER, put_peers),
+    Route("GET", _DOMAINS, Access.SUPERUSER, get_domains),
+    Route("GET", f"{_DOMAINS}/{{domainName}}", Access.SUPERUSER, get_domain),
+    Route("POST", f"{_DOMAINS}/{{domainName}}", Access.SUPERUSER, put_domain),
+    Route("DELETE", f"{_DOMAINS}/{{domainName}}", Access.SUPERUSER, delete_domain),
+    Route("GET", _POLICIES, Access.SUPERUSER, get_policies),
+    Route("GET", f"{_POLICIES}/brokers", Access.SUPERUSER, get_brokers),
+    Route("GET", f"{_POLICIES}/brokers/{{broker}}", Access.SUPERUSER, get_broker),
+    Route("GET", f"{_POLICIES}/{{policyName}}", Access.SUPERUSER, get_policy),
+    Route("POST", f"{_POLICIES}/{{policyName}}", Access.SUPERUSER, put_policy),
+    Route("DELETE", f"{_POLICIES}/{{policyName}}", Access.SUPERUSER, delete_policy),
 )

@@ -10,6 +10,7 @@ from magnetar.admin.documents import BrokerLoadRow, LoadPlan
 from magnetar.admin.operation import documented
 from magnetar.admin.routes.paths import ADMIN
 from magnetar.admin.routing import Route
+from magnetar.broker.auth.decide import Access
 from magnetar.broker.errors import ServiceNotReadyError
 from magnetar.broker.namespaces.errors import NotOwnedError
 
@@ -86,6 +87,6 @@ async def plan(call: Call) -> Response:
 
 
 ROUTES = (
-    Route("GET", f"{ROOT}/brokers", brokers),
-    Route("GET", f"{ROOT}/plan", plan),
+    Route("GET", f"{ROOT}/brokers", Access.SUPERUSER, brokers),
+    Route("GET", f"{ROOT}/plan", Access.SUPERUSER, plan),
 )

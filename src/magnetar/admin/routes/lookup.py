@@ -10,6 +10,7 @@ from magnetar.admin.operation import TEXT, documented
 from magnetar.admin.redirects import redirect
 from magnetar.admin.routing import Route
 from magnetar.admin.topic_documents import LookupResult
+from magnetar.broker.auth.decide import Access
 from magnetar.broker.errors import NotAllowedError
 from magnetar.broker.naming import DOMAINS
 
@@ -51,8 +52,10 @@ async def bundle_of(call: Call) -> Response:
     return text((await call.broker.ownership.bundle_of(name)).range)
 
 
+_TOPIC = "/lookup/v2/topic/{domain}/{{tenant}}/{{namespace}}/{{topic}}"
+
 ROUTES = tuple(
-    Route("GET", f"/lookup/v2/topic/{domain}/{{tenant}}/{{namespace}}/{{topic}}{suffix}", handler, {"domain": domain})
+    Route("GET", f"{_TOPIC.format(domain=domain)}{suffix}", Access.LOOKUP, handler, {"domain": domain})
     for domain in DOMAINS
     for suffix, handler in (("", broker_of), ("/bundle", bundle_of))
 )

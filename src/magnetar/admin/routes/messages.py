@@ -19,6 +19,7 @@ from magnetar.admin.topic_access import single_persistent
 from magnetar.admin.topic_documents import MessageId
 from magnetar.base.clock import iso_time
 from magnetar.base.printable import as_text
+from magnetar.broker.auth.decide import Access
 from magnetar.broker.errors import NotAllowedError
 from magnetar.broker.namespaces.errors import PreconditionFailedError
 from magnetar.broker.topics.expiry import first_published_at
@@ -128,10 +129,10 @@ def _headers(metadata: MessageMetadata) -> dict[str, str]:
 
 
 ROUTES = (
-    *both_domains("GET", f"{SUBSCRIPTION}/position/{{number}}", peek),
-    *both_domains("GET", "/{topic}/ledger/{ledger}/entry/{entry}", by_id),
-    *both_domains("GET", "/{topic}/examinemessage", examine),
-    *both_domains("GET", "/{topic}/messageIdByIndex", by_index),
-    *both_domains("GET", "/{topic}/lastMessageId", last),
-    *both_domains("GET", "/{topic}/messageid/{timestamp}", by_time),
+    *both_domains("GET", f"{SUBSCRIPTION}/position/{{number}}", Access.CONSUME, peek),
+    *both_domains("GET", "/{topic}/ledger/{ledger}/entry/{entry}", Access.CONSUME, by_id),
+    *both_domains("GET", "/{topic}/examinemessage", Access.CONSUME, examine),
+    *both_domains("GET", "/{topic}/messageIdByIndex", Access.CONSUME, by_index),
+    *both_domains("GET", "/{topic}/lastMessageId", Access.CONSUME, last),
+    *both_domains("GET", "/{topic}/messageid/{timestamp}", Access.CONSUME, by_time),
 )

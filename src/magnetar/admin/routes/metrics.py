@@ -8,6 +8,7 @@ from magnetar.admin.call import Call
 from magnetar.admin.metrics.exposition import CONTENT_TYPE, exposition
 from magnetar.admin.operation import TEXT, documented
 from magnetar.admin.routing import Route
+from magnetar.broker.auth.decide import Access
 
 
 @documented("Metrics in Prometheus' text format.", answer=str, media=TEXT, heavy=True)
@@ -15,4 +16,4 @@ async def metrics(call: Call) -> Response:
     return StreamingResponse(exposition(call.admin, call.pace), media_type=CONTENT_TYPE)
 
 
-ROUTES = (Route("GET", "/metrics", metrics),)
+ROUTES = (Route("GET", "/metrics", Access.METRICS, metrics),)

@@ -14,6 +14,7 @@ from magnetar.admin.routes.bundles import bundle_topics
 from magnetar.admin.routes.paths import NAMESPACE
 from magnetar.admin.routing import Route
 from magnetar.admin.topic_access import as_persistent
+from magnetar.broker.auth.decide import Access
 from magnetar.broker.errors import TopicNotFoundError
 from magnetar.broker.namespaces.errors import NotOwnedError, PreconditionFailedError
 from magnetar.broker.namespaces.records import BrokerAddress
@@ -75,8 +76,9 @@ async def unsubscribe(call: Call) -> Response:
     return done()
 
 
+# Over all topics at once: more than a role that may consume one subscription is trusted with (CVE-2026-105938).
 ROUTES = tuple(
-    Route(method, f"{NAMESPACE}{bundle}{path}", handler)
+    Route(method, f"{NAMESPACE}{bundle}{path}", Access.TENANT, handler)
     for bundle in ("", "/{bundle}")
     for method, path, handler in (
         ("POST", "/clearBacklog", clear_backlog),

@@ -15,6 +15,7 @@ from magnetar.admin.policy_rows import POLICY_ROWS, PolicyRow, checked
 from magnetar.admin.routes.paths import NAMESPACE
 from magnetar.admin.routing import Handler, Route
 from magnetar.admin.tenancy import check_clusters
+from magnetar.broker.auth.decide import Access
 from magnetar.broker.namespaces.policies import DESTINATION_STORAGE, Document
 from magnetar.broker.namespaces.policy_layers import namespace_value
 
@@ -97,15 +98,16 @@ async def remove_quota(call: Call) -> Response:
 
 
 def _rows() -> Iterator[Route]:
+    """Policies are for the tenant's administrators; a role that produces or consumes may not even read them (CVE-2024-28098)."""
     for row in POLICY_ROWS:
         if row.namespace:
             path, kind, words = f"{NAMESPACE}/{row.namespace}", POLICY_TYPES[row.name], row.name.replace("_", " ")
             show = documented(f"The namespace's {words}.", answer=kind, may_be_unset=True)
             put = documented(f"Set the namespace's {words}; null unsets it.", body=kind | None)
             remove = documented(f"Unset the namespace's {words}: the broker's holds.")
-            yield Route("GET", path, show(_getter(row)))
-            yield Route(row.namespace_setter, path, put(_setter(row)))
-            yield Route("DELETE", path, remove(_remover(row)))
+            yield Route("GET", path, Access.TENANT, show(_getter(row)))
+            yield Route(row.namespace_setter, path, Access.TENANT, put(_setter(row)))
+            yield Route("DELETE", path, Access.TENANT, remove(_remover(row)))
 
 
 remove_offload = documented("Unset the namespace's offload policies.")(
@@ -114,8 +116,8 @@ remove_offload = documented("Unset the namespace's offload policies.")(
 
 ROUTES = (
     *_rows(),
-    Route("DELETE", f"{NAMESPACE}/removeOffloadPolicies", remove_offload),
-    Route("GET", f"{NAMESPACE}/backlogQuotaMap", get_quotas),
-    Route("POST", f"{NAMESPACE}/backlogQuota", set_quota),
-    Route("DELETE", f"{NAMESPACE}/backlogQuota", remove_quota),
+    Route("DELETE", f"{NAMESPACE}/removeOffloadPolicies", Access.TENANT, remove_offload),
+    Route("GET", f"{NAMESPACE}/backlogQuotaMap", Access.TENANT, get_quotas),
+    Route("POST", f"{NAMESPACE}/backlogQuota", Access.TENANT, set_quota),
+    Route("DELETE", f"{NAMESPACE}/backlogQuota", Access.TENANT, remove_quota),
 )

@@ -11,6 +11,7 @@ from magnetar.admin.errors import BadRequestError, NotFoundError
 from magnetar.admin.operation import TEXT, documented
 from magnetar.admin.routes.paths import NAMESPACE
 from magnetar.admin.routing import Route
+from magnetar.broker.auth.decide import Access
 from magnetar.broker.namespaces.policies import Document
 
 PROPERTIES_MAX = 1000
@@ -131,13 +132,13 @@ async def _set_affinity(call: Call, value: dict[str, str | None] | None) -> None
 _AFFINITY = f"{NAMESPACE}/persistence/bookieAffinity"
 
 ROUTES = (
-    Route("GET", f"{NAMESPACE}/properties", get_all),
-    Route("PUT", f"{NAMESPACE}/properties", put_all),
-    Route("DELETE", f"{NAMESPACE}/properties", clear),
-    Route("GET", f"{NAMESPACE}/property/{{key}}", get_one),
-    Route("PUT", f"{NAMESPACE}/property/{{key}}/{{value}}", put_one),
-    Route("DELETE", f"{NAMESPACE}/property/{{key}}", delete_one),
-    Route("GET", _AFFINITY, get_affinity),
-    Route("POST", _AFFINITY, put_affinity),
-    Route("DELETE", _AFFINITY, delete_affinity),
+    Route("GET", f"{NAMESPACE}/properties", Access.TENANT, get_all),
+    Route("PUT", f"{NAMESPACE}/properties", Access.TENANT, put_all),
+    Route("DELETE", f"{NAMESPACE}/properties", Access.TENANT, clear),
+    Route("GET", f"{NAMESPACE}/property/{{key}}", Access.TENANT, get_one),
+    Route("PUT", f"{NAMESPACE}/property/{{key}}/{{value}}", Access.TENANT, put_one),
+    Route("DELETE", f"{NAMESPACE}/property/{{key}}", Access.TENANT, delete_one),
+    Route("GET", _AFFINITY, Access.SUPERUSER, get_affinity),
+    Route("POST", _AFFINITY, Access.SUPERUSER, put_affinity),
+    Route("DELETE", _AFFINITY, Access.SUPERUSER, delete_affinity),
 )

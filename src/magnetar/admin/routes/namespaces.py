@@ -17,6 +17,7 @@ from magnetar.admin.routes.paths import ADMIN, NAMESPACE
 from magnetar.admin.routes.topics import everywhere
 from magnetar.admin.routing import Route
 from magnetar.admin.tenancy import check_clusters, check_namespace_room
+from magnetar.broker.auth.decide import Access
 from magnetar.broker.namespaces.errors import PreconditionFailedError
 from magnetar.broker.namespaces.registry import BUNDLES_MAX
 from magnetar.broker.naming import DOMAINS, NON_PERSISTENT, PERSISTENT, SYSTEM_TOPIC_PREFIX
@@ -95,9 +96,9 @@ async def topics(call: Call) -> Response:
 
 
 ROUTES = (
-    Route("GET", f"{ADMIN}/namespaces/{{tenant}}", of_tenant),
-    Route("GET", NAMESPACE, get),
-    Route("PUT", NAMESPACE, create),
-    Route("DELETE", NAMESPACE, delete),
-    Route("GET", f"{NAMESPACE}/topics", topics),
+    Route("GET", f"{ADMIN}/namespaces/{{tenant}}", Access.TENANT, of_tenant),
+    Route("GET", NAMESPACE, Access.TENANT, get),
+    Route("PUT", NAMESPACE, Access.TENANT, create),
+    Route("DELETE", NAMESPACE, Access.TENANT, delete),
+    Route("GET", f"{NAMESPACE}/topics", Access.NAMESPACE, topics),
 )

@@ -13,6 +13,7 @@ from magnetar.admin.call import Call
 from magnetar.admin.openapi import document
 from magnetar.admin.operation import JSON, documented
 from magnetar.admin.routing import Route
+from magnetar.broker.auth.decide import Access
 
 HTML = "text/html"
 
@@ -67,4 +68,7 @@ def _page() -> str:
     )
 
 
-ROUTES = (Route("GET", "/openapi.json", as_openapi), Route("GET", "/docs", as_page))
+ROUTES = (
+    Route("GET", "/openapi.json", Access.AUTHENTICATED, as_openapi),
+    Route("GET", "/docs", Access.AUTHENTICATED, as_page),
+)

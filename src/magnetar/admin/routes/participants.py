@@ -9,6 +9,7 @@ from magnetar.admin.answers import done
 from magnetar.admin.call import Call
 from magnetar.admin.operation import documented
 from magnetar.admin.routing import Route
+from magnetar.broker.auth.decide import Access
 from magnetar.broker.cluster_participants import PARTICIPANTS_TARGET
 from magnetar.broker.transactions.types import TxnId
 
@@ -43,4 +44,4 @@ async def take_part(call: Call) -> Response:
     return done()
 
 
-ROUTES = (Route("POST", PARTICIPANTS_TARGET, take_part),)
+ROUTES = (Route("POST", PARTICIPANTS_TARGET, Access.SUPERUSER, take_part),)

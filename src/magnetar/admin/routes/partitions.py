@@ -14,6 +14,7 @@ from magnetar.admin.operation import FORCE, documented
 from magnetar.admin.routes.paths import both_domains
 from magnetar.admin.routes.topics import properties_of
 from magnetar.admin.topic_documents import PartitionedTopic
+from magnetar.broker.auth.decide import Access
 from magnetar.broker.errors import TopicNotFoundError
 
 
@@ -56,7 +57,7 @@ async def grow(call: Call) -> Response:
     return done()
 
 
-@documented(answer=PartitionedTopic, query={"checkAllowAutoCreation": bool})
+@documented(answer=PartitionedTopic, query={"checkAllowAutoCreation": bool}, effect="checkAllowAutoCreation")
 async def get(call: Call) -> Response:
     """0 partitions for a plain topic; a missing one is 404 unless it may be created on demand (`checkAllowAutoCreation`)."""
     name, broker = call.topic, call.broker
@@ -91,10 +92,10 @@ async def create_missing(call: Call) -> Response:
 
 
 ROUTES = (
-    *both_domains("GET", "/partitioned", names),
-    *both_domains("PUT", "/{topic}/partitions", create),
-    *both_domains("POST", "/{topic}/partitions", grow),
-    *both_domains("GET", "/{topic}/partitions", get),
-    *both_domains("DELETE", "/{topic}/partitions", delete),
-    *both_domains("POST", "/{topic}/createMissedPartitions", create_missing),
+    *both_domains("GET", "/partitioned", Access.NAMESPACE, names),
+    *both_domains("PUT", "/{topic}/partitions", Access.TENANT, create),
+    *both_domains("POST", "/{topic}/partitions", Access.TENANT, grow),
+    *both_domains("GET", "/{topic}/partitions", Access.LOOKUP, get),
+    *both_domains("DELETE", "/{topic}/partitions", Access.TENANT, delete),
+    *both_domains("POST", "/{topic}/createMissedPartitions", Access.TENANT, create_missing),
 )

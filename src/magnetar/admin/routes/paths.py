@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from magnetar.admin.routing import Handler, Route
+from magnetar.broker.auth.decide import Access
 from magnetar.broker.naming import DOMAINS
 
 ADMIN = "/admin/v2"
 NAMESPACE = f"{ADMIN}/namespaces/{{tenant}}/{{namespace}}"
 
 
-def both_domains(method: str, path: str, handler: Handler) -> tuple[Route, ...]:
+def both_domains(method: str, path: str, access: Access, handler: Handler) -> tuple[Route, ...]:
     """`path` below `/admin/v2/{persistent|non-persistent}/tenant/namespace`."""
     return tuple(
-        Route(method, f"{ADMIN}/{domain}/{{tenant}}/{{namespace}}{path}", handler, {"domain": domain})
+        Route(method, f"{ADMIN}/{domain}/{{tenant}}/{{namespace}}{path}", access, handler, {"domain": domain})
         for domain in DOMAINS
     )

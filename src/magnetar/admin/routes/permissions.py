@@ -12,6 +12,7 @@ from magnetar.admin.errors import BadRequestError
 from magnetar.admin.operation import documented
 from magnetar.admin.routes.paths import NAMESPACE, both_domains
 from magnetar.admin.routing import Route
+from magnetar.broker.auth.decide import Access
 from magnetar.broker.namespaces.policies import Document
 
 Action = Literal["produce", "consume", "functions", "sources", "sinks", "packages"]
@@ -160,13 +161,13 @@ async def revoke_on_subscription(call: Call) -> Response:
 
 
 ROUTES = (
-    Route("GET", f"{NAMESPACE}/permissions", get),
-    Route("POST", f"{NAMESPACE}/permissions/{{role}}", grant),
-    Route("DELETE", f"{NAMESPACE}/permissions/{{role}}", revoke),
-    Route("GET", f"{NAMESPACE}/permissions/subscription", get_of_subscriptions),
-    Route("POST", f"{NAMESPACE}/permissions/subscription/{{subscription}}", grant_on_subscription),
-    Route("DELETE", f"{NAMESPACE}/permissions/{{subscription}}/{{role}}", revoke_on_subscription),
-    *both_domains("GET", "/{topic}/permissions", get_of_topic),
-    *both_domains("POST", "/{topic}/permissions/{role}", grant_on_topic),
-    *both_domains("DELETE", "/{topic}/permissions/{role}", revoke_on_topic),
+    Route("GET", f"{NAMESPACE}/permissions", Access.TENANT, get),
+    Route("POST", f"{NAMESPACE}/permissions/{{role}}", Access.TENANT, grant),
+    Route("DELETE", f"{NAMESPACE}/permissions/{{role}}", Access.TENANT, revoke),
+    Route("GET", f"{NAMESPACE}/permissions/subscription", Access.TENANT, get_of_subscriptions),
+    Route("POST", f"{NAMESPACE}/permissions/subscription/{{subscription}}", Access.TENANT, grant_on_subscription),
+    Route("DELETE", f"{NAMESPACE}/permissions/{{subscription}}/{{role}}", Access.TENANT, revoke_on_subscription),
+    *both_domains("GET", "/{topic}/permissions", Access.TENANT, get_of_topic),
+    *both_domains("POST", "/{topic}/permissions/{role}", Access.TENANT, grant_on_topic),
+    *both_domains("DELETE", "/{topic}/permissions/{role}", Access.TENANT, revoke_on_topic),
 )

@@ -12,6 +12,7 @@ from magnetar.admin.geo_documents import ReplicatedCluster, ReplicatedSubscripti
 from magnetar.admin.operation import documented
 from magnetar.admin.routes.paths import both_domains
 from magnetar.admin.topic_access import all_with_subscription, every_persistent
+from magnetar.broker.auth.decide import Access
 from magnetar.broker.namespaces.errors import PreconditionFailedError
 from magnetar.broker.replication.status import status_of
 from magnetar.broker.topics.persistent import PersistentTopic
@@ -102,9 +103,9 @@ def _text(position: Position | None) -> str | None:
 
 
 ROUTES = (
-    *both_domains("GET", _STATUS, get_replicated),
-    *both_domains("POST", _STATUS, set_replicated),
-    *both_domains("GET", _TOPIC, status),
-    *both_domains("POST", f"{_TOPIC}/snapshot", force_snapshot),
-    *both_domains("POST", f"{_TOPIC}/excluded/{{cluster}}", exclude),
+    *both_domains("GET", _STATUS, Access.CONSUME, get_replicated),
+    *both_domains("POST", _STATUS, Access.CONSUME, set_replicated),
+    *both_domains("GET", _TOPIC, Access.LOOKUP, status),
+    *both_domains("POST", f"{_TOPIC}/snapshot", Access.TENANT, force_snapshot),
+    *both_domains("POST", f"{_TOPIC}/excluded/{{cluster}}", Access.TENANT, exclude),
 )

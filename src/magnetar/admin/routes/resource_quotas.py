@@ -15,6 +15,7 @@ from magnetar.admin.routes.bundles import bundle_topics
 from magnetar.admin.routes.paths import ADMIN
 from magnetar.admin.routing import Route
 from magnetar.base.errors import NodeNotFoundError
+from magnetar.broker.auth.decide import Access
 from magnetar.metadata import paths
 
 QUOTAS = f"{ADMIN}/resource-quotas"
@@ -59,9 +60,9 @@ async def delete(call: Call) -> Response:
 
 
 ROUTES = (
-    Route("GET", QUOTAS, get),
-    Route("POST", QUOTAS, put),
-    Route("GET", OF_BUNDLE, get),
-    Route("POST", OF_BUNDLE, put),
-    Route("DELETE", OF_BUNDLE, delete),
+    Route("GET", QUOTAS, Access.SUPERUSER, get),
+    Route("POST", QUOTAS, Access.SUPERUSER, put),
+    Route("GET", OF_BUNDLE, Access.SUPERUSER, get),
+    Route("POST", OF_BUNDLE, Access.SUPERUSER, put),
+    Route("DELETE", OF_BUNDLE, Access.SUPERUSER, delete),
 )

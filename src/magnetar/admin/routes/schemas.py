@@ -21,6 +21,7 @@ from magnetar.admin.topic_documents import (
     SchemaVersion,
     Version,
 )
+from magnetar.broker.auth.decide import Access
 from magnetar.broker.errors import TopicNotFoundError
 from magnetar.broker.naming import PERSISTENT
 from magnetar.broker.schemas import key_value
@@ -160,12 +161,12 @@ _TOPIC = f"{ADMIN}/schemas/{{tenant}}/{{namespace}}/{{topic}}"
 _FIXED = {"domain": PERSISTENT}
 
 ROUTES = (
-    Route("GET", f"{_TOPIC}/schema", get_latest, _FIXED),
-    Route("POST", f"{_TOPIC}/schema", upload, _FIXED),
-    Route("DELETE", f"{_TOPIC}/schema", delete, _FIXED),
-    Route("GET", f"{_TOPIC}/schema/{{version}}", get_version, _FIXED),
-    Route("GET", f"{_TOPIC}/schemas", get_all, _FIXED),
-    Route("GET", f"{_TOPIC}/metadata", get_metadata, _FIXED),
-    Route("POST", f"{_TOPIC}/version", version_of, _FIXED),
-    Route("POST", f"{_TOPIC}/compatibility", compatibility, _FIXED),
+    Route("GET", f"{_TOPIC}/schema", Access.LOOKUP, get_latest, _FIXED),
+    Route("POST", f"{_TOPIC}/schema", Access.PRODUCE, upload, _FIXED),
+    Route("DELETE", f"{_TOPIC}/schema", Access.TENANT, delete, _FIXED),
+    Route("GET", f"{_TOPIC}/schema/{{version}}", Access.LOOKUP, get_version, _FIXED),
+    Route("GET", f"{_TOPIC}/schemas", Access.LOOKUP, get_all, _FIXED),
+    Route("GET", f"{_TOPIC}/metadata", Access.LOOKUP, get_metadata, _FIXED),
+    Route("POST", f"{_TOPIC}/version", Access.PRODUCE, version_of, _FIXED),
+    Route("POST", f"{_TOPIC}/compatibility", Access.PRODUCE, compatibility, _FIXED),
 )

@@ -20,6 +20,7 @@ from magnetar.admin.topic_access import (
     single_persistent,
 )
 from magnetar.admin.topic_documents import BacklogAnalysis, ResetPosition
+from magnetar.broker.auth.decide import Access
 from magnetar.broker.errors import NotAllowedError, SubscriptionNotFoundError
 from magnetar.broker.namespaces.errors import AlreadyExistsError, PreconditionFailedError
 from magnetar.broker.topics.nonpersistent import NonPersistentTopic
@@ -185,17 +186,19 @@ async def reset_to_position(call: Call) -> Response:
 
 
 ROUTES = (
-    *both_domains("GET", "/{topic}/subscriptions", names),
-    *both_domains("PUT", SUBSCRIPTION, create),
-    *both_domains("DELETE", SUBSCRIPTION, delete),
-    *both_domains("GET", f"{SUBSCRIPTION}/properties", get_properties),
-    *both_domains("PUT", f"{SUBSCRIPTION}/properties", put_properties),
-    *both_domains("GET", f"{SUBSCRIPTION}/analyzeBacklog", analyze_backlog),
-    *both_domains("POST", f"{SUBSCRIPTION}/skip_all", skip_all),
-    *both_domains("POST", f"{SUBSCRIPTION}/skip/{{count}}", skip),
-    *both_domains("POST", f"{SUBSCRIPTION}/expireMessages/{{seconds}}", expire),
-    *both_domains("POST", f"{SUBSCRIPTION}/expireMessages", expire_to_position),
-    *both_domains("POST", "/{topic}/all_subscription/expireMessages/{seconds}", expire_all_subscriptions),
-    *both_domains("POST", f"{SUBSCRIPTION}/resetcursor/{{timestamp}}", reset_to_time),
-    *both_domains("POST", f"{SUBSCRIPTION}/resetcursor", reset_to_position),
+    *both_domains("GET", "/{topic}/subscriptions", Access.LOOKUP, names),
+    *both_domains("PUT", SUBSCRIPTION, Access.CONSUME, create),
+    *both_domains("DELETE", SUBSCRIPTION, Access.CONSUME, delete),
+    *both_domains("GET", f"{SUBSCRIPTION}/properties", Access.CONSUME, get_properties),
+    *both_domains("PUT", f"{SUBSCRIPTION}/properties", Access.CONSUME, put_properties),
+    *both_domains("GET", f"{SUBSCRIPTION}/analyzeBacklog", Access.CONSUME, analyze_backlog),
+    *both_domains("POST", f"{SUBSCRIPTION}/skip_all", Access.CONSUME, skip_all),
+    *both_domains("POST", f"{SUBSCRIPTION}/skip/{{count}}", Access.CONSUME, skip),
+    *both_domains("POST", f"{SUBSCRIPTION}/expireMessages/{{seconds}}", Access.CONSUME, expire),
+    *both_domains("POST", f"{SUBSCRIPTION}/expireMessages", Access.CONSUME, expire_to_position),
+    *both_domains(
+        "POST", "/{topic}/all_subscription/expireMessages/{seconds}", Access.TENANT, expire_all_subscriptions
+    ),
+    *both_domains("POST", f"{SUBSCRIPTION}/resetcursor/{{timestamp}}", Access.CONSUME, reset_to_time),
+    *both_domains("POST", f"{SUBSCRIPTION}/resetcursor", Access.CONSUME, reset_to_position),
 )

@@ -14,6 +14,7 @@ from magnetar.admin.operation import FORCE, documented
 from magnetar.admin.routes.paths import ADMIN
 from magnetar.admin.routing import Route
 from magnetar.admin.tenancy import check_clusters_unused, check_tenant_room
+from magnetar.broker.auth.decide import Access
 from magnetar.broker.namespaces.errors import NamespaceNotFoundError, PreconditionFailedError
 from magnetar.broker.naming import NamespaceName
 from magnetar.broker.topics.partitioned import PartitionedTopics
@@ -92,9 +93,9 @@ async def _delete_namespaces(partitioned: PartitionedTopics, names: list[str]) -
 
 
 ROUTES = (
-    Route("GET", TENANTS, names),
-    Route("GET", TENANT, get),
-    Route("PUT", TENANT, create),
-    Route("POST", TENANT, update),
-    Route("DELETE", TENANT, delete),
+    Route("GET", TENANTS, Access.SUPERUSER, names),
+    Route("GET", TENANT, Access.TENANT, get),
+    Route("PUT", TENANT, Access.SUPERUSER, create),
+    Route("POST", TENANT, Access.SUPERUSER, update),
+    Route("DELETE", TENANT, Access.SUPERUSER, delete),
 )

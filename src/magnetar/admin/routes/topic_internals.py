@@ -15,6 +15,7 @@ from magnetar.admin.routes.paths import both_domains
 from magnetar.admin.topic_access import every_persistent, single_persistent
 from magnetar.admin.topic_documents import ResetPosition, RunStatus, TopicBacklog
 from magnetar.base.clock import iso_time
+from magnetar.broker.auth.decide import Access
 from magnetar.broker.errors import NotAllowedError
 from magnetar.broker.topics.persistent import PersistentTopic
 from magnetar.managed_ledger.cursor.cursor import ManagedCursor
@@ -133,8 +134,8 @@ async def offload(call: Call) -> Response:
 
 
 ROUTES = (
-    *both_domains("GET", "/{topic}/internal-info", info),
-    *both_domains("GET", "/{topic}/backlog", backlog),
-    *both_domains("GET", "/{topic}/offload", offload_status),
-    *both_domains("PUT", "/{topic}/offload", offload),
+    *both_domains("GET", "/{topic}/internal-info", Access.LOOKUP, info),
+    *both_domains("GET", "/{topic}/backlog", Access.LOOKUP, backlog),
+    *both_domains("GET", "/{topic}/offload", Access.LOOKUP, offload_status),
+    *both_domains("PUT", "/{topic}/offload", Access.TENANT, offload),
 )

@@ -21,6 +21,7 @@ from magnetar.admin.policy_rows import POLICY_ROWS, PolicyRow, checked
 from magnetar.admin.routes.paths import both_domains
 from magnetar.admin.routing import Handler, Route
 from magnetar.admin.tenancy import check_clusters
+from magnetar.broker.auth.decide import Access
 from magnetar.broker.errors import NotAllowedError, TopicNotFoundError
 from magnetar.broker.namespaces.policies import DESTINATION_STORAGE, Document, merged_quotas
 from magnetar.broker.namespaces.policy_layers import Documents, merged
@@ -147,14 +148,14 @@ def _rows() -> Iterator[Route]:
             else:
                 put = documented(f"Set the topic's {words}; null unsets it.", body=kind | None, query=GLOBAL)
             remove = documented(f"Unset the topic's {words}: the namespace's holds.", query=GLOBAL)
-            yield from both_domains("GET", path, show(_getter(row)))
-            yield from both_domains(row.topic_setter, path, put(_setter(row)))
-            yield from both_domains("DELETE", path, remove(_remover(row)))
+            yield from both_domains("GET", path, Access.TENANT, show(_getter(row)))
+            yield from both_domains(row.topic_setter, path, Access.TENANT, put(_setter(row)))
+            yield from both_domains("DELETE", path, Access.TENANT, remove(_remover(row)))
 
 
 ROUTES = (
     *_rows(),
-    *both_domains("GET", "/{topic}/backlogQuotaMap", get_quotas),
-    *both_domains("POST", "/{topic}/backlogQuota", set_quota),
-    *both_domains("DELETE", "/{topic}/backlogQuota", remove_quota),
+    *both_domains("GET", "/{topic}/backlogQuotaMap", Access.TENANT, get_quotas),
+    *both_domains("POST", "/{topic}/backlogQuota", Access.TENANT, set_quota),
+    *both_domains("DELETE", "/{topic}/backlogQuota", Access.TENANT, remove_quota),
 )

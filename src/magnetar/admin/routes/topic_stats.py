@@ -21,6 +21,7 @@ from magnetar.admin.topic_documents import (
     ResetPosition,
     TopicStats,
 )
+from magnetar.broker.auth.decide import Access
 from magnetar.broker.errors import NotAllowedError, TopicNotFoundError
 from magnetar.broker.naming import TopicName
 from magnetar.broker.topics.nonpersistent import NonPersistentTopic
@@ -164,9 +165,9 @@ async def backlog_size(call: Call) -> Response:
 
 
 ROUTES = (
-    *both_domains("GET", "/{topic}/partitioned-internalStats", partitioned_internal),
-    *both_domains("PUT", "/{topic}/backlogSize", backlog_size),
-    *both_domains("GET", "/{topic}/stats", stats),
-    *both_domains("GET", "/{topic}/partitioned-stats", partitioned_stats),
-    *both_domains("GET", "/{topic}/internalStats", internal),
+    *both_domains("GET", "/{topic}/partitioned-internalStats", Access.LOOKUP, partitioned_internal),
+    *both_domains("PUT", "/{topic}/backlogSize", Access.CONSUME, backlog_size),
+    *both_domains("GET", "/{topic}/stats", Access.LOOKUP, stats),
+    *both_domains("GET", "/{topic}/partitioned-stats", Access.LOOKUP, partitioned_stats),
+    *both_domains("GET", "/{topic}/internalStats", Access.LOOKUP, internal),
 )

@@ -15,6 +15,7 @@ from magnetar.admin.operation import FORCE, documented
 from magnetar.admin.routes.paths import both_domains
 from magnetar.admin.topic_access import every_persistent, single_persistent
 from magnetar.admin.topic_documents import MessageId, RunStatus
+from magnetar.broker.auth.decide import Access
 from magnetar.broker.compaction.errors import CompactionRunningError
 from magnetar.broker.compaction.topic_compaction import Status
 from magnetar.broker.errors import NotAllowedError, TopicNotFoundError
@@ -208,19 +209,20 @@ async def delete_property(call: Call) -> Response:
     return done()
 
 
+# Creating, changing and emptying topics is administration; looking at one requires a right to use it.
 ROUTES = (
-    *both_domains("GET", "", names),
-    *both_domains("PUT", "/{topic}", create),
-    *both_domains("DELETE", "/{topic}", delete),
-    *both_domains("PUT", "/{topic}/unload", unload),
-    *both_domains("POST", "/{topic}/terminate", terminate),
-    *both_domains("POST", "/{topic}/terminate/partitions", terminate_partitions),
-    *both_domains("PUT", "/{topic}/compaction", compact),
-    *both_domains("GET", "/{topic}/compaction", compaction_status),
-    *both_domains("DELETE", "/{topic}/compaction", stop_compacting),
-    *both_domains("POST", "/{topic}/trim", trim),
-    *both_domains("DELETE", "/{topic}/truncate", truncate),
-    *both_domains("GET", "/{topic}/properties", get_properties),
-    *both_domains("PUT", "/{topic}/properties", put_properties),
-    *both_domains("DELETE", "/{topic}/properties", delete_property),
+    *both_domains("GET", "", Access.NAMESPACE, names),
+    *both_domains("PUT", "/{topic}", Access.TENANT, create),
+    *both_domains("DELETE", "/{topic}", Access.TENANT, delete),
+    *both_domains("PUT", "/{topic}/unload", Access.TENANT, unload),
+    *both_domains("POST", "/{topic}/terminate", Access.TENANT, terminate),
+    *both_domains("POST", "/{topic}/terminate/partitions", Access.TENANT, terminate_partitions),
+    *both_domains("PUT", "/{topic}/compaction", Access.TENANT, compact),
+    *both_domains("GET", "/{topic}/compaction", Access.LOOKUP, compaction_status),
+    *both_domains("DELETE", "/{topic}/compaction", Access.TENANT, stop_compacting),
+    *both_domains("POST", "/{topic}/trim", Access.TENANT, trim),
+    *both_domains("DELETE", "/{topic}/truncate", Access.TENANT, truncate),
+    *both_domains("GET", "/{topic}/properties", Access.LOOKUP, get_properties),
+    *both_domains("PUT", "/{topic}/properties", Access.TENANT, put_properties),
+    *both_domains("DELETE", "/{topic}/properties", Access.TENANT, delete_property),
 )

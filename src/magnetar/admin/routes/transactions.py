@@ -29,6 +29,7 @@ from magnetar.admin.transaction_documents import (
     PositionInPendingAck,
     TransactionMetadata,
 )
+from magnetar.broker.auth.decide import Access
 from magnetar.broker.errors import SubscriptionNotFoundError, TopicNotFoundError
 from magnetar.broker.naming import PERSISTENT, TopicName
 from magnetar.broker.subscriptions.subscription import Subscription
@@ -336,17 +337,19 @@ _IDS = "{mostSigBits}/{leastSigBits}"
 
 
 def _of_topic(leaf: str, handler: Handler) -> Route:
-    return Route("GET", f"{_ROOT}/{leaf}", handler, {"domain": PERSISTENT})
+    """A route about transactions in one topic, for the tenant's administrators."""
+    return Route("GET", f"{_ROOT}/{leaf}", Access.TENANT, handler, {"domain": PERSISTENT})
 
 
+# Coordinators hold the transactions of all tenants: for superusers (in CVE-2026-105931 such routes skipped the check of their siblings).
 ROUTES = (
-    Route("GET", f"{_ROOT}/coordinators", list_coordinators),
-    Route("GET", f"{_ROOT}/coordinatorStats", coordinator_stats),
-    Route("GET", f"{_ROOT}/coordinatorInternalStats/{{coordinatorId}}", coordinator_internal_stats),
-    Route("POST", f"{_ROOT}/transactionCoordinator/replicas", scale),
-    Route("GET", f"{_ROOT}/transactionMetadata/{_IDS}", metadata),
-    Route("GET", f"{_ROOT}/slowTransactions/{{timeout}}", slow),
-    Route("POST", f"{_ROOT}/abortTransaction/{_IDS}", abort),
+    Route("GET", f"{_ROOT}/coordinators", Access.SUPERUSER, list_coordinators),
+    Route("GET", f"{_ROOT}/coordinatorStats", Access.SUPERUSER, coordinator_stats),
+    Route("GET", f"{_ROOT}/coordinatorInternalStats/{{coordinatorId}}", Access.SUPERUSER, coordinator_internal_stats),
+    Route("POST", f"{_ROOT}/transactionCoordinator/replicas", Access.SUPERUSER, scale),
+    Route("GET", f"{_ROOT}/transactionMetadata/{_IDS}", Access.SUPERUSER, metadata),
+    Route("GET", f"{_ROOT}/slowTransactions/{{timeout}}", Access.SUPERUSER, slow),
+    Route("POST", f"{_ROOT}/abortTransaction/{_IDS}", Access.SUPERUSER, abort),
     _of_topic(f"transactionBufferStats/{_TOPIC}", buffer_stats),
     _of_topic(f"transactionBufferInternalStats/{_TOPIC}", buffer_internal_stats),
     _of_topic(f"transactionInBufferStats/{_TOPIC}/{_IDS}", in_buffer_stats),
