@@ -77,7 +77,7 @@ def generated_pages() -> dict[str, str]:
 def settings_page() -> Iterator[str]:
     """Each setting once, below the class that declares it."""
     from magnetar.base.settings import Setting, table_of
-    from magnetar.cli.settings import KINDS
+    from magnetar.cli.servers.settings import KINDS
 
     yield "# Settings\n"
     yield "Generated from the declarations. Values come from flags, `MAGNETAR_<NAME>` and `PULSAR_PREFIX_<key>` variables, a file, or the"

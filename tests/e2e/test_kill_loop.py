@@ -44,7 +44,7 @@ Connect = Callable[..., pulsar.Client]
 def import_s() -> float:
     """Seconds that a new interpreter needs for the server's modules, now."""
     started = time.monotonic()
-    subprocess.run([sys.executable, "-c", "import magnetar.cli.server"], check=True)
+    subprocess.run([sys.executable, "-c", "import magnetar.cli.servers.serve"], check=True)
     return time.monotonic() - started
 
 

@@ -16,65 +16,71 @@ from magnetar.cli.lazy import LazyCommand, LazyGroup
 
 COMMANDS = {
     "standalone": LazyCommand(
-        "magnetar.cli.server:standalone_command", "Serve: broker, bookie, metadata and admin in one process."
+        "magnetar.cli.servers.serve:standalone_command", "Serve: broker, bookie, metadata and admin in one process."
     ),
     "cluster": LazyCommand(
-        "magnetar.cli.cluster:cluster_group", "Start, look at, break and stop a cluster of processes on this machine."
+        "magnetar.cli.servers.cluster:cluster_group",
+        "Start, look at, break and stop a cluster of processes on this machine.",
     ),
-    "bookie": LazyCommand("magnetar.cli.server:bookie_command", "Serve one bookie of a cluster."),
-    "broker": LazyCommand("magnetar.cli.server:broker_command", "Serve a broker on the bookies of a cluster."),
+    "bookie": LazyCommand("magnetar.cli.servers.serve:bookie_command", "Serve one bookie of a cluster."),
+    "broker": LazyCommand("magnetar.cli.servers.serve:broker_command", "Serve a broker on the bookies of a cluster."),
     "autorecovery": LazyCommand(
-        "magnetar.cli.server:autorecovery_command", "Serve auto-recovery: give lost copies back."
+        "magnetar.cli.servers.serve:autorecovery_command", "Serve auto-recovery: give lost copies back."
     ),
     "metadata-server": LazyCommand(
-        "magnetar.cli.server:metadata_server_command", "Serve a cluster's metadata, without Java."
+        "magnetar.cli.servers.serve:metadata_server_command", "Serve a cluster's metadata, without Java."
     ),
-    "produce": LazyCommand("magnetar.cli.produce:produce_command", "Send messages to a topic."),
-    "consume": LazyCommand("magnetar.cli.consume:consume_command", "Receive and acknowledge messages."),
-    "clusters": LazyCommand("magnetar.cli.clusters:clusters_group", "List and describe clusters."),
-    "brokers": LazyCommand("magnetar.cli.brokers:brokers_group", "Health, settings and load of brokers."),
+    "produce": LazyCommand("magnetar.cli.messages.produce:produce_command", "Send messages to a topic."),
+    "consume": LazyCommand("magnetar.cli.messages.consume:consume_command", "Receive and acknowledge messages."),
+    "clusters": LazyCommand("magnetar.cli.admin.clusters:clusters_group", "List and describe clusters."),
+    "brokers": LazyCommand("magnetar.cli.admin.brokers:brokers_group", "Health, settings and load of brokers."),
     "loadbalance": LazyCommand(
-        "magnetar.cli.load_balance:load_balance_group", "Loads of brokers, what would move and why, and a simulation."
+        "magnetar.cli.admin.load_balance:load_balance_group",
+        "Loads of brokers, what would move and why, and a simulation.",
     ),
-    "tenants": LazyCommand("magnetar.cli.tenants:tenants_group", "List, create, change and delete tenants."),
-    "topics": LazyCommand("magnetar.cli.topics:topics_group", "List, create, inspect and delete topics."),
+    "tenants": LazyCommand("magnetar.cli.admin.tenants:tenants_group", "List, create, change and delete tenants."),
+    "topics": LazyCommand("magnetar.cli.admin.topics:topics_group", "List, create, inspect and delete topics."),
     "subscriptions": LazyCommand(
-        "magnetar.cli.subscription_commands:subscriptions_group", "List, create, move and delete subscriptions."
+        "magnetar.cli.admin.subscriptions:subscriptions_group", "List, create, move and delete subscriptions."
     ),
     "transactions": LazyCommand(
-        "magnetar.cli.transactions:transactions_group", "Coordinators, open transactions, and what they hold where."
+        "magnetar.cli.admin.transactions:transactions_group",
+        "Coordinators, open transactions, and what they hold where.",
     ),
-    "schemas": LazyCommand("magnetar.cli.schemas:schemas_group", "Show, upload, delete and compare schemas of topics."),
-    "tokens": LazyCommand("magnetar.cli.tokens:tokens_group", "Make keys and tokens, and check them."),
+    "schemas": LazyCommand(
+        "magnetar.cli.admin.schemas:schemas_group", "Show, upload, delete and compare schemas of topics."
+    ),
+    "tokens": LazyCommand("magnetar.cli.servers.tokens:tokens_group", "Make keys and tokens, and check them."),
     "topicPolicies": LazyCommand(
-        "magnetar.cli.policy_commands:topic_policies_group", "Set, show and remove policies of topics."
+        "magnetar.cli.admin.policy_commands:topic_policies_group", "Set, show and remove policies of topics."
     ),
     "namespaces": LazyCommand(
-        "magnetar.cli.namespaces:namespaces_group", "Namespaces: create, split, empty, permit, and their policies."
+        "magnetar.cli.admin.namespaces:namespaces_group",
+        "Namespaces: create, split, empty, permit, and their policies.",
     ),
-    "bookies": LazyCommand("magnetar.cli.bookies:bookies_group", "List, place, recover and decommission bookies."),
-    "ledger": LazyCommand("magnetar.cli.ledger:ledger_group", "List, show, read and verify ledgers."),
+    "bookies": LazyCommand(
+        "magnetar.cli.storage.bookies:bookies_group", "List, place, recover and decommission bookies."
+    ),
+    "ledger": LazyCommand("magnetar.cli.storage.ledger:ledger_group", "List, show, read and verify ledgers."),
     "metadata": LazyCommand(
-        "magnetar.cli.metadata:metadata_group", "Look into the metadata tree, back it up, restore it."
+        "magnetar.cli.storage.metadata:metadata_group", "Look into the metadata tree, back it up, restore it."
     ),
     "backup": LazyCommand(
-        "magnetar.cli.backup:backup_command", "Copy a standalone server's data directory, also while it serves."
+        "magnetar.cli.storage.backup:backup_command", "Copy a standalone server's data directory, also while it serves."
     ),
-    "restore": LazyCommand("magnetar.cli.backup:restore_command", "Make a data directory out of a backup."),
-    "config": LazyCommand("magnetar.cli.settings:config_group", "List and explain the server's settings."),
-    "hash": LazyCommand("magnetar.cli.hash:hash_command", "Hash keys as Pulsar does."),
-    "ring": LazyCommand("magnetar.cli.ring:ring_group", "Build and compare consistent hashing rings."),
-    "vnodes": LazyCommand("magnetar.cli.vnodes:vnodes_group", "Map keys to vnodes and vnodes to workers."),
+    "restore": LazyCommand("magnetar.cli.storage.backup:restore_command", "Make a data directory out of a backup."),
+    "config": LazyCommand("magnetar.cli.servers.settings:config_group", "List and explain the server's settings."),
+    "hash": LazyCommand("magnetar.cli.hashing.hash:hash_command", "Hash keys as Pulsar does."),
+    "ring": LazyCommand("magnetar.cli.hashing.ring:ring_group", "Build and compare consistent hashing rings."),
+    "vnodes": LazyCommand("magnetar.cli.hashing.vnodes:vnodes_group", "Map keys to vnodes and vnodes to workers."),
     "pipeline": LazyCommand(
-        "magnetar.cli.pipeline:pipeline_group", "Materialized views over topics, on Spark: run, query, rescale."
+        "magnetar.cli.pipeline.group:pipeline_group", "Materialized views over topics, on Spark: run, query, rescale."
     ),
     "demo": LazyCommand("magnetar.cli.demo.command:demo_group", "See real data flow, checked to the last message."),
     "completion": LazyCommand(
-        "magnetar.cli.completion:completion_command", "Print the completion script of bash, zsh or fish."
+        "magnetar.cli.about:completion_command", "Print the completion script of bash, zsh or fish."
     ),
-    "version": LazyCommand(
-        "magnetar.cli.version:version_command", "Show the versions of magnetar and what it runs on."
-    ),
+    "version": LazyCommand("magnetar.cli.about:version_command", "Show the versions of magnetar and what it runs on."),
 }
 
 EXTRAS = {

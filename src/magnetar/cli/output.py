@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import click
@@ -104,3 +105,18 @@ def _draw(rows: Sequence[Mapping[str, object]], title: str) -> None:
     for row in rows:
         table.add_row(*(Text(f"{value:,}" if type(value) is int else cell(value)) for value in row.values()))
     Console().print(table)
+
+
+@contextmanager
+def progress_bar(what: str, total: int | None = None) -> Iterator[Callable[[int, int | None], None]]:
+    """`advance(done, total)` draws; `total` None: as it was."""
+    if not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

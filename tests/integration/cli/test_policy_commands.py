@@ -9,8 +9,8 @@ import click
 import pytest
 
 from magnetar.admin.policy_rows import POLICY_ROWS
-from magnetar.cli.policy_commands import namespaces_group, topic_policies_group
-from magnetar.cli.policy_flags import POLICY_COMMANDS, SECONDS, SIZE, SIZE_MB
+from magnetar.cli.admin.policy_commands import namespaces_group, topic_policies_group
+from magnetar.cli.admin.policy_flags import POLICY_COMMANDS, SECONDS, SIZE, SIZE_MB
 from tests.integration.cli.conftest import Shell
 
 WORDS: dict[str, tuple[list[str], Any]] = {

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from magnetar.base.clock import SystemClock
 from magnetar.base.errors import BadVersionError, StartupError
 from magnetar.cli.main import run
-from magnetar.cli.store_access import StoreSource, opened_store
+from magnetar.cli.storage.store_access import StoreSource, opened_store
 from magnetar.hashing.mapping import VnodeMapping
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.pipeline.errors import CatalogError, PipelineRunningError

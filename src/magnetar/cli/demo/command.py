@@ -12,7 +12,7 @@ import click
 
 from magnetar.cli.errors import CommandError
 from magnetar.cli.output import json_option
-from magnetar.cli.server import keep_files_private
+from magnetar.cli.servers.serve import keep_files_private
 
 
 @click.group("demo")

@@ -18,7 +18,7 @@ import msgspec
 import pulsar
 
 from magnetar.cli.demo.records import RECORD
-from magnetar.cli.pulsar_client import connected
+from magnetar.cli.messages.pulsar_client import connected
 
 SUBSCRIPTION = "demo"
 RECEIVER_QUEUE = 500

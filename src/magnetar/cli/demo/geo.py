@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from magnetar.cli.admin_http import request
+from magnetar.cli.admin.http import request
 from magnetar.cli.demo import server
 from magnetar.cli.demo.screen import Screen
 from magnetar.cli.errors import CommandError

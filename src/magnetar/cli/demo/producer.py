@@ -9,7 +9,7 @@ from typing import Any
 
 from magnetar.cli.demo.source import Flights
 from magnetar.cli.errors import CommandError
-from magnetar.cli.pulsar_client import connected
+from magnetar.cli.messages.pulsar_client import connected
 
 BATCH_MESSAGES = 10_000
 """Messages a partition's producer collects before it sends a batch for each key: fewer, larger entries."""

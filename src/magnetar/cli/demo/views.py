@@ -14,7 +14,7 @@ from magnetar.cli.demo.server import Server
 from magnetar.cli.demo.source import Flights, airports
 from magnetar.cli.demo.views_verdict import Comparison, compare
 from magnetar.cli.errors import CommandError
-from magnetar.cli.pulsar_client import connected
+from magnetar.cli.messages.pulsar_client import connected
 from magnetar.hashing.mapping import VnodeMapping
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def send_airports(url: str) -> None:
 
 def draw(path: Path, before: VnodeMapping, after: VnodeMapping) -> None:
     """The maps of vnodes before and after."""
-    from magnetar.cli.hashing_plots import plot_mappings
+    from magnetar.cli.hashing.plots import plot_mappings
 
     try:
         plot_mappings(path, before, after)

@@ -1,0 +1,312 @@
+"""`magnetar namespaces`: the names and flags of `pulsar-admin namespaces`, beside the commands for its policies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from magnetar.admin.documents import BookieAffinity
+from magnetar.cli.admin.common import common, force_option, properties_option, show_document, show_names, show_value
+from magnetar.cli.admin.http import connected, pairs, words
+from magnetar.cli.admin.policy_commands import namespaces_group
+from magnetar.cli.errors import CommandError
+from magnetar.cli.output import emit_done
+
+_bundle = click.option("-b", "--bundle", help="One bundle, such as 0x00000000_0x40000000.")
+_role = click.option("--role", required=True, help="The role.")
+
+
+@namespaces_group.command("list")
+@click.argument("tenant")
+@common
+def list_command(tenant: str, admin_url: str, as_json: bool) -> None:
+    """Namespaces of TENANT."""
+    with connected(admin_url) as admin:
+        show_names(admin.namespaces.list(tenant), as_json, "namespace", tenant)
+
+
+@namespaces_group.command("topics")
+@click.argument("namespace")
+@click.option("-m", "--mode", type=click.Choice(["PERSISTENT", "NON_PERSISTENT", "ALL"]), default="ALL")
+@click.option("--system-topic", is_flag=True, help="Topics of the server as well.")
+@common
+def topics_command(namespace: str, mode: Any, system_topic: bool, admin_url: str, as_json: bool) -> None:
+    """Topics of NAMESPACE, partitions separately."""
+    with connected(admin_url) as admin:
+        names = admin.namespaces.topics(namespace, mode=mode, include_system_topics=system_topic)
+    show_names(names, as_json, "topic", namespace)
+
+
+@namespaces_group.command("create")
+@click.argument("namespace")
+@click.option("-b", "--bundles", type=click.IntRange(0), help="Into how many parts its topics are cut.")
+@click.option("-c", "--clusters", help="Clusters that it is replicated to, separated by commas.")
+@common
+def create_command(namespace: str, bundles: int | None, clusters: str | None, admin_url: str, as_json: bool) -> None:
+    """Create NAMESPACE (tenant/namespace)."""
+    policies = {"replication_clusters": words(clusters)} if words(clusters) else None
+    with connected(admin_url) as admin:
+        admin.namespaces.create(namespace, bundles=bundles, policies=policies)
+    emit_done(as_json, created=namespace)
+
+
+@namespaces_group.command("delete")
+@click.argument("namespace")
+@force_option
+@common
+def delete_command(namespace: str, force: bool, admin_url: str, as_json: bool) -> None:
+    """Delete NAMESPACE; with --force all its topics."""
+    with connected(admin_url) as admin:
+        admin.namespaces.delete(namespace, force=force)
+    emit_done(as_json, deleted=namespace)
+
+
+# ---- Bundles
+
+
+@namespaces_group.command("bundles")
+@click.argument("namespace")
+@common
+def bundles_command(namespace: str, admin_url: str, as_json: bool) -> None:
+    """Parts of the hash range of NAMESPACE."""
+    with connected(admin_url) as admin:
+        show_document(admin.namespaces.bundles(namespace), as_json, namespace)
+
+
+@namespaces_group.command("unload")
+@click.argument("namespace")
+@_bundle
+@click.option("-d", "--destination-broker", "destinationBroker", help="Who shall serve it next (host:port).")
+@common
+def unload_command(
+    namespace: str, bundle: str | None, destinationBroker: str | None, admin_url: str, as_json: bool
+) -> None:
+    """Close the topics of NAMESPACE; clients come back by themselves."""
+    with connected(admin_url) as admin:
+        if bundle is None:
+            admin.namespaces.unload(namespace, destination_broker=destinationBroker)
+        else:
+            admin.namespaces.unload_bundle(namespace, bundle, destination_broker=destinationBroker)
+    emit_done(as_json, unloaded=namespace)
+
+
+@namespaces_group.command("split-bundle")
+@click.argument("namespace")
+@click.option("-b", "--bundle", required=True, help="Such as 0x00000000_0x40000000.")
+@click.option("-u", "--unload", is_flag=True, help="Close its topics, so that brokers may share them out anew.")
+@click.option("-san", "--split-algorithm-name", "algorithm", help="range_equally_divide, topic_count_equally_divide.")
+@common
+def split_command(
+    namespace: str, bundle: str, unload: bool, algorithm: str | None, admin_url: str, as_json: bool
+) -> None:
+    """Two bundles of NAMESPACE out of one."""
+    with connected(admin_url) as admin:
+        admin.namespaces.split_bundle(namespace, bundle, unload=unload, algorithm=algorithm)
+    emit_done(as_json, split=bundle)
+
+
+# ---- Backlogs of all topics
+
+
+@namespaces_group.command("clear-backlog")
+@click.argument("namespace")
+@click.option("-s", "--sub", help="Of this subscription; without it of all.")
+@_bundle
+@click.option("-f", "--force", is_flag=True, help="Without asking.")
+@common
+def clear_command(
+    namespace: str, sub: str | None, bundle: str | None, force: bool, admin_url: str, as_json: bool
+) -> None:
+    """Everything in the topics of NAMESPACE counts as consumed."""
+    if not force and not click.confirm(f"Clear the backlog of {namespace}?"):
+        raise CommandError("nothing was cleared; --force does it without asking")
+    with connected(admin_url) as admin:
+        admin.namespaces.clear_backlog(namespace, subscription=sub, bundle=bundle)
+    emit_done(as_json, cleared=namespace)
+
+
+@namespaces_group.command("unsubscribe")
+@click.argument("namespace")
+@click.option("-s", "--sub", required=True, help="Name of the subscription.")
+@_bundle
+@common
+def unsubscribe_command(namespace: str, sub: str, bundle: str | None, admin_url: str, as_json: bool) -> None:
+    """Delete a subscription from all topics of NAMESPACE."""
+    with connected(admin_url) as admin:
+        admin.namespaces.unsubscribe(namespace, sub, bundle=bundle)
+    emit_done(as_json, unsubscribed=sub)
+
+
+# ---- Permissions
+
+
+@namespaces_group.command("permissions")
+@click.argument("namespace")
+@common
+def permissions_command(namespace: str, admin_url: str, as_json: bool) -> None:
+    """Roles and what they may do in NAMESPACE."""
+    with connected(admin_url) as admin:
+        show_document(admin.namespaces.permissions(namespace), as_json, namespace)
+
+
+@namespaces_group.command("grant-permission")
+@click.argument("namespace")
+@_role
+@click.option("--actions", required=True, help="produce, consume, ... separated by commas.")
+@common
+def grant_command(namespace: str, role: str, actions: str, admin_url: str, as_json: bool) -> None:
+    """Let a role do something in NAMESPACE; replaces what it had."""
+    with connected(admin_url) as admin:
+        admin.namespaces.grant(namespace, role, words(actions))
+    emit_done(as_json, granted=role)
+
+
+@namespaces_group.command("revoke-permission")
+@click.argument("namespace")
+@_role
+@common
+def revoke_command(namespace: str, role: str, admin_url: str, as_json: bool) -> None:
+    """Take everything from a role in NAMESPACE."""
+    with connected(admin_url) as admin:
+        admin.namespaces.revoke(namespace, role)
+    emit_done(as_json, revoked=role)
+
+
+@namespaces_group.command("subscription-permission")
+@click.argument("namespace")
+@common
+def subscription_permission_command(namespace: str, admin_url: str, as_json: bool) -> None:
+    """Subscriptions of NAMESPACE with the roles that may use them."""
+    with connected(admin_url) as admin:
+        show_document(admin.namespaces.subscription_permissions(namespace), as_json, namespace)
+
+
+@namespaces_group.command("grant-subscription-permission")
+@click.argument("namespace")
+@click.option("-s", "--subscription", required=True)
+@click.option("--roles", required=True, help="Separated by commas.")
+@common
+def grant_subscription_command(namespace: str, subscription: str, roles: str, admin_url: str, as_json: bool) -> None:
+    """Only these roles may use a subscription in NAMESPACE."""
+    with connected(admin_url) as admin:
+        admin.namespaces.grant_subscription(namespace, subscription, words(roles))
+    emit_done(as_json, granted=subscription)
+
+
+@namespaces_group.command("revoke-subscription-permission")
+@click.argument("namespace")
+@click.option("-s", "--subscription", required=True)
+@_role
+@common
+def revoke_subscription_command(namespace: str, subscription: str, role: str, admin_url: str, as_json: bool) -> None:
+    """Take a role from a subscription in NAMESPACE."""
+    with connected(admin_url) as admin:
+        admin.namespaces.revoke_subscription(namespace, subscription, role)
+    emit_done(as_json, revoked=role)
+
+
+# ---- Properties, bookie affinity
+
+_key = click.option("-k", "--key", required=True)
+
+
+@namespaces_group.command("get-properties")
+@click.argument("namespace")
+@common
+def get_properties_command(namespace: str, admin_url: str, as_json: bool) -> None:
+    """Properties of NAMESPACE."""
+    with connected(admin_url) as admin:
+        show_document(admin.namespaces.properties(namespace), as_json, namespace)
+
+
+@namespaces_group.command("set-properties")
+@click.argument("namespace")
+@properties_option
+@common
+def set_properties_command(namespace: str, properties: tuple[str, ...], admin_url: str, as_json: bool) -> None:
+    """Add or change properties of NAMESPACE."""
+    with connected(admin_url) as admin:
+        admin.namespaces.add_properties(namespace, dict(pairs(properties)))
+    emit_done(as_json, updated=namespace)
+
+
+@namespaces_group.command("clear-properties")
+@click.argument("namespace")
+@common
+def clear_properties_command(namespace: str, admin_url: str, as_json: bool) -> None:
+    """Remove all properties of NAMESPACE."""
+    with connected(admin_url) as admin:
+        admin.namespaces.clear_properties(namespace)
+    emit_done(as_json, updated=namespace)
+
+
+@namespaces_group.command("get-property")
+@click.argument("namespace")
+@_key
+@common
+def get_property_command(namespace: str, key: str, admin_url: str, as_json: bool) -> None:
+    """One property of NAMESPACE."""
+    with connected(admin_url) as admin:
+        show_value(admin.namespaces.property(namespace, key), as_json, key)
+
+
+@namespaces_group.command("set-property")
+@click.argument("namespace")
+@_key
+@click.option("-v", "--value", required=True)
+@common
+def set_property_command(namespace: str, key: str, value: str, admin_url: str, as_json: bool) -> None:
+    """Set one property of NAMESPACE."""
+    with connected(admin_url) as admin:
+        admin.namespaces.set_property(namespace, key, value)
+    emit_done(as_json, updated=namespace)
+
+
+@namespaces_group.command("remove-property")
+@click.argument("namespace")
+@_key
+@common
+def remove_property_command(namespace: str, key: str, admin_url: str, as_json: bool) -> None:
+    """Remove one property of NAMESPACE; prints the value it had."""
+    with connected(admin_url) as admin:
+        show_value(admin.namespaces.remove_property(namespace, key), as_json, key)
+
+
+@namespaces_group.command("get-bookie-affinity-group")
+@click.argument("namespace")
+@common
+def get_affinity_command(namespace: str, admin_url: str, as_json: bool) -> None:
+    """Bookies that NAMESPACE prefers."""
+    with connected(admin_url) as admin:
+        show_document(admin.namespaces.bookie_affinity(namespace), as_json, namespace)
+
+
+@namespaces_group.command("set-bookie-affinity-group")
+@click.argument("namespace")
+@click.option("-pg", "--primary-group", required=True)
+@click.option("-sg", "--secondary-group")
+@common
+def set_affinity_command(
+    namespace: str, primary_group: str, secondary_group: str | None, admin_url: str, as_json: bool
+) -> None:
+    """Name the group of bookies that NAMESPACE prefers."""
+    affinity = BookieAffinity(
+        bookkeeper_affinity_group_primary=primary_group, bookkeeper_affinity_group_secondary=secondary_group
+    )
+    with connected(admin_url) as admin:
+        admin.namespaces.set_bookie_affinity(namespace, affinity)
+    emit_done(as_json, updated=namespace)
+
+
+@namespaces_group.command("delete-bookie-affinity-group")
+@click.argument("namespace")
+@common
+def delete_affinity_command(namespace: str, admin_url: str, as_json: bool) -> None:
+    """NAMESPACE goes to any bookie again."""
+    with connected(admin_url) as admin:
+        admin.namespaces.remove_bookie_affinity(namespace)
+    emit_done(as_json, updated=namespace)
+
+
+__all__ = ["namespaces_group"]

@@ -1,0 +1,122 @@
+"""`magnetar schemas`: the names and flags of `pulsar-admin schemas`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+import msgspec
+
+from magnetar.admin.topic_documents import SchemaInfo, SchemaPayload
+from magnetar.cli.admin.http import admin_url_option, connected
+from magnetar.cli.errors import CommandError
+from magnetar.cli.output import emit, emit_record, json_option, print_json
+
+
+@click.group("schemas")
+def schemas_group() -> None:
+    """Show, upload, delete and compare the schemas of topics.
+
+    A topic is named in full (persistent://tenant/namespace/topic) or by its last part alone, which means public/default.
+    """
+
+
+def payload_of(file: Path) -> SchemaPayload:
+    """A file as `pulsar-admin` takes it: `{"type": ..., "schema": ..., "properties": {...}}`.
+
+    The schema may be a text, or the JSON itself. Raises CommandError.
+    """
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CommandError(f"{file}: {error}") from error
+    if not isinstance(document, dict) or "type" not in document:
+        raise CommandError(f'{file} must be {{"type": "AVRO", "schema": ..., "properties": {{}}}}')
+    schema = document.get("schema", "")
+    text = schema if isinstance(schema, str) else json.dumps(schema)
+    payload = {"type": document["type"], "schema": text, "properties": document.get("properties") or {}}
+    try:
+        return msgspec.convert(payload, SchemaPayload)
+    except msgspec.ValidationError as error:
+        raise CommandError(f"{file}: {error}") from error
+
+
+filename_option = click.option(
+    "-f",
+    "--filename",
+    required=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help='JSON file: {"type": "AVRO", "schema": ..., "properties": {}}.',
+)
+
+
+@schemas_group.command("get")
+@click.argument("topic")
+@click.option("-v", "--version", type=click.IntRange(0), help="A version; without it the latest.")
+@admin_url_option
+@json_option
+def get_command(topic: str, version: int | None, admin_url: str, as_json: bool) -> None:
+    """Show the schema of TOPIC."""
+    with connected(admin_url) as admin:
+        found = admin.schemas.get(topic, version)
+    if as_json:
+        print_json(msgspec.to_builtins(found))
+    else:
+        emit_record(row_of(found) | {"data": found.data}, as_json=False, title=topic)
+
+
+@schemas_group.command("list")
+@click.argument("topic")
+@admin_url_option
+@json_option
+def list_command(topic: str, admin_url: str, as_json: bool) -> None:
+    """All versions of the schema of TOPIC."""
+    with connected(admin_url) as admin:
+        found = admin.schemas.list(topic)
+    if as_json:
+        print_json(msgspec.to_builtins(found))
+    else:
+        emit([row_of(info) for info in found], as_json=False, title=topic)
+
+
+def row_of(info: SchemaInfo) -> dict[str, object]:
+    properties = ", ".join(f"{key}={value}" for key, value in sorted(info.properties.items()))
+    return {"version": info.version, "type": info.type, "timestamp": info.timestamp, "properties": properties}
+
+
+@schemas_group.command("upload")
+@click.argument("topic")
+@filename_option
+@admin_url_option
+@json_option
+def upload_command(topic: str, filename: Path, admin_url: str, as_json: bool) -> None:
+    """Add a schema to TOPIC; one that it has already keeps its version."""
+    payload = payload_of(filename)
+    with connected(admin_url) as admin:
+        version = admin.schemas.upload(topic, payload)
+    emit_record({"version": version}, as_json=as_json, title=topic)
+
+
+@schemas_group.command("delete")
+@click.argument("topic")
+@click.option("-f", "--force", is_flag=True, help="Remove all versions; consumers cannot decode old messages any more.")
+@admin_url_option
+def delete_command(topic: str, force: bool, admin_url: str) -> None:
+    """Delete the schema of TOPIC. Its versions stay readable by number, for messages that carry them."""
+    with connected(admin_url) as admin:
+        admin.schemas.delete(topic, force=force)
+
+
+@schemas_group.command("compatibility")
+@click.argument("topic")
+@filename_option
+@admin_url_option
+@json_option
+def compatibility_command(topic: str, filename: Path, admin_url: str, as_json: bool) -> None:
+    """Would TOPIC take this schema?"""
+    payload = payload_of(filename)
+    with connected(admin_url) as admin:
+        answer = admin.schemas.compatibility(topic, payload)
+    record = {"compatible": answer.compatibility, "strategy": answer.schema_compatibility_strategy}
+    emit_record(record, as_json=as_json, title=topic)

@@ -1,0 +1,230 @@
+"""`magnetar topics`: what topics say about themselves, and their single messages."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import click
+
+from magnetar.admin.topic_documents import MessageId
+from magnetar.cli.admin.common import MESSAGE_ID, common, show_document, show_value
+from magnetar.cli.admin.http import connected
+from magnetar.cli.admin.peek import messages_of
+from magnetar.cli.errors import CommandError
+from magnetar.cli.output import emit, emit_record, print_json
+
+SUBSCRIPTION_COLUMNS = {
+    "type": "type",
+    "backlog": "msgBacklog",
+    "unacked": "unackedMessages",
+    "msg_rate_out": "msgRateOut",
+}
+
+
+@click.command("stats")
+@click.argument("topic")
+@click.option("--partitioned", is_flag=True, help="The sum over the partitions; without it found out by itself.")
+@common
+def stats_command(topic: str, partitioned: bool, admin_url: str, as_json: bool) -> None:
+    """Rates, sizes, producers and subscriptions of TOPIC; --json prints Pulsar's whole document."""
+    with connected(admin_url) as admin:
+        partitioned = partitioned or admin.topics.partitions(topic).partitions > 0
+    show_stats(topic, partitioned, True, admin_url, as_json)
+
+
+@click.command("partitioned-stats")
+@click.argument("topic")
+@click.option("--per-partition", is_flag=True, help="Each partition's own stats as well (with --json).")
+@common
+def partitioned_stats_command(topic: str, per_partition: bool, admin_url: str, as_json: bool) -> None:
+    """The sum over the partitions of TOPIC."""
+    show_stats(topic, True, per_partition, admin_url, as_json)
+
+
+def show_stats(topic: str, partitioned: bool, per_partition: bool, admin_url: str, as_json: bool) -> None:
+    """The whole document as JSON, or the lines that are looked at first."""
+    from magnetar.admin.client.noun import ADMIN, TOPIC, topic_names
+
+    leaf, query = ("/partitioned-stats", {"perPartition": per_partition}) if partitioned else ("/stats", {})
+    with connected(admin_url) as admin:
+        document = admin.call("GET", ADMIN + TOPIC + leaf, topic_names(topic), query).json()
+    if as_json:
+        print_json(document)
+        return
+    emit_record(summary(document), as_json=False, title=topic)
+    subscriptions = document.get("subscriptions") or {}
+    if subscriptions:
+        click.echo()
+        rows = [subscription_row(name, subscriptions[name]) for name in sorted(subscriptions)]
+        emit(rows, as_json=False, title="subscriptions")
+
+
+def summary(document: dict[str, Any]) -> dict[str, object]:
+    """The lines of a topic's stats that are looked at first."""
+    return {
+        "producers": len(document.get("publishers") or ()),
+        "subscriptions": len(document.get("subscriptions") or ()),
+        "messages in": document.get("msgInCounter", 0),
+        "bytes in": document.get("bytesInCounter", 0),
+        "messages/s in": document.get("msgRateIn", 0.0),
+        "messages/s out": document.get("msgRateOut", 0.0),
+        "stored bytes": document.get("storageSize", 0),
+        "backlog bytes": document.get("backlogSize", 0),
+    }
+
+
+def subscription_row(name: str, stats: dict[str, Any]) -> dict[str, object]:
+    row: dict[str, object] = {"subscription": name, "consumers": len(stats.get("consumers") or ())}
+    return row | {title: stats.get(field) for title, field in SUBSCRIPTION_COLUMNS.items()}
+
+
+@click.command("stats-internal")
+@click.argument("topic")
+@common
+def internal_command(topic: str, admin_url: str, as_json: bool) -> None:
+    """Ledgers and cursors of TOPIC."""
+    with connected(admin_url) as admin:
+        show_document(admin.topics.internal_stats(topic), as_json, topic)
+
+
+@click.command("partitioned-stats-internal")
+@click.argument("topic")
+@common
+def partitioned_internal_command(topic: str, admin_url: str, as_json: bool) -> None:
+    """Ledgers and cursors of every partition of TOPIC."""
+    with connected(admin_url) as admin:
+        show_document(admin.topics.partitioned_internal_stats(topic).partitions, as_json, topic)
+
+
+@click.command("info-internal")
+@click.argument("topic")
+@common
+def info_command(topic: str, admin_url: str, as_json: bool) -> None:
+    """The stored list of ledgers and cursors of TOPIC."""
+    with connected(admin_url) as admin:
+        show_document(admin.topics.internal_info(topic), as_json, topic)
+
+
+@click.command("get-backlog-size")
+@click.argument("topic")
+@click.option("-m", "--messageId", "after", type=MESSAGE_ID, help="Behind this message; without it everything.")
+@common
+def backlog_size_command(topic: str, after: MessageId | None, admin_url: str, as_json: bool) -> None:
+    """Bytes of TOPIC that are stored behind a message."""
+    with connected(admin_url) as admin:
+        show_value(admin.topics.backlog_size(topic, after), as_json, "bytes")
+
+
+# ---- Where it is served
+
+
+@click.command("lookup")
+@click.argument("topic")
+@common
+def lookup_command(topic: str, admin_url: str, as_json: bool) -> None:
+    """Address of the broker that serves TOPIC."""
+    with connected(admin_url) as admin:
+        show_value(admin.lookups.topic(topic).broker_url, as_json, "brokerUrl")
+
+
+@click.command("partitioned-lookup")
+@click.argument("topic")
+@common
+def partitioned_lookup_command(topic: str, admin_url: str, as_json: bool) -> None:
+    """Address of the broker of each partition of TOPIC."""
+    with connected(admin_url) as admin:
+        count = admin.topics.partitions(topic).partitions
+        parts = [f"{topic}-partition-{index}" for index in range(count)] or [topic]
+        rows = [{"topic": part, "brokerUrl": admin.lookups.topic(part).broker_url} for part in parts]
+    emit(rows, as_json=as_json, title=topic)
+
+
+@click.command("bundle-range")
+@click.argument("topic")
+@common
+def bundle_command(topic: str, admin_url: str, as_json: bool) -> None:
+    """The part of its namespace's hash range that TOPIC falls into."""
+    with connected(admin_url) as admin:
+        show_value(admin.lookups.bundle(topic), as_json, "bundle")
+
+
+# ---- Messages
+
+
+@click.command("last-message-id")
+@click.argument("topic")
+@common
+def last_command(topic: str, admin_url: str, as_json: bool) -> None:
+    """Id of the last message of TOPIC."""
+    with connected(admin_url) as admin:
+        show_value(_text(admin.topics.last_message_id(topic)), as_json, "messageId")
+
+
+@click.command("get-message-id")
+@click.argument("topic")
+@click.option("-d", "--datetime", "moment", required=True, help="Such as 2026-01-31T12:00:00Z, or ms since 1970.")
+@common
+def message_id_command(topic: str, moment: str, admin_url: str, as_json: bool) -> None:
+    """Id of the first message of TOPIC published at or after a time."""
+    with connected(admin_url) as admin:
+        show_value(_text(admin.topics.message_id_at(topic, timestamp_ms(moment))), as_json, "messageId")
+
+
+def timestamp_ms(text: str) -> int:
+    """Raises CommandError."""
+    if re.fullmatch(r"\d{1,15}", text):
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise CommandError(f"{text!r} is not a time; write 2026-01-31T12:00:00Z, or ms since 1970") from error
+    aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return max(0, round(aware.timestamp() * 1000))
+
+
+def _text(found: MessageId) -> str:
+    return f"{found.ledger_id}:{found.entry_id}"
+
+
+@click.command("get-message-by-id")
+@click.argument("topic")
+@click.option("-l", "--ledgerId", "ledger", type=click.IntRange(0), required=True)
+@click.option("-e", "--entryId", "entry", type=click.IntRange(0), required=True)
+@common
+def by_id_command(topic: str, ledger: int, entry: int, admin_url: str, as_json: bool) -> None:
+    """One stored message of TOPIC; a batch is unpacked."""
+    with connected(admin_url) as admin:
+        emit(list(messages_of(admin.topics.message_by_id(topic, ledger, entry))), as_json=as_json, title=topic)
+
+
+@click.command("examine-messages")
+@click.argument("topic")
+@click.option("-i", "--initialPosition", "origin", type=click.Choice(["earliest", "latest"]), default="latest")
+@click.option("-m", "--messagePosition", "position", type=click.IntRange(1), default=1, show_default=True)
+@common
+def examine_command(
+    topic: str, origin: Literal["earliest", "latest"], position: int, admin_url: str, as_json: bool
+) -> None:
+    """The message of TOPIC at a place counted from its beginning or its end."""
+    with connected(admin_url) as admin:
+        answer = admin.topics.examine_message(topic, position=position, origin=origin)
+    emit(list(messages_of(answer)), as_json=as_json, title=topic)
+
+
+COMMANDS = (
+    stats_command,
+    partitioned_stats_command,
+    internal_command,
+    partitioned_internal_command,
+    info_command,
+    backlog_size_command,
+    lookup_command,
+    partitioned_lookup_command,
+    bundle_command,
+    last_command,
+    message_id_command,
+    by_id_command,
+    examine_command,
+)

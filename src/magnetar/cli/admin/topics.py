@@ -1,0 +1,300 @@
+"""`magnetar topics`: the names and flags of `pulsar-admin topics`."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+
+from magnetar.cli.admin import replicated_subscriptions, topic_inspection
+from magnetar.cli.admin import subscriptions as subscription_commands
+from magnetar.cli.admin.common import common, force_option, properties_option, show_document, show_names
+from magnetar.cli.admin.http import admin_url_option, connected, pairs, words
+from magnetar.cli.admin.peek import peek_command
+from magnetar.cli.admin.policy_commands import topic_policies_group
+from magnetar.cli.errors import CommandError
+from magnetar.cli.output import emit_done, emit_record, json_option
+
+_domain = click.option(
+    "-td",
+    "--topic-domain",
+    type=click.Choice(["persistent", "non-persistent"]),
+    default="persistent",
+    show_default=True,
+    help="Non-persistent topics exist while somebody uses them.",
+)
+_partitions = click.option("-p", "--partitions", type=click.IntRange(1), required=True, help="How many.")
+_metadata = click.option("-m", "--metadata", "properties", multiple=True, help="Properties: name=value.")
+
+
+@click.group("topics")
+def topics_group() -> None:
+    """List, create, inspect and delete topics.
+
+    A topic is named in full (persistent://tenant/namespace/topic) or by its last part alone, which means public/default.
+    """
+
+
+@topics_group.command("list")
+@click.argument("namespace", default="public/default")
+@click.option("--partitioned", is_flag=True, help="Partitioned topics instead of the topics that hold messages.")
+@_domain
+@common
+def list_command(namespace: str, partitioned: bool, topic_domain: Any, admin_url: str, as_json: bool) -> None:
+    """Topics of NAMESPACE (tenant/namespace)."""
+    with connected(admin_url) as admin:
+        found = admin.topics.list_partitioned if partitioned else admin.topics.list
+        show_names(found(namespace, domain=topic_domain), as_json, "topic", namespace)
+
+
+@topics_group.command("list-partitioned-topics")
+@click.argument("namespace", default="public/default")
+@_domain
+@common
+def list_partitioned_command(namespace: str, topic_domain: Any, admin_url: str, as_json: bool) -> None:
+    """Partitioned topics of NAMESPACE (tenant/namespace)."""
+    with connected(admin_url) as admin:
+        names = admin.topics.list_partitioned(namespace, domain=topic_domain)
+    show_names(names, as_json, "topic", namespace)
+
+
+@topics_group.command("create")
+@click.argument("topic")
+@_metadata
+@common
+def create_command(topic: str, properties: tuple[str, ...], admin_url: str, as_json: bool) -> None:
+    """Create TOPIC without partitions."""
+    with connected(admin_url) as admin:
+        admin.topics.create(topic, properties=dict(pairs(properties)))
+    emit_done(as_json, created=topic)
+
+
+@topics_group.command("create-partitioned-topic")
+@click.argument("topic")
+@_partitions
+@_metadata
+@common
+def create_partitioned_command(
+    topic: str, partitions: int, properties: tuple[str, ...], admin_url: str, as_json: bool
+) -> None:
+    """Create TOPIC with partitions."""
+    with connected(admin_url) as admin:
+        admin.topics.create_partitioned(topic, partitions, properties=dict(pairs(properties)))
+    emit_done(as_json, created=topic, partitions=partitions)
+
+
+@topics_group.command("update-partitioned-topic")
+@click.argument("topic")
+@_partitions
+@common
+def update_partitioned_command(topic: str, partitions: int, admin_url: str, as_json: bool) -> None:
+    """More partitions for TOPIC; their number never shrinks."""
+    with connected(admin_url) as admin:
+        admin.topics.update_partitioned(topic, partitions)
+    emit_done(as_json, updated=topic, partitions=partitions)
+
+
+@topics_group.command("get-partitioned-topic-metadata")
+@click.argument("topic")
+@common
+def partitions_command(topic: str, admin_url: str, as_json: bool) -> None:
+    """How many partitions TOPIC has; 0: it is not partitioned."""
+    with connected(admin_url) as admin:
+        show_document(admin.topics.partitions(topic), as_json, topic)
+
+
+@topics_group.command("delete")
+@click.argument("topic")
+@click.option("--partitioned", is_flag=True, help="TOPIC is partitioned: delete all its partitions.")
+@force_option
+@common
+def delete_command(topic: str, partitioned: bool, force: bool, admin_url: str, as_json: bool) -> None:
+    """Delete TOPIC with all its messages and subscriptions."""
+    with connected(admin_url) as admin:
+        (admin.topics.delete_partitioned if partitioned else admin.topics.delete)(topic, force=force)
+    emit_done(as_json, deleted=topic)
+
+
+@topics_group.command("delete-partitioned-topic")
+@click.argument("topic")
+@force_option
+@common
+def delete_partitioned_command(topic: str, force: bool, admin_url: str, as_json: bool) -> None:
+    """Delete TOPIC with all its partitions."""
+    with connected(admin_url) as admin:
+        admin.topics.delete_partitioned(topic, force=force)
+    emit_done(as_json, deleted=topic)
+
+
+@topics_group.command("create-missed-partitions")
+@click.argument("topic")
+@common
+def create_missed_command(topic: str, admin_url: str, as_json: bool) -> None:
+    """Register partitions of TOPIC that are not stored."""
+    with connected(admin_url) as admin:
+        admin.topics.create_missed_partitions(topic)
+    emit_done(as_json, updated=topic)
+
+
+@topics_group.command("unload")
+@click.argument("topic")
+@common
+def unload_command(topic: str, admin_url: str, as_json: bool) -> None:
+    """Close TOPIC; clients come back by themselves."""
+    with connected(admin_url) as admin:
+        admin.topics.unload(topic)
+    emit_done(as_json, unloaded=topic)
+
+
+@topics_group.command("trim-topic")
+@click.argument("topic")
+@common
+def trim_command(topic: str, admin_url: str, as_json: bool) -> None:
+    """Give back storage of TOPIC that retention no longer keeps."""
+    with connected(admin_url) as admin:
+        admin.topics.trim(topic)
+    emit_done(as_json, trimmed=topic)
+
+
+@topics_group.command("truncate")
+@click.argument("topic")
+@common
+def truncate_command(topic: str, admin_url: str, as_json: bool) -> None:
+    """Everything in TOPIC counts as consumed, and goes unless retention keeps it."""
+    with connected(admin_url) as admin:
+        admin.topics.truncate(topic)
+    emit_done(as_json, truncated=topic)
+
+
+@topics_group.command("terminate-partitions")
+@click.argument("topic")
+@common
+def terminate_partitions_command(topic: str, admin_url: str, as_json: bool) -> None:
+    """Let the partitions of TOPIC take no more messages, for good. Prints the ids of the last messages."""
+    with connected(admin_url) as admin:
+        last = admin.topics.terminate_partitions(topic)
+    ids = {partition: f"{found.ledger_id}:{found.entry_id}" for partition, found in last.items()}
+    show_document(ids, as_json, topic)
+
+
+# ---- Properties and permissions
+
+
+@topics_group.command("get-properties")
+@click.argument("topic")
+@common
+def get_properties_command(topic: str, admin_url: str, as_json: bool) -> None:
+    """Properties of TOPIC."""
+    with connected(admin_url) as admin:
+        show_document(admin.topics.properties(topic), as_json, topic)
+
+
+@topics_group.command("update-properties")
+@click.argument("topic")
+@properties_option
+@common
+def update_properties_command(topic: str, properties: tuple[str, ...], admin_url: str, as_json: bool) -> None:
+    """Add or change properties of TOPIC."""
+    with connected(admin_url) as admin:
+        admin.topics.update_properties(topic, dict(pairs(properties)))
+    emit_done(as_json, updated=topic)
+
+
+@topics_group.command("remove-properties")
+@click.argument("topic")
+@click.option("-k", "--key", required=True)
+@common
+def remove_properties_command(topic: str, key: str, admin_url: str, as_json: bool) -> None:
+    """Remove a property of TOPIC."""
+    with connected(admin_url) as admin:
+        admin.topics.remove_property(topic, key)
+    emit_done(as_json, updated=topic)
+
+
+@topics_group.command("permissions")
+@click.argument("topic")
+@common
+def permissions_command(topic: str, admin_url: str, as_json: bool) -> None:
+    """Roles and what they may do on TOPIC, those of its namespace as well."""
+    with connected(admin_url) as admin:
+        show_document(admin.topics.permissions(topic), as_json, topic)
+
+
+@topics_group.command("grant-permission")
+@click.argument("topic")
+@click.option("--role", required=True)
+@click.option("--actions", required=True, help="produce, consume, ... separated by commas.")
+@common
+def grant_command(topic: str, role: str, actions: str, admin_url: str, as_json: bool) -> None:
+    """Let a role do something on TOPIC; replaces what it had there."""
+    with connected(admin_url) as admin:
+        admin.topics.grant(topic, role, words(actions))
+    emit_done(as_json, granted=role)
+
+
+@topics_group.command("revoke-permission")
+@click.argument("topic")
+@click.option("--role", required=True)
+@common
+def revoke_command(topic: str, role: str, admin_url: str, as_json: bool) -> None:
+    """Take what a role had on TOPIC itself."""
+    with connected(admin_url) as admin:
+        admin.topics.revoke(topic, role)
+    emit_done(as_json, revoked=role)
+
+
+POLL_INTERVAL_S = 0.2
+
+
+@click.command("compact")
+@click.argument("topic")
+@admin_url_option
+@json_option
+def compact_command(topic: str, admin_url: str, as_json: bool) -> None:
+    """Begin to compact TOPIC: keep the last message of each key for those who read compacted."""
+    with connected(admin_url) as admin:
+        admin.topics.compact(topic)
+    emit_done(as_json, compacting=topic)
+
+
+@click.command("compaction-status")
+@click.argument("topic")
+@click.option("-w", "--wait-complete", "--wait", "wait", is_flag=True, help="Until it has ended; fails if it did.")
+@admin_url_option
+@json_option
+def status_command(topic: str, wait: bool, admin_url: str, as_json: bool) -> None:
+    """NOT_RUN, RUNNING, SUCCESS or ERROR since the server has loaded TOPIC."""
+    with connected(admin_url) as admin:
+        found = admin.topics.compaction_status(topic)
+        while wait and found.status == "RUNNING":
+            time.sleep(POLL_INTERVAL_S)
+            found = admin.topics.compaction_status(topic)
+    emit_record({"status": found.status, "lastError": found.last_error or ""}, as_json=as_json, title=topic)
+    if wait and found.status == "ERROR":
+        raise CommandError(f"the compaction of {topic} failed: {found.last_error}")
+
+
+@click.command("terminate")
+@click.argument("topic")
+@admin_url_option
+@json_option
+def terminate_command(topic: str, admin_url: str, as_json: bool) -> None:
+    """Let TOPIC take no more messages, for good. Consumers get what is there. Prints the id of the last message."""
+    with connected(admin_url) as admin:
+        last = admin.topics.terminate(topic)
+    emit_record({"last message": f"{last.ledger_id}:{last.entry_id}"}, as_json=as_json, title=topic)
+
+
+for command in (
+    peek_command,
+    compact_command,
+    status_command,
+    terminate_command,
+    *topic_inspection.COMMANDS,
+    *replicated_subscriptions.COMMANDS,
+):
+    topics_group.add_command(command)
+subscription_commands.add_to(topics_group, short=False)
+for verb in ("get", "set", "remove"):  # pulsar-admin has them here
+    topics_group.add_command(topic_policies_group.commands[f"{verb}-replication-clusters"])

@@ -1,0 +1,1 @@
+"""Commands that hash keys and compare rings, ranges and vnode maps."""

@@ -1,0 +1,163 @@
+"""`magnetar produce`: the flags of `pulsar-client produce`."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from magnetar.cli.errors import CommandError
+from magnetar.cli.messages.pulsar_client import connected, url_option, verbose_option
+from magnetar.cli.output import emit_record, json_option
+
+COMPRESSION = ("NONE", "LZ4", "ZLib", "ZSTD", "SNAPPY")
+
+
+@click.command("produce")
+@click.argument("topic")
+@click.option("-m", "--messages", multiple=True, help="Text to send; may be repeated.")
+@click.option(
+    "-s", "--separator", default=",", show_default=True, help="Splits each -m into messages; '' does not split."
+)
+@click.option(
+    "-f",
+    "--files",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="File whose content is one message; - is stdin.",
+)
+@click.option(
+    "-n", "--num-produce", type=click.IntRange(1), default=1, show_default=True, help="How often to send it all."
+)
+@click.option("-r", "--rate", type=click.FloatRange(0), default=0.0, help="Messages a second; 0 as fast as it goes.")
+@click.option("-k", "--key", help="Partition key of every message.")
+@click.option("-p", "--properties", multiple=True, metavar="K=V[,K=V]", help="Properties of every message.")
+@click.option("-db", "--disable-batching", is_flag=True, help="One entry for each message.")
+@click.option("-c", "--chunking", is_flag=True, help="Split messages above the server's maxMessageSize.")
+@click.option("--compression", type=click.Choice(COMPRESSION, case_sensitive=False), default="NONE", show_default=True)
+@url_option
+@verbose_option
+@json_option
+def produce_command(
+    topic: str,
+    messages: tuple[str, ...],
+    separator: str,
+    files: tuple[Path, ...],
+    num_produce: int,
+    rate: float,
+    key: str | None,
+    properties: tuple[str, ...],
+    disable_batching: bool,
+    chunking: bool,
+    compression: str,
+    url: str,
+    verbose: bool,
+    as_json: bool,
+) -> None:
+    """Send messages to TOPIC and wait until the server has stored them all.
+
+    Exit code 1 when any of them was not stored.
+    """
+    payloads = [*split(messages, separator), *map(read_payload, files)]
+    if not payloads:
+        raise click.UsageError("nothing to send; give -m TEXT or -f FILE")
+    attributes: dict[str, Any] = {"properties": parse_properties(properties)} | ({"partition_key": key} if key else {})
+    with connected(url, verbose=verbose) as client:
+        import pulsar
+
+        producer = client.create_producer(
+            topic,
+            block_if_queue_full=True,
+            batching_enabled=not (disable_batching or chunking),
+            chunking_enabled=chunking,
+            compression_type=getattr(pulsar.CompressionType, compression),
+        )
+        tally = Tally()
+        started = time.monotonic()
+        try:
+            for payload in paced(itertools.chain.from_iterable(itertools.repeat(payloads, num_produce)), rate):
+                tally.sent += 1
+                producer.send_async(payload, tally.answered, **attributes)
+        finally:
+            tally.wait()
+        seconds = time.monotonic() - started
+    report(tally, topic, seconds, as_json)
+
+
+class Tally:
+    """Counts answers, which arrive on a thread of the client library."""
+
+    def __init__(self) -> None:
+        self.sent = self.stored = self.failed = 0
+        self.problem = ""
+        self._change = threading.Condition()
+
+    def answered(self, result: Any, _message_id: Any) -> None:
+        with self._change:
+            if result.name == "Ok":
+                self.stored += 1
+            else:
+                self.failed += 1
+                self.problem = result.name
+            self._change.notify()
+
+    def wait(self) -> None:
+        """Until everything sent has its answer; the client's send timeout bounds it."""
+        with self._change:
+            self._change.wait_for(lambda: self.stored + self.failed >= self.sent)
+
+
+def split(messages: tuple[str, ...], separator: str) -> Iterator[bytes]:
+    for message in messages:
+        yield from (part.encode() for part in (message.split(separator) if separator else [message]))
+
+
+def read_payload(path: Path) -> bytes:
+    try:
+        return sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+    except OSError as error:
+        raise CommandError(f"cannot read {path}: {error.strerror}") from error
+
+
+def parse_properties(words: tuple[str, ...]) -> dict[str, str]:
+    """`K=V` pairs, several in a word when separated by commas."""
+    pairs = [pair.partition("=") for word in words for pair in word.split(",")]
+    for name, equals, _ in pairs:
+        if not name or not equals:
+            raise click.UsageError("a property is written K=V")
+    return {name.strip(): value for name, _, value in pairs}
+
+
+def paced(payloads: Iterator[bytes], rate: float) -> Iterator[bytes]:
+    """The payloads, not more than `rate` a second; 0 does not wait."""
+    started = time.monotonic()
+    for number, payload in enumerate(payloads):
+        wait = started + number / rate - time.monotonic() if rate else 0.0
+        if wait > 0:
+            time.sleep(wait)
+        yield payload
+
+
+def report(tally: Tally, topic: str, seconds: float, as_json: bool) -> None:
+    if as_json:
+        rate = round(tally.stored / seconds, 1) if seconds else 0.0
+        emit_record(
+            {
+                "topic": topic,
+                "stored": tally.stored,
+                "failed": tally.failed,
+                "seconds": round(seconds, 3),
+                "messages_per_s": rate,
+            },
+            as_json=True,
+        )
+    else:
+        click.echo(f"{tally.stored} messages stored in {topic} ({seconds:.2f} s)")
+    if tally.failed:
+        raise CommandError(f"{tally.failed} of {tally.sent} messages were not stored: {tally.problem}")

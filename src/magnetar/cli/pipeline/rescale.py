@@ -1,0 +1,162 @@
+"""`magnetar pipeline rescale`: other vnodes for the units, no other bytes for the state."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import click
+
+from magnetar.base.clock import SystemClock
+from magnetar.cli.errors import CommandError
+from magnetar.cli.output import json_option, print_json
+from magnetar.cli.pipeline.access import ask_driver, meant
+from magnetar.cli.storage.store_access import StoreSource, opened_store
+from magnetar.hashing.errors import HashingError
+from magnetar.pipeline.state.files import StateFiles
+from magnetar.pipeline.state.manifest import ManifestStore
+from magnetar.pipeline.views.control.driver_lock import DriverLock, holder
+from magnetar.pipeline.views.control.listing import Overview
+from magnetar.pipeline.views.control.mapping import MappingStore
+from magnetar.pipeline.views.control.rescale import RescalePlan, wanted_units
+
+Say: TypeAlias = Callable[[str], object]
+
+
+@click.command("rescale")
+@click.argument("name", required=False)
+@click.option("--units", type=click.IntRange(1), help="How many units are to serve the vnodes.")
+@click.option("--auto", is_flag=True, help="As many as the load of the last seconds asks for, once.")
+@click.option("--adaptive", is_flag=True, help="Have a running one follow its load, until --units or its end.")
+@click.option("--least", type=click.IntRange(1), default=1, show_default=True, help="Of --auto, --adaptive.")
+@click.option(
+    "--most", type=click.IntRange(1), help="Of --auto (else this machine's processors), --adaptive (else Spark's)."
+)
+@click.option("--dry-run", is_flag=True, help="Only show which vnodes would move.")
+@click.option("--metadata", "metadata_url", help="Ask through this metadata store (run --metadata), from any machine.")
+@click.option("--timeout", "timeout_s", type=click.FloatRange(0), default=60.0, show_default=True, help="Seconds.")
+@json_option
+def rescale_command(
+    name: str | None,
+    units: int | None,
+    auto: bool,
+    adaptive: bool,
+    least: int,
+    most: int | None,
+    dry_run: bool,
+    metadata_url: str | None,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
+    """Change the number of units of pipeline NAME. Takes effect with the next epoch of a running one, else at once.
+
+    The least number of vnodes moves, and not a byte of the state: units read other vnodes from the runs that are there.
+    """
+    if (units is not None) + auto + adaptive != 1:
+        raise click.UsageError("give one of --units N, --auto and --adaptive")
+    if metadata_url is not None:
+        if name is None or units is None or dry_run:
+            raise click.UsageError("with --metadata give NAME and --units N")
+        outcome = asyncio.run(_through_store(metadata_url, name, units))
+        print_json(outcome) if as_json else click.echo(f"{name}: {outcome['vnodes_moved']} vnodes are to move")
+        return
+    found = meant(name)
+    if adaptive:
+        outcome = adapted(found, least, most, timeout_s)
+        print_json(outcome) if as_json else click.echo(
+            f"{found.place.name} follows its load between {outcome['least']} and {outcome['most']} units"
+        )
+        return
+    reason = None
+    if units is None:
+        if holder(found.place.local) is None:
+            raise CommandError(f"pipeline {found.place.name} is not running, so it has no load; give --units N")
+        most = most or max(os.cpu_count() or 1, least)
+        units, reason = wanted_units(found.status.load(), least, most)
+        if not as_json:
+            click.echo(f"{units} units: {reason}", err=True)
+    outcome = rescaled(found, units, timeout_s, quiet if as_json else click.echo, dry_run=dry_run)
+    if as_json:
+        print_json(outcome | ({"reason": reason} if reason else {}))
+
+
+def adapted(found: Overview, least: int, most: int | None, timeout_s: float) -> dict[str, Any]:
+    """A running pipeline follows its load from now on. CommandError."""
+    if holder(found.place.local) is None:
+        raise CommandError(
+            f"pipeline {found.place.name} is not running; write ALTER MATERIALIZED VIEW v SET PARALLELISM = ADAPTIVE into its file"
+        )
+    answer = ask_driver(found.place, "adapt", timeout_s, most, least)
+    return {"name": found.place.name, "least": answer["least"], "most": answer["most"]}
+
+
+def quiet(line: str) -> None:
+    """Says nothing."""
+
+
+def rescaled(found: Overview, units: int, timeout_s: float, say: Say, *, dry_run: bool = False) -> dict[str, Any]:
+    """Do it, say it line by line, and return it as plain values. CommandError, CatalogError."""
+    if units > found.mapping.vnodes:
+        raise CommandError(
+            f"{units} units for {found.mapping.vnodes} vnodes: some would have nothing, take fewer units"
+        )
+    try:
+        plan = RescalePlan.to(found.mapping, units)
+    except HashingError as error:
+        raise CommandError(str(error)) from error
+    outcome: dict[str, Any] = {"name": found.place.name, **plan.describe(), "dry_run": dry_run}
+    for line in _drawn(plan):
+        say(line)
+    if dry_run:
+        return outcome
+    if not plan.moves:
+        say(f"{found.place.name} has {units} units already")
+        return outcome | {"pause_s": 0.0}
+    if holder(found.place.local) is None:
+        _commit(found, plan)
+        say(f"{len(plan.moves)} of {plan.before.vnodes} vnodes moved; it is not running, so nothing paused")
+        return outcome | {"pause_s": 0.0}
+    answer = ask_driver(found.place, "rescale", timeout_s, units)
+    moved, pause_s, epoch = answer["vnodes_moved"], answer["pause_s"], answer["epoch"]
+    say(
+        f"{moved} of {plan.before.vnodes} vnodes moved with epoch {epoch}; pause {pause_s:.2f} s; 0 bytes of state rewritten"
+    )
+    return outcome | {"vnodes_moved": moved, "pause_s": pause_s, "epoch": epoch}
+
+
+async def _through_store(url: str, name: str, units: int) -> dict[str, Any]:
+    """The driver follows; nothing is known of when it does."""
+    async with opened_store(StoreSource(url, None, None)) as store:
+        mappings = MappingStore(store, name)
+        before = await mappings.read()
+        after = await mappings.rescale(units)
+    plan = RescalePlan(before.mapping if before is not None else after.mapping, after.mapping)
+    return {"name": name, **plan.describe(), "node_version": after.node_version}
+
+
+def _commit(found: Overview, plan: RescalePlan) -> None:
+    """The mapping of a pipeline that does not run. Its lock keeps drivers of this machine away meanwhile."""
+    files, clock = StateFiles(found.place.directory), SystemClock()
+    if not files.local:
+        raise CommandError(
+            f"{found.place.directory} may have a driver on another machine: rescale it there, or run it here with "
+            f"--units {len(plan.after.units)}"
+        )
+    with DriverLock(found.place.local, found.place.name, clock):
+        store = ManifestStore(files, clock)
+        latest = store.latest()
+        assert latest is not None  # there was one to make the plan from
+        store.commit(latest.next(mapping=plan.after.to_json()))
+
+
+def _drawn(plan: RescalePlan) -> list[str]:
+    before, after, moves = plan.before.counts(), plan.after.counts(), plan.moves
+    lines = plan.picture()
+    for unit in dict.fromkeys((*plan.before.units, *plan.after.units)):
+        gives, takes = (sum(getattr(move, end) == unit for move in moves) for end in ("source", "target"))
+        lines.append(
+            f"unit {unit}: {before.get(unit, 0)} vnodes -> {after.get(unit, 0)} (gives {gives}, takes {takes})"
+        )
+    return lines

@@ -1,0 +1,1 @@
+"""Commands on ledgers, bookies, metadata and backups."""
