@@ -1,4 +1,4 @@
-"""Analysis: the arithmetic of migration, the four virtues, the yardsticks, numbered keys."""
+"""Analysis: the arithmetic of migration, the four virtues, the reference schemes, numbered keys."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from magnetar.hashing.analysis.explain import explain
 from magnetar.hashing.analysis.keys import key_chunks
 from magnetar.hashing.analysis.metrics import balance, count_owners, spread_and_load
 from magnetar.hashing.analysis.migration import exact_rate, expected_rate, measure
-from magnetar.hashing.analysis.schemes import ALGORITHMS, build
-from magnetar.hashing.analysis.yardsticks import jump_owners
+from magnetar.hashing.analysis.schemes import ALGORITHMS, build, jump_owners
 from magnetar.hashing.errors import EmptyRingError, HashingError, InvalidWeightError
 
 FOUR = dict.fromkeys("ABCD", 1)

@@ -2,18 +2,25 @@
 
 Some schemes remember their past (auto-split ranges, vnode mappings): `changed` derives the next membership from the present one by
 leaves, then joins, instead of building it afresh.
+
+Published algorithms serve as references:
+
+- jump: Lamping and Veach, "A Fast, Minimal Memory, Consistent Hash Algorithm" (2014); the same numbers as the `jump-consistent-hash`
+  package, which takes one key at a time.
+- rendezvous: Thaler and Ravishankar (1998), highest score of hash and member wins.
+- bounded: Mirrokni, Thorup and Zadimoghaddam, "Consistent Hashing with Bounded Loads" (2016), on a ketama ring.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from math import ceil
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from magnetar.hashing.analysis.yardsticks import bounded_owners, jump_owners, mixed, rendezvous_owners
 from magnetar.hashing.consistent import ConsistentHashRanges
 from magnetar.hashing.errors import EmptyRingError, HashingError, InvalidWeightError
 from magnetar.hashing.mapping import VnodeMapping
@@ -24,7 +31,7 @@ from magnetar.hashing.sticky import StickyRanges
 from magnetar.hashing.vectorized.crc import crc32_hashes
 from magnetar.hashing.vectorized.fnv import fnv1a_64_hashes
 from magnetar.hashing.vectorized.md5 import ketama_hashes
-from magnetar.hashing.vectorized.murmur3 import key_slots, murmur3_hashes
+from magnetar.hashing.vectorized.murmur3 import finish, key_slots, murmur3_hashes
 from magnetar.hashing.vectorized.vnode import vnodes
 from magnetar.hashing.vnode import DEFAULT_VNODES
 
@@ -45,6 +52,11 @@ ALGORITHMS: Final = (
     "rendezvous",
     "bounded",
 )
+
+LOAD_FACTOR: Final = 1.25
+"""How much more than the mean a member takes at most under bounded loads (1 + epsilon)."""
+
+_JUMP_MULTIPLIER: Final = 2_862_933_555_777_941_757
 
 
 class Scheme(ABC):
@@ -155,8 +167,8 @@ class VnodeScheme(Scheme):
         return np.arange(self.mapping.vnodes, dtype=np.uint64), self._table, self.mapping.vnodes
 
 
-class Yardstick(Scheme):
-    """What others are measured by: hash modulo n, jump, rendezvous, and a ketama ring with bounded loads."""
+class ReferenceScheme(Scheme):
+    """Published algorithms that the others are compared with: hash modulo n, jump, rendezvous, and a ketama ring with bounded loads."""
 
     def __init__(self, algorithm: str, weights: Weights) -> None:
         super().__init__(algorithm, weights)
@@ -186,7 +198,7 @@ class Yardstick(Scheme):
         return bounded_owners(self._ring, hashes, self._loads, max(self._total, len(hashes)))
 
     def changed(self, weights: Weights) -> Scheme:
-        return Yardstick(self.algorithm, weights)
+        return ReferenceScheme(self.algorithm, weights)
 
 
 def build(
@@ -204,7 +216,7 @@ def build(
     if algorithm == "vnodes":
         return VnodeScheme(weights, VnodeMapping.even(weights, vnode_count))
     if algorithm in ("modulo", "jump", "rendezvous", "bounded"):
-        return Yardstick(algorithm, weights)
+        return ReferenceScheme(algorithm, weights)
     return SlotScheme(algorithm, weights, _selector(algorithm, weights, replicas))
 
 
@@ -233,3 +245,66 @@ def _selector(algorithm: str, weights: Weights, replicas: int | None) -> Any:
     for member in weights:
         selector.add(member)
     return selector
+
+
+def mixed(hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Murmur3's avalanche of 64 bits, in place: FNV leaves the high bits of short keys almost equal, which jump decides by."""
+    hashes ^= hashes >> np.uint64(33)
+    hashes *= np.uint64(0xFF51AFD7ED558CCD)
+    hashes ^= hashes >> np.uint64(33)
+    hashes *= np.uint64(0xC4CEB9FE1A85EC53)
+    hashes ^= hashes >> np.uint64(33)
+    return hashes
+
+
+def jump_owners(hashes: npt.NDArray[np.uint64], count: int) -> Owners:
+    """Jump consistent hash: the bucket, 0 to count - 1, of every 64-bit hash."""
+    buckets = np.zeros(len(hashes), np.int64)
+    jumping = np.arange(len(hashes))
+    keys = hashes.astype(np.uint64)
+    while len(jumping):
+        keys = keys * np.uint64(_JUMP_MULTIPLIER) + np.uint64(1)
+        divisor = ((keys >> np.uint64(33)) + np.uint64(1)).astype(np.float64)
+        target = ((buckets[jumping] + 1).astype(np.float64) * ((1 << 31) / divisor)).astype(np.int64)
+        inside = target < count
+        jumping, keys = jumping[inside], keys[inside]
+        buckets[jumping] = target[inside]
+    return buckets.astype(np.int32)
+
+
+def rendezvous_owners(hashes: npt.NDArray[np.uint32], member_hashes: npt.NDArray[np.uint32]) -> Owners:
+    """The member with the highest score for every hash; the earlier one of equals."""
+    best = finish(hashes ^ member_hashes[0])
+    owners = np.zeros(len(hashes), np.int32)
+    for index in range(1, len(member_hashes)):
+        score = finish(hashes ^ member_hashes[index])
+        better = score > best
+        owners[better] = index
+        best = np.maximum(best, score)
+    return owners
+
+
+def bounded_owners(ring: HashRing, hashes: npt.NDArray[Any], loads: npt.NDArray[np.int64], total: int) -> Owners:
+    """Keys in order of arrival: the first member clockwise that holds less than 1.25 times the mean of `total` keys. `loads` grows.
+
+    One key depends on all before it, so a batch that fills a member is done key by key.
+    """
+    capacity = ceil(LOAD_FACTOR * total / len(ring))
+    owners = ring.owners_of_hashes(hashes)
+    counts = np.bincount(owners, minlength=len(ring))
+    if bool((loads + counts <= capacity).all()):
+        loads += counts
+        return owners
+    points = ring.points()
+    index = {node: position for position, node in enumerate(ring.nodes)}
+    circle = [index[node] for _, node in points]
+    positions = np.searchsorted(np.array([point for point, _ in points], np.uint64), hashes, side="right").tolist()
+    free = (capacity - loads).tolist()
+    chosen = []
+    for position in positions:
+        while free[member := circle[position % len(circle)]] <= 0:
+            position += 1
+        free[member] -= 1
+        chosen.append(member)
+    loads[:] = capacity - np.array(free)
+    return np.array(chosen, np.int32)
