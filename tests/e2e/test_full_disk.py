@@ -40,7 +40,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
-class Site:
+class Harness:
     """The server, its HTTP answers, and clients that are closed at the end."""
 
     def __init__(self, disk: Path, logs: Path) -> None:
@@ -139,16 +139,16 @@ def fill_up(path: Path) -> None:
 @pytest.mark.timeout(300)  # a loaded machine takes its time for 30 MB in small pieces
 @pytest.mark.parametrize("size_bytes", [60_000, 500])
 def test_a_full_disk_serves_deletes_starts_and_recovers(small_disk: Path, tmp_path: Path, size_bytes: int) -> None:
-    site = Site(small_disk, tmp_path)
-    server = site.server.start()
+    harness = Harness(small_disk, tmp_path)
+    server = harness.server.start()
     try:
-        client = site.client()
+        client = harness.client()
         kept = [b"keep %d " % number + os.urandom(2000) for number in range(50)]
         producer = client.create_producer("keep")
         consumer = client.subscribe("keep", "sub")
         for payload in kept:
             producer.send(payload)
-        stored = site.fill("fill", size_bytes)
+        stored = harness.fill("fill", size_bytes)
         assert len(stored) * size_bytes > 5e6, "most of the disk is for messages"
 
         # acknowledgements are kept, messages are readable, a subscription can be made, refusals name no path
@@ -156,38 +156,38 @@ def test_a_full_disk_serves_deletes_starts_and_recovers(small_disk: Path, tmp_pa
             message = consumer.receive(5000)
             assert message.data() == payload
             consumer.acknowledge(message)
-        assert site.payloads("fill")[: len(stored)] == stored
+        assert harness.payloads("fill")[: len(stored)] == stored
         late = client.subscribe("fill", "late", initial_position=pulsar.InitialPosition.Earliest)
         assert late.receive(5000).data() == stored[0]
-        refusal = site.refusal("fill")
+        refusal = harness.refusal("fill")
         assert str(small_disk) not in refusal
-        site.http("PUT", "other")
+        harness.http("PUT", "other")
         client.close()
 
         server.restart()  # kill -9 on the full disk
-        assert site.payloads("fill")[: len(stored)] == stored
-        assert site.payloads("keep")[: len(kept)] == kept
-        client = site.client()
+        assert harness.payloads("fill")[: len(stored)] == stored
+        assert harness.payloads("keep")[: len(kept)] == kept
+        client = harness.client()
         with pytest.raises(pulsar.Timeout):
             client.subscribe("keep", "sub").receive(1000)
         client.close()
         assert server.stop() == 0
         server.start()
-        assert site.payloads("fill")[: len(stored)] == stored
+        assert harness.payloads("fill")[: len(stored)] == stored
 
-        assert site.http("DELETE", "fill?force=true") == 204
-        site.publish("keep", 30)
-        assert site.payloads("keep")[: len(kept)] == kept
-        assert not [answer for answer in site.answers if str(small_disk) in answer]
+        assert harness.http("DELETE", "fill?force=true") == 204
+        harness.publish("keep", 30)
+        assert harness.payloads("keep")[: len(kept)] == kept
+        assert not [answer for answer in harness.answers if str(small_disk) in answer]
     finally:
         server.close()
 
 
 def test_a_disk_that_others_have_filled_to_the_last_byte(small_disk: Path, tmp_path: Path) -> None:
-    site = Site(small_disk, tmp_path)
-    server = site.server.start()
+    harness = Harness(small_disk, tmp_path)
+    server = harness.server.start()
     try:
-        client = site.client()
+        client = harness.client()
         producer = client.create_producer("keep")
         kept = [b"keep %d " % number + os.urandom(2000) for number in range(50)]
         for payload in kept:
@@ -197,11 +197,11 @@ def test_a_disk_that_others_have_filled_to_the_last_byte(small_disk: Path, tmp_p
         with pytest.raises(OSError, match="No space left"):
             fill_up(ballast)
         server.restart()
-        assert site.payloads("keep") == kept
-        assert site.http("PUT", "more") in (204, 503)
-        assert site.http("DELETE", "keep?force=true") == 204
-        assert not [answer for answer in site.answers if str(small_disk) in answer]
+        assert harness.payloads("keep") == kept
+        assert harness.http("PUT", "more") in (204, 503)
+        assert harness.http("DELETE", "keep?force=true") == 204
+        assert not [answer for answer in harness.answers if str(small_disk) in answer]
         ballast.unlink()
-        site.publish("again", 30)
+        harness.publish("again", 30)
     finally:
         server.close()

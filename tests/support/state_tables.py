@@ -22,7 +22,7 @@ TABLE = StateTable(7, "t", pa.schema([("k", pa.string()), ("n", pa.int64()), ("v
 Key = tuple[str | None, int | None]
 
 
-class Site:
+class StateTableHarness:
     """One driver and its units."""
 
     def __init__(self, root: str, units: int = 3) -> None:

@@ -23,7 +23,7 @@ from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
 from magnetar.managed_ledger.position import EARLIEST
 from tests.unit.broker.dispatch_fakes import FakeChannel, got, payload
-from tests.unit.managed_ledger.ledger_world import NAME, World, append_all, until
+from tests.unit.managed_ledger.ledger_harness import NAME, LedgerHarness, append_all, until
 
 HOUR_MS = 3_600_000
 KINDS = [SubscriptionType.Shared, SubscriptionType.Key_Shared]
@@ -35,7 +35,7 @@ async def settle() -> None:
 
 
 async def subscribe(
-    world: World,
+    harness: LedgerHarness,
     factory: ManagedLedgerFactory,
     scope: TaskScope,
     seal_at: int = 100,
@@ -43,13 +43,13 @@ async def subscribe(
 ) -> Subscription:
     ledger = await factory.open(NAME, config)
     cursor = await ledger.open_cursor("sub", initial=EARLIEST, cursor_properties={"colour": "red"})
-    store = LedgerBucketStore(world.cluster.new_client(7))
+    store = LedgerBucketStore(harness.cluster.new_client(7))
     return Subscription(
         topic_name="persistent://tenant/ns/topic",
         name="sub",
         ledger=ledger,
         cursor=cursor,
-        clock=world.clock,
+        clock=harness.clock,
         scheduler=asyncio.get_running_loop(),
         config=SubscriptionConfig(),
         rng=random.Random(1),
@@ -74,9 +74,9 @@ def buckets(subscription: Subscription) -> list[str]:
     return [name for name in subscription.cursor.cursor_properties if name.startswith(BUCKET_PROPERTY)]
 
 
-async def publish_delayed(world: World, subscription: Subscription, count: int) -> None:
+async def publish_delayed(harness: LedgerHarness, subscription: Subscription, count: int) -> None:
     """Every second message is delayed by an hour and some ms, in no order."""
-    now = world.clock.now_ms()
+    now = harness.clock.now_ms()
     shuffled = list(range(count))
     random.Random(3).shuffle(shuffled)
     await append_all(
@@ -90,12 +90,12 @@ async def publish_delayed(world: World, subscription: Subscription, count: int) 
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_restart_neither_delivers_early_nor_indexes_again(kind: SubscriptionType) -> None:
-    world = World()
-    async with world.broker() as factory, TaskScope("topic") as scope:
-        subscription = await subscribe(world, factory, scope)
+    harness = LedgerHarness()
+    async with harness.broker() as factory, TaskScope("topic") as scope:
+        subscription = await subscribe(harness, factory, scope)
         assert subscription.properties == {"colour": "red"}
         consumer = join(subscription, kind)
-        await publish_delayed(world, subscription, 600)
+        await publish_delayed(harness, subscription, 600)
         await until(lambda: len(got(consumer)) == 300)
         await until(lambda: len(buckets(subscription)) >= 2)
         await settle()
@@ -106,15 +106,15 @@ async def test_restart_neither_delivers_early_nor_indexes_again(kind: Subscripti
         subscription.acknowledge(consumer, 0, ids, done.append)
         await until(lambda: bool(done))
         await subscription.close()
-    async with world.broker() as factory, TaskScope("topic") as scope:
-        subscription = await subscribe(world, factory, scope)
+    async with harness.broker() as factory, TaskScope("topic") as scope:
+        subscription = await subscribe(harness, factory, scope)
         assert subscription.properties == {"colour": "red"}
         consumer = join(subscription, kind)
         await settle()
         assert got(consumer) == []
         assert subscription.delayed_messages == 300
         assert len(index(subscription)._heap) == 0
-        world.clock.ms += HOUR_MS + 1000
+        harness.clock.ms += HOUR_MS + 1000
         subscription._pump.wake()
         await until(lambda: len(got(consumer)) == 300)
         await settle()
@@ -127,51 +127,51 @@ async def test_restart_neither_delivers_early_nor_indexes_again(kind: Subscripti
         assert subscription.backlog_entries == 0
 
 
-async def bucket_copies(world: World, subscription: Subscription) -> list[tuple[int, int, int, int]]:
+async def bucket_copies(harness: LedgerHarness, subscription: Subscription) -> list[tuple[int, int, int, int]]:
     """Ensemble, write quorum, ack quorum, and bookies that hold something: of each bucket."""
-    manager = LedgerManager(world.metadata)
+    manager = LedgerManager(harness.metadata)
     found = []
     for name in buckets(subscription):
         ledger_id = int(subscription.cursor.cursor_properties[name])
         metadata, _ = await manager.read(ledger_id)
-        held = [bookie.entries.get(ledger_id, {}) for bookie in world.cluster.bookies]
+        held = [bookie.entries.get(ledger_id, {}) for bookie in harness.cluster.bookies]
         quorums = metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum
         found.append((*quorums, sum(map(bool, held))))
     return found
 
 
 async def test_buckets_have_the_topics_copies_and_outlive_a_bookie() -> None:
-    world = World(4)
+    harness = LedgerHarness(4)
     config = ManagedLedgerConfig(ensemble_size=2, write_quorum=2, ack_quorum=2)
-    async with world.broker() as factory, TaskScope("topic") as scope:
-        subscription = await subscribe(world, factory, scope, config=config)
+    async with harness.broker() as factory, TaskScope("topic") as scope:
+        subscription = await subscribe(harness, factory, scope, config=config)
         consumer = join(subscription, SubscriptionType.Shared)
-        await publish_delayed(world, subscription, 300)
+        await publish_delayed(harness, subscription, 300)
         await until(lambda: len(got(consumer)) == 150)
         await until(lambda: len(buckets(subscription)) == 1)
-        assert await bucket_copies(world, subscription) == [(2, 2, 2, 2)]
+        assert await bucket_copies(harness, subscription) == [(2, 2, 2, 2)]
         # the namespace's persistence changes while the topic is loaded: the next bucket has it
         subscription.ledger.set_config(ManagedLedgerConfig(ensemble_size=3, write_quorum=3, ack_quorum=2))
-        await publish_delayed(world, subscription, 300)
+        await publish_delayed(harness, subscription, 300)
         await until(lambda: len(got(consumer)) == 300)
         await until(lambda: len(buckets(subscription)) >= 2)
         await settle()
-        assert set(await bucket_copies(world, subscription)) == {(2, 2, 2, 2), (3, 3, 2, 3)}
+        assert set(await bucket_copies(harness, subscription)) == {(2, 2, 2, 2), (3, 3, 2, 3)}
         ids = [(entry.ledger_id, entry.entry_id, None, 0) for entry in got(consumer)]
         done: list[object] = []
         subscription.acknowledge(consumer, 0, ids, done.append)
         await until(lambda: bool(done))
         await subscription.close()
         names = [int(subscription.cursor.cursor_properties[name]) for name in buckets(subscription)]
-    holder = next(number for number in range(4) if names[0] in world.cluster.bookies[number].entries)
-    world.cluster.directory.unregister(f"b{holder}")
-    async with world.broker() as factory, TaskScope("topic") as scope:
-        subscription = await subscribe(world, factory, scope, config=config)
+    holder = next(number for number in range(4) if names[0] in harness.cluster.bookies[number].entries)
+    harness.cluster.directory.unregister(f"b{holder}")
+    async with harness.broker() as factory, TaskScope("topic") as scope:
+        subscription = await subscribe(harness, factory, scope, config=config)
         consumer = join(subscription, SubscriptionType.Shared)
         await until(lambda: subscription.delayed_messages == 300)
         await settle()
         assert (got(consumer), len(index(subscription)._heap)) == ([], 0), "all of them are known from the buckets"
-        world.clock.ms += HOUR_MS + 1000
+        harness.clock.ms += HOUR_MS + 1000
         subscription._pump.wake()
         await until(lambda: len(got(consumer)) == 300)
         assert len({entry.position for entry in got(consumer)}) == 300
@@ -179,21 +179,21 @@ async def test_buckets_have_the_topics_copies_and_outlive_a_bookie() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_killed_process_keeps_messages_back_and_loses_none(kind: SubscriptionType) -> None:
-    world = World()
-    async with world.broker() as factory, TaskScope("topic") as scope:
-        subscription = await subscribe(world, factory, scope)
+    harness = LedgerHarness()
+    async with harness.broker() as factory, TaskScope("topic") as scope:
+        subscription = await subscribe(harness, factory, scope)
         consumer = join(subscription, kind)
-        await publish_delayed(world, subscription, 500)
+        await publish_delayed(harness, subscription, 500)
         await until(lambda: len(got(consumer)) == 250)
         await until(lambda: len(buckets(subscription)) >= 1)
-    world.clock.ms += HOUR_MS + 250
-    async with world.broker() as factory, TaskScope("topic") as scope:
-        subscription = await subscribe(world, factory, scope)
+    harness.clock.ms += HOUR_MS + 250
+    async with harness.broker() as factory, TaskScope("topic") as scope:
+        subscription = await subscribe(harness, factory, scope)
         consumer = join(subscription, kind)
         await until(lambda: len(got(consumer)) >= 250 + 120)
         await settle()
         assert len({entry.position for entry in got(consumer)}) == len(got(consumer))
-        world.clock.ms += 1000
+        harness.clock.ms += 1000
         subscription._pump.wake()
         await until(lambda: len(got(consumer)) == 500)
         await settle()
@@ -203,34 +203,34 @@ async def test_killed_process_keeps_messages_back_and_loses_none(kind: Subscript
 
 
 async def test_a_bucket_that_cannot_be_read_is_replaced_by_the_cursor() -> None:
-    world = World()
-    async with world.broker() as factory, TaskScope("topic") as scope:
-        subscription = await subscribe(world, factory, scope)
+    harness = LedgerHarness()
+    async with harness.broker() as factory, TaskScope("topic") as scope:
+        subscription = await subscribe(harness, factory, scope)
         consumer = join(subscription, SubscriptionType.Shared)
-        await publish_delayed(world, subscription, 400)
+        await publish_delayed(harness, subscription, 400)
         await until(lambda: len(got(consumer)) == 200)
         await until(lambda: len(buckets(subscription)) >= 1)
         await settle()
         numbers = [int(subscription.cursor.cursor_properties[name]) for name in buckets(subscription)]
-        await world.cluster.new_client(9).delete_ledger(numbers[0])
-    async with world.broker() as factory, TaskScope("topic") as scope:
-        subscription = await subscribe(world, factory, scope)
+        await harness.cluster.new_client(9).delete_ledger(numbers[0])
+    async with harness.broker() as factory, TaskScope("topic") as scope:
+        subscription = await subscribe(harness, factory, scope)
         consumer = join(subscription, SubscriptionType.Shared)
         await until(lambda: len(got(consumer)) == 200)
         await settle()
         assert subscription.delayed_messages == 200
-        world.clock.ms += HOUR_MS + 1000
+        harness.clock.ms += HOUR_MS + 1000
         subscription._pump.wake()
         await until(lambda: len(got(consumer)) == 400)
         assert len({entry.position for entry in got(consumer)}) == 400
 
 
 async def test_a_seek_forgets_the_stored_index() -> None:
-    world = World()
-    async with world.broker() as factory, TaskScope("topic") as scope:
-        subscription = await subscribe(world, factory, scope)
+    harness = LedgerHarness()
+    async with harness.broker() as factory, TaskScope("topic") as scope:
+        subscription = await subscribe(harness, factory, scope)
         consumer = join(subscription, SubscriptionType.Shared)
-        await publish_delayed(world, subscription, 400)
+        await publish_delayed(harness, subscription, 400)
         await until(lambda: len(buckets(subscription)) >= 1)
         await settle()
         await subscription.seek(EARLIEST)

@@ -18,7 +18,7 @@ from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
 from magnetar.managed_ledger.position import EARLIEST, Position
 from tests.unit.broker.dispatch_fakes import FakeChannel, channel, got, payload
-from tests.unit.managed_ledger.ledger_world import NAME, World, append_all, until
+from tests.unit.managed_ledger.ledger_harness import NAME, LedgerHarness, append_all, until
 
 CONFIG = ManagedLedgerConfig(max_entries_per_ledger=100)
 
@@ -26,13 +26,13 @@ CONFIG = ManagedLedgerConfig(max_entries_per_ledger=100)
 class Bench:
     """One subscription and its consumers."""
 
-    def __init__(self, world: World, subscription: Subscription) -> None:
-        self.world = world
+    def __init__(self, harness: LedgerHarness, subscription: Subscription) -> None:
+        self.harness = harness
         self.subscription = subscription
         self.count = 0
 
     @classmethod
-    async def open(cls, world: World, factory: ManagedLedgerFactory, **config: Any) -> Bench:
+    async def open(cls, harness: LedgerHarness, factory: ManagedLedgerFactory, **config: Any) -> Bench:
         ledger = await factory.open(NAME, CONFIG)
         cursor = await ledger.open_cursor("sub", initial=EARLIEST)
         subscription = Subscription(
@@ -40,12 +40,12 @@ class Bench:
             name="sub",
             ledger=ledger,
             cursor=cursor,
-            clock=world.clock,
+            clock=harness.clock,
             scheduler=asyncio.get_running_loop(),
             config=SubscriptionConfig(**config),
             rng=random.Random(1),
         )
-        return cls(world, subscription)
+        return cls(harness, subscription)
 
     def consumer(self, kind: SubscriptionType, permits: int, *, answering: bool = False) -> Consumer:
         self.count += 1
@@ -78,9 +78,9 @@ async def settle() -> None:
 
 @pytest.mark.parametrize("kind", [SubscriptionType.Exclusive, SubscriptionType.Shared, SubscriptionType.Key_Shared])
 async def test_every_entry_once_over_rollovers(kind: SubscriptionType) -> None:
-    world = World()
-    async with world.broker() as factory:
-        bench = await Bench.open(world, factory)
+    harness = LedgerHarness()
+    async with harness.broker() as factory:
+        bench = await Bench.open(harness, factory)
         positions = await bench.publish(350)
         consumer = bench.consumer(kind, 10, answering=True)
         positions += await bench.publish(150)
@@ -93,9 +93,9 @@ async def test_every_entry_once_over_rollovers(kind: SubscriptionType) -> None:
 
 @pytest.mark.parametrize("waiting_max", [0, 40, 100_000])
 async def test_frozen_key_shared_consumer(waiting_max: int) -> None:
-    world = World()
-    async with world.broker() as factory:
-        bench = await Bench.open(world, factory, key_shared_waiting_max=waiting_max)
+    harness = LedgerHarness()
+    async with harness.broker() as factory:
+        bench = await Bench.open(harness, factory, key_shared_waiting_max=waiting_max)
         frozen = bench.consumer(SubscriptionType.Key_Shared, 20)
         others = [bench.consumer(SubscriptionType.Key_Shared, 20, answering=True) for _ in range(3)]
         positions = await bench.publish(1500)
@@ -116,9 +116,9 @@ async def test_frozen_key_shared_consumer(waiting_max: int) -> None:
 
 
 async def test_restart_delivers_what_was_not_acknowledged() -> None:
-    world = World()
-    async with world.broker() as factory:
-        bench = await Bench.open(world, factory)
+    harness = LedgerHarness()
+    async with harness.broker() as factory:
+        bench = await Bench.open(harness, factory)
         positions = await bench.publish(250)
         consumer = bench.consumer(SubscriptionType.Shared, 1000)
         await until(lambda: len(got(consumer)) == 250)
@@ -127,8 +127,8 @@ async def test_restart_delivers_what_was_not_acknowledged() -> None:
         bench.subscription.acknowledge(consumer, 0, ids, done.append)
         await until(lambda: bool(done))
         assert done == [None]
-    async with world.broker() as factory:
-        bench = await Bench.open(world, factory)
+    async with harness.broker() as factory:
+        bench = await Bench.open(harness, factory)
         consumer = bench.consumer(SubscriptionType.Key_Shared, 1000)
         await until(lambda: len(got(consumer)) == 125)
         await settle()
@@ -136,9 +136,9 @@ async def test_restart_delivers_what_was_not_acknowledged() -> None:
 
 
 async def test_seek_back_by_position_and_time() -> None:
-    world = World()
-    async with world.broker() as factory:
-        bench = await Bench.open(world, factory)
+    harness = LedgerHarness()
+    async with harness.broker() as factory:
+        bench = await Bench.open(harness, factory)
         positions = await bench.publish(250)
         bench.consumer(SubscriptionType.Shared, 1000, answering=True)
         await until(lambda: bench.subscription.backlog_entries == 0)
@@ -155,9 +155,9 @@ async def test_seek_back_by_position_and_time() -> None:
 
 
 async def test_partly_acknowledged_batches_survive_a_restart() -> None:
-    world = World()
-    async with world.broker() as factory:
-        bench = await Bench.open(world, factory)
+    harness = LedgerHarness()
+    async with harness.broker() as factory:
+        bench = await Bench.open(harness, factory)
         await append_all(bench.subscription.ledger, [payload("k", batch=4)])
         consumer = bench.consumer(SubscriptionType.Shared, 10)
         await until(lambda: len(got(consumer)) == 1)
@@ -167,8 +167,8 @@ async def test_partly_acknowledged_batches_survive_a_restart() -> None:
             bench.subscription.acknowledge(consumer, 0, [(entry.ledger_id, entry.entry_id, words, 0)], done.append)
         assert consumer.unacked_messages == 2
         await until(lambda: len(done) == 2)
-    async with world.broker() as factory:
-        bench = await Bench.open(world, factory)
+    async with harness.broker() as factory:
+        bench = await Bench.open(harness, factory)
         consumer = bench.consumer(SubscriptionType.Shared, 10)
         await until(lambda: len(got(consumer)) == 1)
         assert channel(consumer).got[0][2] == [0b1010]

@@ -21,7 +21,7 @@ COMMAND_S = 25
 """Less than the client library's own operation timeout: the reason is known at once."""
 
 
-class Site:
+class Harness:
     """A server with all four ports, and an address where somebody accepts and says nothing."""
 
     def __init__(self, directory: Path) -> None:
@@ -47,11 +47,11 @@ class Site:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    site = Site(tmp_path_factory.mktemp("unreachable"))
-    yield site
-    site.server.close()
-    site.silent.close()
+def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
+    harness = Harness(tmp_path_factory.mktemp("unreachable"))
+    yield harness
+    harness.server.close()
+    harness.silent.close()
 
 
 def command(*words: str) -> str:
@@ -86,8 +86,8 @@ CASES = [
 
 
 @pytest.mark.parametrize(("scheme", "place", "said"), CASES)
-def test_the_reason_is_named(site: Site, scheme: str, place: str, said: str) -> None:
-    url = f"{scheme}://{site.places[place]}"
+def test_the_reason_is_named(harness: Harness, scheme: str, place: str, said: str) -> None:
+    url = f"{scheme}://{harness.places[place]}"
     if scheme.startswith("http"):
         text = command("topics", "list", "public/default", "--admin-url", url)
     else:
@@ -104,13 +104,13 @@ def test_a_certificate_for_another_name_is_no_absent_server() -> None:
     assert "use a host name that stands in the certificate" in unreachable("https://a:1", error)
 
 
-def test_the_probe_is_quiet_in_the_log_of_the_server(site: Site) -> None:
-    before = len(site.server.log())
+def test_the_probe_is_quiet_in_the_log_of_the_server(harness: Harness) -> None:
+    before = len(harness.server.log())
     done = subprocess.run(
-        [sys.executable, "-m", "magnetar", "produce", "t", "-m", "x", "--url", f"pulsar://{site.places['binary']}"],
+        [sys.executable, "-m", "magnetar", "produce", "t", "-m", "x", "--url", f"pulsar://{harness.places['binary']}"],
         capture_output=True,
         timeout=COMMAND_S,
     )
     assert done.returncode == 0, done.stderr
-    lines = site.server.log()[before:].splitlines()
+    lines = harness.server.log()[before:].splitlines()
     assert not [line for line in lines if " INFO " not in line]

@@ -15,7 +15,7 @@ from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.cursor.cursor import ManagedCursor
 from magnetar.managed_ledger.ledger import ManagedLedger
 from magnetar.managed_ledger.position import EARLIEST, Position
-from tests.integration.managed_ledger.site import NAME, Site
+from tests.integration.managed_ledger.harness import NAME, Harness
 
 CONFIG = ManagedLedgerConfig(max_entries_per_ledger=700, cursor_ledger_max_entries=20)
 BURST = 100
@@ -55,8 +55,8 @@ class Worker:
 
 
 async def main(path: Path, number: int) -> None:
-    async with Site(path) as site:
-        ledger = await site.factory.open(NAME, CONFIG)
+    async with Harness(path) as harness:
+        ledger = await harness.factory.open(NAME, CONFIG)
         worker = Worker(path, ledger, await ledger.open_cursor("sub", initial=EARLIEST))
         print("ready", flush=True)
         while True:

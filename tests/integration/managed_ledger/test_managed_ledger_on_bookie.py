@@ -15,8 +15,8 @@ import pytest
 from magnetar.base.errors import MagnetarError
 from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.position import EARLIEST, Position
-from tests.integration.managed_ledger.site import NAME, Site
-from tests.unit.managed_ledger.ledger_world import Appends, acknowledge, append_all, read, read_all
+from tests.integration.managed_ledger.harness import NAME, Harness
+from tests.unit.managed_ledger.ledger_harness import Appends, acknowledge, append_all, read, read_all
 
 ROOT = Path(__file__).resolve().parents[3]
 KEEP = {"retention_time_ms": -1, "retention_size_bytes": -1}
@@ -25,16 +25,16 @@ KEEP = {"retention_time_ms": -1, "retention_size_bytes": -1}
 async def test_append_read_acknowledge_restart(tmp_path: Path) -> None:
     payloads = [b"%06d" % number * 170 for number in range(6000)]
     config = ManagedLedgerConfig(max_entries_per_ledger=2500)
-    async with Site(tmp_path) as site:
-        ledger = await site.factory.open(NAME, config)
+    async with Harness(tmp_path) as harness:
+        ledger = await harness.factory.open(NAME, config)
         cursor = await ledger.open_cursor("sub", initial=EARLIEST)
         positions = await append_all(ledger, payloads)
         assert await read_all(cursor) == payloads
         await acknowledge(cursor, positions[:2000])
         await acknowledge(cursor, positions[2500:5000])
-        await site.factory.close()
-    async with Site(tmp_path) as site:
-        ledger = await site.factory.open(NAME, config)
+        await harness.factory.close()
+    async with Harness(tmp_path) as harness:
+        ledger = await harness.factory.open(NAME, config)
         cursor = ledger.cursors["sub"]
         assert cursor.backlog_entries == 1500
         assert await read_all(cursor) == payloads[2000:2500] + payloads[5000:]
@@ -48,8 +48,8 @@ async def test_every_second_acknowledged_survives_a_restart(tmp_path: Path, coun
     step = 20_000
     # Minimal entries: the number of holes matters here, not their size.
     config = ManagedLedgerConfig(max_entries_per_ledger=50_000, cache_entries=False, **KEEP)
-    async with Site(tmp_path) as site:
-        ledger = await site.factory.open(NAME, config)
+    async with Harness(tmp_path) as harness:
+        ledger = await harness.factory.open(NAME, config)
         cursor = await ledger.open_cursor("sub", initial=EARLIEST)
         positions: list[Position] = []
         arrived = asyncio.Event()
@@ -68,8 +68,8 @@ async def test_every_second_acknowledged_survives_a_restart(tmp_path: Path, coun
             cursor.acknowledge(positions[-step + 1 :: 2])
         await cursor.flush()
         assert cursor.backlog_entries == count // 2
-    async with Site(tmp_path) as site:
-        ledger = await site.factory.open(NAME, config)
+    async with Harness(tmp_path) as harness:
+        ledger = await harness.factory.open(NAME, config)
         cursor = ledger.cursors["sub"]
         assert cursor.mark_delete_position == Position(positions[0].ledger_id, -1)
         assert cursor.backlog_entries == count // 2
@@ -80,33 +80,33 @@ async def test_every_second_acknowledged_survives_a_restart(tmp_path: Path, coun
 
 
 async def test_retention_removes_ledgers_and_the_disk_shrinks(tmp_path: Path) -> None:
-    async with Site(tmp_path) as site:
-        ledger = await site.factory.open(NAME, ManagedLedgerConfig(max_entries_per_ledger=4000, **KEEP))
+    async with Harness(tmp_path) as harness:
+        ledger = await harness.factory.open(NAME, ManagedLedgerConfig(max_entries_per_ledger=4000, **KEEP))
         cursor = await ledger.open_cursor("sub", initial=EARLIEST)
         positions = await append_all(ledger, [os.urandom(1024) for _ in range(20_000)])
-        await site.bookie.checkpoint()
-        before = site.disk_bytes()
+        await harness.bookie.checkpoint()
+        before = harness.disk_bytes()
         assert before > 20_000 * 1024
         cursor.acknowledge_cumulative(positions[17_999])
         ledger.set_config(ManagedLedgerConfig(max_entries_per_ledger=4000))
         await ledger.trim()
         assert ledger.first_position == positions[16_000]
         assert cursor.stored_mark_delete == positions[17_999]
-        assert site.bookie.ledger_ids()
-        await site.bookie.collect_garbage()
-        assert positions[0].ledger_id not in site.bookie.ledger_ids()
-        assert positions[16_000].ledger_id in site.bookie.ledger_ids()
-        assert site.disk_bytes() < before / 2
+        assert harness.bookie.ledger_ids()
+        await harness.bookie.collect_garbage()
+        assert positions[0].ledger_id not in harness.bookie.ledger_ids()
+        assert positions[16_000].ledger_id in harness.bookie.ledger_ids()
+        assert harness.disk_bytes() < before / 2
         assert len(await read(cursor, 5000, 1 << 30)) > 0
 
 
 async def test_a_second_broker_takes_over_from_a_live_one(tmp_path: Path) -> None:
-    async with Site(tmp_path) as site:
-        mine = await site.factory.open(NAME)
+    async with Harness(tmp_path) as harness:
+        mine = await harness.factory.open(NAME)
         cursor = await mine.open_cursor("sub", initial=EARLIEST)
         positions = await append_all(mine, [b"%d" % number for number in range(100)])
         await acknowledge(cursor, positions[:10])
-        other = site.new_factory()
+        other = harness.new_factory()
         theirs = await other.open(NAME)
         appends = Appends()
         appends.append(mine, b"too late")
@@ -145,8 +145,8 @@ async def test_kill_9_loses_nothing_that_was_answered(tmp_path: Path) -> None:
     appended = _numbers(tmp_path / "appended")
     acknowledged = set(_numbers(tmp_path / "acknowledged"))
     assert len(acknowledged) > 1000
-    async with Site(tmp_path) as site:
-        ledger = await site.factory.open(NAME, ManagedLedgerConfig(**KEEP))
+    async with Harness(tmp_path) as harness:
+        ledger = await harness.factory.open(NAME, ManagedLedgerConfig(**KEEP))
         redelivered = [int(data) for data in await read_all(ledger.cursors["sub"], 1000)]
         assert not acknowledged & set(redelivered), "acknowledged durably, and delivered again"
         assert set(redelivered) >= {number for number in appended if number % 3 == 0}, "never acknowledged"

@@ -16,7 +16,7 @@ import pytest
 from magnetar.pipeline.views.epoch.delivery import Delivery
 from magnetar.pipeline.views.pipeline import Pipeline
 from magnetar.testing.server import ServerProcess
-from tests.support.fault_site import replayed
+from tests.support.fault_harness import replayed
 from tests.support.pipeline_process import POINTS
 from tests.support.pipelines import (
     GROUPS,

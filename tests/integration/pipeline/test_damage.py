@@ -51,7 +51,7 @@ def damaged(path: Path, damage: Callable[[bytes], bytes]) -> Iterator[None]:
     path.write_bytes(data)
 
 
-class Site:
+class Harness:
     """A pipeline with rows, and those that were sent."""
 
     def __init__(self, spark: Any, client: pulsar.Client, topic: str, directory: Path, url: str) -> None:
@@ -87,14 +87,14 @@ class Site:
 
 
 @pytest.fixture
-def site(spark: Any, server: ServerProcess, client: pulsar.Client, topic: str, tmp_path: Path) -> Site:
-    made = Site(spark, client, topic, tmp_path / "p", server.service_url)
+def harness(spark: Any, server: ServerProcess, client: pulsar.Client, topic: str, tmp_path: Path) -> Harness:
+    made = Harness(spark, client, topic, tmp_path / "p", server.service_url)
     made.more()
     made.run()
     return made
 
 
-def test_a_batch_that_comes_twice_is_one_epoch(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_that_comes_twice_is_one_epoch(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     batch, calls = Driver.batch, []
 
     def twice(driver: Driver, frame: Any, batch_id: int) -> None:
@@ -103,80 +103,85 @@ def test_a_batch_that_comes_twice_is_one_epoch(site: Site, monkeypatch: pytest.M
             calls.append(batch_id)
 
     monkeypatch.setattr(Driver, "batch", twice)
-    site.more()
-    assert [report.rows_in for report in site.run()] == [50]
+    harness.more()
+    assert [report.rows_in for report in harness.run()] == [50]
     assert len(calls) >= 2
-    site.check()
+    harness.check()
 
 
-def test_the_streaming_engines_log_may_be_damaged_or_lost(site: Site) -> None:
+def test_the_streaming_engines_log_may_be_damaged_or_lost(harness: Harness) -> None:
     for place in ("commits", "offsets"):
-        (log,) = (site.directory / "checkpoint").iterdir()
+        (log,) = (harness.directory / "checkpoint").iterdir()
         newest = max((log / place).glob("[0-9]*"), key=lambda path: int(path.name))
         (log / place / f".{newest.name}.crc").unlink(missing_ok=True)
         if place == "commits":
             newest.unlink()
         else:
             newest.write_bytes(truncated(newest.read_bytes()))
-        site.more()
-        assert sum(report.rows_in for report in site.run()) == 50
-    site.check()
+        harness.more()
+        assert sum(report.rows_in for report in harness.run()) == 50
+    harness.check()
 
 
-def test_a_manifest_that_was_half_written_is_none(site: Site) -> None:
-    newest = max((site.directory / "manifests").iterdir())
-    number = latest(site.directory).number
+def test_a_manifest_that_was_half_written_is_none(harness: Harness) -> None:
+    newest = max((harness.directory / "manifests").iterdir())
+    number = latest(harness.directory).number
     following = newest.with_name(newest.name.replace(str(number), str(number + 1)))
     following.with_name(f"{TEMPORARY}1-{following.name}").write_bytes(truncated(newest.read_bytes()))
-    assert latest(site.directory).number == number
-    site.more()
-    site.run()
-    site.check()
+    assert latest(harness.directory).number == number
+    harness.more()
+    harness.run()
+    harness.check()
 
 
 @pytest.mark.parametrize("damage", [truncated, flipped])
-def test_a_damaged_run_ends_the_epoch_or_the_scan_that_reads_it(site: Site, damage: Callable[[bytes], bytes]) -> None:
-    before = latest(site.directory)
+def test_a_damaged_run_ends_the_epoch_or_the_scan_that_reads_it(
+    harness: Harness, damage: Callable[[bytes], bytes]
+) -> None:
+    before = latest(harness.directory)
     tables = [state for state in before.tables.values() if state.runs]
     view = next(state.runs[0] for state in tables if state.table.name == "v")
     operator = next(state.runs[0] for state in tables if "aggregate" in state.table.name)
-    old = grouped(site.sent)
-    site.more()  # to every key
-    with damaged(site.directory / operator.path, damage):
+    old = grouped(harness.sent)
+    harness.more()  # to every key
+    with damaged(harness.directory / operator.path, damage):
         with pytest.raises(DamagedStateError, match=rf"{operator.path}.*put it back from a copy"):
-            site.run()
-        assert latest(site.directory).epoch == before.epoch
-        told = site.command("status", str(site.directory))
+            harness.run()
+        assert latest(harness.directory).epoch == before.epoch
+        told = harness.command("status", str(harness.directory))
         assert told.returncode == 1
         assert "failed" in told.stdout
         assert operator.path in told.stdout
-        assert site.scan() == old, "what is not damaged is served as of the last epoch"
+        assert harness.scan() == old, "what is not damaged is served as of the last epoch"
     with (
-        damaged(site.directory / view.path, damage),
+        damaged(harness.directory / view.path, damage),
         pytest.raises(Exception, match=rf"DamagedStateError.*{view.path}"),
     ):
-        site.scan()
-    site.run()
-    site.check()
+        harness.scan()
+    harness.run()
+    harness.check()
 
 
 @pytest.mark.parametrize("damage", [truncated, flipped])
 def test_a_damaged_newest_manifest_is_named_by_everybody_and_nothing_older_is_served(
-    site: Site, damage: Callable[[bytes], bytes], tmp_path: Path
+    harness: Harness, damage: Callable[[bytes], bytes], tmp_path: Path
 ) -> None:
-    newest = max((site.directory / "manifests").iterdir())
+    newest = max((harness.directory / "manifests").iterdir())
     before = sorted(path.name for path in newest.parent.iterdir())
-    site.more()
+    harness.more()
     with damaged(newest, damage):
         with pytest.raises(DamagedStateError, match=newest.name):
-            site.run()
+            harness.run()
         with pytest.raises(Exception, match=rf"DamagedStateError.*{newest.name}"):
-            site.scan()
-        (tmp_path / "p.sql").write_text(site.text)
-        for words in (("run", str(tmp_path / "p.sql"), "--dir", str(site.directory)), ("status", str(site.directory))):
-            ended = site.command(*words)
+            harness.scan()
+        (tmp_path / "p.sql").write_text(harness.text)
+        for words in (
+            ("run", str(tmp_path / "p.sql"), "--dir", str(harness.directory)),
+            ("status", str(harness.directory)),
+        ):
+            ended = harness.command(*words)
             assert ended.returncode == 1, words
             assert newest.name in ended.stderr, words
         assert sorted(path.name for path in newest.parent.iterdir()) == before
-    site.run()
-    site.check()
+    harness.run()
+    harness.check()

@@ -18,7 +18,7 @@ import pytest
 from magnetar.pipeline.connect.errors import OptionError, SinkError
 from magnetar.pipeline.errors import ChangelogError
 from magnetar.testing.server import ServerProcess
-from tests.support.sink_site import SinkSite, sink
+from tests.support.sink_harness import SinkHarness, sink
 from tests.support.topics import drain
 
 INSERT, BEFORE, AFTER, DELETE = range(4)
@@ -29,8 +29,8 @@ CHANGES = [
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> SinkSite:
-    made = SinkSite(str(tmp_path / "pipeline"))
+def harness(tmp_path: Path) -> SinkHarness:
+    made = SinkHarness(str(tmp_path / "pipeline"))
     made.create()
     return made
 
@@ -41,23 +41,23 @@ def to(server: ServerProcess, topic: str) -> Callable[..., Any]:
 
 
 def test_plain_upsert_and_debezium_json(
-    site: SinkSite, to: Callable[..., Any], client: pulsar.Client, topic: str
+    harness: SinkHarness, to: Callable[..., Any], client: pulsar.Client, topic: str
 ) -> None:
     for changes in CHANGES:
-        site.epoch([changes])
-    site.deliver(to("FORMAT PLAIN ENCODE JSON", ", primary_key = 'k'"), commit=False)
+        harness.epoch([changes])
+    harness.deliver(to("FORMAT PLAIN ENCODE JSON", ", primary_key = 'k'"), commit=False)
     at = {1: "2023-11-14T22:13:20.000001Z", 2: "2023-11-14T22:13:20.000002Z"}
     sent = [(message.partition_key(), json.loads(message.data())) for message in drain(client, topic)]
     assert sent == [(str(k), {"k": k, "v": v, "at": at[k]}) for k, v in [(1, "a"), (2, "b"), (1, "c")]]
 
 
 def test_upsert_sends_tombstones_event_times_and_properties(
-    site: SinkSite, to: Callable[..., Any], client: pulsar.Client, topic: str
+    harness: SinkHarness, to: Callable[..., Any], client: pulsar.Client, topic: str
 ) -> None:
     for changes in CHANGES:
-        site.epoch([changes])
+        harness.epoch([changes])
     options = ", event.time.column = 'at', properties.columns = 'v,k'"
-    site.deliver(to("FORMAT UPSERT ENCODE JSON", options))
+    harness.deliver(to("FORMAT UPSERT ENCODE JSON", options))
     messages = drain(client, topic)
     assert [(m.partition_key(), m.has_null_value()) for m in messages] == [
         ("1", False),
@@ -71,34 +71,34 @@ def test_upsert_sends_tombstones_event_times_and_properties(
 
 
 def test_debezium_in_json_and_avro_with_its_schema(
-    site: SinkSite, to: Callable[..., Any], client: pulsar.Client, topic: str
+    harness: SinkHarness, to: Callable[..., Any], client: pulsar.Client, topic: str
 ) -> None:
     for changes in CHANGES:
-        site.epoch([changes])
-    site.deliver(to("FORMAT DEBEZIUM ENCODE AVRO"))
+        harness.epoch([changes])
+    harness.deliver(to("FORMAT DEBEZIUM ENCODE AVRO"))
     registered = json.loads(client._client.get_schema_info(topic, -1).schema())
     found = [fastavro.schemaless_reader(io.BytesIO(m.data()), registered) for m in drain(client, topic)]
     rows = [(each["op"], (each["before"] or {}).get("v"), (each["after"] or {}).get("v")) for each in found]
     assert rows == [("c", None, "a"), ("c", None, "b"), ("u", "a", "c"), ("d", "b", None)]
-    site.epoch([[(AFTER, 1, "x")]])
+    harness.epoch([[(AFTER, 1, "x")]])
     with pytest.raises(ChangelogError, match="without the row before it"):
-        site.deliver(to("FORMAT DEBEZIUM ENCODE AVRO"))
+        harness.deliver(to("FORMAT DEBEZIUM ENCODE AVRO"))
 
 
 def test_a_delivery_that_is_repeated_adds_nothing(
-    site: SinkSite, to: Callable[..., Any], client: pulsar.Client, topic: str
+    harness: SinkHarness, to: Callable[..., Any], client: pulsar.Client, topic: str
 ) -> None:
     form = to("FORMAT UPSERT ENCODE JSON")
-    site.epoch([[(INSERT, k, "x") for k in range(2500)], [(INSERT, -1, "y")]])
-    assert site.deliver(form, commit=False) == {}
-    site.deliver(form, commit=False)
-    site.epoch([[(DELETE, 7, "x")]])
-    site.deliver(form)
-    site.deliver(form)
+    harness.epoch([[(INSERT, k, "x") for k in range(2500)], [(INSERT, -1, "y")]])
+    assert harness.deliver(form, commit=False) == {}
+    harness.deliver(form, commit=False)
+    harness.epoch([[(DELETE, 7, "x")]])
+    harness.deliver(form)
+    harness.deliver(form)
     keys = [message.partition_key() for message in drain(client, topic)]
     assert sorted(keys) == sorted([*(str(k) for k in range(2500)), "-1", "7"])
     assert keys[-1] == "7"
-    manifest = site.store.latest()
+    manifest = harness.store.latest()
     assert manifest is not None
     assert (manifest.sinks["out"]["epoch"], manifest.changelogs) == (2, {})
 
@@ -108,13 +108,13 @@ EPOCHS, ROWS = 8, 3000
 
 
 def test_each_change_once_though_the_driver_is_killed_again_and_again(
-    site: SinkSite, server: ServerProcess, client: pulsar.Client, topic: str
+    harness: SinkHarness, server: ServerProcess, client: pulsar.Client, topic: str
 ) -> None:
     for epoch in range(EPOCHS):
-        site.epoch([[(INSERT, (epoch * 2 + unit) * ROWS + row, "v" * 50) for row in range(ROWS)] for unit in (0, 1)])
+        harness.epoch([[(INSERT, (epoch * 2 + unit) * ROWS + row, "v" * 50) for row in range(ROWS)] for unit in (0, 1)])
     form, total = "FORMAT UPSERT ENCODE JSON", EPOCHS * 2 * ROWS
-    command = [sys.executable, "-m", "tests.support.sink_site"]
-    command += [site.files.root, server.service_url, server.http_url, topic, form]
+    command = [sys.executable, "-m", "tests.support.sink_harness"]
+    command += [harness.files.root, server.service_url, server.http_url, topic, form]
     reader = client.create_reader(topic, pulsar.MessageId.earliest)
     keys: list[int] = []
     for kill in range(1, KILLS + 1):
@@ -122,7 +122,7 @@ def test_each_change_once_though_the_driver_is_killed_again_and_again(
             while len(keys) < kill * total // (KILLS + 1):
                 keys.append(int(reader.read_next(30_000).partition_key()))
             driver.kill()
-    assert site.deliver(sink(server.service_url, server.http_url, topic, form), commit=False) == {}
+    assert harness.deliver(sink(server.service_url, server.http_url, topic, form), commit=False) == {}
     while reader.has_message_available():
         keys.append(int(reader.read_next(10_000).partition_key()))
     assert sorted(keys) == list(range(total))
@@ -142,8 +142,8 @@ def test_what_cannot_be_delivered_is_refused_with_the_fix(to: Callable[..., Any]
         to("", ", topicc = 'v'")
 
 
-def test_without_the_admin_api_there_is_a_warning(site: SinkSite, server: ServerProcess, topic: str) -> None:
-    site.epoch([[(INSERT, 1, "a")]])
+def test_without_the_admin_api_there_is_a_warning(harness: SinkHarness, server: ServerProcess, topic: str) -> None:
+    harness.epoch([[(INSERT, 1, "a")]])
     known = sink(server.service_url, server.http_url, topic, "")
     blind = replace(known, write=replace(known.write, connection=replace(known.write.connection, admin_url=None)))
-    assert "set-deduplication --enable" in site.deliver(blind)["out"]
+    assert "set-deduplication --enable" in harness.deliver(blind)["out"]

@@ -14,8 +14,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from magnetar.pipeline.errors import AggregateOverflowError
 from magnetar.pipeline.operators.changelog import INSERT
 from magnetar.pipeline.views.lowering.stages import ROW_ID
-from tests.support.view_site import ViewSite, World, changes
-from tests.support.view_worlds import SOURCES, STREAM, TABLE, catalog, expected, plain_row, worlds
+from tests.support.view_histories import SOURCES, STREAM, TABLE, catalog, expected, histories, plain_row
+from tests.support.view_runner import History, ViewRunner, changes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -77,28 +77,28 @@ OVER_VIEWS = {
 }
 
 
-def check(spark: SparkSession, given_worlds: list[World], rows_as_well: bool = False) -> None:
-    """All views of all worlds, with partial results by Spark; and `rows_as_well` without."""
+def check(spark: SparkSession, given_histories: list[History], rows_as_well: bool = False) -> None:
+    """All views of all histories, with partial results by Spark; and `rows_as_well` without."""
     text = SOURCES
     own_words = {name: query for name, (query, _) in {**WINDOWS, **OVER_VIEWS}.items()}
     for name, query in {**QUERIES, **own_words}.items():
         text += f"CREATE MATERIALIZED VIEW {name} AS {query};\n"
-    sites = [
-        ViewSite(spark, catalog(text), preaggregated=preaggregated)
+    runners = [
+        ViewRunner(spark, catalog(text), preaggregated=preaggregated)
         for preaggregated in [True, False][: 1 + rows_as_well]
     ]
     queries = QUERIES | {name: query for name, (_, query) in WINDOWS.items()}
     for name, (query, below) in OVER_VIEWS.items():
         queries[name] = f"WITH {below} AS ({QUERIES[below]}) {query}"
-    wanted = expected(spark, queries, given_worlds)
-    for site in sites:
-        site.run(given_worlds)
-        for name, by_world in wanted.items():
-            given = site.plans[name].schema
+    wanted = expected(spark, queries, given_histories)
+    for runner in runners:
+        runner.run(given_histories)
+        for name, by_history in wanted.items():
+            given = runner.plans[name].schema
             spark_columns = to_arrow_schema(spark.sql(queries[name]).schema, timezone="UTC")
-            assert [given.field(column).type for column in site.plans[name].columns] == spark_columns.types, name
-            for world, rows in zip(given_worlds, by_world, strict=True):
-                assert Counter(plain_row(row) for row in site.rows(world, name)) == rows, name
+            assert [given.field(column).type for column in runner.plans[name].columns] == spark_columns.types, name
+            for history, rows in zip(given_histories, by_history, strict=True):
+                assert Counter(plain_row(row) for row in runner.rows(history, name)) == rows, name
 
 
 @pytest.fixture
@@ -122,17 +122,17 @@ FEW = settings(
 
 
 @FEW
-@given(st.lists(worlds(), min_size=3, max_size=3))
-def test_views_are_what_a_batch_query_gives(spark_without_codegen: SparkSession, histories: list[World]) -> None:
+@given(st.lists(histories(), min_size=3, max_size=3))
+def test_views_are_what_a_batch_query_gives(spark_without_codegen: SparkSession, histories: list[History]) -> None:
     check(spark_without_codegen, histories)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @settings(FEW, max_examples=10)
-@given(st.lists(worlds(30), min_size=3, max_size=8))
+@given(st.lists(histories(30), min_size=3, max_size=8))
 def test_views_are_what_a_batch_query_gives_at_length(
-    spark_without_codegen: SparkSession, histories: list[World]
+    spark_without_codegen: SparkSession, histories: list[History]
 ) -> None:
     check(spark_without_codegen, histories, rows_as_well=True)
 
@@ -142,15 +142,15 @@ def test_only_what_is_left_of_a_sum_has_to_fit(spark: SparkSession, preaggregate
     text = SOURCES + "CREATE MATERIALIZED VIEW sums AS SELECT g, sum(n) AS sn FROM s GROUP BY g;"
     most = 2**63 - 1
 
-    def site_of(numbers: list[int]) -> tuple[ViewSite, World]:
+    def runner_of(numbers: list[int]) -> tuple[ViewRunner, History]:
         rows = [{"g": "a", "n": number, ROW_ID: f"r{place}"} for place, number in enumerate(numbers)]
-        return ViewSite(spark, catalog(text), preaggregated=preaggregated), World(
+        return ViewRunner(spark, catalog(text), preaggregated=preaggregated), History(
             {"s": [changes(STREAM, [(INSERT, row) for row in rows])], "t": [changes(TABLE, [])]}, [2]
         )
 
-    site, world = site_of([most, most, -most, -5])
-    site.run([world])
-    assert site.rows(world, "sums") == [{"g": "a", "sn": most - 5}]
-    site, world = site_of([most, 1])
+    runner, history = runner_of([most, most, -most, -5])
+    runner.run([history])
+    assert runner.rows(history, "sums") == [{"g": "a", "sn": most - 5}]
+    runner, history = runner_of([most, 1])
     with pytest.raises(AggregateOverflowError, match="64 bits"):
-        site.run([world])
+        runner.run([history])

@@ -16,8 +16,8 @@ from magnetar.pipeline.views.lowering.lowering import Lowerer
 from magnetar.pipeline.views.lowering.stages import ROW_ID
 from magnetar.pipeline.views.lowering.table_ids import TableIds
 from tests.support.operators import Row
-from tests.support.view_site import ViewSite, World, changes
-from tests.support.view_worlds import DAY, SOURCES, STREAM, TABLE, catalog
+from tests.support.view_histories import DAY, SOURCES, STREAM, TABLE, catalog
+from tests.support.view_runner import History, ViewRunner, changes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,38 +39,38 @@ def test_a_window_gives_one_row_when_the_watermark_has_reached_its_end(
     text = (
         f"{SOURCES} CREATE MATERIALIZED VIEW w AS {query}; CREATE MATERIALIZED VIEW c AS {query} EMIT ON WINDOW CLOSE;"
     )
-    site = ViewSite(spark, catalog(text), preaggregated=preaggregated)
+    runner = ViewRunner(spark, catalog(text), preaggregated=preaggregated)
     epochs = [stream((1, 1), (2, 11)), stream((4, 9), (8, 25)), stream((16, 2), (32, 12)), stream((64, 21))]
     marks = [None, None, MIDNIGHT_US + 15 * MINUTE_US, MIDNIGHT_US + 15 * MINUTE_US]
-    world = World(
+    history = History(
         {"s": [changes(STREAM, rows) for rows in epochs], "t": [changes(TABLE, []) for _ in epochs]},
         [1, 3, 2, 2],
         marks,
     )
-    site.run([world])
+    runner.run([history])
     starts = [DAY + timedelta(minutes=at) for at in (0, 10, 20)]
     # row 16 is late: its window, closed at 00:10, has 1 and 4 for ever
     wanted = list(zip(starts, [1 + 4, 2 + 32, 8 + 64], strict=True))
-    assert sorted((row["window_start"], row["sn"]) for row in site.rows(world, "w")) == wanted
-    assert [(row["window_start"], row["sn"]) for row in site.rows(world, "c")] == wanted[:1]
-    assert world.counters[LATE_ROWS] == 2, "once in each view"
-    assert site.plans["c"].append_only
-    assert not site.plans["w"].append_only
+    assert sorted((row["window_start"], row["sn"]) for row in runner.rows(history, "w")) == wanted
+    assert [(row["window_start"], row["sn"]) for row in runner.rows(history, "c")] == wanted[:1]
+    assert history.counters[LATE_ROWS] == 2, "once in each view"
+    assert runner.plans["c"].append_only
+    assert not runner.plans["w"].append_only
 
 
 def test_a_look_up_sees_the_table_of_its_epoch_and_is_not_corrected(spark: SparkSession) -> None:
     query = "SELECT s.i, t.v FROM s LEFT JOIN t FOR SYSTEM_TIME AS OF PROCTIME() ON s.n = t.k"
-    site = ViewSite(spark, catalog(f"{SOURCES} CREATE MATERIALIZED VIEW l AS {query};"))
+    runner = ViewRunner(spark, catalog(f"{SOURCES} CREATE MATERIALIZED VIEW l AS {query};"))
     tables = [[(INSERT, 1, 0.5)], [(INSERT, 1, 1.5), (INSERT, 2, 2.5)], [(DELETE, 1, None)]]
     epochs = [stream((1, 0)), stream((2, 0)), []]
     rows = [
         [(change, {"k": k, "v": v, ROW_ID: f"t{at}{k}"}) for change, k, v in table] for at, table in enumerate(tables)
     ]
-    world = World(
+    history = History(
         {"s": [changes(STREAM, each) for each in epochs], "t": [changes(TABLE, each) for each in rows]}, [1, 2, 3]
     )
-    site.run([world])
-    assert sorted((row["i"], row["v"]) for row in site.rows(world, "l")) == [(1, 0.5), (2, 2.5)]
+    runner.run([history])
+    assert sorted((row["i"], row["v"]) for row in runner.rows(history, "l")) == [(1, 0.5), (2, 2.5)]
 
 
 @pytest.mark.parametrize(

@@ -294,7 +294,7 @@ class Model:
         self._told(region, subscription.core.mark_deleted(region.position(subscription.mark_delete)))
 
     def _told(self, region: Region, update: SubscriptionUpdate | None) -> None:
-        """The source tells others how far they may go: is everything up to there consumed here?"""
+        """Assert that everything up to where the source lets others go is consumed here."""
         if update is None:
             return
         assert region.subscription is not None

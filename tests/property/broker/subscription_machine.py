@@ -11,7 +11,7 @@ from magnetar.broker.subscriptions.consumer import Consumer
 from magnetar.broker.subscriptions.policies import SubscriptionType
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.errors import CursorClosedError
-from tests.unit.broker.dispatch_fakes import World, channel
+from tests.unit.broker.dispatch_fakes import DispatchHarness, channel
 
 KEYS = [f"key-{number}" for number in range(6)]
 
@@ -29,7 +29,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
         turn=st.sampled_from([2, 5, 100]),
     )
     def start(self, waiting_max: int, max_consumer: int, max_subscription: int, hashing: bool, turn: int) -> None:
-        self.world = World(
+        self.harness = DispatchHarness(
             per_ledger=7,
             key_shared_waiting_max=waiting_max,
             max_unacked_per_consumer=max_consumer,
@@ -52,18 +52,18 @@ class SubscriptionMachine(RuleBasedStateMachine):
     # ---- The model
 
     def number(self, entry: Entry) -> int:
-        return self.world.ledger.place(entry.position)
+        return self.harness.ledger.place(entry.position)
 
     def unacknowledged(self) -> list[int]:
-        cursor = self.world.cursor
-        return [n for n in range(cursor.mark_delete + 1, len(self.world.ledger.entries)) if n not in cursor.acked]
+        cursor = self.harness.cursor
+        return [n for n in range(cursor.mark_delete + 1, len(self.harness.ledger.entries)) if n not in cursor.acked]
 
     def delivered(self, consumer: Consumer, entry: Entry) -> None:
         number = self.number(entry)
-        assert consumer in self.world.subscription.consumers, "delivered to a consumer that has left"
+        assert consumer in self.harness.subscription.consumers, "delivered to a consumer that has left"
         assert number not in self.holder, "delivered while another delivery is unacknowledged"
-        assert not self.world.cursor.is_acknowledged(entry.position), "delivered after it was acknowledged"
-        assert self.due.get(number, 0) <= self.world.loop.now_ms(), "delivered before it is due"
+        assert not self.harness.cursor.is_acknowledged(entry.position), "delivered after it was acknowledged"
+        assert self.due.get(number, 0) <= self.harness.loop.now_ms(), "delivered before it is due"
         self.check_order(consumer, number)
         self.holder[number] = consumer
         self.delivered_ever.add(number)
@@ -74,7 +74,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
         elif self.inside == "acknowledge":
             self.settle(consumer, [number])
         elif self.inside == "flow":
-            for other in self.world.subscription.consumers:
+            for other in self.harness.subscription.consumers:
                 self.grant(other, 1)
         elif self.inside == "redeliver":
             self.inside = ""
@@ -87,7 +87,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
         return sorted(n for n, holder in self.holder.items() if holder is consumer)
 
     def some_consumer(self, data: st.DataObject) -> Consumer:
-        consumer: Consumer = data.draw(st.sampled_from(self.world.subscription.consumers))
+        consumer: Consumer = data.draw(st.sampled_from(self.harness.subscription.consumers))
         return consumer
 
     def some_held(self, data: st.DataObject, consumer: Consumer) -> list[int]:
@@ -95,32 +95,32 @@ class SubscriptionMachine(RuleBasedStateMachine):
         return data.draw(st.lists(st.sampled_from(held), unique=True)) if held else []
 
     def has_consumers(self) -> bool:
-        return bool(self.world.subscription.consumers)
+        return bool(self.harness.subscription.consumers)
 
     # ---- What may happen
 
     @rule(keys=st.lists(st.sampled_from(KEYS), min_size=1, max_size=12), batch=st.sampled_from([None, None, 3]))
     def publish(self, keys: list[str], batch: int | None) -> None:
         for key in keys:
-            self.keys[len(self.world.ledger.entries)] = key
+            self.keys[len(self.harness.ledger.entries)] = key
             self.sequence += 1
-            self.world.publish(1, key, batch=batch, sequence=self.sequence)
+            self.harness.publish(1, key, batch=batch, sequence=self.sequence)
 
     @rule(key=st.sampled_from(KEYS), delay_ms=st.sampled_from([-100, 500, 30_000]))
     def publish_delayed(self, key: str, delay_ms: int) -> None:
-        number = len(self.world.ledger.entries)
+        number = len(self.harness.ledger.entries)
         self.keys[number] = key
-        self.due[number] = self.world.loop.now_ms() + delay_ms
-        self.world.publish(1, key, deliver_at_time=self.due[number])
+        self.due[number] = self.harness.loop.now_ms() + delay_ms
+        self.harness.publish(1, key, deliver_at_time=self.due[number])
 
-    @precondition(lambda self: len(self.world.subscription.consumers) < 5)
+    @precondition(lambda self: len(self.harness.subscription.consumers) < 5)
     @rule(name=st.sampled_from(["a", "b", "c", "d"]), permits=st.integers(0, 15))
     def join(self, name: str, permits: int) -> None:
-        consumer = self.world.make(self.kind, name)
+        consumer = self.harness.make(self.kind, name)
         self.expected_permits[consumer.consumer_id] = permits
         channel(consumer).on_deliver = lambda entry: self.delivered(consumer, entry)
-        self.world.subscription.add_consumer(consumer)
-        self.world.subscription.flow(consumer, permits)
+        self.harness.subscription.add_consumer(consumer)
+        self.harness.subscription.flow(consumer, permits)
 
     @precondition(has_consumers)
     @rule(data=st.data())
@@ -130,7 +130,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
     def remove(self, consumer: Consumer) -> None:
         for number in self.held_by(consumer):
             del self.holder[number]
-        self.world.subscription.remove_consumer(consumer)
+        self.harness.subscription.remove_consumer(consumer)
 
     @precondition(has_consumers)
     @rule(data=st.data(), permits=st.integers(1, 20))
@@ -139,7 +139,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
 
     def grant(self, consumer: Consumer, permits: int) -> None:
         self.expected_permits[consumer.consumer_id] += permits
-        self.world.subscription.flow(consumer, permits)
+        self.harness.subscription.flow(consumer, permits)
 
     @precondition(has_consumers)
     @rule(data=st.data(), times=st.integers(1, 3))
@@ -156,8 +156,8 @@ class SubscriptionMachine(RuleBasedStateMachine):
     def settle(self, consumer: Consumer, numbers: list[int]) -> None:
         for number in numbers:
             self.holder.pop(number, None)
-        positions = [self.world.ledger.at(number) for number in numbers]
-        self.world.subscription.acknowledge(consumer, 0, [(ledger, entry, None, 0) for ledger, entry in positions])
+        positions = [self.harness.ledger.at(number) for number in numbers]
+        self.harness.subscription.acknowledge(consumer, 0, [(ledger, entry, None, 0) for ledger, entry in positions])
 
     @precondition(has_consumers)
     @rule(data=st.data())
@@ -169,7 +169,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
         """Empty `numbers`: all."""
         for number in numbers or self.held_by(consumer):
             del self.holder[number]
-        self.world.subscription.redeliver(consumer, [self.world.ledger.at(number) for number in numbers])
+        self.harness.subscription.redeliver(consumer, [self.harness.ledger.at(number) for number in numbers])
 
     @rule(what=st.sampled_from(["", "leave", "acknowledge", "flow", "redeliver"]))
     def inside_deliveries(self, what: str) -> None:
@@ -181,24 +181,24 @@ class SubscriptionMachine(RuleBasedStateMachine):
         consumer = self.some_consumer(data)
         channel(consumer).writable = not channel(consumer).writable
         if channel(consumer).writable:
-            self.world.subscription.channel_writable(consumer)
+            self.harness.subscription.channel_writable(consumer)
 
     @rule(late=st.booleans())
     def reads_end_late(self, late: bool) -> None:
-        self.world.cursor.late = late
+        self.harness.cursor.late = late
 
     @rule()
     def finish_read(self) -> None:
-        self.world.cursor.finish_read()
+        self.harness.cursor.finish_read()
 
     @rule()
     def fail_a_read(self) -> None:
-        self.world.cursor.fail_next = CursorClosedError("injected")
+        self.harness.cursor.fail_next = CursorClosedError("injected")
 
     @rule()
     def turn(self) -> None:
-        if self.world.loop.ready:
-            self.world.loop.ready.popleft()()
+        if self.harness.loop.ready:
+            self.harness.loop.ready.popleft()()
 
     @rule()
     def rest(self) -> None:
@@ -207,26 +207,26 @@ class SubscriptionMachine(RuleBasedStateMachine):
         self.check_progress()
 
     def come_to_rest(self) -> None:
-        self.world.cursor.fail_next = None
+        self.harness.cursor.fail_next = None
         for _ in range(10_000):
-            self.world.loop.advance(20_000)
-            if self.world.cursor.pending is None:
+            self.harness.loop.advance(20_000)
+            if self.harness.cursor.pending is None:
                 return
-            self.world.cursor.finish_read()
+            self.harness.cursor.finish_read()
         raise AssertionError("reads never end")
 
     # ---- What must hold
 
     @property
     def dispatcher(self):  # type: ignore[no-untyped-def]  # either dispatcher
-        return self.world.subscription.dispatch.dispatcher
+        return self.harness.subscription.dispatch.dispatcher
 
     @invariant()
     def books_are_right(self) -> None:
         if not self.has_consumers():
             return
         self.dispatcher.validate()
-        for consumer in self.world.subscription.consumers:
+        for consumer in self.harness.subscription.consumers:
             assert consumer.permits == self.expected_permits[consumer.consumer_id]
             held = [key >> 32 for key in consumer.held]
             assert len(held) == len(self.held_by(consumer))
@@ -235,33 +235,33 @@ class SubscriptionMachine(RuleBasedStateMachine):
         return consumer.permits > 0 and not consumer.blocked_on_unacked and channel(consumer).writable
 
     def is_early(self, number: int) -> bool:
-        return self.due.get(number, 0) > self.world.loop.now_ms()
+        return self.due.get(number, 0) > self.harness.loop.now_ms()
 
     def check_progress(self) -> None:
         if self.has_consumers() and not self.dispatcher.blocked_on_unacked:
             waiting = [n for n in self.unacknowledged() if n not in self.holder and not self.is_early(n)]
-            takers = [consumer for consumer in self.world.subscription.consumers if self.can_take(consumer)]
+            takers = [consumer for consumer in self.harness.subscription.consumers if self.can_take(consumer)]
             assert not waiting or not takers, "somebody could take what waits"
 
     def teardown(self) -> None:
         """Nothing is lost: with willing consumers everything is delivered."""
-        if not hasattr(self, "world"):
+        if not hasattr(self, "harness"):
             return
         self.inside = ""
         if not self.has_consumers():
             self.join("a", 1)
-        for consumer in self.world.subscription.consumers:
+        for consumer in self.harness.subscription.consumers:
             channel(consumer).writable = True
         for _ in range(1000):
-            for consumer in self.world.subscription.consumers:
+            for consumer in self.harness.subscription.consumers:
                 self.grant(consumer, 50)
             self.come_to_rest()
-            for consumer in self.world.subscription.consumers:
+            for consumer in self.harness.subscription.consumers:
                 self.settle(consumer, self.held_by(consumer))
             if not self.unacknowledged():
                 break
         assert not self.unacknowledged(), "entries are never delivered"
-        assert len(self.delivered_ever) == len(self.world.ledger.entries)
+        assert len(self.delivered_ever) == len(self.harness.ledger.entries)
         self.come_to_rest()
         self.books_are_right()
         assert self.dispatcher.waiting_count == 0
@@ -288,7 +288,7 @@ class KeySharedMachine(SubscriptionMachine):
             return
         assert not dispatcher.lanes.drained
         for number in self.unacknowledged():
-            slot = metadata_of(self.world.ledger.entries[number]).slot
+            slot = metadata_of(self.harness.ledger.entries[number]).slot
             lane = dispatcher.lanes.owner(slot)
             if number in self.holder or self.is_early(number) or lane is None or slot in dispatcher.lanes.draining:
                 continue

@@ -15,7 +15,16 @@ from magnetar.bookkeeper.codes import ReturnCode
 from magnetar.managed_ledger.append_pipeline import WRITE_FAILED_PAUSE_MAX_S
 from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.position import EARLIEST, Position
-from tests.unit.managed_ledger.ledger_world import NAME, Appends, World, acknowledge, append_all, read, read_all, until
+from tests.unit.managed_ledger.ledger_harness import (
+    NAME,
+    Appends,
+    LedgerHarness,
+    acknowledge,
+    append_all,
+    read,
+    read_all,
+    until,
+)
 
 CONFIG = ManagedLedgerConfig(max_entries_per_ledger=7, cursor_ledger_max_entries=5)
 
@@ -26,7 +35,7 @@ class CursorAgainstList(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.new_event_loop()
-        self.world = World()
+        self.harness = LedgerHarness()
         self.broker = AsyncExitStack()
         self.written: list[tuple[bytes, Position]] = []
         self.acked: set[bytes] = set()
@@ -37,7 +46,7 @@ class CursorAgainstList(RuleBasedStateMachine):
         return self.loop.run_until_complete(work)
 
     async def _open(self) -> None:
-        factory = await self.broker.enter_async_context(self.world.broker())
+        factory = await self.broker.enter_async_context(self.harness.broker())
         self.factory = factory
         self.ledger = await factory.open(NAME, CONFIG)
         self.cursor = await self.ledger.open_cursor("sub", initial=EARLIEST)
@@ -60,7 +69,7 @@ class CursorAgainstList(RuleBasedStateMachine):
     @rule(count=st.integers(1, 5))
     def append_with_a_failing_bookie(self, count: int) -> None:
         async def work() -> None:
-            bookie = self.world.cluster.bookies[0]
+            bookie = self.harness.cluster.bookies[0]
             bookie.add_code = ReturnCode.IO_ERROR
             appends = Appends()
             payloads = [b"%d" % number for number in range(self.count, self.count + count)]
@@ -71,7 +80,7 @@ class CursorAgainstList(RuleBasedStateMachine):
             bookie.add_code = None
             positions = await appends.wait(count)
             self.ledger.resume_writes()
-            self.world.clock.ms += round(WRITE_FAILED_PAUSE_MAX_S * 1000)
+            self.harness.clock.ms += round(WRITE_FAILED_PAUSE_MAX_S * 1000)
             assert [data for data, _, _ in appends.answers] == payloads
             self.written += zip(appends.stored, [p for p in positions if p.entry_id >= 0], strict=True)
 
@@ -123,7 +132,7 @@ class CursorAgainstList(RuleBasedStateMachine):
     @rule()
     def trim(self) -> None:
         async def work() -> None:
-            self.world.clock.ms += 5
+            self.harness.clock.ms += 5
             await until(lambda: not self.ledger._trimming)
             await self.ledger.trim()
 

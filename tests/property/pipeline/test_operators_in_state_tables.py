@@ -15,7 +15,7 @@ from magnetar.pipeline.operators.join import Join
 from magnetar.pipeline.operators.materialize import Materialized
 from magnetar.pipeline.operators.operator import INPUT, LEFT, RIGHT, Operator
 from magnetar.pipeline.state.table import StateTable
-from tests.support.operator_site import OperatorSite
+from tests.support.operator_harness import OperatorHarness
 from tests.support.operators import Change, Memory, View, delta, final_rows, histories
 
 SCHEMA = pa.schema([("k", pa.int64()), ("g", pa.float64()), ("n", pa.int64()), ("t", pa.string())])
@@ -34,16 +34,16 @@ def run_both(operator: Operator, epochs: list[dict[str, list[Change]]], units: l
     """In memory by one unit, and on disk by changing numbers of units, gives the same after each epoch."""
     memory = Memory(operator)
     with TemporaryDirectory() as root:
-        site = OperatorSite(root, operator, 2)
+        harness = OperatorHarness(root, operator, 2)
         for changes, count in zip(epochs, units, strict=False):
-            site.rescale(count)
+            harness.rescale(count)
             deltas = {name: delta(found, OTHER if name == RIGHT else SCHEMA) for name, found in changes.items()}
             memory.epoch(deltas)
-            site.epoch(deltas)
-            assert site.view.rows == memory.view.rows
+            harness.epoch(deltas)
+            assert harness.view.rows == memory.view.rows
         for table in operator.state_tables():
-            assert site.stored(table.table_id).num_rows == memory.state_rows(table.table_id)
-    return site.view
+            assert harness.stored(table.table_id).num_rows == memory.state_rows(table.table_id)
+    return harness.view
 
 
 @settings(max_examples=12, deadline=None)

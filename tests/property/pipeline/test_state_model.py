@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from magnetar.base.clock import SystemClock
 from magnetar.pipeline.state import compaction, gc, vnode_set
 from magnetar.pipeline.state.compaction import BASE_LEVEL, RUNS_PER_LEVEL
-from tests.support.state_tables import VNODES, Key, Site
+from tests.support.state_tables import VNODES, Key, StateTableHarness
 
 keys: st.SearchStrategy[Key] = st.tuples(
     st.none() | st.sampled_from(["", "a", "b", "ä", "a\x00"]), st.none() | st.integers(-3, 3)
@@ -28,41 +28,41 @@ changes = st.dictionaries(keys, st.none() | st.floats(-5, 5), max_size=12)
     )
 )
 def test_rows_are_those_of_a_dict(steps: list[tuple[str, object]]) -> None:
-    site = Site(f"memory://state-{uuid4().hex}")
+    harness = StateTableHarness(f"memory://state-{uuid4().hex}")
     model: dict[Key, float] = {}
     by_epoch = {0: dict(model)}
     for kind, value in steps:
         if kind == "epoch":
             assert isinstance(value, dict)
-            site.epoch(value)
+            harness.epoch(value)
             for key, put in value.items():
                 if put is None:
                     model.pop(key, None)
                 else:
                     model[key] = put
-            by_epoch[site.manifest.epoch] = dict(model)
+            by_epoch[harness.manifest.epoch] = dict(model)
         elif kind == "rescale":
             assert isinstance(value, int)
-            files_before = site.files.fs.find(site.files.root)
-            site.mapping = site.mapping.rescale(value)
-            site.commit(mapping=site.mapping.to_json())
-            written = set(site.files.fs.find(site.files.root)) - set(files_before)
+            files_before = harness.files.fs.find(harness.files.root)
+            harness.mapping = harness.mapping.rescale(value)
+            harness.commit(mapping=harness.mapping.to_json())
+            written = set(harness.files.fs.find(harness.files.root)) - set(files_before)
             assert len(written) == 1, "the manifest, and no state"
         else:
-            gc.collect(site.files, SystemClock(), kept=3, orphan_age_s=1e9)
-        assert site.rows() == model
-    for number in site.store.numbers():
-        manifest = site.store.read(number)
-        assert site.rows(manifest.tables[7]) == by_epoch[manifest.epoch], f"epoch {manifest.epoch}, read later"
-    for unit in site.mapping.units:
-        check_bounds(site, vnode_set.of(site.mapping.vnodes_of(unit)))
+            gc.collect(harness.files, SystemClock(), kept=3, orphan_age_s=1e9)
+        assert harness.rows() == model
+    for number in harness.store.numbers():
+        manifest = harness.store.read(number)
+        assert harness.rows(manifest.tables[7]) == by_epoch[manifest.epoch], f"epoch {manifest.epoch}, read later"
+    for unit in harness.mapping.units:
+        check_bounds(harness, vnode_set.of(harness.mapping.vnodes_of(unit)))
 
 
-def check_bounds(site: Site, bits: int) -> None:
+def check_bounds(harness: StateTableHarness, bits: int) -> None:
     """At most one base, and less than RUNS_PER_LEVEL runs of a level once nothing is left to merge."""
-    runs = site.state.runs
+    runs = harness.state.runs
     while (merged := compaction.plan(runs, bits)) is not None:
-        runs = compaction.replace_runs(runs, merged, compaction.run_merge(site.files, site.state, merged))
+        runs = compaction.replace_runs(runs, merged, compaction.run_merge(harness.files, harness.state, merged))
     for vnode in vnode_set.members(bits):
         levels = [run.level for run in runs if run.vnode_bits >> vnode & 1]
         assert levels.count(BASE_LEVEL) <= 1
@@ -73,14 +73,20 @@ def check_bounds(site: Site, bits: int) -> None:
 @given(steps=st.lists(st.tuples(st.integers(0, 7), st.integers(1, 6)), min_size=1, max_size=4))
 def test_another_number_of_units_is_no_reason_to_merge(steps: list[tuple[int, int]]) -> None:
     """With rows of all vnodes in each epoch: in the epoch after a rescale no unit merges that would not have merged without it."""
-    site = Site(f"memory://state-{uuid4().hex}")
+    harness = StateTableHarness(f"memory://state-{uuid4().hex}")
     every: dict[Key, float | None] = {("a", number): 1.0 for number in range(60)}
     for epochs, units in steps:
         for _ in range(epochs):
-            site.epoch(every)
-        merges = [compaction.plan(site.state.runs, vnode_set.of(site.mapping.vnodes_of(u))) for u in site.mapping.units]
-        site.mapping = site.mapping.rescale(units)
-        after = [compaction.plan(site.state.runs, vnode_set.of(site.mapping.vnodes_of(u))) for u in site.mapping.units]
+            harness.epoch(every)
+        merges = [
+            compaction.plan(harness.state.runs, vnode_set.of(harness.mapping.vnodes_of(u)))
+            for u in harness.mapping.units
+        ]
+        harness.mapping = harness.mapping.rescale(units)
+        after = [
+            compaction.plan(harness.state.runs, vnode_set.of(harness.mapping.vnodes_of(u)))
+            for u in harness.mapping.units
+        ]
         assert any(after) == any(merges)
 
 

@@ -344,7 +344,7 @@ class FakeChannel:
         self.ended += 1
 
 
-class World:
+class DispatchHarness:
     """A subscription on the fakes."""
 
     def __init__(self, topic_name: str = TOPIC, per_ledger: int = 1000, **config: Any) -> None:

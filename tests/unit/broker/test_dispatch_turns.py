@@ -7,7 +7,7 @@ from magnetar.broker.dispatch.turns import DispatchTurns
 from tests.unit.broker.dispatch_fakes import FakeScheduler
 
 
-class Site:
+class Harness:
     """Each callback takes half of a turn and writes down whose it is."""
 
     def __init__(self) -> None:
@@ -38,49 +38,49 @@ class Site:
 
 
 def test_a_turn_of_the_loop_takes_so_long_however_many_have_a_backlog() -> None:
-    site = Site()
+    harness = Harness()
     for _ in range(1000):
-        site.wake("flood")
-    site.turn_of_the_loop()
-    assert len(site.ran) == 2
-    site.turn_of_the_loop()
-    assert len(site.ran) == 4
+        harness.wake("flood")
+    harness.turn_of_the_loop()
+    assert len(harness.ran) == 2
+    harness.turn_of_the_loop()
+    assert len(harness.ran) == 4
 
 
 def test_tenants_take_turns() -> None:
     """A subscription of another tenant does not wait for a thousand of this one."""
-    site = Site()
+    harness = Harness()
     for _ in range(1000):
-        site.wake("flood", again=5)
-    site.turn_of_the_loop()
-    site.wake("steady")
-    site.turn_of_the_loop()
-    site.turn_of_the_loop()
-    assert "steady" in site.ran
-    assert len(site.ran) <= 6
+        harness.wake("flood", again=5)
+    harness.turn_of_the_loop()
+    harness.wake("steady")
+    harness.turn_of_the_loop()
+    harness.turn_of_the_loop()
+    assert "steady" in harness.ran
+    assert len(harness.ran) <= 6
 
 
 def test_everybody_gets_a_turn_and_the_loop_rests_afterwards() -> None:
-    site = Site()
+    harness = Harness()
     for number in range(10):
-        site.wake(f"tenant-{number % 3}", again=number)
+        harness.wake(f"tenant-{number % 3}", again=number)
     for _ in range(200):
-        site.turn_of_the_loop()
-    assert len(site.ran) == sum(number + 1 for number in range(10))
-    assert not site.loop.ready
+        harness.turn_of_the_loop()
+    assert len(harness.ran) == sum(number + 1 for number in range(10))
+    assert not harness.loop.ready
 
 
 def test_a_callback_that_fails_takes_no_turn_from_the_others() -> None:
-    site = Site()
+    harness = Harness()
 
     def fail() -> None:
         raise RuntimeError("on purpose")
 
-    site.turns.of("bad").call_soon(fail)
-    site.wake("good")
+    harness.turns.of("bad").call_soon(fail)
+    harness.wake("good")
     for _ in range(3):
         try:
-            site.turn_of_the_loop()
+            harness.turn_of_the_loop()
         except RuntimeError:  # an event loop would report it
             continue
-    assert site.ran == ["good"]
+    assert harness.ran == ["good"]

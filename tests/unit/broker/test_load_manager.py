@@ -43,7 +43,7 @@ def address(number: int) -> BrokerAddress:
     return BrokerAddress(f"pulsar://host:{6650 + number}", "", f"http://host:{8080 + number}", "")
 
 
-async def site(brokers: int) -> tuple[MemoryMetadataStore, LoadPlacement, list[Registration]]:
+async def harness(brokers: int) -> tuple[MemoryMetadataStore, LoadPlacement, list[Registration]]:
     """So many registered brokers, `public/default`, and a placement."""
     store = MemoryMetadataStore()
     namespaces = NamespaceRegistry(store, BrokerConfig())
@@ -66,7 +66,7 @@ def report(cpu: float, **bundles: float) -> dict[str, object]:
 
 
 async def test_bundles_asked_for_together_go_to_different_brokers() -> None:
-    _, placement, _ = await site(4)
+    _, placement, _ = await harness(4)
     ranges = [f"0x{number:08x}_0x{number + 1:08x}" for number in range(8)]
     chosen = await asyncio.gather(*(placement.choose(SPACE, each) for each in ranges))
     assert sorted(map(str, chosen)) == [f"host:{8080 + number // 2}" for number in range(8)]
@@ -74,7 +74,7 @@ async def test_bundles_asked_for_together_go_to_different_brokers() -> None:
 
 
 async def test_a_bundle_with_a_quota_counts_before_it_was_ever_seen() -> None:
-    store, placement, _ = await site(2)
+    store, placement, _ = await harness(2)
     heavy = "0x00000000_0x00000001"
     await store.put(paths.resource_quota_path("public", "default", heavy), b'{"msgRateIn": 500, "bandwidthIn": 9000}')
     chosen = await placement.choose(SPACE, heavy)
@@ -83,7 +83,7 @@ async def test_a_bundle_with_a_quota_counts_before_it_was_ever_seen() -> None:
 
 
 async def test_a_view_has_owners_where_reports_are_late() -> None:
-    store, placement, (first, second) = await site(2)
+    store, placement, (first, second) = await harness(2)
     for number, half in enumerate(HALVES):
         await store.put(BundleName(SPACE, half).path, owner_record(address(number)), ephemeral=True)
     await first.report(report(40, half0=100.0, half1=900.0))  # written before half1 went to the other broker
@@ -101,7 +101,7 @@ async def test_a_view_has_owners_where_reports_are_late() -> None:
 
 
 async def test_isolation_and_groups_are_read_when_they_change() -> None:
-    store, placement, _ = await site(2)
+    store, placement, _ = await harness(2)
     assert await placement.choose(SPACE, HALVES[0]) is not None
     policy = {
         "namespaces": ["public/.*"],

@@ -23,7 +23,7 @@ MIB = 1024 * 1024
 SOON_S = 5.0
 
 
-class Site:
+class Harness:
     """Connections whose requests write down that they started, and end when they are told to."""
 
     def __init__(self, scope: TaskScope) -> None:
@@ -60,17 +60,17 @@ class Site:
         await self.may_end.wait()
 
 
-def in_scope(test: Callable[[Site], Coroutine[Any, Any, None]]) -> None:
+def in_scope(test: Callable[[Harness], Coroutine[Any, Any, None]]) -> None:
     async def run() -> None:
         async with TaskScope("test") as scope:
-            site = Site(scope)
-            await test(site)
-            site.may_end.set()
-            for connection in list(site.open):
-                site.end(connection)
-            await wait_until_async(lambda: site.turns.idle, SOON_S, "everything has ended")
-            site.turns.validate()
-            assert site.turns.unread_bytes == 0
+            harness = Harness(scope)
+            await test(harness)
+            harness.may_end.set()
+            for connection in list(harness.open):
+                harness.end(connection)
+            await wait_until_async(lambda: harness.turns.idle, SOON_S, "everything has ended")
+            harness.turns.validate()
+            assert harness.turns.unread_bytes == 0
 
     asyncio.run(run())
 
@@ -90,39 +90,39 @@ async def turns_of_the_loop(count: int) -> None:
 
 
 def test_who_asks_once_does_not_wait_for_who_asks_a_lot() -> None:
-    async def test(site: Site) -> None:
-        site.may_end.set()
+    async def test(harness: Harness) -> None:
+        harness.may_end.set()
         for number in range(20):
-            site.ask(site.connection("many"), f"many-{number}", times=100)
-        site.ask(site.connection("one"), "one")
-        await wait_until_async(lambda: "one" in site.started, SOON_S, "its turn")
-        assert len(site.started) <= max(limits.REQUESTS_STARTED_PER_TURN, 2), "of two principals it is the second"
-        await wait_until_async(lambda: len(site.started) == 2001, SOON_S, "all have had theirs")
+            harness.ask(harness.connection("many"), f"many-{number}", times=100)
+        harness.ask(harness.connection("one"), "one")
+        await wait_until_async(lambda: "one" in harness.started, SOON_S, "its turn")
+        assert len(harness.started) <= max(limits.REQUESTS_STARTED_PER_TURN, 2), "of two principals it is the second"
+        await wait_until_async(lambda: len(harness.started) == 2001, SOON_S, "all have had theirs")
         # The connections of one principal take turns as well.
-        assert {f"many-{number}" for number in range(20)} <= set(site.started[:30])
+        assert {f"many-{number}" for number in range(20)} <= set(harness.started[:30])
 
     in_scope(test)
 
 
 def test_a_turn_starts_a_few() -> None:
-    async def test(site: Site) -> None:
+    async def test(harness: Harness) -> None:
         for number in range(50):
-            site.ask(site.connection(f"principal-{number}"), "request")
+            harness.ask(harness.connection(f"principal-{number}"), "request")
         await turns_of_the_loop(2)  # the turn, then the first steps of what it started
-        assert 0 < len(site.started) <= limits.REQUESTS_STARTED_PER_TURN
+        assert 0 < len(harness.started) <= limits.REQUESTS_STARTED_PER_TURN
 
     in_scope(test)
 
 
 def test_a_principal_has_so_many_under_way_and_the_next_starts_when_one_ends() -> None:
-    async def test(site: Site) -> None:
-        first = site.connection("many")
-        site.ask(first, "request", times=limits.REQUESTS_UNDER_WAY_PER_PRINCIPAL_MAX + 5)
+    async def test(harness: Harness) -> None:
+        first = harness.connection("many")
+        harness.ask(first, "request", times=limits.REQUESTS_UNDER_WAY_PER_PRINCIPAL_MAX + 5)
         await turns_of_the_loop(20)
-        assert len(site.started) == limits.REQUESTS_UNDER_WAY_PER_PRINCIPAL_MAX
-        site.may_end.set()
+        assert len(harness.started) == limits.REQUESTS_UNDER_WAY_PER_PRINCIPAL_MAX
+        harness.may_end.set()
         await turns_of_the_loop(20)
-        assert len(site.started) == limits.REQUESTS_UNDER_WAY_PER_PRINCIPAL_MAX + 5
+        assert len(harness.started) == limits.REQUESTS_UNDER_WAY_PER_PRINCIPAL_MAX + 5
 
     in_scope(test)
 
@@ -130,33 +130,35 @@ def test_a_principal_has_so_many_under_way_and_the_next_starts_when_one_ends() -
 def test_requests_that_wait_for_something_else_hold_nobody_up() -> None:
     """Twice as many as may be under way, and none of them ever ends: the next one starts all the same."""
 
-    async def test(site: Site) -> None:
-        connection = site.connection("slow")
-        site.ask(connection, "slow", times=2 * limits.REQUESTS_UNDER_WAY_PER_PRINCIPAL_MAX)
-        site.ask(connection, "next")
-        await wait_until_async(lambda: "next" in site.started, SOON_S, "its turn")
+    async def test(harness: Harness) -> None:
+        connection = harness.connection("slow")
+        harness.ask(connection, "slow", times=2 * limits.REQUESTS_UNDER_WAY_PER_PRINCIPAL_MAX)
+        harness.ask(connection, "next")
+        await wait_until_async(lambda: "next" in harness.started, SOON_S, "its turn")
         for number in range(20):
-            site.ask(site.connection(f"other-{number}"), "other", times=limits.REQUESTS_UNDER_WAY_PER_PRINCIPAL_MAX)
-        site.ask(site.connection("last"), "last")
-        await wait_until_async(lambda: "last" in site.started, SOON_S, "its turn, although all places were taken")
+            harness.ask(
+                harness.connection(f"other-{number}"), "other", times=limits.REQUESTS_UNDER_WAY_PER_PRINCIPAL_MAX
+            )
+        harness.ask(harness.connection("last"), "last")
+        await wait_until_async(lambda: "last" in harness.started, SOON_S, "its turn, although all places were taken")
 
     in_scope(test)
 
 
 def test_a_connection_that_does_not_read_gets_no_further_turn() -> None:
-    async def test(site: Site) -> None:
-        site.may_end.set()
-        stuck, reads = site.connection("tenant"), site.connection("tenant")
-        site.unread[stuck] = limits.CONNECTION_OUTPUT_HIGH_BYTES
-        site.ask(stuck, "stuck", times=limits.PENDING_REQUESTS_PER_CONNECTION_MAX)
-        site.ask(reads, "reads", times=10)
-        await wait_until_async(lambda: len(site.started) == 10, SOON_S, "the other connection")
+    async def test(harness: Harness) -> None:
+        harness.may_end.set()
+        stuck, reads = harness.connection("tenant"), harness.connection("tenant")
+        harness.unread[stuck] = limits.CONNECTION_OUTPUT_HIGH_BYTES
+        harness.ask(stuck, "stuck", times=limits.PENDING_REQUESTS_PER_CONNECTION_MAX)
+        harness.ask(reads, "reads", times=10)
+        await wait_until_async(lambda: len(harness.started) == 10, SOON_S, "the other connection")
         await asyncio.sleep(3 * limits.REQUESTS_LOOK_AGAIN_S)
-        assert "stuck" not in site.started
-        assert site.paused == {stuck}, "it has as many as one connection may have"
-        site.unread[stuck] = 0  # nobody says so: it is looked at
-        await wait_until_async(lambda: site.started.count("stuck") == 100, SOON_S, "its turn")
-        assert not site.paused
+        assert "stuck" not in harness.started
+        assert harness.paused == {stuck}, "it has as many as one connection may have"
+        harness.unread[stuck] = 0  # nobody says so: it is looked at
+        await wait_until_async(lambda: harness.started.count("stuck") == 100, SOON_S, "its turn")
+        assert not harness.paused
 
     in_scope(test)
 
@@ -164,25 +166,25 @@ def test_a_connection_that_does_not_read_gets_no_further_turn() -> None:
 def test_room_is_kept_for_an_answer_before_it_is_made() -> None:
     """One large answer at a time, however fast a connection asks."""
 
-    async def test(site: Site) -> None:
-        site.ask(site.connection("lists"), "list", limits.LARGE_ANSWER_BYTES, times=10)
+    async def test(harness: Harness) -> None:
+        harness.ask(harness.connection("lists"), "list", limits.LARGE_ANSWER_BYTES, times=10)
         await turns_of_the_loop(30)
-        assert site.started == ["list"]
+        assert harness.started == ["list"]
 
     in_scope(test)
 
 
 def test_a_principal_leaves_room_for_others_however_many_connections_it_has() -> None:
-    async def test(site: Site) -> None:
-        hoard, other = [site.connection("hoard") for _ in range(200)], site.connection("other")
+    async def test(harness: Harness) -> None:
+        hoard, other = [harness.connection("hoard") for _ in range(200)], harness.connection("other")
         half = limits.UNREAD_ANSWERS_BYTES_MAX // 2 // limits.LARGE_ANSWER_BYTES
         for connection in hoard:
-            site.ask(connection, "hoard", limits.LARGE_ANSWER_BYTES)
-        await wait_until_async(lambda: len(site.started) >= half, SOON_S, "half of the room is taken")
+            harness.ask(connection, "hoard", limits.LARGE_ANSWER_BYTES)
+        await wait_until_async(lambda: len(harness.started) >= half, SOON_S, "half of the room is taken")
         await asyncio.sleep(5 * limits.REQUESTS_LOOK_AGAIN_S)
-        assert site.started.count("hoard") * limits.LARGE_ANSWER_BYTES <= limits.UNREAD_ANSWERS_BYTES_MAX // 2
-        site.ask(other, "other", limits.LARGE_ANSWER_BYTES)
-        await wait_until_async(lambda: "other" in site.started, SOON_S, "there is room for others")
+        assert harness.started.count("hoard") * limits.LARGE_ANSWER_BYTES <= limits.UNREAD_ANSWERS_BYTES_MAX // 2
+        harness.ask(other, "other", limits.LARGE_ANSWER_BYTES)
+        await wait_until_async(lambda: "other" in harness.started, SOON_S, "there is room for others")
 
     in_scope(test)
 
@@ -190,14 +192,14 @@ def test_a_principal_leaves_room_for_others_however_many_connections_it_has() ->
 def test_who_holds_most_is_closed_when_all_together_hold_too_much() -> None:
     """Answers to what is not a request (receipts, PONG) are not held back, so they end with this."""
 
-    async def test(site: Site) -> None:
-        small, large = site.connection("small"), site.connection("large")
+    async def test(harness: Harness) -> None:
+        small, large = harness.connection("small"), harness.connection("large")
         assert small.answers_wait(MIB)
         assert large.answers_wait(limits.UNREAD_ANSWERS_BYTES_MAX)
         assert not large.answers_wait(2 * limits.UNREAD_ANSWERS_BYTES_MAX)
         assert small.answers_wait(2 * MIB)
-        site.ask(small, "small")
-        await wait_until_async(lambda: "small" in site.started, SOON_S, "a little is free for everybody")
+        harness.ask(small, "small")
+        await wait_until_async(lambda: "small" in harness.started, SOON_S, "a little is free for everybody")
 
     in_scope(test)
 
@@ -205,20 +207,22 @@ def test_who_holds_most_is_closed_when_all_together_hold_too_much() -> None:
 def test_nothing_is_left_of_connections_that_end() -> None:
     """Requests, answers and ends in random order, from some principals."""
 
-    async def test(site: Site) -> None:
+    async def test(harness: Harness) -> None:
         rng = random.Random(7)
-        site.may_end.set()
-        alive = site.open
+        harness.may_end.set()
+        alive = harness.open
         for _ in range(2000):
             what = rng.random()
             if what < 0.1 or not alive:
-                site.connection(f"principal-{rng.randrange(4)}")
+                harness.connection(f"principal-{rng.randrange(4)}")
             connection = rng.choice(alive)
             if what < 0.5:
-                site.ask(connection, "request", rng.choice((1024, limits.LARGE_ANSWER_BYTES)), times=rng.randrange(5))
+                harness.ask(
+                    connection, "request", rng.choice((1024, limits.LARGE_ANSWER_BYTES)), times=rng.randrange(5)
+                )
             elif what < 0.7:
-                site.unread[connection] = rng.choice((0, MIB // 2, 2 * MIB))
-                connection.answers_wait(site.unread[connection])
+                harness.unread[connection] = rng.choice((0, MIB // 2, 2 * MIB))
+                connection.answers_wait(harness.unread[connection])
             elif what < 0.8:
                 connection.answers_were_read()
             elif what < 0.85:
@@ -226,8 +230,8 @@ def test_nothing_is_left_of_connections_that_end() -> None:
             elif what < 0.95:
                 await asyncio.sleep(0)
             else:
-                site.end(connection)
-            site.turns.validate()
+                harness.end(connection)
+            harness.turns.validate()
 
     in_scope(test)
 

@@ -23,7 +23,7 @@ from magnetar.metadata.store import Node
 from magnetar.wire.pulsar.SchemaStorage_pb2 import SchemaEntry, SchemaInfo, SchemaLocator
 from tests.unit.bookkeeper.fake_bookies import Cluster
 from tests.unit.bookkeeper.ledger_helpers import read
-from tests.unit.managed_ledger.ledger_world import HandClock
+from tests.unit.managed_ledger.ledger_harness import HandClock
 
 TOPIC = SchemaId.of(TopicName.parse("persistent://tenant/ns/a topic-partition-3"))
 
@@ -34,7 +34,7 @@ def avro(*names: str, default: bool = True) -> Schema:
     return Schema(SchemaType.AVRO, json.dumps({"type": "record", "name": "R", "fields": fields}).encode(), {"p": "v"})
 
 
-class World:
+class RegistryHarness:
     def __init__(self) -> None:
         self.cluster = Cluster(1)
         self.metadata = self.cluster.metadata
@@ -51,12 +51,12 @@ class World:
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def harness() -> RegistryHarness:
+    return RegistryHarness()
 
 
-async def test_versions_count_up_and_the_same_schema_keeps_its_own(world: World) -> None:
-    registry = world.broker()
+async def test_versions_count_up_and_the_same_schema_keeps_its_own(harness: RegistryHarness) -> None:
+    registry = harness.broker()
     assert await registry.latest(TOPIC) is None
     assert await registry.put(TOPIC, avro("a"), Strategy.FULL) == 0
     assert await registry.put(TOPIC, avro("a", "b"), Strategy.FULL) == 1
@@ -72,21 +72,21 @@ async def test_versions_count_up_and_the_same_schema_keeps_its_own(world: World)
     assert await registry.version(TOPIC, -1) is None
 
 
-async def test_another_broker_reads_what_is_stored_in_pulsars_form(world: World) -> None:
-    await world.broker(1).put(TOPIC, avro("a"), Strategy.FULL)
-    other = world.broker(2)
+async def test_another_broker_reads_what_is_stored_in_pulsars_form(harness: RegistryHarness) -> None:
+    await harness.broker(1).put(TOPIC, avro("a"), Strategy.FULL)
+    other = harness.broker(2)
     stored = await other.version(TOPIC, 0)
     assert stored is not None
     assert stored.schema == avro("a")
     assert await other.put(TOPIC, avro("a", "b"), Strategy.FULL) == 1
 
     assert TOPIC.path == "/schemas/tenant/ns/a+topic"
-    locator = await world.locator()
+    locator = await harness.locator()
     assert locator.info == locator.index[1]
     assert [entry.hash for entry in locator.index] == [
         hashlib.sha256(schema.data).digest() for schema in (avro("a"), avro("a", "b"))
     ]
-    client = world.cluster.new_client(9)
+    client = harness.cluster.new_client(9)
     ledger_id = locator.index[1].position.ledgerId
     metadata = await client.read_metadata(ledger_id)
     assert metadata.custom_metadata == {
@@ -100,8 +100,8 @@ async def test_another_broker_reads_what_is_stored_in_pulsars_form(world: World)
     assert (info.schema_id, info.type, info.deleted) == ("tenant/ns/a+topic", 5, False)
 
 
-async def test_latest_only_and_transitive(world: World) -> None:
-    registry = world.broker()
+async def test_latest_only_and_transitive(harness: RegistryHarness) -> None:
+    registry = harness.broker()
     for schema in (avro("a", default=False), avro("a"), avro("b")):
         await registry.put(TOPIC, schema, Strategy.BACKWARD)
     assert await registry.is_compatible(TOPIC, avro("b", "c"), Strategy.FULL)
@@ -111,8 +111,8 @@ async def test_latest_only_and_transitive(world: World) -> None:
     assert await registry.is_compatible(TOPIC, avro("b", "c"), Strategy.BACKWARD_TRANSITIVE)
 
 
-async def test_always_incompatible_still_takes_what_is_there(world: World) -> None:
-    registry = world.broker()
+async def test_always_incompatible_still_takes_what_is_there(harness: RegistryHarness) -> None:
+    registry = harness.broker()
     await registry.put(TOPIC, avro("a"), Strategy.ALWAYS_INCOMPATIBLE)
     assert await registry.put(TOPIC, avro("a"), Strategy.ALWAYS_INCOMPATIBLE) == 0
     await registry.check_consumer(TOPIC, avro("a"), Strategy.ALWAYS_INCOMPATIBLE)
@@ -122,21 +122,21 @@ async def test_always_incompatible_still_takes_what_is_there(world: World) -> No
     assert await registry.put(TOPIC, Schema(SchemaType.STRING), Strategy.ALWAYS_COMPATIBLE) == 1
 
 
-async def test_without_permission_to_add_only_what_is_there_passes(world: World) -> None:
-    registry = world.broker()
+async def test_without_permission_to_add_only_what_is_there_passes(harness: RegistryHarness) -> None:
+    registry = harness.broker()
     with pytest.raises(IncompatibleSchemaError, match="auto updating"):
         await registry.put(TOPIC, avro("a"), Strategy.FULL, may_add=False)
     await registry.put(TOPIC, avro("a"), Strategy.FULL)
     assert await registry.put(TOPIC, avro("a"), Strategy.FULL, may_add=False) == 0
 
 
-async def test_deletion_is_a_version_after_which_all_begins_anew(world: World) -> None:
-    registry = world.broker()
+async def test_deletion_is_a_version_after_which_all_begins_anew(harness: RegistryHarness) -> None:
+    registry = harness.broker()
     assert await registry.delete(TOPIC) is None
     await registry.put(TOPIC, avro("a"), Strategy.FULL)
     assert await registry.delete(TOPIC) == 1
     assert await registry.delete(TOPIC) is None
-    for broker in (registry, world.broker(2)):
+    for broker in (registry, harness.broker(2)):
         assert await broker.latest(TOPIC) is None
         assert await broker.living(TOPIC) == []
         assert not await broker.exists(TOPIC)
@@ -150,22 +150,22 @@ async def test_deletion_is_a_version_after_which_all_begins_anew(world: World) -
     assert [stored.version for stored in await registry.living(TOPIC)] == [2]
 
 
-async def test_forced_deletion_leaves_nothing(world: World) -> None:
-    registry = world.broker()
+async def test_forced_deletion_leaves_nothing(harness: RegistryHarness) -> None:
+    registry = harness.broker()
     for schema in (avro("a"), avro("a", "b")):
         await registry.put(TOPIC, schema, Strategy.FULL)
-    ledgers = [entry.position.ledgerId for entry in (await world.locator()).index]
+    ledgers = [entry.position.ledgerId for entry in (await harness.locator()).index]
     assert await registry.delete(TOPIC, force=True) == 1
     assert await registry.delete(TOPIC, force=True) is None
-    assert not await world.metadata.exists(TOPIC.path)
+    assert not await harness.metadata.exists(TOPIC.path)
     for ledger_id in ledgers:
         with pytest.raises(NoSuchLedgerError):
-            await world.cluster.client.read_metadata(ledger_id)
+            await harness.cluster.client.read_metadata(ledger_id)
     assert await registry.put(TOPIC, avro("x"), Strategy.FULL) == 0
 
 
-async def test_a_namespace_goes_with_its_schemas(world: World) -> None:
-    registry = world.broker()
+async def test_a_namespace_goes_with_its_schemas(harness: RegistryHarness) -> None:
+    registry = harness.broker()
     ids = [SchemaId("tenant", namespace, topic) for namespace in ("ns", "other") for topic in ("a b", "c")]
     for schema_id in ids:
         await registry.put(schema_id, avro("a"), Strategy.FULL)
@@ -173,15 +173,15 @@ async def test_a_namespace_goes_with_its_schemas(world: World) -> None:
     assert [await registry.exists(schema_id) for schema_id in ids] == [False, False, True, True]
 
 
-async def test_many_producers_with_the_same_new_schema_make_one_version(world: World) -> None:
-    brokers = [world.broker(seed) for seed in (1, 2)]
+async def test_many_producers_with_the_same_new_schema_make_one_version(harness: RegistryHarness) -> None:
+    brokers = [harness.broker(seed) for seed in (1, 2)]
     versions = await asyncio.gather(*(brokers[n % 2].put(TOPIC, avro("a"), Strategy.FULL) for n in range(20)))
     assert versions == [0] * 20
-    assert len((await world.locator()).index) == 1
+    assert len((await harness.locator()).index) == 1
 
 
-async def test_brokers_that_add_at_once_do_not_lose_each_others_versions(world: World) -> None:
-    brokers = [world.broker(seed) for seed in (1, 2)]
+async def test_brokers_that_add_at_once_do_not_lose_each_others_versions(harness: RegistryHarness) -> None:
+    brokers = [harness.broker(seed) for seed in (1, 2)]
     schemas = [avro("a", f"b{n}") for n in range(10)]
     versions = await asyncio.gather(
         *(brokers[n % 2].put(TOPIC, schema, Strategy.FULL) for n, schema in enumerate(schemas))
@@ -191,27 +191,27 @@ async def test_brokers_that_add_at_once_do_not_lose_each_others_versions(world: 
     assert [stored.schema for stored in found if stored is not None] == schemas
 
 
-async def test_ledgers_of_lost_races_are_deleted(world: World) -> None:
-    brokers = [world.broker(seed) for seed in (1, 2)]
+async def test_ledgers_of_lost_races_are_deleted(harness: RegistryHarness) -> None:
+    brokers = [harness.broker(seed) for seed in (1, 2)]
     await asyncio.gather(*(brokers[n % 2].put(TOPIC, avro("a", f"b{n}"), Strategy.FULL) for n in range(6)))
-    kept = {entry.position.ledgerId for entry in (await world.locator()).index}
+    kept = {entry.position.ledgerId for entry in (await harness.locator()).index}
     for ledger_id in range(max(kept) + 5):
-        assert await world.cluster.client.ledger_exists(ledger_id) is (ledger_id in kept)
+        assert await harness.cluster.client.ledger_exists(ledger_id) is (ledger_id in kept)
 
 
-async def test_the_number_of_versions_is_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_number_of_versions_is_bounded(harness: RegistryHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry_module, "VERSIONS_MAX", 2)
-    registry = world.broker()
+    registry = harness.broker()
     for name in ("a", "b"):
         await registry.put(TOPIC, avro(name), Strategy.FULL)
     with pytest.raises(IncompatibleSchemaError, match="delete it with force"):
         await registry.put(TOPIC, avro("c"), Strategy.FULL)
 
 
-async def test_the_cache_is_bounded_and_only_a_cache(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_cache_is_bounded_and_only_a_cache(harness: RegistryHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage_module, "SCHEMA_CACHE_BYTES_MAX", 200)
-    storage = SchemaStorage(world.metadata, world.cluster.client, HandClock(), Quorum())
-    registry = SchemaRegistry(storage, world.metadata)
+    storage = SchemaStorage(harness.metadata, harness.cluster.client, HandClock(), Quorum())
+    registry = SchemaRegistry(storage, harness.metadata)
     schemas = [avro("a", f"b{n}") for n in range(5)]
     for schema in schemas:
         await registry.put(TOPIC, schema, Strategy.FULL)
@@ -220,16 +220,16 @@ async def test_the_cache_is_bounded_and_only_a_cache(world: World, monkeypatch: 
 
 
 @pytest.mark.parametrize("kind", [SchemaType.NONE, SchemaType.BYTES, SchemaType.AUTO_CONSUME])
-async def test_what_says_nothing_is_not_stored(world: World, kind: SchemaType) -> None:
+async def test_what_says_nothing_is_not_stored(harness: RegistryHarness, kind: SchemaType) -> None:
     with pytest.raises(InvalidSchemaError):
-        await world.broker().put(TOPIC, Schema(kind), Strategy.FULL)
+        await harness.broker().put(TOPIC, Schema(kind), Strategy.FULL)
 
 
-async def test_a_failed_write_leaves_no_version(world: World) -> None:
-    registry = world.broker()
+async def test_a_failed_write_leaves_no_version(harness: RegistryHarness) -> None:
+    registry = harness.broker()
     await registry.put(TOPIC, avro("a"), Strategy.FULL)
-    world.cluster.bookies[0].add_code = ReturnCode.IO_ERROR
+    harness.cluster.bookies[0].add_code = ReturnCode.IO_ERROR
     with pytest.raises(LedgerError):
         await registry.put(TOPIC, avro("a", "b"), Strategy.FULL)
-    world.cluster.bookies[0].add_code = None
+    harness.cluster.bookies[0].add_code = None
     assert await registry.put(TOPIC, avro("a", "c"), Strategy.FULL) == 1

@@ -14,23 +14,23 @@ pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'ma
 from magnetar.base.clock import SystemClock
 from magnetar.cli.main import run
 from magnetar.pipeline.views.control.driver_lock import DriverLock
-from tests.support.state_tables import TABLE, Site
+from tests.support.state_tables import TABLE, StateTableHarness
 
 SOURCE = "CREATE SOURCE f (k varchar, n int) WITH (connector='pulsar', topic='t', service.url='pulsar://h:1') FORMAT PLAIN ENCODE JSON"
 VIEW = "CREATE MATERIALIZED VIEW delays AS SELECT k, count(*) AS c FROM f GROUP BY k"
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StateTableHarness:
     monkeypatch.setenv("MAGNETAR_HOME", str(tmp_path))
-    site = Site(str(tmp_path / "pipelines" / "flights"), units=3)
+    harness = StateTableHarness(str(tmp_path / "pipelines" / "flights"), units=3)
     catalog = [
         {"name": "f", "statement": SOURCE, "parallelism": None},
         {"name": "delays", "statement": VIEW, "parallelism": None},
     ]
-    site.commit(views={"catalog": catalog, "tables": {"delays": TABLE.table_id}, "stages": {}})
-    site.epoch({("a", 1): 1.0, ("b", 2): 2.0})
-    return site
+    harness.commit(views={"catalog": catalog, "tables": {"delays": TABLE.table_id}, "stages": {}})
+    harness.epoch({("a", 1): 1.0, ("b", 2): 2.0})
+    return harness
 
 
 def output(capsys: Any, *args: str, code: int = 0) -> str:
@@ -40,20 +40,22 @@ def output(capsys: Any, *args: str, code: int = 0) -> str:
     return text
 
 
-def test_list_and_status_tell_what_the_directory_tells(site: Site, capsys: Any) -> None:
+def test_list_and_status_tell_what_the_directory_tells(harness: StateTableHarness, capsys: Any) -> None:
     rows = json.loads(output(capsys, "list", "--json"))
     assert [(row["name"], row["state"], row["epoch"], row["units"]) for row in rows] == [("flights", "stopped", 1, 3)]
     status = json.loads(output(capsys, "status", "--json"))
     assert status["views"]["delays"]["stored_rows"] == 2
-    assert status["state_bytes"] == sum(run.size_bytes for run in site.state.runs)
+    assert status["state_bytes"] == sum(run.size_bytes for run in harness.state.runs)
     assert "state\tstopped" in output(capsys, "status", "flights")
     assert "no pipeline x; those below" in output(capsys, "status", "x", code=1)
-    (Path(site.files.root) / "manifests" / "MANIFEST-00000000000000000009.json").write_text("{")
+    (Path(harness.files.root) / "manifests" / "MANIFEST-00000000000000000009.json").write_text("{")
     assert json.loads(output(capsys, "list", "--json"))[0]["state"] == "damaged"
 
 
-def test_a_stopped_pipeline_is_rescaled_at_once_without_touching_its_state(site: Site, capsys: Any) -> None:
-    before = {path: path.read_bytes() for path in Path(site.files.root).glob("tables/*/*")}
+def test_a_stopped_pipeline_is_rescaled_at_once_without_touching_its_state(
+    harness: StateTableHarness, capsys: Any
+) -> None:
+    before = {path: path.read_bytes() for path in Path(harness.files.root).glob("tables/*/*")}
     dry = output(capsys, "rescale", "--units", "4", "--dry-run")
     assert dry.count("^") == 4
     assert json.loads(output(capsys, "status", "--json"))["units"] == 3
@@ -61,7 +63,7 @@ def test_a_stopped_pipeline_is_rescaled_at_once_without_touching_its_state(site:
     assert outcome["vnodes_moved"] == dry.count("^")
     assert outcome["after"] == dict.fromkeys("0123", 4)
     assert json.loads(output(capsys, "status", "--json"))["units"] == 4
-    assert {path: path.read_bytes() for path in Path(site.files.root).glob("tables/*/*")} == before
+    assert {path: path.read_bytes() for path in Path(harness.files.root).glob("tables/*/*")} == before
     assert "has 4 units already" in output(capsys, "rescale", "--units", "4")
     assert "17 units for 16 vnodes" in output(capsys, "rescale", "--units", "17", code=1)
     assert "give --units N" in output(capsys, "rescale", "--auto", code=1)
@@ -71,7 +73,7 @@ def test_a_stopped_pipeline_is_rescaled_at_once_without_touching_its_state(site:
     assert json.loads(output(capsys, "status", "--json"))["units"] == 2
 
 
-def test_the_catalog_answers_without_spark(site: Site, capsys: Any) -> None:
+def test_the_catalog_answers_without_spark(harness: StateTableHarness, capsys: Any) -> None:
     assert json.loads(output(capsys, "query", "SHOW MATERIALIZED VIEWS", "--json")) == [{"name": "delays"}]
     columns = json.loads(output(capsys, "query", "DESCRIBE delays", "--json"))
     assert [(column["column"], column["key"]) for column in columns] == [("k", True), ("n", True), ("v", False)]
@@ -81,7 +83,7 @@ def test_the_catalog_answers_without_spark(site: Site, capsys: Any) -> None:
     assert "found 'VIEWS'" in output(capsys, "query", "SHOW VIEWS", code=1)
 
 
-def test_explain_shows_plans_or_refuses_with_the_line(site: Site, capsys: Any, tmp_path: Path) -> None:
+def test_explain_shows_plans_or_refuses_with_the_line(harness: StateTableHarness, capsys: Any, tmp_path: Path) -> None:
     file = tmp_path / "q.sql"
     file.write_text(f"{SOURCE};\n{VIEW};\n")
     text = output(capsys, "explain", str(file), "--logical")
@@ -98,25 +100,25 @@ def test_explain_shows_plans_or_refuses_with_the_line(site: Site, capsys: Any, t
 
 
 def test_drop_asks_spares_strangers_and_refuses_a_running_one(
-    site: Site, capsys: Any, monkeypatch: pytest.MonkeyPatch
+    harness: StateTableHarness, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root = Path(site.files.root)
+    root = Path(harness.files.root)
     (root / "notes.txt").write_text("mine")
     with DriverLock(root, "flights", SystemClock()) as lock:
         lock.announce()
         assert "magnetar pipeline stop flights" in output(capsys, "drop", "flights", "--yes", code=1)
     monkeypatch.setattr("sys.stdin", io.StringIO())
     assert run(["pipeline", "drop", "flights"]) == 130, "nobody is there to say yes"
-    assert site.store.numbers()
+    assert harness.store.numbers()
     output(capsys, "drop", "flights", "--yes")
     assert [path.name for path in root.iterdir()] == ["notes.txt"]
     assert json.loads(output(capsys, "list", "--json")) == []
     assert "which pipeline?" in output(capsys, "status", code=1)
 
 
-def test_stop_of_one_that_does_not_run_and_of_one_that_does_not_answer(site: Site, capsys: Any) -> None:
+def test_stop_of_one_that_does_not_run_and_of_one_that_does_not_answer(harness: StateTableHarness, capsys: Any) -> None:
     assert json.loads(output(capsys, "stop", "--json"))["stopped"] is False
-    with DriverLock(Path(site.files.root), "flights", SystemClock()) as lock:
+    with DriverLock(Path(harness.files.root), "flights", SystemClock()) as lock:
         lock.announce()
         assert "did not answer within 0.2 s" in output(capsys, "stop", "--timeout", "0.2", code=1)
-    assert not list(Path(site.files.root).glob("control/*")), "the request is taken back"
+    assert not list(Path(harness.files.root).glob("control/*")), "the request is taken back"

@@ -6,10 +6,10 @@ import asyncio
 
 from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.position import EARLIEST, LATEST, Position
-from tests.unit.managed_ledger.ledger_world import (
+from tests.unit.managed_ledger.ledger_harness import (
     NAME,
     Appends,
-    World,
+    LedgerHarness,
     acknowledge,
     append_all,
     numbered,
@@ -23,7 +23,7 @@ SMALL = ManagedLedgerConfig(max_entries_per_ledger=10, retention_time_ms=-1, ret
 
 
 async def test_append_completes_in_order_and_is_read_from_memory() -> None:
-    async with World().broker() as factory:
+    async with LedgerHarness().broker() as factory:
         ledger = await factory.open(NAME)
         cursor = await ledger.open_cursor("sub", initial=EARLIEST)
         positions = await append_all(ledger, numbered(50))
@@ -41,7 +41,7 @@ async def test_append_completes_in_order_and_is_read_from_memory() -> None:
 
 
 async def test_reads_stop_at_bytes_but_give_one() -> None:
-    async with World().broker() as factory:
+    async with LedgerHarness().broker() as factory:
         ledger = await factory.open(NAME)
         cursor = await ledger.open_cursor("sub", initial=EARLIEST)
         await append_all(ledger, [b"x" * 100] * 10)
@@ -50,7 +50,7 @@ async def test_reads_stop_at_bytes_but_give_one() -> None:
 
 
 async def test_rollover_keeps_order_while_appending() -> None:
-    async with World().broker() as factory:
+    async with LedgerHarness().broker() as factory:
         ledger = await factory.open(NAME, SMALL)
         cursor = await ledger.open_cursor("sub", initial=EARLIEST)
         positions = await append_all(ledger, numbered(95))
@@ -63,11 +63,11 @@ async def test_rollover_keeps_order_while_appending() -> None:
 
 
 async def test_a_restart_reads_everything_from_the_bookies() -> None:
-    world = World()
-    async with world.broker() as factory:
+    harness = LedgerHarness()
+    async with harness.broker() as factory:
         ledger = await factory.open(NAME, SMALL)
         before = await append_all(ledger, numbered(35))
-    async with world.broker() as factory:
+    async with harness.broker() as factory:
         ledger = await factory.open(NAME, SMALL)
         assert ledger.last_confirmed == before[-1]
         cursor = ledger.new_non_durable_cursor("reader", EARLIEST)
@@ -78,14 +78,14 @@ async def test_a_restart_reads_everything_from_the_bookies() -> None:
 
 
 async def test_listeners_wake_once_per_burst_and_without_delay() -> None:
-    world = World()
-    async with world.broker() as factory:
+    harness = LedgerHarness()
+    async with harness.broker() as factory:
         ledger = await factory.open(NAME)
         wakes: list[int] = []
         ledger.add_append_listener(lambda: wakes.append(ledger.index.total_entries))
         await append_all(ledger, [b"alone"])
         await until(lambda: wakes == [1])
-        bookie = world.cluster.bookies[0]
+        bookie = harness.cluster.bookies[0]
         bookie.held = []
         appends = Appends()
         for payload in numbered(20):
@@ -98,22 +98,22 @@ async def test_listeners_wake_once_per_burst_and_without_delay() -> None:
 
 
 async def test_replay_answers_in_the_order_asked_without_the_acknowledged() -> None:
-    world = World()
-    async with world.broker() as factory:
+    harness = LedgerHarness()
+    async with harness.broker() as factory:
         ledger = await factory.open(NAME, SMALL)
         cursor = await ledger.open_cursor("sub", initial=EARLIEST)
         positions = await append_all(ledger, numbered(30))
         await acknowledge(cursor, [positions[12]])
         wanted = [positions[25], positions[3], positions[12], positions[4], Position(positions[0].ledger_id, 99)]
         assert [entry.data for entry in await replay(cursor, wanted)] == [b"25", b"3", b"4"]
-    async with world.broker() as factory:
+    async with harness.broker() as factory:
         ledger = await factory.open(NAME, SMALL)
         cursor = await ledger.open_cursor("sub")
         assert [entry.data for entry in await replay(cursor, wanted)] == [b"25", b"3", b"4"]
 
 
 async def test_start_positions_of_readers() -> None:
-    async with World().broker() as factory:
+    async with LedgerHarness().broker() as factory:
         ledger = await factory.open(NAME, SMALL)
         positions = await append_all(ledger, numbered(25))
         assert await read_all(ledger.new_non_durable_cursor("a", EARLIEST)) == numbered(25)
@@ -123,8 +123,8 @@ async def test_start_positions_of_readers() -> None:
 
 
 async def test_find_last_matching() -> None:
-    world = World()
-    async with world.broker() as factory:
+    harness = LedgerHarness()
+    async with harness.broker() as factory:
         ledger = await factory.open(NAME, SMALL)
         assert await ledger.find_last_matching(lambda entry: True) is None
         positions = await append_all(ledger, numbered(64))
@@ -140,7 +140,7 @@ async def test_find_last_matching() -> None:
 
 
 async def test_who_keeps_up_is_served_from_memory_across_ledgers_and_consumed_entries_leave_it() -> None:
-    async with World().broker() as factory:
+    async with LedgerHarness().broker() as factory:
         ledger = await factory.open(NAME, ManagedLedgerConfig(max_entries_per_ledger=3000))
         cursor = await ledger.open_cursor("sub", initial=EARLIEST)
         for start in range(0, 10_000, 500):
@@ -154,7 +154,7 @@ async def test_who_keeps_up_is_served_from_memory_across_ledgers_and_consumed_en
 
 
 async def test_the_cache_keeps_its_budget_and_readers_get_the_rest_from_the_bookies() -> None:
-    async with World().broker() as factory:
+    async with LedgerHarness().broker() as factory:
         factory.cache.max_bytes = 50_000
         ledger = await factory.open(NAME, SMALL)
         cursor = await ledger.open_cursor("sub", initial=EARLIEST)
@@ -167,10 +167,10 @@ async def test_the_cache_keeps_its_budget_and_readers_get_the_rest_from_the_book
 
 
 async def test_cursors_reading_the_same_old_entries_share_one_read() -> None:
-    world = World()
-    async with world.broker() as factory:
+    harness = LedgerHarness()
+    async with harness.broker() as factory:
         await append_all(await factory.open(NAME), numbered(50))
-    async with world.broker() as factory:
+    async with harness.broker() as factory:
         ledger = await factory.open(NAME)
         cursors = [ledger.new_non_durable_cursor(f"r{number}", EARLIEST) for number in range(5)]
         found = await asyncio.gather(*(read(cursor) for cursor in cursors))

@@ -12,7 +12,15 @@ from magnetar.managed_ledger.position import EARLIEST, Position
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.metadata.paths import cursor_path, named_managed_ledger_path
 from magnetar.wire.pulsar.MLDataFormats_pb2 import ManagedLedgerInfo
-from tests.unit.managed_ledger.ledger_world import NAME, World, acknowledge, append_all, numbered, read_all, until
+from tests.unit.managed_ledger.ledger_harness import (
+    NAME,
+    LedgerHarness,
+    acknowledge,
+    append_all,
+    numbered,
+    read_all,
+    until,
+)
 
 CONFIG = ManagedLedgerConfig(max_entries_per_ledger=6, cursor_ledger_max_entries=3)
 
@@ -93,19 +101,19 @@ async def life(factory: ManagedLedgerFactory, told: Told, start: int) -> None:
 async def test_crash_at_every_metadata_write(lost_answer: bool) -> None:
     writes = 0
     while True:
-        world = World()
+        harness = LedgerHarness()
         told = Told()
-        plug = Plug(world.metadata, writes, lost_answer=lost_answer)
+        plug = Plug(harness.metadata, writes, lost_answer=lost_answer)
         finished = False
-        async with world.broker() as factory:
+        async with harness.broker() as factory:
             try:
                 await life(factory, told, 0)
                 finished = plug.calls <= writes
             except MagnetarError:
                 pass
         plug.pull_out()
-        world.clock.ms += 1
-        async with world.broker() as factory:
+        harness.clock.ms += 1
+        async with harness.broker() as factory:
             await check(factory, told)
             await life(factory, told, 1000)
         if finished:
@@ -126,8 +134,8 @@ async def check(factory: ManagedLedgerFactory, told: Told) -> None:
 
 
 async def test_a_half_written_state_of_several_parts_is_passed_over() -> None:
-    world = World()
-    async with world.broker() as factory:
+    harness = LedgerHarness()
+    async with harness.broker() as factory:
         ledger = await factory.open(NAME, KEEP)
         cursor = await ledger.open_cursor("sub", initial=EARLIEST)
         positions = await append_all(ledger, numbered(3000))
@@ -141,7 +149,7 @@ async def test_a_half_written_state_of_several_parts_is_passed_over() -> None:
         parts = encode_entries(cursor.acks, {"torn": 1}, 300)
         assert len(parts) > 3
         await append_parts(handle, parts[:-1])
-    async with world.broker() as factory:
+    async with harness.broker() as factory:
         cursor = (await factory.open(NAME)).cursors["sub"]
         assert cursor.mark_delete_position == positions[1]
         assert cursor.properties == {"whole": 1}
@@ -152,7 +160,7 @@ async def test_a_half_written_state_of_several_parts_is_passed_over() -> None:
         await acknowledge(cursor, [positions[2998]])
         assert cursor._store._handle is not None
         await append_parts(cursor._store._handle, encode_entries(cursor.acks, {"all": 7}, 300))
-    async with world.broker() as factory:
+    async with harness.broker() as factory:
         cursor = (await factory.open(NAME)).cursors["sub"]
         assert cursor.properties == {"all": 7}
         assert cursor.backlog_entries == 3000 - 2 - 1499 - 1
@@ -167,43 +175,43 @@ async def append_parts(handle: object, entries: list[bytes]) -> None:
 
 
 async def test_a_znode_version_moved_by_ourselves_does_not_stop_a_cursor() -> None:
-    world = World()
-    async with world.broker() as factory:
+    harness = LedgerHarness()
+    async with harness.broker() as factory:
         ledger = await factory.open(NAME)
         cursor = await ledger.open_cursor("sub", initial=EARLIEST)
         positions = await append_all(ledger, numbered(5))
-        node = await world.metadata.get(cursor_path(NAME, "sub"))
+        node = await harness.metadata.get(cursor_path(NAME, "sub"))
         assert node is not None
-        await world.metadata.put(cursor_path(NAME, "sub"), node.value)  # a write whose answer was lost
+        await harness.metadata.put(cursor_path(NAME, "sub"), node.value)  # a write whose answer was lost
         await acknowledge(cursor, positions[:3])
         await cursor.set_cursor_properties({"k": "v"})
-    async with world.broker() as factory:
+    async with harness.broker() as factory:
         cursor = (await factory.open(NAME)).cursors["sub"]
         assert cursor.mark_delete_position == positions[2]
         assert cursor.cursor_properties == {"k": "v"}
 
 
 async def test_foreign_fields_of_the_list_survive() -> None:
-    world = World()
-    async with world.broker() as factory:
+    harness = LedgerHarness()
+    async with harness.broker() as factory:
         ledger = await factory.open(NAME, KEEP)
         await append_all(ledger, numbered(3))
         await ledger.set_properties({"owner": "me"})
         await factory.close()
     path = named_managed_ledger_path(NAME)
-    node = await world.metadata.get(path)
+    node = await harness.metadata.get(path)
     assert node is not None
     info = ManagedLedgerInfo.FromString(node.value)
     offload = info.ledgerInfo[0].offloadContext
     offload.uidMsb = 7
     value = info.SerializeToString() + b"\xa2\x06\x03abc"  # field 100, unknown here
-    await world.metadata.put(path, value)
-    async with world.broker() as factory:
+    await harness.metadata.put(path, value)
+    async with harness.broker() as factory:
         ledger = await factory.open(NAME, KEEP)
         assert ledger.properties == {"owner": "me"}
         await append_all(ledger, numbered(1))
         await ledger.rollover()
-    node = await world.metadata.get(path)
+    node = await harness.metadata.get(path)
     assert node is not None
     assert b"\xa2\x06\x03abc" in node.value
     assert offload.SerializeToString() in node.value

@@ -12,9 +12,9 @@ from magnetar.managed_ledger.errors import CursorClosedError, CursorNotFoundErro
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
 from magnetar.managed_ledger.position import EARLIEST, LATEST, Position
 from magnetar.metadata.paths import cursor_path
-from tests.unit.managed_ledger.ledger_world import (
+from tests.unit.managed_ledger.ledger_harness import (
     NAME,
-    World,
+    LedgerHarness,
     acknowledge,
     append_all,
     numbered,
@@ -33,7 +33,7 @@ async def unconsumed(factory: ManagedLedgerFactory, name: str = "sub") -> list[b
 
 
 async def test_in_order_acknowledgements_move_the_mark_delete_across_ledgers() -> None:
-    async with World().broker() as factory:
+    async with LedgerHarness().broker() as factory:
         ledger = await factory.open(NAME, SMALL)
         cursor = await ledger.open_cursor("sub", initial=EARLIEST)
         positions = await append_all(ledger, numbered(35))
@@ -46,7 +46,7 @@ async def test_in_order_acknowledgements_move_the_mark_delete_across_ledgers() -
 
 
 async def test_holes_keep_the_mark_delete_and_are_skipped_by_reads() -> None:
-    async with World().broker() as factory:
+    async with LedgerHarness().broker() as factory:
         ledger = await factory.open(NAME, SMALL)
         cursor = await ledger.open_cursor("sub", initial=EARLIEST)
         positions = await append_all(ledger, numbered(30))
@@ -65,7 +65,7 @@ async def test_holes_keep_the_mark_delete_and_are_skipped_by_reads() -> None:
 
 
 async def test_unknown_past_and_future_positions_are_ignored() -> None:
-    async with World().broker() as factory:
+    async with LedgerHarness().broker() as factory:
         ledger = await factory.open(NAME, SMALL)
         cursor = await ledger.open_cursor("sub", initial=EARLIEST)
         positions = await append_all(ledger, numbered(15))
@@ -89,8 +89,8 @@ async def test_unknown_past_and_future_positions_are_ignored() -> None:
 
 
 async def test_acknowledged_means_durable() -> None:
-    world = World()
-    async with world.broker() as factory:
+    harness = LedgerHarness()
+    async with harness.broker() as factory:
         ledger = await factory.open(NAME, SMALL)
         cursor = await ledger.open_cursor("sub", initial=EARLIEST)
         positions = await append_all(ledger, numbered(30))
@@ -99,7 +99,7 @@ async def test_acknowledged_means_durable() -> None:
         assert cursor.acknowledge_batch(positions[9], [-2], 70) is False
         await cursor.flush()
         assert cursor.ack_set_of(positions[9]) == [-2, 0] or cursor.ack_set_of(positions[9]) == [-2]
-    async with world.broker() as factory:
+    async with harness.broker() as factory:
         wanted = [number for number in range(30) if number not in {0, 1, 2, 3, 4, 7, 25}]
         assert await unconsumed(factory) == [b"%d" % number for number in wanted]
         cursor = (await factory.open(NAME)).cursors["sub"]
@@ -107,7 +107,7 @@ async def test_acknowledged_means_durable() -> None:
 
 
 async def test_batch_indexes_are_anded_and_idempotent() -> None:
-    async with World().broker() as factory:
+    async with LedgerHarness().broker() as factory:
         ledger = await factory.open(NAME)
         cursor = await ledger.open_cursor("sub", initial=EARLIEST)
         first, second = await append_all(ledger, numbered(2))
@@ -124,8 +124,8 @@ async def test_batch_indexes_are_anded_and_idempotent() -> None:
 
 
 async def test_background_persist_is_one_write_for_many_acknowledgements() -> None:
-    world = World()
-    async with world.broker() as factory:
+    harness = LedgerHarness()
+    async with harness.broker() as factory:
         ledger = await factory.open(NAME)
         cursor = await ledger.open_cursor("sub", initial=EARLIEST)
         positions = await append_all(ledger, numbered(500))
@@ -138,8 +138,8 @@ async def test_background_persist_is_one_write_for_many_acknowledgements() -> No
 
 
 async def test_close_puts_the_state_into_the_znode_and_deletes_the_cursor_ledger() -> None:
-    world = World()
-    async with world.broker() as factory:
+    harness = LedgerHarness()
+    async with harness.broker() as factory:
         ledger = await factory.open(NAME, SMALL)
         cursor = await ledger.open_cursor("sub", initial=EARLIEST, cursor_properties={"a": "b"})
         positions = await append_all(ledger, numbered(20))
@@ -149,11 +149,11 @@ async def test_close_puts_the_state_into_the_znode_and_deletes_the_cursor_ledger
         used = cursor._store.ledger_id if cursor._store is not None else -1
         assert used >= 0
         await factory.close()
-        assert not await world.cluster.client.ledger_exists(used)
-    node = await world.metadata.get(cursor_path(NAME, "sub"))
+        assert not await harness.cluster.client.ledger_exists(used)
+    node = await harness.metadata.get(cursor_path(NAME, "sub"))
     assert node is not None
     assert parse_node(node.value).cursorsLedgerId == -1
-    async with world.broker() as factory:
+    async with harness.broker() as factory:
         ledger = await factory.open(NAME, SMALL)
         cursor = ledger.cursors["sub"]
         assert cursor.mark_delete_position == positions[3]
@@ -164,9 +164,9 @@ async def test_close_puts_the_state_into_the_znode_and_deletes_the_cursor_ledger
 
 
 async def test_cursor_ledger_switches_and_old_ones_go() -> None:
-    world = World()
+    harness = LedgerHarness()
     config = ManagedLedgerConfig(cursor_ledger_max_entries=3)
-    async with world.broker() as factory:
+    async with harness.broker() as factory:
         ledger = await factory.open(NAME, config)
         cursor = await ledger.open_cursor("sub", initial=EARLIEST)
         positions = await append_all(ledger, numbered(20))
@@ -178,14 +178,14 @@ async def test_cursor_ledger_switches_and_old_ones_go() -> None:
                 seen.append(cursor._store.ledger_id)
         assert len(seen) == 4
         for ledger_id in seen[:-1]:
-            assert not await world.cluster.client.ledger_exists(ledger_id)
-    async with world.broker() as factory:
+            assert not await harness.cluster.client.ledger_exists(ledger_id)
+    async with harness.broker() as factory:
         assert (await factory.open(NAME)).cursors["sub"].mark_delete_position == positions[11]
 
 
 async def test_lost_cursor_ledger_falls_back_on_the_znode_and_skips_nothing() -> None:
-    world = World()
-    async with world.broker() as factory:
+    harness = LedgerHarness()
+    async with harness.broker() as factory:
         ledger = await factory.open(NAME)
         cursor = await ledger.open_cursor("sub", initial=EARLIEST)
         positions = await append_all(ledger, numbered(20))
@@ -193,16 +193,16 @@ async def test_lost_cursor_ledger_falls_back_on_the_znode_and_skips_nothing() ->
         await acknowledge(cursor, positions[3:9])
         assert cursor._store is not None
         used = cursor._store.ledger_id
-    await world.cluster.client.delete_ledger(used)
-    async with world.broker() as factory:
+    await harness.cluster.client.delete_ledger(used)
+    async with harness.broker() as factory:
         cursor = (await factory.open(NAME)).cursors["sub"]
         assert cursor.mark_delete_position == positions[2], "the snapshot of the switch"
         assert await read_all(cursor) == numbered(17, 3)
 
 
 async def test_reset_makes_the_position_the_next_one_even_after_a_crash() -> None:
-    world = World()
-    async with world.broker() as factory:
+    harness = LedgerHarness()
+    async with harness.broker() as factory:
         ledger = await factory.open(NAME, SMALL)
         cursor = await ledger.open_cursor("sub", initial=EARLIEST)
         positions = await append_all(ledger, numbered(30))
@@ -215,26 +215,26 @@ async def test_reset_makes_the_position_the_next_one_even_after_a_crash() -> Non
         await cursor.reset(EARLIEST)
         assert await read_all(cursor) == numbered(30)
         await cursor.reset(positions[29])
-    async with world.broker() as factory:
+    async with harness.broker() as factory:
         assert await unconsumed(factory) == [b"29"]
 
 
 async def test_latest_subscription_gets_the_message_after_a_crash() -> None:
-    world = World()
-    async with world.broker() as factory:
+    harness = LedgerHarness()
+    async with harness.broker() as factory:
         ledger = await factory.open(NAME)
         await append_all(ledger, numbered(3))
         await ledger.open_cursor("sub", initial=LATEST)
         await append_all(ledger, [b"new"])
-    async with world.broker() as factory:
+    async with harness.broker() as factory:
         assert await unconsumed(factory) == [b"new"]
 
 
 async def test_rewind_reads_the_unacknowledged_again_and_drops_a_read_under_way() -> None:
-    world = World()
-    async with world.broker() as factory:
+    harness = LedgerHarness()
+    async with harness.broker() as factory:
         await append_all(await factory.open(NAME), numbered(10))
-    async with world.broker() as factory:
+    async with harness.broker() as factory:
         ledger = await factory.open(NAME)
         cursor = await ledger.open_cursor("sub", initial=EARLIEST)
         answers: list[tuple[MagnetarError | None, int]] = []
@@ -258,14 +258,14 @@ async def _again(cursor: object) -> list:  # type: ignore[type-arg]  # entries
 
 
 async def test_deleted_cursor_is_gone_everywhere() -> None:
-    world = World()
-    async with world.broker() as factory:
+    harness = LedgerHarness()
+    async with harness.broker() as factory:
         ledger = await factory.open(NAME)
         cursor = await ledger.open_cursor("a/b c", initial=EARLIEST)
         positions = await append_all(ledger, numbered(4))
         await acknowledge(cursor, positions[:2])
         await ledger.delete_cursor("a/b c")
-        assert await world.metadata.children(f"/managed-ledgers/{NAME}") == []
+        assert await harness.metadata.children(f"/managed-ledgers/{NAME}") == []
         answers: list[MagnetarError | None] = []
         cursor.acknowledge([positions[2]], answers.append)
         assert isinstance(answers[0], CursorClosedError)
@@ -276,7 +276,7 @@ async def test_deleted_cursor_is_gone_everywhere() -> None:
 
 
 async def test_dones_are_called_when_the_cursor_closes() -> None:
-    async with World().broker() as factory:
+    async with LedgerHarness().broker() as factory:
         ledger = await factory.open(NAME)
         cursor = await ledger.open_cursor("sub", initial=EARLIEST)
         positions = await append_all(ledger, numbered(3))
@@ -287,21 +287,21 @@ async def test_dones_are_called_when_the_cursor_closes() -> None:
 
 
 async def test_without_a_writable_bookie_the_znode_takes_the_state() -> None:
-    world = World()
-    bookie = world.cluster.bookies[0]
-    async with world.broker() as factory:
+    harness = LedgerHarness()
+    bookie = harness.cluster.bookies[0]
+    async with harness.broker() as factory:
         ledger = await factory.open(NAME)
         cursor = await ledger.open_cursor("sub", initial=EARLIEST)
         positions = await append_all(ledger, numbered(10))
         await acknowledge(cursor, positions[:2])
         bookie.add_code = ReturnCode.READ_ONLY
-        world.cluster.directory.register("b0", bookie, writable=False)
+        harness.cluster.directory.register("b0", bookie, writable=False)
         await acknowledge(cursor, positions[2:5])
         assert cursor._store is not None
         assert cursor._store.ledger_id == -1
-    async with world.broker() as factory:
+    async with harness.broker() as factory:
         bookie.add_code = None
-        world.cluster.directory.register("b0", bookie)
+        harness.cluster.directory.register("b0", bookie)
         cursor = (await factory.open(NAME)).cursors["sub"]
         assert cursor.mark_delete_position == positions[4]
         await acknowledge(cursor, [positions[5]])
@@ -310,30 +310,30 @@ async def test_without_a_writable_bookie_the_znode_takes_the_state() -> None:
 
 
 async def test_failing_to_store_is_told_and_tried_again() -> None:
-    world = World()
-    async with world.broker() as factory:
+    harness = LedgerHarness()
+    async with harness.broker() as factory:
         ledger = await factory.open(NAME)
         cursor = await ledger.open_cursor("sub", initial=EARLIEST)
         positions = await append_all(ledger, numbered(10))
-        put = world.metadata.put
+        put = harness.metadata.put
 
         async def failing(*args: object, **kwargs: object) -> tuple[str, int]:
             raise MetadataError("no quorum")
 
-        world.metadata.put = failing  # type: ignore[method-assign]  # the fault
+        harness.metadata.put = failing  # type: ignore[method-assign]  # the fault
         with pytest.raises(MetadataError):
             await acknowledge(cursor, positions[:4])
         assert cursor.stored_mark_delete < positions[0]
-        world.metadata.put = put  # type: ignore[method-assign]  # back again
-        world.clock.ms += 2000
+        harness.metadata.put = put  # type: ignore[method-assign]  # back again
+        harness.clock.ms += 2000
         await acknowledge(cursor, [positions[4]])
         assert cursor.stored_mark_delete == positions[4]
 
 
 async def test_properties_of_a_cursor_with_more_holes_than_the_znode_takes() -> None:
-    world = World()
+    harness = LedgerHarness()
     config = ManagedLedgerConfig(max_ranges_in_metadata_store=3, cursor_persist_interval_ms=60_000)
-    async with world.broker() as factory:
+    async with harness.broker() as factory:
         ledger = await factory.open(NAME, config)
         cursor = await ledger.open_cursor("sub", initial=EARLIEST)
         positions = await append_all(ledger, numbered(20))
@@ -343,7 +343,7 @@ async def test_properties_of_a_cursor_with_more_holes_than_the_znode_takes() -> 
         assert cursor._store.ledger_id >= 0
         await factory.close()
         assert cursor._store.ledger_id >= 0, "too many holes for the znode at close as well"
-    async with world.broker() as factory:
+    async with harness.broker() as factory:
         cursor = (await factory.open(NAME)).cursors["sub"]
         assert cursor.cursor_properties == {"k": "v"}
         assert cursor.acks.range_count() == 10
@@ -351,8 +351,8 @@ async def test_properties_of_a_cursor_with_more_holes_than_the_znode_takes() -> 
 
 
 async def test_readers_cursors_are_not_stored_and_can_be_discarded() -> None:
-    world = World()
-    async with world.broker() as factory:
+    harness = LedgerHarness()
+    async with harness.broker() as factory:
         ledger = await factory.open(NAME)
         await ledger.open_cursor("sub")
         reader = ledger.new_non_durable_cursor("reader", EARLIEST)
@@ -369,13 +369,13 @@ async def test_readers_cursors_are_not_stored_and_can_be_discarded() -> None:
         assert list(ledger.cursors) == ["sub"]
         with pytest.raises(CursorClosedError):
             await read(reader)
-    async with world.broker() as factory:
+    async with harness.broker() as factory:
         assert list((await factory.open(NAME)).cursors) == ["sub"]
 
 
 @pytest.mark.parametrize(("ensemble", "write", "ack"), [(3, 2, 2), (3, 3, 2), (4, 2, 1)])
 async def test_over_several_bookies(ensemble: int, write: int, ack: int) -> None:
-    world = World(4)
+    harness = LedgerHarness(4)
     config = ManagedLedgerConfig(
         ensemble_size=ensemble,
         write_quorum=write,
@@ -384,12 +384,12 @@ async def test_over_several_bookies(ensemble: int, write: int, ack: int) -> None
         retention_time_ms=-1,
         retention_size_bytes=-1,
     )
-    async with world.broker() as factory:
+    async with harness.broker() as factory:
         ledger = await factory.open(NAME, config)
         cursor = await ledger.open_cursor("sub", initial=EARLIEST)
         positions = await append_all(ledger, numbered(35))
         await acknowledge(cursor, positions[5:8])
-    async with world.broker() as factory:
+    async with harness.broker() as factory:
         ledger = await factory.open(NAME, config)
         wanted = numbered(5) + numbered(27, 8)
         assert await read_all(ledger.cursors["sub"], 6) == wanted

@@ -21,10 +21,10 @@ from magnetar.managed_ledger.errors import (
     WriteFailedError,
 )
 from magnetar.managed_ledger.position import EARLIEST, Position
-from tests.unit.managed_ledger.ledger_world import (
+from tests.unit.managed_ledger.ledger_harness import (
     NAME,
     Appends,
-    World,
+    LedgerHarness,
     acknowledge,
     append_all,
     numbered,
@@ -36,9 +36,9 @@ KEEP = ManagedLedgerConfig(retention_time_ms=-1, retention_size_bytes=-1)
 
 
 async def test_failed_adds_go_to_the_next_ledger_in_order() -> None:
-    world = World()
-    bookie = world.cluster.bookies[0]
-    async with world.broker() as factory:
+    harness = LedgerHarness()
+    bookie = harness.cluster.bookies[0]
+    async with harness.broker() as factory:
         ledger = await factory.open(NAME)
         cursor = await ledger.open_cursor("sub", initial=EARLIEST)
         first = await append_all(ledger, numbered(5))
@@ -57,18 +57,18 @@ async def test_failed_adds_go_to_the_next_ledger_in_order() -> None:
         assert positions[0].ledger_id > first[0].ledger_id
         assert ledger.pending_add_bytes == 0
         assert await read_all(cursor) == numbered(20)
-    async with world.broker() as factory:
+    async with harness.broker() as factory:
         ledger = await factory.open(NAME)
         assert await read_all(ledger.cursors["sub"]) == numbered(20)
 
 
 async def test_no_bookie_fails_everything_in_order_and_holds_writes_until_resumed() -> None:
-    world = World()
-    bookie = world.cluster.bookies[0]
-    async with world.broker() as factory:
+    harness = LedgerHarness()
+    bookie = harness.cluster.bookies[0]
+    async with harness.broker() as factory:
         ledger = await factory.open(NAME, KEEP)
         await append_all(ledger, numbered(2))
-        world.cluster.directory.register("b0", bookie, writable=False)
+        harness.cluster.directory.register("b0", bookie, writable=False)
         bookie.add_code = ReturnCode.READ_ONLY
         appends = Appends()
         for payload in numbered(3, 2):
@@ -78,7 +78,7 @@ async def test_no_bookie_fails_everything_in_order_and_holds_writes_until_resume
         assert all(isinstance(error, WriteFailedError) for error in appends.errors)
         assert ledger.state is State.WRITE_FAILED
         assert ledger.pending_add_bytes == 0
-        world.cluster.directory.register("b0", bookie, writable=True)
+        harness.cluster.directory.register("b0", bookie, writable=True)
         bookie.add_code = None
         appends.append(ledger, b"behind the failed ones")
         assert isinstance(appends.errors[-1], WriteFailedError), "held back, producers have not heard yet"
@@ -88,8 +88,8 @@ async def test_no_bookie_fails_everything_in_order_and_holds_writes_until_resume
 
 
 async def test_second_owner_fences_the_first() -> None:
-    world = World()
-    async with world.broker() as one, world.broker() as two:
+    harness = LedgerHarness()
+    async with harness.broker() as one, harness.broker() as two:
         mine = await one.open(NAME)
         cursor = await mine.open_cursor("sub", initial=EARLIEST)
         positions = await append_all(mine, numbered(10))
@@ -116,8 +116,8 @@ async def test_second_owner_fences_the_first() -> None:
 
 
 async def test_fenced_cursor_does_not_overwrite_its_new_owner() -> None:
-    world = World()
-    async with world.broker() as one, world.broker() as two:
+    harness = LedgerHarness()
+    async with harness.broker() as one, harness.broker() as two:
         mine = await one.open(NAME)
         cursor = await mine.open_cursor("sub", initial=EARLIEST)
         positions = await append_all(mine, numbered(10))
@@ -127,15 +127,15 @@ async def test_fenced_cursor_does_not_overwrite_its_new_owner() -> None:
             await acknowledge(cursor, positions[:9])
         assert mine.state is State.FENCED
         await acknowledge(theirs, [positions[3]])
-    async with world.broker() as three:
+    async with harness.broker() as three:
         assert (await three.open(NAME)).cursors["sub"].mark_delete_position == positions[3]
 
 
 async def test_recovered_by_somebody_else_but_still_owned_goes_on() -> None:
     """Auto-recovery may close the ledger under its owner: entries under way that it found stored count as appended."""
-    world = World()
-    bookie = world.cluster.bookies[0]
-    async with world.broker() as factory:
+    harness = LedgerHarness()
+    bookie = harness.cluster.bookies[0]
+    async with harness.broker() as factory:
         ledger = await factory.open(NAME)
         cursor = await ledger.open_cursor("sub", initial=EARLIEST)
         first = await append_all(ledger, numbered(3))
@@ -144,7 +144,7 @@ async def test_recovered_by_somebody_else_but_still_owned_goes_on() -> None:
         for payload in numbered(2, 3):
             appends.append(ledger, payload)
         bookie.lost_add_answers = False
-        await world.cluster.new_client(5).open_ledger(first[0].ledger_id, recover=True)
+        await harness.cluster.new_client(5).open_ledger(first[0].ledger_id, recover=True)
         appends.append(ledger, b"5")
         positions = await appends.wait(3)
         assert appends.stored == numbered(3, 3)
@@ -153,21 +153,21 @@ async def test_recovered_by_somebody_else_but_still_owned_goes_on() -> None:
 
 
 async def test_unanswered_add_was_stored_and_is_found_by_the_next_owner() -> None:
-    world = World()
-    async with world.broker() as factory:
+    harness = LedgerHarness()
+    async with harness.broker() as factory:
         ledger = await factory.open(NAME)
         await ledger.open_cursor("sub", initial=EARLIEST)
         await append_all(ledger, numbered(3))
-        world.cluster.bookies[0].lost_add_answers = True
+        harness.cluster.bookies[0].lost_add_answers = True
         Appends().append(ledger, b"3")
-    world.cluster.bookies[0].lost_add_answers = False
-    async with world.broker() as factory:
+    harness.cluster.bookies[0].lost_add_answers = False
+    async with harness.broker() as factory:
         assert await read_all((await factory.open(NAME)).cursors["sub"]) == numbered(4)
 
 
 async def test_terminate_is_for_good() -> None:
-    world = World()
-    async with world.broker() as factory:
+    harness = LedgerHarness()
+    async with harness.broker() as factory:
         ledger = await factory.open(NAME)
         positions = await append_all(ledger, numbered(4))
         appends = Appends()
@@ -179,7 +179,7 @@ async def test_terminate_is_for_good() -> None:
         appends.append(ledger, b"5")
         assert isinstance(appends.errors[0], ManagedLedgerTerminatedError)
         assert await ledger.terminate() == end
-    async with world.broker() as factory:
+    async with harness.broker() as factory:
         ledger = await factory.open(NAME)
         assert ledger.terminated
         assert ledger.last_confirmed == end
@@ -189,20 +189,20 @@ async def test_terminate_is_for_good() -> None:
 
 
 async def test_terminate_an_empty_one() -> None:
-    world = World()
-    async with world.broker() as factory:
+    harness = LedgerHarness()
+    async with harness.broker() as factory:
         ledger = await factory.open(NAME)
         end = await ledger.terminate()
         assert end.entry_id == -1
-    async with world.broker() as factory:
+    async with harness.broker() as factory:
         ledger = await factory.open(NAME)
         assert ledger.last_confirmed == end
         assert ledger.terminated
 
 
 async def test_close_completes_pending_appends_and_refuses_later_ones() -> None:
-    world = World()
-    async with world.broker() as factory:
+    harness = LedgerHarness()
+    async with harness.broker() as factory:
         ledger = await factory.open(NAME)
         appends = Appends()
         for payload in numbered(5):
@@ -218,8 +218,8 @@ async def test_close_completes_pending_appends_and_refuses_later_ones() -> None:
 
 
 async def test_concurrent_opens_share_one_and_a_failed_one_can_be_repeated() -> None:
-    world = World()
-    async with world.broker() as factory:
+    harness = LedgerHarness()
+    async with harness.broker() as factory:
         strict = ManagedLedgerConfig(create_if_missing=False)
         with pytest.raises(ManagedLedgerNotFoundError):
             await factory.open(NAME, strict)
@@ -230,9 +230,9 @@ async def test_concurrent_opens_share_one_and_a_failed_one_can_be_repeated() -> 
 
 
 async def test_delete_leaves_nothing() -> None:
-    world = World()
+    harness = LedgerHarness()
     config = ManagedLedgerConfig(max_entries_per_ledger=5)
-    async with world.broker() as factory:
+    async with harness.broker() as factory:
         ledger = await factory.open(NAME, config)
         cursor = await ledger.open_cursor("sub", initial=EARLIEST)
         positions = await append_all(ledger, numbered(12))
@@ -243,18 +243,18 @@ async def test_delete_leaves_nothing() -> None:
         await factory.delete(NAME)
         assert not await factory.exists(NAME)
         for ledger_id in ids:
-            assert not await world.cluster.client.ledger_exists(ledger_id)
+            assert not await harness.cluster.client.ledger_exists(ledger_id)
         with pytest.raises(ManagedLedgerNotFoundError):
             await factory.delete(NAME)
         assert (await factory.open(NAME)).index.total_entries == 0
 
 
 async def test_empty_ledgers_do_not_pile_up_over_restarts() -> None:
-    world = World()
+    harness = LedgerHarness()
     for _ in range(4):
-        async with world.broker() as factory:
+        async with harness.broker() as factory:
             await factory.open(NAME)
-    async with world.broker() as factory:
+    async with harness.broker() as factory:
         ledger = await factory.open(NAME)
         assert len(ledger.index) == 1
         with pytest.raises(EntryNotFoundError):
@@ -262,28 +262,28 @@ async def test_empty_ledgers_do_not_pile_up_over_restarts() -> None:
 
 
 async def test_age_rolls_a_ledger_that_gets_no_appends() -> None:
-    world = World()
-    async with world.broker() as factory:
+    harness = LedgerHarness()
+    async with harness.broker() as factory:
         ledger = await factory.open(NAME, ManagedLedgerConfig(max_rollover_age_ms=20))
         positions = await append_all(ledger, numbered(2))
-        world.clock.ms += 100
+        harness.clock.ms += 100
         await until(lambda: ledger.current_ledger_id > positions[0].ledger_id)
         empty = ledger.current_ledger_id
-        world.clock.ms += 100
+        harness.clock.ms += 100
         await ledger.rollover()
         assert ledger.current_ledger_id == empty, "an empty ledger is not rolled"
 
 
 async def test_a_cursor_that_cannot_be_loaded_now_fails_the_open_and_the_next_one_works() -> None:
-    world = World()
-    async with world.broker() as factory:
+    harness = LedgerHarness()
+    async with harness.broker() as factory:
         ledger = await factory.open(NAME)
         cursors = [await ledger.open_cursor(f"sub{number}", initial=EARLIEST) for number in range(3)]
         positions = await append_all(ledger, numbered(4))
         for cursor in cursors:
             await acknowledge(cursor, positions[:2])
         first_id = positions[0].ledger_id
-    async with world.broker() as factory:
+    async with harness.broker() as factory:
         client = factory._client
         opening = client.open_ledger
 
@@ -301,14 +301,14 @@ async def test_a_cursor_that_cannot_be_loaded_now_fails_the_open_and_the_next_on
 
 
 async def test_closed_and_opened_again_while_it_was_being_trimmed() -> None:
-    world = World()
-    async with world.broker() as factory:
+    harness = LedgerHarness()
+    async with harness.broker() as factory:
         for round_ in range(5):
             ledger = await factory.open(NAME, ManagedLedgerConfig(max_entries_per_ledger=3))
             cursor = await ledger.open_cursor("sub", initial=EARLIEST)
             positions = await append_all(ledger, numbered(10))
             cursor.acknowledge(positions)
-            world.clock.ms += 1
+            harness.clock.ms += 1
             trim = asyncio.get_running_loop().create_task(ledger.trim())
             for _ in range(round_):
                 await asyncio.sleep(0)
@@ -321,9 +321,9 @@ async def test_closed_and_opened_again_while_it_was_being_trimmed() -> None:
 async def test_hung_appends_move_to_a_new_ledger_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(append_pipeline, "CHECK_INTERVAL_S", 0.005)
     monkeypatch.setattr(appender, "DRAIN_TIMEOUT_S", 0.01)
-    world = World()
-    bookie = world.cluster.bookies[0]
-    async with world.broker() as factory:
+    harness = LedgerHarness()
+    bookie = harness.cluster.bookies[0]
+    async with harness.broker() as factory:
         ledger = await factory.open(NAME)
         await append_all(ledger, numbered(2))
         bookie.hung_adds = True
@@ -333,15 +333,15 @@ async def test_hung_appends_move_to_a_new_ledger_in_time(monkeypatch: pytest.Mon
         await asyncio.sleep(0.02)
         assert not appends.answers
         bookie.hung_adds = False
-        world.clock.ms += 121_000
+        harness.clock.ms += 121_000
         await appends.wait(3)
         assert appends.stored == numbered(3, 2)
 
 
 async def test_bookies_that_refuse_everything_are_not_answered_with_ledger_after_ledger() -> None:
-    world = World()
-    bookie = world.cluster.bookies[0]
-    async with world.broker() as factory:
+    harness = LedgerHarness()
+    bookie = harness.cluster.bookies[0]
+    async with harness.broker() as factory:
         ledger = await factory.open(NAME, KEEP)
         first = ledger.current_ledger_id
         bookie.add_code = ReturnCode.IO_ERROR
@@ -360,9 +360,9 @@ async def test_bookies_that_refuse_everything_are_not_answered_with_ledger_after
 
 async def test_producers_that_come_back_at_once_do_not_cost_ledgers_each_time() -> None:
     """A client reconnects five times a second, and each time lifts the hold of the refused entries; the pause it does not lift."""
-    world = World()
-    bookie = world.cluster.bookies[0]
-    async with world.broker() as factory:
+    harness = LedgerHarness()
+    bookie = harness.cluster.bookies[0]
+    async with harness.broker() as factory:
         ledger = await factory.open(NAME, KEEP)
         first = ledger.current_ledger_id
         bookie.add_code = ReturnCode.IO_ERROR
@@ -370,11 +370,11 @@ async def test_producers_that_come_back_at_once_do_not_cost_ledgers_each_time() 
             appends = Appends()
             appends.append(ledger, b"x")
             await appends.wait(1)
-            world.clock.ms += 200
+            harness.clock.ms += 200
             ledger.resume_writes()
         assert ledger.current_ledger_id - first < 45, "thirty seconds: tries after 0.2, 0.4, ... 2 s, two ledgers each"
         bookie.add_code = None
-        world.clock.ms += round(append_pipeline.WRITE_FAILED_PAUSE_MAX_S * 1000)
+        harness.clock.ms += round(append_pipeline.WRITE_FAILED_PAUSE_MAX_S * 1000)
         assert len(await append_all(ledger, numbered(5))) == 5
         bookie.add_code = ReturnCode.IO_ERROR
         appends = Appends()

@@ -14,7 +14,7 @@ from magnetar.managed_ledger.cursor.cursor import ManagedCursor
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.ledger import ManagedLedger
 from magnetar.managed_ledger.position import EARLIEST, Position
-from tests.unit.managed_ledger.ledger_world import NAME, World, append_all, read_all
+from tests.unit.managed_ledger.ledger_harness import NAME, LedgerHarness, append_all, read_all
 
 SEEDS = 60
 CURSORS = ("one", "two")
@@ -67,14 +67,14 @@ class Client:
         if cursor._reader._request is None:
             cursor.read(self.rng.randrange(1, 12), 1 << 20, got)
 
-    async def live(self, world: World, ledger: ManagedLedger, turns: int) -> None:
-        bookie = world.cluster.bookies[0]
+    async def live(self, harness: LedgerHarness, ledger: ManagedLedger, turns: int) -> None:
+        bookie = harness.cluster.bookies[0]
         tasks: list[asyncio.Task[None]] = []
         for _ in range(turns):
             dice = self.rng.random()
             bookie.add_code = ReturnCode.IO_ERROR if dice < 0.02 else None
             if dice > 0.93:  # full disk: failed appends find no other ledger for a while
-                world.cluster.directory.register("b0", bookie, writable=dice > 0.96)
+                harness.cluster.directory.register("b0", bookie, writable=dice > 0.96)
             if dice < 0.3:
                 self.publish(ledger)
             elif dice < 0.6:
@@ -82,12 +82,12 @@ class Client:
             elif dice < 0.65:
                 tasks.append(asyncio.get_running_loop().create_task(self._quietly(ledger, dice)))
             ledger.resume_writes()
-            world.clock.ms += self.rng.randrange(3)
+            harness.clock.ms += self.rng.randrange(3)
             await asyncio.sleep(0)
         for task in tasks:
             task.cancel()
         bookie.add_code = None
-        world.cluster.directory.register("b0", bookie)
+        harness.cluster.directory.register("b0", bookie)
 
     async def _quietly(self, ledger: ManagedLedger, dice: float) -> None:
         try:
@@ -99,23 +99,23 @@ class Client:
 @pytest.mark.parametrize("seed", range(SEEDS))
 async def test_what_was_answered_holds(seed: int) -> None:
     rng = random.Random(seed)
-    world = World()
+    harness = LedgerHarness()
     client = Client(rng)
     for _ in range(4):
-        async with world.broker(last_turns=0) as factory:
+        async with harness.broker(last_turns=0) as factory:
             ledger = await factory.open(NAME, CONFIG)
             for name in CURSORS:
                 cursor = await ledger.open_cursor(name, initial=EARLIEST)
                 check(client, await read_all(cursor, 7), cursor)
                 cursor.rewind()
             client.delivered = {name: [] for name in CURSORS}
-            await client.live(world, ledger, rng.randrange(5, 120))
+            await client.live(harness, ledger, rng.randrange(5, 120))
             for name in CURSORS:
                 delivered = client.delivered[name]
                 assert delivered == sorted(set(delivered)), "in order and once per life"
             if rng.random() < 0.3:
                 await factory.close()
-    async with world.broker() as factory:
+    async with harness.broker() as factory:
         ledger = await factory.open(NAME, CONFIG)
         for name in CURSORS:
             check(client, await read_all(ledger.cursors[name], 7), ledger.cursors[name])

@@ -12,7 +12,16 @@ from magnetar.managed_ledger.errors import EntryNotFoundError, LostLedgerError
 from magnetar.managed_ledger.ledger_index import LedgerIndex, LedgerSummary
 from magnetar.managed_ledger.position import EARLIEST, Position
 from magnetar.managed_ledger.retention import consumed_before, deletable
-from tests.unit.managed_ledger.ledger_world import NAME, World, acknowledge, append_all, numbered, read, read_all, until
+from tests.unit.managed_ledger.ledger_harness import (
+    NAME,
+    LedgerHarness,
+    acknowledge,
+    append_all,
+    numbered,
+    read,
+    read_all,
+    until,
+)
 
 KEEP = {"retention_time_ms": -1, "retention_size_bytes": -1}
 
@@ -69,9 +78,9 @@ def test_first_kept_ledger_ends_the_trim() -> None:
 
 
 async def test_trim_removes_consumed_ledgers_and_moves_nobody() -> None:
-    world = World()
+    harness = LedgerHarness()
     config = ManagedLedgerConfig(max_entries_per_ledger=10, **KEEP)
-    async with world.broker() as factory:
+    async with harness.broker() as factory:
         ledger = await factory.open(NAME, config)
         fast = await ledger.open_cursor("fast", initial=EARLIEST)
         slow = await ledger.open_cursor("slow", initial=EARLIEST)
@@ -80,12 +89,12 @@ async def test_trim_removes_consumed_ledgers_and_moves_nobody() -> None:
         fast.acknowledge_cumulative(positions[44])
         slow.acknowledge_cumulative(positions[24])
         ledger.set_config(ManagedLedgerConfig(max_entries_per_ledger=10))
-        world.clock.ms += 1
+        harness.clock.ms += 1
         await ledger.trim()
         assert ledger.first_position == positions[20]
         assert slow.stored_mark_delete == positions[24], "stored before anything was deleted"
         for position in (positions[0], positions[10]):
-            assert not await world.cluster.client.ledger_exists(position.ledger_id)
+            assert not await harness.cluster.client.ledger_exists(position.ledger_id)
             with pytest.raises(EntryNotFoundError):
                 await ledger.read_entry(position)
         assert await read_all(reader) == numbered(25, 20), "a reader goes on with what is left"
@@ -100,43 +109,43 @@ async def test_trim_removes_consumed_ledgers_and_moves_nobody() -> None:
         assert ledger.size_bytes == 0
         await append_all(ledger, [b"next"])
         assert await read_all(slow) == [b"next"]
-    async with world.broker() as factory:
+    async with harness.broker() as factory:
         ledger = await factory.open(NAME)
         assert await read_all(ledger.cursors["slow"]) == [b"next"]
         assert await read_all(ledger.cursors["fast"]) == [b"next"]
 
 
 async def test_nothing_is_deleted_when_the_list_cannot_be_saved(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World()
-    async with world.broker() as factory:
+    harness = LedgerHarness()
+    async with harness.broker() as factory:
         ledger = await factory.open(NAME, ManagedLedgerConfig(max_entries_per_ledger=10, **KEEP))
         positions = await append_all(ledger, numbered(25))
         ledger.set_config(ManagedLedgerConfig())
-        world.clock.ms += 1
-        put = world.metadata.put
+        harness.clock.ms += 1
+        put = harness.metadata.put
 
         async def failing(*args: object, **kwargs: object) -> tuple[str, int]:
             raise MetadataError("no quorum")
 
-        monkeypatch.setattr(world.metadata, "put", failing)
+        monkeypatch.setattr(harness.metadata, "put", failing)
         with pytest.raises(MetadataError):
             await ledger.trim()
         assert ledger.first_position == positions[0]
-        assert await world.cluster.client.ledger_exists(positions[0].ledger_id)
-        monkeypatch.setattr(world.metadata, "put", put)
+        assert await harness.cluster.client.ledger_exists(positions[0].ledger_id)
+        monkeypatch.setattr(harness.metadata, "put", put)
         await ledger.trim()
         assert ledger.first_position == positions[20]
 
 
 async def test_cursor_created_during_a_trim_holds_its_ledgers(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World()
-    async with world.broker() as factory:
+    harness = LedgerHarness()
+    async with harness.broker() as factory:
         ledger = await factory.open(NAME, ManagedLedgerConfig(max_entries_per_ledger=10, **KEEP))
         first = await ledger.open_cursor("first", initial=EARLIEST)
         positions = await append_all(ledger, numbered(25))
         first.acknowledge_cumulative(positions[24])
         ledger.set_config(ManagedLedgerConfig())
-        world.clock.ms += 1
+        harness.clock.ms += 1
         trim = asyncio.get_running_loop().create_task(ledger.trim())
         await asyncio.sleep(0)
         late = await ledger.open_cursor("late", initial=EARLIEST)
@@ -147,15 +156,15 @@ async def test_cursor_created_during_a_trim_holds_its_ledgers(monkeypatch: pytes
 
 
 async def test_lost_ledger_is_an_error_or_passed_over() -> None:
-    world = World()
+    harness = LedgerHarness()
     config = ManagedLedgerConfig(max_entries_per_ledger=10, **KEEP)
-    async with world.broker() as factory:
+    async with harness.broker() as factory:
         ledger = await factory.open(NAME, config)
         cursor = await ledger.open_cursor("sub", initial=EARLIEST)
         positions = await append_all(ledger, numbered(35))
         await acknowledge(cursor, [positions[0], positions[15]])
-    await world.cluster.client.delete_ledger(positions[10].ledger_id)
-    async with world.broker() as factory:
+    await harness.cluster.client.delete_ledger(positions[10].ledger_id)
+    async with harness.broker() as factory:
         ledger = await factory.open(NAME, config)
         cursor = ledger.cursors["sub"]
         assert len(await read(cursor)) == 9
@@ -171,8 +180,8 @@ async def test_lost_ledger_is_an_error_or_passed_over() -> None:
 
 
 async def test_failed_deletion_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World()
-    async with world.broker() as factory:
+    harness = LedgerHarness()
+    async with harness.broker() as factory:
         ledger = await factory.open(NAME, ManagedLedgerConfig(max_entries_per_ledger=10, **KEEP))
         positions = await append_all(ledger, numbered(35))
         client = ledger._context.client
@@ -190,6 +199,6 @@ async def test_failed_deletion_is_tried_again(monkeypatch: pytest.MonkeyPatch) -
         assert await client.read_metadata(positions[0].ledger_id)  # type: ignore[attr-defined]  # the real client
         monkeypatch.setattr(client, "delete_ledger", delete)
         ledger.set_config(ManagedLedgerConfig(max_entries_per_ledger=10))
-        world.clock.ms += 1
+        harness.clock.ms += 1
         await ledger.trim()
-        assert not await world.cluster.client.ledger_exists(positions[0].ledger_id)
+        assert not await harness.cluster.client.ledger_exists(positions[0].ledger_id)

@@ -19,7 +19,7 @@ from magnetar.pipeline.state.manifest import Manifest, ManifestStore, TableState
 from magnetar.pipeline.state.reader import read_arrow
 from magnetar.pipeline.state.run import RunInfo, read_run, write_run
 from magnetar.pipeline.state.table import PUT, VNODE, StateTable
-from tests.support.state_tables import TABLE, VNODES, Site
+from tests.support.state_tables import TABLE, VNODES, StateTableHarness
 
 ALL = (1 << VNODES) - 1
 
@@ -62,11 +62,11 @@ def test_only_the_groups_of_the_vnodes_are_read(tmp_path: Path, monkeypatch: pyt
 
 
 def test_keys_find_their_rows(tmp_path: Path) -> None:
-    site = Site(str(tmp_path))
-    site.epoch({("a", 1): 1.0, ("b", None): 2.0, (None, 3): 3.0})
-    site.epoch({("a", 1): None, ("b", None): 4.0})
+    harness = StateTableHarness(str(tmp_path))
+    harness.epoch({("a", 1): 1.0, ("b", None): 2.0, (None, 3): 3.0})
+    harness.epoch({("a", 1): None, ("b", None): 4.0})
     wanted = pa.table({"k": ["a", "b", None, "c"], "n": pa.array([1, None, 3, 1], pa.int64())})
-    found = read_arrow(site.files, site.state, range(VNODES), wanted)
+    found = read_arrow(harness.files, harness.state, range(VNODES), wanted)
     assert {(row["k"], row["n"], row["v"]) for row in found.to_pylist()} == {("b", None, 4.0), (None, 3, 3.0)}
 
 
@@ -95,33 +95,33 @@ def test_flipped_bytes_and_cuts_are_noticed(tmp_path: Path) -> None:
 
 
 def test_a_damaged_manifest_is_refused(tmp_path: Path) -> None:
-    site = Site(str(tmp_path))
-    site.epoch({("a", 1): 1.0})
-    path = tmp_path / file_name(site.manifest.number)
+    harness = StateTableHarness(str(tmp_path))
+    harness.epoch({("a", 1): 1.0})
+    path = tmp_path / file_name(harness.manifest.number)
     good = path.read_bytes()
     for place in range(0, len(good), 7):
         path.write_bytes(good[:place] + bytes([good[place] ^ 1]) + good[place + 1 :])
         with pytest.raises(DamagedStateError):
-            site.store.latest()
+            harness.store.latest()
     path.write_bytes(good[: len(good) // 2])
     with pytest.raises(DamagedStateError):
-        gc.collect(site.files, SystemClock())
+        gc.collect(harness.files, SystemClock())
     path.write_bytes(good)
-    assert site.store.latest() == site.manifest
+    assert harness.store.latest() == harness.manifest
 
 
 def test_an_unfinished_manifest_is_not_there(tmp_path: Path) -> None:
-    site = Site(str(tmp_path))
-    site.epoch({("a", 1): 1.0})
-    following = site.manifest.next(epoch=9).to_bytes()
+    harness = StateTableHarness(str(tmp_path))
+    harness.epoch({("a", 1): 1.0})
+    following = harness.manifest.next(epoch=9).to_bytes()
     (tmp_path / "manifests" / f"{TEMPORARY}x-MANIFEST").write_bytes(following[: len(following) // 2])
-    assert site.store.latest() == site.manifest
+    assert harness.store.latest() == harness.manifest
 
 
 @pytest.mark.parametrize("root", ["{tmp}", "memory://{name}"])
 def test_the_driver_that_claims_last_is_the_only_one(root: str, tmp_path: Path) -> None:
     root = root.format(tmp=tmp_path, name=tmp_path.name)
-    old, new = Site(root), Site(root)
+    old, new = StateTableHarness(root), StateTableHarness(root)
     assert new.manifest.term == old.manifest.term + 1
     with pytest.raises(DriverFencedError, match="this one stops"):
         old.epoch({("a", 1): 1.0})
@@ -131,39 +131,39 @@ def test_the_driver_that_claims_last_is_the_only_one(root: str, tmp_path: Path) 
 
 
 def test_epochs_are_found_and_missed_ones_named(tmp_path: Path) -> None:
-    site = Site(str(tmp_path))
+    harness = StateTableHarness(str(tmp_path))
     for number in range(12):
-        site.epoch({("a", number): 1.0})
+        harness.epoch({("a", number): 1.0})
         if number % 3 == 0:
-            site.commit(sinks={"s": number})
-    assert len(site.rows(site.store.at_epoch(4).tables[7])) == 4
-    gc.collect(site.files, SystemClock(), kept=5)
+            harness.commit(sinks={"s": number})
+    assert len(harness.rows(harness.store.at_epoch(4).tables[7])) == 4
+    gc.collect(harness.files, SystemClock(), kept=5)
     with pytest.raises(UnknownEpochError, match="there are: 9 to 12"):
-        site.store.at_epoch(4)
-    assert site.store.at_epoch(10).sinks == {"s": 9}, "the last manifest of the epoch"
+        harness.store.at_epoch(4)
+    assert harness.store.at_epoch(10).sinks == {"s": 9}, "the last manifest of the epoch"
 
 
 def test_pinned_manifests_and_young_files_stay(tmp_path: Path) -> None:
-    site = Site(str(tmp_path))
-    site.epoch({("a", 1): 1.0})
-    pinned = site.manifest
-    name = gc.pin(site.files, SystemClock(), pinned)
-    orphan = one_run(site.files, 10)
+    harness = StateTableHarness(str(tmp_path))
+    harness.epoch({("a", 1): 1.0})
+    pinned = harness.manifest
+    name = gc.pin(harness.files, SystemClock(), pinned)
+    orphan = one_run(harness.files, 10)
     for number in range(20):
-        site.epoch({("a", 1): float(number)})
-    gc.collect(site.files, SystemClock(), kept=2)
-    assert site.rows(site.store.read(pinned.number).tables[7]) == {("a", 1): 1.0}
+        harness.epoch({("a", 1): float(number)})
+    gc.collect(harness.files, SystemClock(), kept=2)
+    assert harness.rows(harness.store.read(pinned.number).tables[7]) == {("a", 1): 1.0}
     assert (tmp_path / orphan.path).exists(), "a task may still be at it"
-    gc.unpin(site.files, name)
+    gc.unpin(harness.files, name)
     long_ago = 1_000_000_000
     os.utime(tmp_path / orphan.path, (long_ago, long_ago))
-    gc.collect(site.files, SystemClock(), kept=2)
+    gc.collect(harness.files, SystemClock(), kept=2)
     assert not (tmp_path / orphan.path).exists()
     with pytest.raises(UnknownEpochError):
-        site.store.read(pinned.number)
-    named = {path for number in site.store.numbers() for path in site.store.read(number).run_paths()}
+        harness.store.read(pinned.number)
+    named = {path for number in harness.store.numbers() for path in harness.store.read(number).run_paths()}
     assert {f"{TABLE.directory}/{path.name}" for path in (tmp_path / TABLE.directory).iterdir()} == named
-    assert site.rows() == {("a", 1): 19.0}
+    assert harness.rows() == {("a", 1): 19.0}
 
 
 def test_a_table_without_key_is_one_row(tmp_path: Path) -> None:
@@ -188,12 +188,12 @@ def test_rows_that_do_not_fit_name_the_columns() -> None:
 
 
 def test_manifests_come_back_as_they_were(tmp_path: Path) -> None:
-    site = Site(str(tmp_path))
-    site.epoch({("a", 1): 1.0})
-    site.commit(sources={"s": {"t": [1, 2]}}, watermarks_us={"w": 5}, views={"v": {"sql": "select 'ä'"}})
-    data = site.manifest.to_bytes()
-    assert Manifest.from_bytes("m", data) == site.manifest
-    assert ManifestStore(site.files, SystemClock()).latest() == site.manifest
+    harness = StateTableHarness(str(tmp_path))
+    harness.epoch({("a", 1): 1.0})
+    harness.commit(sources={"s": {"t": [1, 2]}}, watermarks_us={"w": 5}, views={"v": {"sql": "select 'ä'"}})
+    data = harness.manifest.to_bytes()
+    assert Manifest.from_bytes("m", data) == harness.manifest
+    assert ManifestStore(harness.files, SystemClock()).latest() == harness.manifest
 
 
 def test_rows_of_a_group_share_a_vnode(tmp_path: Path) -> None:

@@ -23,16 +23,16 @@ from magnetar.pipeline.views.scan.batch import cut, pieces, rows_of_vnodes
 from magnetar.pipeline.views.scan.keys import key_rows, pushed_values, vnode_bits, wanted_values
 from magnetar.pipeline.views.scan.options import view_options
 from magnetar.pipeline.views.scan.source import ViewReader, spark_schema
-from tests.support.state_tables import TABLE, Site
+from tests.support.state_tables import TABLE, StateTableHarness
 
 ROWS = {(f"k{number}", number): number / 4 for number in range(400)}
 
 
-def site_of(path: Path) -> Site:
-    site = Site(str(path))
-    site.commit(views={"catalog": [], "tables": {"Delays": TABLE.table_id}, "stages": {}})
-    site.epoch(ROWS)
-    return site
+def harness_of(path: Path) -> StateTableHarness:
+    harness = StateTableHarness(str(path))
+    harness.commit(views={"catalog": [], "tables": {"Delays": TABLE.table_id}, "stages": {}})
+    harness.epoch(ROWS)
+    return harness
 
 
 def reader(path: Path, **options: str) -> ViewReader:
@@ -47,25 +47,25 @@ def read_all(source: ViewReader, parts: Any) -> dict[tuple[str, int], float]:
 
 
 def test_every_task_sees_the_manifest_of_planning_whatever_happens_after(tmp_path: Path) -> None:
-    site = site_of(tmp_path)
+    harness = harness_of(tmp_path)
     source = reader(tmp_path, groups="5")
     parts = source.partitions()
     assert len(parts) == 5
     for number in range(30):  # merges runs, and moves the manifest out of those that are kept
-        site.epoch({("k1", 1): float(number), (f"new{number}", number): 0.0})
-    gc.collect(site.files, SystemClock(), orphan_age_s=0.0)
+        harness.epoch({("k1", 1): float(number), (f"new{number}", number): 0.0})
+    gc.collect(harness.files, SystemClock(), orphan_age_s=0.0)
     assert read_all(source, parts) == ROWS
-    assert not gc.pinned(site.files, SystemClock()), "whoever has read all lets go"
-    gc.collect(site.files, SystemClock(), orphan_age_s=0.0)
+    assert not gc.pinned(harness.files, SystemClock()), "whoever has read all lets go"
+    gc.collect(harness.files, SystemClock(), orphan_age_s=0.0)
     with pytest.raises(UnknownEpochError, match=r"collected|pinTimeoutS"):
         read_all(source, parts)
     assert len(read_all(reader(tmp_path), reader(tmp_path).partitions())) == len(ROWS) + 30
 
 
 def test_an_older_epoch_and_one_that_is_not_kept(tmp_path: Path) -> None:
-    site = site_of(tmp_path)
-    before = site.manifest.epoch
-    site.epoch({("k1", 1): None, ("k2", 2): -1.0})
+    harness = harness_of(tmp_path)
+    before = harness.manifest.epoch
+    harness.epoch({("k1", 1): None, ("k2", 2): -1.0})
     old = reader(tmp_path, epoch=str(before))
     assert read_all(old, old.partitions()) == ROWS
     with pytest.raises(UnknownEpochError, match="there are"):
@@ -77,7 +77,7 @@ def test_an_older_epoch_and_one_that_is_not_kept(tmp_path: Path) -> None:
 
 
 def test_a_key_reads_one_vnode_and_a_part_of_it_filters(tmp_path: Path) -> None:
-    site_of(tmp_path)
+    harness_of(tmp_path)
     one = reader(tmp_path, key=json.dumps({"K": "k7", "n": 7}), groups="16")
     parts = one.partitions()
     assert [len(part.pieces[0]) for part in parts] == [1]
@@ -91,10 +91,10 @@ def test_a_key_reads_one_vnode_and_a_part_of_it_filters(tmp_path: Path) -> None:
 
 
 def test_damage_is_an_error_and_never_rows(tmp_path: Path) -> None:
-    site = site_of(tmp_path)
+    harness = harness_of(tmp_path)
     source = reader(tmp_path, groups="1")
     parts = source.partitions()
-    run = tmp_path / site.state.runs[0].path
+    run = tmp_path / harness.state.runs[0].path
     run.write_bytes(run.read_bytes()[:-20])
     with pytest.raises(DamagedStateError, match="bytes instead of"):
         read_all(source, parts)
@@ -133,8 +133,8 @@ def test_monotonic_keys_fill_all_vnodes_alike(tmp_path: Path) -> None:
 
 
 def test_rows_by_vnode_come_from_the_manifest_alone(tmp_path: Path) -> None:
-    site = site_of(tmp_path)
-    rows = rows_of_vnodes(site.state.runs, TABLE.vnode_count)
+    harness = harness_of(tmp_path)
+    rows = rows_of_vnodes(harness.state.runs, TABLE.vnode_count)
     assert sum(rows) == pytest.approx(len(ROWS))
 
 

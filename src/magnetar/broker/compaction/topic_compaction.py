@@ -61,7 +61,7 @@ class Readable(Protocol):
         ...
 
     def hides(self, entry: Entry, /) -> bool:
-        """Will nobody ever see this entry? For one that is decided."""
+        """True if this entry, whose transaction is decided, is never delivered."""
         ...
 
 

@@ -32,7 +32,7 @@ class HandClock:
         return self.ms / 1000
 
 
-class World:
+class LedgerHarness:
     """One cluster; `broker` gives a factory as another process would have it."""
 
     def __init__(self, size: int = 1) -> None:

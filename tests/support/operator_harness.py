@@ -28,7 +28,7 @@ from magnetar.pipeline.state.table import VNODE, StateTable
 from tests.support.operators import View
 
 
-class OperatorSite:
+class OperatorHarness:
     """Nothing is remembered between epochs but the directory, the view that stands for a sink, and the mapping."""
 
     def __init__(self, root: str, operator: Operator, units: int) -> None:

@@ -1,6 +1,6 @@
 """A catalog's views in one process: Spark does the steps between stages, operators run directly, state lies in memory by vnode.
 
-Several worlds, each with its own history, go through at once, and each stage runs for all epochs before the next one does: what a
+Several histories go through at once, and each stage runs for all epochs before the next one does: what a
 stage gets depends on the stages before it in the same epoch only. So a stage costs one Spark job, however many epochs there are.
 """
 
@@ -31,15 +31,15 @@ from tests.support.operators import Row, View
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-WORLD, EPOCH = "_world", "_epoch"
+HISTORY, EPOCH = "_history", "_epoch"
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 Changelogs = dict[tuple[int, int], pl.DataFrame]
-"""By world and epoch."""
+"""By history and epoch."""
 
 
 @dataclass
-class World:
+class History:
     """One history. `sources`: by source and epoch the changes, with `_change`. `units`, `watermarks`: by epoch."""
 
     sources: Mapping[str, Sequence[pl.DataFrame]]
@@ -56,8 +56,8 @@ class World:
         return EpochContext(epoch + 1, now_us, mark(epoch), mark(epoch - 1))
 
 
-class ViewSite:
-    """Runs every plan of a catalog over some worlds."""
+class ViewRunner:
+    """Runs every plan of a catalog over some histories."""
 
     def __init__(
         self, spark: SparkSession, catalog: Catalog, vnode_count: int = 16, *, preaggregated: bool = True
@@ -67,40 +67,40 @@ class ViewSite:
         self.plans: dict[str, ViewPlan] = Lowerer(catalog, SparkTypes(spark), TableIds(), vnode_count).all()
         self._vnode_count = vnode_count
 
-    def run(self, worlds: Sequence[World]) -> None:
-        """All epochs of all worlds; their views' rows are in `world.views`."""
+    def run(self, histories: Sequence[History]) -> None:
+        """All epochs of all histories; their views' rows are in `history.views`."""
         known: dict[str, Changelogs] = {}
-        for number, world in enumerate(worlds):
-            for source, epochs in world.sources.items():
+        for number, history in enumerate(histories):
+            for source, epochs in history.sources.items():
                 known.setdefault(source, {}).update({(number, at): delta for at, delta in enumerate(epochs)})
         for plan in self.plans.values():
             for stage in plan.stages:
-                known[stage.stage_id] = self._stage(stage, worlds, known)
+                known[stage.stage_id] = self._stage(stage, histories, known)
             last = known[plan.stages[-1].stage_id]
             known[plan.name] = last
-            for number, world in enumerate(worlds):
-                view = world.views[plan.name] = View(plan.key)
-                for at in range(len(world.units)):
+            for number, history in enumerate(histories):
+                view = history.views[plan.name] = View(plan.key)
+                for at in range(len(history.units)):
                     view.apply(last[number, at])
 
-    def rows(self, world: World, view: str) -> list[Row]:
+    def rows(self, history: History, view: str) -> list[Row]:
         """The rows that people see."""
         columns = self.plans[view].columns
-        return [{name: row[name] for name in columns} for row in world.views[view].all()]
+        return [{name: row[name] for name in columns} for row in history.views[view].all()]
 
-    def _stage(self, stage: Stage, worlds: Sequence[World], known: Mapping[str, Changelogs]) -> Changelogs:
+    def _stage(self, stage: Stage, histories: Sequence[History], known: Mapping[str, Changelogs]) -> Changelogs:
         by_input: dict[str, list[Feed]] = {}
         for feed in stage.feeds:
             by_input.setdefault(feed.input, []).append(feed)
         fed = {name: self._fed(stage, feeds, known) for name, feeds in by_input.items()}
         found: Changelogs = {}
-        for number, world in enumerate(worlds):
+        for number, history in enumerate(histories):
             state = _State(stage.operator)
-            for at, units in enumerate(world.units):
+            for at, units in enumerate(history.units):
                 deltas = {name: rows[number, at] for name, rows in fed.items() if (number, at) in rows}
-                context = world.context(at, bool(stage.watermarks))
+                context = history.context(at, bool(stage.watermarks))
                 mapping = VnodeMapping.even(units, self._vnode_count)
-                found[number, at] = state.epoch(deltas, mapping, context, world.counters)
+                found[number, at] = state.epoch(deltas, mapping, context, history.counters)
         return found
 
     def _fed(self, stage: Stage, feeds: Sequence[Feed], known: Mapping[str, Changelogs]) -> Changelogs:
@@ -109,8 +109,8 @@ class ViewSite:
             places = sorted({place for feed in feeds for place, frame in known[feed.origin].items() if frame.height})
             return {place: self._steps(stage, feeds, [known[feed.origin] for feed in feeds], place) for place in places}
         done = self._steps(stage, feeds, [known[feed.origin] for feed in feeds])
-        by_place = done.partition_by(WORLD, EPOCH, as_dict=True)
-        return {(int(world), int(epoch)): frame for (world, epoch), frame in by_place.items()}
+        by_place = done.partition_by(HISTORY, EPOCH, as_dict=True)
+        return {(int(history), int(epoch)): frame for (history, epoch), frame in by_place.items()}
 
     def _steps(
         self, stage: Stage, feeds: Sequence[Feed], origins: Sequence[Changelogs], only: tuple[int, int] | None = None
@@ -118,23 +118,23 @@ class ViewSite:
         done = reduce(
             lambda left, right: left.unionByName(right),
             [
-                apply_steps(self._frame(origin, only), feed.steps, (WORLD, EPOCH, *feed.ordered_by, *CARRIED))
+                apply_steps(self._frame(origin, only), feed.steps, (HISTORY, EPOCH, *feed.ordered_by, *CARRIED))
                 for feed, origin in zip(feeds, origins, strict=True)
             ],
         )
         feed = feeds[0]
         if stage.preaggregate is not None and self._preaggregated:
             partials = [expr(f"{partial.sql} AS `{partial.name}`") for partial in stage.preaggregate]
-            return as_frame(done.groupBy(WORLD, EPOCH, *feed.place_by).agg(*partials).toArrow())
-        columns = dict.fromkeys([WORLD, EPOCH, CHANGE, *feed.ordered_by, *feed.schema.names])
+            return as_frame(done.groupBy(HISTORY, EPOCH, *feed.place_by).agg(*partials).toArrow())
+        columns = dict.fromkeys([HISTORY, EPOCH, CHANGE, *feed.ordered_by, *feed.schema.names])
         kept = [name for name in columns if name in done.columns]
         found = as_frame(done.select(*(f"`{name}`" for name in kept)).toArrow())
         return found.sort(feed.ordered_by) if feed.ordered_by else found
 
     def _frame(self, origin: Changelogs, only: tuple[int, int] | None) -> DataFrame:
-        """The changes of all epochs of all worlds, or of one epoch of one."""
+        """The changes of all epochs of all histories, or of one epoch of one."""
         whole = pl.concat(
-            frame.with_columns(pl.lit(place[0]).alias(WORLD), pl.lit(place[1]).alias(EPOCH))
+            frame.with_columns(pl.lit(place[0]).alias(HISTORY), pl.lit(place[1]).alias(EPOCH))
             for place, frame in origin.items()
             if only is None or place == only
         )

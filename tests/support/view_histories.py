@@ -18,7 +18,7 @@ from magnetar.pipeline.sql.parser import parse
 from magnetar.pipeline.sql.statements import CreateSink, CreateSource, CreateView
 from magnetar.pipeline.views.lowering.stages import ROW_ID
 from tests.support.operators import DOUBLES, GROUPS, INTEGERS, Row, plain
-from tests.support.view_site import World, changes
+from tests.support.view_runner import History, changes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -49,7 +49,7 @@ def catalog(text: str) -> Catalog:
 
 
 @st.composite
-def worlds(draw: st.DrawFn, rows_max: int = 12) -> World:
+def histories(draw: st.DrawFn, rows_max: int = 12) -> History:
     """Rows of `s`, upserts and deletes of `t`, the units of each epoch; one group gets most rows, few keys change often."""
     epochs = draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
     stream: list[list[Row]] = [[] for _ in epochs]
@@ -64,7 +64,7 @@ def worlds(draw: st.DrawFn, rows_max: int = 12) -> World:
     step = st.tuples(at, st.integers(0, 4), st.sampled_from([INSERT, INSERT, DELETE]), _VALUE)
     for number, (epoch, key, change, value) in enumerate(draw(st.lists(step, max_size=rows_max))):
         table[epoch].append((change, {"k": key, **value, ROW_ID: f"t{number:04}"}))
-    return World(
+    return History(
         {
             "s": [changes(STREAM, [(INSERT, row) for row in rows]) for rows in stream],
             "t": [changes(TABLE, rows) for rows in table],
@@ -73,10 +73,10 @@ def worlds(draw: st.DrawFn, rows_max: int = 12) -> World:
     )
 
 
-def final_rows(world: World, name: str) -> list[Row]:
+def final_rows(history: History, name: str) -> list[Row]:
     """What a source comes to: all rows of the stream, the last row of each of the table's keys."""
     rows: dict[Any, Row] = {}
-    for frame in world.sources[name]:
+    for frame in history.sources[name]:
         for row in frame.to_dicts():
             change, row_id = row.pop("_change"), row.pop(ROW_ID)
             key = row["k"] if name == "t" else row_id
@@ -87,22 +87,24 @@ def final_rows(world: World, name: str) -> list[Row]:
     return list(rows.values())
 
 
-def expected(spark: SparkSession, queries: Mapping[str, str], given: Sequence[World]) -> dict[str, list[Counter[Any]]]:
-    """By query the rows of plain Spark SQL over the final input of each world."""
+def expected(
+    spark: SparkSession, queries: Mapping[str, str], given: Sequence[History]
+) -> dict[str, list[Counter[Any]]]:
+    """By query the rows of plain Spark SQL over the final input of each history."""
     together: dict[str, DataFrame] = {}
-    for number, world in enumerate(given):
+    for number, history in enumerate(given):
         for name, schema in (("s", STREAM), ("t", TABLE)):
             wanted = pa.schema([column for column in schema if column.name != ROW_ID])
-            frame = pl.DataFrame(final_rows(world, name), schema=changes(wanted, []).drop("_change").schema)
+            frame = pl.DataFrame(final_rows(history, name), schema=changes(wanted, []).drop("_change").schema)
             spark.createDataFrame(frame.to_arrow(compat_level=pl.CompatLevel.oldest())).createOrReplaceTempView(name)
         for name, query in queries.items():
-            found = spark.sql(query).selectExpr(f"{number} AS _world", "*")
+            found = spark.sql(query).selectExpr(f"{number} AS _history", "*")
             together[name] = together[name].unionAll(found) if number else found
     results: dict[str, list[Counter[Any]]] = {}
     for name, rows in together.items():
         results[name] = [Counter() for _ in given]
         for row in pl.DataFrame(rows.toArrow()).to_dicts():
-            results[name][row.pop("_world")][plain_row(row)] += 1
+            results[name][row.pop("_history")][plain_row(row)] += 1
     return results
 
 

@@ -21,15 +21,15 @@ from magnetar.metadata.sqlite import SqliteMetadataStore
 NAME = "public/default/persistent/orders"
 
 
-class Site:
-    """`async with Site(path) as site:`; a second one in the same path comes after the first has ended."""
+class Harness:
+    """`async with Harness(path) as harness:`; a second one in the same path comes after the first has ended."""
 
     def __init__(self, path: Path, cache_bytes: int = 64 * 1024 * 1024) -> None:
         self.path = path
         self._cache_bytes = cache_bytes
         self._stack = AsyncExitStack()
 
-    async def __aenter__(self) -> Site:
+    async def __aenter__(self) -> Harness:
         stack = self._stack
         executor = ThreadExecutor("metadata")
         stack.callback(executor.close)

@@ -1,4 +1,4 @@
-"""Faults at points of an epoch: `python -m tests.support.fault_site` runs every victim at every point and prints the table.
+"""Faults at points of an epoch: `python -m tests.support.fault_harness` runs every victim at every point and prints the table.
 
 Each case: new rows, a run in which somebody is killed, what is dead started again, another run, and the comparison: views against a
 recomputation over all rows, the sink's topic as changes of which each has to fit.
@@ -43,7 +43,7 @@ class Outcome:
     recovered_s: float
 
 
-class FaultSite:
+class FaultHarness:
     """A pipeline with two views and a sink, its server and its driver, for one case after another."""
 
     def __init__(self, directory: Path) -> None:
@@ -55,7 +55,7 @@ class FaultSite:
         self._sent: list[dict[str, Any]] = []
         self.server = ServerProcess(directory / "server", {"brokerDeduplicationEnabled": "true"})
 
-    def __enter__(self) -> FaultSite:
+    def __enter__(self) -> FaultHarness:
         self.server.start()
         self._client = pulsar.Client(self.server.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
         self._client.subscribe(
@@ -170,18 +170,18 @@ def table(outcomes: Iterable[Outcome]) -> str:
 
 
 def main() -> None:
-    """`fault_site [POINT,VICTIM ...]`, without them all. A case that fails gets a site of its own for those after it."""
+    """`fault_harness [POINT,VICTIM ...]`, without them all. A case that fails gets a harness of its own for those after it."""
     left = [(point, victim) for victim in VICTIMS for point in POINTS]
     if sys.argv[1:]:
         left = [(point, victim) for point, victim in (case.split(",") for case in sys.argv[1:])]
     outcomes: list[Outcome] = []
     failed = 0
     while left:
-        with tempfile.TemporaryDirectory() as directory, FaultSite(Path(directory)) as site:
+        with tempfile.TemporaryDirectory() as directory, FaultHarness(Path(directory)) as harness:
             while left:
                 point, victim = left.pop(0)
                 try:
-                    outcomes.append(site.case(point, victim))
+                    outcomes.append(harness.case(point, victim))
                 except AssertionError as error:
                     failed += 1
                     outcomes.append(Outcome(point, victim, f"WRONG: {error}", 0.0, 0.0))

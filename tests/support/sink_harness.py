@@ -1,6 +1,6 @@
 """A pipeline's directory with committed changelogs and one sink, and a driver that delivers them: a process to be killed.
 
-`python -m tests.support.sink_site ROOT SERVICE_URL ADMIN_URL TOPIC FORM` prints a line when it begins and one when all is delivered.
+`python -m tests.support.sink_harness ROOT SERVICE_URL ADMIN_URL TOPIC FORM` prints a line when it begins and one when all is delivered.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def sink(service_url: str, admin_url: str, topic: str, form: str, more: str = ""
     return sink_of(statement, SCHEMA, ("k",), append_only)
 
 
-class SinkSite:
+class SinkHarness:
     """Changelogs are committed by hand, as an epoch of units would."""
 
     def __init__(self, root: str) -> None:
@@ -62,7 +62,7 @@ class SinkSite:
         """The warnings. Without the commit a driver has died between the topic and the manifest."""
         manifest = self.store.latest()
         assert manifest is not None
-        with SinkDelivery("site", self.files) as delivery:
+        with SinkDelivery("harness", self.files) as delivery:
             positions = delivery.deliver([to], manifest.changelogs, manifest.sinks)
             if commit:
                 left = undelivered(manifest.changelogs, [to], positions)
@@ -72,7 +72,7 @@ class SinkSite:
 
 def main(root: str, service_url: str, admin_url: str, topic: str, form: str) -> None:
     print("begin", flush=True)
-    SinkSite(root).deliver(sink(service_url, admin_url, topic, form))
+    SinkHarness(root).deliver(sink(service_url, admin_url, topic, form))
     print("done", flush=True)
 
 
