@@ -4,8 +4,8 @@
 blocks in one interpreter, each with what the blocks before have left. A block with `title="NAME"` is written to the file NAME instead.
 A block without a title in SQL is read by the pipelines' parser. HTML comments in front of a block change that:
 
-    <!-- not run: REASON -->   needs what a test machine has not
-    <!-- long: REASON -->      runs with --run-long only
+    <!-- not run (CATEGORY): REASON -->   is left out; CATEGORY is one of `CATEGORIES`
+    <!-- long: REASON -->                 runs with --run-long only
 """
 
 from __future__ import annotations
@@ -15,25 +15,37 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 RUNNABLE = ("sh", "python", "sql")
+CATEGORIES = {
+    "covered": "the reason begins with the document or test, as a path of the repository, that runs the same",
+    "install": "installs packages",
+    "machines": "needs more machines than one, or paths of a production machine",
+    "minutes": "takes more minutes than a test may",
+    "placeholders": "names what the reader has to put in",
+    "third party": "needs software that CI has not",
+}
+"""Why a block may be left out."""
 BLOCK = re.compile(
-    r"(?:^<!-- (not run|long): ([^\n]+) -->\n+)?^( *)```(\w*)([^\n]*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL
+    r"(?:^<!-- (not run|long)(?: \(([a-z ]+)\))?: ([^\n]+) -->\n+)?^( *)```(\w*)([^\n]*)\n(.*?)^ *```$",
+    re.MULTILINE | re.DOTALL,
 )
 SECONDS_MAX = 300
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One fenced block. `mark` is `not run`, `long` or empty; `title` is a file's name or empty."""
+    """One fenced block. `mark` is `not run`, `long` or empty; `category` says why it is not run; `title` is a file's name or empty."""
 
     line: int
     language: str
     title: str
     text: str
     mark: str
+    category: str
     reason: str
 
 
@@ -44,11 +56,12 @@ def blocks_of(text: str) -> list[Block]:
 
 def _blocks(text: str) -> Iterator[Block]:
     for found in BLOCK.finditer(text):
-        mark, reason, indent, language, about, body = found.groups()
+        mark, category, reason, indent, language, about, body = found.groups()
         title = re.search(r'title="([^"]+)"', about)
         lines = [line.removeprefix(indent) for line in body.splitlines()]
-        number = text.count("\n", 0, found.start(3)) + 1
-        yield Block(number, language, title[1] if title else "", "\n".join(lines) + "\n", mark or "", reason or "")
+        number = text.count("\n", 0, found.start(4)) + 1
+        name = title[1] if title else ""
+        yield Block(number, language, name, "\n".join(lines) + "\n", mark or "", category or "", reason or "")
 
 
 def runnable(text: str, *, long: bool) -> list[Block]:
@@ -99,7 +112,8 @@ class Reader:
     def close(self) -> None:
         """End the shell and what it has left in the background."""
         assert self.shell.stdin is not None
-        print("trap - ERR; kill $(jobs -p) 2>/dev/null; wait; exit 0", file=self.shell.stdin, flush=True)
+        with suppress(BrokenPipeError):  # a block that failed has ended the shell
+            print("trap - ERR; kill $(jobs -p) 2>/dev/null; wait; exit 0", file=self.shell.stdin, flush=True)
         try:
             self.shell.wait(30)
         finally:
