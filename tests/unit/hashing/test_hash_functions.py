@@ -24,7 +24,7 @@ from magnetar.hashing.murmur3 import key_slot, murmur3_32, murmur3_positive
         ("", 0),
         # Seed 0, from the test suite of the reference implementation's ports.
         ("test", 0xBA6BD213),
-        ("Hello, harness!", 0xC0363E43),
+        ("Hello, world!", 0xC0363E43),
         ("The quick brown fox jumps over the lazy dog", 0x2E4FF723),
     ],
 )
