@@ -91,6 +91,14 @@ def test_every_command_of_the_table_exists_and_helps(name: str) -> None:
     assert command.get_short_help_str(200), "say what it does in its docstring"
 
 
+@pytest.mark.parametrize("name", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_every_package_is_named(name: str) -> None:
+    source = ROOT / "src"
+    packages = {path.parent.name for path in (*source.glob("*/__init__.py"), *source.glob("magnetar/*/__init__.py"))}
+    text = (ROOT / name).read_text(encoding="utf-8")
+    assert [package for package in sorted(packages - {"magnetar"}) if not re.search(rf"\b{package}\b", text)] == []
+
+
 def test_every_make_target_explains_itself() -> None:
     text = (ROOT / "Makefile").read_text(encoding="utf-8")
     phony = set(re.search(r"^\.PHONY: (.*)$", text, re.MULTILINE)[1].split())  # type: ignore[index]
