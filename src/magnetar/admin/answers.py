@@ -72,7 +72,7 @@ async def _encoded(names: list[str]) -> bytes:
 
 
 PIECE_CHARS = 16 * 1024
-"""Of an answer that is made in pieces: sent together."""
+"""Pieces of an answer that are sent together."""
 
 
 def compact_json(value: object) -> str:

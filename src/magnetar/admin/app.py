@@ -9,7 +9,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from magnetar.admin.access import authorize
 from magnetar.admin.answers import as_json
 from magnetar.admin.call import Call
 from magnetar.admin.context import AdminContext
@@ -21,14 +20,19 @@ from magnetar.admin.errors import (
     reason_of,
     status_of,
 )
+from magnetar.admin.http_connection import CERTIFICATE
 from magnetar.admin.http_guard import FOREIGN_PAGE, SAFE_METHODS, is_of_foreign_page
 from magnetar.admin.operation import OPERATIONS
 from magnetar.admin.redirects import redirect
 from magnetar.admin.routes import all_routes
 from magnetar.admin.routing import Route, RouteTable
 from magnetar.admin.spread import spread
+from magnetar.broker.auth.decide import Resource
+from magnetar.broker.auth.principal import Principal
 from magnetar.broker.errors import AuthenticationError
 from magnetar.broker.namespaces.errors import NotOwnedError
+from magnetar.broker.naming import cursor_name
+from magnetar.broker.peers import ORIGINAL_PRINCIPAL_HEADER
 
 LIGHT_PARTITIONS_MAX = 32
 """A request over a topic of at most so many partitions is like any other."""
@@ -108,3 +112,32 @@ def failed(method: str, path: str, error: Exception) -> Response:
     if isinstance(error, BodyTooLargeError | SlowBodyError):
         headers["Connection"] = "close"  # the rest of the body would have to be read otherwise
     return as_json({"reason": reason_of(error, status)}, status, headers)
+
+
+async def authorize(call: Call, route: Route) -> None:
+    """Raises AuthenticationError (401), AuthorizationError (403), InvalidTopicNameError (412)."""
+    security = call.broker.security
+    if security.authentication is None:
+        return
+    principal: Principal | None = None
+    if security.authorizer.needs_credential(route.access):
+        headers = call.request.headers
+        principal = security.authentication.of_http(
+            headers.get("authorization", ""),
+            call.request.scope.get("state", {}).get(CERTIFICATE),
+            headers.get(ORIGINAL_PRINCIPAL_HEADER, ""),
+        )
+    call.principal = principal
+    await security.authorizer.check(principal, route.access, resource_of(call))
+
+
+def resource_of(call: Call) -> Resource:
+    """What the path names, parsed by the rules that the handlers use."""
+    params = call.params
+    if "tenant" not in params:
+        return Resource()
+    if "namespace" not in params:
+        return Resource(call.tenant)
+    if "topic" not in params:
+        return Resource.of_namespace(call.namespace)
+    return Resource.of_topic(call.topic, cursor_name(params["subscription"]) if "subscription" in params else "")

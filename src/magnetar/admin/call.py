@@ -35,7 +35,7 @@ NUMBER_DIGITS_MAX = 19
 
 
 class Call:
-    """`params` are the path's, decoded; `principal` is who asks, None where nobody was asked who they are."""
+    """`params` are the path's, decoded; `principal` is the authenticated caller, None without authentication."""
 
     __slots__ = ("admin", "pace", "params", "principal", "request")
 
@@ -45,11 +45,11 @@ class Call:
         self.params = params
         self.principal: Principal | None = None
         self.pace = Pace(admin.workload)
-        """For handlers that work through many topics."""
+        """Pauses for handlers that work through many topics."""
 
     @property
     def who(self) -> str:
-        """The role that asks; its address where nobody is asked who they are."""
+        """The caller's role; its address without authentication."""
         if self.principal is not None:
             return f"role {self.principal.role}"
         client = self.request.client
@@ -175,7 +175,7 @@ def _refuse_constant(name: str) -> object:
 
 
 def depth_exceeds(body: bytes, limit: int) -> bool:
-    """Whether brackets nest deeper than `limit`; brackets inside texts do not count."""
+    """True if brackets nest deeper than `limit`; brackets inside texts do not count."""
     if body.count(b"[") + body.count(b"{") <= limit:
         return False
     depth = 0

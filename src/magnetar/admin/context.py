@@ -1,7 +1,8 @@
-"""What the handlers share."""
+"""The objects that all handlers share, and the settings that they show."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -9,7 +10,10 @@ from typing import Protocol
 from magnetar.admin.answers import NameLists
 from magnetar.admin.errors import UnhealthyError
 from magnetar.admin.pacing import Workload
+from magnetar.base.broker_settings import BrokerSettings
+from magnetar.base.settings import HIDDEN
 from magnetar.bookkeeper.bookie.statistics import BookieStatistics
+from magnetar.broker.config import BrokerConfig
 from magnetar.broker.peers import RemoteTopics
 from magnetar.broker.service import Broker
 from magnetar.broker.topics.partitioned import PartitionedTopics
@@ -23,7 +27,7 @@ class Storage(Protocol):
         ...
 
     def bookie_statistics(self) -> BookieStatistics | None:
-        """Of the bookie in this process, if there is one."""
+        """Statistics of the bookie in this process, if there is one."""
         ...
 
 
@@ -62,3 +66,19 @@ class AdminContext:
             broker.metadata, broker.namespaces, broker.lookup, broker.topics, RemoteTopics(broker.peers)
         )
         object.__setattr__(self, "partitioned", partitioned)
+
+
+def runtime_settings(config: BrokerSettings | BrokerConfig) -> dict[str, str]:
+    """Every setting by its key in Pulsar's files, or by its own name where it has none. Secrets are hidden."""
+    found: dict[str, str] = {}
+    for each in dataclasses.fields(config):
+        value = getattr(config, each.name)
+        if not dataclasses.is_dataclass(value):
+            hidden = value and each.metadata.get("secret", False)
+            found[str(each.metadata.get("key", each.name))] = HIDDEN if hidden else as_text(value)
+    return found
+
+
+def as_text(value: object) -> str:
+    """Booleans as in Java's property files."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -41,7 +41,7 @@ async def require(call: Call, number: int) -> Coordinators:
 
 
 async def from_others(call: Call, leaf: str) -> list[dict[str, Any]]:
-    """What the other brokers answer; nothing when only this one was asked."""
+    """The other brokers' answers; empty when only this broker was asked."""
     if call.flag(HERE):
         return []
     target = f"{TRANSACTIONS}/{leaf}?{HERE}=true"

@@ -39,7 +39,7 @@ class FailureDomain(Document):
 
 
 class BookieInfo(Document):
-    """Where a bookie stands: `RACK`, `/RACK` or `/REGION/RACK`."""
+    """Network location of a bookie: `RACK`, `/RACK` or `/REGION/RACK`."""
 
     rack: str
     hostname: str | None = None
@@ -113,7 +113,7 @@ class InternalConfiguration(Document):
 
 
 class NamespaceOwnership(Struct, kw_only=True):
-    """How a broker came by a bundle."""
+    """How a broker acquired a bundle."""
 
     broker_assignment: str
     is_controlled: bool
@@ -128,7 +128,7 @@ class Usage(Document):
 
 
 class BundleStats(Document):
-    """What the topics of a bundle do, a second."""
+    """Traffic of a bundle's topics per second."""
 
     msg_rate_in: float
     msg_throughput_in: float

@@ -49,13 +49,13 @@ SLICE_BYTES: Final = 4096
 """Parsed at a time. The worst input, chunks of one byte, takes a third of a millisecond."""
 
 BODY_BUFFER_BYTES: Final = 64 * 1024
-"""Of a body that its handler has not taken: nothing more is parsed until it has."""
+"""Body bytes that the handler has not taken yet; above this nothing more is parsed."""
 
 LINGER_S: Final = 1.0
-"""How long the input of a refused request is thrown away, for its client to read the answer."""
+"""Time for which the input of a refused request is discarded, so that its client can read the answer."""
 
 LINGER_BYTES_MAX: Final = 256 * 1024
-"""How much of it: then the connection is aborted."""
+"""Input of a refused request that is discarded; after more the connection is aborted."""
 
 OUTPUT_HIGH_BYTES: Final = 256 * 1024
 """Unsent output at which an answer that is made in pieces waits for its client."""
@@ -102,7 +102,7 @@ class _Request:
         return [value for each, value in self.headers if each == name]
 
     def text(self, name: bytes) -> str | None:
-        """Of the first header of this name."""
+        """The value of the first header of this name."""
         return next((value.decode("latin-1") for value in self.values(name)), None)
 
 
@@ -420,7 +420,7 @@ class HttpConnection(AdmittedProtocol):
             raise ConnectionResetError("the client has left")
 
     def keeps_alive(self, request: _Request) -> bool:
-        """Whether another request may follow: a body that did not arrive would have to be read first."""
+        """True if another request may follow: a body that did not arrive would have to be read first."""
         return request.keep_alive and request.complete and not self._ended and not self._problem
 
     def finished(self, request: _Request, *, keep_alive: bool) -> None:
@@ -536,7 +536,7 @@ def check_head(version: str, target: bytes, headers: list[tuple[bytes, bytes]]) 
     """What the parser takes although two servers could understand two things. Raises ValueError."""
     names = [name for name, _ in headers]
     if version not in ("1.0", "1.1"):
-        raise ValueError(f"HTTP/{version} is not spoken here")
+        raise ValueError(f"HTTP/{version} is unsupported; use HTTP/1.1")
     if names.count(b"content-length") > 1:
         raise ValueError("two Content-Length headers")
     if b"transfer-encoding" in names:

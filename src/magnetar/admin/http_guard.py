@@ -18,7 +18,7 @@ ANY_HOST = "*"
 """In webServiceAllowedHosts: whatever name a client uses."""
 
 SHOWN_CHARS_MAX = 100
-"""Of a foreign name in an answer."""
+"""Characters of a foreign name that an answer repeats."""
 
 FOREIGN_PAGE = "requests that change something are not taken from pages of other sites"
 

@@ -17,7 +17,7 @@ from typing import Final
 from magnetar.broker.errors import TooManyRequestsError
 
 SLICE_S: Final = 0.002
-"""Of work without a pause."""
+"""Longest piece of work without a pause."""
 
 WAITING_MAX: Final = 16
 """Heavy requests of one role that wait for its turn: further ones are answered with 429."""
@@ -27,7 +27,7 @@ TURN_TIMEOUT_S: Final = 60.0
 
 
 class Workload:
-    """Of one server: its loop is one."""
+    """The heavy requests of one server, which share its event loop."""
 
     def __init__(self) -> None:
         self._turns: dict[str, asyncio.Lock] = {}
@@ -69,7 +69,7 @@ class Workload:
 
 
 class Pace:
-    """Of one request: `await pace.breathe()` after every piece of work of less than a millisecond."""
+    """The pauses of one request: `await pace.breathe()` after every piece of work of less than a millisecond."""
 
     __slots__ = ("_since_s", "_workload")
 

@@ -31,7 +31,7 @@ Strategy = Literal[
 
 
 class Retention(Document):
-    """How long, and how much of, acknowledged messages are kept; -1: for ever, all."""
+    """Time and size for which acknowledged messages are kept; -1: no limit."""
 
     retention_time_in_minutes: Limit
     retention_size_in_mb: LongLimit = field(name="retentionSizeInMB")
@@ -47,7 +47,7 @@ class Persistence(Document):
 
 
 class DispatchRate(Document):
-    """What consumers get in a period; -1: any."""
+    """Limit of dispatch to consumers in a period; -1: none."""
 
     dispatch_throttling_rate_in_msg: Limit | None = -1
     dispatch_throttling_rate_in_byte: LongLimit | None = -1
@@ -56,21 +56,21 @@ class DispatchRate(Document):
 
 
 class PublishRate(Document):
-    """What producers may send a second; -1: any."""
+    """Limit of what producers may send per second; -1: none."""
 
     publish_throttling_rate_in_msg: Limit | None = -1
     publish_throttling_rate_in_byte: LongLimit | None = -1
 
 
 class SubscribeRate(Document):
-    """How often one consumer may subscribe in a period; -1: any."""
+    """Number of times that one consumer may subscribe in a period; -1: no limit."""
 
     subscribe_throttling_rate_per_consumer: Limit | None = -1
     rate_period_in_second: Positive | None = 30
 
 
 class DelayedDelivery(Document):
-    """Whether messages are held back until their time; `tickTime` in ms."""
+    """True if messages are held back until their delivery time; `tickTime` in ms."""
 
     active: bool
     tick_time: LongPositive | None = 1000
@@ -86,7 +86,7 @@ class InactiveTopics(Document):
 
 
 class AutoTopicCreation(Document):
-    """May clients bring topics into being, and of which kind?"""
+    """Automatic creation of topics by clients, and the kind of topic."""
 
     allow_auto_topic_creation: bool
     topic_type: Literal["partitioned", "non-partitioned"] | None = None
@@ -94,7 +94,7 @@ class AutoTopicCreation(Document):
 
 
 class AutoSubscriptionCreation(Document):
-    """May consumers bring subscriptions into being?"""
+    """Automatic creation of subscriptions by consumers."""
 
     allow_auto_subscription_creation: bool
 

@@ -13,6 +13,7 @@ from urllib.parse import unquote_plus
 
 from magnetar.admin.errors import BadRequestError, MethodNotAllowedError, NotFoundError
 from magnetar.broker.auth.decide import Access
+from magnetar.broker.naming import DOMAINS
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 Handler = Callable[["Call"], Awaitable["Response"]]
 
+ADMIN = "/admin/v2"
+NAMESPACE = f"{ADMIN}/namespaces/{{tenant}}/{{namespace}}"
+
 SEGMENTS_MAX = 32
 """Longer paths name nothing: 404."""
 
@@ -28,7 +32,7 @@ SEGMENTS_MAX = 32
 class Route(NamedTuple):
     """One row of a route module, and the only declaration of its method, its path and who may use it.
 
-    `access` is enforced by `admin/access`, shown in the OpenAPI document, and held against what the typed client and the tests expect.
+    `access` is enforced by `admin/app`, shown in the OpenAPI document, and held against what the typed client and the tests expect.
     `fixed` are parameters that the path implies.
     """
 
@@ -43,6 +47,14 @@ class Route(NamedTuple):
         """The path with `{domain}` where it stands for both domains."""
         domain = self.fixed.get("domain")
         return self.path.replace(f"/{domain}/", "/{domain}/", 1) if domain else self.path
+
+
+def both_domains(method: str, path: str, access: Access, handler: Handler) -> tuple[Route, ...]:
+    """`path` below `/admin/v2/{persistent|non-persistent}/tenant/namespace`."""
+    return tuple(
+        Route(method, f"{ADMIN}/{domain}/{{tenant}}/{{namespace}}{path}", access, handler, {"domain": domain})
+        for domain in DOMAINS
+    )
 
 
 @dataclass(slots=True)

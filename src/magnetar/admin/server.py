@@ -36,8 +36,7 @@ class AdminServer(HttpServer):
         def make() -> AdminApp:
             # Some 50 modules with all routes, a fifth of what a server imports: its start does not wait for them.
             from magnetar.admin.app import AdminApp
-            from magnetar.admin.context import AdminContext, AnyStorage
-            from magnetar.admin.settings import runtime_settings
+            from magnetar.admin.context import AdminContext, AnyStorage, runtime_settings
 
             settings = runtime_settings(config if config is not None else broker.config)
             return AdminApp(AdminContext(broker, settings, storage or AnyStorage(), shut_down))

@@ -53,7 +53,7 @@ async def with_use(call: Call, parts: Sequence[TopicName]) -> AsyncIterator[tupl
 
 
 async def unused(call: Call, part: TopicName) -> bool:
-    """Whether a topic is one of this broker's partitions that are only registered: nothing is in it, and nobody need load it to know.
+    """True if a topic is one of this broker's partitions that are only registered: nothing is in it, and nobody need load it to know.
 
     Raises NotOwnedError where another broker is asked about its partition.
     """

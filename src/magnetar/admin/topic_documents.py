@@ -32,7 +32,7 @@ SchemaKind = Literal[
 
 
 class MessageId(Document):
-    """Where a message lies. `batchIndex` and `batchSize` only for one inside a batch."""
+    """Position of a message. `batchIndex` and `batchSize` only for one inside a batch."""
 
     ledger_id: int = -1
     entry_id: int = -1
@@ -51,7 +51,7 @@ class ResetPosition(Document):
 
 
 class PartitionedTopic(Document):
-    """How many partitions; 0 for a topic that has none."""
+    """Number of partitions; 0 for a topic that has none."""
 
     partitions: int
     properties: dict[str, str] | None = None
@@ -240,14 +240,14 @@ class BacklogAnalysis(Document):
 
 
 class RunStatus(Document):
-    """Of a job in the background."""
+    """State of a job in the background."""
 
     status: Literal["NOT_RUN", "RUNNING", "SUCCESS", "ERROR"]
     last_error: str | None = None
 
 
 class LookupResult(Document):
-    """Where a topic is served."""
+    """Addresses of the broker that serves a topic."""
 
     broker_url: str
     broker_url_tls: str
@@ -297,14 +297,14 @@ class SchemaVersion(Document):
 
 
 class Compatibility(Document):
-    """Would the schema be taken, and by which strategy was that decided?"""
+    """Whether the schema is compatible, and the strategy that decided it."""
 
     compatibility: bool
     schema_compatibility_strategy: str
 
 
 class SchemaPlace(Document):
-    """Where a version lies."""
+    """Position of a version's entry."""
 
     ledger_id: int
     entry_id: int

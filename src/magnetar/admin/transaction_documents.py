@@ -8,7 +8,7 @@ from magnetar.admin.documents import Document
 
 
 class CoordinatorInfo(Document):
-    """Who serves a coordinator."""
+    """The broker that serves a coordinator."""
 
     id: int
     broker_service_url: str
@@ -72,7 +72,7 @@ class PendingAckStats(Document):
 
 
 class PositionInPendingAck(Document):
-    """Where an acknowledgement stands."""
+    """State of an acknowledgement in a transaction."""
 
     state: Literal["PendingAck", "MarkDelete", "NotInPendingAck", "PendingAckNotReady", "InvalidPosition"]
 

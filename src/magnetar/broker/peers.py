@@ -7,10 +7,10 @@ import json
 import logging
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlsplit
 
-from magnetar.base.errors import MagnetarError
+from magnetar.base.errors import ConfigError, MagnetarError
 from magnetar.base.network import Network
 from magnetar.broker.errors import (
     NotAllowedError,
@@ -21,7 +21,9 @@ from magnetar.broker.errors import (
 from magnetar.broker.namespaces.errors import PreconditionFailedError
 from magnetar.broker.namespaces.records import BrokerAddress
 from magnetar.broker.naming import NamespaceName, TopicName
+from magnetar.client.async_http import HttpAnswer, exchange
 from magnetar.client.credentials import Credentials, TlsTrust
+from magnetar.client.errors import UnreachableError
 
 logger = logging.getLogger(__name__)
 
@@ -91,10 +93,10 @@ class Peers:
         if headers is None:
             headers = self._own()
         for _ in range(REDIRECTS_MAX):
-            status, answer_headers, answer = await self._exchange(method, url, body, headers)
-            if status != 307:
-                return PeerAnswer(status, answer)
-            url = answer_headers.get("location", "")
+            answer = await self._exchange(method, url, body, headers)
+            if answer.status != 307:
+                return PeerAnswer(answer.status, answer.body)
+            url = answer.headers.get("location", "")
         raise ServiceNotReadyError(f"{method} {target} was redirected more than {REDIRECTS_MAX} times; try again")
 
     def _own(self) -> dict[str, str]:
@@ -113,73 +115,27 @@ class Peers:
         except (ServiceNotReadyError, TimeoutError):
             return False
 
-    async def _exchange(
-        self, method: str, url: str, body: bytes, headers: Mapping[str, str]
-    ) -> tuple[int, dict[str, str], bytes]:
-        parts = urlsplit(url)
-        target = parts.path + (f"?{parts.query}" if parts.query else "")
-        lines = [f"{method} {target} HTTP/1.1", f"Host: {parts.netloc}", "Connection: close"]
-        lines += [f"Content-Length: {len(body)}", "Content-Type: application/json"]
-        lines += [f"{name}: {value}" for name, value in headers.items()]
-        request = "\r\n".join([*lines, "", ""]).encode() + body
+    async def _exchange(self, method: str, url: str, body: bytes, headers: Mapping[str, str]) -> HttpAnswer:
+        tls = self._tls() if url.startswith("https:") else None
         try:
-            connected = await self._network.connect(
-                parts.hostname or "",
-                parts.port or (443 if parts.scheme == "https" else 80),
-                lambda: _Exchange(request),
-                self._tls() if parts.scheme == "https" else None,
-                timeout_s=CONNECT_TIMEOUT_S,
+            return await exchange(
+                self._network,
+                method,
+                url,
+                headers,
+                body,
+                tls=tls,
+                connect_timeout_s=CONNECT_TIMEOUT_S,
+                answer_timeout_s=ANSWER_TIMEOUT_S,
+                answer_bytes_max=ANSWER_BYTES_MAX,
             )
-            async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                return parse_answer(await cast("_Exchange", connected).answer)
-        except (OSError, TimeoutError, ValueError) as error:
-            raise ServiceNotReadyError(
-                f"the broker at {parts.netloc} does not answer: {error or 'timed out'}"
-            ) from None
+        except (UnreachableError, ConfigError) as error:
+            raise ServiceNotReadyError(f"the broker at {urlsplit(url).netloc} does not answer: {error}") from None
 
     def _tls(self) -> ssl.SSLContext:
         if self._context is None:
             self._context = self._trust.context(self._credentials.certificate())
         return self._context
-
-
-class _Exchange(asyncio.Protocol):
-    """Sends one request and collects everything until the other side closes."""
-
-    def __init__(self, request: bytes) -> None:
-        self._request = request
-        self._parts: list[bytes] = []
-        self._size = 0
-        self.answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
-        self._transport.write(self._request)
-
-    def data_received(self, data: bytes) -> None:
-        self._parts.append(data)
-        self._size += len(data)
-        if self._size > ANSWER_BYTES_MAX:
-            self._transport.abort()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        if not self.answer.done():
-            self.answer.set_result(b"".join(self._parts))
-
-
-def parse_answer(data: bytes) -> tuple[int, dict[str, str], bytes]:
-    """Status, headers by lower-case name, body. Raises ValueError for an incomplete answer."""
-    head, separator, body = data.partition(b"\r\n\r\n")
-    lines = head.decode("latin-1").split("\r\n")
-    words = lines[0].split(" ", 2)
-    if not separator or len(words) < 2:
-        raise ValueError("the connection ended before the answer")
-    pairs = (line.partition(":") for line in lines[1:])
-    headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
-    length = headers.get("content-length")
-    if length is not None and len(body) < int(length):
-        raise ValueError("the connection ended within the answer")
-    return int(words[1]), headers, body
 
 
 def raise_for(answer: PeerAnswer) -> None:

@@ -24,10 +24,10 @@ from magnetar.wire.pulsar.PulsarApi_pb2 import (
 )
 
 CONNECT_TIMEOUT_S = 10.0
-"""For TCP and TLS: without them by then the address counts as unreachable."""
+"""Time-out of the TCP and TLS handshakes; then the address counts as unreachable."""
 
 REDIRECTS_MAX = 20
-"""Of one lookup, as in Pulsar's clients: then it fails."""
+"""Redirects that one lookup follows, as in Pulsar's clients; then it fails."""
 
 _PORTS = {"pulsar": 6650, "pulsar+ssl": 6651}
 

@@ -24,7 +24,7 @@ from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand
 logger = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_S = 30.0
-"""For the answer to a request: without one by then the connection is closed, since its order is not to be trusted any more."""
+"""Time-out of an answer; then the connection is closed, since the order of its answers cannot be trusted any more."""
 
 _REQUEST_ID_OF: dict[int, Callable[[BaseCommand], int]] = {
     BaseCommand.SUCCESS: lambda command: command.success.request_id,
@@ -72,7 +72,7 @@ class ClientConnection(asyncio.Protocol):
         self.producers: dict[int, ProducerEnd] = {}
         self.closed = False
         self.message_bytes_max = 0
-        """What the other side takes at most; 0 while it has not said."""
+        """Largest message that the other side accepts; 0 until it has said so."""
 
     # ---- Life
 

@@ -204,7 +204,7 @@ def test_subscriptions(shell: Shell, short: bool) -> None:
 
 
 def test_somebody_else_answers(shell: Shell) -> None:
-    assert "is a server running there?" in shell.run("tenants", "list", "--admin-url", "http://127.0.0.1:9", code=1)
+    assert "start a server there" in shell.run("tenants", "list", "--admin-url", "http://127.0.0.1:9", code=1)
     assert "http://HOST:PORT" in shell.run("tenants", "list", "--admin-url", "127.0.0.1", code=1)
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.admin.client.http import unreachable
 from magnetar.base.ports import free_ports
+from magnetar.client.blocking_http import unreachable
 from magnetar.testing.server import ServerProcess
 from tests.support.certificates import Authority
 
@@ -68,20 +68,20 @@ def command(*words: str) -> str:
 
 CASES = [
     ("http", "binary", "not by HTTP; use the admin API's port"),
-    ("http", "https", "does it speak TLS"),
-    ("http", "tls", "does it speak TLS"),
-    ("http", "nobody", "refuses connections; is a server running there?"),
+    ("http", "https", "use https:// if it speaks TLS"),
+    ("http", "tls", "use https:// if it speaks TLS"),
+    ("http", "nobody", "refuses connections; start a server there"),
     ("http", "unknown", "host name of"),
     ("https", "http", "answers, but not by TLS"),
     ("https", "binary", "answers, but not by TLS"),
-    ("https", "https", "name the authority to trust by --tls-trust-certs"),
+    ("https", "https", "pass --tls-trust-certs FILE with the authority to trust"),
     ("pulsar", "http", "answers, but by HTTP; use the broker's port"),
     ("pulsar", "tls", "does it speak TLS"),
-    ("pulsar", "nobody", "refuses connections; is a server running there?"),
+    ("pulsar", "nobody", "refuses connections; start a server there"),
     ("pulsar", "unknown", "host name of"),
     ("pulsar+ssl", "binary", "answers, but not by TLS"),
     ("pulsar+ssl", "http", "answers, but not by TLS"),
-    ("pulsar+ssl", "tls", "name the authority to trust by --tls-trust-certs"),
+    ("pulsar+ssl", "tls", "pass --tls-trust-certs FILE with the authority to trust"),
 ]
 
 
@@ -95,13 +95,13 @@ def test_the_reason_is_named(harness: Harness, scheme: str, place: str, said: st
         assert said in command("consume", "topic", "-s", "sub", "-n", "1", "--url", url)
     assert said in text
     if place not in ("nobody",):
-        assert "is a server running there" not in text
+        assert "start a server there" not in text
 
 
 def test_a_certificate_for_another_name_is_no_absent_server() -> None:
     error = ssl.SSLCertVerificationError(1, "certificate verify failed")
     error.verify_message = "Hostname mismatch, certificate is not valid for 'a'."
-    assert "use a host name that stands in the certificate" in unreachable("https://a:1", error)
+    assert "use a host name that the certificate lists" in unreachable("https://a:1", error)
 
 
 def test_the_probe_is_quiet_in_the_log_of_the_server(harness: Harness) -> None:

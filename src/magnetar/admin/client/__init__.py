@@ -11,8 +11,7 @@ Every noun of `pulsar-admin` is an attribute; methods take names as texts and an
 
 from __future__ import annotations
 
-from magnetar.admin.client.asynchronous import AsyncAdminClient
-from magnetar.admin.client.client import AdminClient
+from magnetar.admin.client.client import AdminClient, AsyncAdminClient
 from magnetar.admin.client.errors import (
     AdminClientError,
     AnswerError,

@@ -70,7 +70,7 @@ class Namespaces(Noun):
     # ---- Backlogs of all topics
 
     def clear_backlog(self, namespace: str, *, subscription: str | None = None, bundle: str | None = None) -> None:
-        """Of one subscription's name or of all, in one bundle or in all."""
+        """Clear the backlog of one subscription or of all, in one bundle or in all."""
         names = namespace_names(namespace)
         template = _BUNDLE if bundle else NAMESPACE
         leaf = "/clearBacklog/{subscription}" if subscription else "/clearBacklog"

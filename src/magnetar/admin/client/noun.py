@@ -16,7 +16,7 @@ from magnetar.broker.naming import NamespaceName, TopicName
 ADMIN = "/admin/v2"
 
 Texts = list[str]
-"""For classes with a method called `list`."""
+"""`list[str]`, for classes with a method called `list`."""
 
 
 class Call(Protocol):
@@ -92,13 +92,13 @@ def _word(value: object) -> str:
 
 
 def namespace_names(namespace: str) -> dict[str, Any]:
-    """Of `tenant/namespace`. Raises InvalidTopicNameError."""
+    """Path parameters of `tenant/namespace`. Raises InvalidTopicNameError."""
     name = NamespaceName.parse(namespace)
     return {"tenant": name.tenant, "namespace": name.namespace}
 
 
 def topic_names(topic: str) -> dict[str, Any]:
-    """Of a short or complete name. Raises InvalidTopicNameError."""
+    """Path parameters of a short or complete topic name. Raises InvalidTopicNameError."""
     name = TopicName.parse(topic)
     return {
         "domain": name.domain,

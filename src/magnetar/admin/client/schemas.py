@@ -54,7 +54,7 @@ class Schemas(Noun):
         return found.version
 
     def compatibility(self, topic: str, schema: SchemaPayload) -> Compatibility:
-        """Would the topic take it?"""
+        """True if the topic accepts the schema."""
         answer = self._post(_TOPIC + "/compatibility", schema, **topic_names(topic))
         found: Compatibility = self._converted(answer, Compatibility)
         return found

@@ -120,7 +120,7 @@ class Bookies(Noun):
 
 
 class Tenants(Noun):
-    """Who administers what."""
+    """Tenants and their administrators."""
 
     def list(self) -> Texts:
         return list(self._get("/tenants", Texts))
@@ -202,7 +202,7 @@ class Brokers(Noun):
 
 
 class BrokerStats(Noun):
-    """What tools poll."""
+    """Statistics that monitoring tools poll."""
 
     def topics(self) -> dict[str, dict[str, dict[str, dict[str, TopicStats]]]]:
         """By namespace, bundle, domain and name."""
@@ -242,7 +242,7 @@ class LoadBalance(Noun):
 
 
 class ResourceQuotas(Noun):
-    """What bundles are expected to use; without a bundle the default."""
+    """Expected resource use of bundles; without a bundle the default."""
 
     _ONE = "/resource-quotas/{tenant}/{namespace}/{bundle}"
 

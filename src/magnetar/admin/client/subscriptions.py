@@ -65,7 +65,7 @@ class Subscriptions(Noun):
         self._post(_ONE + "/skip/{count}", subscription=subscription, count=count, **topic_names(topic))
 
     def expire(self, topic: str, subscription: str, older_than_s: int) -> None:
-        """What is older counts as consumed."""
+        """Mark older messages as consumed."""
         template = _ONE + "/expireMessages/{seconds}"
         self._post(template, subscription=subscription, seconds=older_than_s, **topic_names(topic))
 
@@ -89,7 +89,7 @@ class Subscriptions(Noun):
         self._post(template, replicated, subscription=subscription, **topic_names(topic))
 
     def replication_status(self, topic: str) -> Statuses:
-        """Of the topic's replicated subscriptions; one for each partition."""
+        """Status of the topic's replicated subscriptions; one for each partition."""
         return list(self._get(_REPLICATED, list[ReplicatedSubscriptionsStatus], **topic_names(topic)))
 
     def force_snapshot(self, topic: str) -> None:

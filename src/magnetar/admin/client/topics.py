@@ -52,7 +52,7 @@ class Topics(Noun):
         self._put(_PARTITIONS, body, **topic_names(topic))
 
     def update_partitioned(self, topic: str, partitions: int) -> None:
-        """More of them; there is no way back."""
+        """Increase the number of partitions. It cannot be decreased."""
         self._post(_PARTITIONS, partitions, **topic_names(topic))
 
     def partitions(self, topic: str, *, create: bool | None = None) -> PartitionedTopic:
@@ -189,13 +189,13 @@ class Topics(Noun):
         return found
 
     def message_id_at(self, topic: str, timestamp_ms: int) -> MessageId:
-        """Of the first message published at or after a time."""
+        """Id of the first message published at or after a time."""
         template = TOPIC + "/messageid/{timestamp}"
         found: MessageId = self._get(template, MessageId, timestamp=timestamp_ms, **topic_names(topic))
         return found
 
     def message_id_by_index(self, topic: str, index: int) -> MessageId:
-        """Where messages have an index (Pulsar with broker entry metadata)."""
+        """Id of the message with an index. Needs an index for each message (Pulsar with broker entry metadata)."""
         found: MessageId = self._get(TOPIC + "/messageIdByIndex", MessageId, {"index": index}, **topic_names(topic))
         return found
 

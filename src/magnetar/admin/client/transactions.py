@@ -34,12 +34,12 @@ class Transactions(Noun):
         return found
 
     def coordinator_stats(self) -> _Stats:
-        """Of all, by number."""
+        """Statistics of all coordinators, by number."""
         found: _Stats = self._ask("/coordinatorStats", _Stats)
         return found
 
     def stats_of(self, coordinator_id: int) -> CoordinatorStats:
-        """Of one coordinator."""
+        """Statistics of one coordinator."""
         query = {"coordinatorId": coordinator_id}
         found: CoordinatorStats = self._ask("/coordinatorStats", CoordinatorStats, query)
         return found

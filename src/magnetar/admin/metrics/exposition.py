@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 
 from magnetar.admin.context import AdminContext
 from magnetar.admin.metrics.families import Row, heading, labels, parsed_labels, table
-from magnetar.admin.metrics.load_balance import load_balance_families
 from magnetar.admin.metrics.server import (
+    COORDINATOR_COLUMNS,
     bookie_families,
     broker_families,
+    coordinator_row,
     ledger_client_families,
+    load_balance_families,
     namespace_families,
 )
 from magnetar.admin.metrics.topics import (
@@ -25,7 +27,6 @@ from magnetar.admin.metrics.topics import (
     subscription_values,
     topic_values,
 )
-from magnetar.admin.metrics.transactions import COORDINATOR_COLUMNS, coordinator_row
 from magnetar.admin.pacing import Pace
 from magnetar.base.tasks import FAILURES
 from magnetar.broker.topics.persistent import PersistentTopic

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from magnetar.admin.metrics.families import families, heading, labels
+from magnetar.admin.metrics.families import Row, families, heading, labels
 from magnetar.base.admission import Admission
 from magnetar.bookkeeper.bookie.statistics import BookieStatistics
 from magnetar.bookkeeper.bookie.storage.latencies import QUANTILES, LatencySummary
 from magnetar.bookkeeper.client.statistics import ClientStatistics
 from magnetar.broker.replication.ports import SnapshotCounters
 from magnetar.broker.service import Broker
+from magnetar.broker.transactions.coordinator import LATENCY_BOUNDS_MS, TransactionCoordinator
 
 
 def broker_families(broker: Broker, cluster: str) -> Iterator[str]:
@@ -61,7 +62,7 @@ def replicated_subscription_families(counters: SnapshotCounters, cluster: str) -
 
 
 def ledger_client_families(client: ClientStatistics, cluster: str) -> Iterator[str]:
-    """How often bookies had to be replaced and how long that kept writers waiting, in seconds; recoveries and reads that went wrong."""
+    """Ensemble changes and the seconds that writers waited for them; recoveries and reads that failed."""
     yield from families(
         (
             ("bookkeeper_client_ensemble_changes_total", client.ensemble_changes),
@@ -151,3 +152,66 @@ def _summary(name: str, latency: LatencySummary, names: Mapping[str, str]) -> It
         yield f"{name}{labels(**names, success='true', quantile=str(quantile))} {value}\n"
     own = labels(**names, success="true")
     yield f"{name}_count{own} {latency.samples}\n{name}_sum{own} {latency.sum_ms!r}\n"
+
+
+def load_balance_families(broker: Broker, cluster: str) -> Iterator[str]:
+    """Usage in percent of the limit."""
+    manager = broker.load_manager
+    load, counters = manager.reporter.load, manager.counters
+    name = broker.ownership.broker_id
+    yield from families(
+        (
+            ("pulsar_lb_cpu_usage", load.cpu.percent),
+            ("pulsar_lb_memory_usage", load.memory.percent),
+            ("pulsar_lb_directMemory_usage", 0.0),
+            ("pulsar_lb_bandwidth_in_usage", load.bandwidth_in.percent),
+            ("pulsar_lb_bandwidth_out_usage", load.bandwidth_out.percent),
+        ),
+        labels(cluster=cluster, broker=name, metric="loadBalancing"),
+    )
+    yield from families(
+        (
+            ("pulsar_lb_unload_broker_total", counters.unload_brokers),
+            ("pulsar_lb_unload_bundle_total", counters.unload_bundles),
+        ),
+        labels(cluster=cluster, metric="bundleUnloading"),
+    )
+    yield from families(
+        (("pulsar_lb_bundles_split_total", counters.split_bundles),), labels(cluster=cluster, metric="bundlesSplit")
+    )
+    yield from families(
+        (
+            ("pulsar_lb_is_leader", int(broker.cluster.leadership.is_leader)),
+            ("pulsar_lb_decisions_total", counters.decisions),
+            ("pulsar_lb_reports_written_total", manager.reporter.reports_written),
+            ("pulsar_lb_orders_unloaded_total", manager.executor.unloads),
+            ("pulsar_lb_orders_split_total", manager.executor.splits),
+        ),
+        labels(cluster=cluster, broker=name),
+    )
+
+
+COORDINATOR_COLUMNS = (
+    "pulsar_txn_active_count",
+    "pulsar_txn_created_count",
+    "pulsar_txn_committed_count",
+    "pulsar_txn_aborted_count",
+    "pulsar_txn_timeout_count",
+    "pulsar_txn_append_log_count",
+    *(f"pulsar_txn_execution_latency_le_{bound}" for bound in LATENCY_BOUNDS_MS),
+    "pulsar_txn_execution_latency_le_overflow",
+)
+
+
+def coordinator_row(coordinator: TransactionCoordinator, cluster: str) -> Row:
+    """Latencies are from opening a transaction to its end everywhere; each bucket counts its own stretch, as in Pulsar."""
+    counters = coordinator.counters
+    return labels(cluster=cluster, coordinator_id=str(coordinator.coordinator_id)), (
+        len(coordinator.state),
+        counters.created,
+        counters.committed,
+        counters.aborted,
+        counters.timed_out,
+        coordinator.log.appended,
+        *counters.latency_buckets,
+    )

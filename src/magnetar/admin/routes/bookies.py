@@ -9,8 +9,7 @@ from magnetar.admin.call import Call
 from magnetar.admin.documents import BookieInfo, BookiesClusterInfo
 from magnetar.admin.errors import NotFoundError
 from magnetar.admin.operation import documented
-from magnetar.admin.routes.paths import ADMIN
-from magnetar.admin.routing import Route
+from magnetar.admin.routing import ADMIN, Route
 from magnetar.base.errors import InvalidArgumentError
 from magnetar.bookkeeper.rack_mapping import delete_rack, read_mapping, set_rack
 from magnetar.bookkeeper.service_info import check_bookie_id
@@ -35,13 +34,13 @@ async def every(call: Call) -> Response:
 
 @documented(answer=dict[str, dict[str, BookieInfo]])
 async def racks(call: Call) -> Response:
-    """Where bookies stand: group -> bookie -> rack."""
+    """Racks of all bookies: group -> bookie -> rack."""
     return as_json(await read_mapping(call.broker.metadata))
 
 
 @documented(answer=BookieInfo)
 async def rack(call: Call) -> Response:
-    """Where one bookie stands."""
+    """Rack of one bookie."""
     name = call.params["bookie"]
     for members in (await read_mapping(call.broker.metadata)).values():
         if name in members:

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from magnetar.admin.answers import as_json, as_json_in_pieces, compact_json, members
 from magnetar.admin.call import Call
 from magnetar.admin.documents import AllocatorStats, LoadReport, Metrics
 from magnetar.admin.errors import NotFoundError
-from magnetar.admin.metrics.exposition import exposition_json
-from magnetar.admin.operation import documented
-from magnetar.admin.routes.paths import ADMIN
-from magnetar.admin.routing import Route
+from magnetar.admin.metrics.exposition import CONTENT_TYPE, exposition, exposition_json
+from magnetar.admin.operation import TEXT, documented
+from magnetar.admin.routing import ADMIN, Route
 from magnetar.admin.topic_documents import TopicStats
 from magnetar.broker.auth.decide import Access
 from magnetar.broker.namespaces.records import broker_fields
@@ -76,13 +75,13 @@ async def metrics(call: Call) -> Response:
 
 @documented(answer=list[Any])
 async def mbeans(call: Call) -> Response:
-    """Of Java's management interface; empty, there is no JVM here."""
+    """Java management beans; empty, since there is no JVM."""
     return as_json([])
 
 
 @documented(answer=AllocatorStats)
 async def allocator(call: Call) -> Response:
-    """Of Netty's allocators; there are none here."""
+    """Statistics of Netty's allocators; all zero, since there are none."""
     if call.params["allocator"] not in ALLOCATORS:
         raise NotFoundError(f"the allocators are {', '.join(ALLOCATORS)}")
     numbers = ("numDirectArenas", "numHeapArenas", "numThreadLocalCaches", "normalCacheSize", "smallCacheSize")
@@ -104,6 +103,11 @@ async def availability(call: Call) -> Response:
     return as_json({})
 
 
+@documented("Metrics in Prometheus' text format.", answer=str, media=TEXT, heavy=True)
+async def prometheus(call: Call) -> Response:
+    return StreamingResponse(exposition(call.admin, call.pace), media_type=CONTENT_TYPE)
+
+
 ROUTES = (
     Route("GET", f"{STATS}/topics", Access.SUPERUSER, topics),
     Route("GET", f"{STATS}/metrics", Access.SUPERUSER, metrics),
@@ -111,4 +115,5 @@ ROUTES = (
     Route("GET", f"{STATS}/load-report", Access.SUPERUSER, load_report),
     Route("GET", f"{STATS}/allocator-stats/{{allocator}}", Access.SUPERUSER, allocator),
     Route("GET", f"{STATS}/broker-resource-availability/{{tenant}}/{{namespace}}", Access.SUPERUSER, availability),
+    Route("GET", "/metrics", Access.METRICS, prometheus),
 )

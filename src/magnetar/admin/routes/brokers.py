@@ -13,9 +13,9 @@ from magnetar.admin.context import check_storage
 from magnetar.admin.documents import InternalConfiguration, LeaderBroker, NamespaceOwnership
 from magnetar.admin.errors import NotFoundError, UnhealthyError
 from magnetar.admin.operation import TEXT, documented
-from magnetar.admin.routes.paths import ADMIN
-from magnetar.admin.routing import Route
+from magnetar.admin.routing import ADMIN, Route
 from magnetar.broker.auth.decide import Access
+from magnetar.broker.dynamic_configuration import FIELDS
 from magnetar.broker.errors import NotAllowedError
 from magnetar.broker.topics.persistent import PersistentTopic
 from magnetar.metadata import paths
@@ -50,7 +50,7 @@ async def ready(call: Call) -> Response:
 
 @documented(answer=str, media=TEXT)
 async def status_page(call: Call) -> Response:
-    """What load balancers poll."""
+    """Health page that load balancers poll."""
     return text("OK")
 
 
@@ -129,6 +129,47 @@ async def check_backlog_quotas(call: Call) -> Response:
     return done()
 
 
+@documented(always_fails=True)
+async def no_worker(call: Call) -> Response:
+    """Always 503."""
+    raise UnhealthyError("Function worker service is not done initializing: Pulsar Functions are unsupported")
+
+
+CONFIGURATION = f"{BROKERS}/configuration"
+
+
+@documented(answer=list[str])
+async def configuration_names(call: Call) -> Response:
+    """Names of the settings that can be changed."""
+    return as_json(sorted(FIELDS))
+
+
+@documented(answer=dict[str, str])
+async def configuration_values(call: Call) -> Response:
+    """The settings that have been changed, as texts."""
+    return as_json(call.broker.dynamic.values)
+
+
+@documented(answer=dict[str, str])
+async def configuration_runtime(call: Call) -> Response:
+    """Every setting with the value that holds now, as texts. Secrets are hidden."""
+    return as_json({**call.admin.settings, **call.broker.dynamic.values})
+
+
+@documented()
+async def put_configuration(call: Call) -> Response:
+    """Change a setting; loaded topics follow before the answer leaves. 412 for other settings and for wrong values."""
+    await call.broker.dynamic.put(call.params["key"], call.params["value"])
+    return done()
+
+
+@documented()
+async def delete_configuration(call: Call) -> Response:
+    """Reset a setting to the value that the broker was started with."""
+    await call.broker.dynamic.remove(call.params["key"])
+    return done()
+
+
 ROUTES = (
     Route("GET", "/status.html", Access.OPEN, status_page),
     Route("GET", BROKERS, Access.SUPERUSER, active),
@@ -141,4 +182,18 @@ ROUTES = (
     Route("POST", f"{BROKERS}/shutdown", Access.SUPERUSER, shut_down),
     Route("GET", f"{BROKERS}/{{cluster}}", Access.SUPERUSER, active_in_cluster),
     Route("GET", f"{BROKERS}/{{cluster}}/{{broker}}/ownedNamespaces", Access.SUPERUSER, owned_namespaces),
+    *(
+        Route("GET", f"{ADMIN}/worker/{leaf}", Access.AUTHENTICATED, no_worker)
+        for leaf in ("cluster", "cluster/leader", "assignments", "cluster/leader/ready")
+    ),
+    *(
+        Route("GET", f"/admin/v3/{kind}{leaf}", Access.AUTHENTICATED, no_worker)
+        for kind in ("functions", "sources", "sinks")
+        for leaf in ("", "/{tenant}/{namespace}")
+    ),
+    Route("GET", CONFIGURATION, Access.SUPERUSER, configuration_names),
+    Route("GET", f"{CONFIGURATION}/values", Access.SUPERUSER, configuration_values),
+    Route("GET", f"{CONFIGURATION}/runtime", Access.SUPERUSER, configuration_runtime),
+    Route("POST", f"{CONFIGURATION}/{{key}}/{{value}}", Access.SUPERUSER, put_configuration),
+    Route("DELETE", f"{CONFIGURATION}/{{key}}", Access.SUPERUSER, delete_configuration),
 )

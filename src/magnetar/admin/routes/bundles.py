@@ -12,8 +12,7 @@ from magnetar.admin.call import Call
 from magnetar.admin.operation import FORCE, documented
 from magnetar.admin.policy_documents import StoredBundles
 from magnetar.admin.redirects import credentials_of
-from magnetar.admin.routes.paths import NAMESPACE
-from magnetar.admin.routing import Route
+from magnetar.admin.routing import NAMESPACE, Route
 from magnetar.broker.auth.decide import Access
 from magnetar.broker.errors import TopicNotFoundError
 from magnetar.broker.load_balance.config import FLOW_OR_QPS, RANGE, SPLITS

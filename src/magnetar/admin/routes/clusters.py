@@ -14,8 +14,7 @@ from magnetar.admin.call import Call, parse_json
 from magnetar.admin.documents import ClusterData
 from magnetar.admin.errors import BadRequestError, NotFoundError
 from magnetar.admin.operation import documented
-from magnetar.admin.routes.paths import ADMIN
-from magnetar.admin.routing import Route
+from magnetar.admin.routing import ADMIN, Route
 from magnetar.base.errors import BadVersionError, NodeNotFoundError
 from magnetar.broker.auth.decide import Access
 from magnetar.broker.namespaces.errors import AlreadyExistsError, PreconditionFailedError
@@ -35,7 +34,7 @@ ADDRESSES = {
 
 
 def cluster_name(call: Call) -> str:
-    """Of the path. Raises InvalidTopicNameError."""
+    """The cluster's name in the path. Raises InvalidTopicNameError."""
     return entity_name(call.params["cluster"], "cluster")
 
 
@@ -44,7 +43,7 @@ def _path(call: Call) -> str:
 
 
 async def cluster_document(call: Call) -> dict[str, Any]:
-    """What is stored. Raises NotFoundError."""
+    """The stored record. Raises NotFoundError."""
     node = await call.broker.metadata.get(_path(call))
     if node is None:
         raise NotFoundError("Cluster does not exist")

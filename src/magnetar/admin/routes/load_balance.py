@@ -8,8 +8,7 @@ from magnetar.admin.answers import as_json
 from magnetar.admin.call import Call
 from magnetar.admin.documents import BrokerLoadRow, LoadPlan
 from magnetar.admin.operation import documented
-from magnetar.admin.routes.paths import ADMIN
-from magnetar.admin.routing import Route
+from magnetar.admin.routing import ADMIN, Route
 from magnetar.broker.auth.decide import Access
 from magnetar.broker.errors import ServiceNotReadyError
 from magnetar.broker.namespaces.errors import NotOwnedError

@@ -13,8 +13,8 @@ from magnetar.admin.call import Call
 from magnetar.admin.errors import NotFoundError
 from magnetar.admin.operation import BYTES, documented
 from magnetar.admin.policy_documents import LongNatural
-from magnetar.admin.routes.paths import both_domains
 from magnetar.admin.routes.subscriptions import SUBSCRIPTION
+from magnetar.admin.routing import both_domains
 from magnetar.admin.topic_access import single_persistent
 from magnetar.admin.topic_documents import MessageId
 from magnetar.base.clock import iso_time

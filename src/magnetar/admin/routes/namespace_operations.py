@@ -11,8 +11,7 @@ from magnetar.admin.answers import done
 from magnetar.admin.call import Call
 from magnetar.admin.operation import documented
 from magnetar.admin.routes.bundles import bundle_topics
-from magnetar.admin.routes.paths import NAMESPACE
-from magnetar.admin.routing import Route
+from magnetar.admin.routing import NAMESPACE, Route
 from magnetar.admin.topic_access import as_persistent
 from magnetar.broker.auth.decide import Access
 from magnetar.broker.errors import TopicNotFoundError
@@ -46,7 +45,7 @@ class OtherTopic(NamedTuple):
 
 @documented(heavy=True)
 async def clear_backlog(call: Call) -> Response:
-    """Of one subscription's name, or of all."""
+    """Clear the backlog of one subscription name, or of all."""
     wanted = call.subscription if "subscription" in call.params else None
     remote = RemoteTopics(call.broker.peers)
     async for topic in _topics(call):

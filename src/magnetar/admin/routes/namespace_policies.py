@@ -12,8 +12,7 @@ from magnetar.admin.operation import QUOTA_TYPE, documented
 from magnetar.admin.policy_checks import backlog_quota
 from magnetar.admin.policy_documents import POLICY_TYPES, BacklogQuota
 from magnetar.admin.policy_rows import POLICY_ROWS, PolicyRow, checked
-from magnetar.admin.routes.paths import NAMESPACE
-from magnetar.admin.routing import Handler, Route
+from magnetar.admin.routing import NAMESPACE, Handler, Route
 from magnetar.admin.tenancy import check_clusters
 from magnetar.broker.auth.decide import Access
 from magnetar.broker.namespaces.policies import DESTINATION_STORAGE, Document

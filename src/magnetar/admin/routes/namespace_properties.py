@@ -9,8 +9,7 @@ from magnetar.admin.call import Call
 from magnetar.admin.documents import BookieAffinity
 from magnetar.admin.errors import BadRequestError, NotFoundError
 from magnetar.admin.operation import TEXT, documented
-from magnetar.admin.routes.paths import NAMESPACE
-from magnetar.admin.routing import Route
+from magnetar.admin.routing import NAMESPACE, Route
 from magnetar.broker.auth.decide import Access
 from magnetar.broker.namespaces.policies import Document
 

@@ -13,9 +13,8 @@ from magnetar.admin.errors import BadRequestError
 from magnetar.admin.operation import FORCE, documented
 from magnetar.admin.policy_documents import NewPolicies, StoredPolicies
 from magnetar.admin.policy_rows import check_document
-from magnetar.admin.routes.paths import ADMIN, NAMESPACE
 from magnetar.admin.routes.topics import everywhere
-from magnetar.admin.routing import Route
+from magnetar.admin.routing import ADMIN, NAMESPACE, Route
 from magnetar.admin.tenancy import check_clusters, check_namespace_room
 from magnetar.broker.auth.decide import Access
 from magnetar.broker.namespaces.errors import PreconditionFailedError

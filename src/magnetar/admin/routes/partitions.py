@@ -11,8 +11,8 @@ from magnetar.admin.call import Call
 from magnetar.admin.context import check_storage
 from magnetar.admin.errors import BadRequestError
 from magnetar.admin.operation import FORCE, documented
-from magnetar.admin.routes.paths import both_domains
 from magnetar.admin.routes.topics import properties_of
+from magnetar.admin.routing import both_domains
 from magnetar.admin.topic_documents import PartitionedTopic
 from magnetar.broker.auth.decide import Access
 from magnetar.broker.errors import TopicNotFoundError
@@ -47,7 +47,7 @@ async def create(call: Call) -> Response:
     return done()
 
 
-@documented("More partitions; there is no way back.", body=int | PartitionedTopic, heavy=True)
+@documented("Increase the number of partitions. It cannot be decreased.", body=int | PartitionedTopic, heavy=True)
 async def grow(call: Call) -> Response:
     name = call.topic
     count, _ = _count_and_properties(await call.json())

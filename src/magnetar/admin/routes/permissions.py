@@ -10,8 +10,7 @@ from magnetar.admin.answers import as_json, done
 from magnetar.admin.call import Call
 from magnetar.admin.errors import BadRequestError
 from magnetar.admin.operation import documented
-from magnetar.admin.routes.paths import NAMESPACE, both_domains
-from magnetar.admin.routing import Route
+from magnetar.admin.routing import NAMESPACE, Route, both_domains
 from magnetar.broker.auth.decide import Access
 from magnetar.broker.namespaces.policies import Document
 

@@ -10,7 +10,7 @@ from magnetar.admin.call import Call
 from magnetar.admin.errors import BadRequestError
 from magnetar.admin.geo_documents import ReplicatedCluster, ReplicatedSubscriptionsStatus, ReplicatedSubscriptionState
 from magnetar.admin.operation import documented
-from magnetar.admin.routes.paths import both_domains
+from magnetar.admin.routing import both_domains
 from magnetar.admin.topic_access import all_with_subscription, every_persistent
 from magnetar.broker.auth.decide import Access
 from magnetar.broker.namespaces.errors import PreconditionFailedError
@@ -45,7 +45,7 @@ async def set_replicated(call: Call) -> Response:
 
 @documented(answer=list[ReplicatedSubscriptionsStatus], heavy=True)
 async def status(call: Call) -> Response:
-    """Of the topic or each partition: the last snapshot, who is missing, what a failover would repeat now."""
+    """Status of the topic or each partition: the last snapshot, missing clusters, what a failover would repeat now."""
     now_ms = call.broker.clock.now_ms()
     return as_json(msgspec.to_builtins([_status(topic, now_ms) for topic in await every_persistent(call)]))
 

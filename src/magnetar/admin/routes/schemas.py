@@ -10,8 +10,7 @@ from magnetar.admin.answers import as_json
 from magnetar.admin.call import Call
 from magnetar.admin.errors import BadRequestError
 from magnetar.admin.operation import FORCE, documented
-from magnetar.admin.routes.paths import ADMIN
-from magnetar.admin.routing import Route
+from magnetar.admin.routing import ADMIN, Route
 from magnetar.admin.topic_documents import (
     Compatibility,
     SchemaInfo,
@@ -57,7 +56,7 @@ async def get_all(call: Call) -> Response:
 
 @documented(answer=SchemaMetadata)
 async def get_metadata(call: Call) -> Response:
-    """Where the versions lie: ledger and entry of each."""
+    """Ledger and entry of each version."""
     entries = (await _registry(call).catalogue(await _schema_id(call))).entries
     if not entries:
         raise TopicNotFoundError(NOT_FOUND)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from starlette.responses import Response
 
 from magnetar.admin.answers import as_json, done
-from magnetar.admin.backlog_analysis import analyzed
 from magnetar.admin.call import Call
 from magnetar.admin.errors import BadRequestError
 from magnetar.admin.operation import FORCE, documented
-from magnetar.admin.routes.paths import both_domains
 from magnetar.admin.routes.topics import properties_of
+from magnetar.admin.routing import both_domains
 from magnetar.admin.topic_access import (
     as_persistent,
     every_backlog,
@@ -21,8 +22,10 @@ from magnetar.admin.topic_access import (
 )
 from magnetar.admin.topic_documents import BacklogAnalysis, ResetPosition
 from magnetar.broker.auth.decide import Access
+from magnetar.broker.dispatch.entry_metadata import metadata_of
 from magnetar.broker.errors import NotAllowedError, SubscriptionNotFoundError
 from magnetar.broker.namespaces.errors import AlreadyExistsError, PreconditionFailedError
+from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.nonpersistent import NonPersistentTopic
 from magnetar.broker.topics.persistent import PersistentTopic
 from magnetar.managed_ledger.position import EARLIEST, LATEST, Position
@@ -90,7 +93,7 @@ def _connected(topic: PersistentTopic | NonPersistentTopic, name: str) -> bool:
 
 @documented(answer=dict[str, str], heavy=True)
 async def get_properties(call: Call) -> Response:
-    """Of a partitioned topic: together, a later partition's win."""
+    """Properties of a subscription; those of partitions are merged, a later partition wins."""
     found: dict[str, str] = {}
     for subscription in await every_subscription(call):
         found |= subscription.cursor.cursor_properties
@@ -113,7 +116,7 @@ async def analyze_backlog(call: Call) -> Response:
     if call.topic.partition < 0 and await call.broker.namespaces.partitions(call.topic):
         raise NotAllowedError("Analyze backlog on a partitioned topic is not allowed")
     subscription = (await single_persistent(call)).subscriptions.get(call.subscription)
-    return as_json(await analyzed(subscription, position))
+    return as_json(await _analyzed(subscription, position))
 
 
 @documented(heavy=True)
@@ -126,7 +129,7 @@ async def skip_all(call: Call) -> Response:
 
 @documented()
 async def skip(call: Call) -> Response:
-    """Pulsar refuses it for partitioned topics: which partition's messages would they be?"""
+    """Skip messages. Refused for partitioned topics, as by Pulsar: it is undefined which partition's messages to skip."""
     count = call.number("count")
     if call.topic.partition < 0 and await call.broker.namespaces.partitions(call.topic):
         raise NotAllowedError("Skip messages on a partitioned topic is not allowed")
@@ -136,7 +139,7 @@ async def skip(call: Call) -> Response:
 
 @documented(heavy=True)
 async def expire(call: Call) -> Response:
-    """What is older than so many seconds counts as consumed."""
+    """Mark messages older than so many seconds as consumed."""
     name, age_s = call.cursor, call.number("seconds")
     for topic in await every_persistent(call):
         await topic.upkeep.expire_older_than(age_s, [topic.backlog_holder(name)])
@@ -183,6 +186,43 @@ async def reset_to_position(call: Call) -> Response:
         position = as_persistent(topic).ledger.next_position(position)
     await topic.seek(call.subscription, position)
     return done()
+
+
+ANALYZED_ENTRIES_MAX = 10_000
+"""A longer backlog is counted so far, and `aborted` says so (Pulsar: subscriptionBacklogScanMaxEntries)."""
+
+_FILTERED = ("Accepted", "Rejected", "Rescheduled")
+
+
+async def _analyzed(subscription: Subscription, start: Position | None) -> dict[str, Any]:
+    """Pulsar's AnalyzeSubscriptionBacklogResult. Entry filters are unsupported, so every message is accepted."""
+    ledger, cursor = subscription.ledger, subscription.cursor
+    position = ledger.next_position(cursor.mark_delete_position)
+    if start is not None:
+        position = max(position, start)
+    last = ledger.last_confirmed
+    entries = messages = scanned = 0
+    ends: list[Position] = []
+    while position <= last and scanned < ANALYZED_ENTRIES_MAX:
+        scanned += 1
+        if not cursor.is_acknowledged(position):
+            entry = await ledger.read_entry(position)
+            metadata = metadata_of(entry)
+            entries += 1
+            messages += metadata.num_messages if metadata.batched else 1
+            ends = [ends[0] if ends else position, position]
+        position = ledger.next_position(position)
+    document: dict[str, Any] = {"entries": entries, "messages": messages, "markerMessages": 0}
+    for kind in _FILTERED:
+        document[f"filter{kind}Entries"] = entries if kind == "Accepted" else 0
+        document[f"filter{kind}Messages"] = messages if kind == "Accepted" else 0
+    document["aborted"] = position <= last
+    document["firstMessageId"], document["lastMessageId"] = (_text(ends[0]), _text(ends[1])) if ends else (None, None)
+    return document
+
+
+def _text(position: Position) -> str:
+    return f"{position.ledger_id}:{position.entry_id}"
 
 
 ROUTES = (

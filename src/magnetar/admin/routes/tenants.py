@@ -11,8 +11,7 @@ from magnetar.admin.call import Call
 from magnetar.admin.documents import TenantInfo
 from magnetar.admin.errors import BadRequestError
 from magnetar.admin.operation import FORCE, documented
-from magnetar.admin.routes.paths import ADMIN
-from magnetar.admin.routing import Route
+from magnetar.admin.routing import ADMIN, Route
 from magnetar.admin.tenancy import check_clusters_unused, check_tenant_room
 from magnetar.broker.auth.decide import Access
 from magnetar.broker.namespaces.errors import NamespaceNotFoundError, PreconditionFailedError

@@ -11,7 +11,7 @@ from magnetar.admin.answers import as_json, as_json_in_pieces, members
 from magnetar.admin.call import Call
 from magnetar.admin.errors import BadRequestError
 from magnetar.admin.operation import documented
-from magnetar.admin.routes.paths import both_domains
+from magnetar.admin.routing import both_domains
 from magnetar.admin.topic_access import every_persistent, single_persistent
 from magnetar.admin.topic_documents import ResetPosition, RunStatus, TopicBacklog
 from magnetar.base.clock import iso_time
@@ -125,7 +125,7 @@ async def offload_status(call: Call) -> Response:
 
 @documented(body=ResetPosition, always_fails=True)
 async def offload(call: Call) -> Response:
-    """Refused with 405: there is no other storage to offload to."""
+    """Refused with 405: offloading is unsupported."""
     position, _ = await call.position()
     if position is None:
         raise BadRequestError('expected a message id: {"ledgerId": n, "entryId": n}')

@@ -12,7 +12,7 @@ from magnetar.admin.call import Call
 from magnetar.admin.internal_stats import internal_stats
 from magnetar.admin.operation import documented
 from magnetar.admin.partitioned_stats import Sum, without
-from magnetar.admin.routes.paths import both_domains
+from magnetar.admin.routing import both_domains
 from magnetar.admin.topic_access import as_persistent, single, single_persistent, unused, with_use
 from magnetar.admin.topic_documents import (
     InternalStats,
@@ -46,7 +46,7 @@ UNUSED: Mapping[str, Any] = {
     "subscriptions": {},
     "replication": {},
 }
-"""Of a partition that nobody has ever used: it need not be loaded to be asked."""
+"""Statistics of a partition that was never used: it need not be loaded."""
 
 NO_LEDGERS: Mapping[str, Any] = {
     **dict.fromkeys(

@@ -12,7 +12,7 @@ from magnetar.admin.call import Call
 from magnetar.admin.context import check_storage
 from magnetar.admin.errors import BadRequestError
 from magnetar.admin.operation import FORCE, documented
-from magnetar.admin.routes.paths import both_domains
+from magnetar.admin.routing import both_domains
 from magnetar.admin.topic_access import every_persistent, single_persistent
 from magnetar.admin.topic_documents import MessageId, RunStatus
 from magnetar.broker.auth.decide import Access
@@ -136,7 +136,7 @@ async def compact(call: Call) -> Response:
 
 @documented(answer=RunStatus, heavy=True)
 async def compaction_status(call: Call) -> Response:
-    """Of a partitioned topic: RUNNING or ERROR if one partition says so, SUCCESS if one does and the others have not run."""
+    """State of the last compaction. A partitioned topic: RUNNING or ERROR if a partition says so, SUCCESS if one does and no other ran."""
     compactions = [topic.compaction for topic in await every_persistent(call)]
     found = next(
         (

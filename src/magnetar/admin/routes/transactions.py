@@ -30,6 +30,7 @@ from magnetar.admin.transaction_documents import (
     TransactionMetadata,
 )
 from magnetar.broker.auth.decide import Access
+from magnetar.broker.cluster_participants import PARTICIPANTS_TARGET
 from magnetar.broker.errors import SubscriptionNotFoundError, TopicNotFoundError
 from magnetar.broker.naming import PERSISTENT, TopicName
 from magnetar.broker.subscriptions.subscription import Subscription
@@ -84,7 +85,7 @@ async def list_coordinators(call: Call) -> Response:
 
 @documented(answer=dict[str, Any], query=COORDINATOR_QUERY, errors=(404, 503))
 async def coordinator_stats(call: Call) -> Response:
-    """Of one coordinator, or of all by their number, whichever brokers serve them; `here`: as far as this one does."""
+    """Statistics of one coordinator, or of all by number, whichever brokers serve them; `here`: only those of this broker."""
     found, chosen = coordinators_of(call), _chosen(call)
     if chosen is not None:
         await require(call, chosen)
@@ -342,6 +343,36 @@ def _of_topic(leaf: str, handler: Handler) -> Route:
 
 
 # Coordinators hold the transactions of all tenants: for superusers (in CVE-2026-105931 such routes skipped the check of their siblings).
+class ParticipantRequest(msgspec.Struct, rename="camel"):
+    """Without `commit` the topic (or its subscription) is to get ready; with it, to carry out the outcome."""
+
+    topic: str
+    subscription: str | None = None
+    commit: bool | None = None
+    most_sig_bits: int = 0
+    least_sig_bits: int = 0
+    low_water_mark: int = 0
+
+
+@documented(body=ParticipantRequest, errors=(404, 503))
+async def take_part(call: Call) -> Response:
+    """A step of a transaction, from the broker that coordinates it. For brokers only."""
+    request = await call.body_as(ParticipantRequest)
+    own, topic, subscription = call.broker.participants.own, request.topic, request.subscription
+    if request.commit is None:
+        if subscription is None:
+            await own.prepare_partition(topic)
+        else:
+            await own.prepare_subscription(topic, subscription)
+        return done()
+    txn = TxnId(request.most_sig_bits, request.least_sig_bits)
+    if subscription is None:
+        await own.end_on_partition(topic, txn, request.commit, request.low_water_mark)
+    else:
+        await own.end_on_subscription(topic, subscription, txn, request.commit, request.low_water_mark)
+    return done()
+
+
 ROUTES = (
     Route("GET", f"{_ROOT}/coordinators", Access.SUPERUSER, list_coordinators),
     Route("GET", f"{_ROOT}/coordinatorStats", Access.SUPERUSER, coordinator_stats),
@@ -357,4 +388,5 @@ ROUTES = (
     _of_topic(f"pendingAckInternalStats/{_TOPIC}/{{subscription}}", pending_ack_internal_stats),
     _of_topic(f"transactionInPendingAckStats/{_TOPIC}/{{subscription}}/{_IDS}", in_pending_ack_stats),
     _of_topic(f"positionStatsInPendingAck/{_TOPIC}/{{subscription}}/{{ledger}}/{{entry}}", position_stats),
+    Route("POST", PARTICIPANTS_TARGET, Access.SUPERUSER, take_part),
 )

@@ -19,20 +19,20 @@ AUTH_MODE_PREFIX = "Prefix"
 
 
 class Access(Enum):
-    """What a row of the table asks for. The value says it in words."""
+    """What a command or a route requires. The value says it in words."""
 
     OPEN = "nothing, not even a credential"
-    AUTHENTICATED = "any role"
-    SOMEWHERE = "produce or consume in some namespace or on some topic, or to administer a tenant"
+    AUTHENTICATED = "any role, with a valid credential"
+    SOMEWHERE = "the right to produce or consume in some namespace or on some topic, or to administer a tenant"
     OWN = "what this connection has opened itself, checked when it was"
-    METRICS = "a superuser, or nothing when authenticateMetricsEndpoint is false"
-    SUPERUSER = "a superuser"
-    TENANT = "an administrator of the tenant"
-    NAMESPACE = "produce or consume in the namespace"
-    LOOKUP = "produce or consume on the topic"
-    PRODUCE = "produce on the topic"
-    CONSUME = "consume on the topic, through this subscription if one is named"
-    REPLICATE = "a superuser, or a role that replicatorRoles names for that cluster"
+    METRICS = "superuser, or nothing when authenticateMetricsEndpoint is false"
+    SUPERUSER = "superuser"
+    TENANT = "administrator of the tenant"
+    NAMESPACE = "the right to produce or consume in the namespace"
+    LOOKUP = "the right to produce or consume on the topic"
+    PRODUCE = "the right to produce on the topic"
+    CONSUME = "the right to consume on the topic, through this subscription if one is named"
+    REPLICATE = "superuser, or a role that replicatorRoles names for that cluster"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import re
 import ssl
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
+from magnetar.client.blocking_http import BlockingHttp
+from magnetar.client.errors import BadAnswerError, ServerUnreachableError
 from magnetar.pipeline.connect.errors import AdminRequestError
 from magnetar.pipeline.connect.options import AdminAccess, Connection
 
 TIMEOUT_S: Final = 30.0
 """A request that takes longer fails with AdminRequestError; Spark then runs the query's batch again."""
+SHOWN_BYTES_MAX: Final = 200
+"""Beginning of a refusal that is repeated in the error."""
 _PARTITION: Final = re.compile(r"-partition-\d+$")
 
 
@@ -82,22 +84,22 @@ class AdminRest:
         return self._ask("GET", path)
 
     def _ask(self, method: str, path: str, body: bytes | None = None) -> Any:
-        request = urllib.request.Request(f"{self._url}{path}", body, method=method)
-        if body is not None:
-            request.add_header("Content-Type", "application/json")
-        token = token_of(self._access)
-        if token:
-            request.add_header("Authorization", f"Bearer {token}")
         try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=self._tls) as answer:
-                text = answer.read()
-                return json.loads(text) if text.strip() else None
-        except urllib.error.HTTPError as error:
-            raise AdminRequestError(
-                f"{method} {path}: HTTP {error.code} {error.reason}; check admin.url and rights"
-            ) from None
-        except (OSError, ValueError) as error:
+            http = BlockingHttp(self._url, self._headers, self._tls, TIMEOUT_S, trusts_redirects=True)
+            try:
+                answer = http.request(method, path, body)
+            finally:
+                http.close()
+            if answer.status >= 300:
+                said = answer.body[:SHOWN_BYTES_MAX].decode(errors="replace")
+                raise AdminRequestError(f"{method} {path}: HTTP {answer.status} {said}; check admin.url and rights")
+            return json.loads(answer.body) if answer.body.strip() else None
+        except (ServerUnreachableError, BadAnswerError, OSError, ValueError) as error:
             raise AdminRequestError(f"{method} {path}: {error}; check admin.url") from None
+
+    def _headers(self) -> dict[str, str]:
+        token = token_of(self._access)
+        return {"Authorization": f"Bearer {token}"} if token else {}
 
 
 def _topic_path(topic: str) -> str:
