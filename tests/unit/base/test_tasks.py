@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import time
 
 import pytest
 
 from magnetar.base import tasks
-from magnetar.base.tasks import FATAL, REPORTED, SAID_AGAIN_AFTER_S, Failures, LooseTasks, TaskScope
+from magnetar.base.tasks import FATAL, REPORTED, SAID_AGAIN_AFTER_S, TURN_S, Failures, LooseTasks, TaskScope, in_turns
 
 
 async def test_work_started_while_the_scope_ends_does_not_keep_it_open() -> None:
@@ -151,3 +152,23 @@ async def test_supervised_work_that_is_cancelled_before_it_begins_leaves_no_warn
         scope.spawn(loop(), "once", REPORTED)
     gc.collect()
     assert not recwarn.list
+
+
+async def test_long_work_over_many_items_is_done_in_turns() -> None:
+    """Between two turns everything else on the loop runs; nothing is left out."""
+    others = 0
+
+    async def other() -> None:
+        nonlocal others
+        while True:
+            others += 1
+            await asyncio.sleep(0)
+
+    running = asyncio.create_task(other())
+    seen = []
+    async for item in in_turns(range(50)):
+        time.sleep(TURN_S / 4)
+        seen.append(item)
+    running.cancel()
+    assert seen == list(range(50))
+    assert others >= 5
