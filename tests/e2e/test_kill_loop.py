@@ -48,7 +48,7 @@ def import_s() -> float:
     return time.monotonic() - started
 
 
-class World:
+class Harness:
     """One server, its traffic, and a diary of its deaths."""
 
     def __init__(self, server: ServerProcess, connect: Connect) -> None:
@@ -181,11 +181,11 @@ class World:
         )
 
 
-def check_log(world: World, topic: str, log: Log, deduplicated: bool) -> int:
+def check_log(harness: Harness, topic: str, log: Log, deduplicated: bool) -> int:
     """P1, P2, P3 for one topic; returns the duplicates."""
     duplicates = 0
     content = dict(zip(log.keys, log.payloads, strict=True))
-    for producer in world.producers[topic]:
+    for producer in harness.producers[topic]:
         assert not producer.failures
         assert len(producer.stored) == producer.sent
         stored = log.of_producer(producer.name)
@@ -194,35 +194,35 @@ def check_log(world: World, topic: str, log: Log, deduplicated: bool) -> int:
         if deduplicated:
             assert len(stored) == producer.sent, f"{producer.name}: duplicates in spite of deduplication"
         else:
-            assert len(stored) - producer.sent <= WINDOW * len(world.deaths_s)
+            assert len(stored) - producer.sent <= WINDOW * len(harness.deaths_s)
         for number, key in producer.stored.items():
             if key[0] >= 0 and key[1] >= 0 and key[1] < 2**63:  # a repeat under deduplication has no place of its own
                 assert content[key] == f"{producer.name}:{number}".encode()
     return duplicates
 
 
-def check_acknowledgements(world: World) -> None:
-    assert world.receipts.refused == []
-    assert world.receipts.undone == [], "confirmed acknowledgements came undone"
-    for consumer in world.consumers:
-        wrong = undone_without_excuse(consumer.seen, consumer.received_s, world.deaths_s, world.ready_s)
+def check_acknowledgements(harness: Harness) -> None:
+    assert harness.receipts.refused == []
+    assert harness.receipts.undone == [], "confirmed acknowledgements came undone"
+    for consumer in harness.consumers:
+        wrong = undone_without_excuse(consumer.seen, consumer.received_s, harness.deaths_s, harness.ready_s)
         assert wrong == [], f"{consumer.subscription}: {len(wrong)} acknowledgements came undone"
 
 
-def check_what_is_left(world: World, logs: dict[str, Log], connect: Connect) -> None:
+def check_what_is_left(harness: Harness, logs: dict[str, Log], connect: Connect) -> None:
     """After one more death: exactly what was never acknowledged comes again, on every subscription."""
     time.sleep(1.2)  # what the clients group and the cursors batch is stored by then: that bound is the promise
-    world.kill()
-    for consumer in world.consumers:
+    harness.kill()
+    for consumer in harness.consumers:
         consumer.close()
-    client = connect(world.server.service_url)
+    client = connect(harness.server.service_url)
     for name in ("individual", "cumulative", "receipts", "shared", "key-shared"):
-        log = logs[world.topic_of(name)]
+        log = logs[harness.topic_of(name)]
         expected = {
             key for key, payload in zip(log.keys, log.payloads, strict=True) if name == "shared" and is_skipped(payload)
         }
         kind = pulsar.ConsumerType.KeyShared if name == "key-shared" else pulsar.ConsumerType.Shared
-        consumer = client.subscribe(world.topic_of(name), name, consumer_type=kind, batch_index_ack_enabled=True)
+        consumer = client.subscribe(harness.topic_of(name), name, consumer_type=kind, batch_index_ack_enabled=True)
         assert receive_keys(consumer, len(expected)) == expected, name
         consumer.close()
 
@@ -243,19 +243,19 @@ def receive_keys(consumer: Any, count: int) -> set[MessageKey]:
 
 def run(server: ServerProcess, connect: Connect, kills: int, deduplicated: bool, seed: int) -> str:
     rng = random.Random(seed)
-    world = World(server, connect)
-    world.progress()
+    harness = Harness(server, connect)
+    harness.progress()
     for _ in range(kills):
-        world.kill_in_a_rush(rng)
-        world.progress()
-    logs = world.drain()
-    duplicates = sum(check_log(world, topic, log, deduplicated) for topic, log in logs.items())
-    check_acknowledgements(world)
-    check_what_is_left(world, logs, connect)
-    for restart_s, imports_s in zip(world.restarts_s, world.imports_s, strict=True):
+        harness.kill_in_a_rush(rng)
+        harness.progress()
+    logs = harness.drain()
+    duplicates = sum(check_log(harness, topic, log, deduplicated) for topic, log in logs.items())
+    check_acknowledgements(harness)
+    check_what_is_left(harness, logs, connect)
+    for restart_s, imports_s in zip(harness.restarts_s, harness.imports_s, strict=True):
         assert restart_s < max(RESTART_MAX_S, 10 * imports_s)
     assert "Traceback" not in server.log(), server.log()[-4000:]
-    return f"{world.report()}, {duplicates} duplicates"
+    return f"{harness.report()}, {duplicates} duplicates"
 
 
 @pytest.mark.parametrize("deduplicated", [False, True], ids=["plain", "deduplicated"])
