@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from magnetar.admin.client.errors import AnswerError, UnreachableError, refused
 from magnetar.client.blocking_http import TIMEOUT_S, BlockingHttp
-from magnetar.client.blocking_http import unreachable as unreachable
 from magnetar.client.errors import BadAnswerError, ServerUnreachableError
 
 

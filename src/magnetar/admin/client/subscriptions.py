@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from magnetar.admin.client.http import Answer
 from magnetar.admin.client.noun import ADMIN, TOPIC, Noun, Texts, topic_names
-from magnetar.admin.geo_documents import ReplicatedSubscriptionsStatus
-from magnetar.admin.topic_documents import BacklogAnalysis, MessageId, ResetPosition
+from magnetar.admin.topic_documents import BacklogAnalysis, MessageId, ReplicatedSubscriptionsStatus, ResetPosition
 
 _ONE = TOPIC + "/subscription/{subscription}"
 _REPLICATED = TOPIC + "/replicatedSubscriptions"

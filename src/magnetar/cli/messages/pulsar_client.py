@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 
 import click
 
-from magnetar.admin.client.http import unreachable
 from magnetar.cli.credentials import Credentials, credential_options
 from magnetar.cli.errors import CommandError, ServerUnreachableError
+from magnetar.client.blocking_http import unreachable
 
 F = TypeVar("F", bound=Callable[..., Any])
 
