@@ -103,7 +103,9 @@ def refuse_empty(command: click.Command) -> None:
                 ctx: click.Context, value: Any, param: click.Parameter = param, cast: Callable[..., Any] = cast
             ) -> Any:
                 if value == "" or (isinstance(value, list | tuple) and "" in value):
-                    raise click.BadParameter("must not be empty; is a variable not set?", ctx, param)
+                    raise click.BadParameter(
+                        "must not be empty; check that the variable it comes from is set", ctx, param
+                    )
                 return cast(ctx, value)
 
             param.type_cast_value = checked  # type: ignore[method-assign]

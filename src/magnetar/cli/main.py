@@ -130,7 +130,7 @@ def run(args: Sequence[str] | None = None) -> int:
         return _fail(f"this command needs {error.name}; install it with: pip install 'magnetar[{extra}]'")
     except MemoryError:
         return _fail(
-            "memory does not suffice for this command; give it more (ulimit -v, prlimit --as, the container's limit)"
+            "out of memory: this command needs more than it may use; raise the limit (ulimit -v, prlimit --as, the container's limit)"
         )
     except (KeyboardInterrupt, click.Abort):
         return EXIT_INTERRUPTED

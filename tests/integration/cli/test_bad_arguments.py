@@ -131,7 +131,7 @@ def test_an_argument_that_is_not_utf8_is_refused(tmp_path: Path, words: tuple[by
 def test_too_little_address_space_is_one_line(tmp_path: Path, command: str, mib: int) -> None:
     done = run(command, "--data-dir", "d", "--port", "0", cwd=tmp_path, space_bytes=mib * MIB)
     assert done.returncode == 1, done.stderr
-    assert done.stderr.startswith("magnetar: memory does not suffice")
+    assert done.stderr.startswith("magnetar: out of memory")
     assert "raise the limit" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 

@@ -11,7 +11,7 @@ from magnetar.cli.output import emit_done
 
 @click.group("brokers")
 def brokers_group() -> None:
-    """Who serves, is it healthy, and how is it configured?"""
+    """List brokers, check their health, show and change their settings."""
 
 
 @brokers_group.command("list")

@@ -43,8 +43,8 @@ class MessageIdType(click.ParamType):  # type: ignore[type-arg]  # generic in th
 
 MESSAGE_ID = MessageIdType()
 
-force_option = click.option("-f", "--force", is_flag=True, help="Even while it is in use.")
-subscription_option = click.option("-s", "--subscription", required=True, help="Its name.")
+force_option = click.option("-f", "--force", is_flag=True, help="Delete it even while it is in use.")
+subscription_option = click.option("-s", "--subscription", required=True, help="Name of the subscription.")
 properties_option = click.option(
     "-p", "--properties", "--property", "properties", multiple=True, help="name=value; may be given several times."
 )

@@ -114,7 +114,7 @@ def delete_command(topic: str, force: bool, admin_url: str) -> None:
 @admin_url_option
 @json_option
 def compatibility_command(topic: str, filename: Path, admin_url: str, as_json: bool) -> None:
-    """Would TOPIC take this schema?"""
+    """Check whether a schema is compatible with those of TOPIC."""
     payload = payload_of(filename)
     with connected(admin_url) as admin:
         answer = admin.schemas.compatibility(topic, payload)

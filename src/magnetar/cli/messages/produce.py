@@ -33,7 +33,12 @@ COMPRESSION = ("NONE", "LZ4", "ZLib", "ZSTD", "SNAPPY")
     help="File whose content is one message; - is stdin.",
 )
 @click.option(
-    "-n", "--num-produce", type=click.IntRange(1), default=1, show_default=True, help="How often to send it all."
+    "-n",
+    "--num-produce",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Number of times to send all messages.",
 )
 @click.option("-r", "--rate", type=click.FloatRange(0), default=0.0, help="Messages a second; 0 as fast as it goes.")
 @click.option("-k", "--key", help="Partition key of every message.")

@@ -9,7 +9,7 @@ import click
 from magnetar.cli.lazy import LazyCommand, LazyGroup
 
 COMMANDS = {
-    "run": LazyCommand("magnetar.cli.pipeline.run:run_command", "Run a pipeline from a file, or go on with it."),
+    "run": LazyCommand("magnetar.cli.pipeline.run:run_command", "Run a pipeline from a file, or resume it."),
     "query": LazyCommand("magnetar.cli.pipeline.query:query_command", "Query the views with SQL, at one epoch."),
     "list": LazyCommand("magnetar.cli.pipeline.status:list_command", "All pipelines, and what they do."),
     "status": LazyCommand("magnetar.cli.pipeline.status:status_command", "Rows, epochs, lag and state of a pipeline."),

@@ -207,7 +207,7 @@ def parse_assignments(assignments: tuple[str, ...], kind: type = StandaloneConfi
 
 
 def serve(work: Coroutine[Any, Any, int]) -> int:
-    """Run a server until it is told to stop; its exit code. Raises StartupError when memory does not suffice."""
+    """Run a server until it is told to stop; its exit code. Raises StartupError when the memory limit is too low."""
     keep_files_private()
     try:
         check_address_space()
@@ -236,7 +236,7 @@ def check_address_space() -> None:
         limit = resource.getrlimit(resource.RLIMIT_AS)[0]
         said = "" if limit == resource.RLIM_INFINITY else f" (the limit is {limit // 2**20} MiB)"
         raise StartupError(
-            f"memory does not suffice: a server needs {ADDRESS_SPACE_BYTES // 2**20} MiB of address space to start and cannot have "
+            f"out of memory: a server needs {ADDRESS_SPACE_BYTES // 2**20} MiB of address space to start and cannot have "
             f"them{said}; raise the limit (ulimit -v, prlimit --as), or limit resident memory instead (cgroups, MemoryMax)"
         ) from None
 

@@ -128,7 +128,7 @@ def racks_get_command(source: StoreSource, bookie: str, as_json: bool) -> None:
 @store_options
 @json_option
 def racks_set_command(source: StoreSource, bookie: str, rack: str, group: str, hostname: str, as_json: bool) -> None:
-    """BOOKIE stands in RACK: RACK, /RACK or /REGION/RACK."""
+    """Set the rack of BOOKIE: RACK, /RACK or /REGION/RACK."""
     run_with_store(source, lambda store: set_rack(store, bookie, rack, group=group, hostname=hostname))
     emit_done(as_json, bookie=bookie, rack=rack, group=group)
 
