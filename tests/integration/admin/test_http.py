@@ -157,7 +157,7 @@ def only_answer(server: ServerProcess, words: bytes) -> bytes:
         with contextlib.suppress(ConnectionResetError):
             while part := connection.recv(65536):
                 answer += part
-    assert answer.count(b"HTTP/1.1") == 1
+    assert answer.count(b"HTTP/1.1 ") == 1
     return answer
 
 
