@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,9 +19,11 @@ import pytest
 import requests
 
 from magnetar.testing.cluster import ClusterProcesses
+from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand
 from tests.support.brokers import broker_names
 from tests.support.certificates import Authority
-from tests.support.raw_transactions import RawTransactions
+from tests.support.raw_client import message
+from tests.support.raw_transactions import RawTransactions, TransactionRefused, Txn
 from tests.support.tokens import AUDIENCE, SECRET, token
 
 Connect = Callable[..., pulsar.Client]
@@ -248,13 +251,7 @@ def test_load_of_both_is_shown_by_either(asking: Asking) -> None:
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_transaction_over_topics_of_both(asking: Asking, connect: Connect, commit: bool) -> None:
     """Its coordinator is at one of them and ends it at the other as the brokers' own role."""
-    names = []
-    for owner in asking.names:
-        while True:
-            topic = f"{NAMESPACE}/txn-{next(_names)}"
-            if asking.owner(topic) == owner:
-                names.append(f"persistent://{topic}")
-                break
+    names = [f"persistent://{_topic_at(asking, owner)}" for owner in asking.names]
     ports = {name: int(asking.cluster.broker(name)[0].rpartition(":")[2]) for name in asking.names}
     coordinator = RawTransactions(ports[asking.owner(ASSIGN)], token=token("app"))
     raws = [RawTransactions(ports[name], token=token("app")) for name in asking.names]
@@ -278,3 +275,85 @@ def test_a_transaction_over_topics_of_both(asking: Asking, connect: Connect, com
         assert stats["ongoingTxnCount"] == 0
     for raw in (coordinator, *raws):
         raw.close()
+
+
+def _topic_at(asking: Asking, owner: str) -> str:
+    """A new topic that this broker serves."""
+    while True:
+        topic = f"{NAMESPACE}/txn-{next(_names)}"
+        if asking.owner(topic) == owner:
+            return topic
+
+
+def test_a_transaction_is_its_owners_at_every_broker(asking: Asking) -> None:
+    """Its coordinator is at one broker. At the other, another role that may publish and consume there gets nothing into it.
+
+    One topic is there from the start, so that the coordinator tells its broker; the other moves there in the middle of the
+    transaction, so that its broker asks the coordinator.
+    """
+    home = asking.owner(ASSIGN)
+    away = asking.other(home)
+    asking.admin(home, "POST", f"namespaces/{NAMESPACE}/permissions/rival", body=["produce", "consume"])
+    ports = {name: int(asking.cluster.broker(name)[0].rpartition(":")[2]) for name in asking.names}
+    there, moving = (f"persistent://{_topic_at(asking, broker)}" for broker in (away, home))
+    coordinator = RawTransactions(ports[home], token=token("app"))
+    coordinator.connect_coordinator()
+    txn = coordinator.begin()
+
+    for topic, broker in ((there, away), (moving, home)):
+        before = RawTransactions(ports[broker], token=token("app"))
+        before.producer(topic)
+        before.subscribe(topic, "input")
+        before.publish(message(b"before"))
+        before.receipt()
+        coordinator.add_partitions(txn, topic)
+        coordinator.add_subscription(txn, topic, "input")
+        before.close()
+    asking.unload(home, moving.removeprefix("persistent://"), away)
+    for topic in (there, moving):
+        rival, owner = (RawTransactions(ports[away], token=token(role)) for role in ("rival", "app"))
+        for raw in (rival, owner):
+            _registered(raw, topic)
+            raw.subscribe(topic, "input", permits=0)
+        refused = _sent(rival, topic, txn, b"slipped in")
+        assert refused.type == BaseCommand.SEND_ERROR
+        assert "another role" in refused.send_error.message
+        owner.flow(10)
+        position = owner.message()[0].message.message_id
+        with pytest.raises(TransactionRefused, match="another role"):
+            rival.ack_in(txn, position)
+        assert _sent(owner, topic, (txn[0], txn[1] + 1_000_000), b"of none").type == BaseCommand.SEND_ERROR
+        assert _sent(owner, topic, (77, 1), b"of no coordinator").type == BaseCommand.SEND_ERROR
+        assert _sent(owner, topic, txn, b"inside").type == BaseCommand.SEND_RECEIPT
+        owner.ack_in(txn, position)
+        rival.close()
+        owner.close()
+    coordinator.commit(txn)
+    coordinator.close()
+    for topic in (there, moving):
+        with RawTransactions(ports[away], token=token("app")) as reader:
+            reader.subscribe(topic, "all", permits=10)
+            assert [reader.payload() for _ in range(2)] == [b"before", b"inside"]
+            assert reader.no_message()
+            _registered(reader, topic)
+            assert _sent(reader, topic, txn, b"too late").type == BaseCommand.SEND_ERROR
+        stats = asking.admin(home, "GET", f"{topic.replace('://', '/')}/stats", "app")
+        assert stats["subscriptions"]["input"]["msgBacklog"] == 1
+
+
+def _registered(raw: RawTransactions, topic: str) -> None:
+    answer = raw.producer(topic)
+    assert answer.type == BaseCommand.PRODUCER_SUCCESS, answer
+
+
+def _sent(raw: RawTransactions, topic: str, txn: Txn, payload: bytes) -> BaseCommand:
+    """As clients do: a producer that the server closes registers anew and sends again what has no receipt."""
+    named = {"txnid_most_bits": txn[0], "txnid_least_bits": txn[1]}
+    for _ in range(20):
+        raw.publish(message(payload, **named), **named)
+        answer = raw.expect(BaseCommand.SEND_RECEIPT, BaseCommand.SEND_ERROR, BaseCommand.CLOSE_PRODUCER)[0]
+        if answer.type != BaseCommand.CLOSE_PRODUCER:
+            return answer
+        time.sleep(0.1)
+        _registered(raw, topic)
+    raise AssertionError("the broker never learns who the transaction belongs to")

@@ -278,6 +278,7 @@ class Broker:
             factory=self.factory,
             ledgers=config.managed_ledger,
             participants=self.participants,
+            others=self.participants,
             clock=self.clock,
             scope=self._scope,
         )

@@ -35,16 +35,14 @@ from magnetar.broker.errors import SubscriptionNotFoundError, TopicNotFoundError
 from magnetar.broker.naming import PERSISTENT, TopicName
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.persistent import PersistentTopic
-from magnetar.broker.transactions.coordinator import MAY_DO_ALL, TransactionCoordinator
+from magnetar.broker.transactions.coordinator import TransactionCoordinator
 from magnetar.broker.transactions.coordinator_state import Transaction
-from magnetar.broker.transactions.coordinators import ASSIGN_TOPIC
+from magnetar.broker.transactions.coordinators import ASSIGN_TOPIC, COORDINATORS_MAX
+from magnetar.broker.transactions.grants import MAY_DO_ALL
 from magnetar.broker.transactions.log import RecordLog
 from magnetar.broker.transactions.pending_state import WHOLE
 from magnetar.broker.transactions.types import TxnId
 from magnetar.managed_ledger.position import Position
-
-COORDINATORS_MAX = 1024
-"""More are refused with 400."""
 
 COORDINATOR_QUERY = {"coordinatorId": int, HERE: bool}
 
@@ -344,10 +342,11 @@ def _of_topic(leaf: str, handler: Handler) -> Route:
 
 # Coordinators hold the transactions of all tenants: for superusers (in CVE-2026-105931 such routes skipped the check of their siblings).
 class ParticipantRequest(msgspec.Struct, rename="camel"):
-    """Without `commit` the topic (or its subscription) is to get ready; with it, to carry out the outcome."""
+    """Without `commit` the topic (or its subscription) is to get ready for a transaction of `owner`; with it, to carry out the outcome."""
 
     topic: str
     subscription: str | None = None
+    owner: str = ""
     commit: bool | None = None
     most_sig_bits: int = 0
     least_sig_bits: int = 0
@@ -359,18 +358,34 @@ async def take_part(call: Call) -> Response:
     """A step of a transaction, from the broker that coordinates it. For brokers only."""
     request = await call.body_as(ParticipantRequest)
     own, topic, subscription = call.broker.participants.own, request.topic, request.subscription
+    txn = TxnId(request.most_sig_bits, request.least_sig_bits)
     if request.commit is None:
         if subscription is None:
-            await own.prepare_partition(topic)
+            await own.prepare_partition(topic, txn, request.owner)
         else:
-            await own.prepare_subscription(topic, subscription)
+            await own.prepare_subscription(topic, subscription, txn, request.owner)
         return done()
-    txn = TxnId(request.most_sig_bits, request.least_sig_bits)
     if subscription is None:
         await own.end_on_partition(topic, txn, request.commit, request.low_water_mark)
     else:
         await own.end_on_subscription(topic, subscription, txn, request.commit, request.low_water_mark)
     return done()
+
+
+class NamedTransaction(msgspec.Struct, rename="camel"):
+    """An open transaction that uses a topic: its `subscription`, or the topic itself when that is empty."""
+
+    least_sig_bits: int
+    subscription: str
+    owner: str
+
+
+@documented(answer=list[NamedTransaction], query={"topic": str}, errors=(404, 503))
+async def named(call: Call) -> Response:
+    """The open transactions of a coordinator that have named a topic, for the broker that serves the topic. For brokers only."""
+    number = call.number("coordinatorId")
+    found = await (await require(call, number)).named(number, str(TopicName.parse(call.query("topic"))))
+    return _answer([NamedTransaction(*each) for each in found])
 
 
 ROUTES = (
@@ -389,4 +404,5 @@ ROUTES = (
     _of_topic(f"transactionInPendingAckStats/{_TOPIC}/{{subscription}}/{_IDS}", in_pending_ack_stats),
     _of_topic(f"positionStatsInPendingAck/{_TOPIC}/{{subscription}}/{{ledger}}/{{entry}}", position_stats),
     Route("POST", PARTICIPANTS_TARGET, Access.SUPERUSER, take_part),
+    Route("GET", f"{PARTICIPANTS_TARGET}/{{coordinatorId}}", Access.SUPERUSER, named),
 )

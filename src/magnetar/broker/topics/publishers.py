@@ -254,15 +254,16 @@ class Publishers:
     def disconnect_all(self) -> None:
         """Close every producer from the server's side; the clients register anew."""
         for producer in [*self.producers.all, *self.producers.waiting, *self.producers.remote]:
-            self._disconnect(producer)
+            self.disconnect(producer)
 
     def disconnect_unencrypted(self) -> None:
         """Encryption is required from now on: those that do not encrypt are refused when they come back."""
         for producer in [*self.producers.all, *self.producers.waiting]:
             if not producer.encrypted:
-                self._disconnect(producer)
+                self.disconnect(producer)
 
-    def _disconnect(self, producer: Producer) -> None:
+    def disconnect(self, producer: Producer) -> None:
+        """Close it from the server's side: the client registers anew, and sends again what has no receipt."""
         producer.disconnect()
         self.remove(producer)
 

@@ -21,6 +21,7 @@ from magnetar.broker.topics.subscription_set import SubscriptionSet, TopicContex
 from magnetar.broker.transactions.buffer import CURSOR_NAME, TransactionBuffer
 from magnetar.broker.transactions.buffer_state import BufferState, OpenTransaction
 from magnetar.broker.transactions.gate import SubscriptionGate
+from magnetar.broker.transactions.grants import Grants
 from magnetar.broker.transactions.log import RecordLog, TransactionStorage
 from magnetar.broker.transactions.pending_acks import STORE_CURSOR, PendingAcks
 from magnetar.broker.transactions.types import TxnId
@@ -68,6 +69,7 @@ class TopicTransactions:
         context: TopicContext,
     ) -> None:
         self.buffer: TransactionBuffer | None = None
+        self.grants = Grants()
         self._name = name
         self._ledger = ledger
         self._subscriptions = subscriptions
@@ -153,11 +155,13 @@ class TopicTransactions:
 
     async def end(self, txn: TxnId, commit: bool, low_water_mark: int) -> None:
         """Durable on return. Raises why the marker could not be stored."""
+        self.grants.ended(txn, low_water_mark)
         if self.buffer is not None:
             await self.buffer.end(txn, commit, low_water_mark)
 
     async def end_on_subscription(self, name: str, txn: TxnId, commit: bool, low_water_mark: int) -> None:
         """Durable on return. Raises SubscriptionNotFoundError, or why it could not be stored."""
+        self.grants.ended(txn, low_water_mark)
         await transactional.end(self._subscriptions.get(name), txn, commit, low_water_mark)
 
     # ---- For the topic

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from magnetar.base.clock import Clock
@@ -22,7 +23,8 @@ from magnetar.broker.errors import (
     TopicNotFoundError,
 )
 from magnetar.broker.transactions import coordinator_records as records
-from magnetar.broker.transactions.coordinator_state import CoordinatorState, Transaction, TxnStatus
+from magnetar.broker.transactions.coordinator_state import CoordinatorState, Transaction, TxnStatus, complete
+from magnetar.broker.transactions.grants import TOPIC_ITSELF, Naming, belongs_to
 from magnetar.broker.transactions.log import RecordLog
 from magnetar.broker.transactions.types import Participants, TxnId
 
@@ -39,9 +41,6 @@ RESERVED_AT_ONCE = 10_000
 
 LATENCY_BOUNDS_MS = (10, 20, 50, 100, 500, 1000, 5000, 15_000, 30_000, 60_000, 300_000, 1_500_000, 3_000_000)
 """Pulsar's buckets of `pulsar_txn_execution_latency`; one more for what took longer."""
-
-MAY_DO_ALL = None
-"""The value of `who` for transactions of every owner."""
 
 
 class TransactionCounters:
@@ -72,6 +71,8 @@ class TransactionCoordinator:
         self._clock = clock
         self._scope = scope
         self._ending: dict[TxnId, asyncio.Future[None]] = {}
+        self._naming: list[tuple[str, Naming]] = []
+        """Requests under way to name a topic, by its complete name."""
         self._deadline_moved = asyncio.Event()
         self._reserving = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -137,21 +138,40 @@ class TransactionCoordinator:
 
     async def add_partitions(self, txn: TxnId, topics: Sequence[str], who: str | None) -> None:
         """The transaction will publish to these. Raises TransactionNotFoundError, InvalidTxnStatusError, TopicNotFoundError ..."""
-        self._owned(self.state.get_open(txn), who)
-        for topic in topics:
-            await self._participants.prepare_partition(topic)
-        transaction = self.state.add_partitions(txn, topics)
+        owner = self._owned(self.state.get_open(txn), who).owner
+        with self._naming_now(Naming(txn.least, TOPIC_ITSELF, owner), topics):
+            for topic in topics:
+                await self._participants.prepare_partition(topic, txn, owner)
+            transaction = self.state.add_partitions(txn, topics)
         data = records.partitions_added(txn, topics, self._clock.now_ms(), self.state.highest)
         await self._record(transaction, data)
 
     async def add_subscriptions(self, txn: TxnId, subscriptions: Sequence[tuple[str, str]], who: str | None) -> None:
         """The transaction will acknowledge there: pairs of topic and subscription. Raises as `add_partitions`."""
-        self._owned(self.state.get_open(txn), who)
-        for topic, subscription in subscriptions:
-            await self._participants.prepare_subscription(topic, subscription)
-        transaction = self.state.add_subscriptions(txn, subscriptions)
+        owner = self._owned(self.state.get_open(txn), who).owner
+        with ExitStack() as naming:
+            for topic, subscription in subscriptions:
+                naming.enter_context(self._naming_now(Naming(txn.least, subscription, owner), [topic]))
+            for topic, subscription in subscriptions:
+                await self._participants.prepare_subscription(topic, subscription, txn, owner)
+            transaction = self.state.add_subscriptions(txn, subscriptions)
         data = records.subscriptions_added(txn, subscriptions, self._clock.now_ms(), self.state.highest)
         await self._record(transaction, data)
+
+    @contextmanager
+    def _naming_now(self, naming: Naming, topics: Sequence[str]) -> Iterator[None]:
+        """Until the state holds the names, a broker that asks has to be told of them, too: the topic may move meanwhile."""
+        entries = [(complete(topic), naming) for topic in topics]
+        self._naming.extend(entries)
+        try:
+            yield
+        finally:
+            for entry in entries:
+                self._naming.remove(entry)
+
+    def named(self, topic: str) -> list[Naming]:
+        """What may be done at a topic, given by its complete name, in the transactions that are open."""
+        return [naming for name, naming in self._naming if name == topic] + self.state.named(topic)
 
     async def end(self, txn: TxnId, commit: bool, who: str | None) -> None:
         """End the transaction and wait until that is carried out everywhere.
@@ -174,9 +194,10 @@ class TransactionCoordinator:
         else:
             self.log.forget([place])  # it ended meanwhile
 
-    def _owned(self, transaction: Transaction, who: str | None) -> None:
-        if not _belongs(transaction, who):
+    def _owned(self, transaction: Transaction, who: str | None) -> Transaction:
+        if not belongs_to(transaction.owner, who):
             raise AuthorizationError(f"transaction {transaction.txn} belongs to another role")
+        return transaction
 
     # ---- Carrying out
 
@@ -266,24 +287,13 @@ class TransactionCoordinator:
 
     # ---- What topics ask
 
-    def publishes_to(self, txn: TxnId, topic: str, who: str | None) -> bool:
-        """True if the transaction is open, belongs to `who`, and has named this topic (by its complete name)."""
-        transaction = self._open(txn, who)
-        return transaction is not None and topic in transaction.partitions.values()
-
-    def acknowledges(self, txn: TxnId, topic: str, subscription: str, who: str | None) -> bool:
-        """The same for a subscription."""
-        transaction = self._open(txn, who)
-        return transaction is not None and (topic, subscription) in transaction.subscriptions.values()
-
-    def _open(self, txn: TxnId, who: str | None) -> Transaction | None:
-        """None for one that is not open, and for one of another role."""
+    def allows(self, txn: TxnId, topic: str, subscription: str, who: str | None) -> bool:
+        """True if the transaction is open, belongs to `who`, and has named this: the topic (by its complete name), or a subscription."""
         if txn not in self.state:
-            return None
+            return False
         transaction = self.state.get(txn)
-        return transaction if transaction.status is TxnStatus.OPEN and _belongs(transaction, who) else None
-
-
-def _belongs(transaction: Transaction, who: str | None) -> bool:
-    """True if `who` may use the transaction. Without authentication transactions have no owner, and everybody may use them."""
-    return who is MAY_DO_ALL or not transaction.owner or who == transaction.owner
+        if transaction.status is not TxnStatus.OPEN or not belongs_to(transaction.owner, who):
+            return False
+        if subscription == TOPIC_ITSELF:
+            return topic in transaction.partitions.values()
+        return (topic, subscription) in transaction.subscriptions.values()

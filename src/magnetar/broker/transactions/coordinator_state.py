@@ -19,6 +19,7 @@ from magnetar.broker.errors import (
     TransactionNotFoundError,
 )
 from magnetar.broker.naming import TopicName
+from magnetar.broker.transactions.grants import TOPIC_ITSELF, Naming
 from magnetar.broker.transactions.types import TxnId
 from magnetar.managed_ledger.position import Position
 
@@ -164,6 +165,19 @@ class CoordinatorState:
         self._count(len(new))
         transaction.subscriptions.update({(topic, name): (complete(topic), name) for topic, name in new})
         return transaction
+
+    def named(self, topic: str) -> list[Naming]:
+        """The open transactions that have named a topic, given by its complete name, or subscriptions of it."""
+        return [
+            Naming(each.txn.least, subscription, each.owner)
+            for each in self._by_least.values()
+            if each.status is TxnStatus.OPEN
+            for name, subscription in [
+                *((name, TOPIC_ITSELF) for name in each.partitions.values()),
+                *each.subscriptions.values(),
+            ]
+            if name == topic
+        ]
 
     def _count(self, added: int) -> None:
         if self._participants + added > self._participants_max:

@@ -19,6 +19,7 @@ from magnetar.broker.errors import NotAllowedError, ServiceNotReadyError, Transa
 from magnetar.broker.naming import SYSTEM_NAMESPACE, TRANSACTION_LOG_PREFIX, TopicName
 from magnetar.broker.transactions.coordinator import TransactionCoordinator
 from magnetar.broker.transactions.coordinator_state import CoordinatorState
+from magnetar.broker.transactions.grants import Grants, Naming
 from magnetar.broker.transactions.log import RecordLog
 from magnetar.broker.transactions.types import Participants, TxnId
 from magnetar.managed_ledger.config import ManagedLedgerConfig
@@ -28,6 +29,9 @@ from magnetar.metadata import paths
 logger = logging.getLogger(__name__)
 
 ASSIGN_TOPIC = TopicName.parse(f"{SYSTEM_NAMESPACE}/transaction_coordinator_assign")
+COORDINATORS_MAX = 1024
+"""More cannot be asked for."""
+
 LOG_CURSOR = "transaction.subscription"
 NOT_ENABLED = "Transaction manager is not enabled; set transactionCoordinatorEnabled=true"
 
@@ -58,6 +62,14 @@ class TopicOwnership(Protocol):
         ...
 
 
+class OtherCoordinators(Protocol):
+    """The coordinators that other brokers serve; implemented over the brokers' admin API."""
+
+    async def named(self, coordinator: int, topic: str) -> list[Naming]:
+        """What may be done at a topic (given by its complete name) in the coordinator's open transactions. Raises ServiceNotReadyError."""
+        ...
+
+
 class Coordinators:
     """The coordinators of this broker by number. `config.coordinators` is the count of the first start; `scale` raises it."""
 
@@ -70,6 +82,7 @@ class Coordinators:
         factory: ManagedLedgerFactory,
         ledgers: ManagedLedgerConfig,
         participants: Participants,
+        others: OtherCoordinators,
         clock: Clock,
         scope: TaskScope,
     ) -> None:
@@ -80,13 +93,13 @@ class Coordinators:
         self._factory = factory
         self._ledgers = ledgers
         self._participants = participants
+        self._others = others
         self._clock = clock
         self._scope = scope
         self._loaded: dict[int, TransactionCoordinator] = {}
         self._loading: dict[int, asyncio.Lock] = {}
         self.count = 0
-        self._elsewhere: frozenset[int] = frozenset()
-        """Served by other brokers, as far as is known: they answer for their transactions."""
+        self._asking: dict[tuple[int, str], asyncio.Lock] = {}
 
     async def start(self) -> None:
         """Make the coordinators known, and go on with the transactions of those that have a log."""
@@ -140,9 +153,9 @@ class Coordinators:
 
     async def look_around(self, served_elsewhere: Iterable[int]) -> None:
         """Coordinators have moved: these are other brokers' now. Those of ours that have a log go on with their transactions."""
-        self._elsewhere = frozenset(served_elsewhere)
+        elsewhere = frozenset(served_elsewhere)
         for number in range(self.count):
-            ours = number not in self._elsewhere and self._owner.serves_topic(_topic(number))
+            ours = number not in elsewhere and self._owner.serves_topic(_topic(number))
             if ours and number not in self._loaded and await self._factory.exists(_log_name(number)):
                 await self.get(number)
 
@@ -188,22 +201,42 @@ class Coordinators:
             if found is not None:
                 await found.close()
 
-    def publishes_to(self, txn: TxnId, topic: str, who: str | None) -> bool:
-        """True if the transaction is open, belongs to `who`, and has named this topic.
+    # ---- What topics ask
 
-        Another broker's coordinator is trusted: it had the topic prepared, and its low-water mark ends transactions that it does not know.
+    def allows(self, txn: TxnId, topic: str, subscription: str, who: str | None, grants: Grants) -> bool | None:
+        """True if the transaction is open, belongs to `who`, and has named this: the topic by TOPIC_ITSELF, or a subscription of it.
+
+        `grants` are the topic's, for a coordinator that is not served here. None: `learn` first.
         """
         coordinator = self._loaded.get(txn.most)
         if coordinator is None:
-            return txn.most in self._elsewhere
-        return coordinator.publishes_to(txn, topic, who)
+            return grants.allows(txn, subscription, who)
+        return coordinator.allows(txn, topic, subscription, who)
 
-    def acknowledges(self, txn: TxnId, topic: str, subscription: str, who: str | None) -> bool:
-        """True if the transaction is open, belongs to `who`, and has named this subscription."""
-        coordinator = self._loaded.get(txn.most)
-        if coordinator is None:
-            return txn.most in self._elsewhere
-        return coordinator.acknowledges(txn, topic, subscription, who)
+    async def learn(self, number: int, topic: str, grants: Grants) -> None:
+        """Have the coordinator tell which of its transactions have named a topic. Raises ServiceNotReadyError while it has no broker."""
+        asking = self._asking.setdefault((number, topic), asyncio.Lock())
+        try:
+            async with asking:
+                if not grants.knows(number):
+                    grants.told(number, await self._named(number, topic))
+        finally:
+            if not asking.locked():
+                self._asking.pop((number, topic), None)
+
+    async def _named(self, number: int, topic: str) -> list[Naming]:
+        if not 0 <= number < COORDINATORS_MAX or not await self._factory.exists(_log_name(number)):
+            return []  # it has had no transaction
+        try:
+            return (await self.get(number)).named(topic)
+        except TransactionCoordinatorNotFoundError:
+            return await self._others.named(number, topic)
+
+    async def named(self, number: int, topic: str) -> list[Naming]:
+        """The same for another broker's topic, of a coordinator that is served here. Raises TransactionCoordinatorNotFoundError."""
+        if not await self._factory.exists(_log_name(number)):
+            return []
+        return (await self.get(number)).named(topic)
 
 
 def _topic(number: int) -> TopicName:

@@ -64,11 +64,11 @@ class Participants(Protocol):
     aborted on the way.
     """
 
-    async def prepare_partition(self, topic: str) -> None:
-        """The topic is going to store messages of a transaction. Raises TopicNotFoundError, NotAllowedError."""
+    async def prepare_partition(self, topic: str, txn: TxnId, owner: str) -> None:
+        """The topic is going to store messages of a transaction, from its owner only. Raises TopicNotFoundError, NotAllowedError."""
         ...
 
-    async def prepare_subscription(self, topic: str, subscription: str) -> None:
+    async def prepare_subscription(self, topic: str, subscription: str, txn: TxnId, owner: str) -> None:
         """The subscription is going to hold acknowledgements of a transaction. Raises what `prepare_partition` raises, and
         SubscriptionNotFoundError."""
         ...

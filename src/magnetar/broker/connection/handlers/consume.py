@@ -9,11 +9,12 @@ from magnetar.broker.connection.error_codes import code_of, text_of
 from magnetar.broker.connection.handlers.consumer import signed
 from magnetar.broker.connection.handlers.transactions import acting_role
 from magnetar.broker.connection.session import Session
-from magnetar.broker.errors import TransactionNotFoundError
+from magnetar.broker.errors import ServiceNotReadyError, TransactionNotFoundError
 from magnetar.broker.subscriptions import transactional
 from magnetar.broker.subscriptions.acks import AckId, AckType
 from magnetar.broker.subscriptions.consumer import Consumer
 from magnetar.broker.subscriptions.subscription import Subscription
+from magnetar.broker.topics.persistent import PersistentTopic
 from magnetar.broker.transactions.types import TxnId
 from magnetar.wire.pulsar import commands
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand, CommandAck
@@ -59,16 +60,36 @@ def _ack_in_transaction(session: Session, consumer: Consumer, request: CommandAc
     if request.HasField("request_id"):
         done = AckReceipt(session, request.consumer_id, request.request_id, txn)
     subscription, topic = consumer.subscription, session.consumer_topics[request.consumer_id]
-    try:
-        coordinators = session.context.transactions
-        if not isinstance(subscription, Subscription) or not coordinators.acknowledges(
-            txn, str(topic.name), subscription.name, acting_role(session)
-        ):
+    transactions, name, who = session.context.transactions, str(topic.name), acting_role(session)
+    cumulative = request.ack_type == CommandAck.Cumulative
+
+    def carry_out() -> bool:
+        """False while the transaction's coordinator has to be asked."""
+        if not isinstance(subscription, Subscription) or not isinstance(topic, PersistentTopic):
+            raise TransactionNotFoundError(f"{name} is not persistent: transactions cannot acknowledge there")
+        allowed = transactions.allows(txn, name, subscription.name, who, topic.transactions.grants)
+        if allowed is False:
             raise TransactionNotFoundError(
                 f"transaction {txn} is not open, belongs to another role, or has not named the subscription"
             )
-        cumulative = request.ack_type == CommandAck.Cumulative
-        transactional.acknowledge(subscription, consumer, txn, ids, cumulative, done)
+        if allowed:
+            transactional.acknowledge(subscription, consumer, txn, ids, cumulative, done)
+        return allowed is True
+
+    async def learn_and_carry_out() -> None:
+        assert isinstance(topic, PersistentTopic)
+        try:
+            await transactions.learn(txn.most, name, topic.transactions.grants)
+            if not carry_out():
+                raise ServiceNotReadyError(f"the coordinator of transaction {txn} is moving; try again")
+        except MagnetarError as error:
+            if done is not None:
+                done(error)
+
+    try:
+        if not carry_out():
+            ids = [(*each[:2], list(each[2]) if each[2] else None, each[3]) for each in ids]  # of the frame, else
+            session.spawn(learn_and_carry_out(), "acknowledge in a transaction")
     except MagnetarError as error:
         if done is not None:
             done(error)

@@ -19,6 +19,8 @@ from magnetar.broker.topics.publish import MarkerOp, PublishOp
 from magnetar.broker.topics.registry import AnyTopic
 from magnetar.broker.topics.replicated_publish import ReplicatedOp, place_of
 from magnetar.broker.topics.transactions import TransactionPublishOp
+from magnetar.broker.transactions.buffer import TransactionBuffer
+from magnetar.broker.transactions.grants import TOPIC_ITSELF
 from magnetar.broker.transactions.types import TxnId, txn_of
 from magnetar.wire.pulsar import commands
 from magnetar.wire.pulsar.batches import batch_messages_max
@@ -165,13 +167,22 @@ def send_in_transaction(
     """
     txn = TxnId(request.txnid_most_bits, request.txnid_least_bits)
     topic = session.producer_topics[request.producer_id]
-    buffer = topic.transactions.buffer if isinstance(topic, PersistentTopic) else None
+    buffer: TransactionBuffer | None = None
+    allowed: bool | None = False
+    if isinstance(topic, PersistentTopic) and topic.transactions.buffer is not None:
+        buffer, grants = topic.transactions.buffer, topic.transactions.grants
+        allowed = session.context.transactions.allows(txn, str(topic.name), TOPIC_ITSELF, acting_role(session), grants)
+        if allowed is None:
+            topic.publishers.disconnect(producer)  # nothing behind this entry may be stored before it
+            session.spawn(
+                session.context.transactions.learn(txn.most, str(topic.name), grants), "learn of transactions"
+            )
+            return
     data = stamped(metadata, data, txn)
     messages = metadata.num_messages_in_batch
     numbers = (producer, request.sequence_id, request.highest_sequence_id, messages, len(data))
     session.publish_started(len(data))
-    who = acting_role(session)
-    if buffer is None or not session.context.transactions.publishes_to(txn, str(topic.name), who):
+    if buffer is None or not allowed:
         producer.refuse(PublishOp(*numbers), NotAllowedError(_refusal(txn, topic)))
         return
     producer.publish(TransactionPublishOp(buffer.state, txn, *numbers), data, request.is_chunk)
