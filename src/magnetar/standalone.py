@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 from magnetar.admin.server import AdminServer
 from magnetar.base.clock import SystemClock
-from magnetar.base.config import StandaloneConfig
 from magnetar.base.errors import StorageError
 from magnetar.base.executor import ThreadExecutor
 from magnetar.base.tasks import TaskScope
@@ -33,6 +32,7 @@ from magnetar.processes.bookie_config import bookie_config
 from magnetar.processes.broker_config import broker_config
 from magnetar.processes.broker_serving import serve_broker
 from magnetar.processes.composition import Composition, enter_alone
+from magnetar.processes.configurations import StandaloneConfig
 from magnetar.processes.data_backup import BOOKIE_DIR, BOOKIE_ID, BackupSocket
 from magnetar.processes.directories import SpaceReserve, prepare_directory
 from magnetar.processes.listeners import Listeners

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.base.process_config import CONFIGURATIONS
+from magnetar.processes.configurations import CONFIGURATIONS
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "magnetar"
 TEXT = "".join(path.read_text(encoding="utf-8") for path in sorted(SOURCE.rglob("*.py")))

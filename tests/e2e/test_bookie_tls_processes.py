@@ -14,14 +14,14 @@ from pathlib import Path
 import pulsar
 import pytest
 
-from magnetar.base.bookie_wire_settings import BookieRequestSettings, BookieTlsSettings
 from magnetar.base.clock import SystemClock
-from magnetar.base.process_config import BookieProcessConfig
 from magnetar.bookkeeper.client.channel.options import ChannelOptions
 from magnetar.bookkeeper.errors import LedgerError
+from magnetar.bookkeeper.wire_settings import BookieRequestSettings, BookieTlsSettings
 from magnetar.cli.main import run
 from magnetar.processes.bookie_wire import command_options
 from magnetar.processes.cluster.growth import Wish
+from magnetar.processes.configurations import BookieProcessConfig
 from magnetar.processes.ledger_client import open_ledger_client
 from magnetar.processes.metadata_access import open_metadata
 from magnetar.testing.cluster import ClusterProcesses

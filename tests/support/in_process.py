@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from magnetar.base.config import StandaloneConfig
 from magnetar.base.errors import DiskFullError, DiskIOError
 from magnetar.bookkeeper.bookie.storage.disk import Disk, DiskFile, DiskSpace, OsDisk
+from magnetar.processes.configurations import StandaloneConfig
 from magnetar.standalone import Standalone
 
 START_TIMEOUT_S = 20

@@ -10,12 +10,12 @@ from typing import Protocol
 from magnetar.admin.answers import NameLists
 from magnetar.admin.errors import UnhealthyError
 from magnetar.admin.pacing import Workload
-from magnetar.base.broker_settings import BrokerSettings
 from magnetar.base.settings import HIDDEN
 from magnetar.bookkeeper.bookie.statistics import BookieStatistics
 from magnetar.broker.config import BrokerConfig
 from magnetar.broker.peers import RemoteTopics
 from magnetar.broker.service import Broker
+from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.topics.partitioned import PartitionedTopics
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from magnetar.admin.http_guard import HttpGuard
 from magnetar.admin.http_server import HttpServer
-from magnetar.base.broker_settings import BrokerSettings
 from magnetar.broker.service import Broker
+from magnetar.broker.settings.broker import BrokerSettings
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send

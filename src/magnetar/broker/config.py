@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from magnetar.base.broker_settings import BrokerSettings
-from magnetar.base.replicated_subscription_settings import ReplicatedSubscriptionSettings
-from magnetar.base.replication_settings import ReplicationSettings
-from magnetar.base.security_settings import SecuritySettings
-from magnetar.base.transaction_settings import TransactionSettings
 from magnetar.broker.load_balance.config import LoadBalanceConfig
+from magnetar.broker.settings.broker import BrokerSettings
+from magnetar.broker.settings.replication import ReplicatedSubscriptionSettings, ReplicationSettings
+from magnetar.broker.settings.security import SecuritySettings
+from magnetar.broker.settings.transactions import TransactionSettings
 from magnetar.managed_ledger.config import ManagedLedgerConfig
 
 _MIB = 1024 * 1024

@@ -11,11 +11,11 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from magnetar.base.broker_settings import BrokerSettings
 from magnetar.base.errors import BadVersionError, ConfigError
 from magnetar.base.settings import Setting, parse, table_of
 from magnetar.broker.config import BrokerConfig
 from magnetar.broker.namespaces.errors import PreconditionFailedError
+from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.metadata import paths
 from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore
 

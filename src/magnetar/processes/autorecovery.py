@@ -10,18 +10,18 @@ from contextlib import AsyncExitStack
 from magnetar.admin.http_guard import HttpGuard
 from magnetar.admin.http_server import HttpServer
 from magnetar.base.admission import Admission
-from magnetar.base.autorecovery_settings import AutorecoverySettings
 from magnetar.base.clock import Clock, SystemClock
 from magnetar.base.limits import HTTP_CONNECTIONS_MAX
 from magnetar.base.network import AsyncioNetwork
-from magnetar.base.process_config import AutorecoveryConfig, BookieProcessConfig
 from magnetar.bookkeeper.autorecovery.config import AutoRecoveryConfig
 from magnetar.bookkeeper.autorecovery.service import AutoRecovery
+from magnetar.bookkeeper.autorecovery.settings import AutorecoverySettings
 from magnetar.bookkeeper.cluster import instance_id
 from magnetar.metadata.store import MetadataStore
 from magnetar.processes.autorecovery_http import autorecovery_app
 from magnetar.processes.bookie_wire import client_options
 from magnetar.processes.composition import Composition
+from magnetar.processes.configurations import AutorecoveryConfig, BookieProcessConfig
 from magnetar.processes.ledger_client import open_ledger_client
 from magnetar.processes.metadata_access import hold_to_cluster, metadata_credentials, open_metadata
 from magnetar.processes.serving import serve_until_told

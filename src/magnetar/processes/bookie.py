@@ -20,7 +20,6 @@ from magnetar.base.errors import MetadataError
 from magnetar.base.executor import ThreadExecutor
 from magnetar.base.limits import BOOKIE_CONNECTIONS_MAX, HTTP_CONNECTIONS_MAX, STRANGERS_MAX
 from magnetar.base.network import AsyncioNetwork, SocketListener
-from magnetar.base.process_config import BookieProcessConfig
 from magnetar.base.tasks import REPORTED, TaskScope
 from magnetar.bookkeeper.autorecovery.damage_reports import DamageReports
 from magnetar.bookkeeper.autorecovery.service import AutoRecovery
@@ -44,6 +43,7 @@ from magnetar.processes.bookie_config import bookie_config
 from magnetar.processes.bookie_http import bookie_app
 from magnetar.processes.bookie_wire import server_options
 from magnetar.processes.composition import Composition, enter_alone
+from magnetar.processes.configurations import BookieProcessConfig
 from magnetar.processes.directories import SpaceReserve, prepare_directory
 from magnetar.processes.former_self import forget_former_bookie
 from magnetar.processes.metadata_access import hold_to_cluster, metadata_credentials, open_metadata

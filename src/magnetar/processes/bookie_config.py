@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from magnetar.base.bookie_settings import BookieSettings
 from magnetar.bookkeeper.bookie.config import BookieConfig
+from magnetar.bookkeeper.bookie.settings import BookieSettings
 
 _MIB = 1024 * 1024
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable
 
-from magnetar.base.bookie_wire_settings import BookieRequestSettings, BookieTlsSettings
 from magnetar.base.errors import ConfigError
-from magnetar.base.process_config import AutorecoveryConfig, BookieProcessConfig, BrokerProcessConfig
 from magnetar.bookkeeper.bookie.server.server import BookieServerOptions
 from magnetar.bookkeeper.client.channel.options import ChannelOptions
 from magnetar.bookkeeper.shared_secret import BookieSecret, ClientSecret
+from magnetar.bookkeeper.wire_settings import BookieRequestSettings, BookieTlsSettings
 from magnetar.broker.auth.key_material import read_key
 from magnetar.broker.auth.tls import TlsContext, load_certificate, load_trust
 from magnetar.broker.config import TlsConfig
+from magnetar.processes.configurations import AutorecoveryConfig, BookieProcessConfig, BrokerProcessConfig
 
 MESSAGE_FRAME_PADDING_BYTES = 10 * 1024
 """What an entry's frame may have beyond maxMessageSize, as in Pulsar."""

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from magnetar.admin.server import AdminServer
 from magnetar.base.clock import Clock, SystemClock
-from magnetar.base.process_config import BrokerProcessConfig
 from magnetar.base.tasks import TaskScope
 from magnetar.bookkeeper.autorecovery.damage_reports import DamageReports
 from magnetar.bookkeeper.autorecovery.underreplication import UnderreplicationManager
@@ -22,6 +21,7 @@ from magnetar.processes.bookie_wire import broker_options
 from magnetar.processes.broker_config import broker_config
 from magnetar.processes.broker_serving import serve_broker
 from magnetar.processes.composition import Composition, enter_alone
+from magnetar.processes.configurations import BrokerProcessConfig
 from magnetar.processes.former_self import forget_former_broker
 from magnetar.processes.ledger_client import open_ledger_client
 from magnetar.processes.listeners import Listeners

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from magnetar.base.broker_settings import BrokerSettings
-from magnetar.base.security_settings import names_of, replicators_of
 from magnetar.broker.config import (
     BrokerConfig,
     ReplicatedSubscriptionsConfig,
@@ -15,6 +13,8 @@ from magnetar.broker.config import (
     TransactionConfig,
     managed_ledger_config,
 )
+from magnetar.broker.settings.broker import BrokerSettings
+from magnetar.broker.settings.security import names_of, replicators_of
 from magnetar.processes.listeners import Listeners
 from magnetar.processes.load_balance_config import load_balance_config
 

@@ -25,7 +25,6 @@ from typing import Final
 
 from magnetar import __version__
 from magnetar.base.backup_file import BackupEncoder, BackupReader
-from magnetar.base.config import StandaloneConfig
 from magnetar.base.errors import CorruptionError, InvalidArgumentError, LedgerError, MagnetarError, StorageError
 from magnetar.bookkeeper.autorecovery.probes import Health, LedgerKeys, judge
 from magnetar.bookkeeper.bookie.bookie import Bookie
@@ -47,6 +46,7 @@ from magnetar.metadata.backup import (
 )
 from magnetar.metadata.sqlite_file import FILE_NAME
 from magnetar.processes.bookie_config import bookie_config
+from magnetar.processes.configurations import StandaloneConfig
 
 _logger = logging.getLogger(__name__)
 

@@ -6,7 +6,6 @@ import random
 from contextlib import AsyncExitStack
 
 from magnetar.base.clock import Clock
-from magnetar.base.ledger_client_settings import LedgerClientSettings
 from magnetar.base.network import AsyncioNetwork
 from magnetar.base.tasks import TaskScope
 from magnetar.bookkeeper.client.bookies import BookieDirectory
@@ -17,6 +16,7 @@ from magnetar.bookkeeper.client.placement import PlacementPolicy, RackAwarePlace
 from magnetar.bookkeeper.client.quarantine import QuarantineConfig
 from magnetar.bookkeeper.client.racks import RackFollower
 from magnetar.bookkeeper.client.remote_bookies import RemoteBookies
+from magnetar.bookkeeper.client.settings import LedgerClientSettings
 from magnetar.metadata.store import MetadataStore
 from magnetar.processes.composition import enter_alone
 

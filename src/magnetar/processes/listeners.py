@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from magnetar.base.admission import Admission, Share
-from magnetar.base.broker_settings import BrokerSettings
 from magnetar.base.errors import StartupError
 from magnetar.base.network import AsyncioNetwork, SocketListener
+from magnetar.broker.settings.broker import BrokerSettings
 
 
 class Listeners:

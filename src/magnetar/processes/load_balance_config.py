@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from magnetar.base.load_balance_settings import LoadBalanceSettings
 from magnetar.broker.load_balance.config import MIB, LoadBalanceConfig
+from magnetar.broker.settings.load_balance import LoadBalanceSettings
 
 
 def load_balance_config(config: LoadBalanceSettings) -> LoadBalanceConfig:

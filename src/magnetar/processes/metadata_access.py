@@ -8,12 +8,12 @@ from contextlib import AsyncExitStack
 from magnetar.base.clock import Clock
 from magnetar.base.errors import StartupError
 from magnetar.base.executor import ThreadExecutor
-from magnetar.base.metadata_access_settings import MetadataAccessSettings
 from magnetar.broker.auth.key_material import read_key
 from magnetar.metadata import paths
 from magnetar.metadata.digest_md5 import Credentials, credentials
 from magnetar.metadata.errors import MetadataReplacedError
 from magnetar.metadata.open import open_store
+from magnetar.metadata.settings import MetadataAccessSettings
 from magnetar.metadata.store import MetadataStore, ReplaceableStore, SessionEvent
 
 

@@ -11,12 +11,12 @@ from magnetar.base.clock import SystemClock
 from magnetar.base.executor import ThreadExecutor
 from magnetar.base.limits import METADATA_SERVER_CONNECTIONS_MAX, STRANGERS_MAX
 from magnetar.base.network import AsyncioNetwork
-from magnetar.base.process_config import MetadataServerConfig
 from magnetar.base.tasks import TaskScope
 from magnetar.bookkeeper.bookie.storage.directory_lock import DirectoryLock
 from magnetar.metadata.server.server import MetadataServer
 from magnetar.metadata.sqlite_file import FILE_NAME
 from magnetar.processes.composition import Composition, enter_alone
+from magnetar.processes.configurations import MetadataServerConfig
 from magnetar.processes.directories import SpaceReserve, prepare_directory
 from magnetar.processes.metadata_access import metadata_credentials
 from magnetar.processes.serving import serve_until_told

@@ -12,10 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from magnetar.base.config import StandaloneConfig
 from magnetar.base.errors import ConfigError, StartupError
 from magnetar.base.listen_settings import is_loopback
-from magnetar.base.process_config import BookieProcessConfig, BrokerProcessConfig
 from magnetar.base.settings import table_of
 from magnetar.base.tasks import TaskScope
 from magnetar.bookkeeper.bookie.storage.directory_lock import DirectoryLock
@@ -25,6 +23,7 @@ from magnetar.processes.cluster.errors import ClusterError
 from magnetar.processes.cluster.growth import Wish
 from magnetar.processes.cluster.plan import BOOKIE, BROKER
 from magnetar.processes.composition import Composition, enter_alone
+from magnetar.processes.configurations import BookieProcessConfig, BrokerProcessConfig, StandaloneConfig
 from magnetar.processes.directories import prepare_directory
 from magnetar.processes.serving import serve_until_told
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.base.config import StandaloneConfig
 from magnetar.base.errors import LedgerError
 from magnetar.bookkeeper.client.writer import LedgerWriter
 from magnetar.broker.compaction import compactor
@@ -16,6 +15,7 @@ from magnetar.broker.compaction.errors import CompactionRunningError
 from magnetar.broker.compaction.topic_compaction import Status
 from magnetar.broker.naming import TopicName
 from magnetar.broker.topics.persistent import PersistentTopic
+from magnetar.processes.configurations import StandaloneConfig
 from magnetar.standalone import Standalone
 from magnetar.wire.pulsar.headers import with_checksum
 from magnetar.wire.pulsar.PulsarApi_pb2 import MessageMetadata

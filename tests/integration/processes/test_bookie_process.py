@@ -18,7 +18,6 @@ import requests
 
 from magnetar.base.clock import SystemClock
 from magnetar.base.errors import StartupError
-from magnetar.base.process_config import AutorecoveryConfig, BookieProcessConfig, MetadataServerConfig
 from magnetar.bookkeeper.bookie.storage.disk import DiskSpace, OsDisk
 from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.client.ledger_manager import LedgerManager
@@ -30,6 +29,7 @@ from magnetar.metadata import paths
 from magnetar.metadata.store import MetadataStore
 from magnetar.processes.autorecovery import AutorecoveryProcess
 from magnetar.processes.bookie import BookieProcess
+from magnetar.processes.configurations import AutorecoveryConfig, BookieProcessConfig, MetadataServerConfig
 from magnetar.processes.ledger_client import open_ledger_client
 from magnetar.processes.metadata_access import open_metadata
 from magnetar.processes.metadata_server import MetadataServerProcess

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.base.config import StandaloneConfig
 from magnetar.base.settings import table_of
+from magnetar.processes.configurations import StandaloneConfig
 from tests.integration.security.conftest import PASSWORD, Secured, check_log
 from tests.support.tokens import SECRET, token
 

@@ -8,11 +8,11 @@ import json
 import pytest
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet
 
-from magnetar.base.broker_settings import SCHEMA_STRATEGIES
 from magnetar.broker.errors import IncompatibleSchemaError
 from magnetar.broker.schemas import key_value
 from magnetar.broker.schemas.compatibility import Strategy, check_pair, consumer_strategy, fingerprint, validate
 from magnetar.broker.schemas.types import InvalidSchemaError, Schema, SchemaType, pack_version, unpack_version
+from magnetar.broker.settings.broker import SCHEMA_STRATEGIES
 
 F = FieldDescriptorProto
 

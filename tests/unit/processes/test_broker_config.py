@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from magnetar.base.config import StandaloneConfig
 from magnetar.broker.config import BrokerConfig
 from magnetar.processes.broker_config import broker_config
+from magnetar.processes.configurations import StandaloneConfig
 from magnetar.processes.listeners import Listeners
 
 

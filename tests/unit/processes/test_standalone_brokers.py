@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from magnetar.base.config import StandaloneConfig
 from magnetar.base.errors import ConfigError
+from magnetar.processes.configurations import StandaloneConfig
 from magnetar.processes.standalone_brokers import settings_for_processes
 
 ASKING = {

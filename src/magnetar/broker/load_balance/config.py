@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from magnetar.base.load_balance_settings import LoadBalanceSettings
+from magnetar.broker.settings.load_balance import LoadBalanceSettings
 
 LEAST_MESSAGE_RATE: Final = "LeastLongTermMessageRate"
 LEAST_RESOURCE_USAGE: Final = "LeastResourceUsageWithWeight"

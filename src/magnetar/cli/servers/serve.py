@@ -15,18 +15,18 @@ from typing import Any, TypeVar
 import click
 
 from magnetar.base import logs
-from magnetar.base.config import StandaloneConfig
 from magnetar.base.errors import ConfigError, StartupError
 from magnetar.base.listen_settings import LOG_LEVELS, ListenSettings
-from magnetar.base.process_config import (
+from magnetar.base.settings import find, load_settings, name_in, parse, table_of
+from magnetar.cli.servers.settings import config_file_option
+from magnetar.processes.configurations import (
     CONFIGURATIONS,
     AutorecoveryConfig,
     BookieProcessConfig,
     BrokerProcessConfig,
     MetadataServerConfig,
+    StandaloneConfig,
 )
-from magnetar.base.settings import find, load_settings, name_in, parse, table_of
-from magnetar.cli.servers.settings import config_file_option
 
 BROKERS_MAX = 64
 """Of `magnetar standalone --brokers`."""

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import click
 
-from magnetar.base.config import StandaloneConfig
-from magnetar.base.process_config import (
+from magnetar.base.settings import PULSAR_ENV_PREFIX, Setting, find, resolve, table_of
+from magnetar.cli.output import emit, emit_record, json_option
+from magnetar.processes.configurations import (
     CONFIGURATIONS,
     AutorecoveryConfig,
     BookieProcessConfig,
     BrokerProcessConfig,
     MetadataServerConfig,
+    StandaloneConfig,
 )
-from magnetar.base.settings import PULSAR_ENV_PREFIX, Setting, find, resolve, table_of
-from magnetar.cli.output import emit, emit_record, json_option
 
 config_file_option = click.option(
     "--config",

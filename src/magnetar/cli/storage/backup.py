@@ -11,7 +11,6 @@ import click
 
 from magnetar.base.backup_file import NewFile
 from magnetar.base.clock import SystemClock
-from magnetar.base.config import StandaloneConfig
 from magnetar.base.errors import StartupError
 from magnetar.bookkeeper.bookie.bookie import Bookie
 from magnetar.bookkeeper.bookie.storage.directory_lock import DirectoryLock
@@ -21,6 +20,7 @@ from magnetar.cli.storage.metadata import data_record, force_option
 from magnetar.metadata.backup import Progress
 from magnetar.metadata.sqlite_file import FILE_NAME
 from magnetar.processes.bookie_config import bookie_config
+from magnetar.processes.configurations import StandaloneConfig
 from magnetar.processes.data_backup import (
     BOOKIE_DIR,
     BOOKIE_ID,

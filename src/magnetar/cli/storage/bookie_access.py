@@ -9,10 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from magnetar.base.bookie_wire_settings import BookieRequestSettings, BookieTlsSettings
 from magnetar.base.clock import Clock, SystemClock
-from magnetar.base.config import StandaloneConfig
-from magnetar.base.process_config import CONFIGURATIONS
 from magnetar.base.settings import load_settings, parse, table_of
 from magnetar.base.tasks import TaskScope
 from magnetar.bookkeeper.autorecovery.config import AutoRecoveryConfig
@@ -22,6 +19,7 @@ from magnetar.bookkeeper.client.bookies import BookieDirectory
 from magnetar.bookkeeper.client.channel.options import ChannelOptions
 from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.client.ledger_manager import LedgerManager
+from magnetar.bookkeeper.wire_settings import BookieRequestSettings, BookieTlsSettings
 from magnetar.cli.storage.store_access import StoreSource, opened_store
 from magnetar.metadata.store import MetadataStore
 from magnetar.processes.bookie_config import bookie_config
@@ -30,6 +28,7 @@ from magnetar.processes.cluster.cluster import Cluster
 from magnetar.processes.cluster.command_lines import settings_of
 from magnetar.processes.cluster.plan import AUTORECOVERY, ProcessPlan
 from magnetar.processes.composition import enter_alone
+from magnetar.processes.configurations import CONFIGURATIONS, StandaloneConfig
 from magnetar.processes.data_backup import BOOKIE_ID
 from magnetar.processes.ledger_client import open_ledger_client
 

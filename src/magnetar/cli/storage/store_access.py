@@ -14,17 +14,17 @@ import click
 
 from magnetar.base.clock import SystemClock
 from magnetar.base.executor import ThreadExecutor
-from magnetar.base.metadata_access_settings import MetadataAccessSettings
-from magnetar.base.process_config import CONFIGURATIONS
 from magnetar.base.settings import load_settings
 from magnetar.cli.errors import CommandError
 from magnetar.metadata.digest_md5 import Credentials
 from magnetar.metadata.open import open_store, parse_url
+from magnetar.metadata.settings import MetadataAccessSettings
 from magnetar.metadata.sqlite import SqliteMetadataStore
 from magnetar.metadata.sqlite_file import FILE_NAME
 from magnetar.metadata.store import MetadataStore
 from magnetar.processes.cluster.cluster import Cluster
 from magnetar.processes.cluster.plan import METADATA
+from magnetar.processes.configurations import CONFIGURATIONS
 from magnetar.processes.metadata_access import metadata_credentials
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -7,16 +7,9 @@ import secrets
 import sys
 from pathlib import Path
 
-from magnetar.base.config import StandaloneConfig
 from magnetar.base.errors import ConfigError
-from magnetar.base.metadata_access_settings import MetadataAccessSettings
-from magnetar.base.process_config import (
-    AutorecoveryConfig,
-    BookieProcessConfig,
-    BrokerProcessConfig,
-    MetadataServerConfig,
-)
 from magnetar.base.settings import Setting, find, name_in, parse, table_of
+from magnetar.metadata.settings import MetadataAccessSettings
 from magnetar.processes.cluster.plan import (
     AUTORECOVERY,
     BOOKIE,
@@ -25,6 +18,13 @@ from magnetar.processes.cluster.plan import (
     ClusterPlan,
     ProcessPlan,
     SettingPlan,
+)
+from magnetar.processes.configurations import (
+    AutorecoveryConfig,
+    BookieProcessConfig,
+    BrokerProcessConfig,
+    MetadataServerConfig,
+    StandaloneConfig,
 )
 
 _CONFIGURATIONS: dict[str, type] = {

@@ -11,7 +11,7 @@ INACTIVE_MODES = ("delete_when_no_subscriptions", "delete_when_subscriptions_cau
 
 @dataclass(frozen=True, kw_only=True)  # no slots: of several bases only one may have them
 class PolicySettings:
-    """A part of `StandaloneConfig`."""
+    """A part of a broker's configuration."""
 
     # ---- Limits
     max_subscriptions_per_topic: int = setting(

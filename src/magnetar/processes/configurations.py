@@ -1,30 +1,49 @@
-"""The configurations of a cluster's processes: each a frozen dataclass put together from the parts that they share.
+"""The configurations of `magnetar standalone` and of a cluster's processes: each a frozen dataclass composed of its components' settings.
 
-Keys are BookKeeper's (bookie, auto-recovery), Pulsar's (broker) and ZooKeeper's (metadata server).
+Keys are BookKeeper's (bookie, auto-recovery), Pulsar's (standalone, broker) and ZooKeeper's (metadata server). Defaults that differ from
+theirs say so.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from magnetar.base.autorecovery_settings import AutorecoverySettings
-from magnetar.base.bookie_settings import BookieSettings
-from magnetar.base.bookie_wire_settings import BookieRequestSettings, BookieServerTlsSettings, BookieTlsSettings
-from magnetar.base.broker_settings import BrokerSettings
-from magnetar.base.config import StandaloneConfig
 from magnetar.base.errors import ConfigError
-from magnetar.base.ledger_client_settings import LedgerClientSettings
 from magnetar.base.listen_settings import HttpListenSettings, ListenSettings, is_loopback
-from magnetar.base.metadata_access_settings import MetadataAccessSettings
-from magnetar.base.settings import setting
+from magnetar.base.settings import load_settings, setting
+from magnetar.bookkeeper.autorecovery.settings import AutorecoverySettings, CopiesCheckSettings
+from magnetar.bookkeeper.bookie.settings import BookieSettings
+from magnetar.bookkeeper.client.settings import LedgerClientSettings
+from magnetar.bookkeeper.wire_settings import BookieRequestSettings, BookieServerTlsSettings, BookieTlsSettings
+from magnetar.broker.settings.broker import BrokerSettings
+from magnetar.metadata.settings import MetadataAccessSettings
 
+DEFAULT_DATA_DIR = Path("magnetar-data")
 METADATA_URL_FORMS = "zk:HOST:PORT[,HOST:PORT...]"
 
 ProcessConfig = TypeVar(
     "ProcessConfig", "BookieProcessConfig", "BrokerProcessConfig", "AutorecoveryConfig", "MetadataServerConfig"
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class StandaloneConfig(BookieSettings, BrokerSettings, CopiesCheckSettings):
+    """Everything the one-process server can be told. Build it with `load_config`; in tests `StandaloneConfig(port=0, ...)`."""
+
+    data_dir: Path = setting(DEFAULT_DATA_DIR, "dataDir", "Directory that holds journal, ledgers and metadata.")
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError."""
+        self.check_broker()
+        self.check_bookie()
+
+    def warnings(self) -> list[str]:
+        """What the operator must hear about at every start, one line each."""
+        return self.bookie_warnings() + self.broker_warnings()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,3 +259,10 @@ def check_metadata_url(url: str, key: str, option: str) -> None:
     """Raises ConfigError when there is none; what it means is decided when it is opened."""
     if not url:
         raise ConfigError(f"{key} is not set: which metadata store? Say {option} {METADATA_URL_FORMS}")
+
+
+def load_config(
+    file: Path | None = None, env: Mapping[str, str] | None = None, flags: Mapping[str, object] | None = None
+) -> StandaloneConfig:
+    """The composed configuration; `env` defaults to the process's. Raises ConfigError with one line that names the fix."""
+    return load_settings(StandaloneConfig, file, os.environ if env is None else env, flags or {})

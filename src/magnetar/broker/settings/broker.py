@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from magnetar.base.errors import ConfigError
 from magnetar.base.limits import HTTP_CONNECTIONS_MAX
 from magnetar.base.listen_settings import HttpListenSettings, is_loopback
-from magnetar.base.load_balance_settings import LoadBalanceSettings
-from magnetar.base.policy_config import PolicySettings
-from magnetar.base.replicated_subscription_settings import ReplicatedSubscriptionSettings
-from magnetar.base.replication_settings import ReplicationSettings
-from magnetar.base.security_settings import SecuritySettings
 from magnetar.base.settings import setting
-from magnetar.base.transaction_settings import TransactionSettings
+from magnetar.broker.settings.load_balance import LoadBalanceSettings
+from magnetar.broker.settings.policies import PolicySettings
+from magnetar.broker.settings.replication import ReplicatedSubscriptionSettings, ReplicationSettings
+from magnetar.broker.settings.security import SecuritySettings
+from magnetar.broker.settings.transactions import TransactionSettings
 
 QUOTA_POLICIES = ("producer_request_hold", "producer_exception", "consumer_backlog_eviction")
 SCHEMA_STRATEGIES = (

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from magnetar.base.config import StandaloneConfig, load_config
 from magnetar.base.errors import ConfigError
-from magnetar.base.security_settings import replicators_of
 from magnetar.base.settings import resolve, table_of
+from magnetar.broker.settings.security import replicators_of
+from magnetar.processes.configurations import StandaloneConfig, load_config
 
 
 def write(path: Path, text: str) -> Path:

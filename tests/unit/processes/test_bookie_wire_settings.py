@@ -9,9 +9,14 @@ from typing import Any
 import pytest
 
 from magnetar.base.errors import ConfigError
-from magnetar.base.process_config import CONFIGURATIONS, AutorecoveryConfig, BookieProcessConfig, BrokerProcessConfig
 from magnetar.base.settings import load_settings
 from magnetar.processes.bookie_wire import broker_options, client_options, server_options
+from magnetar.processes.configurations import (
+    CONFIGURATIONS,
+    AutorecoveryConfig,
+    BookieProcessConfig,
+    BrokerProcessConfig,
+)
 from tests.support.certificates import Authority
 
 SECRET = "data:;base64,Y29ycmVjdCBob3JzZSBiYXR0ZXJ5IHN0YXBsZQ=="

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from magnetar.base.bookie_wire_settings import BookieRequestSettings, BrokerBookieTlsSettings
 from magnetar.base.settings import setting
+from magnetar.bookkeeper.wire_settings import BookieRequestSettings, BrokerBookieTlsSettings
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: of several bases only one may have them
