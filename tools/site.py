@@ -81,7 +81,8 @@ def settings_page() -> Iterator[str]:
 
     yield "# Settings\n"
     yield "Generated from the declarations. Values come from flags, `MAGNETAR_<NAME>` and `PULSAR_PREFIX_<key>` variables, a file, or the"
-    yield "default, in this order; `magnetar config explain KEY` shows which one holds. A secret is given as a `file:///` path.\n"
+    yield "default, in this order; `magnetar config explain KEY` shows which one holds. A secret is given as a `file:///` path. "
+    yield "What is *dynamic* can change while the broker runs: `magnetar brokers update-dynamic-config`.\n"
     groups: dict[type, dict[str, tuple[Setting, list[str]]]] = {}
     for kind, cls in KINDS.items():
         for name, row in table_of(cls).items():
@@ -91,7 +92,13 @@ def settings_page() -> Iterator[str]:
         yield f"## {_words_of(owner.__name__)}\n\n{_first_paragraph(owner.__doc__)}\n"
         yield "| key | default | allowed | servers | meaning |\n|---|---|---|---|---|"
         for row, kinds in rows.values():
-            cells = (f"`{row.key}`", _code(row.shown(row.default)), _allowed(row), ", ".join(kinds), row.doc)
+            cells = (
+                f"`{row.key}`",
+                _code(row.shown(row.default)),
+                _allowed(row),
+                ", ".join(kinds),
+                row.doc + (" *Dynamic.*" if row.dynamic else ""),
+            )
             yield _row(cells)
         yield ""
 

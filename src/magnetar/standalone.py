@@ -98,7 +98,7 @@ class Standalone(Composition):
         # `failed` without a failure: the server was told over HTTP to stop
         shut_down = self.failed.set
         storage = OwnBookie(self.bookie)
-        admin = await stack.enter_async_context(AdminServer(self.broker, config, storage, shut_down))
+        admin = await stack.enter_async_context(AdminServer(self.broker, storage, shut_down))
         await serve_broker(self.broker, admin, listeners)
 
     def _watch_copies(self, metadata: MetadataStore, client: BookKeeperClient, scope: TaskScope) -> None:

@@ -16,4 +16,4 @@ TEXT = "".join(path.read_text(encoding="utf-8") for path in sorted(SOURCE.rglob(
 
 @pytest.mark.parametrize("name", sorted({field.name for kind in CONFIGURATIONS for field in dataclasses.fields(kind)}))
 def test_every_setting_is_read(name: str) -> None:
-    assert re.search(rf"(config|self)\.{name}\b", TEXT), f"nothing reads {name}"
+    assert re.search(rf"(config|settings|self)\.{name}\b", TEXT), f"nothing reads {name}"

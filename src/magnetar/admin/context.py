@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from magnetar.admin.answers import NameLists
 from magnetar.admin.errors import UnhealthyError
 from magnetar.admin.pacing import Workload
-from magnetar.base.settings import HIDDEN
+from magnetar.base.settings import table_of
 from magnetar.bookkeeper.bookie.statistics import BookieStatistics
-from magnetar.broker.config import BrokerConfig
 from magnetar.broker.peers import RemoteTopics
 from magnetar.broker.service import Broker
 from magnetar.broker.settings.broker import BrokerSettings
@@ -50,10 +48,9 @@ def check_storage(storage: Storage) -> None:
 
 @dataclass(frozen=True, slots=True)
 class AdminContext:
-    """`settings`: the configuration by Pulsar's key names, as texts. `shut_down` asks the process to end, as SIGTERM does."""
+    """`shut_down` asks the process to end, as SIGTERM does."""
 
     broker: Broker
-    settings: Mapping[str, str]
     storage: Storage
     shut_down: Callable[[], None] | None = None
     partitioned: PartitionedTopics = field(init=False)
@@ -68,15 +65,10 @@ class AdminContext:
         object.__setattr__(self, "partitioned", partitioned)
 
 
-def runtime_settings(config: BrokerSettings | BrokerConfig) -> dict[str, str]:
-    """Every setting by its key in Pulsar's files, or by its own name where it has none. Secrets are hidden."""
-    found: dict[str, str] = {}
-    for each in dataclasses.fields(config):
-        value = getattr(config, each.name)
-        if not dataclasses.is_dataclass(value):
-            hidden = value and each.metadata.get("secret", False)
-            found[str(each.metadata.get("key", each.name))] = HIDDEN if hidden else as_text(value)
-    return found
+def runtime_settings(settings: BrokerSettings) -> dict[str, str]:
+    """Every setting that is in effect, by its key. Secrets are hidden."""
+    rows = table_of(type(settings)).values()
+    return {row.key: as_text(row.shown(getattr(settings, row.name))) for row in rows}
 
 
 def as_text(value: object) -> str:

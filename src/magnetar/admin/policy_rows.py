@@ -52,7 +52,7 @@ WITH_CLIENTS = "when a client comes"
 
 
 def _auto_update(config: BrokerConfig) -> bool:
-    return config.allow_auto_update_schema
+    return config.settings.is_allow_auto_update_schema_enabled
 
 
 POLICY_ROWS = (
@@ -97,7 +97,7 @@ POLICY_ROWS = (
             text="topic-level maxMessageSize must be greater than or equal to 0 and must be smaller than that in the broker-level"
         ),
         topic="maxMessageSize",
-        broker_max=lambda config: config.max_message_size_bytes,
+        broker_max=lambda config: config.settings.max_message_size,
     ),
     PolicyRow(
         "max_unacked_per_consumer",

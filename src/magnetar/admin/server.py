@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from magnetar.admin.http_guard import HttpGuard
 from magnetar.admin.http_server import HttpServer
 from magnetar.broker.service import Broker
-from magnetar.broker.settings.broker import BrokerSettings
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -24,27 +23,21 @@ class AdminServer(HttpServer):
     def __init__(
         self,
         broker: Broker,
-        config: BrokerSettings | None = None,
         storage: Storage | None = None,
         shut_down: Callable[[], None] | None = None,
     ) -> None:
-        """`config` is what `brokers/configuration/runtime` shows; without one, what the broker itself was given.
-
-        `shut_down` is what `brokers/shutdown` calls; without it that is refused.
-        """
+        """`shut_down` is what `brokers/shutdown` calls; without it that is refused."""
 
         def make() -> AdminApp:
             # Some 50 modules with all routes, a fifth of what a server imports: its start does not wait for them.
             from magnetar.admin.app import AdminApp
-            from magnetar.admin.context import AdminContext, AnyStorage, runtime_settings
+            from magnetar.admin.context import AdminContext, AnyStorage
 
-            settings = runtime_settings(config if config is not None else broker.config)
-            return AdminApp(AdminContext(broker, settings, storage or AnyStorage(), shut_down))
+            return AdminApp(AdminContext(broker, storage or AnyStorage(), shut_down))
 
-        names = config.http_names if config is not None else ()
-        nobody_is_asked = broker.security.authentication is None
-        told = config is not None and bool(config.web_service_allowed_hosts)
-        super().__init__(AppOnDemand(make), HttpGuard(names, asks_for_names=nobody_is_asked or told))
+        settings = broker.config.settings
+        asks_for_names = broker.security.authentication is None or bool(settings.web_service_allowed_hosts)
+        super().__init__(AppOnDemand(make), HttpGuard(settings.http_names, asks_for_names=asks_for_names))
 
 
 class AppOnDemand:

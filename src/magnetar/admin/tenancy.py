@@ -13,14 +13,14 @@ from magnetar.metadata import paths
 
 async def check_tenant_room(call: Call) -> None:
     """Raises PreconditionFailedError when there are `maxTenants`."""
-    limit = call.broker.config.max_tenants
+    limit = call.broker.config.settings.max_tenants
     if limit and await call.broker.metadata.children_count(paths.POLICIES_PATH) >= limit:
         raise PreconditionFailedError(f"Exceed the maximum number of tenants: maxTenants is {limit}")
 
 
 async def check_namespace_room(call: Call, tenant: str) -> None:
     """Raises PreconditionFailedError when the tenant has `maxNamespacesPerTenant`."""
-    limit = call.broker.config.max_namespaces_per_tenant
+    limit = call.broker.config.settings.max_namespaces_per_tenant
     if limit and await call.broker.metadata.children_count(paths.tenant_path(tenant)) >= limit:
         raise PreconditionFailedError(
             f"Exceed the maximum number of namespace in tenant :{tenant}; maxNamespacesPerTenant is {limit}"
@@ -32,7 +32,7 @@ async def check_clusters(call: Call, tenant: str, clusters: Collection[str]) -> 
 
     The cluster itself is always allowed: tenants that were made before it had its name name another one.
     """
-    others = [cluster for cluster in clusters if cluster != call.broker.config.cluster]
+    others = [cluster for cluster in clusters if cluster != call.broker.config.settings.cluster_name]
     if not others:
         return
     known = await call.broker.metadata.children(paths.CLUSTERS_PATH)

@@ -73,13 +73,15 @@ def setting(
     maximum: float | None = None,
     choices: Sequence[str] = (),
     secret: bool = False,
+    dynamic: bool = False,
 ) -> Any:
     """A dataclass field with all that is known about it. `key` is the name in files; bounds are inclusive.
 
-    The value of a `secret` is never shown: not by `repr`, not by `magnetar config`, not over HTTP.
+    The value of a `secret` is never shown: not by `repr`, not by `magnetar config`, not over HTTP. A `dynamic` one can change while the
+    broker runs (`magnetar brokers update-dynamic-config`).
     """
     about = {"key": key, "doc": doc, "unit": unit, "minimum": minimum, "maximum": maximum, "choices": tuple(choices)}
-    return field(default=default, metadata=about | {"secret": secret}, repr=not secret)
+    return field(default=default, metadata=about | {"secret": secret, "dynamic": dynamic}, repr=not secret)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,7 @@ class Setting:
     maximum: float | None
     choices: tuple[str, ...]
     secret: bool
+    dynamic: bool
 
     def shown(self, value: object) -> object:
         """The value as people may see it."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from magnetar.base.errors import BadVersionError, ConfigError
@@ -21,68 +22,22 @@ from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore
 
 logger = logging.getLogger(__name__)
 
-FIELDS: Mapping[str, str] = {
-    "allowAutoTopicCreation": "allow_auto_topic_creation",
-    "allowAutoTopicCreationType": "auto_topic_creation_partitioned",
-    "defaultNumPartitions": "default_num_partitions",
-    "allowAutoSubscriptionCreation": "allow_auto_subscription_creation",
-    "maxProducersPerTopic": "max_producers_per_topic",
-    "maxConsumersPerTopic": "max_consumers_per_topic",
-    "maxConsumersPerSubscription": "max_consumers_per_subscription",
-    "maxSubscriptionsPerTopic": "max_subscriptions_per_topic",
-    "maxTopicsPerNamespace": "max_topics_per_namespace",
-    "maxTenants": "max_tenants",
-    "maxNamespacesPerTenant": "max_namespaces_per_tenant",
-    "maxUnackedMessagesPerConsumer": "max_unacked_messages_per_consumer",
-    "maxUnackedMessagesPerSubscription": "max_unacked_messages_per_subscription",
-    "maxPublishRatePerTopicInMessages": "publish_rate_per_topic_messages",
-    "maxPublishRatePerTopicInBytes": "publish_rate_per_topic_bytes",
-    "dispatchThrottlingRatePerTopicInMsg": "dispatch_rate_per_topic_messages",
-    "dispatchThrottlingRatePerTopicInByte": "dispatch_rate_per_topic_bytes",
-    "dispatchThrottlingRatePerSubscriptionInMsg": "dispatch_rate_per_subscription_messages",
-    "dispatchThrottlingRatePerSubscriptionInByte": "dispatch_rate_per_subscription_bytes",
-    "subscribeThrottlingRatePerConsumer": "subscribe_rate_per_consumer",
-    "subscribeRatePeriodPerConsumerInSecond": "subscribe_rate_period_s",
-    "brokerDeleteInactiveTopicsEnabled": "delete_inactive_topics",
-    "brokerDeleteInactiveTopicsMode": "inactive_topic_mode",
-    "brokerDeleteInactiveTopicsMaxInactiveDurationSeconds": "inactive_topic_max_s",
-    "subscriptionExpirationTimeMinutes": "subscription_expiration_minutes",
-    "brokerDeduplicationEnabled": "deduplication_enabled",
-    "brokerDeduplicationSnapshotIntervalSeconds": "deduplication_snapshot_interval_s",
-    "delayedDeliveryEnabled": "delayed_delivery_enabled",
-    "delayedDeliveryTickTimeMillis": "delayed_delivery_tick_ms",
-    "ttlDurationDefaultInSeconds": "message_ttl_s",
-    "defaultRetentionTimeInMinutes": "retention_time_minutes",
-    "defaultRetentionSizeInMB": "retention_size_mb",
-    "backlogQuotaDefaultLimitBytes": "backlog_quota_limit_bytes",
-    "backlogQuotaDefaultLimitSecond": "backlog_quota_limit_time_s",
-    "backlogQuotaDefaultRetentionPolicy": "backlog_quota_policy",
-    "brokerServiceCompactionThresholdInBytes": "compaction_threshold_bytes",
-    "schemaCompatibilityStrategy": "schema_compatibility_strategy",
-    "isSchemaValidationEnforced": "schema_validation_enforced",
-    "isAllowAutoUpdateSchemaEnabled": "allow_auto_update_schema",
-}
-"""Key to the field of `BrokerConfig`: what policies fall back on, so that one way makes all of them take hold."""
+DYNAMIC: Mapping[str, Setting] = {row.key: row for row in table_of(BrokerSettings).values() if row.dynamic}
+"""By key: what policies fall back on, so that one way makes all of them take hold."""
 
 
 def parsed(key: str, text: str) -> Any:
-    """The value of a field. Raises PreconditionFailedError for a key that cannot change, or a text it does not take."""
-    if key not in FIELDS:
+    """The value of a setting. Raises PreconditionFailedError for a key that cannot change, or a text it does not take."""
+    if key not in DYNAMIC:
         raise PreconditionFailedError("Can't update non-dynamic configuration")
-    row = _settings()[key]
     try:
-        value = parse(row, text, "dynamic configuration")
+        return parse(DYNAMIC[key], text, "dynamic configuration")
     except ConfigError as error:
         raise PreconditionFailedError(f"Invalid dynamic-config value: {error}") from error
-    return value == "partitioned" if key == "allowAutoTopicCreationType" else value
-
-
-def _settings() -> dict[str, Setting]:
-    return {row.key: row for row in table_of(BrokerSettings).values()}
 
 
 class DynamicConfiguration:
-    """Holds the one live `BrokerConfig`; nothing else writes to it."""
+    """Replaces the settings of the one live `BrokerConfig`; nothing else writes to it."""
 
     def __init__(
         self, metadata: MetadataStore, config: BrokerConfig, applied: Callable[[], Awaitable[None]] | None = None
@@ -90,7 +45,7 @@ class DynamicConfiguration:
         """`applied` makes changed settings take hold of what is loaded already."""
         self._metadata = metadata
         self._config = config
-        self._started_with = {field: getattr(config, field) for field in FIELDS.values()}
+        self._started_with = config.settings
         self._texts: dict[str, str] = {}
         self.applied = applied
 
@@ -105,14 +60,13 @@ class DynamicConfiguration:
         if texts == self._texts:
             return
         self._texts = texts
-        fields = dict(self._started_with)
+        changed: dict[str, Any] = {}
         for key, text in texts.items():
             try:
-                fields[FIELDS[key]] = parsed(key, text)
-            except (PreconditionFailedError, KeyError) as error:  # written by another version, or by hand
+                changed[DYNAMIC[key].name] = parsed(key, text)
+            except PreconditionFailedError as error:  # written by another version, or by hand
                 logger.warning("dynamic configuration ignored key=%s error=%s", key, error)
-        for field, value in fields.items():
-            setattr(self._config, field, value)
+        self._config.settings = replace(self._started_with, **changed)
         if self.applied is not None:
             await self.applied()
 
@@ -123,7 +77,7 @@ class DynamicConfiguration:
 
     async def remove(self, key: str) -> None:
         """Back to what the broker was started with. Raises PreconditionFailedError."""
-        if key not in FIELDS:
+        if key not in DYNAMIC:
             raise PreconditionFailedError("Can't delete non-dynamic configuration")
         await self._change(lambda texts: texts.pop(key, None))
 

@@ -55,9 +55,15 @@ class ClusterServices:
     ) -> None:
         self.peers = Peers(
             network,
-            Credentials.parse(config.client_auth_plugin, config.client_auth_parameters),
-            TlsTrust(config.client_trust_certs_file, verify_hostname=config.client_verify_hostname),
-            config.client_tls_enabled,
+            Credentials.parse(
+                config.settings.broker_client_authentication_plugin,
+                config.settings.broker_client_authentication_parameters,
+            ),
+            TlsTrust(
+                config.settings.broker_client_trust_certs_file_path,
+                verify_hostname=config.settings.tls_hostname_verification_enabled,
+            ),
+            config.settings.broker_client_tls_enabled,
         )
         self.address = BrokerAddress(
             config.service_url, config.service_url_tls, config.web_service_url, config.web_service_url_tls
@@ -69,10 +75,12 @@ class ClusterServices:
         self.session_probe = SessionProbe(metadata, processes, scope)
         self.leadership = Leadership(metadata, self.address.broker_id, self.address.web_service_url)
         self.ownership = Ownership(metadata, namespaces, self.address, clock)
-        self.reader = ClusterReader(metadata, self.brokers, self.owners, namespaces, config.cluster)
-        self.load_placement = LoadPlacement(self.reader, LeaderMemory(), config.load_balance, clock, rng)
+        self.reader = ClusterReader(metadata, self.brokers, self.owners, namespaces, config.settings.cluster_name)
+        self.load_placement = LoadPlacement(self.reader, LeaderMemory(), config.settings, clock, rng)
         self.placement: Placement = (
-            self.load_placement if config.load_balance.enabled else LeastBundles(self.owners, self.brokers, rng)
+            self.load_placement
+            if config.settings.load_balancer_enabled
+            else LeastBundles(self.owners, self.brokers, rng)
         )
         self.reachability = Reachability(network, clock)
         self.finder = BrokerFinder(

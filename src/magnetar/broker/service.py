@@ -21,7 +21,7 @@ from magnetar.broker.auth.authorize import Security
 from magnetar.broker.bundle_moves import BundleMoves
 from magnetar.broker.cluster_participants import ClusterParticipants
 from magnetar.broker.compaction.topic_compaction import CompactionService
-from magnetar.broker.config import BrokerConfig
+from magnetar.broker.config import MIB, BrokerConfig
 from magnetar.broker.connection.context import BrokerContext, Destinations, ProducerNames
 from magnetar.broker.connection.listener import ConnectionListener
 from magnetar.broker.connection.publishing import PublishBudget
@@ -118,7 +118,7 @@ class Broker:
             self.clock,
             self._scope,
             self._rng,
-            EntryCache(self.config.entry_cache_bytes),
+            EntryCache(self.config.settings.managed_ledger_cache_size_mb * MIB),
         )
         self.schemas = SchemaAdmission(self._schema_registry(), self.namespaces)
         self.remote_clusters = self._remote_clusters()
@@ -138,15 +138,15 @@ class Broker:
                     client=self._bookkeeper,
                     spawn=partial(self._scope.spawn, on_failure=REPORTED),
                     clock=self.clock,
-                    retain_null_key=self.config.compaction_retain_null_key,
+                    retain_null_key=self.config.settings.compaction_retain_null_key,
                 ),
                 replicated_subscriptions=self._replicated_subscriptions(),
                 delayed_storage=self._delayed_storage(),
                 transactions=TransactionStorage(
                     factory=self.factory,
                     ledgers=self.config.managed_ledger,
-                    snapshot_transactions=self.config.transactions.snapshot_transactions,
-                    snapshot_interval_ms=self.config.transactions.snapshot_interval_ms,
+                    snapshot_transactions=self.config.settings.transaction_buffer_snapshot_max_transaction_count,
+                    snapshot_interval_ms=self.config.settings.transaction_buffer_snapshot_min_time_ms,
                 ),
                 replication=ReplicationService(self.remote_clusters, self.schemas.registry, self.namespaces.partitions),
             ),
@@ -176,8 +176,8 @@ class Broker:
             lookup=self.lookup,
             topics=self.topics,
             schemas=self.schemas,
-            producer_names=ProducerNames(self.config.cluster, await self._start_number()),
-            budget=PublishBudget(self.config.publish_buffer_bytes, self.clock.monotonic_s),
+            producer_names=ProducerNames(self.config.settings.cluster_name, await self._start_number()),
+            budget=PublishBudget(self.config.settings.max_message_publish_buffer_size_mb * MIB, self.clock.monotonic_s),
             security=self.security,
             transactions=self.transactions,
             participants=self.participants,
@@ -188,7 +188,7 @@ class Broker:
 
     async def _join(self) -> None:
         """Join the cluster, so that bundles come here, and report their load."""
-        drain_timeout_s = self.config.drain_timeout_s
+        drain_timeout_s = self.config.settings.broker_shutdown_timeout_ms / 1000
         self.membership = Membership(
             self.metadata, self.cluster, self.moves, self.connections, drain_timeout_s, self._scope
         )
@@ -199,7 +199,7 @@ class Broker:
 
     async def _start_transactions(self) -> None:
         await self.transactions.start()
-        if self.config.transactions.enabled:
+        if self.config.settings.transaction_coordinator_enabled:
             await self.moves.look_for_coordinators()
 
     async def serve(self, listener: Listener, tls: ssl.SSLContext | None = None) -> None:
@@ -262,7 +262,7 @@ class Broker:
 
     def _replicated_subscriptions(self) -> ReplicationContext:
         return ReplicationContext(
-            self.config.cluster,
+            self.config.settings.cluster_name,
             self.clock,
             self._rng,
             partial(self._scope.spawn, on_failure=REPORTED),
@@ -272,7 +272,7 @@ class Broker:
     def _coordinators(self) -> Coordinators:
         config = self.config
         return Coordinators(
-            config=config.transactions,
+            settings=config.settings,
             names=self.namespaces,
             owner=self.ownership,
             factory=self.factory,
@@ -285,8 +285,8 @@ class Broker:
 
     def _remote_clusters(self) -> RemoteClusters:
         return RemoteClusters(
-            local=self.config.cluster,
-            config=self.config.replication,
+            local=self.config.settings.cluster_name,
+            config=self.config.settings,
             metadata=self.metadata,
             network=self._network,
             clock=self.clock,
@@ -317,7 +317,7 @@ class Broker:
             ownership=self.ownership,
             topics=self.topics,
             moves=self.moves,
-            config=self.config.load_balance,
+            config=self.config.settings,
             clock=self.clock,
             rng=self._rng,
             scope=self._scope,
@@ -336,8 +336,8 @@ class Broker:
             max_consumers=policies.max_consumers_per_subscription,
             delayed_delivery_enabled=policies.delayed_delivery,
             delayed_delivery_tick_ms=policies.delayed_delivery_tick_ms,
-            batch_index_ack_enabled=config.batch_index_acknowledgment_enabled,
-            key_shared_consistent_hashing=config.key_shared_consistent_hashing,
-            key_shared_points=config.key_shared_points,
-            failover_delay_ms=config.active_consumer_failover_delay_ms,
+            batch_index_ack_enabled=config.settings.acknowledgment_at_batch_index_level_enabled,
+            key_shared_consistent_hashing=config.settings.subscription_key_shared_use_consistent_hashing,
+            key_shared_points=config.settings.subscription_key_shared_consistent_hashing_replica_points,
+            failover_delay_ms=config.settings.active_consumer_failover_delay_ms,
         )

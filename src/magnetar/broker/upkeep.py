@@ -15,6 +15,9 @@ from magnetar.broker.topics.persistent import PersistentTopic
 from magnetar.broker.topics.registry import TopicRegistry
 from magnetar.broker.topics.upkeep import TopicUpkeep
 
+STATS_INTERVAL_S = 5.0
+"""Rates are means over so long."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -29,17 +32,20 @@ class Upkeep:
     def start(self, scope: TaskScope) -> None:
         config = self._config
         scope.supervise(
-            partial(self._every, config.message_expiry_check_interval_s, TopicUpkeep.expire_messages), "expiry"
+            partial(
+                self._every, (config.settings.message_expiry_check_interval_minutes * 60), TopicUpkeep.expire_messages
+            ),
+            "expiry",
         )
-        scope.supervise(partial(self._every, config.retention_check_interval_s, TopicUpkeep.trim), "retention")
-        if config.backlog_quota_check_enabled:
-            quota_s = config.backlog_quota_check_interval_s
+        scope.supervise(partial(self._every, config.settings.retention_check_interval_s, TopicUpkeep.trim), "retention")
+        if config.settings.backlog_quota_check_enabled:
+            quota_s = config.settings.backlog_quota_check_interval_s
             scope.supervise(partial(self._every, quota_s, TopicUpkeep.check_backlog_quota), "quota")
-        compaction_s = config.compaction_monitor_interval_s
+        compaction_s = config.settings.compaction_monitor_interval_s
         scope.supervise(partial(self._every, compaction_s, TopicUpkeep.compact_if_due), "compaction")
-        expiry_s = config.subscription_expiry_check_interval_s
+        expiry_s = config.settings.subscription_expiry_check_interval_minutes * 60
         scope.supervise(partial(self._every, expiry_s, TopicUpkeep.expire_subscriptions), "subscription expiry")
-        snapshot_s = config.deduplication_snapshot_check_s
+        snapshot_s = config.settings.broker_deduplication_snapshot_frequency_s
         scope.supervise(partial(self._every, snapshot_s, TopicUpkeep.snapshot_deduplication), "deduplication snapshots")
         scope.supervise(self._delete_abandoned, "inactive topics")
         scope.supervise(self._sample_rates, "rates")
@@ -61,12 +67,12 @@ class Upkeep:
 
     async def _delete_abandoned(self) -> None:
         while True:
-            await asyncio.sleep(self._config.inactive_topic_check_s)
+            await asyncio.sleep(self._config.settings.broker_delete_inactive_topics_frequency_s)
             await self._topics.delete_abandoned(self._clock.monotonic_s())
 
     async def _sample_rates(self) -> None:
         while True:
-            await asyncio.sleep(self._config.stats_interval_s)
+            await asyncio.sleep(STATS_INTERVAL_S)
             now_s = self._clock.monotonic_s()
             async for topic in in_turns(self._topics.loaded):
                 topic.sample_rates(now_s)

@@ -25,7 +25,7 @@ class ManagedLedgerConfig:
     max_entries_per_ledger: int = 50_000
     max_size_per_ledger_bytes: int = 2048 * 1024 * 1024
     max_rollover_age_ms: int = 4 * 3600 * 1000
-    min_rollover_age_ms: int = 0
+    min_rollover_age_ms: int = 600_000
     retention_time_ms: int = 0
     retention_size_bytes: int = 0
     cursor_persist_interval_ms: int = 100

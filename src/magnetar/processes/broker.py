@@ -64,7 +64,7 @@ class BrokerProcess(Composition):
         await stack.enter_async_context(self.broker)
         storage = RemoteStorage(directory, needed_bookies(config))
         # `failed` without a failure: the server was told over HTTP to stop
-        admin = await stack.enter_async_context(AdminServer(self.broker, config, storage, self.failed.set))
+        admin = await stack.enter_async_context(AdminServer(self.broker, storage, self.failed.set))
         await serve_broker(self.broker, admin, listeners)
 
     async def _report_damage(

@@ -20,7 +20,7 @@ from magnetar.managed_ledger.position import EARLIEST, Position
 from tests.unit.broker.dispatch_fakes import FakeChannel, channel, got, payload
 from tests.unit.managed_ledger.ledger_harness import NAME, LedgerHarness, append_all, until
 
-CONFIG = ManagedLedgerConfig(max_entries_per_ledger=100)
+CONFIG = ManagedLedgerConfig(min_rollover_age_ms=0, max_entries_per_ledger=100)
 
 
 class Bench:

@@ -17,7 +17,7 @@ from magnetar.managed_ledger.ledger import ManagedLedger
 from magnetar.managed_ledger.position import EARLIEST, Position
 from tests.integration.managed_ledger.harness import NAME, Harness
 
-CONFIG = ManagedLedgerConfig(max_entries_per_ledger=700, cursor_ledger_max_entries=20)
+CONFIG = ManagedLedgerConfig(min_rollover_age_ms=0, max_entries_per_ledger=700, cursor_ledger_max_entries=20)
 BURST = 100
 
 

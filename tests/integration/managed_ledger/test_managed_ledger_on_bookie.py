@@ -24,7 +24,7 @@ KEEP = {"retention_time_ms": -1, "retention_size_bytes": -1}
 
 async def test_append_read_acknowledge_restart(tmp_path: Path) -> None:
     payloads = [b"%06d" % number * 170 for number in range(6000)]
-    config = ManagedLedgerConfig(max_entries_per_ledger=2500)
+    config = ManagedLedgerConfig(min_rollover_age_ms=0, max_entries_per_ledger=2500)
     async with Harness(tmp_path) as harness:
         ledger = await harness.factory.open(NAME, config)
         cursor = await ledger.open_cursor("sub", initial=EARLIEST)
@@ -47,7 +47,7 @@ async def test_every_second_acknowledged_survives_a_restart(tmp_path: Path, coun
     """No hole is dropped: after the restart exactly the unacknowledged half is redelivered."""
     step = 20_000
     # Minimal entries: the number of holes matters here, not their size.
-    config = ManagedLedgerConfig(max_entries_per_ledger=50_000, cache_entries=False, **KEEP)
+    config = ManagedLedgerConfig(min_rollover_age_ms=0, max_entries_per_ledger=50_000, cache_entries=False, **KEEP)
     async with Harness(tmp_path) as harness:
         ledger = await harness.factory.open(NAME, config)
         cursor = await ledger.open_cursor("sub", initial=EARLIEST)
@@ -81,14 +81,16 @@ async def test_every_second_acknowledged_survives_a_restart(tmp_path: Path, coun
 
 async def test_retention_removes_ledgers_and_the_disk_shrinks(tmp_path: Path) -> None:
     async with Harness(tmp_path) as harness:
-        ledger = await harness.factory.open(NAME, ManagedLedgerConfig(max_entries_per_ledger=4000, **KEEP))
+        ledger = await harness.factory.open(
+            NAME, ManagedLedgerConfig(min_rollover_age_ms=0, max_entries_per_ledger=4000, **KEEP)
+        )
         cursor = await ledger.open_cursor("sub", initial=EARLIEST)
         positions = await append_all(ledger, [os.urandom(1024) for _ in range(20_000)])
         await harness.bookie.checkpoint()
         before = harness.disk_bytes()
         assert before > 20_000 * 1024
         cursor.acknowledge_cumulative(positions[17_999])
-        ledger.set_config(ManagedLedgerConfig(max_entries_per_ledger=4000))
+        ledger.set_config(ManagedLedgerConfig(min_rollover_age_ms=0, max_entries_per_ledger=4000))
         await ledger.trim()
         assert ledger.first_position == positions[16_000]
         assert cursor.stored_mark_delete == positions[17_999]

@@ -7,13 +7,13 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.broker.load_balance.config import PLACEMENTS, SHEDDERS, SPLITS, LoadBalanceConfig
 from magnetar.broker.load_balance.cooldown import LeaderMemory
 from magnetar.broker.load_balance.isolation import Isolation, IsolationPolicy
 from magnetar.broker.load_balance.load_report import BrokerLoad, BundleLoad, Usage, read_report, report_document
 from magnetar.broker.load_balance.plan import decide, place
 from magnetar.broker.load_balance.splitting import TopicLoad, boundary
 from magnetar.broker.load_balance.view import ClusterView
+from magnetar.broker.settings.load_balance import PLACEMENTS, SHEDDERS, SPLITS, LoadBalanceSettings
 
 NAMESPACES = ("a/x", "a/y", "b/x")
 rates = st.floats(0, 1e5, allow_nan=False)
@@ -22,15 +22,15 @@ bundle_loads = st.builds(
 )
 usages = st.builds(Usage, st.floats(0, 100), st.just(100.0))
 configs = st.builds(
-    LoadBalanceConfig,
-    placement=st.sampled_from(PLACEMENTS),
-    shedder=st.sampled_from(SHEDDERS),
-    distribute_evenly=st.booleans(),
-    unload_throughput_min=st.sampled_from([0.0, 1000.0]),
-    unload_rate_min=st.sampled_from([0.0, 100.0]),
-    uniform_throughput_min=st.just(0.0),
-    unload_bundles_max=st.sampled_from([-1, 0, 2]),
-    threshold_percent=st.sampled_from([0.0, 10.0]),
+    LoadBalanceSettings,
+    load_balancer_load_placement_strategy=st.sampled_from(PLACEMENTS),
+    load_balancer_load_shedding_strategy=st.sampled_from(SHEDDERS),
+    load_balancer_distribute_bundles_evenly_enabled=st.booleans(),
+    load_balancer_bundle_unload_min_throughput_threshold=st.sampled_from([0.0, 0.001]),
+    min_unload_message=st.sampled_from([0.0, 100.0]),
+    min_unload_message_throughput=st.just(0.0),
+    max_unload_bundle_num_per_shedding=st.sampled_from([-1, 0, 2]),
+    load_balancer_broker_threshold_shedder_percentage=st.sampled_from([0.0, 10.0]),
 )
 isolations = st.builds(
     Isolation,
@@ -74,7 +74,7 @@ def views(draw: st.DrawFn) -> ClusterView:
 
 @given(views(), configs, st.integers(), st.sets(st.integers(0, 16)))
 def test_a_plan_keeps_its_promises_on_any_cluster(
-    view: ClusterView, config: LoadBalanceConfig, seed: int, cooling: set[int]
+    view: ClusterView, config: LoadBalanceSettings, seed: int, cooling: set[int]
 ) -> None:
     memory = LeaderMemory()
     memory.observe(view.brokers, config)
@@ -88,7 +88,7 @@ def test_a_plan_keeps_its_promises_on_any_cluster(
 
 @given(views(), configs, st.integers())
 def test_the_threshold_shedder_never_makes_the_most_loaded_broker_worse(
-    view: ClusterView, config: LoadBalanceConfig, seed: int
+    view: ClusterView, config: LoadBalanceSettings, seed: int
 ) -> None:
     memory = LeaderMemory()
     memory.observe(view.brokers, config)
@@ -99,7 +99,7 @@ def test_the_threshold_shedder_never_makes_the_most_loaded_broker_worse(
 
 @given(views(), configs, st.integers(), st.sampled_from(NAMESPACES))
 def test_a_placement_is_on_a_broker_that_may_serve_it(
-    view: ClusterView, config: LoadBalanceConfig, seed: int, namespace: str
+    view: ClusterView, config: LoadBalanceSettings, seed: int, namespace: str
 ) -> None:
     memory = LeaderMemory()
     choice = place(f"{namespace}/0xf0000000_0xffffffff", view, memory, config, random.Random(seed).random)

@@ -26,7 +26,7 @@ from tests.unit.managed_ledger.ledger_harness import (
     until,
 )
 
-CONFIG = ManagedLedgerConfig(max_entries_per_ledger=7, cursor_ledger_max_entries=5)
+CONFIG = ManagedLedgerConfig(min_rollover_age_ms=0, max_entries_per_ledger=7, cursor_ledger_max_entries=5)
 
 
 class CursorAgainstList(RuleBasedStateMachine):

@@ -16,10 +16,11 @@ from magnetar.admin.partitioned_stats import Sum, without
 from magnetar.admin.policy_rows import backlog_quota, check_document
 from magnetar.base.clock import iso_time
 from magnetar.base.errors import CorruptionError, MagnetarError, MetadataError
+from magnetar.base.settings import HIDDEN
 from magnetar.broker import errors as broker_errors
-from magnetar.broker.config import BrokerConfig
 from magnetar.broker.namespaces.errors import AlreadyExistsError, NamespaceNotFoundError, PreconditionFailedError
 from magnetar.broker.rate_limits import Rates
+from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.managed_ledger.errors import EntryNotFoundError, ManagedLedgerFencedError
 
 
@@ -159,10 +160,10 @@ async def test_tables_group_lines_by_family() -> None:
 
 
 def test_settings_are_texts() -> None:
-    settings = runtime_settings(BrokerConfig())
-    assert settings["allow_auto_topic_creation"] == "true"
-    assert settings["port"] == "6650"
-    assert "managed_ledger" not in settings
+    settings = runtime_settings(BrokerSettings(token_secret_key="data:;base64,AAAA"))
+    assert settings["allowAutoTopicCreation"] == "true"
+    assert settings["brokerServicePort"] == "6650"
+    assert settings["tokenSecretKey"] == HIDDEN
 
 
 def test_rates_are_of_the_last_interval() -> None:

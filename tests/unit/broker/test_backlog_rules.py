@@ -19,6 +19,7 @@ from magnetar.broker.namespaces.policies import (
     new_document,
 )
 from magnetar.broker.namespaces.records import boundaries_text
+from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.broker.topics import policy_rules
 
 
@@ -58,7 +59,7 @@ def test_eviction_goes_below_the_limit_but_not_far(limit: int, size: int) -> Non
 
 
 def test_defaults_come_from_the_broker_and_the_document_wins() -> None:
-    config = BrokerConfig(message_ttl_s=7, max_producers_per_topic=3, retention_size_mb=5)
+    config = BrokerConfig(BrokerSettings(ttl_default_s=7, max_producers_per_topic=3, default_retention_size_mb=5))
     document = new_document("standalone", 4)
     plain = effective(config, document)
     assert (plain.message_ttl_s, plain.max_producers_per_topic, plain.retention_size_mb) == (7, 3, 5)

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 
-from magnetar.broker.load_balance.config import (
-    FLOW_OR_QPS,
-    MIB,
-    TOPIC_COUNT,
-    UNIFORM,
-    WEIGHTED_RANDOM,
-    LoadBalanceConfig,
-)
 from magnetar.broker.load_balance.cooldown import LeaderMemory
 from magnetar.broker.load_balance.isolation import Isolation, IsolationPolicy, read_policies
 from magnetar.broker.load_balance.load_report import BrokerLoad, BundleLoad, Usage, worth_reporting
 from magnetar.broker.load_balance.plan import Plan, decide, place, place_all
 from magnetar.broker.load_balance.splitting import TopicLoad, boundary
 from magnetar.broker.load_balance.view import ClusterView
+from magnetar.broker.settings.load_balance import (
+    FLOW_OR_QPS,
+    MIB,
+    TOPIC_COUNT,
+    UNIFORM,
+    WEIGHTED_RANDOM,
+    LoadBalanceSettings,
+)
 
-CONFIG = LoadBalanceConfig()
+CONFIG = LoadBalanceSettings()
 NOW_S = 10_000.0
 
 
@@ -33,7 +33,7 @@ def broker(cpu: float, *rates: float, namespace: str = "t/n", first: int = 0, dr
     return BrokerLoad(cpu=Usage(cpu, 100), bundles=loads, draining=draining, updated_ms=1)
 
 
-def decided(view: ClusterView, config: LoadBalanceConfig = CONFIG, memory: LeaderMemory | None = None) -> Plan:
+def decided(view: ClusterView, config: LoadBalanceSettings = CONFIG, memory: LeaderMemory | None = None) -> Plan:
     memory = memory or LeaderMemory()
     memory.observe(view.brokers, config)
     plan = decide(view, memory, config, NOW_S, lambda: 0.5)
@@ -97,7 +97,12 @@ def test_a_new_broker_is_filled_although_nobody_is_overloaded() -> None:
     plan = decided(view)
     assert {move.destination for move in plan.moves} == {"new"}
     assert {move.source for move in plan.moves} == {"a", "b"}
-    off = decided(view, dataclasses.replace(CONFIG, lower_boundary=False, threshold_percent=20))
+    off = decided(
+        view,
+        dataclasses.replace(
+            CONFIG, lower_boundary_shedding_enabled=False, load_balancer_broker_threshold_shedder_percentage=20
+        ),
+    )
     assert off.moves == ()
 
 
@@ -110,11 +115,11 @@ def test_the_uniform_shedder_levels_messages_between_the_busiest_and_the_idlest(
     view = ClusterView(
         {"a": broker(20, *[1000] * 10), "b": broker(20, 1000, first=16), "c": broker(20, *[600] * 9, first=32)}
     )
-    plan = decided(view, dataclasses.replace(CONFIG, shedder=UNIFORM))
+    plan = decided(view, dataclasses.replace(CONFIG, load_balancer_load_shedding_strategy=UNIFORM))
     assert (plan.moves[0].source, plan.moves[0].destination) == ("a", "b")
     assert sum(move.load.rate for move in plan.moves if move.source == "a") <= 0.2 * 18_000
     near = ClusterView({"a": broker(90, *[1000] * 10), "b": broker(20, *[900] * 10, first=16)})
-    assert decided(near, dataclasses.replace(CONFIG, shedder=UNIFORM)).moves == ()
+    assert decided(near, dataclasses.replace(CONFIG, load_balancer_load_shedding_strategy=UNIFORM)).moves == ()
 
 
 def test_bundles_are_split_by_topics_sessions_messages_and_bytes() -> None:
@@ -136,7 +141,10 @@ def test_bundles_are_split_by_topics_sessions_messages_and_bytes() -> None:
 
 def test_a_namespace_has_no_more_bundles_than_allowed() -> None:
     loads = {f"t/n/0x{number:08x}_0x{number + 1:08x}": bundle(1, topics=5000) for number in range(4)}
-    plan = decided(ClusterView({"a": BrokerLoad(bundles=loads)}), dataclasses.replace(CONFIG, namespace_bundles_max=6))
+    plan = decided(
+        ClusterView({"a": BrokerLoad(bundles=loads)}),
+        dataclasses.replace(CONFIG, load_balancer_namespace_maximum_bundles=6),
+    )
     assert len(plan.splits) == 2
     assert "loadBalancerNamespaceMaximumBundles" in plan.held[0].reason
 
@@ -203,7 +211,11 @@ def test_unowned_bundles_spread_one_by_one() -> None:
         "t/new/0x0_0x1",
         view,
         LeaderMemory(),
-        dataclasses.replace(CONFIG, placement=WEIGHTED_RANDOM, distribute_evenly=False),
+        dataclasses.replace(
+            CONFIG,
+            load_balancer_load_placement_strategy=WEIGHTED_RANDOM,
+            load_balancer_distribute_bundles_evenly_enabled=False,
+        ),
         lambda: 0.0,
     )
     assert drawn.broker == "a"

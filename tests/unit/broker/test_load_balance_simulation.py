@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from magnetar.broker.load_balance.config import UNIFORM, LoadBalanceConfig
 from magnetar.broker.load_balance.simulation import LOAD_MANAGER, MODULO, RANDOM, RING, Scenario, simulate
+from magnetar.broker.settings.load_balance import UNIFORM, LoadBalanceSettings
 
 
 def test_less_uneven_than_all_and_not_much_more_moved_than_a_ring_must() -> None:
     scenario = Scenario(brokers=40, topics=20_000, steps=40, namespaces=20)
-    for config in (LoadBalanceConfig(), LoadBalanceConfig(shedder=UNIFORM)):
+    for config in (LoadBalanceSettings(), LoadBalanceSettings(load_balancer_load_shedding_strategy=UNIFORM)):
         found = simulate(scenario, config)
         spread = {name: sum(sample.spread for sample in each) / len(each) for name, each in found.items()}
         moved = {name: sum(sample.moved for sample in each) for name, each in found.items()}

@@ -14,7 +14,6 @@ from magnetar.base.process_watch import LinuxProcessWatch
 from magnetar.base.tasks import TaskScope
 from magnetar.broker.config import BrokerConfig
 from magnetar.broker.errors import ServiceNotReadyError
-from magnetar.broker.load_balance.config import LoadBalanceConfig
 from magnetar.broker.load_balance.cooldown import LeaderMemory
 from magnetar.broker.load_balance.load_report import BrokerLoad, BundleLoad, Usage, report_document
 from magnetar.broker.load_balance.plan import Plan
@@ -32,6 +31,7 @@ from magnetar.broker.namespaces.records import BrokerAddress, BundleName, owner_
 from magnetar.broker.namespaces.registry import NamespaceRegistry
 from magnetar.broker.namespaces.topic_lists import TooManyTopicsError, TopicCounts
 from magnetar.broker.naming import NamespaceName, TopicName
+from magnetar.broker.settings.load_balance import LoadBalanceSettings
 from magnetar.metadata import paths
 from magnetar.metadata.memory import MemoryMetadataStore
 
@@ -54,7 +54,7 @@ async def harness(brokers: int) -> tuple[MemoryMetadataStore, LoadPlacement, lis
     reader = ClusterReader(store, BrokerDirectory(store), OwnerIndex(store), namespaces, "standalone")
     return (
         store,
-        LoadPlacement(reader, LeaderMemory(), LoadBalanceConfig(), SystemClock(), random.Random(3)),
+        LoadPlacement(reader, LeaderMemory(), LoadBalanceSettings(), SystemClock(), random.Random(3)),
         registrations,
     )
 

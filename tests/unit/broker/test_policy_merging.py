@@ -11,13 +11,14 @@ from magnetar.admin.policy_rows import POLICY_ROWS
 from magnetar.broker.config import BrokerConfig
 from magnetar.broker.namespaces.policies import EffectivePolicies, effective
 from magnetar.broker.namespaces.policy_layers import LAYERS, Documents, merged
+from magnetar.broker.settings.broker import BrokerSettings
 
 CONFIG = BrokerConfig()
 
 
 def namespace_document(name: str, value: Any) -> dict[str, Any]:
     layer = LAYERS[name]
-    return {layer.namespace: {CONFIG.cluster: value} if layer.by_cluster else value}
+    return {layer.namespace: {CONFIG.settings.cluster_name: value} if layer.by_cluster else value}
 
 
 @pytest.mark.parametrize("name", [name for name, layer in LAYERS.items() if layer.topic and layer.namespace])
@@ -27,7 +28,7 @@ def test_the_topic_wins_over_the_namespace_and_that_over_the_broker(name: str) -
     assert merged(name, Documents(CONFIG, namespace, topic)) == "of the topic"
     assert merged(name, Documents(CONFIG, namespace, {})) == "of the namespace"
     assert merged(name, Documents(CONFIG, namespace, {layer.topic: None})) == "of the namespace"
-    assert merged(name, Documents(CONFIG, {}, {})) == layer.default(CONFIG)
+    assert merged(name, Documents(CONFIG, {}, {})) == layer.default(CONFIG.settings)
 
 
 def test_every_layer_has_a_row() -> None:
@@ -56,9 +57,12 @@ def test_quotas_are_merged_by_type(kind: str) -> None:
 
 
 def test_broker_defaults_of_rates() -> None:
-    config = BrokerConfig(
-        publish_rate_per_topic_messages=5, dispatch_rate_per_subscription_bytes=7, subscribe_rate_per_consumer=2
+    settings = BrokerSettings(
+        max_publish_rate_per_topic_messages=5,
+        dispatch_throttling_rate_per_subscription_bytes=7,
+        subscribe_throttling_rate_per_consumer=2,
     )
+    config = BrokerConfig(settings)
     policies = effective(config, {})
     assert policies.publish_rate.messages == 5
     assert policies.dispatch_rate.unlimited

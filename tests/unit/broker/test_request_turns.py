@@ -13,6 +13,7 @@ from magnetar.base.clock import SystemClock
 from magnetar.base.tasks import TaskScope
 from magnetar.broker.auth.authenticate import Credentials
 from magnetar.broker.auth.principal import Principal
+from magnetar.broker.config import BrokerConfig
 from magnetar.broker.connection.requests import ControlRequests, RequestTurns
 from magnetar.broker.connection.routes import BEFORE_CONNECT, ROUTES
 from magnetar.broker.connection.session import Session
@@ -291,9 +292,7 @@ def test_credentials_are_verified_in_turns() -> None:
 
             context: Any = SimpleNamespace(
                 budget=None,
-                config=SimpleNamespace(
-                    max_pending_publishes_per_connection=1000, max_message_size_bytes=MIB, keep_alive_interval_s=30
-                ),
+                config=BrokerConfig(),
                 clock=clock,
                 scope=scope,
                 turns=RequestTurns(scope, clock),
@@ -335,7 +334,7 @@ def test_a_turn_of_frames_ends_with_its_time_and_reading_waits_for_the_rest() ->
 
             context: Any = SimpleNamespace(
                 budget=None,
-                config=SimpleNamespace(max_pending_publishes_per_connection=1000),
+                config=BrokerConfig(),
                 clock=clock,
                 scope=scope,
                 turns=RequestTurns(scope, clock),

@@ -204,7 +204,7 @@ def test_news_about_activity_comes_after_the_answer_to_subscribe() -> None:
 
 
 def test_higher_priority_takes_over_from_the_first_unacknowledged() -> None:
-    harness = DispatchHarness()
+    harness = DispatchHarness(failover_delay_ms=0)
     harness.publish(3)
     low = harness.consumer(FAILOVER, 10, priority=1)
     high = harness.consumer(FAILOVER, 10, priority=0)

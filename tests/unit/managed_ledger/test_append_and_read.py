@@ -19,7 +19,9 @@ from tests.unit.managed_ledger.ledger_harness import (
     until,
 )
 
-SMALL = ManagedLedgerConfig(max_entries_per_ledger=10, retention_time_ms=-1, retention_size_bytes=-1)
+SMALL = ManagedLedgerConfig(
+    min_rollover_age_ms=0, max_entries_per_ledger=10, retention_time_ms=-1, retention_size_bytes=-1
+)
 
 
 async def test_append_completes_in_order_and_is_read_from_memory() -> None:
@@ -141,7 +143,7 @@ async def test_find_last_matching() -> None:
 
 async def test_who_keeps_up_is_served_from_memory_across_ledgers_and_consumed_entries_leave_it() -> None:
     async with LedgerHarness().broker() as factory:
-        ledger = await factory.open(NAME, ManagedLedgerConfig(max_entries_per_ledger=3000))
+        ledger = await factory.open(NAME, ManagedLedgerConfig(min_rollover_age_ms=0, max_entries_per_ledger=3000))
         cursor = await ledger.open_cursor("sub", initial=EARLIEST)
         for start in range(0, 10_000, 500):
             await append_all(ledger, numbered(500, start))

@@ -22,7 +22,7 @@ from tests.unit.managed_ledger.ledger_harness import (
     until,
 )
 
-CONFIG = ManagedLedgerConfig(max_entries_per_ledger=6, cursor_ledger_max_entries=3)
+CONFIG = ManagedLedgerConfig(min_rollover_age_ms=0, max_entries_per_ledger=6, cursor_ledger_max_entries=3)
 
 KEEP = ManagedLedgerConfig(retention_time_ms=-1, retention_size_bytes=-1)
 

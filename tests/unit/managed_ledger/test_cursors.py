@@ -23,7 +23,9 @@ from tests.unit.managed_ledger.ledger_harness import (
     until,
 )
 
-SMALL = ManagedLedgerConfig(max_entries_per_ledger=10, retention_time_ms=-1, retention_size_bytes=-1)
+SMALL = ManagedLedgerConfig(
+    min_rollover_age_ms=0, max_entries_per_ledger=10, retention_time_ms=-1, retention_size_bytes=-1
+)
 
 
 async def unconsumed(factory: ManagedLedgerFactory, name: str = "sub") -> list[bytes]:
@@ -380,6 +382,7 @@ async def test_over_several_bookies(ensemble: int, write: int, ack: int) -> None
         ensemble_size=ensemble,
         write_quorum=write,
         ack_quorum=ack,
+        min_rollover_age_ms=0,
         max_entries_per_ledger=10,
         retention_time_ms=-1,
         retention_size_bytes=-1,

@@ -231,7 +231,7 @@ async def test_concurrent_opens_share_one_and_a_failed_one_can_be_repeated() -> 
 
 async def test_delete_leaves_nothing() -> None:
     harness = LedgerHarness()
-    config = ManagedLedgerConfig(max_entries_per_ledger=5)
+    config = ManagedLedgerConfig(min_rollover_age_ms=0, max_entries_per_ledger=5)
     async with harness.broker() as factory:
         ledger = await factory.open(NAME, config)
         cursor = await ledger.open_cursor("sub", initial=EARLIEST)
@@ -304,7 +304,7 @@ async def test_closed_and_opened_again_while_it_was_being_trimmed() -> None:
     harness = LedgerHarness()
     async with harness.broker() as factory:
         for round_ in range(5):
-            ledger = await factory.open(NAME, ManagedLedgerConfig(max_entries_per_ledger=3))
+            ledger = await factory.open(NAME, ManagedLedgerConfig(min_rollover_age_ms=0, max_entries_per_ledger=3))
             cursor = await ledger.open_cursor("sub", initial=EARLIEST)
             positions = await append_all(ledger, numbered(10))
             cursor.acknowledge(positions)

@@ -18,7 +18,9 @@ from tests.unit.managed_ledger.ledger_harness import NAME, LedgerHarness, append
 
 SEEDS = 60
 CURSORS = ("one", "two")
-CONFIG = ManagedLedgerConfig(max_entries_per_ledger=5, cursor_ledger_max_entries=4, cursor_persist_interval_ms=0)
+CONFIG = ManagedLedgerConfig(
+    min_rollover_age_ms=0, max_entries_per_ledger=5, cursor_ledger_max_entries=4, cursor_persist_interval_ms=0
+)
 
 
 class Client:

@@ -79,7 +79,7 @@ def test_first_kept_ledger_ends_the_trim() -> None:
 
 async def test_trim_removes_consumed_ledgers_and_moves_nobody() -> None:
     harness = LedgerHarness()
-    config = ManagedLedgerConfig(max_entries_per_ledger=10, **KEEP)
+    config = ManagedLedgerConfig(min_rollover_age_ms=0, max_entries_per_ledger=10, **KEEP)
     async with harness.broker() as factory:
         ledger = await factory.open(NAME, config)
         fast = await ledger.open_cursor("fast", initial=EARLIEST)
@@ -88,7 +88,7 @@ async def test_trim_removes_consumed_ledgers_and_moves_nobody() -> None:
         positions = await append_all(ledger, numbered(45))
         fast.acknowledge_cumulative(positions[44])
         slow.acknowledge_cumulative(positions[24])
-        ledger.set_config(ManagedLedgerConfig(max_entries_per_ledger=10))
+        ledger.set_config(ManagedLedgerConfig(min_rollover_age_ms=0, max_entries_per_ledger=10))
         harness.clock.ms += 1
         await ledger.trim()
         assert ledger.first_position == positions[20]
@@ -118,7 +118,7 @@ async def test_trim_removes_consumed_ledgers_and_moves_nobody() -> None:
 async def test_nothing_is_deleted_when_the_list_cannot_be_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     harness = LedgerHarness()
     async with harness.broker() as factory:
-        ledger = await factory.open(NAME, ManagedLedgerConfig(max_entries_per_ledger=10, **KEEP))
+        ledger = await factory.open(NAME, ManagedLedgerConfig(min_rollover_age_ms=0, max_entries_per_ledger=10, **KEEP))
         positions = await append_all(ledger, numbered(25))
         ledger.set_config(ManagedLedgerConfig())
         harness.clock.ms += 1
@@ -140,7 +140,7 @@ async def test_nothing_is_deleted_when_the_list_cannot_be_saved(monkeypatch: pyt
 async def test_cursor_created_during_a_trim_holds_its_ledgers(monkeypatch: pytest.MonkeyPatch) -> None:
     harness = LedgerHarness()
     async with harness.broker() as factory:
-        ledger = await factory.open(NAME, ManagedLedgerConfig(max_entries_per_ledger=10, **KEEP))
+        ledger = await factory.open(NAME, ManagedLedgerConfig(min_rollover_age_ms=0, max_entries_per_ledger=10, **KEEP))
         first = await ledger.open_cursor("first", initial=EARLIEST)
         positions = await append_all(ledger, numbered(25))
         first.acknowledge_cumulative(positions[24])
@@ -157,7 +157,7 @@ async def test_cursor_created_during_a_trim_holds_its_ledgers(monkeypatch: pytes
 
 async def test_lost_ledger_is_an_error_or_passed_over() -> None:
     harness = LedgerHarness()
-    config = ManagedLedgerConfig(max_entries_per_ledger=10, **KEEP)
+    config = ManagedLedgerConfig(min_rollover_age_ms=0, max_entries_per_ledger=10, **KEEP)
     async with harness.broker() as factory:
         ledger = await factory.open(NAME, config)
         cursor = await ledger.open_cursor("sub", initial=EARLIEST)
@@ -170,7 +170,11 @@ async def test_lost_ledger_is_an_error_or_passed_over() -> None:
         assert len(await read(cursor)) == 9
         with pytest.raises(LostLedgerError):
             await read(cursor)
-        ledger.set_config(ManagedLedgerConfig(max_entries_per_ledger=10, auto_skip_non_recoverable_data=True, **KEEP))
+        ledger.set_config(
+            ManagedLedgerConfig(
+                min_rollover_age_ms=0, max_entries_per_ledger=10, auto_skip_non_recoverable_data=True, **KEEP
+            )
+        )
         assert await read_all(cursor) == numbered(15, 20)
         assert ledger.reads.passed_over == 1
         cursor.acknowledge(positions[1:10])
@@ -182,7 +186,7 @@ async def test_lost_ledger_is_an_error_or_passed_over() -> None:
 async def test_failed_deletion_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     harness = LedgerHarness()
     async with harness.broker() as factory:
-        ledger = await factory.open(NAME, ManagedLedgerConfig(max_entries_per_ledger=10, **KEEP))
+        ledger = await factory.open(NAME, ManagedLedgerConfig(min_rollover_age_ms=0, max_entries_per_ledger=10, **KEEP))
         positions = await append_all(ledger, numbered(35))
         client = ledger._context.client
         delete = client.delete_ledger
@@ -193,12 +197,16 @@ async def test_failed_deletion_is_tried_again(monkeypatch: pytest.MonkeyPatch) -
             raise MagnetarError("not now")
 
         monkeypatch.setattr(client, "delete_ledger", failing)
-        ledger.set_config(ManagedLedgerConfig(max_entries_per_ledger=10, retention_time_ms=-1, retention_size_bytes=20))
+        ledger.set_config(
+            ManagedLedgerConfig(
+                min_rollover_age_ms=0, max_entries_per_ledger=10, retention_time_ms=-1, retention_size_bytes=20
+            )
+        )
         await ledger.trim()
         assert refused
         assert await client.read_metadata(positions[0].ledger_id)  # type: ignore[attr-defined]  # the real client
         monkeypatch.setattr(client, "delete_ledger", delete)
-        ledger.set_config(ManagedLedgerConfig(max_entries_per_ledger=10))
+        ledger.set_config(ManagedLedgerConfig(min_rollover_age_ms=0, max_entries_per_ledger=10))
         harness.clock.ms += 1
         await ledger.trim()
         assert not await harness.cluster.client.ledger_exists(positions[0].ledger_id)

@@ -49,7 +49,7 @@ class Gathered:
 async def gather(admin: AdminContext, pace: Pace) -> Gathered:
     """As of now, or over some moments where there are many topics."""
     broker = admin.broker
-    cluster = broker.config.cluster
+    cluster = broker.config.settings.cluster_name
     lines = [
         *broker_families(broker, cluster),
         *ledger_client_families(broker.ledger_client, cluster),

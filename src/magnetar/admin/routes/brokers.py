@@ -9,13 +9,13 @@ from starlette.responses import Response
 from magnetar import __version__
 from magnetar.admin.answers import as_json, done, text
 from magnetar.admin.call import Call, parse_json
-from magnetar.admin.context import check_storage
+from magnetar.admin.context import check_storage, runtime_settings
 from magnetar.admin.documents import InternalConfiguration, LeaderBroker, NamespaceOwnership
 from magnetar.admin.errors import NotFoundError, UnhealthyError
 from magnetar.admin.operation import TEXT, documented
 from magnetar.admin.routing import ADMIN, Route
 from magnetar.broker.auth.decide import Access
-from magnetar.broker.dynamic_configuration import FIELDS
+from magnetar.broker.dynamic_configuration import DYNAMIC
 from magnetar.broker.errors import NotAllowedError
 from magnetar.broker.topics.persistent import PersistentTopic
 from magnetar.metadata import paths
@@ -61,7 +61,7 @@ async def active(call: Call) -> Response:
 
 @documented("Names of the brokers of a cluster.", answer=list[str])
 async def active_in_cluster(call: Call) -> Response:
-    if call.params["cluster"] != call.broker.config.cluster:
+    if call.params["cluster"] != call.broker.config.settings.cluster_name:
         raise NotFoundError("Cluster does not exist")
     return await active(call)
 
@@ -82,7 +82,7 @@ async def version(call: Call) -> Response:
 
 @documented("Where the cluster keeps its metadata.", answer=InternalConfiguration)
 async def internal_configuration(call: Call) -> Response:
-    url = call.admin.settings.get("metadataStoreUrl", "")  # empty: a file of the one process
+    url = runtime_settings(call.broker.config.settings).get("metadataStoreUrl", "")  # empty: a file of the one process
     return as_json(
         {
             "metadataStoreUrl": url,
@@ -141,7 +141,7 @@ CONFIGURATION = f"{BROKERS}/configuration"
 @documented(answer=list[str])
 async def configuration_names(call: Call) -> Response:
     """Names of the settings that can be changed."""
-    return as_json(sorted(FIELDS))
+    return as_json(sorted(DYNAMIC))
 
 
 @documented(answer=dict[str, str])
@@ -153,7 +153,7 @@ async def configuration_values(call: Call) -> Response:
 @documented(answer=dict[str, str])
 async def configuration_runtime(call: Call) -> Response:
     """Every setting with the value that holds now, as texts. Secrets are hidden."""
-    return as_json({**call.admin.settings, **call.broker.dynamic.values})
+    return as_json(runtime_settings(call.broker.config.settings))
 
 
 @documented()

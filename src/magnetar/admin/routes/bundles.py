@@ -15,7 +15,6 @@ from magnetar.admin.redirects import credentials_of
 from magnetar.admin.routing import NAMESPACE, Route
 from magnetar.broker.auth.decide import Access
 from magnetar.broker.errors import TopicNotFoundError
-from magnetar.broker.load_balance.config import FLOW_OR_QPS, RANGE, SPLITS
 from magnetar.broker.load_balance.splitting import TopicLoad, boundary
 from magnetar.broker.load_manager.bundle_loads import edges, topic_loads
 from magnetar.broker.namespaces.errors import AlreadyExistsError, NotOwnedError, PreconditionFailedError
@@ -23,6 +22,7 @@ from magnetar.broker.namespaces.records import BundleName, bundle_of
 from magnetar.broker.namespaces.registry import bundle_place
 from magnetar.broker.naming import TopicName
 from magnetar.broker.peers import raise_for
+from magnetar.broker.settings.load_balance import FLOW_OR_QPS, RANGE, SPLITS
 from magnetar.hashing.bundles import LAST_BOUNDARY
 from magnetar.hashing.crc import crc32
 

@@ -115,7 +115,7 @@ async def delete(call: Call) -> Response:
     path = _path(call)
     if not await call.broker.metadata.exists(path):
         raise NotFoundError("Cluster does not exist")
-    if call.params["cluster"] == call.broker.config.cluster:
+    if call.params["cluster"] == call.broker.config.settings.cluster_name:
         raise PreconditionFailedError("Cluster not empty: this broker belongs to it")
     user = await _namespace_with(call, call.params["cluster"])
     if user:

@@ -23,7 +23,7 @@ async def brokers(call: Call) -> Response:
     view = await broker.cluster.load_placement.view()
     leader = await broker.cluster.leadership.leader()
     now_ms = broker.clock.now_ms()
-    config = broker.config.load_balance
+    config = broker.config.settings
     return as_json(
         [
             {

@@ -22,7 +22,7 @@ from magnetar.broker.namespaces.policy_layers import namespace_value
 def _getter(row: PolicyRow) -> Handler:
     async def get(call: Call) -> Response:
         document = await call.broker.namespaces.policies(call.namespace)
-        value = namespace_value(row.layer, document, call.broker.config.cluster)
+        value = namespace_value(row.layer, document, call.broker.config.settings.cluster_name)
         if value is None:
             value = row.unset(call.broker.config) if callable(row.unset) else row.unset
         return as_json_or_nothing(value)
@@ -51,7 +51,7 @@ def _remover(row: PolicyRow) -> Handler:
 
 async def _set(call: Call, row: PolicyRow, value: object) -> None:
     """None goes back to the broker's default."""
-    key, cluster = row.layer.namespace, call.broker.config.cluster
+    key, cluster = row.layer.namespace, call.broker.config.settings.cluster_name
 
     def change(document: Document) -> None:
         document[key] = {**(document.get(key) or {}), cluster: value} if row.layer.by_cluster else value

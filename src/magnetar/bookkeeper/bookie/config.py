@@ -56,7 +56,7 @@ class BookieConfig:
     read_cache_bytes: int = 16 * _MIB
     read_ahead_entries: int = 64
     read_ahead_bytes: int = 512 * 1024
-    flush_interval_s: float = 10.0
+    flush_interval_s: float = 60.0
     """The longest time between two checkpoints; bounds what a restart has to replay."""
 
     index: str = "auto"

@@ -16,10 +16,18 @@ from magnetar.base.errors import ConfigError
 from magnetar.broker.auth.basic import configured_basic
 from magnetar.broker.auth.principal import Principal, checked_role
 from magnetar.broker.auth.tls import authenticate_certificate
-from magnetar.broker.config import SecurityConfig
 from magnetar.broker.errors import AuthenticationError
+from magnetar.broker.settings.security import SecuritySettings, names_of
 
 TOKEN, BASIC, TLS = "token", "basic", "tls"
+
+PROVIDERS = {
+    "org.apache.pulsar.broker.authentication.AuthenticationProviderToken": TOKEN,
+    "org.apache.pulsar.broker.authentication.AuthenticationProviderBasic": BASIC,
+    "org.apache.pulsar.broker.authentication.AuthenticationProviderTls": TLS,
+}
+"""Pulsar's class names."""
+
 NEED_TO_AUTHENTICATE = "Need to authenticate to perform the request"
 
 _SCHEMES = {"bearer": TOKEN, "basic": BASIC}
@@ -47,13 +55,14 @@ class Credentials:
 class Authentication:
     """The configured methods."""
 
-    def __init__(self, config: SecurityConfig, now_ms: Callable[[], int]) -> None:
+    def __init__(self, config: SecuritySettings, now_ms: Callable[[], int]) -> None:
         """Reads keys and password files. Raises ConfigError."""
         self._config = config
         self._now_ms = now_ms
         self._methods: dict[str, Method] = {}
         self._certificates = False
-        for name in config.providers:
+        for name in names_of(config.authentication_providers):
+            name = PROVIDERS.get(name, name.lower())
             if name == TOKEN:
                 # imported here: its libraries would cost a server without tokens 40 ms at start and 8 MiB
                 from magnetar.broker.auth.token import configured_tokens
@@ -74,8 +83,8 @@ class Authentication:
                 raise AuthenticationError("the client certificate has expired")
         elif shown.method in self._methods:
             principal = self._methods[shown.method].authenticate(shown.data)
-        elif self._config.anonymous_role:
-            principal = Principal(self._config.anonymous_role, "anonymous")
+        elif self._config.anonymous_user_role:
+            principal = Principal(self._config.anonymous_user_role, "anonymous")
         else:
             raise AuthenticationError(NEED_TO_AUTHENTICATE)
         return self._behind_proxy(principal, shown.original)

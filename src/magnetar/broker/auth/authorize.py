@@ -11,10 +11,11 @@ from magnetar.broker.auth.authenticate import NEED_TO_AUTHENTICATE, Authenticati
 from magnetar.broker.auth.decide import Access, Facts, Resource, allowed, roles_granted_in
 from magnetar.broker.auth.principal import Principal
 from magnetar.broker.auth.tls import TlsContext
-from magnetar.broker.config import BrokerConfig, SecurityConfig
+from magnetar.broker.config import BrokerConfig
 from magnetar.broker.errors import AuthenticationError, AuthorizationError
 from magnetar.broker.namespaces.errors import NamespaceNotFoundError
 from magnetar.broker.naming import NamespaceName, is_internal_cursor
+from magnetar.broker.settings.security import SecuritySettings, names_of, replicators_of
 
 GRANTED_ROLES_PAUSE_S = 2.0
 """Pause between two readings of all grants. A role that is not among them waits for the next one, so that a new grant holds at once."""
@@ -41,22 +42,24 @@ class PolicySource(Protocol):
 class Authorizer:
     """Decides every access. It is asked when something is opened, never for a message."""
 
-    def __init__(self, config: SecurityConfig, source: PolicySource, monotonic_s: Callable[[], float]) -> None:
+    def __init__(self, config: SecuritySettings, source: PolicySource, monotonic_s: Callable[[], float]) -> None:
         self._config = config
+        self._superusers = names_of(config.super_user_roles)
+        self._replicators = replicators_of(config.replicator_roles)
         self._source = source
         self._granted = GrantedRoles(source, monotonic_s)
 
     def needs_credential(self, access: Access) -> bool:
         """True if a client without a credential is refused."""
         if access is Access.METRICS:
-            return self._config.authentication and self._config.metrics_need_superuser
-        return self._config.authentication and access is not Access.OPEN
+            return self._config.authentication_enabled and self._config.authenticate_metrics_endpoint
+        return self._config.authentication_enabled and access is not Access.OPEN
 
     def is_superuser(self, principal: Principal | None) -> bool:
         """True if all roles of the principal are superusers, and for everybody without authentication and authorization."""
-        if not (self._config.authentication and self._config.authorization):
+        if not (self._config.authentication_enabled and self._config.authorization_enabled):
             return True
-        return principal is not None and all(role in self._config.super_user_roles for role in principal.roles)
+        return principal is not None and all(role in self._superusers for role in principal.roles)
 
     async def check(self, principal: Principal | None, access: Access, resource: Resource) -> None:
         """Raises AuthenticationError without a principal, AuthorizationError when the principal may not do it."""
@@ -64,7 +67,7 @@ class Authorizer:
             return
         if principal is None:
             raise AuthenticationError(NEED_TO_AUTHENTICATE)
-        if not self._config.authorization:
+        if not self._config.authorization_enabled:
             return
         facts = await self._facts_somewhere(principal) if access is Access.SOMEWHERE else await self._facts(resource)
         for role in principal.roles:
@@ -83,12 +86,12 @@ class Authorizer:
         return True
 
     async def _facts_somewhere(self, principal: Principal) -> Facts:
-        superusers = self._config.super_user_roles
-        return Facts(superusers, granted=await self._granted.with_any_of(set(principal.roles) - set(superusers)))
+        return Facts(
+            self._superusers, granted=await self._granted.with_any_of(set(principal.roles) - set(self._superusers))
+        )
 
     async def _facts(self, resource: Resource) -> Facts:
-        config = self._config
-        configured = Facts(config.super_user_roles, replicators=config.replicator_roles)
+        configured = Facts(self._superusers, replicators=self._replicators)
         if not resource.tenant:
             return configured
         try:
@@ -177,7 +180,7 @@ class Security:
         self, config: BrokerConfig, source: PolicySource, now_ms: Callable[[], int], monotonic: Callable[[], float]
     ) -> None:
         """Reads keys, certificates and password files. Raises ConfigError."""
-        security = config.security
-        self.authentication = Authentication(security, now_ms) if security.authentication else None
-        self.authorizer = Authorizer(security, source, monotonic)
-        self.tls = TlsContext(config.tls, monotonic) if config.tls is not None else None
+        settings, tls = config.settings, config.tls
+        self.authentication = Authentication(settings, now_ms) if settings.authentication_enabled else None
+        self.authorizer = Authorizer(settings, source, monotonic)
+        self.tls = TlsContext(tls, monotonic) if tls is not None else None

@@ -22,8 +22,8 @@ from joserfc.jwk import ECKey, OctKey, RSAKey
 from magnetar.base.errors import ConfigError
 from magnetar.broker.auth.key_material import read_key
 from magnetar.broker.auth.principal import Principal, checked_role
-from magnetar.broker.config import SecurityConfig
 from magnetar.broker.errors import AuthenticationError
+from magnetar.broker.settings.security import SecuritySettings
 
 TOKEN_BYTES_MAX = 16 * 1024
 """A longer token is refused before it is parsed."""
@@ -136,7 +136,7 @@ def _time_ms(claims: Mapping[str, Any], name: str) -> int | None:
 # ---- Keys
 
 
-def configured_tokens(config: SecurityConfig, now_ms: Callable[[], int]) -> TokenAuthentication:
+def configured_tokens(config: SecuritySettings, now_ms: Callable[[], int]) -> TokenAuthentication:
     """The method as the settings describe it. Raises ConfigError."""
     keys: list[TrustedKey] = []
     if config.token_secret_key:
@@ -152,7 +152,7 @@ def configured_tokens(config: SecurityConfig, now_ms: Callable[[], int]) -> Toke
         role_claim=config.token_auth_claim or "sub",
         audience_claim=config.token_audience_claim or "aud",
         audience=config.token_audience,
-        clock_skew_s=config.token_clock_skew_s,
+        clock_skew_s=config.token_allowed_clock_skew_s,
     )
     return TokenAuthentication(keys, rules, now_ms)
 

@@ -69,7 +69,7 @@ class Session(AdmittedProtocol):
         self._decoder = FrameDecoder(limits.COMMAND_BYTES_BEFORE_AUTH_MAX + 4, limits.COMMAND_BYTES_BEFORE_AUTH_MAX)
         self._budget = context.budget
         self._publisher: Publisher | None = None
-        self._publishes_max = context.config.max_pending_publishes_per_connection
+        self._publishes_max = context.config.settings.max_pending_publish_requests_per_connection
         self._frames: deque[Frame] = deque()
         self._process_scheduled = False
         self._now_s = context.clock.monotonic_s
@@ -132,7 +132,7 @@ class Session(AdmittedProtocol):
         self.protocol_version = protocol_version
         if not known:
             return
-        self._decoder.frame_bytes_max = self.context.config.max_message_size_bytes + limits.FRAME_PADDING_BYTES
+        self._decoder.frame_bytes_max = self.context.config.settings.max_message_size + limits.FRAME_PADDING_BYTES
         self._decoder.command_bytes_max = limits.COMMAND_BYTES_MAX
         if self.ticket is not None:
             self.ticket.settle()
@@ -150,12 +150,12 @@ class Session(AdmittedProtocol):
     def _restart_timer(self, part: float = 1.0) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_later(self.context.config.keep_alive_interval_s * part, self._keep_alive)
+        self._timer = self._loop.call_later(self.context.config.settings.keep_alive_interval_s * part, self._keep_alive)
 
     def _keep_alive(self) -> None:
         held = bool(self._paused_by & _PAUSED_BY_RATE)  # then nothing is read: its silence means nothing, ours would
         if not self._heard and self._ping_sent and not held:
-            self.close(f"silent for {2 * self.context.config.keep_alive_interval_s:.0f} s")
+            self.close(f"silent for {2 * self.context.config.settings.keep_alive_interval_s:.0f} s")
             return
         self._ping_sent = not self._heard
         if self._ping_sent or held:

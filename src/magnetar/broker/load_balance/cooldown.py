@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from magnetar.broker.load_balance.config import LoadBalanceConfig
 from magnetar.broker.load_balance.load_report import BrokerLoad
+from magnetar.broker.settings.load_balance import LoadBalanceSettings
 
 
 class LeaderMemory:
@@ -17,16 +17,19 @@ class LeaderMemory:
         self._moved_s: dict[str, float] = {}
         self._reported_ms: dict[str, int] = {}
 
-    def observe(self, brokers: Mapping[str, BrokerLoad], config: LoadBalanceConfig) -> None:
+    def observe(self, brokers: Mapping[str, BrokerLoad], settings: LoadBalanceSettings) -> None:
         """Take new reports in. A report that was seen before does not count twice; brokers that are gone are forgotten."""
         for name in [name for name in self.usage if name not in brokers]:
             del self.usage[name], self._reported_ms[name]
         for name, load in brokers.items():
-            now = load.weighed_percent(config)
+            now = load.weighed_percent(settings)
             if name not in self.usage:
                 self.usage[name] = now
             elif load.updated_ms != self._reported_ms[name]:
-                self.usage[name] = config.history_share * self.usage[name] + (1 - config.history_share) * now
+                self.usage[name] = (
+                    settings.load_balancer_history_resource_percentage * self.usage[name]
+                    + (1 - settings.load_balancer_history_resource_percentage) * now
+                )
             self._reported_ms[name] = load.updated_ms
 
     def forget(self) -> None:
@@ -35,25 +38,25 @@ class LeaderMemory:
         self._reported_ms.clear()
         self._moved_s.clear()
 
-    def moved(self, bundle: str, now_s: float, config: LoadBalanceConfig) -> None:
+    def moved(self, bundle: str, now_s: float, settings: LoadBalanceSettings) -> None:
         """It begins to cool down. Drops what has cooled down already."""
         self._moved_s[bundle] = now_s
         if len(self._moved_s) % 1024 == 0:
-            limit = now_s - config.grace_period_s
+            limit = now_s - settings.grace_period_s
             self._moved_s = {name: at_s for name, at_s in self._moved_s.items() if at_s > limit}
 
-    def recent(self, now_s: float, config: LoadBalanceConfig) -> dict[str, float]:
+    def recent(self, now_s: float, settings: LoadBalanceSettings) -> dict[str, float]:
         """Seconds since their move, of all bundles that still cool down; for the next leader."""
         return {
             bundle: max(0.0, now_s - at_s)
             for bundle, at_s in self._moved_s.items()
-            if now_s - at_s < config.grace_period_s
+            if now_s - at_s < settings.grace_period_s
         }
 
-    def recall(self, ages_s: Mapping[str, float], now_s: float, config: LoadBalanceConfig) -> None:
+    def recall(self, ages_s: Mapping[str, float], now_s: float, settings: LoadBalanceSettings) -> None:
         """Take over what earlier leaders moved, and how long ago. Clocks differ: a move in the future has just been made."""
         for bundle, age_s in ages_s.items():
-            if age_s < config.grace_period_s:
+            if age_s < settings.grace_period_s:
                 at_s = now_s - max(0.0, age_s)
                 self._moved_s[bundle] = max(at_s, self._moved_s.get(bundle, at_s))
 
@@ -62,7 +65,7 @@ class LeaderMemory:
         if broker in self.usage:
             self.usage[broker] = min(100.0, max(0.0, self.usage[broker] + percent))
 
-    def cooling_s(self, bundle: str, now_s: float, config: LoadBalanceConfig) -> float:
+    def cooling_s(self, bundle: str, now_s: float, settings: LoadBalanceSettings) -> float:
         """Seconds for which the bundle still stays where it is; 0: it may move."""
         moved_s = self._moved_s.get(bundle)
-        return max(0.0, moved_s + config.grace_period_s - now_s) if moved_s is not None else 0.0
+        return max(0.0, moved_s + settings.grace_period_s - now_s) if moved_s is not None else 0.0

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from magnetar.broker.load_balance.config import LoadBalanceConfig
+from magnetar.broker.settings.load_balance import LoadBalanceSettings
 
 REPORT_TYPE: Final = "LocalBrokerData"
 
@@ -81,24 +81,24 @@ class BrokerLoad:
         """The scarcest resource, unweighted. Memory is left out: what a process once took says little about its load."""
         return max(self.cpu.percent, self.bandwidth_in.percent, self.bandwidth_out.percent)
 
-    def weighed_percent(self, config: LoadBalanceConfig) -> float:
+    def weighed_percent(self, settings: LoadBalanceSettings) -> float:
         """The scarcest resource by the weights of the settings, 0 to 100 for weights up to 1."""
         return max(
-            self.cpu.percent * config.cpu_weight,
-            self.memory.percent * config.memory_weight,
-            self.bandwidth_in.percent * config.bandwidth_in_weight,
-            self.bandwidth_out.percent * config.bandwidth_out_weight,
+            self.cpu.percent * settings.load_balancer_cpu_resource_weight,
+            self.memory.percent * settings.load_balancer_memory_resource_weight,
+            self.bandwidth_in.percent * settings.load_balancer_bandwidth_in_resource_weight,
+            self.bandwidth_out.percent * settings.load_balancer_bandwidth_out_resource_weight,
         )
 
 
-def worth_reporting(last: BrokerLoad | None, now: BrokerLoad, config: LoadBalanceConfig) -> str | None:
+def worth_reporting(last: BrokerLoad | None, now: BrokerLoad, settings: LoadBalanceSettings) -> str | None:
     """The reason to write the new figures, None while the last ones are good enough. Times are those in the reports."""
     if last is None:
         return "first report"
     age_s = (now.updated_ms - last.updated_ms) / 1000
-    if age_s < config.report_min_interval_s:
+    if age_s < settings.load_balancer_report_update_min_interval_ms / 1000:
         return None
-    if age_s >= config.report_max_interval_s:
+    if age_s >= settings.load_balancer_report_update_max_interval_minutes * 60:
         return f"last written {age_s:.0f} s ago"
     if last.draining != now.draining:
         return "drains" if now.draining else "drains no more"
@@ -112,7 +112,7 @@ def worth_reporting(last: BrokerLoad | None, now: BrokerLoad, config: LoadBalanc
     ):
         # A usage is a percentage already; of what can grow without bound the change relative to before counts.
         change = abs(new - old) if name == "usage" else 100.0 * abs(new - old) / max(old, new, 1.0)
-        if change > config.report_threshold_percent:
+        if change > settings.load_balancer_report_update_threshold_percentage:
             return f"{name} changed by {change:.0f} %"
     return None
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from magnetar.broker.load_balance.config import LEAST_MESSAGE_RATE, LEAST_RESOURCE_USAGE, LoadBalanceConfig
 from magnetar.broker.load_balance.view import BrokerProjection, Projection, namespace_of
+from magnetar.broker.settings.load_balance import LEAST_MESSAGE_RATE, LEAST_RESOURCE_USAGE, LoadBalanceSettings
 
 Roll = Callable[[], float]
 """A number from 0 up to 1, another one each time."""
@@ -20,7 +20,7 @@ class Choice(NamedTuple):
 
 
 def choose(
-    bundle: str, projection: Projection, config: LoadBalanceConfig, roll: Roll, without: Iterable[str] = ()
+    bundle: str, projection: Projection, settings: LoadBalanceSettings, roll: Roll, without: Iterable[str] = ()
 ) -> Choice:
     """A broker for `bundle`, none of `without`. Isolation is strict: a namespace with a policy never goes elsewhere."""
     active, left_out = projection.active, set(without)
@@ -37,32 +37,40 @@ def choose(
         spread = projection.isolation.spread(namespace, names, projection.owners())
     if len(spread) < len(names):
         reasons.append("away from its anti-affinity group")
-    names = _with_room(spread, active, config)
-    if config.distribute_evenly:
+    names = _with_room(spread, active, settings)
+    if settings.load_balancer_distribute_bundles_evenly_enabled:
         counts = [active[name].namespaces.get(namespace, 0) for name in names]
         fewest = min(counts)
         names = [name for name, count in zip(names, counts, strict=True) if count == fewest]
-    broker, why = _by_load(names, active, config, roll)
+    broker, why = _by_load(names, active, settings, roll)
     return Choice(broker, "; ".join([*reasons, why]))
 
 
-def _with_room(names: list[str], active: Mapping[str, BrokerProjection], config: LoadBalanceConfig) -> list[str]:
+def _with_room(names: list[str], active: Mapping[str, BrokerProjection], settings: LoadBalanceSettings) -> list[str]:
     """The brokers that are not full or overloaded, unless all are: a bundle without an owner would be worse."""
-    topics_max, overloaded = config.broker_topics_max, config.overloaded_percent
+    topics_max, overloaded = (
+        settings.load_balancer_broker_max_topics,
+        settings.load_balancer_broker_overloaded_threshold_percentage,
+    )
     roomy = [name for name in names if active[name].percent < overloaded and active[name].topics < topics_max]
     return roomy or [name for name in names if active[name].topics < topics_max] or names
 
 
 def _by_load(
-    names: list[str], active: Mapping[str, BrokerProjection], config: LoadBalanceConfig, roll: Roll
+    names: list[str], active: Mapping[str, BrokerProjection], settings: LoadBalanceSettings, roll: Roll
 ) -> tuple[str, str]:
     if len(names) == 1:
         return names[0], "the only one left"
-    if config.placement == LEAST_MESSAGE_RATE:
+    if settings.placement == LEAST_MESSAGE_RATE:
         return _least(names, active, roll)
-    if config.placement == LEAST_RESOURCE_USAGE:
+    if settings.placement == LEAST_RESOURCE_USAGE:
         mean = sum(active[name].percent for name in names) / len(names)
-        below = [name for name in names if active[name].percent + config.usage_difference_percent <= mean]
+        below = [
+            name
+            for name in names
+            if active[name].percent + settings.load_balancer_average_resource_usage_difference_threshold_percentage
+            <= mean
+        ]
         picked = below or names
         name = picked[int(roll() * len(picked))]
         what = "well below" if below else "near"

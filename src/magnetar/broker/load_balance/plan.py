@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from magnetar.broker.load_balance.config import LoadBalanceConfig
 from magnetar.broker.load_balance.cooldown import LeaderMemory
 from magnetar.broker.load_balance.load_report import BundleLoad
 from magnetar.broker.load_balance.placement import Choice, Roll, choose
 from magnetar.broker.load_balance.shedding import Held, Move, Shedder
 from magnetar.broker.load_balance.splitting import Split, decide_splits
 from magnetar.broker.load_balance.view import ClusterView, Imbalance, Projection
+from magnetar.broker.settings.load_balance import LoadBalanceSettings
 
 EVEN: Final = Imbalance()
 
@@ -27,7 +27,7 @@ class Plan:
     before: Imbalance = EVEN
     after: Imbalance = EVEN
 
-    def validate(self, view: ClusterView, memory: LeaderMemory, config: LoadBalanceConfig, now_s: float) -> None:
+    def validate(self, view: ClusterView, memory: LeaderMemory, settings: LoadBalanceSettings, now_s: float) -> None:
         """Assert what must hold of any plan for this view."""
         touched = [split.bundle for split in self.splits] + [move.bundle for move in self.moves]
         assert len(touched) == len(set(touched)), "no bundle is touched twice"
@@ -40,37 +40,37 @@ class Plan:
             assert move.source != move.destination
             assert move.destination in percents, "a broker that drains takes nothing"
             assert not view.brokers[move.source].draining, "a broker that drains gives up by itself"
-            assert memory.cooling_s(move.bundle, now_s, config) == 0
+            assert memory.cooling_s(move.bundle, now_s, settings) == 0
             policy = view.isolation.policy_of(move.bundle.rpartition("/")[0])
             if policy is not None:
                 assert policy.is_primary(move.destination) or policy.is_secondary(move.destination)
-        if config.unload_bundles_max >= 0:
-            assert len(self.moves) <= config.unload_bundles_max
+        if settings.max_unload_bundle_num_per_shedding >= 0:
+            assert len(self.moves) <= settings.max_unload_bundle_num_per_shedding
 
 
 def decide(
     view: ClusterView,
     memory: LeaderMemory,
-    config: LoadBalanceConfig,
+    settings: LoadBalanceSettings,
     now_s: float,
     roll: Roll,
     bundle_counts: Mapping[str, int] | None = None,
 ) -> Plan:
     """Splits first; what is split does not move in the same round. `memory` is only read."""
-    projection = Projection(view, config, memory.usage)
+    projection = Projection(view, settings, memory.usage)
     before = projection.imbalance()
     splits: list[Split] = []
     held: list[Held] = []
-    if config.auto_split_enabled:
-        splits, held = decide_splits(projection, bundle_counts or {}, config, without=view.placed)
+    if settings.load_balancer_auto_bundle_split_enabled:
+        splits, held = decide_splits(projection, bundle_counts or {}, settings, without=view.placed)
     moves: list[Move] = []
-    if config.shedding_enabled:
+    if settings.load_balancer_shedding_enabled:
         changing = {split.bundle for split in splits} | set(view.placed)
 
         def cooling_s(bundle: str) -> float:
-            return config.grace_period_s if bundle in changing else memory.cooling_s(bundle, now_s, config)
+            return settings.grace_period_s if bundle in changing else memory.cooling_s(bundle, now_s, settings)
 
-        shedder = Shedder(projection, config, roll, cooling_s)
+        shedder = Shedder(projection, settings, roll, cooling_s)
         shedder.run()
         moves = shedder.moves
         held += shedder.held
@@ -81,14 +81,14 @@ def place_all(
     bundles: Mapping[str, BundleLoad],
     view: ClusterView,
     memory: LeaderMemory,
-    config: LoadBalanceConfig,
+    settings: LoadBalanceSettings,
     roll: Roll,
 ) -> dict[str, Choice]:
     """Many bundles with the loads expected of them, one after the other: each counts where the next one is placed."""
-    projection = Projection(view, config, memory.usage)
+    projection = Projection(view, settings, memory.usage)
     placed = {}
     for bundle, load in bundles.items():
-        placed[bundle] = choice = choose(bundle, projection, config, roll)
+        placed[bundle] = choice = choose(bundle, projection, settings, roll)
         if choice.broker is not None:
             standing = projection.standing[choice.broker]
             standing.add(bundle, load, standing.percent_of(load))
@@ -99,9 +99,9 @@ def place(
     bundle: str,
     view: ClusterView,
     memory: LeaderMemory,
-    config: LoadBalanceConfig,
+    settings: LoadBalanceSettings,
     roll: Roll,
     without: Iterable[str] = (),
 ) -> Choice:
     """A broker, none of `without`, for one bundle that nobody owns."""
-    return choose(bundle, Projection(view, config, memory.usage), config, roll, without)
+    return choose(bundle, Projection(view, settings, memory.usage), settings, roll, without)

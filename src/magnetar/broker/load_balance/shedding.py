@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from magnetar.broker.load_balance.config import UNIFORM, LoadBalanceConfig
 from magnetar.broker.load_balance.load_report import BundleLoad
 from magnetar.broker.load_balance.placement import Choice, Roll, choose
 from magnetar.broker.load_balance.view import BrokerProjection, Projection
+from magnetar.broker.settings.load_balance import MIB, UNIFORM, LoadBalanceSettings
 
 MARGIN_PERCENT: Final = 5.0
 """Shed beyond the threshold, so that the next report is not above it again."""
@@ -41,13 +41,13 @@ class Shedder:
     def __init__(
         self,
         projection: Projection,
-        config: LoadBalanceConfig,
+        settings: LoadBalanceSettings,
         roll: Roll,
         cooling_s: Callable[[str], float],
     ) -> None:
         """`cooling_s`: how long a bundle must still stay, 0 if it may move."""
         self._projection = projection
-        self._config = config
+        self._settings = settings
         self._roll = roll
         self._cooling = cooling_s
         self._moved: set[str] = set()
@@ -57,7 +57,7 @@ class Shedder:
     def run(self) -> None:
         if len(self._projection.active) < 2:
             return
-        if self._config.shedder == UNIFORM:
+        if self._settings.shedder == UNIFORM:
             self._uniform()
         else:
             self._threshold()
@@ -66,28 +66,23 @@ class Shedder:
 
     def _threshold(self) -> None:
         """Takes from every broker above the mean usage by more than the threshold its largest bundles, no more than needed."""
-        config, mean = self._config, self._projection.mean_percent()
-        over = mean + config.threshold_percent
+        settings, mean = self._settings, self._projection.mean_percent()
+        threshold = settings.load_balancer_broker_threshold_shedder_percentage
+        shed_min = settings.load_balancer_bundle_unload_min_throughput_threshold * MIB
+        over = mean + threshold
         ranked = sorted(self._projection.active.items(), key=lambda item: (-item[1].percent, item[0]))
         for name, standing in ranked:
             percent = standing.percent
             if percent <= over:
                 break
             shed = standing.throughput * (percent - over + MARGIN_PERCENT) / 100
-            reason = (
-                f"usage {percent:.0f} % is above the mean of {mean:.0f} % by more than {config.threshold_percent:.0f}"
-            )
-            if shed < config.unload_throughput_min:
-                self.held.append(
-                    Held(
-                        name,
-                        f"{reason}, but only {shed:.0f} bytes/s would go; loadBalancerBundleUnloadMinThroughputThreshold "
-                        f"is {config.unload_throughput_min:.0f}",
-                    )
-                )
+            reason = f"usage {percent:.0f} % is above the mean of {mean:.0f} % by more than {threshold:.0f}"
+            if shed < shed_min:
+                why = f"{shed:.0f} bytes/s would go; loadBalancerBundleUnloadMinThroughputThreshold is {shed_min:.0f}"
+                self.held.append(Held(name, f"{reason}, but only {why}"))
                 continue
             self._relieve(name, standing, shed, over, reason)
-        if config.lower_boundary:
+        if settings.lower_boundary_shedding_enabled:
             self._fill(mean)
 
     def _relieve(self, name: str, standing: BrokerProjection, shed: float, over: float, reason: str) -> None:
@@ -113,13 +108,14 @@ class Shedder:
 
     def _fill(self, mean: float) -> None:
         """Brokers below the mean by more than the threshold get bundles from the most loaded ones, one from each in turn."""
-        config, active = self._config, self._projection.active
-        under = mean - config.threshold_percent
+        settings, active = self._settings, self._projection.active
+        threshold = settings.load_balancer_broker_threshold_shedder_percentage
+        under = mean - threshold
         goal = min(mean, under + MARGIN_PERCENT)
         lowest = sorted((standing.percent, name) for name, standing in active.items() if standing.percent < under)
         sources = [name for name, standing in active.items() if standing.percent > mean]
         for percent, name in lowest:
-            reason = f"usage {percent:.0f} % of {name} is below the mean of {mean:.0f} % by more than {config.threshold_percent:.0f}"
+            reason = f"usage {percent:.0f} % of {name} is below the mean of {mean:.0f} % by more than {threshold:.0f}"
             for source in sorted(sources, key=lambda each: (-active[each].percent, each)):
                 if active[name].percent >= goal or self._full():
                     break
@@ -134,7 +130,10 @@ class Shedder:
             percent = giver.percent_of(load)
             if percent <= 0:
                 return
-            if taker.percent + percent > mean or giver.percent - percent < mean - self._config.threshold_percent:
+            if (
+                taker.percent + percent > mean
+                or giver.percent - percent < mean - self._settings.load_balancer_broker_threshold_shedder_percentage
+            ):
                 continue
             if self._stays(bundle) or self._only(bundle, name).broker is None:
                 continue
@@ -144,12 +143,12 @@ class Shedder:
     def _only(self, bundle: str, broker: str) -> Choice:
         """That one broker, if it may serve the bundle."""
         others = [other for other in self._projection.active if other != broker]
-        return choose(bundle, self._projection, self._config, self._roll, without=others)
+        return choose(bundle, self._projection, self._settings, self._roll, without=others)
 
     def _move(self, bundle: str, source: str, load: BundleLoad, ceiling: float, reason: str) -> bool:
         """Unless its new broker would be above `ceiling`, and then above what the old one is left with."""
         projection = self._projection
-        choice = choose(bundle, projection, self._config, self._roll, without=(source,))
+        choice = choose(bundle, projection, self._settings, self._roll, without=(source,))
         if choice.broker is None:
             return False
         percent = projection.standing[source].percent_of(load)
@@ -163,7 +162,7 @@ class Shedder:
 
     def _uniform(self) -> None:
         """Pairs of the busiest and the idlest broker, as long as they are too far apart in messages or in bytes."""
-        config = self._config
+        settings = self._settings
         spent: set[str] = set()
         for _ in range(len(self._projection.active)):
             active = {name: standing for name, standing in self._projection.active.items() if name not in spent}
@@ -175,23 +174,23 @@ class Shedder:
             difference = 100.0 * (high.rate - low.rate) / max(low.rate, 1.0)
             small, large = active[by_bytes[0]], active[by_bytes[-1]]
             ratio = large.throughput / max(small.throughput, 1.0)
-            if difference > config.rate_difference_percent and self._apart(
-                high.rate - low.rate, config.unload_rate_min
+            if difference > settings.load_balancer_msg_rate_difference_shedder_threshold and self._apart(
+                high.rate - low.rate, settings.min_unload_message
             ):
                 reason = f"{high.rate:.0f} messages/s are {difference:.0f} % more than {low.rate:.0f}"
                 pair, budget, bytes_count = (by_rate[-1], by_rate[0]), high.rate - low.rate, False
-            elif ratio > config.throughput_ratio and self._apart(
-                large.throughput - small.throughput, config.uniform_throughput_min
+            elif ratio > settings.load_balancer_msg_throughput_multiplier_difference_shedder_threshold and self._apart(
+                large.throughput - small.throughput, settings.min_unload_message_throughput
             ):
                 reason = f"{large.throughput:.0f} bytes/s are {ratio:.1f} times {small.throughput:.0f}"
                 pair, budget, bytes_count = (by_bytes[-1], by_bytes[0]), large.throughput - small.throughput, True
             else:
                 return
             spent.add(pair[0])
-            self._level(*pair, budget * config.unload_share_max, bytes_count, reason)
+            self._level(*pair, budget * settings.max_unload_percentage, bytes_count, reason)
 
     def _apart(self, difference: float, least: float) -> bool:
-        return difference * self._config.unload_share_max >= least
+        return difference * self._settings.max_unload_percentage >= least
 
     def _level(self, source: str, idlest: str, budget: float, bytes_count: bool, reason: str) -> None:
         """Largest bundles first that fit into what is left of `budget`; to the idlest broker if it may serve them."""
@@ -207,7 +206,7 @@ class Shedder:
                 continue
             choice = self._only(bundle, idlest)
             if choice.broker is None:
-                choice = choose(bundle, projection, self._config, self._roll, without=(source,))
+                choice = choose(bundle, projection, self._settings, self._roll, without=(source,))
             if choice.broker is None:
                 continue
             percent = projection.standing[source].percent_of(load)
@@ -228,4 +227,4 @@ class Shedder:
         return bundle in self._moved or self._cooling(bundle) > 0
 
     def _full(self) -> bool:
-        return 0 <= self._config.unload_bundles_max <= len(self.moves)
+        return 0 <= self._settings.max_unload_bundle_num_per_shedding <= len(self.moves)

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from magnetar.broker.load_balance.config import LoadBalanceConfig
 from magnetar.broker.load_balance.cooldown import LeaderMemory
 from magnetar.broker.load_balance.load_report import BrokerLoad, BundleLoad, Usage
 from magnetar.broker.load_balance.plan import decide, place_all
 from magnetar.broker.load_balance.splitting import TopicLoad, boundary
 from magnetar.broker.load_balance.view import ClusterView
+from magnetar.broker.settings.load_balance import LoadBalanceSettings
 from magnetar.hashing.bundles import LAST_BOUNDARY, bundle_boundaries
 from magnetar.hashing.ring import HashRing
 
@@ -201,7 +201,7 @@ class Balanced(PlacementUnderTest):
     """The load manager's decision core, carried out at once: splits, moves, and new places for what lost its broker."""
 
     def __init__(
-        self, starts: Places, brokers: Sequence[str], config: LoadBalanceConfig, capacity_rate: float, seed: int
+        self, starts: Places, brokers: Sequence[str], config: LoadBalanceSettings, capacity_rate: float, seed: int
     ) -> None:
         import numpy as np
 
@@ -335,7 +335,7 @@ class Sample:
 
 
 def simulate(
-    scenario: Scenario, config: LoadBalanceConfig, told: Callable[[int], None] | None = None
+    scenario: Scenario, config: LoadBalanceSettings, told: Callable[[int], None] | None = None
 ) -> dict[str, list[Sample]]:
     """Samples by placement. `told` hears the number of steps done. Raises ImportError without numpy."""
     loads = SyntheticLoads(scenario.topics, scenario.namespaces, scenario.seed)

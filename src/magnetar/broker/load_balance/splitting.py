@@ -6,12 +6,15 @@ from collections.abc import Container, Mapping, Sequence
 from itertools import accumulate
 from typing import Final, NamedTuple
 
-from magnetar.broker.load_balance.config import FLOW_OR_QPS, TOPIC_COUNT, LoadBalanceConfig
 from magnetar.broker.load_balance.load_report import BundleLoad
 from magnetar.broker.load_balance.shedding import Held
 from magnetar.broker.load_balance.view import BrokerProjection, Projection, namespace_of
+from magnetar.broker.settings.load_balance import FLOW_OR_QPS, MIB, TOPIC_COUNT, LoadBalanceSettings
 
 TRAFFIC: Final = ("messages/s", "bytes/s")
+
+HOT_BUNDLE_SHARE: Final = 0.5
+"""Of its broker's traffic: a bundle above it cannot be shed from an overloaded broker without overloading the next one."""
 
 
 class Split(NamedTuple):
@@ -34,7 +37,7 @@ class TopicLoad(NamedTuple):
 def decide_splits(
     projection: Projection,
     bundle_counts: Mapping[str, int],
-    config: LoadBalanceConfig,
+    settings: LoadBalanceSettings,
     without: Container[str] = (),
 ) -> tuple[list[Split], list[Held]]:
     """`bundle_counts`: bundles by namespace; of what is not in it those that the brokers report are counted.
@@ -46,20 +49,20 @@ def decide_splits(
         for namespace, number in standing.namespaces.items():
             counted[namespace] = counted.get(namespace, 0) + number
     counts = counted | dict(bundle_counts)
-    over = projection.mean_percent() + config.threshold_percent
+    over = projection.mean_percent() + settings.load_balancer_broker_threshold_shedder_percentage
     splits: list[Split] = []
     held: list[Held] = []
     for broker, standing in projection.active.items():
         for bundle, load in standing.bundles.items():
             if bundle in without:
                 continue
-            reason = too_much(load, config) or _hot(load, standing, over, config)
+            reason = too_much(load, settings) or _hot(load, standing, over, settings)
             if not reason:
                 continue
             namespace = namespace_of(bundle)
             if load.topics < 2:
                 held.append(Held(bundle, f"{reason}, but a single topic cannot be split; give it partitions"))
-            elif counts[namespace] >= config.namespace_bundles_max:
+            elif counts[namespace] >= settings.load_balancer_namespace_maximum_bundles:
                 held.append(
                     Held(
                         bundle,
@@ -70,30 +73,33 @@ def decide_splits(
                 counts[namespace] += 1
                 # Halves of the range would leave one hot topic in as busy a bundle as before.
                 by_traffic = reason.startswith("hot") or reason.split()[1] in TRAFFIC
-                algorithm = FLOW_OR_QPS if by_traffic else config.split_algorithm
+                algorithm = FLOW_OR_QPS if by_traffic else settings.default_namespace_bundle_split_algorithm
                 splits.append(Split(bundle, broker, algorithm, load, reason))
     return splits, held
 
 
-def too_much(load: BundleLoad, config: LoadBalanceConfig) -> str:
+def too_much(load: BundleLoad, settings: LoadBalanceSettings) -> str:
     """The limit that a bundle exceeds, as text; empty if none."""
     for name, value, limit in (
-        ("topics", load.topics, config.bundle_topics_max),
-        ("producers and consumers", load.sessions, config.bundle_sessions_max),
-        ("messages/s", load.rate, config.bundle_rate_max),
-        ("bytes/s", load.throughput, config.bundle_throughput_max),
+        ("topics", load.topics, settings.load_balancer_namespace_bundle_max_topics),
+        ("producers and consumers", load.sessions, settings.load_balancer_namespace_bundle_max_sessions),
+        ("messages/s", load.rate, settings.load_balancer_namespace_bundle_max_msg_rate),
+        ("bytes/s", load.throughput, settings.load_balancer_namespace_bundle_max_bandwidth_mbytes * MIB),
     ):
         if value > limit:
             return f"{value:.0f} {name} are more than {limit:.0f}"
     return ""
 
 
-def _hot(load: BundleLoad, standing: BrokerProjection, over: float, config: LoadBalanceConfig) -> str:
+def _hot(load: BundleLoad, standing: BrokerProjection, over: float, settings: LoadBalanceSettings) -> str:
     """One bundle makes its broker overloaded: nothing that could be shed would help, and no other broker could take it whole."""
-    if standing.percent <= max(over, config.overloaded_percent) or standing.throughput <= 0:
+    if (
+        standing.percent <= max(over, settings.load_balancer_broker_overloaded_threshold_percentage)
+        or standing.throughput <= 0
+    ):
         return ""
     share = load.throughput / standing.throughput
-    if share <= config.hot_bundle_share:
+    if share <= HOT_BUNDLE_SHARE:
         return ""
     return f"hot: {100 * share:.0f} % of the traffic of a broker at {standing.percent:.0f} %"
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import sqrt
 
-from magnetar.broker.load_balance.config import LoadBalanceConfig
 from magnetar.broker.load_balance.isolation import Eligible, Isolation
 from magnetar.broker.load_balance.load_report import BrokerLoad, BundleLoad
+from magnetar.broker.settings.load_balance import LoadBalanceSettings
 
 
 def namespace_of(bundle: str) -> str:
@@ -100,11 +100,11 @@ class BrokerProjection:
 class Projection:
     """The cluster as it would be once the decisions so far have been carried out. Mutable."""
 
-    def __init__(self, view: ClusterView, config: LoadBalanceConfig, smoothed: Mapping[str, float]) -> None:
+    def __init__(self, view: ClusterView, settings: LoadBalanceSettings, smoothed: Mapping[str, float]) -> None:
         """`smoothed`: usage by broker as the memory has it; the report's own where it has none."""
         self.isolation = view.isolation
         self.standing = {
-            name: BrokerProjection(load, smoothed.get(name, load.weighed_percent(config)))
+            name: BrokerProjection(load, smoothed.get(name, load.weighed_percent(settings)))
             for name, load in view.brokers.items()
         }
         for bundle, (broker, load) in view.placed.items():

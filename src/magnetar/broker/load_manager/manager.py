@@ -14,7 +14,6 @@ from magnetar.base.clock import Clock
 from magnetar.base.errors import MagnetarError
 from magnetar.base.tasks import TaskScope
 from magnetar.broker.errors import ServiceNotReadyError
-from magnetar.broker.load_balance.config import LoadBalanceConfig
 from magnetar.broker.load_balance.cooldown import LeaderMemory
 from magnetar.broker.load_balance.plan import Plan, decide, place
 from magnetar.broker.load_balance.splitting import boundary
@@ -29,6 +28,7 @@ from magnetar.broker.namespaces.leadership import Leadership
 from magnetar.broker.namespaces.ownership import Ownership
 from magnetar.broker.namespaces.records import BundleName
 from magnetar.broker.naming import NamespaceName
+from magnetar.broker.settings.load_balance import LoadBalanceSettings
 from magnetar.broker.topics.registry import AnyTopic
 from magnetar.metadata import paths
 from magnetar.metadata.store import MetadataStore
@@ -49,7 +49,7 @@ class LoadPlacement:
     """Implements `Placement` by load. Every broker has one: while there is no leader each decides for itself."""
 
     def __init__(
-        self, reader: ClusterReader, memory: LeaderMemory, config: LoadBalanceConfig, clock: Clock, rng: random.Random
+        self, reader: ClusterReader, memory: LeaderMemory, config: LoadBalanceSettings, clock: Clock, rng: random.Random
     ) -> None:
         self.reader = reader
         self.memory = memory
@@ -139,7 +139,7 @@ class LoadManager:
         ownership: Ownership,
         topics: LoadedTopics,
         moves: BundleMover,
-        config: LoadBalanceConfig,
+        config: LoadBalanceSettings,
         clock: Clock,
         rng: random.Random,
         scope: TaskScope,
@@ -162,7 +162,7 @@ class LoadManager:
     async def start(self) -> None:
         await self.executor.start()
         self._scope.supervise(self.reporter.run, "load reports")
-        if self._config.enabled:
+        if self._config.load_balancer_enabled:
             self._scope.supervise(self._decide_regularly, "load decisions")
 
     def close(self) -> None:
@@ -182,7 +182,7 @@ class LoadManager:
     async def _decide_regularly(self) -> None:
         led = False
         while True:
-            await asyncio.sleep(self._config.decision_interval_s)
+            await asyncio.sleep(self._config.load_balancer_shedding_interval_minutes * 60)
             if not self._leadership.is_leader:
                 led = False
                 continue
@@ -243,7 +243,7 @@ class LoadManager:
         Raises NotOwnedError, PreconditionFailedError where no cut is possible.
         """
         _, upper = await self._moves.split(bundle, self.cut(bundle, algorithm))
-        if not self._config.unload_split_bundles:
+        if not self._config.load_balancer_auto_unload_split_bundles_enabled:
             return
         better = await self._placement.better(upper, self._ownership.broker_id)
         if better is not None:

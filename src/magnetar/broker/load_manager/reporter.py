@@ -11,10 +11,10 @@ from typing import Any, Final
 from magnetar import __version__
 from magnetar.base.clock import Clock
 from magnetar.base.errors import MagnetarError
-from magnetar.broker.load_balance.config import LoadBalanceConfig
 from magnetar.broker.load_balance.load_report import BrokerLoad, BundleLoad, report_document, worth_reporting
 from magnetar.broker.load_manager.host import HostUsage
 from magnetar.broker.namespaces.brokers import Registration
+from magnetar.broker.settings.load_balance import LoadBalanceSettings
 
 logger = logging.getLogger(__name__)
 
@@ -36,14 +36,14 @@ class Reporter:
         *,
         registration: Registration,
         loads: Callable[[], Awaitable[dict[str, BundleLoad]]],
-        config: LoadBalanceConfig,
+        config: LoadBalanceSettings,
         clock: Clock,
     ) -> None:
         self._registration = registration
         self._loads = loads
         self._config = config
         self._clock = clock
-        self._host = HostUsage(clock, config.nic_speed_gbps)
+        self._host = HostUsage(clock, config.load_balancer_override_broker_nic_speed_gbps)
         self._started_ms = clock.now_ms()
         self._written: BrokerLoad | None = None
         self.load = BrokerLoad(started_ms=self._started_ms)
@@ -68,7 +68,7 @@ class Reporter:
                 await self.report()
             except MagnetarError as error:
                 logger.warning("load report not written error=%s", error)
-            await asyncio.sleep(self._config.report_min_interval_s)
+            await asyncio.sleep(self._config.load_balancer_report_update_min_interval_ms / 1000)
 
     async def report(self) -> None:
         """Measure now, and write it if that is worth it."""

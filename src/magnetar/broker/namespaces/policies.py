@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from magnetar.broker.config import BrokerConfig, ReplicatedSubscriptionsConfig
+from magnetar.broker.config import BrokerConfig, ReplicatedSubscriptionsConfig, replicated_subscriptions_config
 from magnetar.broker.namespaces.policy_layers import Documents, merged
 from magnetar.broker.namespaces.records import boundaries_text
 from magnetar.broker.rate_limits import RateLimit, SubscribeRate
@@ -130,8 +130,8 @@ def effective(
     auto_topic, expiration = value("auto_topic_creation") or {}, value("subscription_expiration")
     ledger = config.managed_ledger
     return EffectivePolicies(
-        retention_time_minutes=_field(retention, "retentionTimeInMinutes", config.retention_time_minutes),
-        retention_size_mb=_field(retention, "retentionSizeInMB", config.retention_size_mb),
+        retention_time_minutes=_field(retention, "retentionTimeInMinutes", config.settings.default_retention_minutes),
+        retention_size_mb=_field(retention, "retentionSizeInMB", config.settings.default_retention_size_mb),
         message_ttl_s=value("message_ttl"),
         size_quota=_quota(documents, DESTINATION_STORAGE),
         age_quota=_quota(documents, MESSAGE_AGE),
@@ -152,30 +152,33 @@ def effective(
         replication_clusters=tuple(value("replication")),
         subscribe_rate=_subscribe_rate(value("subscribe_rate"), config),
         encryption_required=bool(value("encryption_required")),
-        delayed_delivery=_field(delayed, "active", config.delayed_delivery_enabled),
-        delayed_delivery_tick_ms=_field(delayed, "tickTime", config.delayed_delivery_tick_ms),
+        delayed_delivery=_field(delayed, "active", config.settings.delayed_delivery_enabled),
+        delayed_delivery_tick_ms=_field(delayed, "tickTime", config.settings.delayed_delivery_tick_ms),
         compaction_threshold_bytes=value("compaction_threshold"),
         inactive=_inactive(value("inactive_topic"), config),
-        subscription_expiration_s=60 * (config.subscription_expiration_minutes if expiration is None else expiration),
-        auto_topic_creation=_field(auto_topic, "allowAutoTopicCreation", config.allow_auto_topic_creation),
+        subscription_expiration_s=60
+        * (config.settings.subscription_expiration_minutes if expiration is None else expiration),
+        auto_topic_creation=_field(auto_topic, "allowAutoTopicCreation", config.settings.allow_auto_topic_creation),
         auto_topic_creation_partitioned=(
             auto_topic["topicType"] == "partitioned"
             if auto_topic.get("topicType")
-            else config.auto_topic_creation_partitioned
+            else config.settings.allow_auto_topic_creation_type == "partitioned"
         ),
-        default_num_partitions=_field(auto_topic, "defaultNumPartitions", config.default_num_partitions),
+        default_num_partitions=_field(auto_topic, "defaultNumPartitions", config.settings.default_num_partitions),
         auto_subscription_creation=_field(
             value("auto_subscription_creation"),
             "allowAutoSubscriptionCreation",
-            config.allow_auto_subscription_creation,
+            config.settings.allow_auto_subscription_creation,
         ),
-        replicated_subscriptions=replicated_subscriptions_of(config.replicated_subscriptions, namespace),
+        replicated_subscriptions=replicated_subscriptions_of(
+            replicated_subscriptions_config(config.settings), namespace
+        ),
         ensemble_size=_field(persistence, "bookkeeperEnsemble", ledger.ensemble_size),
         write_quorum=_field(persistence, "bookkeeperWriteQuorum", ledger.write_quorum),
         ack_quorum=_field(persistence, "bookkeeperAckQuorum", ledger.ack_quorum),
         mark_delete_rate=_field(persistence, "managedLedgerMaxMarkDeleteRate", 0.0),
         schema_compatibility_strategy=value("schema_compatibility"),
-        schema_validation_enforced=config.schema_validation_enforced or value("schema_validation"),
+        schema_validation_enforced=config.settings.is_schema_validation_enforced or value("schema_validation"),
         allow_auto_update_schema=value("auto_update_schema"),
     )
 
@@ -202,16 +205,18 @@ def _dispatch_rate(body: Mapping[str, Any]) -> RateLimit:
 
 def _subscribe_rate(body: Mapping[str, Any], config: BrokerConfig) -> SubscribeRate:
     return SubscribeRate(
-        _field(body, "subscribeThrottlingRatePerConsumer", config.subscribe_rate_per_consumer),
-        max(1, _field(body, "ratePeriodInSecond", config.subscribe_rate_period_s)),
+        _field(body, "subscribeThrottlingRatePerConsumer", config.settings.subscribe_throttling_rate_per_consumer),
+        max(1, _field(body, "ratePeriodInSecond", config.settings.subscribe_rate_period_per_consumer_s)),
     )
 
 
 def _inactive(body: Mapping[str, Any], config: BrokerConfig) -> InactivePolicy:
     return InactivePolicy(
-        _field(body, "deleteWhileInactive", config.delete_inactive_topics),
-        _field(body, "inactiveTopicDeleteMode", config.inactive_topic_mode),
-        _field(body, "maxInactiveDurationSeconds", config.inactive_topic_max_s),
+        _field(body, "deleteWhileInactive", config.settings.broker_delete_inactive_topics_enabled),
+        _field(body, "inactiveTopicDeleteMode", config.settings.broker_delete_inactive_topics_mode),
+        _field(
+            body, "maxInactiveDurationSeconds", config.settings.broker_delete_inactive_topics_max_inactive_duration_s
+        ),
     )
 
 
@@ -219,17 +224,17 @@ def merged_quotas(documents: Documents) -> dict[str, Any]:
     """Quotas by type: each type is the topic's, else the namespace's, else the broker's. Types that nobody limits are left out."""
     config = documents.config
     quotas: dict[str, Any] = {}
-    if config.backlog_quota_limit_bytes >= 0:
+    if config.settings.backlog_quota_default_limit_bytes >= 0:
         quotas[DESTINATION_STORAGE] = {
-            "limitSize": config.backlog_quota_limit_bytes,
+            "limitSize": config.settings.backlog_quota_default_limit_bytes,
             "limitTime": -1,
-            "policy": config.backlog_quota_policy,
+            "policy": config.settings.backlog_quota_default_policy,
         }
-    if config.backlog_quota_limit_time_s > 0:
+    if config.settings.backlog_quota_default_limit_s > 0:
         quotas[MESSAGE_AGE] = {
             "limitSize": -1,
-            "limitTime": config.backlog_quota_limit_time_s,
-            "policy": config.backlog_quota_policy,
+            "limitTime": config.settings.backlog_quota_default_limit_s,
+            "policy": config.settings.backlog_quota_default_policy,
         }
     for document, key in ((documents.namespace, "backlog_quota_map"), (documents.topic, "backLogQuotaMap")):
         quotas |= {kind: quota for kind, quota in (document.get(key) or {}).items() if quota is not None}
@@ -239,12 +244,12 @@ def merged_quotas(documents: Documents) -> dict[str, Any]:
 def _quota(documents: Documents, kind: str) -> BacklogQuota:
     stored = merged_quotas(documents).get(kind)
     if stored is None:
-        return BacklogQuota(policy=documents.config.backlog_quota_policy)
+        return BacklogQuota(policy=documents.config.settings.backlog_quota_default_policy)
     limit_bytes = stored.get("limitSize", stored.get("limit", -1))  # `limit` is the field's name before Pulsar 2.8
     return BacklogQuota(
         limit_bytes=int(limit_bytes),
         limit_time_s=int(stored.get("limitTime", -1)),
-        policy=str(stored.get("policy") or documents.config.backlog_quota_policy),
+        policy=str(stored.get("policy") or documents.config.settings.backlog_quota_default_policy),
     )
 
 

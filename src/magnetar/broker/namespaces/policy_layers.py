@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from magnetar.broker.config import BrokerConfig
+from magnetar.broker.settings.broker import BrokerSettings
 
 NOT_SET = (None, "UNDEFINED")
 """The second is what Pulsar's documents say about a schema compatibility strategy that is not set."""
 
-Default = Callable[[BrokerConfig], Any]
+Default = Callable[[BrokerSettings], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class Layer:
 
     topic: str = ""
     namespace: str = ""
-    default: Default = lambda config: None
+    default: Default = lambda settings: None
     by_cluster: bool = False
 
 
@@ -48,8 +49,8 @@ def merged(name: str, documents: Documents) -> Any:
     layer = LAYERS[name]
     value = documents.topic.get(layer.topic) if layer.topic else None
     if value in NOT_SET:
-        value = namespace_value(layer, documents.namespace, documents.config.cluster)
-    return layer.default(documents.config) if value in NOT_SET else value
+        value = namespace_value(layer, documents.namespace, documents.config.settings.cluster_name)
+    return layer.default(documents.config.settings) if value in NOT_SET else value
 
 
 def _dispatch_rate(messages: int, size_bytes: int) -> dict[str, Any]:
@@ -61,125 +62,149 @@ def _dispatch_rate(messages: int, size_bytes: int) -> dict[str, Any]:
     }
 
 
-def _retention(config: BrokerConfig) -> dict[str, Any]:
-    return {"retentionTimeInMinutes": config.retention_time_minutes, "retentionSizeInMB": config.retention_size_mb}
-
-
-def _persistence(config: BrokerConfig) -> dict[str, Any]:
-    ledger = config.managed_ledger
+def _retention(settings: BrokerSettings) -> dict[str, Any]:
     return {
-        "bookkeeperEnsemble": ledger.ensemble_size,
-        "bookkeeperWriteQuorum": ledger.write_quorum,
-        "bookkeeperAckQuorum": ledger.ack_quorum,
+        "retentionTimeInMinutes": settings.default_retention_minutes,
+        "retentionSizeInMB": settings.default_retention_size_mb,
+    }
+
+
+def _persistence(settings: BrokerSettings) -> dict[str, Any]:
+    return {
+        "bookkeeperEnsemble": settings.managed_ledger_ensemble_size,
+        "bookkeeperWriteQuorum": settings.managed_ledger_write_quorum,
+        "bookkeeperAckQuorum": settings.managed_ledger_ack_quorum,
         "managedLedgerMaxMarkDeleteRate": 0.0,
     }
 
 
-def _inactive(config: BrokerConfig) -> dict[str, Any]:
+def _inactive(settings: BrokerSettings) -> dict[str, Any]:
     return {
-        "inactiveTopicDeleteMode": config.inactive_topic_mode,
-        "maxInactiveDurationSeconds": config.inactive_topic_max_s,
-        "deleteWhileInactive": config.delete_inactive_topics,
+        "inactiveTopicDeleteMode": settings.broker_delete_inactive_topics_mode,
+        "maxInactiveDurationSeconds": settings.broker_delete_inactive_topics_max_inactive_duration_s,
+        "deleteWhileInactive": settings.broker_delete_inactive_topics_enabled,
     }
 
 
 LAYERS: dict[str, Layer] = {
-    "message_ttl": Layer("messageTTLInSeconds", "message_ttl_in_seconds", lambda c: c.message_ttl_s),
+    "message_ttl": Layer("messageTTLInSeconds", "message_ttl_in_seconds", lambda settings: settings.ttl_default_s),
     "retention": Layer("retentionPolicies", "retention_policies", _retention),
     "persistence": Layer("persistence", "persistence", _persistence),
-    "deduplication": Layer("deduplicationEnabled", "deduplicationEnabled", lambda c: c.deduplication_enabled),
+    "deduplication": Layer(
+        "deduplicationEnabled", "deduplicationEnabled", lambda settings: settings.broker_deduplication_enabled
+    ),
     "deduplication_snapshot_interval": Layer(
         "deduplicationSnapshotIntervalSeconds",
         "deduplicationSnapshotIntervalSeconds",
-        lambda c: c.deduplication_snapshot_interval_s,
+        lambda settings: settings.broker_deduplication_snapshot_interval_s,
     ),
-    "max_producers": Layer("maxProducerPerTopic", "max_producers_per_topic", lambda c: c.max_producers_per_topic),
-    "max_consumers": Layer("maxConsumerPerTopic", "max_consumers_per_topic", lambda c: c.max_consumers_per_topic),
+    "max_producers": Layer(
+        "maxProducerPerTopic", "max_producers_per_topic", lambda settings: settings.max_producers_per_topic
+    ),
+    "max_consumers": Layer(
+        "maxConsumerPerTopic", "max_consumers_per_topic", lambda settings: settings.max_consumers_per_topic
+    ),
     "max_consumers_per_subscription": Layer(
-        "maxConsumersPerSubscription", "max_consumers_per_subscription", lambda c: c.max_consumers_per_subscription
+        "maxConsumersPerSubscription",
+        "max_consumers_per_subscription",
+        lambda settings: settings.max_consumers_per_subscription,
     ),
     "max_subscriptions": Layer(
-        "maxSubscriptionsPerTopic", "max_subscriptions_per_topic", lambda c: c.max_subscriptions_per_topic
+        "maxSubscriptionsPerTopic", "max_subscriptions_per_topic", lambda settings: settings.max_subscriptions_per_topic
     ),
-    "max_topics": Layer("", "max_topics_per_namespace", lambda c: c.max_topics_per_namespace),
-    "max_message_size": Layer("maxMessageSize", "", lambda c: 0),
+    "max_topics": Layer("", "max_topics_per_namespace", lambda settings: settings.max_topics_per_namespace),
+    "max_message_size": Layer("maxMessageSize", "", lambda settings: 0),
     "max_unacked_per_consumer": Layer(
         "maxUnackedMessagesOnConsumer",
         "max_unacked_messages_per_consumer",
-        lambda c: c.max_unacked_messages_per_consumer,
+        lambda settings: settings.max_unacked_messages_per_consumer,
     ),
     "max_unacked_per_subscription": Layer(
         "maxUnackedMessagesOnSubscription",
         "max_unacked_messages_per_subscription",
-        lambda c: c.max_unacked_messages_per_subscription,
+        lambda settings: settings.max_unacked_messages_per_subscription,
     ),
     "dispatch_rate": Layer(
         "dispatchRate",
         "topicDispatchRate",
-        lambda c: _dispatch_rate(c.dispatch_rate_per_topic_messages, c.dispatch_rate_per_topic_bytes),
+        lambda settings: _dispatch_rate(
+            settings.dispatch_throttling_rate_per_topic_messages, settings.dispatch_throttling_rate_per_topic_bytes
+        ),
         by_cluster=True,
     ),
     "subscription_dispatch_rate": Layer(
         "subscriptionDispatchRate",
         "subscriptionDispatchRate",
-        lambda c: _dispatch_rate(c.dispatch_rate_per_subscription_messages, c.dispatch_rate_per_subscription_bytes),
+        lambda settings: _dispatch_rate(
+            settings.dispatch_throttling_rate_per_subscription_messages,
+            settings.dispatch_throttling_rate_per_subscription_bytes,
+        ),
         by_cluster=True,
     ),
     "replicator_dispatch_rate": Layer(
         "replicatorDispatchRate",
         "replicatorDispatchRate",
-        lambda c: _dispatch_rate(c.replication.dispatch_rate_messages, c.replication.dispatch_rate_bytes),
+        lambda settings: _dispatch_rate(
+            settings.dispatch_throttling_rate_per_replicator_in_msg,
+            settings.dispatch_throttling_rate_per_replicator_in_byte,
+        ),
         by_cluster=True,
     ),
     "publish_rate": Layer(
         "publishRate",
         "publishMaxMessageRate",
-        lambda c: {
-            "publishThrottlingRateInMsg": c.publish_rate_per_topic_messages,
-            "publishThrottlingRateInByte": c.publish_rate_per_topic_bytes,
+        lambda settings: {
+            "publishThrottlingRateInMsg": settings.max_publish_rate_per_topic_messages,
+            "publishThrottlingRateInByte": settings.max_publish_rate_per_topic_bytes,
         },
         by_cluster=True,
     ),
     "subscribe_rate": Layer(
         "subscribeRate",
         "clusterSubscribeRate",
-        lambda c: {
-            "subscribeThrottlingRatePerConsumer": c.subscribe_rate_per_consumer,
-            "ratePeriodInSecond": c.subscribe_rate_period_s,
+        lambda settings: {
+            "subscribeThrottlingRatePerConsumer": settings.subscribe_throttling_rate_per_consumer,
+            "ratePeriodInSecond": settings.subscribe_rate_period_per_consumer_s,
         },
         by_cluster=True,
     ),
     "delayed_delivery": Layer(
         "delayedDelivery",
         "delayed_delivery_policies",
-        lambda c: {"active": c.delayed_delivery_enabled, "tickTime": c.delayed_delivery_tick_ms},
+        lambda settings: {"active": settings.delayed_delivery_enabled, "tickTime": settings.delayed_delivery_tick_ms},
     ),
     "compaction_threshold": Layer(
-        "compactionThreshold", "compaction_threshold", lambda c: c.compaction_threshold_bytes
+        "compactionThreshold", "compaction_threshold", lambda settings: settings.compaction_threshold_bytes
     ),
     "inactive_topic": Layer("inactiveTopicPolicies", "inactive_topic_policies", _inactive),
     "auto_topic_creation": Layer("", "autoTopicCreationOverride"),
     "auto_subscription_creation": Layer(
         "autoSubscriptionCreationOverride",
         "autoSubscriptionCreationOverride",
-        lambda c: {"allowAutoSubscriptionCreation": c.allow_auto_subscription_creation},
+        lambda settings: {"allowAutoSubscriptionCreation": settings.allow_auto_subscription_creation},
     ),
     "subscription_expiration": Layer(
         "", "subscription_expiration_time_minutes"
     ),  # the broker's may be a part of a minute
-    "encryption_required": Layer("", "encryption_required", lambda c: False),
-    "replication": Layer("replicationClusters", "replication_clusters", lambda c: [c.cluster]),
+    "encryption_required": Layer("", "encryption_required", lambda settings: False),
+    "replication": Layer("replicationClusters", "replication_clusters", lambda settings: [settings.cluster_name]),
     "offload": Layer("offloadPolicies", "offload_policies"),
     "offload_threshold": Layer("", "offload_threshold"),
     "offload_threshold_seconds": Layer("", "offload_threshold_in_seconds"),
     "offload_deletion_lag": Layer("", "offload_deletion_lag_ms"),
     "subscription_auth_mode": Layer("", "subscription_auth_mode"),
     "schema_compatibility": Layer(
-        "schemaCompatibilityStrategy", "schema_compatibility_strategy", lambda c: c.schema_compatibility_strategy
+        "schemaCompatibilityStrategy",
+        "schema_compatibility_strategy",
+        lambda settings: settings.schema_compatibility_strategy,
     ),
     "schema_validation": Layer(
-        "schemaValidationEnforced", "schema_validation_enforced", lambda c: c.schema_validation_enforced
+        "schemaValidationEnforced",
+        "schema_validation_enforced",
+        lambda settings: settings.is_schema_validation_enforced,
     ),
-    "auto_update_schema": Layer("", "is_allow_auto_update_schema", lambda c: c.allow_auto_update_schema),
+    "auto_update_schema": Layer(
+        "", "is_allow_auto_update_schema", lambda settings: settings.is_allow_auto_update_schema_enabled
+    ),
 }
 """Policies by the names that `policies` and the admin rows use. The keys are those of Pulsar's documents."""

@@ -21,6 +21,9 @@ from magnetar.metadata import paths
 from magnetar.metadata.lost_answers import delete_or_look, put_or_look
 from magnetar.metadata.store import MUST_NOT_EXIST, RESYNC, MetadataStore
 
+BUNDLES_PER_NAMESPACE = 4
+"""Bundles of a namespace that is created without a number, as in Pulsar."""
+
 BUNDLES_MAX = 4096
 """More for one namespace are refused: every one is a node in the metadata store."""
 
@@ -82,9 +85,9 @@ class NamespaceRegistry:
             cluster["serviceUrlTls"] = self._config.web_service_url_tls
         if self._config.service_url_tls:
             cluster["brokerServiceUrlTls"] = self._config.service_url_tls
-        await self._metadata.put(paths.cluster_path(self._config.cluster), _encode(cluster))
+        await self._metadata.put(paths.cluster_path(self._config.settings.cluster_name), _encode(cluster))
         for create in (
-            self.create_tenant("public", {"adminRoles": [], "allowedClusters": [self._config.cluster]}),
+            self.create_tenant("public", {"adminRoles": [], "allowedClusters": [self._config.settings.cluster_name]}),
             self.create_namespace(NamespaceName("public", "default"), None),
         ):
             try:
@@ -95,7 +98,9 @@ class NamespaceRegistry:
     async def ensure_partitioned(self, topic: TopicName, partitions: int) -> None:
         """A partitioned topic of the server's own, with tenant and namespace, unless it is there."""
         for create in (
-            self.create_tenant(topic.tenant, {"adminRoles": [], "allowedClusters": [self._config.cluster]}),
+            self.create_tenant(
+                topic.tenant, {"adminRoles": [], "allowedClusters": [self._config.settings.cluster_name]}
+            ),
             self.create_namespace(topic.namespace_name, None),
             self.create_partitioned(topic, partitions),
         ):
@@ -138,7 +143,7 @@ class NamespaceRegistry:
         """Raises AlreadyExistsError, or NamespaceNotFoundError when the tenant is missing."""
         await self.tenant(name.tenant)
         bundles = num_bundles or int(((document or {}).get("bundles") or {}).get("numBundles") or 0)
-        complete = policy_rules.new_document(self._config.cluster, bundles or self._config.bundles_per_namespace)
+        complete = policy_rules.new_document(self._config.settings.cluster_name, bundles or BUNDLES_PER_NAMESPACE)
         complete.update(
             {key: value for key, value in (document or {}).items() if value is not None and key != "bundles"}
         )

@@ -16,8 +16,8 @@ from magnetar.base.clock import Clock
 from magnetar.base.errors import BadVersionError, ClientError
 from magnetar.base.network import Network
 from magnetar.base.tasks import REPORTED, TaskScope
-from magnetar.broker.config import ReplicationConfig
 from magnetar.broker.dispatch.ports import Scheduler
+from magnetar.broker.settings.replication import ReplicationSettings
 from magnetar.client.credentials import Credentials, TlsTrust
 from magnetar.metadata import paths
 from magnetar.metadata.store import MUST_NOT_EXIST, RESYNC, MetadataStore
@@ -60,7 +60,7 @@ class ClusterRecord:
     name: str
     document: Mapping[str, Any]
 
-    def endpoint(self, defaults: ReplicationConfig) -> Endpoint:
+    def endpoint(self, defaults: ReplicationSettings) -> Endpoint:
         """Raises ClusterUnknownError, ConfigError."""
         from magnetar.client.client import Endpoint
 
@@ -70,7 +70,7 @@ class ClusterRecord:
             raise ClusterUnknownError(f"the record of cluster {self.name} has no {key}; set it with `clusters update`")
         return Endpoint(url, self.credentials(defaults), self.trust(defaults))
 
-    def admin_endpoint(self, defaults: ReplicationConfig) -> AdminEndpoint:
+    def admin_endpoint(self, defaults: ReplicationSettings) -> AdminEndpoint:
         """Raises ClusterUnknownError, ConfigError."""
         from magnetar.client.admin_http import AdminEndpoint
 
@@ -80,21 +80,23 @@ class ClusterRecord:
             raise ClusterUnknownError(f"the record of cluster {self.name} has no {key}; set it with `clusters update`")
         return AdminEndpoint(url, self.credentials(defaults), self.trust(defaults))
 
-    def _tls(self, defaults: ReplicationConfig) -> bool:
+    def _tls(self, defaults: ReplicationSettings) -> bool:
         own = self.document.get("brokerClientTlsEnabled")
-        return defaults.tls_enabled if own is None else bool(own)
+        return defaults.broker_client_tls_enabled if own is None else bool(own)
 
-    def credentials(self, defaults: ReplicationConfig) -> Credentials:
+    def credentials(self, defaults: ReplicationSettings) -> Credentials:
         plugin = self.document.get("authenticationPlugin")
         if plugin:
             return Credentials.parse(plugin, self.document.get("authenticationParameters") or "")
-        return Credentials.parse(defaults.authentication_plugin, defaults.authentication_parameters)
+        return Credentials.parse(
+            defaults.broker_client_authentication_plugin, defaults.broker_client_authentication_parameters
+        )
 
-    def trust(self, defaults: ReplicationConfig) -> TlsTrust:
+    def trust(self, defaults: ReplicationSettings) -> TlsTrust:
         return TlsTrust(
-            self.document.get("brokerClientTrustCertsFilePath") or defaults.trust_certs_file,
+            self.document.get("brokerClientTrustCertsFilePath") or defaults.broker_client_trust_certs_file_path,
             bool(self.document.get("tlsAllowInsecureConnection", False)),
-            verify_hostname=defaults.verify_hostname,
+            verify_hostname=defaults.tls_hostname_verification_enabled,
         )
 
 
@@ -105,7 +107,7 @@ class RemoteClusters:
         self,
         *,
         local: str,
-        config: ReplicationConfig,
+        config: ReplicationSettings,
         metadata: MetadataStore,
         network: Network,
         clock: Clock,

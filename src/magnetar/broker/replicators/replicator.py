@@ -153,7 +153,7 @@ class Replicator:
             cursor=cursor,
             local=clusters.local,
             remote=self.remote,
-            queue_max=clusters.config.queue_max,
+            queue_max=clusters.config.replication_producer_queue_size,
             common=self.counters,
             clock=clusters.clock,
             scheduler=clusters.scheduler,
@@ -183,7 +183,10 @@ class Replicator:
         try:
             return await client.open_producer(str(self.topic), name, about, link.receipt, link.failed)
         except RequestRefusedError as error:
-            if error.code != ServerError.TopicNotFound or not clusters.config.create_topics:
+            if (
+                error.code != ServerError.TopicNotFound
+                or not clusters.config.create_topic_to_remote_cluster_for_replication
+            ):
                 raise
         await self._service.create(self.remote, self.topic)
         return await client.open_producer(str(self.topic), name, about, link.receipt, link.failed)

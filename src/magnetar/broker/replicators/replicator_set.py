@@ -91,7 +91,7 @@ class ReplicatorSet:
     async def _add(self, service: ReplicationService, cluster: str) -> None:
         from magnetar.broker.replicators.replicator import Replicator  # with all of the client: few servers replicate
 
-        initial = EARLIEST if service.clusters.config.start_at_earliest else LATEST
+        initial = EARLIEST if (service.clusters.config.replication_start_at == "earliest") else LATEST
         cursor = await self._ledger.open_cursor(names.cursor_name(cluster), initial=initial)
         cursor.gate = self._gate() if self._gate is not None else None
         replicator = Replicator(self._topic, cluster, self._ledger, cursor, service, self._connection_changed)

@@ -52,7 +52,7 @@ class ReplicationService:
         here = await self.partitions(whole)
         if not here and there:
             raise TopicMismatchError(f"{whole} has no partitions here and {there} in {cluster}; delete one of the two")
-        if there < here and self.clusters.config.create_topics:
+        if there < here and self.clusters.config.create_topic_to_remote_cluster_for_replication:
             await self._partition(client, cluster, whole, here)
 
     async def _partition(self, client: RemoteClient, cluster: str, topic: TopicName, here: int) -> None:

@@ -103,32 +103,43 @@ class BrokerSettings(
 
     # ---- Topics
     allow_auto_topic_creation: bool = setting(
-        True, "allowAutoTopicCreation", "Create a topic when a client first names it."
+        True, "allowAutoTopicCreation", "Create a topic when a client first names it.", dynamic=True
     )
     allow_auto_topic_creation_type: str = setting(
         "non-partitioned",
         "allowAutoTopicCreationType",
         "What is created then; partitioned ones get defaultNumPartitions.",
         choices=("non-partitioned", "partitioned"),
+        dynamic=True,
     )
     default_num_partitions: int = setting(
-        1, "defaultNumPartitions", "Partitions of a topic that is created partitioned on demand.", minimum=1
+        1,
+        "defaultNumPartitions",
+        "Partitions of a topic that is created partitioned on demand.",
+        minimum=1,
+        dynamic=True,
     )
     allow_auto_subscription_creation: bool = setting(
-        True, "allowAutoSubscriptionCreation", "Create a durable subscription when a consumer first names it."
+        True,
+        "allowAutoSubscriptionCreation",
+        "Create a durable subscription when a consumer first names it.",
+        dynamic=True,
     )
     max_producers_per_topic: int = setting(
-        0, "maxProducersPerTopic", "Producers a topic takes; 0: any number.", minimum=0
+        0, "maxProducersPerTopic", "Producers a topic takes; 0: any number.", minimum=0, dynamic=True
     )
     max_consumers_per_topic: int = setting(
-        0, "maxConsumersPerTopic", "Consumers a topic takes; 0: any number.", minimum=0
+        0, "maxConsumersPerTopic", "Consumers a topic takes; 0: any number.", minimum=0, dynamic=True
     )
     max_consumers_per_subscription: int = setting(
-        0, "maxConsumersPerSubscription", "Consumers a subscription takes; 0: any number.", minimum=0
+        0, "maxConsumersPerSubscription", "Consumers a subscription takes; 0: any number.", minimum=0, dynamic=True
     )
     # ---- Deduplication
     broker_deduplication_enabled: bool = setting(
-        False, "brokerDeduplicationEnabled", "Drop messages whose producer name and sequence id were stored before."
+        False,
+        "brokerDeduplicationEnabled",
+        "Drop messages whose producer name and sequence id were stored before.",
+        dynamic=True,
     )
     broker_deduplication_entries_interval: int = setting(
         1000,
@@ -150,12 +161,14 @@ class BrokerSettings(
         "maxUnackedMessagesPerConsumer",
         "A shared consumer that holds more is sent nothing until it acknowledges; 0: no limit.",
         minimum=0,
+        dynamic=True,
     )
     max_unacked_messages_per_subscription: int = setting(
         200_000,
         "maxUnackedMessagesPerSubscription",
         "A shared subscription that holds more stops dispatching until half are acknowledged; 0: no limit.",
         minimum=0,
+        dynamic=True,
     )
     active_consumer_failover_delay_ms: int = setting(
         1000,
@@ -175,10 +188,15 @@ class BrokerSettings(
 
     # ---- Delayed delivery
     delayed_delivery_enabled: bool = setting(
-        True, "delayedDeliveryEnabled", "Hold messages back until their deliver_at."
+        True, "delayedDeliveryEnabled", "Hold messages back until their deliver_at.", dynamic=True
     )
     delayed_delivery_tick_ms: int = setting(
-        1000, "delayedDeliveryTickTimeMillis", "How late a delayed message may come.", unit="ms", minimum=1
+        1000,
+        "delayedDeliveryTickTimeMillis",
+        "How late a delayed message may come.",
+        unit="ms",
+        minimum=1,
+        dynamic=True,
     )
 
     # ---- Schemas
@@ -187,16 +205,19 @@ class BrokerSettings(
         "schemaCompatibilityStrategy",
         "Which schema may follow which, where the namespace does not say; docs/reference/schemas.md has the table.",
         choices=SCHEMA_STRATEGIES,
+        dynamic=True,
     )
     is_schema_validation_enforced: bool = setting(
         False,
         "isSchemaValidationEnforced",
         "Refuse producers without a schema on topics that have one, whatever the namespace says.",
+        dynamic=True,
     )
     is_allow_auto_update_schema_enabled: bool = setting(
         True,
         "isAllowAutoUpdateSchemaEnabled",
         "Producers and consumers may add schemas; otherwise only the admin API does.",
+        dynamic=True,
     )
 
     # ---- Retention, expiry, backlog
@@ -206,9 +227,15 @@ class BrokerSettings(
         "How long acknowledged messages are kept; -1: for ever.",
         unit="min",
         minimum=-1,
+        dynamic=True,
     )
     default_retention_size_mb: int = setting(
-        0, "defaultRetentionSizeInMB", "How much of the acknowledged messages is kept; -1: all.", unit="MiB", minimum=-1
+        0,
+        "defaultRetentionSizeInMB",
+        "How much of the acknowledged messages is kept; -1: all.",
+        unit="MiB",
+        minimum=-1,
+        dynamic=True,
     )
     retention_check_interval_s: int = setting(
         120, "retentionCheckIntervalInSeconds", "How often ledgers that nobody needs are deleted.", unit="s", minimum=1
@@ -219,6 +246,7 @@ class BrokerSettings(
         "Unacknowledged messages older than this are skipped; 0: never.",
         unit="s",
         minimum=0,
+        dynamic=True,
     )
     message_expiry_check_interval_minutes: float = setting(
         5.0, "messageExpiryCheckIntervalInMinutes", "How often the time to live is applied.", unit="min", minimum=0.001
@@ -228,16 +256,27 @@ class BrokerSettings(
         60.0, "backlogQuotaCheckIntervalInSeconds", "How often backlogs are measured.", unit="s", minimum=0.1
     )
     backlog_quota_default_limit_bytes: int = setting(
-        -1, "backlogQuotaDefaultLimitBytes", "Unacknowledged bytes a topic may hold; -1: any.", unit="bytes", minimum=-1
+        -1,
+        "backlogQuotaDefaultLimitBytes",
+        "Unacknowledged bytes a topic may hold; -1: any.",
+        unit="bytes",
+        minimum=-1,
+        dynamic=True,
     )
     backlog_quota_default_limit_s: int = setting(
-        -1, "backlogQuotaDefaultLimitSecond", "Age of the oldest unacknowledged message; -1: any.", unit="s", minimum=-1
+        -1,
+        "backlogQuotaDefaultLimitSecond",
+        "Age of the oldest unacknowledged message; -1: any.",
+        unit="s",
+        minimum=-1,
+        dynamic=True,
     )
     backlog_quota_default_policy: str = setting(
         "producer_request_hold",
         "backlogQuotaDefaultRetentionPolicy",
         "What happens at the quota: producers wait, producers fail, or the oldest messages are skipped.",
         choices=QUOTA_POLICIES,
+        dynamic=True,
     )
 
     # ---- Compaction
@@ -247,6 +286,7 @@ class BrokerSettings(
         "Bytes published since a topic's last compaction that start the next one; 0: only on demand.",
         unit="bytes",
         minimum=0,
+        dynamic=True,
     )
     compaction_monitor_interval_s: float = setting(
         60.0,

@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from magnetar.base.settings import setting
 
 _STRATEGY_PACKAGE = "org.apache.pulsar.broker.loadbalance.impl."
-PLACEMENTS = ("LeastLongTermMessageRate", "LeastResourceUsageWithWeight", "WeightedRandomSelection")
-SHEDDERS = ("ThresholdShedder", "UniformLoadShedder")
-SPLITS = ("range_equally_divide", "topic_count_equally_divide", "flow_or_qps_equally_divide")
+
+LEAST_MESSAGE_RATE: Final = "LeastLongTermMessageRate"
+LEAST_RESOURCE_USAGE: Final = "LeastResourceUsageWithWeight"
+WEIGHTED_RANDOM: Final = "WeightedRandomSelection"
+PLACEMENTS: Final = (LEAST_MESSAGE_RATE, LEAST_RESOURCE_USAGE, WEIGHTED_RANDOM)
+
+THRESHOLD: Final = "ThresholdShedder"
+UNIFORM: Final = "UniformLoadShedder"
+SHEDDERS: Final = (THRESHOLD, UNIFORM)
+
+RANGE: Final = "range_equally_divide"
+TOPIC_COUNT: Final = "topic_count_equally_divide"
+FLOW_OR_QPS: Final = "flow_or_qps_equally_divide"
+SPLITS: Final = (RANGE, TOPIC_COUNT, FLOW_OR_QPS)
+
+MIB: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,3 +200,18 @@ class LoadBalanceSettings:
         "Where a bundle is cut; by the load between its topics if its traffic is the reason.",
         choices=SPLITS,
     )
+
+    @property
+    def placement(self) -> str:
+        """One of PLACEMENTS."""
+        return self.load_balancer_load_placement_strategy.rpartition(".")[2]
+
+    @property
+    def shedder(self) -> str:
+        """One of SHEDDERS."""
+        return self.load_balancer_load_shedding_strategy.rpartition(".")[2]
+
+    @property
+    def grace_period_s(self) -> float:
+        """A bundle that was moved stays for so long."""
+        return 60 * self.load_balancer_shedding_grace_period_minutes

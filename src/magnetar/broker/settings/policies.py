@@ -15,26 +15,31 @@ class PolicySettings:
 
     # ---- Limits
     max_subscriptions_per_topic: int = setting(
-        0, "maxSubscriptionsPerTopic", "Subscriptions a topic takes; 0: any number.", minimum=0
+        0, "maxSubscriptionsPerTopic", "Subscriptions a topic takes; 0: any number.", minimum=0, dynamic=True
     )
     max_topics_per_namespace: int = setting(
         0,
         "maxTopicsPerNamespace",
         "Persistent topics a namespace takes, partitions separately; 0: any number.",
         minimum=0,
+        dynamic=True,
     )
-    max_tenants: int = setting(0, "maxTenants", "Tenants that can be created; 0: any number.", minimum=0)
+    max_tenants: int = setting(0, "maxTenants", "Tenants that can be created; 0: any number.", minimum=0, dynamic=True)
     max_namespaces_per_tenant: int = setting(
-        0, "maxNamespacesPerTenant", "Namespaces that a tenant can have; 0: any number.", minimum=0
+        0, "maxNamespacesPerTenant", "Namespaces that a tenant can have; 0: any number.", minimum=0, dynamic=True
     )
     broker_delete_inactive_topics_enabled: bool = setting(
-        False, "brokerDeleteInactiveTopicsEnabled", "Delete topics that nobody uses. Pulsar's broker.conf: true."
+        False,
+        "brokerDeleteInactiveTopicsEnabled",
+        "Delete topics that nobody uses. Pulsar's broker.conf: true.",
+        dynamic=True,
     )
     broker_delete_inactive_topics_mode: str = setting(
         "delete_when_no_subscriptions",
         "brokerDeleteInactiveTopicsMode",
         "Which subscriptions keep a topic: any, or those with a backlog.",
         choices=INACTIVE_MODES,
+        dynamic=True,
     )
     broker_delete_inactive_topics_frequency_s: float = setting(
         60.0,
@@ -49,6 +54,7 @@ class PolicySettings:
         "How long a topic must have been unused. Pulsar: as brokerDeleteInactiveTopicsFrequencySeconds.",
         unit="s",
         minimum=1,
+        dynamic=True,
     )
     subscription_expiration_minutes: float = setting(
         0.0,
@@ -56,6 +62,7 @@ class PolicySettings:
         "Durable subscriptions without a consumer for so long are deleted with their backlog; 0: never.",
         unit="min",
         minimum=0,
+        dynamic=True,
     )
     subscription_expiry_check_interval_minutes: float = setting(
         5.0, "subscriptionExpiryCheckIntervalInMinutes", "How often those are looked for.", unit="min", minimum=0.001
@@ -67,33 +74,47 @@ class PolicySettings:
         "maxPublishRatePerTopicInMessages",
         "Messages a second a topic takes; above it its producers' connections are not read. 0: any number.",
         minimum=0,
+        dynamic=True,
     )
     max_publish_rate_per_topic_bytes: int = setting(
-        0, "maxPublishRatePerTopicInBytes", "Bytes a second a topic takes; 0: any.", unit="bytes", minimum=0
+        0,
+        "maxPublishRatePerTopicInBytes",
+        "Bytes a second a topic takes; 0: any.",
+        unit="bytes",
+        minimum=0,
+        dynamic=True,
     )
     dispatch_throttling_rate_per_topic_messages: int = setting(
         0,
         "dispatchThrottlingRatePerTopicInMsg",
         "Messages a second that all subscriptions of a topic get together; 0: any number.",
         minimum=0,
+        dynamic=True,
     )
     dispatch_throttling_rate_per_topic_bytes: int = setting(
-        0, "dispatchThrottlingRatePerTopicInByte", "The same in bytes; 0: any.", unit="bytes", minimum=0
+        0, "dispatchThrottlingRatePerTopicInByte", "The same in bytes; 0: any.", unit="bytes", minimum=0, dynamic=True
     )
     dispatch_throttling_rate_per_subscription_messages: int = setting(
         0,
         "dispatchThrottlingRatePerSubscriptionInMsg",
         "Messages a second that each subscription gets; 0: any number.",
         minimum=0,
+        dynamic=True,
     )
     dispatch_throttling_rate_per_subscription_bytes: int = setting(
-        0, "dispatchThrottlingRatePerSubscriptionInByte", "The same in bytes; 0: any.", unit="bytes", minimum=0
+        0,
+        "dispatchThrottlingRatePerSubscriptionInByte",
+        "The same in bytes; 0: any.",
+        unit="bytes",
+        minimum=0,
+        dynamic=True,
     )
     subscribe_throttling_rate_per_consumer: int = setting(
         0,
         "subscribeThrottlingRatePerConsumer",
         "How often one consumer may subscribe in subscribeRatePeriodPerConsumerInSecond; 0: as often as it likes.",
         minimum=0,
+        dynamic=True,
     )
     subscribe_rate_period_per_consumer_s: int = setting(
         30,
@@ -101,6 +122,7 @@ class PolicySettings:
         "Period of subscribeThrottlingRatePerConsumer.",
         unit="s",
         minimum=1,
+        dynamic=True,
     )
 
     # ---- Snapshots of deduplication
@@ -110,6 +132,7 @@ class PolicySettings:
         "Age after which a snapshot of the sequence ids is renewed if there are new ones; 0: by entries only.",
         unit="s",
         minimum=0,
+        dynamic=True,
     )
     broker_deduplication_snapshot_frequency_s: float = setting(
         120.0,

@@ -240,7 +240,7 @@ class PersistentTopic:
         if policies.message_ttl_s != former.message_ttl_s:
             await self.upkeep.expire_messages()
         quotas = (policies.size_quota, policies.age_quota)
-        if quotas != (former.size_quota, former.age_quota) and self._config.backlog_quota_check_enabled:
+        if quotas != (former.size_quota, former.age_quota) and self._config.settings.backlog_quota_check_enabled:
             await self.upkeep.check_backlog_quota()
 
     async def policies_applied(self) -> None:

@@ -78,8 +78,8 @@ class TopicDeduplication:
             config = self._config
             self._cursor, self._dedup = await DedupCursor.recover(
                 self._ledger,
-                config.deduplication_producers_max,
-                config.deduplication_snapshot_entries,
+                config.settings.broker_deduplication_max_number_of_producers,
+                config.settings.broker_deduplication_entries_interval,
                 producers=self._enabled,
             )
             publishers.dedup_advanced = self._cursor.advanced

@@ -14,9 +14,9 @@ from typing import Protocol
 from magnetar.base.clock import Clock
 from magnetar.base.errors import MagnetarError
 from magnetar.base.tasks import FATAL, TaskScope
-from magnetar.broker.config import TransactionConfig
 from magnetar.broker.errors import NotAllowedError, ServiceNotReadyError, TransactionCoordinatorNotFoundError
 from magnetar.broker.naming import SYSTEM_NAMESPACE, TRANSACTION_LOG_PREFIX, TopicName
+from magnetar.broker.settings.transactions import TransactionSettings
 from magnetar.broker.transactions.coordinator import TransactionCoordinator
 from magnetar.broker.transactions.coordinator_state import CoordinatorState
 from magnetar.broker.transactions.grants import Grants, Naming
@@ -71,12 +71,12 @@ class OtherCoordinators(Protocol):
 
 
 class Coordinators:
-    """The coordinators of this broker by number. `config.coordinators` is the count of the first start; `scale` raises it."""
+    """The coordinators of this broker by number. The settings name the count of the first start; `scale` raises it."""
 
     def __init__(
         self,
         *,
-        config: TransactionConfig,
+        settings: TransactionSettings,
         names: Names,
         owner: TopicOwnership,
         factory: ManagedLedgerFactory,
@@ -86,8 +86,8 @@ class Coordinators:
         clock: Clock,
         scope: TaskScope,
     ) -> None:
-        self.enabled = config.enabled
-        self._config = config
+        self.enabled = settings.transaction_coordinator_enabled
+        self._settings = settings
         self._names = names
         self._owner = owner
         self._factory = factory
@@ -105,7 +105,7 @@ class Coordinators:
         """Make the coordinators known, and go on with the transactions of those that have a log."""
         if not self.enabled:
             return
-        await self._names.ensure_partitioned(ASSIGN_TOPIC, self._config.coordinators)
+        await self._names.ensure_partitioned(ASSIGN_TOPIC, self._settings.initial_num_transaction_coordinators)
         self.count = await self._names.partitions(ASSIGN_TOPIC)
         for number in range(self.count):
             if await self._factory.exists(_log_name(number)):
@@ -175,8 +175,13 @@ class Coordinators:
     async def _open(self, number: int) -> TransactionCoordinator:
         await self._require(number)
         log = await RecordLog.open(self._factory, _log_name(number), LOG_CURSOR, self._ledgers)
-        config = self._config
-        state = CoordinatorState(number, config.active_max, config.active_per_role_max, config.timeout_max_ms)
+        settings = self._settings
+        state = CoordinatorState(
+            number,
+            settings.max_active_transactions_per_coordinator,
+            settings.max_active_transactions_per_role,
+            settings.max_transaction_timeout_s * 1000,
+        )
         coordinator = TransactionCoordinator(state, log, self._participants, self._clock, self._scope)
         log.ledger.add_fence_listener(lambda error: self._fenced(number))
         await coordinator.recover()

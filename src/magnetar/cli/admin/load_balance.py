@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
-from magnetar.broker.load_balance.config import PLACEMENTS, SHEDDERS, LoadBalanceConfig
 from magnetar.broker.load_balance.simulation import RING, Sample, Scenario, simulate
+from magnetar.broker.settings.load_balance import PLACEMENTS, SHEDDERS, LoadBalanceSettings
 from magnetar.cli.admin.common import common, show_document
 from magnetar.cli.admin.http import connected
 from magnetar.cli.errors import CommandError
@@ -17,7 +17,7 @@ from magnetar.cli.hashing.support import hashing_errors, plot_option
 from magnetar.cli.output import emit, json_option, print_json, progress_bar
 
 DEFAULT = Scenario()
-DEFAULT_CONFIG = LoadBalanceConfig()
+DEFAULT_CONFIG = LoadBalanceSettings()
 
 
 @click.group("loadbalance")
@@ -154,7 +154,9 @@ def simulate_command(
         mean_percent,
         seed,
     )
-    config = dataclasses.replace(LoadBalanceConfig(), shedder=shedder, placement=placement)
+    config = LoadBalanceSettings(
+        load_balancer_load_shedding_strategy=shedder, load_balancer_load_placement_strategy=placement
+    )
     started_s = time.monotonic()
     try:
         with progress_bar("simulating", steps) as advance:

@@ -84,6 +84,7 @@ def explain_command(key: str, kind: str, config_file: Path | None, as_json: bool
             "default": row.default,
             "value": row.shown(value.value),
             "source": value.source,
+            "dynamic": row.dynamic,
             "environment": f"{row.env} or {PULSAR_ENV_PREFIX}{row.key}",
         },
         as_json=as_json,

@@ -16,8 +16,8 @@ from magnetar.broker.auth.basic import apr1, configured_basic, matches
 from magnetar.broker.auth.key_material import read_key
 from magnetar.broker.auth.refresh import CHALLENGE_LEAD_MS, RECHECK_MS, CredentialWatch
 from magnetar.broker.auth.token import key_set
-from magnetar.broker.config import SecurityConfig
 from magnetar.broker.errors import AuthenticationError
+from magnetar.broker.settings.security import SecuritySettings
 
 
 def test_apr1_known_hashes() -> None:
@@ -72,18 +72,18 @@ def test_unusable_key_sets(document: str) -> None:
 
 
 def authentication(**settings: object) -> Authentication:
-    return Authentication(SecurityConfig(authentication=True, **settings), lambda: 0)  # type: ignore[arg-type]  # as given
+    return Authentication(SecuritySettings(authentication_enabled=True, **settings), lambda: 0)  # type: ignore[arg-type]  # as given
 
 
 def test_a_stranger_is_anonymous_or_nobody() -> None:
     shown = Credentials("kerberos", b"x")
-    assert authentication(anonymous_role="guest").authenticate(shown).role == "guest"
+    assert authentication(anonymous_user_role="guest").authenticate(shown).role == "guest"
     with pytest.raises(AuthenticationError):
         authentication().authenticate(shown)
 
 
 def test_certificates_name_exactly_one_role() -> None:
-    methods = authentication(providers=("tls",), anonymous_role="guest")
+    methods = authentication(authentication_providers="tls", anonymous_user_role="guest")
     end = "Jan  1 00:00:00 2099 GMT"
     names = [
         ((("commonName", "a"),),),

@@ -65,7 +65,7 @@ def _greet(session: Session, request: CommandConnect, *, known: bool) -> None:
     answer = BaseCommand(type=BaseCommand.CONNECTED)
     answer.connected.server_version = SERVER_VERSION
     answer.connected.protocol_version = version
-    answer.connected.max_message_size = session.context.config.max_message_size_bytes
+    answer.connected.max_message_size = session.context.config.settings.max_message_size
     answer.connected.feature_flags.supports_get_partitioned_metadata_without_auto_creation = True
     answer.connected.feature_flags.supports_repl_dedup_by_lid_and_eid = True
     session.write(commands.frame(answer))

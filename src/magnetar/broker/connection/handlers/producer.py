@@ -74,7 +74,7 @@ async def _open(session: Session, request: CommandProducer) -> None:
 async def _check_source(session: Session, topic: TopicName, source: str) -> None:
     """Raises NotAllowedError unless the topic is replicated with that cluster, or its tenant may be, which lets one-way replication end."""
     context = session.context
-    if source != context.config.cluster:
+    if source != context.config.settings.cluster_name:
         if source in (await context.namespaces.effective_of(topic)).replication_clusters:
             return
         if source in ((await context.namespaces.tenant(topic.tenant)).get("allowedClusters") or ()):
