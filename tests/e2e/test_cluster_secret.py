@@ -14,8 +14,8 @@ import pytest
 
 from magnetar.base.ports import free_ports
 from magnetar.processes.cluster import cluster as cluster_module
+from magnetar.processes.cluster.cluster import find_processes
 from magnetar.processes.cluster.plan import ClusterPlan
-from magnetar.processes.cluster.probe import find_processes
 from magnetar.testing.cluster import ClusterProcesses
 from magnetar.wire.bookkeeper import v2
 

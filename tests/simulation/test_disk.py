@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from magnetar.base.errors import DiskFullError, DiskIOError
 from magnetar.bookkeeper.bookie.storage.disk import write_file
-from magnetar.testing.sim.disk import SimDisk
+from magnetar.testing.sim.disk import SECTOR_BYTES, SimDisk
 from magnetar.testing.sim.executor import SimExecutor
-from magnetar.testing.sim.files import SECTOR_BYTES
 from magnetar.testing.sim.loop import Process
 from magnetar.testing.sim.world import World
 

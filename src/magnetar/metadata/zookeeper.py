@@ -19,7 +19,6 @@ from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 from magnetar.base.clock import Clock
 from magnetar.base.errors import BadVersionError, NodeNotFoundError
 from magnetar.base.network import AsyncioNetwork
-from magnetar.metadata import kazoo_requests as requests
 from magnetar.metadata.digest_md5 import Credentials, MetadataAuthenticationError
 from magnetar.metadata.errors import (
     MetadataClosedError,
@@ -29,8 +28,17 @@ from magnetar.metadata.errors import (
     SessionExpiredError,
 )
 from magnetar.metadata.foreign_session import end_session, see_off, session_key
-from magnetar.metadata.kazoo_bridge import KazooBridge
-from magnetar.metadata.kazoo_errors import translate
+from magnetar.metadata.kazoo_bridge import (
+    AddWatch,
+    CreateAll,
+    KazooBridge,
+    ListChildren,
+    RemoveWatches,
+    batches,
+    check_size,
+    names_in,
+    translate,
+)
 from magnetar.metadata.lease import Lease
 from magnetar.metadata.listeners import Listeners
 from magnetar.metadata.store import (
@@ -153,7 +161,7 @@ class ZooKeeperMetadataStore:
         sequential: bool = False,
     ) -> tuple[str, int]:
         check_put(path, expected_version, sequential)
-        requests.check_size(path, value)
+        check_size(path, value)
         if expected_version is not None and expected_version >= 0:
             return path, await self._set(path, value, expected_version)
         flags = (_EPHEMERAL if ephemeral else 0) | (_SEQUENTIAL if sequential else 0)
@@ -167,13 +175,13 @@ class ZooKeeperMetadataStore:
     async def create_missing(self, paths: Sequence[str], value: bytes = b"") -> int:
         for path in paths:
             check_put(path, MUST_NOT_EXIST, sequential=False)
-        requests.check_size(paths[0] if paths else "", value)
-        batches = requests.batches(dict.fromkeys(paths), value)
-        return sum([await self._create_together(batch, value) for batch in batches])
+        check_size(paths[0] if paths else "", value)
+        together = batches(dict.fromkeys(paths), value)
+        return sum([await self._create_together(batch, value) for batch in together])
 
     async def _create_together(self, paths: list[str], value: bytes) -> int:
         """All in one transaction; one by one when a node exists already or a parent is missing: then it has changed nothing."""
-        codes = await self._ask(requests.CreateAll([self._full(path) for path in paths], value, self._acl), paths[0])
+        codes = await self._ask(CreateAll([self._full(path) for path in paths], value, self._acl), paths[0])
         if not any(codes):
             return len(paths)
         outcomes = await asyncio.gather(
@@ -197,7 +205,7 @@ class ZooKeeperMetadataStore:
     async def children(self, path: str) -> list[str]:
         check_path(path)
         try:
-            return await requests.names_in(await self._ask(requests.ListChildren(self._full(path)), path, again=True))
+            return await names_in(await self._ask(ListChildren(self._full(path)), path, again=True))
         except NodeNotFoundError:
             return []
 
@@ -225,7 +233,7 @@ class ZooKeeperMetadataStore:
             before = self._listeners.prefixes()
             stop()
             if prefix in before and prefix not in self._listeners.prefixes() and self._up.is_set() and self._can_watch:
-                self._kazoo.request(requests.RemoveWatches(self._full(prefix))).add_done_callback(_ignore)
+                self._kazoo.request(RemoveWatches(self._full(prefix))).add_done_callback(_ignore)
 
         return end
 
@@ -332,7 +340,7 @@ class ZooKeeperMetadataStore:
 
     def _add_watch(self, prefix: str) -> None:
         if self._can_watch:
-            self._kazoo.request(requests.AddWatch(self._full(prefix))).add_done_callback(self._watch_added)
+            self._kazoo.request(AddWatch(self._full(prefix))).add_done_callback(self._watch_added)
 
     def _watch_added(self, done: asyncio.Future[Any]) -> None:
         error = None if done.cancelled() else done.exception()

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
 
 from magnetar.admin.http_guard import HttpGuard
 from magnetar.admin.http_server import HttpServer
-from magnetar.admin.metrics.server import admission_families
+from magnetar.admin.metrics.exposition import CONTENT_TYPE, process_text
+from magnetar.admin.metrics.server import admission_families, bookie_families
 from magnetar.base.admission import Admission
 from magnetar.base.clock import Clock, SystemClock
 from magnetar.base.errors import MetadataError
@@ -40,7 +48,6 @@ from magnetar.metadata.store import MetadataStore, SessionEvent
 from magnetar.processes.autorecovery import open_autorecovery
 from magnetar.processes.autorecovery_http import autorecovery_families
 from magnetar.processes.bookie_config import bookie_config
-from magnetar.processes.bookie_http import bookie_app
 from magnetar.processes.bookie_wire import server_options
 from magnetar.processes.composition import Composition, enter_alone
 from magnetar.processes.configurations import BookieProcessConfig
@@ -48,6 +55,63 @@ from magnetar.processes.directories import SpaceReserve, prepare_directory
 from magnetar.processes.former_self import forget_former_bookie
 from magnetar.processes.metadata_access import hold_to_cluster, metadata_credentials, open_metadata
 from magnetar.processes.serving import serve_until_told
+
+
+def bookie_app(bookie: Bookie, scope: TaskScope, extra_metrics: Callable[[], str]) -> Starlette:
+    """`scope` runs a garbage collection that was asked for."""
+
+    async def metrics(request: Request) -> Response:
+        families = "".join(bookie_families(bookie.statistics(), bookie=bookie.config.bookie_id))
+        return Response(families + extra_metrics() + process_text(), media_type=CONTENT_TYPE)
+
+    async def health(request: Request) -> Response:
+        """A read-only bookie is healthy: it serves what it holds."""
+        if bookie.failed is not None:
+            return PlainTextResponse(f"the bookie failed: {bookie.failed}\n", 503)
+        return PlainTextResponse("ok\n")
+
+    async def heartbeat(request: Request) -> Response:
+        return PlainTextResponse("OK\n")
+
+    async def info(request: Request) -> Response:
+        ledger_dir = {each.path: each for each in bookie.statistics().directories}[bookie.config.ledger_path]
+        return _json({"freeSpace": ledger_dir.free_bytes, "totalSpace": ledger_dir.total_bytes})
+
+    async def state(request: Request) -> Response:
+        return _json(
+            {
+                "running": bookie.failed is None,
+                "readOnly": bookie.read_only,
+                "shuttingDown": False,
+                "availableForHighPriorityWrites": bookie.failed is None and bookie.takes_high_priority,
+            }
+        )
+
+    async def is_ready(request: Request) -> Response:
+        if bookie.failed is not None or bookie.read_only:
+            return PlainTextResponse("Bookie is not ready\n", 503)
+        return PlainTextResponse("OK\n")
+
+    async def collect_garbage(request: Request) -> Response:
+        scope.spawn(bookie.collect_garbage(), "garbage on demand", REPORTED)
+        return _json({"status": "started"})
+
+    return Starlette(
+        routes=[
+            Route("/metrics", metrics),
+            Route("/healthz", health),
+            Route("/heartbeat", heartbeat),
+            Route("/api/v1/bookie/info", info),
+            Route("/api/v1/bookie/state", state),
+            Route("/api/v1/bookie/is_ready", is_ready),
+            Route("/api/v1/bookie/gc", collect_garbage, methods=["PUT"]),
+        ]
+    )
+
+
+def _json(value: dict[str, Any]) -> Response:
+    return Response(json.dumps(value) + "\n", media_type="application/json")
+
 
 logger = logging.getLogger(__name__)
 

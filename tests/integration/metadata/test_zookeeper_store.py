@@ -16,7 +16,7 @@ from magnetar.bookkeeper.ledger_metadata import LedgerMetadata, Segment
 from magnetar.bookkeeper.registration import BookieRegistration
 from magnetar.bookkeeper.service_info import service_info
 from magnetar.metadata.errors import MetadataConnectionError
-from magnetar.metadata.kazoo_requests import VALUE_BYTES_MAX
+from magnetar.metadata.kazoo_bridge import VALUE_BYTES_MAX
 from magnetar.metadata.store import RESYNC, Node, SessionEvent
 from magnetar.metadata.zookeeper import ZooKeeperMetadataStore
 from magnetar.testing.zookeeper import ZooKeeperProcess

@@ -128,7 +128,7 @@ async def test_waiting_ends_with_the_close_and_with_its_time() -> None:
 
 
 async def test_a_tail_follows_the_ledger_to_other_bookies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("magnetar.bookkeeper.client.tail.POLL_S", 0.02)
+    monkeypatch.setattr("magnetar.bookkeeper.client.reader.POLL_S", 0.02)
     cluster = Cluster(6)
     writer = await cluster.client.create_ledger(**STRIPED)
     await append_all(writer, [b"0"])

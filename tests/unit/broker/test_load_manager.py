@@ -21,9 +21,9 @@ from magnetar.broker.load_balance.shedding import Move
 from magnetar.broker.load_balance.splitting import Split
 from magnetar.broker.load_manager.bundle_loads import BundleIndex
 from magnetar.broker.load_manager.cluster_reader import ClusterReader
-from magnetar.broker.load_manager.host import HostUsage
 from magnetar.broker.load_manager.manager import LoadPlacement, PastMoves
 from magnetar.broker.load_manager.orders import Executor, give_orders
+from magnetar.broker.load_manager.reporter import HostUsage
 from magnetar.broker.namespaces.brokers import BrokerDirectory, Registration
 from magnetar.broker.namespaces.errors import PreconditionFailedError
 from magnetar.broker.namespaces.ownership import OwnerIndex

@@ -18,7 +18,6 @@ from magnetar.bookkeeper.autorecovery.config import AutoRecoveryConfig
 from magnetar.bookkeeper.autorecovery.fragments import bookies_of
 from magnetar.bookkeeper.autorecovery.ledger_checker import LedgerChecker
 from magnetar.bookkeeper.autorecovery.lost_bookies import LostBookies
-from magnetar.bookkeeper.autorecovery.placement_check import misplaced_segments
 from magnetar.bookkeeper.autorecovery.registered import read_registered
 from magnetar.bookkeeper.autorecovery.statistics import AutoRecoveryStatistics
 from magnetar.bookkeeper.autorecovery.underreplication import (
@@ -32,9 +31,24 @@ from magnetar.bookkeeper.autorecovery.wake import StoreWake
 from magnetar.bookkeeper.client.bookies import BookieDirectory
 from magnetar.bookkeeper.client.ledger_manager import LedgerManager
 from magnetar.bookkeeper.errors import AuditPausedError, LedgerMetadataError, NoSuchLedgerError
-from magnetar.bookkeeper.ledger_metadata import LedgerMetadata
+from magnetar.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
 from magnetar.metadata import paths
 from magnetar.metadata.store import MetadataStore
+
+
+def misplaced_segments(metadata: LedgerMetadata, bookies: BookieDirectory) -> list[int]:
+    """First entry ids of the segments whose bookies the policy would not have put together; of closed ledgers only.
+
+    An open one's writer may be about to replace a bookie.
+    """
+    if metadata.state is not LedgerState.CLOSED:
+        return []
+    return [
+        segment.first_entry_id
+        for segment in metadata.segments
+        if not bookies.adheres(segment.ensemble, metadata.write_quorum)
+    ]
+
 
 _logger = logging.getLogger(__name__)
 

@@ -25,7 +25,6 @@ from magnetar.broker.auth.principal import Principal
 from magnetar.broker.auth.refresh import CredentialWatch
 from magnetar.broker.connection.context import BrokerContext
 from magnetar.broker.connection.error_codes import answer_code_of, code_of, send_code_of, text_of
-from magnetar.broker.connection.probes import Probes
 from magnetar.broker.connection.publishing import Publisher
 from magnetar.broker.connection.requests import ControlRequests
 from magnetar.broker.subscriptions.consumer import Consumer
@@ -36,6 +35,35 @@ from magnetar.wire.pulsar import commands
 from magnetar.wire.pulsar.frames import Frame, FrameDecoder, FrameError
 from magnetar.wire.pulsar.parsers import FREQUENT_COMMANDS, parse_command, parse_frequent_command
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand
+
+
+class Probes:
+    """Those that wait to learn if a client is alive: any byte from it answers all of them."""
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self) -> None:
+        self._waiting: list[asyncio.Future[bool]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def settle(self, alive: bool) -> None:
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_result(alive)
+        self._waiting.clear()
+
+    async def sign_of_life(self) -> bool:
+        """False when none came within PROBE_TIMEOUT_S."""
+        waiter: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        try:
+            async with asyncio.timeout(limits.PROBE_TIMEOUT_S):
+                return await waiter
+        except TimeoutError:
+            return False
+
 
 logger = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """A persistent topic: a managed ledger, its publishers and its subscriptions, held together and kept within their policies.
 
-What each part does is in its own file (`publishers`, `subscription_set`, `dedup_cursor`, `policy_rules`, `expiry`, `stats`).
+What each part does is in its own file (`publishers`, `subscription_set`, `topic_deduplication`, `policy_rules`, `expiry`, `stats`).
 """
 
 from __future__ import annotations

@@ -20,14 +20,41 @@ from magnetar.broker.topics.publish import NO_ID, PublishOp, PublishOwner
 from magnetar.broker.topics.subscription_set import SubscriptionSet, TopicContext
 from magnetar.broker.transactions.buffer import CURSOR_NAME, TransactionBuffer
 from magnetar.broker.transactions.buffer_state import BufferState, OpenTransaction
-from magnetar.broker.transactions.gate import SubscriptionGate
 from magnetar.broker.transactions.grants import Grants
 from magnetar.broker.transactions.log import RecordLog, TransactionStorage
 from magnetar.broker.transactions.pending_acks import STORE_CURSOR, PendingAcks
 from magnetar.broker.transactions.types import TxnId
+from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.ledger import ManagedLedger
 from magnetar.managed_ledger.position import Position
 from magnetar.metadata import paths
+
+
+class SubscriptionGate:
+    """Implements `ReadGate`. `pending` is None until a transaction acknowledges in the subscription."""
+
+    __slots__ = ("_buffer", "pending")
+
+    def __init__(self, buffer: TransactionBuffer, pending: PendingAcks | None = None) -> None:
+        self._buffer = buffer
+        self.pending = pending
+
+    @property
+    def stop(self) -> Position | None:
+        return self._buffer.state.first_open
+
+    def held_back(self, after: Position) -> int:
+        return self._buffer.state.held_back(after)
+
+    def admit(self, entries: list[Entry]) -> list[Entry]:
+        if self._buffer.state.aborted_count:
+            self._buffer.hide(entries)
+        pending = self.pending
+        return pending.admit(entries) if pending is not None and pending.state else entries
+
+    def remaining(self, position: Position, words: list[int] | None) -> list[int] | None:
+        pending = self.pending
+        return words if pending is None or not pending.state else pending.remaining(position, words)
 
 
 class TransactionPublishOp(PublishOp):

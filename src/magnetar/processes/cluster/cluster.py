@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from magnetar.base.ports import free_ports
 from magnetar.metadata.digest_md5 import Credentials
@@ -33,9 +33,45 @@ from magnetar.processes.cluster.plan import (
     load_plan,
     save_plan,
 )
-from magnetar.processes.cluster.probe import MARK, FoundProcess, find_processes, mark_of
 from magnetar.processes.directories import prepare_directory
 from magnetar.processes.metadata_access import metadata_credentials
+
+MARK: Final = "MAGNETAR_CLUSTER_PROCESS"
+_PROC: Final = Path("/proc")
+
+
+class FoundProcess(NamedTuple):
+    """`paused`: stopped by SIGSTOP."""
+
+    pid: int
+    paused: bool
+
+
+def mark_of(directory: Path, name: str) -> str:
+    """The value of `MARK` for a process."""
+    return f"{directory.resolve()}:{name}"
+
+
+def find_processes(directory: Path) -> dict[str, FoundProcess]:
+    """By name. A process that has ended but was not waited for does not count."""
+    wanted = f"\0{MARK}={directory.resolve()}:".encode()
+    found: dict[str, FoundProcess] = {}
+    for entry in os.scandir(_PROC):
+        if not entry.name.isdigit():
+            continue
+        process = Path(entry.path)
+        try:
+            environment = b"\0" + (process / "environ").read_bytes()
+            if wanted not in environment:
+                continue
+            state = (process / "stat").read_bytes().rpartition(b")")[2].split()[0]
+        except OSError:  # it is another user's, or it has ended meanwhile
+            continue
+        if state not in b"ZX":
+            name = environment.partition(wanted)[2].partition(b"\0")[0].decode(errors="replace")
+            found[name] = FoundProcess(int(entry.name), state in b"Tt")
+    return found
+
 
 START_TIMEOUT_S: Final = 60.0
 """A process that is not ready by then after its start is left as it is, and the command fails."""

@@ -19,10 +19,10 @@ from magnetar.bookkeeper.bookie.storage.cookie import Found
 from magnetar.bookkeeper.bookie.storage.journal import Journal
 from magnetar.bookkeeper.bookie.storage.journal_format import pack_commit
 from magnetar.bookkeeper.bookie.storage.storage import LedgerStorage
-from magnetar.bookkeeper.client import last_confirmed, recovery_read, tail_recovery
+from magnetar.bookkeeper.client import last_confirmed, recovery, recovery_read
 from magnetar.bookkeeper.client.last_confirmed import LastConfirmedRead
 from magnetar.bookkeeper.client.pending_adds import PendingAdds
-from magnetar.bookkeeper.client.tail_recovery import TailRecovery
+from magnetar.bookkeeper.client.recovery import TailRecovery
 from magnetar.bookkeeper.client.writer import LedgerWriter
 from magnetar.bookkeeper.codes import EXPLICIT_NEGATIVES, FLAG_HIGH_PRIORITY, ReturnCode
 from magnetar.bookkeeper.quorum import Coverage, EntryVote
@@ -282,7 +282,7 @@ def _length_from_last_segment(stack: ExitStack) -> None:
     async def length_up_to(source: Any, entry_id: int) -> int:
         return 0
 
-    _set(stack, tail_recovery, "length_up_to", length_up_to)
+    _set(stack, recovery, "length_up_to", length_up_to)
 
 
 @_mutation("ensembles are written during recovery")

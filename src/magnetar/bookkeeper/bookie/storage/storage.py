@@ -5,17 +5,55 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
+from struct import Struct
+from typing import Final
 
+from magnetar.base.checksum import crc32c
 from magnetar.base.errors import CorruptionError
 from magnetar.bookkeeper.bookie.config import ENTRY_BYTES_MAX, BookieConfig
-from magnetar.bookkeeper.bookie.storage.checkpoint import CheckpointMark
-from magnetar.bookkeeper.bookie.storage.disk import Disk
+from magnetar.bookkeeper.bookie.storage.disk import Disk, read_file, write_file
 from magnetar.bookkeeper.bookie.storage.entry_log import EntryLogs
 from magnetar.bookkeeper.bookie.storage.entry_log_format import RECORD_HEADER_BYTES, Location, unpack_entry_record
 from magnetar.bookkeeper.bookie.storage.index import Index
 from magnetar.bookkeeper.bookie.storage.interpreter import hand_over
 from magnetar.bookkeeper.bookie.storage.write_cache import CacheHalf
+
+_MAGIC: Final = b"MGMARK01"
+_BODY = Struct(">8sQ")
+_CRC = Struct(">I")
+FILE_NAME: Final = "checkpoint"
+
+
+class CheckpointMark:
+    """The mark file of one directory."""
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        self._disk = disk
+        self._path = os.path.join(directory, FILE_NAME)
+        self.sequence = self._read()
+
+    def advance(self, sequence: int) -> None:
+        """Persist a higher mark; the same one is a no-op. Blocks."""
+        assert sequence >= self.sequence, f"the mark would move back from {self.sequence} to {sequence}"
+        if sequence == self.sequence:
+            return
+        body = _BODY.pack(_MAGIC, sequence)
+        write_file(self._disk, self._path, body + _CRC.pack(crc32c(body)))
+        self.sequence = sequence
+
+    def _read(self) -> int:
+        data = read_file(self._disk, self._path, _BODY.size + _CRC.size + 1)
+        if data is None:
+            return 0
+        if len(data) != _BODY.size + _CRC.size or _CRC.unpack_from(data, _BODY.size)[0] != crc32c(data[: _BODY.size]):
+            raise CorruptionError(f"the checkpoint mark {self._path} is damaged")
+        magic, sequence = _BODY.unpack_from(data)
+        if magic != _MAGIC:
+            raise CorruptionError(f"{self._path} is not a checkpoint mark of this version")
+        return int(sequence)
+
 
 _READ_ATTEMPTS = 3
 """A location may be outdated by a compaction while it is followed; it is looked up so often before that is an error."""
