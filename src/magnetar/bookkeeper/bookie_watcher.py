@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
-from types import TracebackType
 from typing import Final
 
 from magnetar.base.errors import MetadataError
-from magnetar.base.tasks import TaskScope
 from magnetar.bookkeeper.errors import RegistrationError
 from magnetar.bookkeeper.service_info import BookieServiceInfo
 from magnetar.metadata import paths
+from magnetar.metadata.follower import Follower
 from magnetar.metadata.store import RESYNC, MetadataStore
 
 logger = logging.getLogger(__name__)
-
-RETRY_INTERVAL_S: Final = 1.0
-"""Between attempts to read the lists while the metadata store cannot be reached. What was known before stays."""
 
 LISTINGS_MAX: Final = 5
 """Times that the lists are read until they hold still; bookies that change lists faster are seen by the next notification."""
@@ -26,80 +21,49 @@ LISTINGS_MAX: Final = 5
 _READ_ONLY_NAME: Final = paths.READ_ONLY_BOOKIES_PATH.rpartition("/")[2]
 
 
-class BookieWatcher:
+class BookieWatcher(Follower):
     """`async with BookieWatcher(store, on_change) as bookies:`; `on_change()` is called after either list has changed."""
 
     def __init__(self, metadata: MetadataStore, on_change: Callable[[], None] | None = None) -> None:
-        self._metadata = metadata
+        super().__init__(metadata, paths.AVAILABLE_BOOKIES_PATH, "the lists of bookies")
         self._on_change = on_change
         self.writable: dict[str, BookieServiceInfo] = {}
         self.read_only: dict[str, BookieServiceInfo] = {}
         """Bookie id -> what it registered, sorted by id. Replaced as a whole, never changed."""
         self._stale: set[str] = set()
         self._stale_all = False
-        self._wake = asyncio.Event()
-        self._scope = TaskScope("bookie watcher")
 
     @property
     def known(self) -> dict[str, BookieServiceInfo]:
         """Writable and read-only ones."""
         return self.read_only | self.writable
 
-    async def __aenter__(self) -> BookieWatcher:
-        """Both lists are read when it returns."""
-        self._end = self._metadata.watch(self._told, paths.AVAILABLE_BOOKIES_PATH)
-        try:
-            await self._refresh()
-        except BaseException:
-            self._end()
-            raise
-        await self._scope.__aenter__()
-        self._scope.supervise(self._follow, "follow")
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._end()
-        # Without the body's exception: a task group would wrap it, and callers could not catch it by its class.
-        await self._scope.__aexit__(None, None, None)
-
-    def _told(self, path: str) -> None:
+    def _changed(self, path: str) -> None:
         if path == RESYNC:
             self._stale_all = True
         else:
             self._stale.add(path)
-        self._wake.set()
+        super()._changed(path)
 
-    async def _follow(self) -> None:
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            before = self.writable, self.read_only
-            try:
-                await self._refresh()
-            except MetadataError as error:
-                logger.warning("the lists of bookies cannot be read: %s; trying again", error)
-                self._stale_all = True
-                await self._pause()
+    async def _read_again(self) -> None:
+        before = self.writable, self.read_only
+        try:
+            await self._read()
+        except MetadataError:
+            self._stale_all = True
+            raise
+        finally:
             if (self.writable, self.read_only) != before and self._on_change is not None:
                 self._on_change()
 
-    async def _pause(self) -> None:
-        try:
-            async with asyncio.timeout(RETRY_INTERVAL_S):
-                await self._wake.wait()
-        except TimeoutError:
-            self._wake.set()
-
-    async def _refresh(self) -> None:
+    async def _read(self) -> None:
         stale, self._stale = self._stale, set()
         fresh, self._stale_all = self._stale_all, False
         writable, read_only = await self._list()
         known_writable = {} if fresh else self.writable
         known_read_only = {} if fresh else self.read_only
-        self.writable = await self._read(paths.AVAILABLE_BOOKIES_PATH, writable, known_writable, stale)
-        self.read_only = await self._read(paths.READ_ONLY_BOOKIES_PATH, read_only, known_read_only, stale)
+        self.writable = await self._read_infos(paths.AVAILABLE_BOOKIES_PATH, writable, known_writable, stale)
+        self.read_only = await self._read_infos(paths.READ_ONLY_BOOKIES_PATH, read_only, known_read_only, stale)
 
     async def _list(self) -> tuple[list[str], list[str]]:
         """Names in both lists, so read that a bookie which changes from one to the other is not missed."""
@@ -115,7 +79,7 @@ class BookieWatcher:
         # while a bookie changes lists it is in both: the refusal of one write costs less than a bookie too few
         return writable, [name for name in read_only if name not in set(writable)]
 
-    async def _read(
+    async def _read_infos(
         self, parent: str, names: list[str], known: dict[str, BookieServiceInfo], stale: set[str]
     ) -> dict[str, BookieServiceInfo]:
         found: dict[str, BookieServiceInfo] = {}

@@ -62,14 +62,6 @@ class BookieChannel(Protocol):
         """The explicit LAC and the highest entry held; NO_ENTRY when there is neither."""
         ...
 
-
-class BookieService(BookieChannel, Protocol):
-    """The rest of what a bookie does. A writer or a recovery needs none of it."""
-
-    def last_confirmed(self, ledger_id: int, done: LastConfirmedDone) -> None:
-        """The highest LAC that the bookie has heard of. `done` may run before this call returns."""
-        ...
-
     def wait_lac(self, ledger_id: int, previous_lac: int, timeout_s: float, done: LongPollDone) -> Callable[[], None]:
         """Wait until the LAC is above `previous_lac`, the ledger is fenced or deleted, or the time is up; then answer OK with the
         LAC, and the entry after `previous_lac` if it is confirmed and held here. What is returned forgets the request."""
@@ -79,10 +71,18 @@ class BookieService(BookieChannel, Protocol):
         """OK once everything that the bookie has taken so far is durable."""
         ...
 
-    def bookie_info(self, done: InfoDone) -> None:
-        """How large the bookie's disk is."""
-        ...
-
     def list_entries(self, ledger_id: int, done: EntriesDone) -> None:
         """Which entries of the ledger the bookie holds."""
+        ...
+
+
+class BookieService(BookieChannel, Protocol):
+    """The rest of what a bookie does, for its server and for tools."""
+
+    def last_confirmed(self, ledger_id: int, done: LastConfirmedDone) -> None:
+        """The highest LAC that the bookie has heard of. `done` may run before this call returns."""
+        ...
+
+    def bookie_info(self, done: InfoDone) -> None:
+        """How large the bookie's disk is."""
         ...

@@ -1,69 +1,57 @@
-"""One leader among several processes: sequential votes below a node, the lowest leads, the others watch the one before them.
+"""One leader among several processes. Whoever is cut off for too long, or loses its session, leads no more.
 
-As BookKeeper elects its auditor and Pulsar its load manager. Whoever is cut off for too long, or loses its session, leads no more.
+`VoteElection` is what BookKeeper elects its auditor by, `NodeElection` what Pulsar elects the broker by that places bundles.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from types import TracebackType
-from typing import Final
+from typing import Final, Self
 
-from magnetar.base.errors import MetadataError, NodeNotFoundError
+from magnetar.base.errors import BadVersionError, MetadataError, NodeNotFoundError
 from magnetar.base.tasks import TaskScope
-from magnetar.metadata.store import MetadataStore, SessionEvent, split_path
+from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore, SessionEvent, split_path
 
 logger = logging.getLogger(__name__)
 
 RETRY_INTERVAL_S: Final = 1.0
-"""Between attempts to vote while the metadata store cannot be reached; the end of the interruption cuts it short."""
+"""Between attempts to stand while the metadata store cannot be reached; the end of the interruption cuts it short."""
 
 
-class Election:
-    """`async with Election(store, ".../auditorelection/V_", vote) as election:`; `on_change(leads)` tells of gain and loss.
+class Election(ABC):
+    """`async with` a subclass stands for leader; `on_change(leads)` tells of gain and loss."""
 
-    `vote` is the value of this process's node: what others may know about the leader.
-    """
-
-    def __init__(
-        self, metadata: MetadataStore, vote_prefix: str, vote: bytes, on_change: Callable[[bool], None] | None = None
-    ) -> None:
+    def __init__(self, metadata: MetadataStore, watched: str, on_change: Callable[[bool], None] | None = None) -> None:
+        """`watched`: the node whose changes, or whose children's, decide who leads."""
         self._metadata = metadata
-        self._prefix = vote_prefix
-        self._parent, self._name_prefix = split_path(vote_prefix)
-        self._vote = vote
-        self._on_change = on_change
-        self._is_leader = False
+        self._watched = watched
+        self.on_change = on_change
+        self.is_leader = False
         self._epoch = 0
         """Grows when the session is lost: what was found out before does not count any more."""
         self._wake = asyncio.Event()
         self._elected = asyncio.Event()
-        self._scope = TaskScope(f"election {self._parent}")
-
-    @property
-    def is_leader(self) -> bool:
-        return self._is_leader
+        self._scope = TaskScope(f"election {watched}")
 
     async def wait_elected(self) -> None:
         """Until this process leads."""
         await self._elected.wait()
 
-    async def leader(self) -> bytes | None:
-        """The vote of whoever leads now; None while there is nobody."""
-        for name in await self._votes():
-            node = await self._metadata.get(f"{self._parent}/{name}")
-            if node is not None:
-                return node.value
-        return None
-
-    async def __aenter__(self) -> Election:
+    async def __aenter__(self) -> Self:
         self._end_session = self._metadata.on_session(self._session)
-        self._end_watch = self._metadata.watch(lambda _: self._wake.set(), self._parent)
+        self._end_watch = self._metadata.watch(lambda _: self._wake.set(), self._watched)
+        await self._entered()
         await self._scope.__aenter__()
         self._scope.supervise(self._take_part, "take part")
         return self
+
+    async def _entered(self) -> None:
+        """Called before entering returns; subclasses may stand at once."""
+        return
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -76,7 +64,7 @@ class Election:
         try:
             await self._withdraw()
         except MetadataError:
-            logger.info("the vote below %s stays until the session ends", self._parent)
+            logger.info("the node of the election %s stays until the session ends", self._watched)
 
     def _session(self, event: SessionEvent) -> None:
         if event is SessionEvent.SESSION_LOST:
@@ -87,16 +75,21 @@ class Election:
     async def _take_part(self) -> None:
         while True:
             self._wake.clear()
-            epoch = self._epoch
             try:
-                leads = await self._is_first()
+                await self._stand_once()
             except MetadataError as error:
-                logger.warning("no vote below %s: %s; trying again", self._parent, error)
+                logger.warning("not standing in the election %s: %s; trying again", self._watched, error)
                 await self._pause()
                 continue
-            if epoch == self._epoch:
-                self._lead(leads)
-                await self._wake.wait()
+            await self._wake.wait()
+
+    async def _stand_once(self) -> None:
+        epoch = self._epoch
+        leads = await self._stand()
+        if epoch == self._epoch:
+            self._lead(leads)
+        else:
+            self._wake.set()
 
     async def _pause(self) -> None:
         try:
@@ -105,8 +98,49 @@ class Election:
         except TimeoutError:
             return
 
-    async def _is_first(self) -> bool:
-        """Vote unless there is a vote of this session already: one whose answer was lost counts, too."""
+    def _lead(self, leads: bool) -> None:
+        if leads == self.is_leader:
+            return
+        self.is_leader = leads
+        if leads:
+            self._elected.set()
+        else:
+            self._elected.clear()
+        if self.on_change is not None:
+            self.on_change(leads)
+
+    @abstractmethod
+    async def _stand(self) -> bool:
+        """Stand unless this session stands already, and say whether it leads. A node whose answer was lost counts, too."""
+
+    @abstractmethod
+    async def _withdraw(self) -> None:
+        """Take back what `_stand` has written."""
+
+
+class VoteElection(Election):
+    """Sequential votes below a node, the lowest leads: `VoteElection(store, ".../auditorelection/V_", vote)`.
+
+    `vote` is the value of this process's node: what others may know about the leader.
+    """
+
+    def __init__(
+        self, metadata: MetadataStore, vote_prefix: str, vote: bytes, on_change: Callable[[bool], None] | None = None
+    ) -> None:
+        self._prefix = vote_prefix
+        self._parent, self._name_prefix = split_path(vote_prefix)
+        self._vote = vote
+        super().__init__(metadata, self._parent, on_change)
+
+    async def leader(self) -> bytes | None:
+        """The vote of whoever leads now; None while there is nobody."""
+        for name in await self._votes():
+            node = await self._metadata.get(f"{self._parent}/{name}")
+            if node is not None:
+                return node.value
+        return None
+
+    async def _stand(self) -> bool:
         own = await self._own()
         if own is None:
             path, _ = await self._metadata.put(self._prefix, self._vote, ephemeral=True, sequential=True)
@@ -134,13 +168,41 @@ class Election:
             except NodeNotFoundError:
                 return
 
-    def _lead(self, leads: bool) -> None:
-        if leads == self._is_leader:
-            return
-        self._is_leader = leads
-        if leads:
-            self._elected.set()
-        else:
-            self._elected.clear()
-        if self._on_change is not None:
-            self._on_change(leads)
+
+class NodeElection(Election):
+    """Whoever has the one ephemeral node leads; `record` is its value."""
+
+    def __init__(
+        self, metadata: MetadataStore, path: str, record: bytes, on_change: Callable[[bool], None] | None = None
+    ) -> None:
+        super().__init__(metadata, path, on_change)
+        self._record = record
+        self._resigned = False
+
+    async def resign(self) -> None:
+        """Lead no more, now or later."""
+        self._resigned = True
+        if self.is_leader:
+            self._lead(False)
+            await self._withdraw()
+
+    async def _stand(self) -> bool:
+        if self._resigned:
+            return False
+        node = await self._metadata.get(self._watched)
+        if node is not None:
+            return node.owner == self._metadata.session_id and not self._resigned
+        try:
+            await self._metadata.put(self._watched, self._record, MUST_NOT_EXIST, ephemeral=True)
+        except BadVersionError:
+            self._wake.set()  # somebody was faster, or our own answer was lost: look again
+            return False
+        return not self._resigned
+
+    async def _withdraw(self) -> None:
+        node = await self._metadata.get(self._watched)
+        if node is not None and node.owner == self._metadata.session_id:
+            try:
+                await self._metadata.delete(self._watched, node.version)
+            except (BadVersionError, NodeNotFoundError):
+                return

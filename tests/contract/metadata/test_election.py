@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from magnetar.metadata.election import Election
+from magnetar.metadata.election import VoteElection
 from tests.contract.metadata.worlds import World
 
 PREFIX = "/underreplication/auditorelection/V_"
@@ -24,9 +24,9 @@ async def test_the_first_leads_and_the_next_follows_when_it_leaves(shared: World
     other = await shared.other()
     changes: list[bool] = []
     async with AsyncExitStack() as leaving:
-        first = await leaving.enter_async_context(Election(shared.store, PREFIX, b"one", changes.append))
+        first = await leaving.enter_async_context(VoteElection(shared.store, PREFIX, b"one", changes.append))
         await first.wait_elected()
-        async with Election(other, PREFIX, b"two") as second:
+        async with VoteElection(other, PREFIX, b"two") as second:
             assert await second.leader() == b"one"
             assert not second.is_leader
             await leaving.aclose()
@@ -39,9 +39,9 @@ async def test_the_first_leads_and_the_next_follows_when_it_leaves(shared: World
 async def test_a_lost_session_costs_the_lead_and_another_vote_follows(shared: World) -> None:
     other = await shared.other()
     changes: list[bool] = []
-    async with Election(shared.store, PREFIX, b"one", changes.append) as first:
+    async with VoteElection(shared.store, PREFIX, b"one", changes.append) as first:
         await first.wait_elected()
-        async with Election(other, PREFIX, b"two") as second:
+        async with VoteElection(other, PREFIX, b"two") as second:
             while len(await other.children("/underreplication/auditorelection")) < 2:
                 await asyncio.sleep(0.005)
             await shared.expire(shared.store)
@@ -55,7 +55,10 @@ async def test_a_lost_session_costs_the_lead_and_another_vote_follows(shared: Wo
 
 
 async def test_two_of_one_process_vote_apart(shared: World) -> None:
-    async with Election(shared.store, PREFIX, b"one") as first, Election(shared.store, PREFIX, b"two") as second:
+    async with (
+        VoteElection(shared.store, PREFIX, b"one") as first,
+        VoteElection(shared.store, PREFIX, b"two") as second,
+    ):
         await until(lambda: first.is_leader or second.is_leader)
         while len(await shared.store.children("/underreplication/auditorelection")) < 2:
             await asyncio.sleep(0.005)
@@ -68,6 +71,6 @@ class Stop(Exception):
 
 async def test_the_bodys_error_keeps_its_class(shared: World) -> None:
     with pytest.raises(Stop):
-        async with Election(shared.store, PREFIX, b"one"):
+        async with VoteElection(shared.store, PREFIX, b"one"):
             raise Stop
     assert await shared.store.children("/underreplication/auditorelection") == []

@@ -1,4 +1,4 @@
-"""Which of the auditors audits: BookKeeper's votes in an `Election` (BookKeeper replication/AuditorElector)."""
+"""Which of the auditors audits: BookKeeper's votes in a `VoteElection` (BookKeeper replication/AuditorElector)."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from google.protobuf import text_format
 
 from magnetar.bookkeeper.errors import UnderreplicationFormatError
 from magnetar.metadata import paths
-from magnetar.metadata.election import Election
+from magnetar.metadata.election import VoteElection
 from magnetar.metadata.store import MetadataStore
 from magnetar.wire.bookkeeper.DataFormats_pb2 import AuditorVoteFormat
 
 
-def auditor_election(store: MetadataStore, bookie_id: str, on_change: Callable[[bool], None] | None = None) -> Election:
+def auditor_election(
+    store: MetadataStore, bookie_id: str, on_change: Callable[[bool], None] | None = None
+) -> VoteElection:
     """`bookie_id` stands as a candidate for as long as the election is entered."""
     vote = text_format.MessageToString(AuditorVoteFormat(bookieId=bookie_id)).encode()
-    return Election(store, paths.AUDITOR_VOTE_PREFIX, vote, on_change)
+    return VoteElection(store, paths.AUDITOR_VOTE_PREFIX, vote, on_change)
 
 
 async def elected_auditor(store: MetadataStore) -> str | None:

@@ -183,16 +183,13 @@ async def list_entries(
     bookies: BookieDirectory, bookie_id: str, ledger_id: int, timeout_s: float
 ) -> EntryAvailability | None:
     """Which entries of the ledger the bookie says it holds; None when it does not say."""
-    ask = getattr(bookies.channel(bookie_id), "list_entries", None)
-    if ask is None:
-        return None
     answer: asyncio.Future[tuple[int, EntryAvailability | None]] = asyncio.get_running_loop().create_future()
 
     def answered(code: int, entries: EntryAvailability | None) -> None:
         if not answer.done():
             answer.set_result((code, entries))
 
-    ask(ledger_id, answered)
+    bookies.channel(bookie_id).list_entries(ledger_id, answered)
     try:
         async with asyncio.timeout(timeout_s):
             code, entries = await answer

@@ -14,7 +14,7 @@ from magnetar.bookkeeper.client.placement import DEFAULT_RACK, Candidate, Placem
 from magnetar.bookkeeper.client.quarantine import Quarantine, QuarantineConfig
 from magnetar.bookkeeper.codes import BOOKIE_TIMEOUT, BOOKIE_UNAVAILABLE
 from magnetar.bookkeeper.errors import BookieUnavailableError, error_for
-from magnetar.bookkeeper.ports import AddDone, BatchDone, BookieChannel, LacDone, ReadDone
+from magnetar.bookkeeper.ports import AddDone, BatchDone, BookieChannel, EntriesDone, LacDone, LongPollDone, ReadDone
 
 AVOIDED_S: Final = 10.0
 """For so long after a failed request a bookie is taken for new ensembles only in need: its registration may outlive it."""
@@ -222,6 +222,16 @@ class _Unreachable:
 
     def read_lac(self, ledger_id: int, done: LacDone) -> None:
         done(BOOKIE_UNAVAILABLE, None, None)
+
+    def wait_lac(self, ledger_id: int, previous_lac: int, timeout_s: float, done: LongPollDone) -> Callable[[], None]:
+        done(BOOKIE_UNAVAILABLE, -1, None)
+        return lambda: None
+
+    def force_ledger(self, ledger_id: int, done: AddDone) -> None:
+        done(BOOKIE_UNAVAILABLE)
+
+    def list_entries(self, ledger_id: int, done: EntriesDone) -> None:
+        done(BOOKIE_UNAVAILABLE, None)
 
 
 _UNREACHABLE: Final = _Unreachable()

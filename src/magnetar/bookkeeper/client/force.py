@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from functools import partial
 
 from magnetar.base.errors import LedgerError
 from magnetar.bookkeeper.client.bookies import answer_error
 from magnetar.bookkeeper.client.ledger_source import LedgerSource
 from magnetar.bookkeeper.codes import ReturnCode
-from magnetar.bookkeeper.ports import AddDone
-
-ForceLedger = Callable[[int, AddDone], None]
 
 
 async def force_ledger(source: LedgerSource) -> None:
@@ -25,11 +21,7 @@ async def force_ledger(source: LedgerSource) -> None:
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         answers.append(answer)
         done = partial(_on_answer, source.ledger_id, answer)
-        force: ForceLedger | None = getattr(source.bookies.channel(bookie_id), "force_ledger", None)
-        if force is None:
-            done(int(ReturnCode.BAD_REQUEST))
-        else:
-            force(source.ledger_id, done)
+        source.bookies.channel(bookie_id).force_ledger(source.ledger_id, done)
     outcomes = await asyncio.gather(*answers, return_exceptions=True)
     for outcome in outcomes:
         if isinstance(outcome, LedgerError):

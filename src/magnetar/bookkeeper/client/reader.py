@@ -19,15 +19,12 @@ from magnetar.bookkeeper.client.range_read import RangeDone, RangeRead, length_u
 from magnetar.bookkeeper.codes import ReturnCode
 from magnetar.bookkeeper.errors import LedgerClosedError
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
-from magnetar.bookkeeper.ports import BookieChannel, LongPollDone
 
 POLL_S: Final = 5.0
 """One long poll: then the metadata is looked at again, for the ledger may have moved to other bookies or have been closed."""
 
 QUIET_S: Final = 0.2
 """Between polls that bookies answer at once without news (the ledger is fenced and not closed yet)."""
-
-WaitLac = Callable[[int, int, float, LongPollDone], Callable[[], None]]
 
 
 async def last_confirmed(source: LedgerSource, manager: LedgerManager, known: int) -> int:
@@ -84,12 +81,9 @@ class _LongPoll:
         ensemble = self._source.metadata.last_segment.ensemble
         try:
             for index, bookie_id in enumerate(ensemble):
-                wait = _wait_lac(self._source.bookies.channel(bookie_id))
+                channel = self._source.bookies.channel(bookie_id)
                 done = partial(self._on_answer, index, len(ensemble))
-                if wait is None:
-                    done(int(ReturnCode.BAD_REQUEST), -1, None)
-                else:
-                    self._forget.append(wait(self._source.ledger_id, self._known, self._timeout_s, done))
+                self._forget.append(channel.wait_lac(self._source.ledger_id, self._known, self._timeout_s, done))
             return await self._answer
         finally:
             for forget in self._forget:
@@ -104,12 +98,6 @@ class _LongPoll:
         self._silent.add(index)
         if len(self._silent) == size:
             self._answer.set_result(self._known)
-
-
-def _wait_lac(channel: BookieChannel) -> WaitLac | None:
-    """The long poll of a bookie that is more than the ledger client's minimum."""
-    wait: WaitLac | None = getattr(channel, "wait_lac", None)
-    return wait
 
 
 class LedgerReader:

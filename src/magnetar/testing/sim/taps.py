@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from magnetar.bookkeeper.codes import FLAG_FENCE, FLAG_RECOVERY_ADD
-from magnetar.bookkeeper.ports import AddDone, BatchDone, BookieChannel, LacDone, ReadDone
+from magnetar.bookkeeper.ports import AddDone, BatchDone, BookieChannel, EntriesDone, LacDone, LongPollDone, ReadDone
 from magnetar.testing.sim.loop import Process
 from magnetar.testing.sim.moments import Moments
 
@@ -25,10 +24,6 @@ class Tap:
         self._bookie_id = bookie_id
         self._channel = channel
         self._gate = gate
-
-    def __getattr__(self, name: str) -> Any:
-        """Members that only some channels have."""
-        return getattr(self._channel, name)
 
     def add_entry(
         self, ledger_id: int, entry_id: int, entry: bytes, master_key: bytes, flags: int, done: AddDone
@@ -69,6 +64,15 @@ class Tap:
             self._pass("lac answered", ledger_id, -1, lambda: done(code, body, entry))
 
         self._pass("lac sent", ledger_id, -1, lambda: self._channel.read_lac(ledger_id, answered))
+
+    def wait_lac(self, ledger_id: int, previous_lac: int, timeout_s: float, done: LongPollDone) -> Callable[[], None]:
+        return self._channel.wait_lac(ledger_id, previous_lac, timeout_s, done)
+
+    def force_ledger(self, ledger_id: int, done: AddDone) -> None:
+        self._channel.force_ledger(ledger_id, done)
+
+    def list_entries(self, ledger_id: int, done: EntriesDone) -> None:
+        self._channel.list_entries(ledger_id, done)
 
     def _pass(self, what: str, ledger_id: int, entry_id: int, go: Callable[[], None]) -> None:
         if self._moments.listeners:
