@@ -27,7 +27,7 @@ CONNECT_TIMEOUT_S: Final = 1.0
 RETRY_S: Final = 0.05
 """Between two attempts."""
 
-SEE_OFF_RETRY_S: Final = 0.2
+OUTLAST_RETRY_S: Final = 0.2
 """The same, for a server that may be away for long."""
 
 UNHEARD_PAUSE_S: Final = 10.0
@@ -62,14 +62,14 @@ async def end_session(
                     if await _try(network, host, port, greeting, credentials):
                         return True
                 except (OSError, TimeoutError, MetadataAuthenticationError) as error:
-                    logger.info("session %s not ended by %s:%d: %s", _number(key), host, port, error or "time is over")
+                    logger.info("session %s not ended by %s:%d: %s", _number(key), host, port, error or "timed out")
                 await asyncio.sleep(RETRY_S)
     except TimeoutError:
         logger.warning("session %s not ended: no server has said so within %g s", _number(key), timeout_s)
     return False
 
 
-async def see_off(
+async def outlast_session(
     network: Network, hosts: str, key: str, enough: Callable[[], bool], credentials: Credentials | None = None
 ) -> None:
     """The same for a session that nobody acts on any more: until a server has said that it is over, or `enough()`.
@@ -81,12 +81,12 @@ async def see_off(
     for host, port in itertools.cycle(_servers(hosts)):
         if enough():
             return
-        pause_s = SEE_OFF_RETRY_S
+        pause_s = OUTLAST_RETRY_S
         try:
             if await _try(network, host, port, greeting, credentials):
                 return
         except TimeoutError:
-            pause_s = SEE_OFF_RETRY_S if credentials is None else UNHEARD_PAUSE_S
+            pause_s = OUTLAST_RETRY_S if credentials is None else UNHEARD_PAUSE_S
         except (OSError, MetadataAuthenticationError):
             pass
         await asyncio.sleep(pause_s)

@@ -27,7 +27,7 @@ from magnetar.metadata.errors import (
     NodeHasChildrenError,
     SessionExpiredError,
 )
-from magnetar.metadata.foreign_session import end_session, see_off, session_key
+from magnetar.metadata.foreign_session import end_session, outlast_session, session_key
 from magnetar.metadata.kazoo_bridge import (
     AddWatch,
     CreateAll,
@@ -467,7 +467,7 @@ class ZooKeeperMetadataStore:
     def _replace(self, old: KazooBridge, new: KazooBridge, key: str) -> None:
         """On a thread of its own. The old connection must not take the session up again, which would keep it alive."""
         threading.Thread(target=old.abandon, daemon=True).start()
-        asyncio.run(see_off(AsyncioNetwork(), self._hosts, key, lambda: self._closed, self._credentials))
+        asyncio.run(outlast_session(AsyncioNetwork(), self._hosts, key, lambda: self._closed, self._credentials))
         if not self._closed:
             new.start()
 

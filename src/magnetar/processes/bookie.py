@@ -52,7 +52,7 @@ from magnetar.processes.bookie_wire import server_options
 from magnetar.processes.composition import Composition, enter_alone
 from magnetar.processes.configurations import BookieProcessConfig
 from magnetar.processes.directories import SpaceReserve, prepare_directory
-from magnetar.processes.former_self import forget_former_bookie
+from magnetar.processes.former_registrations import forget_former_bookie
 from magnetar.processes.metadata_access import hold_to_cluster, metadata_credentials, open_metadata
 from magnetar.processes.serving import serve_until_told
 

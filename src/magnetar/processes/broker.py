@@ -22,7 +22,7 @@ from magnetar.processes.broker_config import broker_config
 from magnetar.processes.broker_serving import serve_broker
 from magnetar.processes.composition import Composition, enter_alone
 from magnetar.processes.configurations import BrokerProcessConfig
-from magnetar.processes.former_self import forget_former_broker
+from magnetar.processes.former_registrations import forget_former_broker
 from magnetar.processes.ledger_client import open_ledger_client
 from magnetar.processes.listeners import Listeners
 from magnetar.processes.metadata_access import hold_to_cluster, metadata_credentials, open_metadata

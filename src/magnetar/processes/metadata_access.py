@@ -14,7 +14,7 @@ from magnetar.metadata.digest_md5 import Credentials, credentials
 from magnetar.metadata.errors import MetadataReplacedError
 from magnetar.metadata.open import open_store
 from magnetar.metadata.settings import MetadataAccessSettings
-from magnetar.metadata.store import MetadataStore, ReplaceableStore, SessionEvent
+from magnetar.metadata.store import MetadataStore, ReplaceableStore
 
 
 class SessionLostError(StartupError):
@@ -53,20 +53,3 @@ def hold_to_cluster(metadata: MetadataStore, instance: str, fail: Callable[[Meta
     """
     if isinstance(metadata, ReplaceableStore):
         metadata.require(paths.INSTANCE_ID_PATH, instance.encode(), fail)
-
-
-def end_with_session(
-    metadata: MetadataStore, what: str, fail: Callable[[SessionLostError], None]
-) -> Callable[[], None]:
-    """Call `fail` once the session is lost: somebody else may take over from then on. Answers the function that ends this."""
-
-    def told(event: SessionEvent) -> None:
-        if event is SessionEvent.SESSION_LOST:
-            fail(
-                SessionLostError(
-                    f"{what} lost its session with the metadata store and stops: others may have taken over what it held. "
-                    "Start it again, and raise metadataStoreSessionTimeoutMillis if this happens without an outage"
-                )
-            )
-
-    return metadata.on_session(told)

@@ -148,7 +148,7 @@ async def test_little_room_by_the_ratio_lets_recovery_in_only(tmp_path: Path) ->
 
 
 @dataclass
-class Witness:
+class ExpectedContent:
     """What the bookie has promised."""
 
     entries: dict[tuple[int, int], bytes] = field(default_factory=dict)
@@ -180,43 +180,43 @@ class Witness:
             assert (await read_lac(bookie, ledger_id))[1] == body
 
 
-Story = Callable[[Bookie, Witness], Awaitable[None]]
+Story = Callable[[Bookie, ExpectedContent], Awaitable[None]]
 
 
-async def _checkpoints(bookie: Bookie, witness: Witness) -> None:
-    await witness.add(bookie, 1, range(10), b"a" * 300)
-    await witness.fence(bookie, 2)
-    await witness.write_lac(bookie, 1, 3)
+async def _checkpoints(bookie: Bookie, expected: ExpectedContent) -> None:
+    await expected.add(bookie, 1, range(10), b"a" * 300)
+    await expected.fence(bookie, 2)
+    await expected.write_lac(bookie, 1, 3)
     await bookie.checkpoint()
-    await witness.add(bookie, 1, range(10, 40), b"b" * 500)  # rolls the journal
-    await witness.add(bookie, 3, range(3), b"c")
+    await expected.add(bookie, 1, range(10, 40), b"b" * 500)  # rolls the journal
+    await expected.add(bookie, 3, range(3), b"c")
     await bookie.checkpoint()
-    await witness.fence(bookie, 3)
+    await expected.fence(bookie, 3)
     await bookie.checkpoint()  # nothing but a flag
-    await witness.add(bookie, 1, range(40, 50), b"d" * 500)
+    await expected.add(bookie, 1, range(40, 50), b"d" * 500)
 
 
-async def _compaction(bookie: Bookie, witness: Witness) -> None:
-    await witness.add(bookie, 1, range(8), b"x" * 400)
+async def _compaction(bookie: Bookie, expected: ExpectedContent) -> None:
+    await expected.add(bookie, 1, range(8), b"x" * 400)
     for ledger_id in (2, 3):  # which the metadata does not list
         await add_many(bookie, ledger_id, range(8), b"x" * 400)
     await bookie.checkpoint()
     await bookie.collect_garbage()
-    witness.compacted_bytes = bookie.statistics().compacted_bytes_total
-    await witness.add(bookie, 1, range(8, 12), b"y" * 400)
+    expected.compacted_bytes = bookie.statistics().compacted_bytes_total
+    await expected.add(bookie, 1, range(8, 12), b"y" * 400)
     await bookie.checkpoint()
 
 
-async def _given_away(bookie: Bookie, witness: Witness) -> None:
+async def _given_away(bookie: Bookie, expected: ExpectedContent) -> None:
     """Ledger 2 has gone to other bookies; later a part of it comes back."""
-    await witness.add(bookie, 1, range(4), b"x" * 400)
+    await expected.add(bookie, 1, range(4), b"x" * 400)
     await add_many(bookie, 2, range(4), b"x" * 400)
     await bookie.collect_garbage()
-    await witness.add(bookie, 1, range(4, 6), b"y" * 400)
+    await expected.add(bookie, 1, range(4, 6), b"y" * 400)
     await bookie.collect_garbage()
     if await add(bookie, 2, 0, b"z", flags=FLAG_RECOVERY_ADD) == ReturnCode.OK:
-        witness.entries[2, 0] = entry(2, 0, b"z")
-    await witness.add(bookie, 1, range(6, 8), b"y" * 400)
+        expected.entries[2, 0] = entry(2, 0, b"z")
+    await expected.add(bookie, 1, range(6, 8), b"y" * 400)
 
 
 class Elsewhere:
@@ -242,34 +242,34 @@ async def test_death_at_every_step_loses_nothing_acknowledged(
     async def listed() -> list[int]:
         return ledgers
 
-    async def run(path: Path, fuse: Fuse) -> Witness:
-        witness = Witness()
+    async def run(path: Path, fuse: Fuse) -> ExpectedContent:
+        expected = ExpectedContent()
         homes = Elsewhere() if story is _given_away else None
         bookie = open_bookie(path, FaultDisk(fuse), index_factory=fused_index(fuse), list_ledgers=listed, homes=homes)
         started = False
         try:
             async with bookie:
                 started = True
-                await story(bookie, witness)
+                await story(bookie, expected)
                 fuse.limit = fuse.limit or fuse.burnt  # the machine dies before the orderly stop at the latest
         except StorageError:
             assert fuse.burnt > (fuse.limit or 0), started
-        return witness
+        return expected
 
     whole = Fuse()
-    witness = await run(tmp_path / "whole", whole)
-    assert (witness.compacted_bytes > 0) == (story is _compaction)
+    expected = await run(tmp_path / "whole", whole)
+    assert (expected.compacted_bytes > 0) == (story is _compaction)
     steps = whole.burnt
     assert steps > 30
     for limit in range(1, steps):
         path = tmp_path / str(limit)
-        witness = await run(path, Fuse(limit))
+        expected = await run(path, Fuse(limit))
         for _ in range(2):
             bookie = open_bookie(path, list_ledgers=listed)
             async with bookie:
-                await witness.check(bookie)
+                await expected.check(bookie)
                 await bookie.collect_garbage()
-                await witness.check(bookie)
+                await expected.check(bookie)
 
 
 @pytest.mark.parametrize("flushed", [False, True])

@@ -122,7 +122,7 @@ async def test_a_change_of_lists_while_cut_off_happens_afterwards(monkeypatch: p
         assert await lists(store) == (False, True)
 
 
-async def test_a_restarted_bookie_waits_for_its_former_self() -> None:
+async def test_a_restarted_bookie_waits_for_its_former_registrations() -> None:
     tree = MemoryTree()
     former, store = MemoryMetadataStore(tree, 10.0), MemoryMetadataStore(tree, 10.0)
     old = await BookieRegistration(former, ID, INFO).__aenter__()

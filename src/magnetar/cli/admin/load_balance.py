@@ -180,7 +180,7 @@ def simulate_command(
 
 
 def _rows(samples: dict[str, list[Sample]]) -> list[dict[str, object]]:
-    yardstick = sum(sample.moved for sample in samples[RING])
+    ring_moves = sum(sample.moved for sample in samples[RING])
     return [
         {
             "placement": name,
@@ -190,7 +190,7 @@ def _rows(samples: dict[str, list[Sample]]) -> list[dict[str, object]]:
             "overloaded_%": 100 * sum(sample.overloaded for sample in each) / len(each),
             "moved_%": 100 * sum(sample.moved for sample in each),
             "forced_%": 100 * sum(sample.forced for sample in each),
-            "moved_vs_ring": sum(sample.moved for sample in each) / yardstick if yardstick else 0.0,
+            "moved_vs_ring": sum(sample.moved for sample in each) / ring_moves if ring_moves else 0.0,
             "bundles": each[-1].bundles,
         }
         for name, each in samples.items()

@@ -121,15 +121,19 @@ def _add(group: click.Group, level: Level, row: PolicyRow) -> None:
     def remove(path: str, admin_url: str, is_global: bool) -> None:
         request("DELETE", admin_url, f"{path}/{leaf}{_query(level, is_global)}")
 
-    as_json = click.Option(["--json", "as_json"], is_flag=True, help="Print JSON.")
-    applied = click.Option(
-        ["-ap", "--applied"], is_flag=True, help="What holds: the topic's, the namespace's or the broker's."
-    )
     shown = f"{words} of {level.argument.upper()}"
-    _command(group, level, f"get-{noun}", f"Show the {shown}.", get, as_json, *([applied] if level.is_topic else []))
+    _command(group, level, f"get-{noun}", f"Show the {shown}.", get, *_shown_options(level))
     options = [_option(place, flag) for place, flag in enumerate(flags)]
     _command(group, level, f"set-{noun}", f"Set the {shown}.", put, *options)
     _command(group, level, f"remove-{noun}", f"Unset the {shown}: the level below decides.", remove)
+
+
+def _shown_options(level: Level) -> list[click.Option]:
+    """Of commands that show a policy."""
+    as_json = click.Option(["--json", "as_json"], is_flag=True, help="Print JSON.")
+    holds = "What holds: the topic's, the namespace's or the broker's."
+    applied = click.Option(["-ap", "--applied"], is_flag=True, help=holds)
+    return [as_json, applied] if level.is_topic else [as_json]
 
 
 def _add_quotas(group: click.Group, level: Level) -> None:
@@ -148,19 +152,13 @@ def _add_quotas(group: click.Group, level: Level) -> None:
     def remove(path: str, admin_url: str, is_global: bool, kind: str) -> None:
         request("DELETE", admin_url, f"{path}/backlogQuota{_query(level, is_global, backlogQuotaType=kind)}")
 
-    as_json = click.Option(["--json", "as_json"], is_flag=True, help="Print JSON.")
-    applied = click.Option(
-        ["-ap", "--applied"], is_flag=True, help="What holds: the topic's, the namespace's or the broker's."
-    )
     kinds = click.Choice(["destination_storage", "message_age"])
     kind = click.Option(
         ["-t", "--type", "kind"], type=kinds, default="destination_storage", show_default=True, help="What is limited."
     )
     policies = click.Choice(["producer_request_hold", "producer_exception", "consumer_backlog_eviction"])
     noun = "get-backlog-quotas" if not level.is_topic else "get-backlog-quota"
-    _command(
-        group, level, noun, "Show the backlog quotas by type.", get, as_json, *([applied] if level.is_topic else [])
-    )
+    _command(group, level, noun, "Show the backlog quotas by type.", get, *_shown_options(level))
     _command(
         group,
         level,

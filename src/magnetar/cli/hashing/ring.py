@@ -1,4 +1,4 @@
-"""`magnetar ring`: compare rings, ranges and yardsticks: what moves, how even it is, and why a key lies where it lies."""
+"""`magnetar ring`: compare rings, ranges and reference schemes: what moves, how even it is, and why a key lies where it lies."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from magnetar.bookkeeper.ledger_homes import MetadataLedgerHomes
 from magnetar.bookkeeper.ports import BookieChannel
 from magnetar.bookkeeper.registration import BookieRegistration
 from magnetar.bookkeeper.service_info import service_info
-from magnetar.processes.former_self import forget_former_bookie
+from magnetar.processes.former_registrations import forget_former_bookie
 from magnetar.testing.sim.disk import SimDisk
 from magnetar.testing.sim.executor import SimExecutor, wait
 from magnetar.testing.sim.index import SimIndex

@@ -8,7 +8,7 @@ from magnetar.bookkeeper.service_info import service_info
 from magnetar.broker.config import BrokerConfig
 from magnetar.metadata import paths
 from magnetar.metadata.memory import MemoryMetadataStore, MemoryTree
-from magnetar.processes.former_self import forget_former_bookie, forget_former_broker
+from magnetar.processes.former_registrations import forget_former_bookie, forget_former_broker
 
 OWN = service_info("127.0.0.1", 3181).to_bytes()
 
