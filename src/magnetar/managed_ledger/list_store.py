@@ -99,9 +99,19 @@ class LedgerListStore:
 
     async def _write(self, value: bytes) -> None:
         try:
-            self._version = await put_or_look(self._metadata, self.path, value, self._version)
+            self._version = await self._put(value)
         except BadVersionError as error:
             raise ManagedLedgerFencedError(f"{self.path} was written by another broker: {error}") from error
+
+    async def _put(self, value: bytes) -> int:
+        try:
+            return await put_or_look(self._metadata, self.path, value, self._version)
+        except BadVersionError:
+            node = await self._metadata.get(self.path) if self._version == MUST_NOT_EXIST else None
+            if node is None or node.value:
+                raise
+            # Registered meanwhile, by an admin call at whichever broker: a topic that nobody has opened.
+            return await put_or_look(self._metadata, self.path, value, node.version)
 
 
 def _summary_of(item: ManagedLedgerInfo.LedgerInfo) -> LedgerSummary:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import pulsar
 import pytest
+import requests
 
 from magnetar.testing.server import ServerProcess
 from tests.support.messages import NEGATIVE_CASE_S, ends_at_once, receive_all
@@ -177,3 +181,17 @@ def test_sending_for_a_producer_that_never_was_ends_the_connection(server: Serve
     with RawConnection(server.port) as raw:
         raw.publish(b"", producer_id=77)
         assert [command.type for command in raw.wait_closed(NEGATIVE_CASE_S)] == [BaseCommand.ERROR]
+
+
+def test_an_admin_call_that_creates_what_a_client_is_opening(server: ServerProcess, topic: str) -> None:
+    """Both create the topic at the same moment: the client's request succeeds, whoever was first."""
+    rounds = 60
+    with RawConnection(server.port) as raw, ThreadPoolExecutor(1) as admin:
+        for number in range(rounds):
+            name = f"{topic}-{number}"
+            url = f"{server.http_url}/admin/v2/{name.replace('://', '/')}"
+            put = admin.submit(requests.put, url, timeout=10)
+            time.sleep(number % 10 / 3000)
+            answer = raw.subscribe(name, "s", consumer_id=number + 1)
+            assert answer.type == BaseCommand.SUCCESS, f"round {number}: {answer}"
+            assert put.result().status_code in (204, 409)

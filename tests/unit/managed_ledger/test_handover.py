@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,8 @@ from magnetar.managed_ledger.errors import (
     WriteFailedError,
 )
 from magnetar.managed_ledger.position import EARLIEST, Position
+from magnetar.metadata.paths import named_managed_ledger_path
+from magnetar.metadata.store import MUST_NOT_EXIST
 from tests.unit.managed_ledger.ledger_harness import (
     NAME,
     Appends,
@@ -383,3 +386,38 @@ async def test_producers_that_come_back_at_once_do_not_cost_ledgers_each_time() 
         bookie.add_code = None
         ledger.resume_writes()
         assert len(await append_all(ledger, numbered(5))) == 5, "the first failure after a success costs no pause"
+
+
+async def test_registered_by_another_broker_while_it_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The empty node says that the topic exists and nothing else: whoever opens it first has it."""
+    harness = LedgerHarness()
+    path = named_managed_ledger_path(NAME)
+    async with harness.broker() as factory:
+        put = harness.metadata.put
+
+        async def registered_first(at: str, *args: Any, **kwargs: Any) -> Any:
+            if at == path and await harness.metadata.get(path) is None:
+                await put(path, b"", MUST_NOT_EXIST)
+            return await put(at, *args, **kwargs)
+
+        monkeypatch.setattr(harness.metadata, "put", registered_first)
+        ledger = await factory.open(NAME)
+        assert len(await append_all(ledger, numbered(3))) == 3
+
+
+async def test_opened_by_another_broker_while_it_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = LedgerHarness()
+    path = named_managed_ledger_path(NAME)
+    async with harness.broker() as factory, harness.broker() as other:
+        put = harness.metadata.put
+        opened: list[object] = []
+
+        async def opened_first(at: str, *args: Any, **kwargs: Any) -> Any:
+            if at == path and not opened:
+                opened.append(None)
+                opened[0] = await other.open(NAME)
+            return await put(at, *args, **kwargs)
+
+        monkeypatch.setattr(harness.metadata, "put", opened_first)
+        with pytest.raises(ManagedLedgerFencedError):
+            await factory.open(NAME)

@@ -188,12 +188,13 @@ class TopicRegistry:
             raise AlreadyExistsError("This topic already exists")
         _check_is_topic(name)
         policies = await self._namespaces.effective(name.namespace_name)
-        if not policies.max_topics_per_namespace:
-            created = await self._namespaces.register(name)
-        else:
-            async with self._creation:
-                await self._lookup.check_room(name)
+        async with self._exclusive(name):
+            if not policies.max_topics_per_namespace:
                 created = await self._namespaces.register(name)
+            else:
+                async with self._creation:
+                    await self._lookup.check_room(name)
+                    created = await self._namespaces.register(name)
         if not created:
             raise AlreadyExistsError("This topic already exists")
 
