@@ -64,6 +64,8 @@ def by_statistics(part: Range, ledgers: Sequence[LedgerSize], size: int, at_leas
         first = max(part.start.entry, 0) if each.ledger == part.start.ledger else 0
         if each.ledger < part.start.ledger or first >= each.entries:
             continue
+        if Position(each.ledger, first) >= part.end:
+            break
         one = each.size_bytes / each.entries
         there = each.entries - first
         fitting = min(there, int((size - used) / one)) if one else there
