@@ -199,6 +199,33 @@ class Asked:
         return getattr(self._client, name)
 
 
+def test_a_topic_that_is_created_while_it_is_looked_for_has_all_its_partitions(
+    server: ServerProcess, client: pulsar.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Created behind the answer that names it as unpartitioned and before it is opened."""
+    namespace = "public/created-between"
+    topic = f"persistent://{namespace}/late"
+
+    def admin(method: str, path: str, body: str) -> None:
+        request = urllib.request.Request(f"{server.http_url}/admin/v2/{path}", body.encode(), method=method)
+        request.add_header("Content-Type", "application/json")
+        urllib.request.urlopen(request).close()
+
+    admin("PUT", f"namespaces/{namespace}", "{}")
+    admin("POST", f"namespaces/{namespace}/autoTopicCreation", '{"allowAutoTopicCreation": false}')
+
+    class CreatesBehindTheFirstAnswer(Asked):
+        def create_reader(self, *values: Any, **named: Any) -> Any:
+            if self.times == 1:
+                admin("PUT", f"persistent/{namespace}/late/partitions", "3")
+            return client.create_reader(*values, **named)
+
+    asked = CreatesBehindTheFirstAnswer(client)
+    monkeypatch.setattr(broker, "shared_client", lambda _: asked)
+    options = read_options({"service.url": server.service_url, "topic": topic, "waitingForNonExistedTopic": "true"})
+    assert Topics(options).partitions() == [f"{topic}-partition-{number}" for number in range(3)]
+
+
 @pytest.mark.parametrize("partitions", [0, 3])
 def test_a_topic_that_is_not_there_is_waited_for(
     partitions: int, read: Read, server: ServerProcess, client: pulsar.Client, monkeypatch: pytest.MonkeyPatch

@@ -95,6 +95,8 @@ class Topics:
                     # A broker that creates no topics calls one that is not there unpartitioned, and says so when it is opened.
                     open_reader(self._client, topic, EARLIEST, 1).close()
                     self._there.add(topic)
+                    # Created between the two requests it may have partitions, which the first one could not name.
+                    found = self._client.get_topic_partitions(topic)
                 return found
             except pulsar.TopicNotFound:  # nothing else is waited for: a wrong credential would never end
                 if not self._options.wait_for_topics:
