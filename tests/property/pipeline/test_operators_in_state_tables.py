@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from magnetar.pipeline.operators.aggregate import aggregate
-from magnetar.pipeline.operators.aggregate_calls import Call
+from magnetar.pipeline.operators.aggregate_functions import Call
 from magnetar.pipeline.operators.join import Join
 from magnetar.pipeline.operators.materialize import Materialized
 from magnetar.pipeline.operators.operator import INPUT, LEFT, RIGHT, Operator

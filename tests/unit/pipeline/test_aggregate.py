@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from magnetar.pipeline.errors import AggregateOverflowError, ChangelogError, StateSchemaError
 from magnetar.pipeline.operators.aggregate import MergedAggregate, aggregate
-from magnetar.pipeline.operators.aggregate_calls import Call
+from magnetar.pipeline.operators.aggregate_functions import Call
 from magnetar.pipeline.operators.changelog import CHANGE, DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE
 from magnetar.pipeline.operators.operator import INPUT
 from tests.support.operators import (

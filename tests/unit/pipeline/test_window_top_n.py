@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from magnetar.pipeline.errors import StateSchemaError
 from magnetar.pipeline.operators.aggregate import aggregate
-from magnetar.pipeline.operators.aggregate_calls import Call
+from magnetar.pipeline.operators.aggregate_functions import Call
 from magnetar.pipeline.operators.changelog import CHANGE, DELETE, INSERT, UPDATE_BEFORE, empty_changelog
 from magnetar.pipeline.operators.operator import INPUT
 from magnetar.pipeline.operators.top_n import Order, top_n

@@ -15,8 +15,7 @@ import pyarrow as pa
 
 from magnetar.hashing.vnode import DEFAULT_VNODES
 from magnetar.pipeline.errors import ChangelogError, StateSchemaError
-from magnetar.pipeline.operators import aggregate_calls
-from magnetar.pipeline.operators.aggregate_calls import ROWS, Call
+from magnetar.pipeline.operators.aggregate_functions import ROWS, Aggregation, Call
 from magnetar.pipeline.operators.changelog import (
     CHANGE,
     checked,
@@ -26,7 +25,6 @@ from magnetar.pipeline.operators.changelog import (
 )
 from magnetar.pipeline.operators.operator import INPUT, Deltas, EpochContext, Keys, Operator, OperatorResult, Slices
 from magnetar.pipeline.operators.paired import OLD, Paired, beside
-from magnetar.pipeline.operators.preaggregate import spark_partials, state_partials
 from magnetar.pipeline.operators.recompute import RecomputeGroups
 from magnetar.pipeline.operators.stored_rows import StoredRows
 from magnetar.pipeline.state.table import VNODE, StateTable
@@ -47,26 +45,27 @@ def aggregate(
 
     StateSchemaError for columns and functions that do not exist, or a row key that is missing.
     """
-    outputs = [pa.field(call.name, call.value_type(schema)) for call in calls]
+    aggregation = Aggregation(calls, schema)
+    functions = aggregation.functions
+    outputs = [pa.field(function.call.name, function.value_type) for function in functions]
     missing = [column for column in group if column not in schema.names]
     if missing:
         raise StateSchemaError(f"GROUP BY {missing[0]}: the input has the columns {schema.names}")
     output = pa.schema([*(schema.field(column) for column in group), *outputs])
     if len(set(output.names)) < len(output.names):
         raise StateSchemaError(f"the result's columns {output.names} have a name twice; give aliases")
-    merges = all(call.function != "count_distinct" if append_only else call.subtracts(schema) for call in calls)
-    if merges:
-        return MergedAggregate(table_id, name, schema, output, group, calls, append_only, vnode_count)
+    if all(function.merges if append_only else function.subtracts for function in functions):
+        return MergedAggregate(table_id, name, schema, output, group, aggregation, append_only, vnode_count)
     if not row_key:
         raise StateSchemaError(f"aggregate {name} keeps its input rows, so the input needs a key")
     rows = StoredRows(table_id, name, schema, group, row_key, vnode_count)
-    return RecomputeGroups(rows, output, group, lambda found: aggregate_calls.over_rows(calls, found, group, schema))
+    return RecomputeGroups(rows, output, group, lambda found: aggregation.over_rows(found, group))
 
 
 class MergedAggregate:
     """One partial result a group, into which those of each delta are merged.
 
-    A delta may also hold partial results in place of rows, as `spark_partials` says; it then has no `_change`.
+    A delta may also hold partial results of Spark in place of rows (`spark_partials`); it then has no `_change`.
     """
 
     def __init__(
@@ -76,24 +75,23 @@ class MergedAggregate:
         schema: pa.Schema,
         output_schema: pa.Schema,
         group: Sequence[str],
-        calls: Sequence[Call],
+        aggregation: Aggregation,
         append_only: bool,
         vnode_count: int,
     ) -> None:
         self.schema = schema
         self.output_schema = output_schema
         self.output_key = tuple(group)
-        self._calls = tuple(calls)
+        self._aggregation = aggregation
         self._append_only = append_only
-        partials = aggregate_calls.partial_schema(calls, group, schema)
+        partials = aggregation.partial_schema([schema.field(column) for column in group])
         self._table = StateTable(table_id, name, partials, self.output_key, vnode_count)
 
     @property
     def is_exact(self) -> bool:
         """Whether rows and partial results of them come to the same, to the last bit: no sums of floats, and none to group by."""
         floats = [name for name in self.output_key if pa.types.is_floating(self.schema.field(name).type)]
-        summed = [call.column for call in self._calls if call.function in ("sum", "avg")]
-        return not floats and not any(pa.types.is_floating(self.schema.field(name).type) for name in summed)
+        return not floats and all(function.is_exact for function in self._aggregation.functions)
 
     def state_tables(self) -> list[StateTable]:
         return [self._table]
@@ -120,19 +118,19 @@ class MergedAggregate:
 
     def spark_partials(self) -> list[tuple[str, str]]:
         """Names and Spark SQL of the columns that this aggregate takes for each group in place of rows."""
-        return spark_partials(self._calls, self.schema, append_only=self._append_only)
+        return self._aggregation.spark_partials(self._append_only)
 
     def apply(self, state: Slices, deltas: Deltas, context: EpochContext) -> OperatorResult:
         delta = self.received(deltas)
         group = self.output_key
         if CHANGE not in delta.columns:
             types = empty(self._table.schema).schema
-            change = state_partials(delta, self._calls, group, self.schema, types, append_only=self._append_only)
+            change = self._aggregation.from_spark(delta, group, types, append_only=self._append_only)
             change = change.with_columns(delta[VNODE]) if VNODE in delta.columns else change
         else:
             if self._append_only:
                 require_append_only(delta, f"aggregate {self._table.name}")
-            change = self._conform(aggregate_calls.partial(self._calls, delta, [*group, *_carried(delta)], self.schema))
+            change = self._conform(self._aggregation.partial(delta, [*group, *_carried(delta)]))
         stored = state.get(self._table.table_id)
         old = empty(self._table.schema) if stored is None else stored.select(self._table.schema.names)
         pairs = self._paired(beside(change, old, group))
@@ -143,7 +141,7 @@ class MergedAggregate:
         """State rows before and after. `found`: partial results of the delta beside the stored ones."""
         names = [*self._table.schema.names, *_carried(found)]
         group = (*self.output_key, *_carried(found))
-        new = aggregate_calls.added(self._calls, found, OLD, self.schema).select(names)
+        new = self._aggregation.added(found, OLD).select(names)
         self._check(new)
         old = found.select(pl.col(name if name in group else OLD + name).alias(name) for name in names)
         return Paired(self.output_key, old, new, old[ROWS].is_not_null(), new[ROWS] > 0)
@@ -151,19 +149,19 @@ class MergedAggregate:
     def results(self, stored: pl.DataFrame) -> pl.DataFrame:
         """The output rows of these state rows."""
         group = (*_carried(stored), *self.output_key)
-        return aggregate_calls.finished(self._calls, stored, group, self.schema)
+        return self._aggregation.values(stored, group)
 
     def _conform(self, partials: pl.DataFrame) -> pl.DataFrame:
         return partials.select(*self._table.schema.names, *_carried(partials))
 
     def _check(self, new: pl.DataFrame) -> None:
         """What is left of a group must be possible: no count below 0, and nothing left of no rows."""
-        counts = [name for name in new.columns if name == ROWS or (name.startswith("_p") and name.endswith("_n"))]
-        sums = [name for name in new.columns if name.startswith("_p") and name.endswith("_sum")]
-        wrong = pl.any_horizontal(pl.col(name) < 0 for name in counts)
+        functions = self._aggregation.functions
+        never_negative = [ROWS, *(name for function in functions for name in function.never_negative)]
+        wrong = pl.any_horizontal(pl.col(name) < 0 for name in never_negative)
         if not self._append_only:
-            nothing = pl.col(ROWS) == 0
-            wrong |= nothing & pl.any_horizontal(pl.col(name) != 0 for name in [*counts, *sums])
+            zero = [ROWS, *(name for function in functions for name in function.zero_without_rows)]
+            wrong |= (pl.col(ROWS) == 0) & pl.any_horizontal(pl.col(name) != 0 for name in zero)
         found = new.filter(wrong)
         if found.height:
             raise ChangelogError(

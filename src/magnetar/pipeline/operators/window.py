@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from magnetar.pipeline.errors import LateRowsError, StateSchemaError
 from magnetar.pipeline.operators.aggregate import MergedAggregate
+from magnetar.pipeline.operators.aggregate_functions import stands_for
 from magnetar.pipeline.operators.changelog import difference, empty, empty_changelog
 from magnetar.pipeline.operators.operator import INPUT, Deltas, EpochContext, Keys, Operator, OperatorResult, Slices
-from magnetar.pipeline.operators.preaggregate import stands_for
 from magnetar.pipeline.operators.recompute import RecomputeGroups
 from magnetar.pipeline.operators.stored_rows import puts_and_deletes
 from magnetar.pipeline.state.table import VNODE, StateTable

@@ -28,9 +28,12 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """`function(argument) AS name`; no argument is count(*). `condition` is FILTER (WHERE ...)."""
+    """`function(argument) AS name`; no argument is count(*). `condition` is FILTER (WHERE ...).
 
-    function: Literal["count", "count_distinct", "sum", "avg", "min", "max"]
+    `function` is a name in `operators.aggregate_functions.FUNCTIONS`.
+    """
+
+    function: str
     argument: str | None
     name: str
     condition: str | None = None

@@ -18,6 +18,7 @@ import polars as pl
 import pyarrow as pa
 
 from magnetar.pipeline.errors import StateSchemaError
+from magnetar.pipeline.operators.aggregate_functions import stands_for
 from magnetar.pipeline.operators.changelog import CHANGE, UPDATE_BEFORE
 from magnetar.pipeline.operators.changelog import DELETE as CHANGE_DELETE
 from magnetar.pipeline.operators.operator import (
@@ -27,7 +28,6 @@ from magnetar.pipeline.operators.operator import (
     keys_to_read,
     rows_to_write,
 )
-from magnetar.pipeline.operators.preaggregate import stands_for
 from magnetar.pipeline.operators.stored_rows import puts_and_deletes
 from magnetar.pipeline.state import compaction, vnode_set
 from magnetar.pipeline.state.compaction import Merge

@@ -8,7 +8,7 @@ import sqlglot
 from sqlglot import exp
 
 from magnetar.pipeline.operators.aggregate import MergedAggregate, aggregate
-from magnetar.pipeline.operators.aggregate_calls import Call
+from magnetar.pipeline.operators.aggregate_functions import FUNCTIONS, Call
 from magnetar.pipeline.operators.operator import INPUT
 from magnetar.pipeline.operators.single_row import SingleRow
 from magnetar.pipeline.operators.whole_groups import ReplaceGroups, TouchedGroups
@@ -67,7 +67,7 @@ def lower_aggregate(lowering: Lowering, node: Aggregate, *, on_close: bool = Fal
         partials = tuple(Named(sql, name) for name, sql in operator.spark_partials())
     if not group:
         (own,) = lowering.ids.of_stage(f"{stage_id}-row", 1)
-        counts = [call.name for call in calls if call.function.startswith("count")]
+        counts = [call.name for call in calls if FUNCTIONS[call.function].counts]
         single = SingleRow(operator, own, f"{stage_id}-row", counts, lowering.vnode_count)
         found = lowering.stage(stage_id, {INPUT: (rows, ())}, single, append_only=False, preaggregate=partials)
         return lowering.project(found, node.outputs, node.having)
