@@ -36,6 +36,9 @@ WITHOUT_METHOD = (
 )
 """There is no functions worker; then four for other tools; one is an older name; bookies have their own commands."""
 
+FORMER_METHODS = {("get", "/admin/v2/{domain}/{tenant}/{namespace}/{topic}/subscription/{subscription}/analyzeBacklog")}
+"""What clients before Pulsar 3 use where the typed client uses another method of the same path."""
+
 
 class Recorded(Exception):
     """Ends a call once it is known where it goes."""
@@ -123,7 +126,7 @@ def test_every_operation_has_a_method(recorded: list[Any], described: dict[str, 
         f"{method.upper()} {path}"
         for path, methods in described["paths"].items()
         for method in methods
-        if (method, path) not in called and not path.startswith(WITHOUT_METHOD)
+        if (method, path) not in called | FORMER_METHODS and not path.startswith(WITHOUT_METHOD)
     ]
     assert missing == []
 

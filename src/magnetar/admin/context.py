@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -56,6 +57,8 @@ class AdminContext:
     partitioned: PartitionedTopics = field(init=False)
     workload: Workload = field(default_factory=Workload, init=False)
     name_lists: NameLists = field(default_factory=NameLists, init=False)
+    unpacking: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    """Held while one message is decompressed to be shown: the memory of one at a time."""
 
     def __post_init__(self) -> None:
         broker = self.broker

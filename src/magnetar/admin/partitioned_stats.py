@@ -18,20 +18,32 @@ LATEST_OF = frozenset(
 )
 """Moments: the latest one counts."""
 
-EARLIEST_OF = frozenset({"topicCreationTimeStamp", "earliestMsgPublishTimeInBacklog"})
+EARLIEST_OF = frozenset(
+    {"topicCreationTimeStamp", "earliestMsgPublishTimeInBacklog", "earliestMsgPublishTimeInBacklogs"}
+)
+"""Moments: the earliest one counts, and 0 stands for none."""
+
+LARGEST_OF = frozenset({"backlogQuotaLimitSize", "backlogQuotaLimitTime", "oldestBacklogMessageAgeSeconds"})
+"""Limits and ages of a partition each: the largest one counts."""
+
+BY_NAME = ("subscriptions", "replication")
+"""Documents by subscription and by cluster, which are added up for themselves."""
 
 
 class Sum:
-    """One document of many: numbers added, lists joined, subscriptions joined by name."""
+    """One document of many: numbers added, lists joined, subscriptions and clusters joined by name."""
 
     def __init__(self) -> None:
         self._total: Document = {"publishers": [], "subscriptions": {}, "replication": {}}
 
     def add(self, document: Document) -> None:
         total = self._total
-        _add(total, {key: value for key, value in document.items() if key != "subscriptions"})
-        for name, subscription in document.get("subscriptions", {}).items():
-            _add(total["subscriptions"].setdefault(name, {}), subscription)
+        if document.get("oldestBacklogMessageAgeSeconds", -1) > total.get("oldestBacklogMessageAgeSeconds", -1):
+            total["oldestBacklogMessageSubscriptionName"] = document.get("oldestBacklogMessageSubscriptionName")
+        _add(total, {key: value for key, value in document.items() if key not in BY_NAME})
+        for key in BY_NAME:
+            for name, part in document.get(key, {}).items():
+                _add(total[key].setdefault(name, {}), part)
 
     @property
     def document(self) -> Document:
@@ -59,7 +71,9 @@ def _number(key: str, known: float, value: float) -> float:
     if key in LATEST_OF:
         return max(known, value)
     if key in EARLIEST_OF:
-        return min(known, value)
+        return min(known, value) if known and value else known or value
+    if key in LARGEST_OF:
+        return max(known, value)
     return -1 if known == -1 or value == -1 else known + value  # -1: not computed
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -30,6 +31,7 @@ def whole(minimum: int = 0, maximum: int = _INT_MAX, text: str = "") -> Check:
     """`text`: what Pulsar says about a number that is out of bounds, where it is not the usual."""
 
     def check(name: str, value: Any) -> Any:
+        value = number_of(value)
         if not isinstance(value, int) or isinstance(value, bool):
             raise BadRequestError(f"{name} must be a whole number")
         if not minimum <= value <= maximum:
@@ -40,7 +42,17 @@ def whole(minimum: int = 0, maximum: int = _INT_MAX, text: str = "") -> Check:
     return check
 
 
+def number_of(value: Any) -> Any:
+    """The whole number that a JSON string holds, everything else as it is: Pulsar's parser takes `"3"` for 3."""
+    return int(value) if isinstance(value, str) and _WHOLE.fullmatch(value) else value
+
+
+_WHOLE = re.compile(r"-?[0-9]{1,19}", re.ASCII)
+
+
 def truth(name: str, value: Any) -> Any:
+    if value in ("true", "false"):  # a JSON string, which Pulsar's parser takes as well
+        return value == "true"
     if not isinstance(value, bool):
         raise BadRequestError(f"{name} must be true or false")
     return value
@@ -113,6 +125,8 @@ def auto_topic(name: str, value: Any) -> Any:
         "topicType": one_of("partitioned", "non-partitioned"),
         "defaultNumPartitions": whole(1, PARTITIONS_MAX),
     }
+    if isinstance(value, dict) and value.get("topicType") == "":  # what the Go client sends for none
+        value = {**value, "topicType": None}
     found = record(name, value, fields, ("allowAutoTopicCreation",))
     if found.get("topicType") == "non-partitioned" and found.get("defaultNumPartitions") is not None:
         raise PreconditionFailedError(
@@ -196,6 +210,4 @@ def backlog_quota(value: Any, kind: str) -> dict[str, Any]:
 
 
 def _limit(name: str, value: Any) -> int:
-    if isinstance(value, str) and value.strip().lstrip("-").isdecimal() and len(value) <= 20:
-        value = int(value)
     return int(whole(-1, _LONG_MAX)(name, -1 if value is None else value))

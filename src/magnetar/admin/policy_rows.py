@@ -213,7 +213,12 @@ def checked(row: PolicyRow, path: str, value: Any, config: BrokerConfig) -> Any:
 
 
 def check_document(document: Document) -> None:
-    """A whole policies document from outside: what the broker reads must be well-formed. Values are normalised in place."""
+    """A whole policies document from outside: what the broker reads must be well-formed. Values are normalised in place.
+
+    An empty list of clusters is not set: Pulsar's clients send one with every new namespace.
+    """
+    if document.get("replication_clusters") == []:
+        del document["replication_clusters"]
     for row in POLICY_ROWS:
         key = row.layer.namespace
         if row.namespace and document.get(key) is not None:

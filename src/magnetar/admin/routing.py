@@ -6,7 +6,8 @@ Empty segments do not count: the C++ client sends `//admin/v2`.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote_plus
@@ -24,6 +25,12 @@ Handler = Callable[["Call"], Awaitable["Response"]]
 
 ADMIN = "/admin/v2"
 NAMESPACE = f"{ADMIN}/namespaces/{{tenant}}/{{namespace}}"
+
+SHAPES: Mapping[str, re.Pattern[str]] = {"bundle": re.compile(r"0[xX][0-9a-fA-F]+_0[xX][0-9a-fA-F]+")}
+"""Variables that only take segments of this form, so that an unknown path below a namespace is not taken for a bundle of it."""
+
+PATH_SHOWN_MAX = 200
+"""Characters of an unknown path that its error repeats."""
 
 SEGMENTS_MAX = 32
 """Longer paths name nothing: 404."""
@@ -61,6 +68,8 @@ def both_domains(method: str, path: str, access: Access, handler: Handler) -> tu
 class _Node:
     fixed: dict[str, _Node] = field(default_factory=dict)
     variable: _Node | None = None
+    takes: re.Pattern[str] | None = None
+    """What the variable's segment looks like, as it was sent; anything if None."""
     methods: dict[str, tuple[Route, tuple[str, ...]]] = field(default_factory=dict)
 
 
@@ -79,6 +88,7 @@ class RouteTable:
         for segment in segments_of(route.path):
             if segment.startswith("{"):
                 names.append(segment[1:-1])
+                node.takes = SHAPES.get(segment[1:-1])
                 node.variable = node.variable or _Node()
                 node = node.variable
             else:
@@ -92,17 +102,22 @@ class RouteTable:
         return route.handler, params
 
     def match(self, method: str, raw_path: str) -> tuple[Route, dict[str, str]]:
-        """As `find`, with the whole route."""
+        """As `find`, with the whole route. A fixed segment that leads to other methods only does not hide a variable."""
         segments = segments_of(raw_path)
-        values: list[str] = []
-        node = _walk(self._root, segments, 0, values) if len(segments) <= SEGMENTS_MAX else None
-        if node is None:
-            raise NotFoundError("HTTP 404 Not Found")
-        found = node.methods.get(method) or (node.methods.get("GET") if method == "HEAD" else None)
-        if found is None:
-            raise MethodNotAllowedError(allowed(node.methods))
-        route, names = found
-        return route, {**route.fixed, **dict(zip(names, map(_decode, values), strict=True))}
+        others: dict[str, object] = {}
+        if len(segments) <= SEGMENTS_MAX:
+            for node, values in _walk(self._root, segments, 0, ()):
+                found = node.methods.get(method) or (node.methods.get("GET") if method == "HEAD" else None)
+                if found is not None:
+                    route, names = found
+                    return route, {**route.fixed, **dict(zip(names, map(_decode, values), strict=True))}
+                others.update(node.methods)
+        if others:
+            raise MethodNotAllowedError(allowed(others))
+        raise NotFoundError(
+            f"HTTP 404 Not Found: this server has no route {method} {raw_path[:PATH_SHOWN_MAX]}; "
+            "GET /openapi.json lists those it has"
+        )
 
 
 def allowed(methods: Mapping[str, object]) -> str:
@@ -115,21 +130,20 @@ def segments_of(path: str) -> list[str]:
     return [segment for segment in path.split("/") if segment]
 
 
-def _walk(node: _Node, segments: list[str], place: int, values: list[str]) -> _Node | None:
+def _walk(
+    node: _Node, segments: list[str], place: int, values: tuple[str, ...]
+) -> Iterator[tuple[_Node, tuple[str, ...]]]:
+    """The nodes with methods that a path leads to, and what its variables are there; fixed segments first."""
     if place == len(segments):
-        return node if node.methods else None
-    fixed = node.fixed.get(segments[place])
+        if node.methods:
+            yield node, values
+        return
+    segment = segments[place]
+    fixed = node.fixed.get(segment)
     if fixed is not None:
-        found = _walk(fixed, segments, place + 1, values)
-        if found is not None:
-            return found
-    if node.variable is None:
-        return None
-    values.append(segments[place])
-    found = _walk(node.variable, segments, place + 1, values)
-    if found is None:
-        values.pop()
-    return found
+        yield from _walk(fixed, segments, place + 1, values)
+    if node.variable is not None and (node.takes is None or node.takes.fullmatch(segment)):
+        yield from _walk(node.variable, segments, place + 1, (*values, segment))
 
 
 def _decode(segment: str) -> str:

@@ -103,7 +103,8 @@ class SubscriptionStats(Document):
     msg_throughput_out: float = 0.0
     msg_out_counter: int = 0
     bytes_out_counter: int = 0
-    backlog_size: int = -1
+    backlog_size: int = 0
+    earliest_msg_publish_time_in_backlog: int = 0
     active_consumer_name: str | None = None
     is_durable: bool = True
     is_replicated: bool = False
@@ -131,6 +132,11 @@ class TopicStats(Document):
     average_msg_size: float = 0.0
     storage_size: int = 0
     backlog_size: int = 0
+    backlog_quota_limit_size: int = -1
+    backlog_quota_limit_time: int = -1
+    oldest_backlog_message_age_seconds: int = -1
+    oldest_backlog_message_subscription_name: str | None = None
+    earliest_msg_publish_time_in_backlogs: int = 0
     waiting_publishers: int = 0
     deduplication_status: str | None = None
     topic_epoch: int | None = None

@@ -52,8 +52,8 @@ def test_every_message_is_once_in_every_cluster(mesh_of_three: list[Region]) -> 
             own = [tuple(text.split()[1:]) for text in texts if text.startswith(source.name)]
             assert own == sorted(own, key=lambda pair: (int(pair[0]), int(pair[1]))), "in the order of their cluster"
     replication = mesh_of_three[0].stats(f"{NAMESPACE}/loops")["replication"]
-    assert {name: row["msgOutCounter"] for name, row in replication.items()} == {"b": 100, "c": 100}
-    assert {name: row["msgInCounter"] for name, row in replication.items()} == {"b": 100, "c": 100}
+    assert {name: row["msgOutCount"] for name, row in replication.items()} == {"b": 100, "c": 100}
+    assert {name: row["msgInCount"] for name, row in replication.items()} == {"b": 100, "c": 100}
 
 
 def test_a_message_goes_where_its_producer_says(mesh_of_three: list[Region]) -> None:

@@ -89,13 +89,13 @@ def test_quotas_are_normalised() -> None:
     "document",
     [
         {"retention_policies": 5},
-        {"persistence": {"bookkeeperEnsemble": "1"}},
+        {"persistence": {"bookkeeperEnsemble": "one"}},
         {"delayed_delivery_policies": {"active": 1}},
         {"autoTopicCreationOverride": {"allowAutoTopicCreation": "yes"}},
         {"backlog_quota_map": {"destination_storage": None}},
         {"auth_policies": {"namespace_auth": []}},
         {"replication_clusters": "standalone"},
-        {"encryption_required": "false"},
+        {"encryption_required": "no"},
     ],
 )
 def test_documents_that_the_broker_could_not_read(document: dict[str, Any]) -> None:
@@ -141,6 +141,25 @@ def test_stats_add_up() -> None:
     assert total["subscriptions"]["only-here"] == {"msgBacklog": 9}
     assert first["publishers"] == [{"producerName": "a"}], "the parts are left as they were"
     assert without(total, publishers=True, consumers=True)["subscriptions"]["s"]["consumers"] == []
+
+
+def test_what_does_not_add_up_by_addition() -> None:
+    """Clusters like subscriptions; of limits and ages the largest, with the name that belongs to it; of moments the earliest there is."""
+    added = Sum()
+    for age_s, name, earliest, limit, sent in ((-1, None, 0, 7, 1), (30, "old", 500, 7, 2), (20, "young", 400, 7, 3)):
+        added.add(
+            {
+                "oldestBacklogMessageAgeSeconds": age_s,
+                "oldestBacklogMessageSubscriptionName": name,
+                "earliestMsgPublishTimeInBacklogs": earliest,
+                "backlogQuotaLimitSize": limit,
+                "replication": {"b": {"msgOutCount": sent, "connected": sent == 2}},
+            }
+        )
+    total = added.document
+    assert (total["oldestBacklogMessageAgeSeconds"], total["oldestBacklogMessageSubscriptionName"]) == (30, "old")
+    assert (total["earliestMsgPublishTimeInBacklogs"], total["backlogQuotaLimitSize"]) == (400, 7)
+    assert total["replication"] == {"b": {"msgOutCount": 6, "connected": True}}
 
 
 def test_no_partitions_make_an_empty_document() -> None:

@@ -77,3 +77,50 @@ def test_a_route_is_registered_once() -> None:
         table.add(route)
     with pytest.raises(AssertionError, match="twice"):
         table.add(next(all_routes()))
+
+
+def test_a_fixed_segment_hides_a_variable_from_its_own_methods_only(table: RouteTable) -> None:
+    """A role or subscription may be called like a part of a path."""
+    table.add(Route("DELETE", "/a/{x}/{y}", Access.TENANT, handler("DELETE /a/{x}/{y}")))
+    found, params = table.find("DELETE", "/a/1/fixed")
+    assert (found.__name__, params["y"]) == ("DELETE /a/{x}/{y}", "fixed")
+    with pytest.raises(MethodNotAllowedError) as refused:
+        table.find("POST", "/a/1/fixed")
+    assert refused.value.allowed == "DELETE, GET, HEAD, OPTIONS, PUT"
+
+
+def test_every_route_takes_names_that_are_parts_of_other_routes() -> None:
+    """What still leads elsewhere are names that Pulsar's own paths give two meanings to: of a cluster, an isolation policy, a bundle."""
+    table = RouteTable()
+    routes = list(all_routes())
+    for route in routes:
+        table.add(route)
+    words = sorted({part for route in routes for part in route.path.split("/") if part and not part.startswith("{")})
+    ambiguous = set()
+    for route in routes:
+        parts = route.path.split("/")
+        for place, part in enumerate(parts):
+            if not part.startswith("{") or part == "{bundle}":
+                continue
+            for word in words:
+                filled = ["0x0_0x1" if each == "{bundle}" else "x" if each.startswith("{") else each for each in parts]
+                filled[place] = word
+                found, _ = table.match(route.method, "/".join(filled))
+                if found is not route:
+                    ambiguous.add((route.method, part, word))
+    assert ambiguous == {
+        *(("GET", "{cluster}", word) for word in CLUSTER_WORDS),
+        ("GET", "{policyName}", "brokers"),
+    }
+
+
+CLUSTER_WORDS = (
+    "backlog-quota-check",
+    "configuration",
+    "health",
+    "internal-configuration",
+    "leaderBroker",
+    "ready",
+    "version",
+)
+"""`/admin/v2/brokers/{cluster}` has these beside it."""

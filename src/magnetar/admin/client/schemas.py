@@ -44,8 +44,8 @@ class Schemas(Noun):
     def delete(self, topic: str, *, force: bool = False) -> int:
         """The version of the deletion; `force` removes all versions for good."""
         answer = self._delete(_TOPIC + "/schema", {"force": force}, **topic_names(topic))
-        found: SchemaVersion = self._converted(answer, SchemaVersion)
-        return found.version.version
+        found: Version = self._converted(answer, Version)
+        return found.version
 
     def version_of(self, topic: str, schema: SchemaPayload) -> int:
         """-1 for one that the topic does not have."""

@@ -48,8 +48,8 @@ class Subscriptions(Noun):
 
     def analyze_backlog(self, topic: str, subscription: str) -> BacklogAnalysis:
         """Counts what is left to consume."""
-        template = _ONE + "/analyzeBacklog"
-        found: BacklogAnalysis = self._get(template, BacklogAnalysis, subscription=subscription, **topic_names(topic))
+        answer = self._post(_ONE + "/analyzeBacklog", subscription=subscription, **topic_names(topic))
+        found: BacklogAnalysis = self._converted(answer, BacklogAnalysis)
         return found
 
     def peek(self, topic: str, subscription: str, place: int = 1) -> Answer:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from base64 import b64encode
+from collections.abc import Iterator
 from typing import Literal
 
 from google.protobuf.message import DecodeError
@@ -25,6 +28,7 @@ from magnetar.broker.namespaces.errors import PreconditionFailedError
 from magnetar.broker.topics.expiry import first_published_at
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.position import Position
+from magnetar.wire.pulsar.compression import PayloadError, decompress
 from magnetar.wire.pulsar.headers import parse_metadata, payload_of
 from magnetar.wire.pulsar.PulsarApi_pb2 import CompressionType, MessageMetadata
 
@@ -32,6 +36,9 @@ EARLIEST, LATEST = "earliest", "latest"
 
 PEEK_MAX = 1_000_000
 """Places behind this one are not looked for: 404."""
+
+UNPACKED_BYTES_MAX = 64 * 1024 * 1024
+"""A compressed message that stands for more is refused: 412."""
 
 
 @documented(answer=bytes, media=BYTES)
@@ -42,14 +49,14 @@ async def peek(call: Call) -> Response:
     entry = await subscription.peek(max(1, number)) if number <= PEEK_MAX else None
     if entry is None:
         raise NotFoundError("Message not found")
-    return message(entry)
+    return await message(call, entry)
 
 
 @documented(answer=bytes, media=BYTES)
 async def by_id(call: Call) -> Response:
     """The ledger must be one of the topic's own: anything else would read other tenants' messages (CVE-2021-41571)."""
     topic = await single_persistent(call)
-    return message(await topic.ledger.read_entry(Position(call.number("ledger"), call.number("entry"))))
+    return await message(call, await topic.ledger.read_entry(Position(call.number("ledger"), call.number("entry"))))
 
 
 @documented(
@@ -67,7 +74,7 @@ async def examine(call: Call) -> Response:
         raise PreconditionFailedError("Could not examine messages due to the total message is zero")
     steps = min(max(place, 1), index.total_entries) - 1
     rank = steps if origin == EARLIEST else index.total_entries - 1 - steps
-    return message(await (await single_persistent(call)).ledger.read_entry(index.at_rank(rank)))
+    return await message(call, await (await single_persistent(call)).ledger.read_entry(index.at_rank(rank)))
 
 
 @documented(query={"index": LongNatural}, always_fails=True)
@@ -93,39 +100,90 @@ async def by_time(call: Call) -> Response:
     return message_id(position, call.topic.partition)
 
 
-def message(entry: Entry) -> Response:
-    """The stored payload as it is: a batch stays packed, compressed bytes stay compressed, headers say so."""
+async def message(call: Call, entry: Entry) -> Response:
+    """A message as Pulsar shows it: the payload without its compression, everything else in headers.
+
+    A batch stays packed, and an encrypted payload stays as it is. Raises NotFoundError for an entry that is not a message,
+    PreconditionFailedError when the payload is damaged or unpacks to more than UNPACKED_BYTES_MAX.
+    """
     try:
         metadata, payload = parse_metadata(entry.data), payload_of(entry.data)
     except (ValueError, DecodeError):
         raise NotFoundError(f"entry {entry.ledger_id}:{entry.entry_id} is not a message") from None
-    headers = {"X-Pulsar-Message-ID": f"{entry.ledger_id}:{entry.entry_id}", **_headers(metadata)}
-    return Response(payload, headers=headers, media_type="application/octet-stream")
+    if not metadata.encryption_keys and metadata.compression != CompressionType.NONE:
+        codec, size_bytes = metadata.compression, metadata.uncompressed_size
+        try:
+            async with call.admin.unpacking:
+                payload = await asyncio.to_thread(decompress, codec, payload, size_bytes, UNPACKED_BYTES_MAX)
+        except PayloadError as error:
+            raise PreconditionFailedError(
+                f"message {entry.ledger_id}:{entry.entry_id} cannot be shown: {error}"
+            ) from None
+    response = Response(payload, media_type="application/octet-stream")
+    about = [("Message-ID", f"{entry.ledger_id}:{entry.entry_id}"), *_about(metadata, len(entry.data))]
+    # Pulsar's Java client looks headers up by their exact case, which Starlette's own way to set them does not keep.
+    response.raw_headers += [
+        (b"X-Pulsar-" + name.encode(), text.encode())
+        for name, text in about
+        if text.isascii() and text.isprintable()  # a client's text must not become another header
+    ]
+    return response
 
 
-def _headers(metadata: MessageMetadata) -> dict[str, str]:
-    """Texts of clients are percent-free ASCII JSON or left out when they could break a header."""
-    headers = {
-        "X-Pulsar-Publish-Time": iso_time(metadata.publish_time),
-        "X-Pulsar-Property": json.dumps({as_text(pair.key): as_text(pair.value) for pair in metadata.properties}),
-        "X-Pulsar-Sequence-Id": str(metadata.sequence_id),
-    }
+_TIMES = ("publish_time", "event_time", "deliver_at_time")
+_HEADER_FIELDS = (
+    *_TIMES,
+    "producer_name",
+    "sequence_id",
+    "highest_sequence_id",
+    "replicated_from",
+    "partition_key",
+    "partition_key_b64_encoded",
+    "null_partition_key",
+    "null_value",
+    "compression",
+    "uncompressed_size",
+    "encryption_algo",
+    "marker_type",
+    "txnid_least_bits",
+    "txnid_most_bits",
+    "uuid",
+    "num_chunks_from_msg",
+    "total_chunk_msg_size",
+    "chunk_id",
+)
+"""Fields of MessageMetadata that become headers under their own name, `-` for `_`, where the producer has set them."""
+
+
+def _about(metadata: MessageMetadata, entry_bytes: int) -> Iterator[tuple[str, str]]:
+    """Names behind `X-Pulsar-` and values, as PersistentTopicsBase of Pulsar 4 writes them for TopicsImpl of its client."""
+    present = {field.name: value for field, value in metadata.ListFields()}
+    if "compression" in present:
+        present["compression"] = CompressionType.Name(metadata.compression)
+    for name in _HEADER_FIELDS:
+        if name in present:
+            yield name.replace("_", "-"), iso_time(present[name]) if name in _TIMES else _header_text(present[name])
+    yield "PROPERTY", json.dumps({as_text(pair.key): as_text(pair.value) for pair in metadata.properties})
+    for cluster in metadata.replicate_to:
+        yield "replicated-to", as_text(cluster)
     if metadata.HasField("num_messages_in_batch"):
-        headers["X-Pulsar-Num-Batch-Message"] = str(metadata.num_messages_in_batch)
-    if metadata.event_time:
-        headers["X-Pulsar-Event-Time"] = iso_time(metadata.event_time)
-    if metadata.deliver_at_time:
-        headers["X-Pulsar-Deliver-At-Time"] = iso_time(metadata.deliver_at_time)
-    if metadata.null_value:
-        headers["X-Pulsar-Null-Value"] = "true"
-    if metadata.compression:
-        headers["X-Pulsar-Compression"] = CompressionType.Name(metadata.compression)
-        headers["X-Pulsar-Uncompressed-Size"] = str(metadata.uncompressed_size)
-    texts = {
-        "X-Pulsar-Producer-Name": as_text(metadata.producer_name),
-        "X-Pulsar-Partition-Key": as_text(metadata.partition_key),
-    }
-    return headers | {name: text for name, text in texts.items() if text and text.isascii() and text.isprintable()}
+        yield "num-batch-message", str(metadata.num_messages_in_batch)
+        yield "batch-size", str(entry_bytes - metadata.ByteSize())
+    for name, field in (
+        ("ordering-key", "ordering_key"),
+        ("schema-version-b64encoded", "schema_version"),
+        ("encryption-param", "encryption_param"),
+    ):
+        if field in present:
+            yield f"Base64-{name}", b64encode(present[field]).decode()
+    for key in metadata.encryption_keys:
+        yield "Base64-encryption-keys", b64encode(key.SerializeToString()).decode()
+    if metadata.encryption_keys:
+        yield "Is-Encrypted", "true"
+
+
+def _header_text(value: object) -> str:
+    return as_text(value) if isinstance(value, str | bytes) else str(value).lower()
 
 
 ROUTES = (

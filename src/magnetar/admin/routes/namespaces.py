@@ -11,6 +11,7 @@ from magnetar.admin.answers import as_json, done
 from magnetar.admin.call import Call
 from magnetar.admin.errors import BadRequestError
 from magnetar.admin.operation import FORCE, documented
+from magnetar.admin.policy_checks import number_of
 from magnetar.admin.policy_documents import NewPolicies, StoredPolicies
 from magnetar.admin.policy_rows import check_document
 from magnetar.admin.routes.topics import everywhere
@@ -43,7 +44,7 @@ async def get(call: Call) -> Response:
 @documented(body=NewPolicies | int | None, query={"bundles": Annotated[int, Meta(ge=0, le=BUNDLES_MAX)]})
 async def create(call: Call) -> Response:
     """The body is a policies document, or a bare number of bundles, or nothing."""
-    name, body = call.namespace, await call.json()
+    name, body = call.namespace, number_of(await call.json())
     bundles = _bundle_count(call.query("bundles", "0"))
     if isinstance(body, int) and not isinstance(body, bool):
         bundles, body = _bundle_count(str(body)), None
@@ -60,7 +61,7 @@ async def create(call: Call) -> Response:
 
 def _bundles_of(document: dict[str, Any]) -> int:
     bundles = document.pop("bundles", None) or {}
-    count = bundles.get("numBundles", 0) if isinstance(bundles, dict) else None
+    count = number_of(bundles.get("numBundles", 0)) if isinstance(bundles, dict) else None
     if not isinstance(count, int) or isinstance(count, bool):
         raise BadRequestError('expected "bundles": {"numBundles": n}')
     return _bundle_count(str(count))

@@ -11,6 +11,7 @@ from magnetar.admin.call import Call
 from magnetar.admin.context import check_storage
 from magnetar.admin.errors import BadRequestError
 from magnetar.admin.operation import FORCE, documented
+from magnetar.admin.policy_checks import number_of
 from magnetar.admin.routes.topics import properties_of
 from magnetar.admin.routing import both_domains
 from magnetar.admin.topic_documents import PartitionedTopic
@@ -32,6 +33,7 @@ def _count_and_properties(value: Any) -> tuple[int, dict[str, str]]:
     if isinstance(value, dict):
         properties = properties_of(value.get("properties"))
         value = value.get("partitions")
+    value = number_of(value)
     if not isinstance(value, int) or isinstance(value, bool):
         raise BadRequestError('expected the number of partitions, or {"partitions": n, "properties": {...}}')
     return value, properties

@@ -7,8 +7,8 @@ from starlette.responses import Response
 
 from magnetar.admin.answers import as_json, done
 from magnetar.admin.call import Call
-from magnetar.admin.errors import BadRequestError
 from magnetar.admin.operation import documented
+from magnetar.admin.policy_checks import truth
 from magnetar.admin.routing import both_domains
 from magnetar.admin.topic_access import all_with_subscription, every_persistent
 from magnetar.admin.topic_documents import ReplicatedCluster, ReplicatedSubscriptionsStatus, ReplicatedSubscriptionState
@@ -32,9 +32,7 @@ async def get_replicated(call: Call) -> Response:
 @documented(body=bool, heavy=True)
 async def set_replicated(call: Call) -> Response:
     """true or false: from now on the subscription's place follows it to the topic's other clusters, or does not."""
-    replicated = await call.json()
-    if not isinstance(replicated, bool):
-        raise BadRequestError("expected true or false")
+    replicated = truth("the body", await call.json())
     topics = await all_with_subscription(call, call.subscription)
     for topic in topics:
         topic.subscriptions.get(call.subscription)

@@ -71,12 +71,13 @@ async def upload(call: Call) -> Response:
     return as_json({"version": {"version": version}})
 
 
-@documented("Delete the schema; with `force` all its versions.", answer=SchemaVersion, query=FORCE)
+@documented("Delete the schema; with `force` all its versions.", answer=Version, query=FORCE)
 async def delete(call: Call) -> Response:
+    """The answer has one level less than that of an upload, as Pulsar's."""
     version = await _registry(call).delete(await _schema_id(call), force=call.flag("force"))
     if version is None:
         raise TopicNotFoundError(NOT_FOUND)
-    return as_json({"version": {"version": version}})
+    return as_json({"version": version})
 
 
 @documented("The version that a schema has, -1 without.", body=SchemaPayload, answer=Version, errors=(422,))

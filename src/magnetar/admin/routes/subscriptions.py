@@ -232,6 +232,7 @@ ROUTES = (
     *both_domains("GET", f"{SUBSCRIPTION}/properties", Access.CONSUME, get_properties),
     *both_domains("PUT", f"{SUBSCRIPTION}/properties", Access.CONSUME, put_properties),
     *both_domains("GET", f"{SUBSCRIPTION}/analyzeBacklog", Access.CONSUME, analyze_backlog),
+    *both_domains("POST", f"{SUBSCRIPTION}/analyzeBacklog", Access.CONSUME, analyze_backlog),
     *both_domains("POST", f"{SUBSCRIPTION}/skip_all", Access.CONSUME, skip_all),
     *both_domains("POST", f"{SUBSCRIPTION}/skip/{{count}}", Access.CONSUME, skip),
     *both_domains("POST", f"{SUBSCRIPTION}/expireMessages/{{seconds}}", Access.CONSUME, expire),

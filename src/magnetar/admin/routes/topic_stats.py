@@ -24,18 +24,20 @@ from magnetar.admin.topic_documents import (
 from magnetar.broker.auth.decide import Access
 from magnetar.broker.errors import NotAllowedError, TopicNotFoundError
 from magnetar.broker.naming import TopicName
+from magnetar.broker.topics.expiry import publish_time_after_ms
 from magnetar.broker.topics.nonpersistent import NonPersistentTopic
+from magnetar.broker.topics.registry import AnyTopic
 from magnetar.managed_ledger.ledger_index import size_after
 from magnetar.managed_ledger.position import EARLIEST
 
-EXCLUDED = {
+SWITCHES = {
     "getPreciseBacklog": bool,
     "subscriptionBacklogSize": bool,
     "getEarliestTimeInBacklog": bool,
     "excludePublishers": bool,
     "excludeConsumers": bool,
 }
-"""Pulsar's switches; backlogs are precise here whatever the first three say."""
+"""Pulsar's; backlogs are precise here, and have their size, whatever the first two say."""
 
 
 UNUSED: Mapping[str, Any] = {
@@ -60,12 +62,28 @@ NO_LEDGERS: Mapping[str, Any] = {
 """The same of its `internalStats`."""
 
 
-@documented("Rates, sizes, producers and subscriptions.", answer=TopicStats, query=EXCLUDED)
+@documented("Rates, sizes, producers and subscriptions.", answer=TopicStats, query=SWITCHES)
 async def stats(call: Call) -> Response:
     if await unused(call, call.topic):
         return as_json(_shown(call, dict(UNUSED)))
-    topic = await single(call)
-    return as_json(_shown(call, dict(topic.stats())))
+    return as_json(_shown(call, await _read_stats(call, await single(call))))
+
+
+async def _read_stats(call: Call, topic: AnyTopic) -> dict[str, Any]:
+    """With what has to be read: when the oldest message without an acknowledgement was published, of each subscription if asked for."""
+    if isinstance(topic, NonPersistentTopic):
+        return dict(topic.stats())
+    await topic.upkeep.read_oldest_backlog()
+    document: dict[str, Any] = dict(topic.stats())
+    if call.flag("getEarliestTimeInBacklog"):
+        times: list[int] = []
+        for subscription in topic.subscriptions.all:
+            published_ms = await publish_time_after_ms(topic.ledger, subscription.cursor.mark_delete_position)
+            if published_ms is not None and subscription.name in document["subscriptions"]:
+                document["subscriptions"][subscription.name]["earliestMsgPublishTimeInBacklog"] = published_ms
+                times.append(published_ms)
+        document["earliestMsgPublishTimeInBacklogs"] = min(times, default=0)
+    return document
 
 
 def _shown(call: Call, document: dict[str, Any]) -> dict[str, Any]:
@@ -82,7 +100,7 @@ async def _metadata(call: Call) -> dict[str, Any]:
     return {"partitions": count, "deleted": False, "properties": await namespaces.partitioned_properties(name)}
 
 
-@documented(answer=PartitionedTopicStats, query={**EXCLUDED, "perPartition": bool}, heavy=True)
+@documented(answer=PartitionedTopicStats, query={**SWITCHES, "perPartition": bool}, heavy=True)
 async def partitioned_stats(call: Call) -> Response:
     """`perPartition` (default true) adds each partition's own document."""
     metadata = await _metadata(call)
@@ -117,7 +135,7 @@ async def _stats_of(call: Call, part: TopicName, is_unused: bool) -> dict[str, A
     topics = call.broker.topics
     if topics.get_loaded(part) is None and (is_unused or not part.persistent):
         return dict(UNUSED)
-    return dict((await topics.get(part, create=True)).stats())
+    return await _read_stats(call, await topics.get(part, create=True))
 
 
 @documented("Ledgers and cursors.", answer=InternalStats)

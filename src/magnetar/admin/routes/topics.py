@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from starlette.responses import Response
@@ -193,20 +193,29 @@ async def get_properties(call: Call) -> Response:
 
 @documented(body=dict[str, str] | None)
 async def put_properties(call: Call) -> Response:
-    """Add or change properties of a topic that is not partitioned."""
-    topic, properties = await single_persistent(call), properties_of(await call.json())
-    _check_reserved(properties)
-    await topic.ledger.set_properties({**topic.ledger.properties, **properties})
+    """Add or change properties of a topic; those of a partitioned topic belong to it as a whole."""
+    added = properties_of(await call.json())
+    _check_reserved(added)
+    await _change_properties(call, lambda properties: {**properties, **added})
     return done()
 
 
 @documented(query={"key": str})
 async def delete_property(call: Call) -> Response:
     """The one that `key` names; without it nothing happens."""
-    topic, key = await single_persistent(call), call.query("key")
+    key = call.query("key")
     _check_reserved((key,))
-    await topic.ledger.set_properties({name: text for name, text in topic.ledger.properties.items() if name != key})
+    await _change_properties(call, lambda properties: {name: properties[name] for name in properties if name != key})
     return done()
+
+
+async def _change_properties(call: Call, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
+    name, namespaces = call.topic, call.broker.namespaces
+    if name.partition < 0 and await namespaces.partitions(name):
+        await namespaces.change_partitioned_properties(name, change)
+        return
+    topic = await single_persistent(call)
+    await topic.ledger.set_properties(change(dict(topic.ledger.properties)))
 
 
 # Creating, changing and emptying topics is administration; looking at one requires a right to use it.

@@ -281,6 +281,23 @@ class NamespaceRegistry:
             raise NamespaceNotFoundError(f"Partitioned Topic not found: {topic} has zero partitions")
         return dict(_decode(node.value).get("properties") or {})
 
+    async def change_partitioned_properties(
+        self, topic: TopicName, change: Callable[[dict[str, str]], dict[str, str]]
+    ) -> None:
+        """Apply `change` to the properties by compare-and-set. Raises NamespaceNotFoundError for a topic that is not partitioned."""
+        path = _partitioned_path(topic)
+        while True:
+            node = await self._metadata.get(path)
+            if node is None:
+                raise NamespaceNotFoundError(f"Partitioned Topic not found: {topic} has zero partitions")
+            document = _decode(node.value)
+            document["properties"] = change(dict(document.get("properties") or {}))
+            try:
+                await self._metadata.put(path, _encode(document), node.version)
+            except BadVersionError:
+                continue
+            return
+
     async def create_partitioned(
         self, topic: TopicName, partitions: int, properties: dict[str, str] | None = None
     ) -> None:

@@ -142,16 +142,16 @@ class ReplicatorSet:
 _NOTHING_IN = {
     "msgRateIn": 0.0,
     "msgThroughputIn": 0.0,
-    "msgInCounter": 0,
-    "bytesInCounter": 0,
+    "msgInCount": 0,
+    "bytesInCount": 0,
     "inboundConnection": None,
     "inboundConnectedSince": None,
 }
 _NOTHING_OUT = {
     "msgRateOut": 0.0,
     "msgThroughputOut": 0.0,
-    "msgOutCounter": 0,
-    "bytesOutCounter": 0,
+    "msgOutCount": 0,
+    "bytesOutCount": 0,
     "msgRateExpired": 0.0,
     "msgExpiredCount": 0,
     "replicationBacklog": 0,
@@ -167,8 +167,8 @@ def _stats(replicator: Replicator, now_ms: int) -> dict[str, Any]:
     return {
         "msgRateOut": replicator.rates.messages_per_s,
         "msgThroughputOut": replicator.rates.bytes_per_s,
-        "msgOutCounter": replicator.counters.messages_out,
-        "bytesOutCounter": replicator.counters.bytes_out,
+        "msgOutCount": replicator.counters.messages_out,
+        "bytesOutCount": replicator.counters.bytes_out,
         "msgRateExpired": replicator.expired_rates.messages_per_s,
         "msgExpiredCount": replicator.expired_total,
         "replicationBacklog": replicator.backlog_entries,

@@ -7,6 +7,7 @@ from typing import Any
 from magnetar.broker.dispatch.dispatcher import Dispatcher
 from magnetar.broker.subscriptions.consumer import Consumer
 from magnetar.broker.subscriptions.subscription import Subscription
+from magnetar.managed_ledger.ledger_index import LedgerIndex, size_after
 
 
 def _consumer_stats(dispatcher: Dispatcher, consumer: Consumer) -> dict[str, Any]:
@@ -15,8 +16,9 @@ def _consumer_stats(dispatcher: Dispatcher, consumer: Consumer) -> dict[str, Any
     return stats
 
 
-def subscription_stats(subscription: Subscription) -> dict[str, Any]:
-    """SubscriptionStats. Rates are of the last sampling interval."""
+def subscription_stats(subscription: Subscription, index: LedgerIndex) -> dict[str, Any]:
+    """SubscriptionStats. Rates are of the last sampling interval. `backlogSize` is that of all entries behind the mark-delete
+    position, acknowledged ones among them, as Pulsar estimates it."""
     consumers = subscription.consumers
     dispatcher = subscription.dispatch.dispatcher
     active = dispatcher.active_consumer
@@ -33,7 +35,7 @@ def subscription_stats(subscription: Subscription) -> dict[str, Any]:
         "messageAckRate": 0.0,
         "chunkedMessageRate": 0,
         "msgBacklog": backlog,
-        "backlogSize": -1,
+        "backlogSize": size_after(index, subscription.cursor.mark_delete_position) if backlog else 0,
         "earliestMsgPublishTimeInBacklog": 0,
         "msgBacklogNoDelayed": max(0, backlog - delayed),
         "msgDelayed": delayed,

@@ -56,3 +56,14 @@ async def first_published_at(ledger: ManagedLedger, timestamp_ms: int) -> Positi
     """The first entry with publish time >= `timestamp_ms`; the place behind the last entry when all are older."""
     older = await position_older_than(ledger, timestamp_ms)
     return ledger.first_position if older is None else ledger.next_position(older)
+
+
+async def publish_time_after_ms(ledger: ManagedLedger, position: Position) -> int | None:
+    """When the entry behind `position` was published; None at the end, and if retention has just removed it."""
+    following = ledger.next_position(position)
+    if following > ledger.last_confirmed:
+        return None
+    try:
+        return metadata_of(await ledger.read_entry(following)).publish_time_ms
+    except EntryNotFoundError:
+        return None

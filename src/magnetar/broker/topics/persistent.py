@@ -291,7 +291,12 @@ class PersistentTopic:
         stats = persistent_stats(self.publishers, self.subscriptions, self.ledger, self.rates, self.created_ms)
         replication = self.replication_stats()
         compaction = self.compaction.counters.as_stats()
-        return {**stats, "replication": replication, "compaction": compaction, **self.transactions.stats()}
+        quotas = {
+            "backlogQuotaLimitSize": self.policies.size_quota.limit_bytes,
+            "backlogQuotaLimitTime": self.policies.age_quota.limit_time_s,
+            **self.upkeep.oldest_backlog(),
+        }
+        return {**stats, **quotas, "replication": replication, "compaction": compaction, **self.transactions.stats()}
 
     # ---- The end
 

@@ -57,8 +57,8 @@ def incoming_stats(publishers: Publishers) -> dict[str, dict[str, Any]]:
         str(producer.source_cluster): {
             "msgRateIn": producer.rates.messages_per_s,
             "msgThroughputIn": producer.rates.bytes_per_s,
-            "msgInCounter": producer.messages_in,
-            "bytesInCounter": producer.bytes_in,
+            "msgInCount": producer.messages_in,
+            "bytesInCount": producer.bytes_in,
             "inboundConnection": producer.channel.address,
             "inboundConnectedSince": iso_time(producer.connected_since_ms),
         }
@@ -66,12 +66,18 @@ def incoming_stats(publishers: Publishers) -> dict[str, dict[str, Any]]:
     }
 
 
+NOT_OFFLOADED: Mapping[str, int] = dict.fromkeys(
+    ("offloadedStorageSize", "lastOffloadLedgerId", "lastOffloadSuccessTimeStamp", "lastOffloadFailureTimeStamp"), 0
+)
+"""Nothing is ever moved to a tiered storage here."""
+
+
 def persistent_stats(
     publishers: Publishers, subscriptions: SubscriptionSet, ledger: ManagedLedger, rates: Rates, created_ms: int
 ) -> Mapping[str, object]:
     """One persistent topic."""
     counters = publishers.counters
-    by_name = {subscription.name: subscription_stats(subscription) for subscription in subscriptions.all}
+    by_name = {subscription.name: subscription_stats(subscription, ledger.index) for subscription in subscriptions.all}
     slowest = subscriptions.slowest
     return {
         "msgRateIn": rates.messages_per_s,
@@ -86,7 +92,8 @@ def persistent_stats(
         "msgChunkPublished": False,
         "storageSize": ledger.size_bytes,
         "backlogSize": size_after(ledger.index, slowest.cursor.mark_delete_position) if slowest else 0,
-        "offloadedStorageSize": 0,
+        "earliestMsgPublishTimeInBacklogs": 0,
+        **NOT_OFFLOADED,
         "waitingPublishers": len(publishers.producers.waiting),
         "publishers": [producer_stats(producer) for producer in publishers.producers.all],
         "subscriptions": by_name,
@@ -96,6 +103,7 @@ def persistent_stats(
         "nonContiguousDeletedMessagesRanges": sum(
             stats["nonContiguousDeletedMessagesRanges"] for stats in by_name.values()
         ),
+        "delayedMessageIndexSizeInBytes": sum(stats["delayedMessageIndexSizeInBytes"] for stats in by_name.values()),
         "topicCreationTimeStamp": created_ms,
         "lastPublishTimestamp": ledger.last_add_time_ms,
         "ownerBroker": "",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from magnetar.base.clock import Clock
 from magnetar.broker.compaction.topic_compaction import TopicCompaction
@@ -11,7 +11,7 @@ from magnetar.broker.namespaces.policies import EffectivePolicies
 from magnetar.broker.naming import TopicName
 from magnetar.broker.replicators.replicator_set import ReplicatorSet
 from magnetar.broker.topics import deduplication, policy_rules
-from magnetar.broker.topics.expiry import last_of_older_row, position_older_than
+from magnetar.broker.topics.expiry import last_of_older_row, position_older_than, publish_time_after_ms
 from magnetar.broker.topics.ports import BacklogHolder
 from magnetar.broker.topics.publishers import Publishers
 from magnetar.broker.topics.subscription_set import SubscriptionSet
@@ -51,6 +51,8 @@ class TopicUpkeep:
         self._deduplication = deduplication
         self._compaction = compaction
         self._transactions = transactions
+        self._oldest: tuple[Position, int] | None = None
+        """Mark-delete position of the slowest subscription and publish time of the entry behind it, when they were last read."""
 
     async def compact_if_due(self) -> None:
         """Start a compaction if the backlog exceeds the policies' threshold."""
@@ -102,6 +104,25 @@ class TopicUpkeep:
         policies = self.policies
         unretained = policies.retention_time_minutes == 0 or policies.retention_size_mb == 0
         return unretained and bool(cursors) and not any(cursor.backlog_entries for cursor in cursors)
+
+    async def read_oldest_backlog(self) -> None:
+        """Look when the oldest unacknowledged message was published, unless that is known."""
+        slowest = self._subscriptions.slowest
+        if slowest is None or not slowest.cursor.backlog_entries:
+            return
+        position = slowest.cursor.mark_delete_position
+        if self._oldest is None or self._oldest[0] != position:
+            published_ms = await publish_time_after_ms(self._ledger, position)
+            self._oldest = (position, published_ms) if published_ms is not None else None
+
+    def oldest_backlog(self) -> Mapping[str, object]:
+        """Age and subscription of the oldest unacknowledged message as Pulsar's topic stats have them; -1 if it was not read since
+        the slowest subscription has moved."""
+        slowest, known = self._subscriptions.slowest, self._oldest
+        if slowest is None or known is None or known[0] != slowest.cursor.mark_delete_position:
+            return {"oldestBacklogMessageAgeSeconds": -1, "oldestBacklogMessageSubscriptionName": None}
+        age_s = max(0, self._clock.now_ms() - known[1]) // 1000
+        return {"oldestBacklogMessageAgeSeconds": age_s, "oldestBacklogMessageSubscriptionName": slowest.name}
 
     async def check_backlog_quota(self) -> None:
         """Refuse producers or evict, as long as the quota is exceeded; take producers back once it is not."""

@@ -15,11 +15,7 @@ from magnetar.cli.admin.http import admin_url_option, connected
 from magnetar.cli.errors import CommandError
 from magnetar.cli.output import emit, json_option, print_json
 from magnetar.wire.pulsar.batches import split
-from magnetar.wire.pulsar.compression import PayloadError, decompress
-from magnetar.wire.pulsar.PulsarApi_pb2 import CompressionType
-
-UNPACKED_BYTES_MAX = 256 * 1024 * 1024
-"""A payload that unpacks to more is not shown."""
+from magnetar.wire.pulsar.compression import PayloadError
 
 PROPERTY_PREFIX = "x-pulsar-property-"
 
@@ -49,31 +45,20 @@ def peek_command(topic: str, subscription: str, count: int, admin_url: str, as_j
 
 
 def messages_of(answer: Answer) -> Iterator[dict[str, object]]:
-    """The messages of one peeked entry. Raises CommandError when its payload is damaged."""
+    """The messages of one peeked entry; an encrypted batch is one row. Raises CommandError when its payload is damaged."""
     headers = {name.lower(): value for name, value in answer.headers.items()}
     identifier = headers.get("x-pulsar-message-id", "")
     batch = int(headers.get("x-pulsar-num-batch-message", 0))
+    if not batch or headers.get("x-pulsar-is-encrypted") == "true":
+        yield row(identifier, headers.get("x-pulsar-partition-key", ""), properties_of(headers), answer.body)
+        return
     try:
-        body = unpacked(headers, answer.body)
-        messages = split(body, batch) if batch else []
+        messages = split(answer.body, batch)
     except PayloadError as error:
         raise CommandError(f"{identifier}: {error}") from error
-    if not batch:
-        yield row(identifier, headers.get("x-pulsar-partition-key", ""), properties_of(headers), body)
     for index, (metadata, data) in enumerate(messages):
         properties = {as_text(pair.key): as_text(pair.value) for pair in metadata.properties}
         yield row(f"{identifier}:{index}", as_text(metadata.partition_key), properties, data)
-
-
-def unpacked(headers: Mapping[str, str], body: bytes) -> bytes:
-    """The payload as it was before its producer compressed it. Raises PayloadError."""
-    name = headers.get("x-pulsar-compression", "NONE")
-    try:
-        codec = CompressionType.Value(name)
-    except ValueError:
-        raise PayloadError(f"compression {name} is unknown here") from None
-    size = int(headers.get("x-pulsar-uncompressed-size", len(body)))
-    return decompress(codec, body, size, UNPACKED_BYTES_MAX)
 
 
 def properties_of(headers: Mapping[str, str]) -> dict[str, str]:
