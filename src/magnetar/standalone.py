@@ -87,7 +87,7 @@ class Standalone(Composition):
         self._watch_copies(metadata, client, scope)
         self.broker = await stack.enter_async_context(
             Broker(
-                config=broker_config(config, listeners),
+                config=broker_config(config, listeners, only_broker=True),
                 metadata=metadata,
                 bookkeeper=client,
                 clock=clock,

@@ -9,7 +9,14 @@ from typing import Any
 
 from magnetar.wire.pulsar.frames import FrameDecoder, encode_frame
 from magnetar.wire.pulsar.headers import with_checksum
-from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand, CommandAck, CommandSubscribe, MessageMetadata
+from magnetar.wire.pulsar.PulsarApi_pb2 import (
+    BaseCommand,
+    CommandAck,
+    CommandPing,
+    CommandPong,
+    CommandSubscribe,
+    MessageMetadata,
+)
 
 ANSWER_TIMEOUT_S = 5.0
 _NO_LIMIT = 2**31 - 1
@@ -91,7 +98,7 @@ class RawClient:
                     self._received.append((BaseCommand.FromString(command_bytes), rest))
             command, rest = self._received.pop(0)
             if command.type == BaseCommand.PING and not self._silent:
-                self.send(BaseCommand(type=BaseCommand.PONG, pong={}))
+                self.send(BaseCommand(type=BaseCommand.PONG, pong=CommandPong()))
                 continue
             return command, rest
 
@@ -128,7 +135,7 @@ class RawClient:
         return self.expect(BaseCommand.CONNECTED)
 
     def ping(self, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
-        self.send(BaseCommand(type=BaseCommand.PING, ping={}))
+        self.send(BaseCommand(type=BaseCommand.PING, ping=CommandPing()))
         self.until(BaseCommand.PONG, timeout_s)
 
     def answer_ping(self, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
@@ -138,7 +145,7 @@ class RawClient:
             self.until(BaseCommand.PING, timeout_s)
         finally:
             self._silent = silent
-        self.send(BaseCommand(type=BaseCommand.PONG, pong={}))
+        self.send(BaseCommand(type=BaseCommand.PONG, pong=CommandPong()))
 
     def request_id(self) -> int:
         return next(self._request_ids)

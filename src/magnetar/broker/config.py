@@ -93,6 +93,9 @@ class BrokerConfig:
     http_port: int = BrokerSettings.http_port
     port_tls: int = 0
     http_port_tls: int = 0
+    only_broker: bool = False
+    """Clients stay at the address by which they found it, since no other broker can be the owner: it may be another than the advertised
+    one, behind the port mapping of a container for example."""
 
     @property
     def tls(self) -> TlsConfig | None:

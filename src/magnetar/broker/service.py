@@ -340,4 +340,5 @@ class Broker:
             key_shared_consistent_hashing=config.settings.subscription_key_shared_use_consistent_hashing,
             key_shared_points=config.settings.subscription_key_shared_consistent_hashing_replica_points,
             failover_delay_ms=config.settings.active_consumer_failover_delay_ms,
+            failover_by_ring=config.settings.active_consumer_failover_consistent_hashing,
         )

@@ -17,7 +17,10 @@ HASH_SPACE: Final = 1 << 32
 """Values of a 32-bit hash; the circumference of every ring in this package."""
 
 _SLOT_MASK: Final = KEY_SHARED_SLOTS - 1
-_POSITIVE_MASK: Final = 0x7FFF_FFFF
+POSITIVE_SPACE: Final = 1 << 31
+"""Values of `murmur3_positive`."""
+
+_POSITIVE_MASK: Final = POSITIVE_SPACE - 1
 
 _digest = mmh3.mmh3_32_uintdigest
 

@@ -11,6 +11,7 @@ from magnetar.broker.subscriptions.consumer import Consumer
 from magnetar.broker.subscriptions.policies import SubscriptionType
 from magnetar.broker.subscriptions.stats import subscription_stats
 from magnetar.managed_ledger.entry import Entry
+from magnetar.managed_ledger.ledger_index import LedgerIndex
 
 from .dispatch_fakes import DispatchHarness, channel, got, ids
 
@@ -293,6 +294,6 @@ def test_stats_show_who_owns_which_slots() -> None:
     harness = DispatchHarness(key_shared_consistent_hashing=False)
     harness.consumer(KEY_SHARED, 1)
     harness.consumer(KEY_SHARED, 1)
-    stats = subscription_stats(harness.subscription)
+    stats = subscription_stats(harness.subscription, LedgerIndex())
     assert sorted(consumer["keyHashRanges"] for consumer in stats["consumers"]) == [["[0, 32767]"], ["[32768, 65535]"]]
     assert stats["keySharedMode"] == "AUTO_SPLIT"

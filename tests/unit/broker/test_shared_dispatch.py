@@ -8,6 +8,7 @@ from magnetar.broker.errors import ConsumerBusyError, NotAllowedError
 from magnetar.broker.subscriptions.policies import SubscriptionType
 from magnetar.broker.subscriptions.stats import subscription_stats
 from magnetar.managed_ledger.errors import CursorClosedError
+from magnetar.managed_ledger.ledger_index import LedgerIndex
 from magnetar.managed_ledger.position import EARLIEST, LATEST, Position
 
 from .dispatch_fakes import DispatchHarness, channel, got, ids
@@ -198,7 +199,7 @@ def test_subscription_limit_blocks_all_until_half_is_settled() -> None:
     harness.publish(30)
     harness.loop.run()
     assert len(got(one)) + len(got(two)) == 10
-    assert subscription_stats(harness.subscription)["blockedSubscriptionOnUnackedMsgs"] is True
+    assert subscription_stats(harness.subscription, LedgerIndex())["blockedSubscriptionOnUnackedMsgs"] is True
     harness.ack(one, *got(one))
     assert len(got(one)) + len(got(two)) == 15
     harness.leave(two)
@@ -276,7 +277,7 @@ def test_delayed_messages_wait_and_cost_no_permits() -> None:
     harness.loop.run()
     assert ids(got(consumer)) == [2, 3]
     assert harness.subscription.delayed_messages == 2
-    assert subscription_stats(harness.subscription)["msgBacklogNoDelayed"] == 2
+    assert subscription_stats(harness.subscription, LedgerIndex())["msgBacklogNoDelayed"] == 2
     harness.flow(consumer, 10)
     harness.loop.advance(1990)
     assert len(got(consumer)) == 2
@@ -368,7 +369,7 @@ async def test_skip_clear_expire_and_peek() -> None:
     await harness.subscription.clear_backlog()
     harness.flow(consumer, 10)
     assert len(got(consumer)) == 6
-    assert subscription_stats(harness.subscription)["totalMsgExpired"] == 4
+    assert subscription_stats(harness.subscription, LedgerIndex())["totalMsgExpired"] == 4
 
 
 async def test_cleared_backlog_is_not_delivered_from_what_was_read() -> None:
@@ -397,7 +398,7 @@ def test_stats_have_no_null_maps() -> None:
     harness = DispatchHarness()
     harness.publish(3, batch=2)
     consumer = harness.consumer(SHARED, 100)
-    stats = subscription_stats(harness.subscription)
+    stats = subscription_stats(harness.subscription, LedgerIndex())
     assert stats["type"] == "Shared"
     assert stats["unackedMessages"] == 6
     assert stats["consumersAfterMarkDeletePosition"] == {}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from magnetar.broker.dispatch.single_active import partition_index
+from magnetar.broker.dispatch.single_active import partition_index, ring_distance
 from magnetar.broker.errors import ConsumerBusyError
 from magnetar.broker.subscriptions.policies import SubscriptionType
 from magnetar.broker.subscriptions.stats import subscription_stats
 from magnetar.managed_ledger.errors import CursorClosedError
+from magnetar.managed_ledger.ledger_index import LedgerIndex
 
-from .dispatch_fakes import DispatchHarness, channel, got, ids
+from .dispatch_fakes import TOPIC, DispatchHarness, channel, got, ids
 
 EXCLUSIVE = SubscriptionType.Exclusive
 FAILOVER = SubscriptionType.Failover
@@ -173,11 +174,12 @@ def test_partition_index(name: str, index: int) -> None:
     assert partition_index(name) == index
 
 
-def test_first_to_join_is_active_and_everybody_is_told_once() -> None:
+def test_one_is_active_and_everybody_is_told_once() -> None:
     harness = DispatchHarness()
     harness.publish(4)
-    first = harness.consumer(FAILOVER, 2, "z")
-    second = harness.consumer(FAILOVER, 10, "a")
+    by_distance = sorted("az", key=lambda name: ring_distance(name, TOPIC))
+    first = harness.consumer(FAILOVER, 2, by_distance[0])
+    second = harness.consumer(FAILOVER, 10, by_distance[1])
     assert channel(first).active == [True]
     assert channel(second).active == [False]
     assert ids(got(first)) == [0, 1]
@@ -186,7 +188,7 @@ def test_first_to_join_is_active_and_everybody_is_told_once() -> None:
     harness.leave(first)
     assert channel(second).active == [False, True]
     assert ids(got(second)) == [1, 2, 3]
-    assert subscription_stats(harness.subscription)["activeConsumerName"] == "a"
+    assert subscription_stats(harness.subscription, LedgerIndex())["activeConsumerName"] == by_distance[1]
 
 
 def test_news_about_activity_comes_after_the_answer_to_subscribe() -> None:
@@ -244,6 +246,21 @@ def test_partitions_spread_over_consumers_by_name(partition: int) -> None:
     assert active is not None
     assert active.name == "abc"[partition % 3]
     assert sum(consumer.is_active for consumer in consumers) == 1
+
+
+def test_topics_without_partitions_spread_over_the_same_consumers() -> None:
+    """By the ring of names, as Pulsar: what is active does not depend on who came first."""
+    chosen = []
+    for number in range(200):
+        names = ["a", "b", "c"] if number % 2 else ["c", "b", "a"]
+        harness = DispatchHarness(topic_name=f"persistent://public/default/t{number // 2}")
+        for name in names:
+            harness.consumer(FAILOVER, 1, name)
+        active = harness.subscription.dispatch.dispatcher.active_consumer
+        assert active is not None
+        chosen.append(active.name)
+    assert chosen[::2] == chosen[1::2]
+    assert all(chosen.count(name) > 20 for name in "abc")
 
 
 def test_another_type_may_come_when_all_have_left() -> None:

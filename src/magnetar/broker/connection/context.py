@@ -95,7 +95,7 @@ def topics_hash(joined: Sequence[bytes]) -> str:
     digest = 0
     for number, part in enumerate(joined):
         digest = crc32c_extend(digest, b"," + part if number else part)
-    return digest.to_bytes(4, "little").hex() if joined else ""
+    return digest.to_bytes(4, "little").hex()
 
 
 class ProducerNames:

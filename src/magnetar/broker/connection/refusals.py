@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from magnetar.broker.connection.error_codes import code_of, text_of
-from magnetar.broker.errors import InvalidTopicNameError, TopicNotFoundError
+from magnetar.broker.connection.error_codes import answer_code_of, text_of
 from magnetar.wire.pulsar import commands
 from magnetar.wire.pulsar.PulsarApi_pb2 import (
     BaseCommand,
@@ -14,13 +13,20 @@ from magnetar.wire.pulsar.PulsarApi_pb2 import (
     CommandPartitionedTopicMetadataResponse,
 )
 
+Form = tuple[BaseCommand, Any, str]
+"""The answer, the response within it, and the response's field for the code."""
 
-def refusal(command: BaseCommand, error: Exception) -> bytes:
+
+def refusal(command: BaseCommand, error: Exception, client_version: str) -> bytes:
     """The frame that answers `command` with `error`."""
-    form = _FORMS.get(command.type)
-    if form is not None:
-        return commands.frame(form(command, error))
-    return commands.error(request_id_of(command), code_of(error), text_of(error))
+    form, code = _FORMS.get(command.type), answer_code_of(error, client_version)
+    if form is None:
+        return commands.error(request_id_of(command), code, text_of(error))
+    answer, response, code_field = form(command)
+    response.request_id = request_id_of(command)
+    setattr(response, code_field, code)
+    setattr(response, "error_message" if code_field == "error_code" else "message", text_of(error))
+    return commands.frame(answer)
 
 
 def request_id_of(command: BaseCommand) -> int:
@@ -32,39 +38,34 @@ def request_id_of(command: BaseCommand) -> int:
     return commands.NO_REQUEST_ID
 
 
-def _lookup(command: BaseCommand, error: Exception) -> BaseCommand:
+def _lookup(command: BaseCommand) -> Form:
     answer = BaseCommand(type=BaseCommand.LOOKUP_RESPONSE)
     answer.lookupTopicResponse.response = CommandLookupTopicResponse.Failed
-    return _filled(answer, answer.lookupTopicResponse, "error", command, _final(error))
+    return answer, answer.lookupTopicResponse, "error"
 
 
-def _partitions(command: BaseCommand, error: Exception) -> BaseCommand:
+def _partitions(command: BaseCommand) -> Form:
     answer = BaseCommand(type=BaseCommand.PARTITIONED_METADATA_RESPONSE)
     answer.partitionMetadataResponse.response = CommandPartitionedTopicMetadataResponse.Failed
-    return _filled(answer, answer.partitionMetadataResponse, "error", command, _final(error))
+    return answer, answer.partitionMetadataResponse, "error"
 
 
-def _final(error: Exception) -> Exception:
-    """InvalidTopicName is retried by the C++ client until it times out; TopicNotFound ends the call and says as much."""
-    return TopicNotFoundError(str(error)) if isinstance(error, InvalidTopicNameError) else error
-
-
-def _schema(command: BaseCommand, error: Exception) -> BaseCommand:
+def _schema(command: BaseCommand) -> Form:
     answer = BaseCommand(type=BaseCommand.GET_SCHEMA_RESPONSE)
-    return _filled(answer, answer.getSchemaResponse, "error_code", command, error)
+    return answer, answer.getSchemaResponse, "error_code"
 
 
-def _new_schema(command: BaseCommand, error: Exception) -> BaseCommand:
+def _new_schema(command: BaseCommand) -> Form:
     answer = BaseCommand(type=BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE)
-    return _filled(answer, answer.getOrCreateSchemaResponse, "error_code", command, error)
+    return answer, answer.getOrCreateSchemaResponse, "error_code"
 
 
-def _consumer_stats(command: BaseCommand, error: Exception) -> BaseCommand:
+def _consumer_stats(command: BaseCommand) -> Form:
     answer = BaseCommand(type=BaseCommand.CONSUMER_STATS_RESPONSE)
-    return _filled(answer, answer.consumerStatsResponse, "error_code", command, error)
+    return answer, answer.consumerStatsResponse, "error_code"
 
 
-def _transaction(command: BaseCommand, error: Exception) -> BaseCommand:
+def _transaction(command: BaseCommand) -> Form:
     """Answers to requests of transactions are alike; those about a transaction name it."""
     kind, response_field, request_field = _TRANSACTION_ANSWERS[command.type]
     answer = BaseCommand(type=kind)  # type: ignore[arg-type]  # the stubs want the enum's own type
@@ -72,14 +73,7 @@ def _transaction(command: BaseCommand, error: Exception) -> BaseCommand:
     request = getattr(command, request_field)
     if hasattr(request, "txnid_most_bits"):
         response.txnid_most_bits, response.txnid_least_bits = request.txnid_most_bits, request.txnid_least_bits
-    return _filled(answer, response, "error", command, error)
-
-
-def _filled(answer: BaseCommand, response: Any, code_field: str, command: BaseCommand, error: Exception) -> BaseCommand:
-    response.request_id = request_id_of(command)
-    setattr(response, code_field, code_of(error))
-    setattr(response, "error_message" if code_field == "error_code" else "message", text_of(error))
-    return answer
+    return answer, response, "error"
 
 
 _TRANSACTION_ANSWERS: dict[int, tuple[int, str, str]] = {
@@ -112,7 +106,7 @@ _TRANSACTION_ANSWERS: dict[int, tuple[int, str, str]] = {
     ),
 }
 
-_FORMS: dict[int, Callable[[BaseCommand, Exception], BaseCommand]] = {
+_FORMS: dict[int, Callable[[BaseCommand], Form]] = {
     BaseCommand.LOOKUP: _lookup,
     BaseCommand.PARTITIONED_METADATA: _partitions,
     BaseCommand.GET_SCHEMA: _schema,

@@ -103,7 +103,7 @@ async def _checked(access: Access, handler: Handler, session: Session, command: 
         for wanted, resource in demands(access, session, command):
             await _demand(session, wanted, resource)
     except MagnetarError as error:
-        session.write(refusal(command, error))
+        session.write(refusal(command, error, session.client_version))
         return
     if session.closed:
         return

@@ -128,6 +128,8 @@ class Session(AdmittedProtocol):
         self.producer_topics: dict[int, AnyTopic] = {}
         self.closed_producers: OrderedDict[int, None] = OrderedDict()
         self.consumers: dict[int, Consumer] = {}
+        self.unsubscribing: set[int] = set()
+        """Consumers that are answered SUCCESS when they are gone, and need not be told besides that they were closed."""
         self.consumer_topics: dict[int, AnyTopic] = {}
         self.opening: set[tuple[str, int]] = set()
 

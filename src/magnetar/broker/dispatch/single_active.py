@@ -1,7 +1,9 @@
 """Exclusive and Failover: one consumer is served at a time, in the order of the log.
 
-Which one (Failover): among the consumers with the highest priority (lowest number), the one that joined first; for a partition
-the one at `partition index % consumers` of those consumers sorted by name, so that partitions spread over them.
+Which one (Failover), among the consumers with the highest priority (lowest number): for a partition the one at `partition index %
+consumers` of those consumers sorted by name, so that partitions spread over them. For a topic without partitions the one whose points
+on a ring of hashes follow that of the topic's name, so that many topics spread over the same consumers
+(AbstractDispatcherSingleActiveConsumer of Pulsar 4.2).
 
 What an active consumer did not acknowledge is not tracked one by one: when it leaves or asks for redelivery, the cursor goes
 back to its mark-delete position and everything unacknowledged behind it is sent again.
@@ -10,12 +12,14 @@ back to its mark-delete position and everything unacknowledged behind it is sent
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import ClassVar, Final, TypeVar
 
 from magnetar.broker.dispatch.delayed import DelayedIndex
 from magnetar.broker.dispatch.entry_metadata import metadata_of
 from magnetar.broker.dispatch.ports import EntrySource, MarkersRead, Scheduler, Timer
 from magnetar.broker.dispatch.receiver import Receiver, messages_left
+from magnetar.hashing.murmur3 import POSITIVE_SPACE, murmur3_positive
 from magnetar.managed_ledger.entry import Entry
 
 R = TypeVar("R", bound=Receiver)
@@ -29,16 +33,28 @@ def partition_index(topic_name: str) -> int:
     return int(number) if found and number.isascii() and number.isdigit() else -1
 
 
-def choose_active(consumers: Sequence[R], partition: int) -> R | None:
-    """The consumer to serve among `consumers` (in the order of their joins). None without any."""
+RING_POINTS: Final = 100
+"""Points of each consumer on the ring."""
+
+
+def choose_active(consumers: Sequence[R], partition: int, topic_name: str) -> R | None:
+    """The consumer to serve among `consumers`, None without any. `partition`: -1 to choose by the ring."""
     if not consumers:
         return None
     best = min(consumer.priority_level for consumer in consumers)
-    candidates = [consumer for consumer in consumers if consumer.priority_level == best]
-    if partition < 0:
-        return candidates[0]
-    candidates.sort(key=lambda consumer: consumer.name)
-    return candidates[partition % len(candidates)]
+    candidates = sorted(
+        (consumer for consumer in consumers if consumer.priority_level == best), key=lambda consumer: consumer.name
+    )
+    if partition >= 0:
+        return candidates[partition % len(candidates)]
+    return min(reversed(candidates), key=lambda consumer: ring_distance(consumer.name, topic_name))
+
+
+@lru_cache(maxsize=10_000)
+def ring_distance(consumer_name: str, topic_name: str) -> int:
+    """From the topic's place on the ring upwards to the consumer's next point."""
+    place = murmur3_positive(topic_name)
+    return min((murmur3_positive(f"{consumer_name}{point}") - place) % POSITIVE_SPACE for point in range(RING_POINTS))
 
 
 class SingleActiveDispatcher:
@@ -67,6 +83,7 @@ class SingleActiveDispatcher:
         "_source",
         "_telling",
         "_timer",
+        "_topic_name",
         "markers_read",
     )
 
@@ -80,6 +97,7 @@ class SingleActiveDispatcher:
         announces: bool,
         delay_ms: int = 0,
         charges_hidden: bool = False,
+        always_by_ring: bool = False,
     ) -> None:
         """`rewind`: makes the pump begin anew at the mark-delete position. `announces`: consumers are told which of them is active.
 
@@ -88,7 +106,8 @@ class SingleActiveDispatcher:
         self._source = source
         self._scheduler = scheduler
         self._rewind = rewind
-        self._partition = partition_index(topic_name)
+        self._topic_name = topic_name
+        self._partition = -1 if always_by_ring else partition_index(topic_name)
         self._announces = announces
         self._delay_ms = delay_ms
         self._charges_hidden = charges_hidden
@@ -124,7 +143,7 @@ class SingleActiveDispatcher:
     def _choose(self) -> None:
         """Choose the active consumer anew, after one joined or left."""
         previous = self._chosen
-        chosen = self._chosen = choose_active(self._consumers, self._partition)
+        chosen = self._chosen = choose_active(self._consumers, self._partition, self._topic_name)
         if chosen is not previous:
             self.close()
             if self._delay_ms > 0 and previous is not None and previous in self._consumers:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
 from magnetar.base.errors import MetadataError
-from magnetar.broker.errors import ServiceNotReadyError, TopicNotFoundError
+from magnetar.broker.errors import NotAllowedError, ServiceNotReadyError, TopicNotFoundError
 from magnetar.broker.namespaces.errors import AlreadyExistsError, PreconditionFailedError
 from magnetar.broker.namespaces.finder import BrokerFinder, Found
 from magnetar.broker.namespaces.ownership import Ownership
@@ -58,6 +58,7 @@ class Lookup:
     async def _partitions(self, topic: TopicName, auto_create: bool) -> int:
         policies = await self._registry.effective(topic.namespace_name)
         if topic.partition >= 0:
+            self._check_partition(topic, await self._registry.partitions(topic.partitioned_name))
             return 0
         known = await self._registry.partitions(topic)
         if known or not auto_create:
@@ -138,16 +139,22 @@ class Lookup:
         if await self._counts.stored(namespace) + added > limit:
             raise PreconditionFailedError("Exceed maximum number of topics in namespace.")
 
+    @staticmethod
+    def _check_partition(topic: TopicName, partitions: int) -> None:
+        """`partitions` is what the partitioned topic has, 0 if there is none. Raises TopicNotFoundError."""
+        if partitions and topic.partition >= partitions:
+            raise TopicNotFoundError(f"{topic.partitioned_name} has {partitions} partitions, no {topic.partition}")
+
     async def check_creatable(self, topic: TopicName) -> None:
-        """Check that a client may create this topic by using it. Raises TopicNotFoundError."""
+        """Check that a client may create this topic by using it. Raises TopicNotFoundError, NotAllowedError."""
         policies = await self._registry.effective(topic.namespace_name)
         if topic.partition >= 0:
             partitions = await self._registry.partitions(topic.partitioned_name)
+            self._check_partition(topic, partitions)
             if partitions:
-                if topic.partition >= partitions:
-                    raise TopicNotFoundError(
-                        f"{topic.partitioned_name} has {partitions} partitions, no {topic.partition}"
-                    )
                 return
+        elif await self._registry.partitions(topic):
+            # Its messages would be in no partition: nobody would ever consume them.
+            raise NotAllowedError(f"Found partitioned metadata for non-partitioned topic: {topic}")
         if not policies.auto_topic_creation:
             raise TopicNotFoundError(f"Topic {topic} not found, and topics are not created automatically here")

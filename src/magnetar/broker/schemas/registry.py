@@ -1,7 +1,8 @@
 """The schema registry of one broker: versions of a topic's schema, which ones may follow, and lookups. Control plane only.
 
 Pulsar's rules: a schema that is there already keeps its version; a new one is checked against the latest version since the last
-deletion, or against all of them; what was deleted stays readable by its version, because messages still carry it.
+deletion, or against all of them. A deletion is a version, too: nothing from before it can be read any more, and whoever asks for the
+latest schema is told that it is NONE.
 """
 
 from __future__ import annotations
@@ -45,11 +46,16 @@ class SchemaRegistry:
         living = (await self._storage.catalogue(schema_id)).living
         return await self._storage.read(living[-1]) if living else None
 
+    async def latest_or_deletion(self, schema_id: SchemaId) -> StoredSchema | None:
+        """As `latest`, but the deletion itself, of type NONE, where that is the last version."""
+        entries = (await self._storage.catalogue(schema_id)).entries
+        return await self._storage.read(entries[-1]) if entries else None
+
     async def version(self, schema_id: SchemaId, version: int) -> StoredSchema | None:
-        """One version, also of before a deletion; None for one that never existed, and for a deletion itself."""
-        entry = (await self._storage.catalogue(schema_id)).find(version)
-        stored = await self._storage.read(entry) if entry is not None else None
-        return None if stored is None or stored.deleted else stored
+        """One version since the last deletion; None for any other."""
+        living = (await self._storage.catalogue(schema_id)).living
+        entry = next((entry for entry in living if entry.version == version), None)
+        return await self._storage.read(entry) if entry is not None else None
 
     async def living(self, schema_id: SchemaId) -> list[StoredSchema]:
         """The versions since the last deletion, the oldest first."""
@@ -91,14 +97,15 @@ class SchemaRegistry:
                     continue  # another broker added one: look again
 
     async def delete(self, schema_id: SchemaId, *, force: bool = False) -> int | None:
-        """Add a deletion; with `force` remove all versions, which makes messages that carry them unreadable to schema-aware consumers.
+        """Add a deletion; with `force` remove all versions, so that they count from 0 again. Either makes messages that carry them
+        unreadable to consumers that look their schema up.
 
-        The version of the deletion, or of the last one removed; None when there was nothing to delete.
+        The version of the deletion, or of the last one removed; None when there has never been a schema.
         """
         while True:
             async with self._exclusive(schema_id):
                 catalogue = await self._storage.catalogue(schema_id)
-                if not (catalogue.entries if force else catalogue.living):
+                if not catalogue.entries:
                     return None
                 try:
                     if force:

@@ -54,9 +54,6 @@ class Catalogue:
     def next_version(self) -> int:
         return self.entries[-1].version + 1 if self.entries else 0
 
-    def find(self, version: int) -> IndexEntry | None:
-        return next((entry for entry in self.entries if entry.version == version), None)
-
 
 def hash_of(schema: Schema | None) -> bytes:
     """The hash of a version in the locator; a fixed one for a deletion (None)."""

@@ -51,8 +51,9 @@ AVRO_BASED = frozenset({SchemaType.AVRO, SchemaType.JSON, SchemaType.PROTOBUF})
 STRUCTURED = AVRO_BASED | {SchemaType.KEY_VALUE, SchemaType.PROTOBUF_NATIVE, SchemaType.EXTERNAL}
 """All others are primitive: the type says everything."""
 
-SCHEMALESS = frozenset({SchemaType.NONE, SchemaType.BYTES, SchemaType.AUTO_CONSUME})
-"""Types that stand for "whatever bytes come": never stored, never compared."""
+SCHEMALESS = frozenset({SchemaType.BYTES, SchemaType.AUTO_CONSUME})
+"""Types that stand for "whatever bytes come": never stored, never compared. NONE, which the Go client sends for its BYTES, is a schema
+like any other: it has versions, and other types are incompatible with it."""
 
 
 class SchemaId(NamedTuple):
@@ -88,7 +89,7 @@ class Schema:
 
 @dataclass(frozen=True, slots=True)
 class StoredSchema:
-    """One version. A deletion is a version too: its `schema` is of type NONE."""
+    """One version. A deletion is a version too: its `schema` is of type NONE, and `deleted` says what it is."""
 
     version: int
     schema: Schema
@@ -113,6 +114,7 @@ class InvalidSchemaError(IncompatibleSchemaError):
 
 
 _FROM_WIRE = {
+    getattr(api.Schema, "None"): SchemaType.NONE,
     api.Schema.Bool: SchemaType.BOOLEAN,
     api.Schema.AutoConsume: SchemaType.AUTO_CONSUME,
     **{number: SchemaType(number) for number in range(SchemaType.INT8, SchemaType.PROTOBUF_NATIVE + 1)},
@@ -122,7 +124,7 @@ _FROM_WIRE = {
 
 
 def from_message(message: api.Schema) -> Schema | None:
-    """The schema of a message of the protocol; None for a type that says nothing about the bytes."""
+    """The schema of a message of the protocol; None for an unknown type."""
     type_ = _FROM_WIRE.get(message.type)
     if type_ is None:
         return None

@@ -177,6 +177,11 @@ class BrokerSettings(
         unit="ms",
         minimum=0,
     )
+    active_consumer_failover_consistent_hashing: bool = setting(
+        False,
+        "activeConsumerFailoverConsistentHashing",
+        "Failover chooses by the ring of consumer names for partitions as well; false: by partition number.",
+    )
     subscription_key_shared_use_consistent_hashing: bool = setting(
         True,
         "subscriptionKeySharedUseConsistentHashing",

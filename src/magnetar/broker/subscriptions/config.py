@@ -30,6 +30,7 @@ class SubscriptionConfig:
     key_shared_waiting_max: int = 250_000
     """Positions remembered for consumers that cannot take their entries (see `dispatch/key_shared`)."""
     failover_delay_ms: int = 1000
+    failover_by_ring: bool = False
     """Time that a Failover subscription waits for acknowledgements of a replaced consumer that is still connected."""
     entries_per_dispatch: int = ENTRIES_PER_TURN_MAX
     """Entries that go out before other subscriptions have their turn."""

@@ -30,7 +30,8 @@ class NonPersistentSubscription:
         self.consumers: list[Consumer] = []
         self.messages_dropped = 0
         self.rates = Rates()
-        self._partition = partition_index(topic_name)
+        self._topic_name = topic_name
+        self._partition = -1 if config.failover_by_ring else partition_index(topic_name)
         self._active: Consumer | None = None
         self._levels = PriorityLevels()
         self._ranges = ranges_for(KeySharedMode.AUTO_SPLIT, config)
@@ -88,7 +89,7 @@ class NonPersistentSubscription:
         self._keyed = kind is not None and kind.keyed
         if kind is None or self._shared:
             return
-        chosen = choose_active(self.consumers, self._partition)
+        chosen = choose_active(self.consumers, self._partition, self._topic_name)
         if chosen is self._active:
             return
         self._active = chosen

@@ -91,6 +91,7 @@ def _failover(context: DispatchContext) -> Dispatcher:
         context.topic_name,
         announces=True,
         delay_ms=context.config.failover_delay_ms,
+        always_by_ring=context.config.failover_by_ring,
         charges_hidden=context.compacted,
     )
 

@@ -146,6 +146,8 @@ class Publishers:
                 self.counters.add(op, (self._monotonic_s() - op.started_s) * 1000)
         elif isinstance(op.error, ManagedLedgerTerminatedError):
             op.error = TopicTerminatedError(f"topic {self._topic_name} is terminated")
+            # First the notice, then the error: the Go client forgets the producer at the error, and would not look at the notice.
+            self.disconnect_all()
         elif not isinstance(op.error, BrokerError):
             op.error = PersistenceRefusedError(str(op.error))
             self._announce_failure()

@@ -123,7 +123,11 @@ async def _unsubscribe(session: Session, consumer_id: int, request_id: int, forc
     consumer = session.consumers.get(consumer_id)
     if consumer is None or consumer.subscription is None:
         raise MetadataRefusedError("Consumer not found")
-    await session.consumer_topics[consumer_id].unsubscribe(consumer.subscription.name, force)
+    session.unsubscribing.add(consumer_id)
+    try:
+        await session.consumer_topics[consumer_id].unsubscribe(consumer.subscription.name, force)
+    finally:
+        session.unsubscribing.discard(consumer_id)
     session.consumers.pop(consumer_id, None)
     session.consumer_topics.pop(consumer_id, None)
     session.write(commands.success(request_id))
@@ -169,7 +173,7 @@ class SessionConsumerChannel:
         session = self._session
         session.consumers.pop(self._consumer_id, None)
         topic = session.consumer_topics.pop(self._consumer_id, None)
-        if not session.closed:
+        if not session.closed and self._consumer_id not in session.unsubscribing:
             session.write(commands.close_consumer(self._consumer_id, session.context.destinations.of(topic)))
 
     def end_of_topic(self) -> None:
@@ -209,8 +213,10 @@ async def _seek(session: Session, request: CommandSeek) -> None:
     topic = session.consumer_topics[request.consumer_id]
     if request.HasField("message_id"):
         await topic.seek(consumer.subscription.name, position_of(request.message_id))
-    else:
+    elif request.HasField("message_publish_time"):
         await topic.seek_to_time(consumer.subscription.name, request.message_publish_time)
+    else:
+        raise MetadataRefusedError("Message id and message publish time were not present")
     session.write(commands.success(request.request_id))
 
 
@@ -233,7 +239,8 @@ async def _last_message_id(session: Session, consumer_id: int, request_id: int) 
     set_message_id(response.last_message_id, position, topic.name.partition, batch_size - 1)
     mark_delete = topic.mark_delete_position(consumer.subscription.name)
     if mark_delete is not None:
-        set_message_id(response.consumer_mark_delete_position, mark_delete, topic.name.partition)
+        place = response.consumer_mark_delete_position
+        place.ledgerId, place.entryId = mark_delete.ledger_id % _WRAP, mark_delete.entry_id % _WRAP
     session.write(commands.frame(answer))
 
 

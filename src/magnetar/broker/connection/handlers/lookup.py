@@ -9,9 +9,9 @@ import logging
 from collections.abc import Sequence
 
 from magnetar.base.errors import MagnetarError
-from magnetar.broker.connection.error_codes import code_of, text_of
+from magnetar.broker.connection.error_codes import answer_code_of, text_of
 from magnetar.broker.connection.session import Session
-from magnetar.broker.errors import InvalidTopicNameError, ServiceNotReadyError, TopicNotFoundError
+from magnetar.broker.errors import ServiceNotReadyError, TopicNotFoundError
 from magnetar.broker.naming import NamespaceName, TopicName
 from magnetar.wire.pulsar import commands
 from magnetar.wire.pulsar.PulsarApi_pb2 import (
@@ -38,7 +38,7 @@ async def _partitioned_metadata(session: Session, topic: str, request_id: int, a
     response = answer.partitionMetadataResponse
     response.request_id = request_id
     try:
-        name = _topic_name(topic)
+        name = TopicName.parse(topic)
         partitions = await session.context.lookup.partitions(name, auto_create)
         if not partitions and not auto_create and not await _exists(session, name):
             # Clients look this way for topics of old names, and would share them if they seemed to be there.
@@ -48,7 +48,7 @@ async def _partitioned_metadata(session: Session, topic: str, request_id: int, a
     except Exception as error:
         _log_unexpected(session, error)
         response.response = CommandPartitionedTopicMetadataResponse.Failed
-        response.error = code_of(error)  # type: ignore[assignment]  # the stubs want the enum's own type
+        response.error = answer_code_of(error, session.client_version)  # type: ignore[assignment]  # the stubs want the enum's own type
         response.message = text_of(error)
     session.write(commands.frame(answer))
 
@@ -77,29 +77,23 @@ async def _lookup(session: Session, request: CommandLookupTopic) -> None:
         if listener_name:
             # The C++ client ends its call at once on exactly this code and text.
             raise ServiceNotReadyError(f"the broker do not have {listener_name} listener")
-        found = await session.context.lookup.find(_topic_name(request.topic), request.authoritative)
+        found = await session.context.lookup.find(TopicName.parse(request.topic), request.authoritative)
         if found.address.service_url:
             response.brokerServiceUrl = found.address.service_url
         if found.address.service_url_tls:  # some clients take an empty one for an address
             response.brokerServiceUrlTls = found.address.service_url_tls
         response.authoritative = found.authoritative
+        if session.context.config.only_broker:
+            response.proxy_through_service_url = True
         response.response = (
             CommandLookupTopicResponse.Redirect if found.redirect else CommandLookupTopicResponse.Connect
         )
     except Exception as error:
         _log_unexpected(session, error)
         response.response = CommandLookupTopicResponse.Failed
-        response.error = code_of(error)  # type: ignore[assignment]  # as above
+        response.error = answer_code_of(error, session.client_version)  # type: ignore[assignment]  # as above
         response.message = text_of(error)
     session.write(commands.frame(answer))
-
-
-def _topic_name(text: str) -> TopicName:
-    """InvalidTopicName is retried by the C++ client until it times out; TopicNotFound ends the call and says as much."""
-    try:
-        return TopicName.parse(text)
-    except InvalidTopicNameError as error:
-        raise TopicNotFoundError(str(error)) from None
 
 
 def _log_unexpected(session: Session, error: Exception) -> None:

@@ -52,7 +52,7 @@ async def _found(session: Session, schema_id: SchemaId, request: CommandGetSchem
             raise IncompatibleSchemaError("Invalid schema version: it must be 8 bytes")
         found = await registry.version(schema_id, version)
     else:
-        found = await registry.latest(schema_id)
+        found = await registry.latest_or_deletion(schema_id)
     if found is None:
         raise TopicNotFoundError("Topic not found or no-schema")
     return found

@@ -30,7 +30,7 @@ async def _answered(session: Session, command: BaseCommand, work: Coroutine[Any,
     except Exception as error:
         if not isinstance(error, MagnetarError):
             logger.exception("transaction request failed address=%s", session.address)
-        session.write(refusal(command, error))
+        session.write(refusal(command, error, session.client_version))
 
 
 def acting_role(session: Session) -> str | None:

@@ -1,0 +1,121 @@
+"""Answers that a comparison with Apache Pulsar 4.2 found to differ (tools/wire_differences.py): what clients rely on in each of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import requests
+
+from magnetar.testing.server import ServerProcess
+from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand, ServerError
+from tests.support.raw import RawClient, connect_command, send_frame
+
+
+@pytest.fixture
+def raw(server: ServerProcess) -> Iterator[RawClient]:
+    with RawClient(server.port) as client:
+        client.connect()
+        yield client
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    return f"persistent://public/default/{request.node.name}"
+
+
+def ask(client: RawClient, kind: int, field: str, **fields: Any) -> BaseCommand:
+    command = BaseCommand(type=kind)  # type: ignore[arg-type]  # the stubs want the enum's own type
+    body = getattr(command, field)
+    body.SetInParent()
+    body.request_id = client.request_id()
+    for name, value in fields.items():
+        setattr(body, name, value)
+    client.send(command)
+    return client.receive()[0]
+
+
+def admin(server: ServerProcess, method: str, topic: str, path: str, **options: Any) -> None:
+    url = f"{server.http_url}/admin/v2/{topic.replace('://', '/')}/{path}"
+    requests.request(method, url, timeout=10, **options).raise_for_status()
+
+
+@pytest.mark.parametrize("domain", ["persistent", "non-persistent"])
+def test_a_partitioned_topic_is_not_a_topic_itself(server: ServerProcess, raw: RawClient, domain: str) -> None:
+    """Messages in it would be in none of its partitions, and nobody would ever consume them."""
+    topic = f"{domain}://public/default/whole"
+    admin(server, "PUT", topic, "partitions", json=2)
+    for answer in (raw.producer(topic), raw.subscribe(topic)):
+        assert answer.type == BaseCommand.ERROR
+        assert answer.error.error == ServerError.NotAllowedError
+        assert "partitioned metadata" in answer.error.message
+    assert raw.producer(f"{topic}-partition-0").type == BaseCommand.PRODUCER_SUCCESS
+    beyond = ask(raw, BaseCommand.PARTITIONED_METADATA, "partitionMetadata", topic=f"{topic}-partition-2")
+    assert beyond.partitionMetadataResponse.error == ServerError.TopicNotFound
+
+
+@pytest.mark.parametrize(
+    ("version", "code"), [("raw", ServerError.InvalidTopicName), ("Pulsar-CPP-v3", ServerError.TopicNotFound)]
+)
+def test_an_invalid_name_is_told_as_such(server: ServerProcess, version: str, code: int) -> None:
+    """The C++ client alone would retry it until its time-out."""
+    with RawClient(server.port) as client:
+        command = connect_command()
+        command.connect.client_version = version
+        client.send(command)
+        client.expect(BaseCommand.CONNECTED)
+        for topic in ("kafka://public/default/t", "a//b"):
+            looked_up = ask(client, BaseCommand.LOOKUP, "lookupTopic", topic=topic)
+            assert looked_up.lookupTopicResponse.error == code
+            partitions = ask(client, BaseCommand.PARTITIONED_METADATA, "partitionMetadata", topic=topic)
+            assert partitions.partitionMetadataResponse.error == code
+
+
+def test_clients_of_a_standalone_server_stay_at_the_address_they_used(raw: RawClient, topic: str) -> None:
+    """It may be another than the advertised one: a container's mapped port."""
+    answer = ask(raw, BaseCommand.LOOKUP, "lookupTopic", topic=topic).lookupTopicResponse
+    assert answer.proxy_through_service_url
+
+
+def test_a_seek_to_nowhere_moves_nothing(raw: RawClient, topic: str) -> None:
+    raw.producer(topic)
+    raw.publish(b"x")
+    raw.subscribe(topic)
+    answer = ask(raw, BaseCommand.SEEK, "seek", consumer_id=1)
+    assert answer.type == BaseCommand.ERROR
+    assert answer.error.error == ServerError.MetadataError
+    raw.flow(1)
+    raw.message()
+
+
+def test_unsubscribing_is_answered_once(raw: RawClient, topic: str) -> None:
+    raw.subscribe(topic)
+    assert ask(raw, BaseCommand.UNSUBSCRIBE, "unsubscribe", consumer_id=1).type == BaseCommand.SUCCESS
+    raw.ping()
+
+
+def test_a_producer_learns_that_it_is_closed_before_its_messages_fail(
+    server: ServerProcess, raw: RawClient, topic: str
+) -> None:
+    """The Go client forgets a producer at the error TopicTerminated, and would not look at a notice that comes later."""
+    for attempt in range(5):
+        name = f"{topic}-{attempt}"
+        raw.producer(name, producer_id=attempt)
+        ended = threading.Timer(0.1, admin, (server, "POST", name, "terminate"))
+        ended.start()
+        said: list[int] = []
+        number = 0
+        while BaseCommand.CLOSE_PRODUCER not in said and number < 50_000:
+            for _ in range(50):
+                raw.send_bytes(send_frame(b"x", number, attempt))
+                number += 1
+            with suppress(TimeoutError):
+                while True:
+                    said.append(raw.receive(0.002)[0].type)
+        ended.join()
+        assert BaseCommand.SEND_ERROR not in said[: said.index(BaseCommand.CLOSE_PRODUCER)]
+        raw.ping()
+        assert raw.producer(name, producer_id=attempt).error.error == ServerError.TopicTerminatedError
