@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from magnetar.client.blocking_http import BlockingHttp
 from magnetar.client.errors import BadAnswerError, ServerUnreachableError
-from magnetar.pipeline.connect.errors import AdminRequestError
+from magnetar.pipeline.connect.errors import AdminRequestError, AdminUnreachableError
 from magnetar.pipeline.connect.options import AdminAccess, Connection
 
 TIMEOUT_S: Final = 30.0
@@ -94,7 +94,9 @@ class AdminRest:
                 said = answer.body[:SHOWN_BYTES_MAX].decode(errors="replace")
                 raise AdminRequestError(f"{method} {path}: HTTP {answer.status} {said}; check admin.url and rights")
             return json.loads(answer.body) if answer.body.strip() else None
-        except (ServerUnreachableError, BadAnswerError, OSError, ValueError) as error:
+        except ServerUnreachableError as error:
+            raise AdminUnreachableError(f"{method} {path}: {error}; check admin.url") from None
+        except (BadAnswerError, OSError, ValueError) as error:
             raise AdminRequestError(f"{method} {path}: {error}; check admin.url") from None
 
     def _headers(self) -> dict[str, str]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, TypeVar
 
 import pulsar
 
 from magnetar.pipeline.connect.admin_rest import AdminRest
 from magnetar.pipeline.connect.continuity import Verdict, closed, verdict
-from magnetar.pipeline.connect.errors import DataLossError, OffsetError, ReadStalledError
+from magnetar.pipeline.connect.errors import AdminUnreachableError, DataLossError, OffsetError, ReadStalledError
 from magnetar.pipeline.connect.offsets import EARLIEST, Offsets, Position
 from magnetar.pipeline.connect.options import Connection, ReadOptions, Times, full_name
 
@@ -20,6 +20,11 @@ END_TIMEOUT_MS: Final = 30_000
 
 TOPIC_WAIT_S: Final = 1.0
 """Between two looks for a topic that is waited for."""
+
+RECONNECT_WAIT_S: Final = 0.2
+"""Between two attempts to reach a broker."""
+
+T = TypeVar("T")
 
 _clients: dict[Connection, pulsar.Client] = {}
 _lock = threading.Lock()
@@ -63,6 +68,44 @@ def open_reader(client: pulsar.Client, topic: str, start: Position, queue: int =
     """A reader whose first message is the first one at or behind `start`."""
     at = pulsar.MessageId.earliest if start <= EARLIEST else pulsar.MessageId(-1, *start)
     return client.create_reader(topic, at, receiver_queue_size=queue, start_message_id_inclusive=True)
+
+
+_TRANSIENT: Final = (
+    pulsar.BrokerMetadataError,
+    pulsar.BrokerPersistenceError,
+    pulsar.ConnectError,
+    pulsar.LookupError,
+    pulsar.NotConnected,
+    pulsar.ServiceUnitNotReady,
+    pulsar.Timeout,
+    pulsar.TooManyLookupRequestException,
+    AdminUnreachableError,
+)
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether it says that a broker cannot be reached, or does not have the topic yet, and nothing about what it was asked."""
+    return isinstance(error, _TRANSIENT)
+
+
+def patiently(options: ReadOptions, ask: Callable[[], T]) -> T:
+    """What `ask` gives once brokers answer: a broker that is started again does not end a query. `ask` may be called several times.
+
+    Raises ReadStalledError when no broker answers for pollTimeoutMs, and at once whatever waiting does not mend.
+    """
+    give_up_s = time.monotonic() + options.poll_timeout_ms / 1000
+    while True:
+        try:
+            return ask()
+        except Exception as error:
+            if not is_transient(error):
+                raise
+            if time.monotonic() >= give_up_s:
+                raise ReadStalledError(
+                    f"no broker answers at {options.connection.service_url} within pollTimeoutMs={options.poll_timeout_ms}: "
+                    f"{type(error).__name__}: {error}"
+                ) from error
+            time.sleep(RECONNECT_WAIT_S)
 
 
 class Topics:
@@ -110,13 +153,18 @@ class Topics:
             if not held[0].has_message_available():
                 return held[1]
             held[0].close()
+            del self._tails[topic]
         reader = self._client.create_reader(
             topic, pulsar.MessageId.latest, receiver_queue_size=1, start_message_id_inclusive=True
         )
         last = held[1] if held is not None else EARLIEST
-        while reader.has_message_available():
-            at = id_position(_next(reader, topic).message_id())
-            last = max(last, Position(at.ledger, at.entry + 1))
+        try:
+            while reader.has_message_available():
+                at = id_position(_next(reader, topic).message_id())
+                last = max(last, Position(at.ledger, at.entry + 1))
+        except BaseException:
+            reader.close()
+            raise
         self._tails[topic] = (reader, last)
         return last
 
@@ -136,7 +184,11 @@ class Topics:
     def at_time(self, topic: str, time_ms: int) -> Position:
         """Of the first message published at or after a time, else the end."""
         reader = open_reader(self._client, topic, EARLIEST, 1)
-        reader.seek(time_ms)
+        try:
+            reader.seek(time_ms)
+        except BaseException:
+            reader.close()
+            raise
         return self._first_of(reader, topic, time_ms) or self.end(topic)
 
     def at_times(self, topics: Iterable[str], times: Times, default: str) -> Offsets:

@@ -12,7 +12,13 @@ from google.protobuf.message import DecodeError
 
 from magnetar.base.errors import CorruptionError
 from magnetar.pipeline.connect.batch_walk import Messages, alone, walk
-from magnetar.pipeline.connect.broker import id_position, open_reader, shared_client
+from magnetar.pipeline.connect.broker import (
+    RECONNECT_WAIT_S,
+    id_position,
+    is_transient,
+    open_reader,
+    shared_client,
+)
 from magnetar.pipeline.connect.offsets import EARLIEST, Position
 from magnetar.pipeline.connect.options import RECEIVER_QUEUE, Connection
 from magnetar.pipeline.connect.raw_connection import FRAME_BYTES_MAX, RawConnection, RawConnectionError, connect_to
@@ -28,7 +34,6 @@ from magnetar.wire.pulsar.PulsarApi_pb2 import (
     MessageMetadata,
 )
 
-RECONNECT_WAIT_S: Final = 0.2
 NO_ENTRY: Final = 2**64 - 1
 """How the protocol spells -1 as an entry or ledger id."""
 
@@ -93,11 +98,14 @@ class RawEntries(Generic[E]):
         self._next = start
         self._held: RawConnection | None = None
         self._permits = 0
+        self._damaged = False
+        """Whether the entry at the next position came damaged over the connection before."""
         self.problem = ""
         """What broke the last connection."""
 
     def receive(self, timeout_s: float) -> list[E]:
-        """Entries in order, each once; [] when none came in time. Raises UnreadableEntryError, with nothing lost before it."""
+        """Entries in order, each once; [] when none came in time. Raises UnreadableEntryError, with nothing lost before it, and
+        DamagedEntryError for an entry that is damaged over a second connection as well."""
         try:
             frames = self._open().receive(timeout_s)
         except RawConnectionError as error:
@@ -114,8 +122,15 @@ class RawEntries(Generic[E]):
                     raise
                 self.close()  # what is before it goes first; it comes again over the next connection
                 return found
+            except DamagedEntryError as error:
+                if self._damaged and not found:
+                    raise
+                self.problem, self._damaged = str(error), True
+                self.close()  # the connection may have done it
+                return found
             self._permits += count
             if (entry.ledger, entry.entry) >= self._next[:2]:
+                self._damaged = False
                 self._next = Position(entry.ledger, entry.entry + 1)
                 found.append(entry)
         self._flow()
@@ -173,13 +188,20 @@ class ClientEntries:
 
     def __init__(self, connection: Connection, topic: str, start: Position, queue: int = RECEIVER_QUEUE) -> None:
         self.problem = ""
-        self._reader = open_reader(shared_client(connection), topic, start, queue)
+        self._connection, self._topic, self._queue = connection, topic, queue
+        self._held: pulsar.Reader | None = None
         self._behind = start
+
+    def _open(self) -> pulsar.Reader:
+        if self._held is None:
+            self._held = open_reader(shared_client(self._connection), self._topic, self._behind, self._queue)
+        return self._held
 
     def receive(self, timeout_s: float) -> list[Entry]:
         try:
-            message = self._reader.read_next(max(int(timeout_s * 1000), 1))
-        except pulsar.Timeout:
+            message = self._open().read_next(max(int(timeout_s * 1000), 1))
+        except pulsar.PulsarException as error:
+            self._broke(error)
             return []
         found = _of_message(message)
         at = Position(found.ledger, found.entry, found.messages.indexes[0])
@@ -189,10 +211,24 @@ class ClientEntries:
         return [found]
 
     def has_more(self) -> bool | None:
-        return bool(self._reader.has_message_available())
+        try:
+            return bool(self._open().has_message_available())
+        except pulsar.PulsarException as error:
+            self._broke(error)
+            return None
+
+    def _broke(self, error: pulsar.PulsarException) -> None:
+        """Raises what another connection does not mend. A reader connects anew by itself; one that was not made yet is made again."""
+        if not is_transient(error):
+            raise error
+        if not isinstance(error, pulsar.Timeout) or self._held is None:
+            self.problem = f"{type(error).__name__}: {error}"
+            time.sleep(RECONNECT_WAIT_S)
 
     def close(self) -> None:
-        self._reader.close()
+        if self._held is not None:
+            self._held.close()
+            self._held = None
 
 
 def read_entry(received: Frame) -> tuple[Entry, int]:

@@ -38,6 +38,12 @@ class AdminRequestError(PipelineError):
     retriable = True
 
 
+class AdminUnreachableError(AdminRequestError):
+    """The broker's admin API did not answer; it may later."""
+
+    slug = "admin-unreachable"
+
+
 class WriteError(PipelineError):
     """Rows cannot be written to topics."""
 

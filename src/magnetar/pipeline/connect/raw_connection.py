@@ -50,6 +50,7 @@ class RawConnection:
     def __init__(self, connection: Connection, url: str, through_proxy_to: str | None = None) -> None:
         self._connection = connection
         self.timeout_s = connection.operation_timeout_ms / 1000
+        method, data = _credentials(connection)
         self._socket = _open_socket(connection, url, self.timeout_s)
         self._buffer = FrameBuffer(FRAME_BYTES_MAX, COMMAND_BYTES_MAX)
         self._waiting: deque[Frame] = deque()
@@ -58,7 +59,6 @@ class RawConnection:
         connect.connect.client_version = CLIENT_VERSION
         connect.connect.protocol_version = PROTOCOL_VERSION
         connect.connect.feature_flags.supports_auth_refresh = True
-        method, data = _credentials(connection)
         if method is not None:
             connect.connect.auth_method_name = method
             connect.connect.auth_data = data
@@ -77,9 +77,13 @@ class RawConnection:
 
     def send(self, command: BaseCommand) -> None:
         """Raises RawConnectionError."""
+        self._send_frame(frame(command))
+
+    def _send_frame(self, data: bytes) -> None:
+        """The only place that writes to the socket: whatever breaks there is a RawConnectionError."""
         try:
             self._socket.settimeout(self.timeout_s)
-            self._socket.sendall(frame(command))
+            self._socket.sendall(data)
         except OSError as error:
             raise RawConnectionError(f"the connection broke: {error}") from error
 
@@ -175,7 +179,7 @@ class RawConnection:
         except DecodeError as error:
             raise RawConnectionError("the broker sent what is not a command") from error
         if command.type == BaseCommand.PING:
-            self._socket.sendall(pong())
+            self._send_frame(pong())
             return None
         if command.type == BaseCommand.AUTH_CHALLENGE:
             answer = BaseCommand(type=BaseCommand.AUTH_RESPONSE)
@@ -237,9 +241,13 @@ def _open_socket(connection: Connection, url: str, timeout_s: float) -> socket.s
     host = host.strip("[]")
     try:
         plain = socket.create_connection((host, int(port)), timeout_s)
-        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return _tls(connection).wrap_socket(plain, server_hostname=host) if secure else plain
-    except (OSError, ValueError) as error:
+        try:
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return _tls(connection).wrap_socket(plain, server_hostname=host) if secure else plain
+        except BaseException:
+            plain.close()
+            raise
+    except (OSError, ValueError, KeyError) as error:
         raise RawConnectionError(f"{url} cannot be reached: {error}") from error
 
 
@@ -257,8 +265,11 @@ def _tls(connection: Connection) -> ssl.SSLContext:
 
 
 def _credentials(connection: Connection) -> tuple[str | None, bytes]:
-    """Pulsar's name of the method, and what it sends."""
-    token = token_of(connection)
+    """Pulsar's name of the method, and what it sends. Raises RawConnectionError: a token's file may be there again in a moment."""
+    try:
+        token = token_of(connection)
+    except (OSError, ValueError) as error:
+        raise RawConnectionError(f"the credentials cannot be read: {error}") from error
     if token:
         return "token", token.encode()
     return ("tls", b"") if connection.auth_plugin else (None, b"")

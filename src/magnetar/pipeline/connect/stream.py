@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from magnetar.pipeline.connect.acknowledge import Acknowledger
-from magnetar.pipeline.connect.broker import Topics
+from magnetar.pipeline.connect.broker import Topics, patiently
 from magnetar.pipeline.connect.columns import Columns
 from magnetar.pipeline.connect.limits import Limits
 from magnetar.pipeline.connect.offsets import EARLIEST, Offsets, Position, from_document, ranges, to_document
@@ -67,7 +68,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._limiting
 
     def initialOffset(self) -> dict[str, Any]:
-        starts = self._topics.starts(self._topics.partitions(), "latest")
+        starts = self._topics.starts(self._topics.partitions(), "latest")  # at once: the address may be wrong
         self._acknowledge(starts)
         return to_document(starts)
 
@@ -79,10 +80,12 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._goal = self._topics.ends(self._topics.partitions())
+        self._goal = patiently(self._options, lambda: self._topics.ends(self._topics.partitions()))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        starts = from_document(start)
+        return patiently(self._options, lambda: self._latest(from_document(start), limit))
+
+    def _latest(self, starts: Offsets, limit: ReadLimit) -> dict[str, Any]:
         if self._goal is not None:
             self._acknowledge_at_once(starts)
         self._check_loss(starts)
@@ -98,7 +101,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         parts = ranges(from_document(start), from_document(end))
-        return [RangePartition(each) for each in split_all(self._topics, parts, self._options.min_partitions)]
+        cut = patiently(self._options, lambda: split_all(self._topics, parts, self._options.min_partitions))
+        return [RangePartition(each) for each in cut]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, RangePartition):
@@ -130,7 +134,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         if self._acknowledger is None:
             self._acknowledger = Acknowledger(self._options.connection, self._options.subscription)
-        self._acknowledger.acknowledge(offsets)
+        patiently(self._options, partial(self._acknowledger.acknowledge, offsets))
 
     def _acknowledge_at_once(self, starts: Offsets) -> None:
         """For a query that ends by itself, `AvailableNow`.

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Mapping, Sequence
-from functools import reduce
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pyspark.sql import functions as F
 
 from magnetar.pipeline.connect.acknowledge import Acknowledger
-from magnetar.pipeline.connect.broker import Topics
+from magnetar.pipeline.connect.broker import Topics, patiently
 from magnetar.pipeline.connect.columns import schema_for
 from magnetar.pipeline.connect.offsets import EARLIEST, Position, from_document, to_document
 from magnetar.pipeline.connect.options import ReadOptions, read_options
@@ -104,7 +104,8 @@ class TopicSources:
         if source.name not in self._acknowledgers:
             connection = self._options(source).connection
             self._acknowledgers[source.name] = Acknowledger(connection, self._subscription(source))
-        self._acknowledgers[source.name].acknowledge(from_document(positions))
+        finished = partial(self._acknowledgers[source.name].acknowledge, from_document(positions))
+        patiently(self._options(source), finished)
 
     def close(self) -> None:
         for acknowledger in self._acknowledgers.values():
