@@ -140,8 +140,8 @@ def credential_options(function: F) -> F:
 
 
 _OPTIONS = {
-    "--token": "Token, or file:///path of one.",
-    "--auth-plugin": "token, basic, tls or Pulsar's class names.",
-    "--auth-params": 'Of the plugin: token:..., or {"userId":"...","password":"..."}, or tlsCertFile:...,tlsKeyFile:...',
-    "--tls-trust-certs": "Authorities that the server's certificate must come from, PEM.",
+    "--token": "Token, or file:///PATH of a file that holds it.",
+    "--auth-plugin": "Authentication plugin: token, basic, tls, or Pulsar's class name.",
+    "--auth-params": 'Parameters of the plugin: token:..., {"userId":"...","password":"..."}, or tlsCertFile:...,tlsKeyFile:...',
+    "--tls-trust-certs": "File of the authorities trusted for the server's certificate (PEM).",
 }

@@ -50,7 +50,7 @@ COMMANDS = {
     "schemas": LazyCommand(
         "magnetar.cli.admin.schemas:schemas_group", "Show, upload, delete and compare schemas of topics."
     ),
-    "tokens": LazyCommand("magnetar.cli.servers.tokens:tokens_group", "Make keys and tokens, and check them."),
+    "tokens": LazyCommand("magnetar.cli.servers.tokens:tokens_group", "Create keys and tokens, and check tokens."),
     "topicPolicies": LazyCommand(
         "magnetar.cli.admin.policy_commands:topic_policies_group", "Set, show and remove policies of topics."
     ),
@@ -76,7 +76,9 @@ COMMANDS = {
     "pipeline": LazyCommand(
         "magnetar.cli.pipeline.group:pipeline_group", "Materialized views over topics, on Spark: run, query, rescale."
     ),
-    "demo": LazyCommand("magnetar.cli.demo.command:demo_group", "See real data flow, checked to the last message."),
+    "demo": LazyCommand(
+        "magnetar.cli.demo.command:demo_group", "Run a demonstration with real data, checked to the last message."
+    ),
     "completion": LazyCommand(
         "magnetar.cli.about:completion_command", "Print the completion script of bash, zsh or fish."
     ),
@@ -104,7 +106,9 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
 
-@click.group(cls=LazyGroup, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120}
+)
 @click.version_option(__version__, prog_name="magnetar")
 def cli() -> None:
     """Pulsar's messaging model and Spark's pipelines, at laptop weight."""

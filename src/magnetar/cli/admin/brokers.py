@@ -18,7 +18,7 @@ def brokers_group() -> None:
 @click.argument("cluster", required=False)
 @common
 def list_command(cluster: str | None, admin_url: str, as_json: bool) -> None:
-    """Brokers that are there, of CLUSTER or of the server's own."""
+    """List the running brokers of CLUSTER (by default the server's own cluster)."""
     with connected(admin_url) as admin:
         show_names(admin.brokers.list(cluster), as_json, "broker")
 
@@ -26,26 +26,26 @@ def list_command(cluster: str | None, admin_url: str, as_json: bool) -> None:
 @brokers_group.command("leader-broker")
 @common
 def leader_command(admin_url: str, as_json: bool) -> None:
-    """The broker that decides about load."""
+    """Show the leader broker, which balances the load."""
     with connected(admin_url) as admin:
         show_document(admin.brokers.leader(), as_json)
 
 
 @brokers_group.command("namespaces")
 @click.argument("cluster", default="standalone")
-@click.option("--url", "broker", required=True, help="The broker (host:port).")
+@click.option("--url", "broker", required=True, help="Address of the broker (host:port).")
 @common
 def namespaces_command(cluster: str, broker: str, admin_url: str, as_json: bool) -> None:
-    """Bundles that a broker of CLUSTER serves."""
+    """List the bundles that a broker of CLUSTER serves."""
     with connected(admin_url) as admin:
         show_document(admin.brokers.owned_namespaces(cluster, broker), as_json, broker)
 
 
 @brokers_group.command("healthcheck")
-@click.option("--topic-version", type=click.Choice(["V1", "V2"]), help="As in pulsar-admin; makes no difference here.")
+@click.option("--topic-version", type=click.Choice(["V1", "V2"]), help="Accepted as in pulsar-admin; has no effect.")
 @common
 def healthcheck_command(topic_version: str | None, admin_url: str, as_json: bool) -> None:
-    """`ok` if the broker can do its work; else fails with the reason."""
+    """Print `ok` if the broker can store and deliver messages; fail with the reason otherwise."""
     with connected(admin_url) as admin:
         show_value(admin.brokers.health(), as_json, "health")
 
@@ -53,7 +53,7 @@ def healthcheck_command(topic_version: str | None, admin_url: str, as_json: bool
 @brokers_group.command("version")
 @common
 def version_command(admin_url: str, as_json: bool) -> None:
-    """The server's version."""
+    """Show the version of the server."""
     with connected(admin_url) as admin:
         show_value(admin.brokers.version(), as_json, "version")
 
@@ -61,7 +61,7 @@ def version_command(admin_url: str, as_json: bool) -> None:
 @brokers_group.command("backlog-quota-check")
 @common
 def quota_command(admin_url: str, as_json: bool) -> None:
-    """Measure all backlogs against their quotas now."""
+    """Check all backlogs against their quotas now."""
     with connected(admin_url) as admin:
         admin.brokers.check_backlog_quotas()
     emit_done(as_json, checked=True)
@@ -84,7 +84,7 @@ _config = click.option("--config", "key", required=True, help="Name of the setti
 @brokers_group.command("list-dynamic-config")
 @common
 def list_dynamic_command(admin_url: str, as_json: bool) -> None:
-    """Settings that can be changed while the broker runs."""
+    """List the settings that can be changed while the broker runs."""
     with connected(admin_url) as admin:
         show_names(admin.brokers.dynamic_names(), as_json, "setting")
 
@@ -92,17 +92,17 @@ def list_dynamic_command(admin_url: str, as_json: bool) -> None:
 @brokers_group.command("get-all-dynamic-config")
 @common
 def get_dynamic_command(admin_url: str, as_json: bool) -> None:
-    """Settings that have been changed."""
+    """List the settings that were changed while the broker runs."""
     with connected(admin_url) as admin:
         show_document(admin.brokers.dynamic_values(), as_json)
 
 
 @brokers_group.command("update-dynamic-config")
 @_config
-@click.option("--value", required=True, help="Its new value.")
+@click.option("--value", required=True, help="New value.")
 @common
 def update_dynamic_command(key: str, value: str, admin_url: str, as_json: bool) -> None:
-    """Change a setting, at once and for good."""
+    """Change a setting of all brokers. It takes effect at once and survives restarts."""
     with connected(admin_url) as admin:
         admin.brokers.set_dynamic(key, value)
     emit_done(as_json, updated=key, value=value)
@@ -112,7 +112,7 @@ def update_dynamic_command(key: str, value: str, admin_url: str, as_json: bool) 
 @_config
 @common
 def delete_dynamic_command(key: str, admin_url: str, as_json: bool) -> None:
-    """Back to the value that the broker was started with."""
+    """Reset a setting to the value that the broker was started with."""
     with connected(admin_url) as admin:
         admin.brokers.unset_dynamic(key)
     emit_done(as_json, deleted=key)
@@ -121,7 +121,7 @@ def delete_dynamic_command(key: str, admin_url: str, as_json: bool) -> None:
 @brokers_group.command("get-runtime-config")
 @common
 def runtime_command(admin_url: str, as_json: bool) -> None:
-    """Every setting with the value that holds."""
+    """List all settings with their effective values."""
     with connected(admin_url) as admin:
         show_document(admin.brokers.runtime_configuration(), as_json)
 
@@ -129,7 +129,7 @@ def runtime_command(admin_url: str, as_json: bool) -> None:
 @brokers_group.command("get-internal-config")
 @common
 def internal_command(admin_url: str, as_json: bool) -> None:
-    """Where the cluster keeps its metadata."""
+    """Show where the cluster keeps its metadata."""
     with connected(admin_url) as admin:
         show_document(admin.brokers.internal_configuration(), as_json)
 
@@ -140,6 +140,6 @@ def internal_command(admin_url: str, as_json: bool) -> None:
 @brokers_group.command("load-report")
 @common
 def load_report_command(admin_url: str, as_json: bool) -> None:
-    """CPU (percent of one core), memory (MiB), rates, and what the broker serves."""
+    """Show the broker's CPU (percent of one core), memory (MiB), rates and bundles."""
     with connected(admin_url) as admin:
         show_document(admin.broker_stats.load_report(), as_json)

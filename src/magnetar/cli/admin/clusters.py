@@ -14,42 +14,52 @@ from magnetar.cli.output import emit_done
 
 @click.group("clusters")
 def clusters_group() -> None:
-    """List and describe clusters, and which of their brokers may fail together."""
+    """List, create and change clusters, their peers and their failure domains."""
 
 
 def _addresses(function: click.decorators.FC) -> click.decorators.FC:
     for option in (
         click.option(
-            "--remote-auth-plugin", "authentication_plugin", help="How to prove there who we are, such as token."
+            "--remote-auth-plugin", "authentication_plugin", help="Authentication plugin for CLUSTER, such as token."
         ),
         click.option(
             "--remote-auth-parameters",
             "authentication_parameters",
-            help="The credential, such as token:... or file:///path.",
+            help="Credential for CLUSTER, such as token:... or file:///path.",
         ),
         click.option(
             "--tls-enable/--tls-disable",
             "broker_client_tls_enabled",
             default=None,
-            help="Use its TLS addresses, or not.",
+            help="Whether to use the TLS addresses of CLUSTER.",
         ),
         click.option(
             "--tls-trust-certs-filepath",
             "broker_client_trust_certs_file_path",
-            help="Authorities of its certificates, PEM, on the brokers' machines.",
+            help="File of the authorities trusted for its certificates (PEM, on the brokers' machines).",
         ),
         click.option(
             "--tls-allow-insecure",
             "tls_allow_insecure_connection",
             is_flag=True,
             default=None,
-            help="Trust any certificate.",
+            help="Accept any certificate of CLUSTER.",
         ),
-        click.option("-p", "--peer-clusters", help="Clusters that stand in for it, separated by commas."),
-        click.option("--broker-url-secure", "broker_service_url_tls", help="Such as pulsar+ssl://host:6651."),
-        click.option("--broker-url", "broker_service_url", help="Such as pulsar://host:6650."),
-        click.option("--url-secure", "service_url_tls", help="Such as https://host:8443."),
-        click.option("--url", "service_url", help="Such as http://host:8080."),
+        click.option(
+            "-p", "--peer-clusters", help="Peer clusters, which clients may use in its place, separated by commas."
+        ),
+        click.option(
+            "--broker-url-secure",
+            "broker_service_url_tls",
+            help="Address of its binary protocol with TLS, such as pulsar+ssl://host:6651.",
+        ),
+        click.option(
+            "--broker-url", "broker_service_url", help="Address of its binary protocol, such as pulsar://host:6650."
+        ),
+        click.option(
+            "--url-secure", "service_url_tls", help="Address of its admin API with TLS, such as https://host:8443."
+        ),
+        click.option("--url", "service_url", help="Address of its admin API, such as http://host:8080."),
     ):
         function = option(function)
     return function
@@ -72,7 +82,7 @@ def list_command(admin_url: str, as_json: bool) -> None:
 @click.argument("cluster")
 @common
 def get_command(cluster: str, admin_url: str, as_json: bool) -> None:
-    """Addresses of CLUSTER."""
+    """Show the addresses of CLUSTER."""
     with connected(admin_url) as admin:
         show_document(admin.clusters.get(cluster), as_json, cluster)
 
@@ -82,7 +92,7 @@ def get_command(cluster: str, admin_url: str, as_json: bool) -> None:
 @_addresses
 @common
 def create_command(cluster: str, admin_url: str, as_json: bool, **data: Any) -> None:
-    """Make CLUSTER known."""
+    """Register CLUSTER with the addresses of its brokers."""
     with connected(admin_url) as admin:
         admin.clusters.create(cluster, _data(**data))
     emit_done(as_json, created=cluster)
@@ -93,7 +103,7 @@ def create_command(cluster: str, admin_url: str, as_json: bool, **data: Any) -> 
 @_addresses
 @common
 def update_command(cluster: str, admin_url: str, as_json: bool, **data: Any) -> None:
-    """Change the addresses of CLUSTER that are given."""
+    """Change the given addresses of CLUSTER; the others stay."""
     with connected(admin_url) as admin:
         known, given = admin.clusters.get(cluster), _data(**data)
         for name in known.__struct_fields__:
@@ -107,7 +117,7 @@ def update_command(cluster: str, admin_url: str, as_json: bool, **data: Any) -> 
 @click.argument("cluster")
 @common
 def delete_command(cluster: str, admin_url: str, as_json: bool) -> None:
-    """Forget CLUSTER. The servers of the cluster itself are not touched."""
+    """Remove the registration of CLUSTER. Its servers are not touched."""
     with connected(admin_url) as admin:
         admin.clusters.delete(cluster)
     emit_done(as_json, deleted=cluster)
@@ -117,17 +127,17 @@ def delete_command(cluster: str, admin_url: str, as_json: bool) -> None:
 @click.argument("cluster")
 @common
 def get_peers_command(cluster: str, admin_url: str, as_json: bool) -> None:
-    """Clusters that stand in for CLUSTER."""
+    """List the peer clusters of CLUSTER, which clients may use in its place."""
     with connected(admin_url) as admin:
         show_names(admin.clusters.peers(cluster), as_json, "cluster", cluster)
 
 
 @clusters_group.command("update-peer-clusters")
 @click.argument("cluster")
-@click.option("--peer-clusters", required=True, help="Separated by commas; empty: none.")
+@click.option("--peer-clusters", required=True, help="Cluster names separated by commas; an empty value removes all.")
 @common
 def update_peers_command(cluster: str, peer_clusters: str, admin_url: str, as_json: bool) -> None:
-    """Set the clusters that stand in for CLUSTER."""
+    """Set the peer clusters of CLUSTER, which clients may use in its place."""
     with connected(admin_url) as admin:
         admin.clusters.set_peers(cluster, words(peer_clusters))
     emit_done(as_json, updated=cluster)
@@ -135,7 +145,7 @@ def update_peers_command(cluster: str, peer_clusters: str, admin_url: str, as_js
 
 # ---- Failure domains
 
-_domain = click.option("--domain-name", required=True, help="Name of the domain.")
+_domain = click.option("--domain-name", required=True, help="Name of the failure domain.")
 _brokers = click.option("--broker-list", required=True, help="Brokers (host:port) separated by commas.")
 
 
@@ -143,7 +153,7 @@ _brokers = click.option("--broker-list", required=True, help="Brokers (host:port
 @click.argument("cluster")
 @common
 def list_domains_command(cluster: str, admin_url: str, as_json: bool) -> None:
-    """Failure domains of CLUSTER with their brokers."""
+    """List the failure domains of CLUSTER with their brokers."""
     with connected(admin_url) as admin:
         show_document(admin.clusters.failure_domains(cluster), as_json, cluster)
 
@@ -153,7 +163,7 @@ def list_domains_command(cluster: str, admin_url: str, as_json: bool) -> None:
 @_domain
 @common
 def get_domain_command(cluster: str, domain_name: str, admin_url: str, as_json: bool) -> None:
-    """Brokers of one failure domain of CLUSTER."""
+    """List the brokers of one failure domain of CLUSTER."""
     with connected(admin_url) as admin:
         show_document(admin.clusters.failure_domain(cluster, domain_name), as_json, domain_name)
 
@@ -164,7 +174,7 @@ def get_domain_command(cluster: str, domain_name: str, admin_url: str, as_json: 
 @_brokers
 @common
 def create_domain_command(cluster: str, domain_name: str, broker_list: str, admin_url: str, as_json: bool) -> None:
-    """Name brokers of CLUSTER that may fail together."""
+    """Create a failure domain: brokers of CLUSTER that may fail together."""
     with connected(admin_url) as admin:
         admin.clusters.set_failure_domain(cluster, domain_name, words(broker_list))
     emit_done(as_json, created=domain_name)
@@ -188,7 +198,7 @@ def update_domain_command(cluster: str, domain_name: str, broker_list: str, admi
 @_domain
 @common
 def delete_domain_command(cluster: str, domain_name: str, admin_url: str, as_json: bool) -> None:
-    """Remove a failure domain of CLUSTER."""
+    """Delete a failure domain of CLUSTER."""
     with connected(admin_url) as admin:
         admin.clusters.delete_failure_domain(cluster, domain_name)
     emit_done(as_json, deleted=domain_name)

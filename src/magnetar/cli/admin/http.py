@@ -27,7 +27,7 @@ def admin_url_option(function: F) -> F:
         envvar="MAGNETAR_ADMIN_URL",
         show_default=True,
         show_envvar=True,
-        help="Admin API, or several: http://HOST:PORT,HOST:PORT.",
+        help="Address of the admin API, or several: http://HOST:PORT,HOST:PORT.",
     )(credential_options(function))
 
 

@@ -22,13 +22,13 @@ DEFAULT_CONFIG = LoadBalanceSettings()
 
 @click.group("loadbalance")
 def load_balance_group() -> None:
-    """Which broker serves what: loads, the leader, what would move and why."""
+    """Show the load of brokers, the leader, and which bundles would move and why."""
 
 
 @load_balance_group.command("leader")
 @common
 def leader_command(admin_url: str, as_json: bool) -> None:
-    """The broker that decides for all."""
+    """Show the leader broker, which decides for all."""
     with connected(admin_url) as admin:
         show_document(admin.brokers.leader(), as_json)
 
@@ -36,7 +36,7 @@ def leader_command(admin_url: str, as_json: bool) -> None:
 @load_balance_group.command("brokers")
 @common
 def brokers_command(admin_url: str, as_json: bool) -> None:
-    """What each broker last reported: usage in percent (the scarcest resource by its weight), messages and bytes a second."""
+    """List the last load report of each broker: usage in percent (of its scarcest resource), messages and bytes per second."""
     with connected(admin_url) as admin:
         show_document(admin.load_balance.brokers(), as_json, "brokers")
 
@@ -44,7 +44,7 @@ def brokers_command(admin_url: str, as_json: bool) -> None:
 @load_balance_group.command("plan")
 @common
 def plan_command(admin_url: str, as_json: bool) -> None:
-    """What the leader would split and move now, and why; what should move but stays, and why. Nothing is done."""
+    """Show which bundles the leader would split or move now, and which it would leave where they are, with reasons. Nothing is changed."""
     with connected(admin_url) as admin:
         plan = admin.load_balance.plan()
     if as_json:
@@ -70,16 +70,18 @@ def plan_command(admin_url: str, as_json: bool) -> None:
 
 
 @load_balance_group.command("simulate")
-@click.option("--brokers", type=click.IntRange(1, 10_000), default=DEFAULT.brokers, show_default=True, help="How many.")
 @click.option(
-    "--topics", type=click.IntRange(1, 20_000_000), default=DEFAULT.topics, show_default=True, help="How many."
+    "--brokers", type=click.IntRange(1, 10_000), default=DEFAULT.brokers, show_default=True, help="Number of brokers."
+)
+@click.option(
+    "--topics", type=click.IntRange(1, 20_000_000), default=DEFAULT.topics, show_default=True, help="Number of topics."
 )
 @click.option(
     "--bundles-per-broker",
     type=click.IntRange(1, 1024),
     default=DEFAULT.bundles_per_broker,
     show_default=True,
-    help="At the start.",
+    help="Bundles per broker at the start.",
 )
 @click.option(
     "--steps", type=click.IntRange(1, 10_000), default=DEFAULT.steps, show_default=True, help="Decision intervals."
@@ -89,7 +91,7 @@ def plan_command(admin_url: str, as_json: bool) -> None:
     type=click.IntRange(1, 10_000),
     default=DEFAULT.namespaces,
     show_default=True,
-    help="How many; each has its own busy hours.",
+    help="Number of namespaces; each has its own busy hours.",
 )
 @click.option(
     "--changed",
@@ -97,7 +99,7 @@ def plan_command(admin_url: str, as_json: bool) -> None:
     type=click.FloatRange(0, 90),
     default=100 * DEFAULT.changed_share,
     show_default=True,
-    help="Percent of the brokers that are lost, and later come anew.",
+    help="Percentage of brokers that are lost and later replaced.",
 )
 @click.option(
     "--load",
@@ -112,16 +114,16 @@ def plan_command(admin_url: str, as_json: bool) -> None:
     type=click.Choice(SHEDDERS),
     default=DEFAULT_CONFIG.shedder,
     show_default=True,
-    help="loadBalancerLoadSheddingStrategy.",
+    help="Shedding strategy, as in loadBalancerLoadSheddingStrategy.",
 )
 @click.option(
     "--placement",
     type=click.Choice(PLACEMENTS),
     default=DEFAULT_CONFIG.placement,
     show_default=True,
-    help="loadBalancerLoadPlacementStrategy.",
+    help="Placement strategy, as in loadBalancerLoadPlacementStrategy.",
 )
-@click.option("--seed", type=int, default=DEFAULT.seed, show_default=True, help="Of the loads and of what is drawn.")
+@click.option("--seed", type=int, default=DEFAULT.seed, show_default=True, help="Seed of the random numbers.")
 @plot_option
 @json_option
 @hashing_errors
@@ -139,9 +141,9 @@ def simulate_command(
     plot: Path | None,
     as_json: bool,
 ) -> None:
-    """The load manager on paper loads, against random, modulo and consistent-hash placement.
+    """Simulate the load manager on generated loads, compared with random, modulo and consistent-hash placement.
 
-    A quarter of the steps in, brokers are lost; at half time new ones come; at three quarters some topics become hot. --json
+    After a quarter of the steps brokers are lost, after half new ones join, after three quarters some topics become hot. --json
     prints every step.
     """
     scenario = Scenario(

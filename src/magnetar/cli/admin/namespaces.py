@@ -13,26 +13,32 @@ from magnetar.cli.admin.policy_commands import namespaces_group
 from magnetar.cli.errors import CommandError
 from magnetar.cli.output import emit_done
 
-_bundle = click.option("-b", "--bundle", help="One bundle, such as 0x00000000_0x40000000.")
-_role = click.option("--role", required=True, help="The role.")
+_bundle = click.option("-b", "--bundle", help="Only this bundle, such as 0x00000000_0x40000000.")
+_role = click.option("--role", required=True, help="Name of the role.")
 
 
 @namespaces_group.command("list")
 @click.argument("tenant")
 @common
 def list_command(tenant: str, admin_url: str, as_json: bool) -> None:
-    """Namespaces of TENANT."""
+    """List the namespaces of TENANT."""
     with connected(admin_url) as admin:
         show_names(admin.namespaces.list(tenant), as_json, "namespace", tenant)
 
 
 @namespaces_group.command("topics")
 @click.argument("namespace")
-@click.option("-m", "--mode", type=click.Choice(["PERSISTENT", "NON_PERSISTENT", "ALL"]), default="ALL")
-@click.option("--system-topic", is_flag=True, help="Topics of the server as well.")
+@click.option(
+    "-m",
+    "--mode",
+    type=click.Choice(["PERSISTENT", "NON_PERSISTENT", "ALL"]),
+    default="ALL",
+    help="Which topics to list.",
+)
+@click.option("--system-topic", is_flag=True, help="Include the server's own system topics.")
 @common
 def topics_command(namespace: str, mode: Any, system_topic: bool, admin_url: str, as_json: bool) -> None:
-    """Topics of NAMESPACE, partitions separately."""
+    """List the topics of NAMESPACE, each partition separately."""
     with connected(admin_url) as admin:
         names = admin.namespaces.topics(namespace, mode=mode, include_system_topics=system_topic)
     show_names(names, as_json, "topic", namespace)
@@ -40,8 +46,8 @@ def topics_command(namespace: str, mode: Any, system_topic: bool, admin_url: str
 
 @namespaces_group.command("create")
 @click.argument("namespace")
-@click.option("-b", "--bundles", type=click.IntRange(0), help="Into how many parts its topics are cut.")
-@click.option("-c", "--clusters", help="Clusters that it is replicated to, separated by commas.")
+@click.option("-b", "--bundles", type=click.IntRange(0), help="Number of bundles.")
+@click.option("-c", "--clusters", help="Replication clusters, separated by commas.")
 @common
 def create_command(namespace: str, bundles: int | None, clusters: str | None, admin_url: str, as_json: bool) -> None:
     """Create NAMESPACE (tenant/namespace)."""
@@ -56,7 +62,7 @@ def create_command(namespace: str, bundles: int | None, clusters: str | None, ad
 @force_option
 @common
 def delete_command(namespace: str, force: bool, admin_url: str, as_json: bool) -> None:
-    """Delete NAMESPACE; with --force all its topics."""
+    """Delete NAMESPACE; with --force including all its topics."""
     with connected(admin_url) as admin:
         admin.namespaces.delete(namespace, force=force)
     emit_done(as_json, deleted=namespace)
@@ -69,7 +75,7 @@ def delete_command(namespace: str, force: bool, admin_url: str, as_json: bool) -
 @click.argument("namespace")
 @common
 def bundles_command(namespace: str, admin_url: str, as_json: bool) -> None:
-    """Parts of the hash range of NAMESPACE."""
+    """List the bundles of NAMESPACE: the parts of its hash range."""
     with connected(admin_url) as admin:
         show_document(admin.namespaces.bundles(namespace), as_json, namespace)
 
@@ -77,12 +83,12 @@ def bundles_command(namespace: str, admin_url: str, as_json: bool) -> None:
 @namespaces_group.command("unload")
 @click.argument("namespace")
 @_bundle
-@click.option("-d", "--destination-broker", "destinationBroker", help="Who shall serve it next (host:port).")
+@click.option("-d", "--destination-broker", "destinationBroker", help="Broker that takes over the bundle (host:port).")
 @common
 def unload_command(
     namespace: str, bundle: str | None, destinationBroker: str | None, admin_url: str, as_json: bool
 ) -> None:
-    """Close the topics of NAMESPACE; clients come back by themselves."""
+    """Unload the topics of NAMESPACE from their brokers; clients reconnect by themselves."""
     with connected(admin_url) as admin:
         if bundle is None:
             admin.namespaces.unload(namespace, destination_broker=destinationBroker)
@@ -93,14 +99,19 @@ def unload_command(
 
 @namespaces_group.command("split-bundle")
 @click.argument("namespace")
-@click.option("-b", "--bundle", required=True, help="Such as 0x00000000_0x40000000.")
-@click.option("-u", "--unload", is_flag=True, help="Close its topics, so that brokers may share them out anew.")
-@click.option("-san", "--split-algorithm-name", "algorithm", help="range_equally_divide, topic_count_equally_divide.")
+@click.option("-b", "--bundle", required=True, help="The bundle, such as 0x00000000_0x40000000.")
+@click.option("-u", "--unload", is_flag=True, help="Unload the new bundles, so that the load manager can place them.")
+@click.option(
+    "-san",
+    "--split-algorithm-name",
+    "algorithm",
+    help="Choice of the boundary: range_equally_divide or topic_count_equally_divide.",
+)
 @common
 def split_command(
     namespace: str, bundle: str, unload: bool, algorithm: str | None, admin_url: str, as_json: bool
 ) -> None:
-    """Two bundles of NAMESPACE out of one."""
+    """Split a bundle of NAMESPACE into two."""
     with connected(admin_url) as admin:
         admin.namespaces.split_bundle(namespace, bundle, unload=unload, algorithm=algorithm)
     emit_done(as_json, split=bundle)
@@ -111,14 +122,14 @@ def split_command(
 
 @namespaces_group.command("clear-backlog")
 @click.argument("namespace")
-@click.option("-s", "--sub", help="Of this subscription; without it of all.")
+@click.option("-s", "--sub", help="Only this subscription. [default: all]")
 @_bundle
-@click.option("-f", "--force", is_flag=True, help="Without asking.")
+@click.option("-f", "--force", is_flag=True, help="Do not ask for confirmation.")
 @common
 def clear_command(
     namespace: str, sub: str | None, bundle: str | None, force: bool, admin_url: str, as_json: bool
 ) -> None:
-    """Everything in the topics of NAMESPACE counts as consumed."""
+    """Mark all messages in the topics of NAMESPACE as consumed."""
     if not force and not click.confirm(f"Clear the backlog of {namespace}?"):
         raise CommandError("nothing was cleared; --force does it without asking")
     with connected(admin_url) as admin:
@@ -145,7 +156,7 @@ def unsubscribe_command(namespace: str, sub: str, bundle: str | None, admin_url:
 @click.argument("namespace")
 @common
 def permissions_command(namespace: str, admin_url: str, as_json: bool) -> None:
-    """Roles and what they may do in NAMESPACE."""
+    """Show the roles with permissions in NAMESPACE."""
     with connected(admin_url) as admin:
         show_document(admin.namespaces.permissions(namespace), as_json, namespace)
 
@@ -153,10 +164,14 @@ def permissions_command(namespace: str, admin_url: str, as_json: bool) -> None:
 @namespaces_group.command("grant-permission")
 @click.argument("namespace")
 @_role
-@click.option("--actions", required=True, help="produce, consume, ... separated by commas.")
+@click.option(
+    "--actions",
+    required=True,
+    help="Actions separated by commas: produce, consume, functions, sources, sinks, packages.",
+)
 @common
 def grant_command(namespace: str, role: str, actions: str, admin_url: str, as_json: bool) -> None:
-    """Let a role do something in NAMESPACE; replaces what it had."""
+    """Grant a role actions in NAMESPACE; replaces its former actions."""
     with connected(admin_url) as admin:
         admin.namespaces.grant(namespace, role, words(actions))
     emit_done(as_json, granted=role)
@@ -167,7 +182,7 @@ def grant_command(namespace: str, role: str, actions: str, admin_url: str, as_js
 @_role
 @common
 def revoke_command(namespace: str, role: str, admin_url: str, as_json: bool) -> None:
-    """Take everything from a role in NAMESPACE."""
+    """Revoke all actions of a role in NAMESPACE."""
     with connected(admin_url) as admin:
         admin.namespaces.revoke(namespace, role)
     emit_done(as_json, revoked=role)
@@ -177,18 +192,18 @@ def revoke_command(namespace: str, role: str, admin_url: str, as_json: bool) -> 
 @click.argument("namespace")
 @common
 def subscription_permission_command(namespace: str, admin_url: str, as_json: bool) -> None:
-    """Subscriptions of NAMESPACE with the roles that may use them."""
+    """List the subscriptions of NAMESPACE that are restricted, with the roles that may use them."""
     with connected(admin_url) as admin:
         show_document(admin.namespaces.subscription_permissions(namespace), as_json, namespace)
 
 
 @namespaces_group.command("grant-subscription-permission")
 @click.argument("namespace")
-@click.option("-s", "--subscription", required=True)
-@click.option("--roles", required=True, help="Separated by commas.")
+@click.option("-s", "--subscription", required=True, help="Name of the subscription.")
+@click.option("--roles", required=True, help="Roles, separated by commas.")
 @common
 def grant_subscription_command(namespace: str, subscription: str, roles: str, admin_url: str, as_json: bool) -> None:
-    """Only these roles may use a subscription in NAMESPACE."""
+    """Allow only the given roles to use a subscription in NAMESPACE."""
     with connected(admin_url) as admin:
         admin.namespaces.grant_subscription(namespace, subscription, words(roles))
     emit_done(as_json, granted=subscription)
@@ -196,11 +211,11 @@ def grant_subscription_command(namespace: str, subscription: str, roles: str, ad
 
 @namespaces_group.command("revoke-subscription-permission")
 @click.argument("namespace")
-@click.option("-s", "--subscription", required=True)
+@click.option("-s", "--subscription", required=True, help="Name of the subscription.")
 @_role
 @common
 def revoke_subscription_command(namespace: str, subscription: str, role: str, admin_url: str, as_json: bool) -> None:
-    """Take a role from a subscription in NAMESPACE."""
+    """Remove a role from those that may use a subscription in NAMESPACE."""
     with connected(admin_url) as admin:
         admin.namespaces.revoke_subscription(namespace, subscription, role)
     emit_done(as_json, revoked=role)
@@ -208,14 +223,14 @@ def revoke_subscription_command(namespace: str, subscription: str, role: str, ad
 
 # ---- Properties, bookie affinity
 
-_key = click.option("-k", "--key", required=True)
+_key = click.option("-k", "--key", required=True, help="Name of the property.")
 
 
 @namespaces_group.command("get-properties")
 @click.argument("namespace")
 @common
 def get_properties_command(namespace: str, admin_url: str, as_json: bool) -> None:
-    """Properties of NAMESPACE."""
+    """Show the properties of NAMESPACE."""
     with connected(admin_url) as admin:
         show_document(admin.namespaces.properties(namespace), as_json, namespace)
 
@@ -246,7 +261,7 @@ def clear_properties_command(namespace: str, admin_url: str, as_json: bool) -> N
 @_key
 @common
 def get_property_command(namespace: str, key: str, admin_url: str, as_json: bool) -> None:
-    """One property of NAMESPACE."""
+    """Show one property of NAMESPACE."""
     with connected(admin_url) as admin:
         show_value(admin.namespaces.property(namespace, key), as_json, key)
 
@@ -254,7 +269,7 @@ def get_property_command(namespace: str, key: str, admin_url: str, as_json: bool
 @namespaces_group.command("set-property")
 @click.argument("namespace")
 @_key
-@click.option("-v", "--value", required=True)
+@click.option("-v", "--value", required=True, help="Value of the property.")
 @common
 def set_property_command(namespace: str, key: str, value: str, admin_url: str, as_json: bool) -> None:
     """Set one property of NAMESPACE."""
@@ -277,20 +292,20 @@ def remove_property_command(namespace: str, key: str, admin_url: str, as_json: b
 @click.argument("namespace")
 @common
 def get_affinity_command(namespace: str, admin_url: str, as_json: bool) -> None:
-    """Bookies that NAMESPACE prefers."""
+    """Show the group of bookies that NAMESPACE prefers."""
     with connected(admin_url) as admin:
         show_document(admin.namespaces.bookie_affinity(namespace), as_json, namespace)
 
 
 @namespaces_group.command("set-bookie-affinity-group")
 @click.argument("namespace")
-@click.option("-pg", "--primary-group", required=True)
-@click.option("-sg", "--secondary-group")
+@click.option("-pg", "--primary-group", required=True, help="Group whose bookies are used first.")
+@click.option("-sg", "--secondary-group", help="Group that is used when the primary one has too few bookies.")
 @common
 def set_affinity_command(
     namespace: str, primary_group: str, secondary_group: str | None, admin_url: str, as_json: bool
 ) -> None:
-    """Name the group of bookies that NAMESPACE prefers."""
+    """Set the group of bookies that NAMESPACE prefers."""
     affinity = BookieAffinity(
         bookkeeper_affinity_group_primary=primary_group, bookkeeper_affinity_group_secondary=secondary_group
     )
@@ -303,7 +318,7 @@ def set_affinity_command(
 @click.argument("namespace")
 @common
 def delete_affinity_command(namespace: str, admin_url: str, as_json: bool) -> None:
-    """NAMESPACE goes to any bookie again."""
+    """Remove the bookie affinity group of NAMESPACE: its ledgers go to any bookie again."""
     with connected(admin_url) as admin:
         admin.namespaces.remove_bookie_affinity(namespace)
     emit_done(as_json, updated=namespace)

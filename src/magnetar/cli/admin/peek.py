@@ -22,8 +22,15 @@ PROPERTY_PREFIX = "x-pulsar-property-"
 
 @click.command("peek")
 @click.argument("topic")
-@click.option("-s", "--subscription", required=True)
-@click.option("-n", "--count", type=click.IntRange(1), default=1, show_default=True, help="Entries; a batch is one.")
+@click.option("-s", "--subscription", required=True, help="Name of the subscription.")
+@click.option(
+    "-n",
+    "--count",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Number of entries; a batch is one entry.",
+)
 @admin_url_option
 @json_option
 def peek_command(topic: str, subscription: str, count: int, admin_url: str, as_json: bool) -> None:

@@ -33,12 +33,12 @@ TOPIC = Level("topic", topic_path, True)
 
 @click.group("namespaces")
 def namespaces_group() -> None:
-    """Namespaces (tenant/namespace), and their policies: what holds for their topics unless they have their own."""
+    """Manage namespaces (tenant/namespace) and their policies, which apply to topics without their own."""
 
 
 @click.group("topicPolicies")
 def topic_policies_group() -> None:
-    """Policies of a topic; they win over its namespace's. Partitions share those of their topic."""
+    """Show, set and remove policies of a topic, which override its namespace's. Partitions share those of their topic."""
 
 
 @namespaces_group.command("policies")
@@ -46,7 +46,7 @@ def topic_policies_group() -> None:
 @admin_url_option
 @json_option
 def policies_command(namespace: str, admin_url: str, as_json: bool) -> None:
-    """Everything that is set for NAMESPACE, as Pulsar's document."""
+    """Show all policies that are set for NAMESPACE, as Pulsar's document."""
     document = request("GET", admin_url, NAMESPACE.path(namespace)).json()
     emit_record({name: document[name] for name in sorted(document)}, as_json=as_json, title=namespace)
 
@@ -68,14 +68,16 @@ def _command(
         function(level.path(target), admin_url=admin_url, is_global=is_global, **flags)
 
     command = click.command(name, help=help)(admin_url_option(run))
-    extra = [click.Option(["-g", "--global", "is_global"], is_flag=True, help="The value for all clusters.")]
+    extra = [
+        click.Option(["-g", "--global", "is_global"], is_flag=True, help="Use the policy that applies to all clusters.")
+    ]
     command.params = [click.Argument([level.argument]), *params, *(extra if level.is_topic else []), *command.params]
     group.add_command(command)
 
 
 def _option(place: int, flag: Flag | Switch) -> click.Option:
     if isinstance(flag, Switch):
-        return click.Option([f"value_{place}", *flag.names], help="One of the two.", default=None)
+        return click.Option([f"value_{place}", *flag.names], help="Whether it is enabled.", default=None)
     required = flag.default is ...
     default = None if required else flag.default
     return click.Option(
@@ -131,7 +133,7 @@ def _add(group: click.Group, level: Level, row: PolicyRow) -> None:
 def _shown_options(level: Level) -> list[click.Option]:
     """Of commands that show a policy."""
     as_json = click.Option(["--json", "as_json"], is_flag=True, help="Print JSON.")
-    holds = "What holds: the topic's, the namespace's or the broker's."
+    holds = "Show the effective value: the topic's, else the namespace's, else the broker's."
     applied = click.Option(["-ap", "--applied"], is_flag=True, help=holds)
     return [as_json, applied] if level.is_topic else [as_json]
 
@@ -154,7 +156,11 @@ def _add_quotas(group: click.Group, level: Level) -> None:
 
     kinds = click.Choice(["destination_storage", "message_age"])
     kind = click.Option(
-        ["-t", "--type", "kind"], type=kinds, default="destination_storage", show_default=True, help="What is limited."
+        ["-t", "--type", "kind"],
+        type=kinds,
+        default="destination_storage",
+        show_default=True,
+        help="Type of the quota: by size (destination_storage) or by age (message_age).",
     )
     policies = click.Choice(["producer_request_hold", "producer_exception", "consumer_backlog_eviction"])
     noun = "get-backlog-quotas" if not level.is_topic else "get-backlog-quota"
@@ -163,11 +169,18 @@ def _add_quotas(group: click.Group, level: Level) -> None:
         group,
         level,
         "set-backlog-quota",
-        "Limit what subscriptions may leave unconsumed.",
+        "Limit the backlog of subscriptions by size or age.",
         put,
-        click.Option(["-l", "--limit"], type=SIZE, default=-1, help="Size such as 10G; -1: any."),
-        click.Option(["-lt", "--limitTime", "limit_time"], type=SECONDS, default=-1, help="Age such as 3h; -1: any."),
-        click.Option(["-p", "--policy"], type=policies, required=True, help="What happens at the limit."),
+        click.Option(["-l", "--limit"], type=SIZE, default=-1, help="Size such as 10G; -1 means no limit."),
+        click.Option(
+            ["-lt", "--limitTime", "limit_time"], type=SECONDS, default=-1, help="Age such as 3h; -1 means no limit."
+        ),
+        click.Option(
+            ["-p", "--policy"],
+            type=policies,
+            required=True,
+            help="What happens at the limit: producers wait, producers fail, or the oldest backlog is dropped.",
+        ),
         kind,
     )
     _command(group, level, "remove-backlog-quota", "Remove a quota.", remove, kind)

@@ -96,15 +96,25 @@ def _number(*names: str, help: str) -> tuple[Flag, ...]:
 
 _DISPATCH_RATE = (
     Flag(
-        ("-md", "--msg-dispatch-rate"), "dispatchThrottlingRateInMsg", click.INT, "Messages in a period; -1: any.", -1
+        ("-md", "--msg-dispatch-rate"),
+        "dispatchThrottlingRateInMsg",
+        click.INT,
+        "Messages per period; -1 means no limit.",
+        -1,
     ),
-    Flag(("-bd", "--byte-dispatch-rate"), "dispatchThrottlingRateInByte", click.INT, "Bytes in a period; -1: any.", -1),
+    Flag(
+        ("-bd", "--byte-dispatch-rate"),
+        "dispatchThrottlingRateInByte",
+        click.INT,
+        "Bytes per period; -1 means no limit.",
+        -1,
+    ),
     Flag(("-dt", "--dispatch-rate-period"), "ratePeriodInSecond", click.INT, "Period in seconds.", 1),
     Flag(
         ("-rp", "--relative-to-publish-rate"),
         "relativeToPublishRate",
         click.BOOL,
-        "What is published comes on top.",
+        "Add the publish rate to the limit.",
         False,
     ),
 )
@@ -113,7 +123,7 @@ POLICY_COMMANDS: dict[str, PolicyCommands] = {
     "message_ttl": PolicyCommands(
         "message-ttl",
         "message-ttl",
-        (Flag(("-ttl", "-t", "--messageTTL", "--ttl"), "", SECONDS, "Age such as 1h; plain numbers are seconds."),),
+        (Flag(("-ttl", "-t", "--messageTTL", "--ttl"), "", SECONDS, "Age such as 1h (plain numbers are seconds)."),),
     ),
     "retention": PolicyCommands(
         "retention",
@@ -123,23 +133,46 @@ POLICY_COMMANDS: dict[str, PolicyCommands] = {
                 ("-t", "--time"),
                 "retentionTimeInMinutes",
                 MINUTES,
-                "Time such as 3h, plain numbers are seconds; -1: for ever.",
+                "Time such as 3h (plain numbers are seconds); -1 means for ever.",
             ),
-            Flag(("-s", "--size"), "retentionSizeInMB", SIZE_MB, "Size such as 10G, plain numbers are bytes; -1: any."),
+            Flag(
+                ("-s", "--size"),
+                "retentionSizeInMB",
+                SIZE_MB,
+                "Size such as 10G (plain numbers are bytes); -1 means no limit.",
+            ),
         ),
     ),
     "persistence": PolicyCommands(
         "persistence",
         "persistence",
         (
-            Flag(("-e", "--bookkeeper-ensemble"), "bookkeeperEnsemble", click.INT, "Bookies of a ledger.", 1),
-            Flag(("-w", "--bookkeeper-write-quorum"), "bookkeeperWriteQuorum", click.INT, "Copies of an entry.", 1),
-            Flag(("-a", "--bookkeeper-ack-quorum"), "bookkeeperAckQuorum", click.INT, "Copies before the receipt.", 1),
+            Flag(
+                ("-e", "--bookkeeper-ensemble"),
+                "bookkeeperEnsemble",
+                click.INT,
+                "Number of bookies that a ledger is spread over.",
+                1,
+            ),
+            Flag(
+                ("-w", "--bookkeeper-write-quorum"),
+                "bookkeeperWriteQuorum",
+                click.INT,
+                "Number of copies of each entry.",
+                1,
+            ),
+            Flag(
+                ("-a", "--bookkeeper-ack-quorum"),
+                "bookkeeperAckQuorum",
+                click.INT,
+                "Copies on disk before an entry counts as stored.",
+                1,
+            ),
             Flag(
                 ("-r", "--ml-mark-delete-max-rate"),
                 "managedLedgerMaxMarkDeleteRate",
                 click.FLOAT,
-                "Writes of a subscription's progress a second; 0: the broker's.",
+                "Writes of a subscription's position per second; 0 means the broker's limit.",
                 0.0,
             ),
         ),
@@ -153,38 +186,46 @@ POLICY_COMMANDS: dict[str, PolicyCommands] = {
     "max_producers": PolicyCommands(
         "max-producers-per-topic",
         "max-producers",
-        _number("-p", "--max-producers", "--max-producers-per-topic", help="0: any number."),
+        _number("-p", "--max-producers", "--max-producers-per-topic", help="Maximum number; 0 means no limit."),
     ),
     "max_consumers": PolicyCommands(
         "max-consumers-per-topic",
         "max-consumers",
-        _number("-c", "--max-consumers", "--max-consumers-per-topic", help="0: any number."),
+        _number("-c", "--max-consumers", "--max-consumers-per-topic", help="Maximum number; 0 means no limit."),
     ),
     "max_consumers_per_subscription": PolicyCommands(
         "max-consumers-per-subscription",
         "max-consumers-per-subscription",
-        _number("-c", "--max-consumers-per-subscription", help="0: any number."),
+        _number("-c", "--max-consumers-per-subscription", help="Maximum number; 0 means no limit."),
     ),
     "max_subscriptions": PolicyCommands(
         "max-subscriptions-per-topic",
         "max-subscriptions-per-topic",
-        _number("-m", "-s", "--max-subscriptions-per-topic", help="0: any number."),
+        _number("-m", "-s", "--max-subscriptions-per-topic", help="Maximum number; 0 means no limit."),
     ),
     "max_topics": PolicyCommands(
-        "max-topics-per-namespace", "", _number("-t", "--max-topics-per-namespace", help="0: any number.")
+        "max-topics-per-namespace",
+        "",
+        _number("-t", "--max-topics-per-namespace", help="Maximum number; 0 means no limit."),
     ),
     "max_message_size": PolicyCommands(
-        "", "max-message-size", (Flag(("-m", "--max-message-size"), "", SIZE, "Bytes; 0: the broker's limit."),)
+        "",
+        "max-message-size",
+        (Flag(("-m", "--max-message-size"), "", SIZE, "Maximum size in bytes; 0 means the broker's limit."),),
     ),
     "max_unacked_per_consumer": PolicyCommands(
         "max-unacked-messages-per-consumer",
         "max-unacked-messages-per-consumer",
-        _number("-m", "-c", "--maxNum", "--max-unacked-messages-per-consumer", help="0: any number."),
+        _number(
+            "-m", "-c", "--maxNum", "--max-unacked-messages-per-consumer", help="Maximum number; 0 means no limit."
+        ),
     ),
     "max_unacked_per_subscription": PolicyCommands(
         "max-unacked-messages-per-subscription",
         "max-unacked-messages-per-subscription",
-        _number("-m", "-c", "--maxNum", "--max-unacked-messages-per-subscription", help="0: any number."),
+        _number(
+            "-m", "-c", "--maxNum", "--max-unacked-messages-per-subscription", help="Maximum number; 0 means no limit."
+        ),
     ),
     "dispatch_rate": PolicyCommands("dispatch-rate", "dispatch-rate", _DISPATCH_RATE),
     "subscription_dispatch_rate": PolicyCommands(
@@ -196,10 +237,18 @@ POLICY_COMMANDS: dict[str, PolicyCommands] = {
         "publish-rate",
         (
             Flag(
-                ("-m", "--msg-publish-rate"), "publishThrottlingRateInMsg", click.INT, "Messages a second; -1: any.", -1
+                ("-m", "--msg-publish-rate"),
+                "publishThrottlingRateInMsg",
+                click.INT,
+                "Messages per second; -1 means no limit.",
+                -1,
             ),
             Flag(
-                ("-b", "--byte-publish-rate"), "publishThrottlingRateInByte", click.INT, "Bytes a second; -1: any.", -1
+                ("-b", "--byte-publish-rate"),
+                "publishThrottlingRateInByte",
+                click.INT,
+                "Bytes per second; -1 means no limit.",
+                -1,
             ),
         ),
     ),
@@ -211,7 +260,7 @@ POLICY_COMMANDS: dict[str, PolicyCommands] = {
                 ("-sr", "--subscribe-rate"),
                 "subscribeThrottlingRatePerConsumer",
                 click.INT,
-                "Times in a period; -1: any.",
+                "Subscribe operations per period; -1 means no limit.",
                 -1,
             ),
             Flag(("-st", "--subscribe-rate-period"), "ratePeriodInSecond", click.INT, "Period in seconds.", 30),
@@ -225,7 +274,14 @@ POLICY_COMMANDS: dict[str, PolicyCommands] = {
     "compaction_threshold": PolicyCommands(
         "compaction-threshold",
         "compaction-threshold",
-        (Flag(("-t", "--threshold"), "", SIZE, "Backlog such as 100M at which a topic is compacted; 0: never."),),
+        (
+            Flag(
+                ("-t", "--threshold"),
+                "",
+                SIZE,
+                "Backlog size such as 100M at which a topic is compacted; 0 means never.",
+            ),
+        ),
     ),
     "inactive_topic": PolicyCommands(
         "inactive-topic-policies",
@@ -237,7 +293,7 @@ POLICY_COMMANDS: dict[str, PolicyCommands] = {
                 ("-m", "--delete-mode"),
                 "inactiveTopicDeleteMode",
                 click.Choice(["delete_when_no_subscriptions", "delete_when_subscriptions_caught_up"]),
-                "Which subscriptions keep a topic.",
+                "When an inactive topic is deleted: without subscriptions, or when they have caught up.",
             ),
         ),
     ),
@@ -250,10 +306,10 @@ POLICY_COMMANDS: dict[str, PolicyCommands] = {
                 ("-t", "--type"),
                 "topicType",
                 click.Choice(["partitioned", "non-partitioned"]),
-                "What is created.",
+                "Type of topic that is created.",
                 None,
             ),
-            Flag(("-n", "--num-partitions"), "defaultNumPartitions", click.INT, "How many partitions.", None),
+            Flag(("-n", "--num-partitions"), "defaultNumPartitions", click.INT, "Number of partitions.", None),
         ),
     ),
     "auto_subscription_creation": PolicyCommands(
@@ -262,31 +318,52 @@ POLICY_COMMANDS: dict[str, PolicyCommands] = {
     "subscription_expiration": PolicyCommands(
         "subscription-expiration-time",
         "",
-        (Flag(("-t", "--time"), "", BARE_MINUTES, "Time such as 7d; plain numbers are minutes; 0: never."),),
+        (Flag(("-t", "--time"), "", BARE_MINUTES, "Time such as 7d (plain numbers are minutes); 0 means never."),),
     ),
     "encryption_required": PolicyCommands("encryption-required", "", (Switch(""),)),
     "subscription_auth_mode": PolicyCommands(
         "subscription-auth-mode",
         "",
-        (Flag(("-m", "--subscription-auth-mode"), "", click.Choice(["None", "Prefix"]), "Names a role may use."),),
+        (
+            Flag(
+                ("-m", "--subscription-auth-mode"),
+                "",
+                click.Choice(["None", "Prefix"]),
+                "Which subscription names a role may use.",
+            ),
+        ),
     ),
     "schema_compatibility": PolicyCommands(
         "schema-compatibility-strategy",
         "schema-compatibility-strategy",
-        (Flag(("-c", "--compatibility", "--strategy"), "", click.STRING, "Such as BACKWARD or FULL_TRANSITIVE."),),
+        (
+            Flag(
+                ("-c", "--compatibility", "--strategy"),
+                "",
+                click.STRING,
+                "Strategy, such as BACKWARD or FULL_TRANSITIVE.",
+            ),
+        ),
     ),
     "schema_validation": PolicyCommands("schema-validation-enforce", "schema-validation-enforce", (Switch(""),)),
     "auto_update_schema": PolicyCommands("is-allow-auto-update-schema", "", (Switch(""),)),
     "replication": PolicyCommands(
         "clusters",
         "replication-clusters",
-        (Flag(("-c", "--clusters"), "", Names(), "Clusters it is replicated among, this one included, such as a,b."),),
+        (
+            Flag(
+                ("-c", "--clusters"),
+                "",
+                Names(),
+                "Replication clusters including this one, separated by commas, such as a,b.",
+            ),
+        ),
     ),
     "offload_threshold": PolicyCommands(
-        "offload-threshold", "", (Flag(("-s", "--size"), "", SIZE, "Size such as 10G; -1: never."),)
+        "offload-threshold", "", (Flag(("-s", "--size"), "", SIZE, "Size such as 10G; -1 means never."),)
     ),
     "offload_threshold_seconds": PolicyCommands(
-        "offload-threshold-in-seconds", "", (Flag(("-t", "--time"), "", SECONDS, "Time such as 3h; -1: never."),)
+        "offload-threshold-in-seconds", "", (Flag(("-t", "--time"), "", SECONDS, "Time such as 3h; -1 means never."),)
     ),
 }
 """By the rows' names. Without commands: `offload` and `offload_deletion_lag`, which nothing here acts upon."""

@@ -17,14 +17,14 @@ POLL_INTERVAL_S = 0.1
 
 @click.group("replicated-subscription")
 def group() -> None:
-    """Subscriptions whose place follows them to a topic's other clusters: status, snapshots, clusters that are lost."""
+    """Inspect replicated subscriptions of TOPIC: status, snapshots, excluded clusters."""
 
 
 @group.command("status")
 @click.argument("topic")
 @common
 def status_command(topic: str, admin_url: str, as_json: bool) -> None:
-    """The last snapshot of TOPIC, who is missing for the next one, and what a failover would repeat now."""
+    """Show the last snapshot of TOPIC, the clusters that are missing for the next one, and what a failover would repeat now."""
     with connected(admin_url) as admin:
         found = admin.subscriptions.replication_status(topic)
     if as_json:
@@ -63,7 +63,9 @@ def _of_subscriptions(status: ReplicatedSubscriptionsStatus) -> list[dict[str, o
 
 @group.command("force-snapshot")
 @click.argument("topic")
-@click.option("--timeout", "timeout_s", type=float, default=30.0, show_default=True, help="Seconds to wait for it.")
+@click.option(
+    "--timeout", "timeout_s", type=float, default=30.0, show_default=True, help="Seconds to wait for the snapshot."
+)
 @common
 def force_command(topic: str, timeout_s: float, admin_url: str, as_json: bool) -> None:
     """Take a snapshot of TOPIC now and wait until it is complete."""
@@ -88,9 +90,9 @@ def force_command(topic: str, timeout_s: float, admin_url: str, as_json: bool) -
 @click.argument("cluster")
 @common
 def exclude_command(topic: str, cluster: str, admin_url: str, as_json: bool) -> None:
-    """Take snapshots of TOPIC without CLUSTER, which is away, until it is back.
+    """Take snapshots of TOPIC without CLUSTER while that cluster is unreachable.
 
-    What it has sent to some clusters and not to others may then be skipped after a failover.
+    Messages that it sent to some clusters but not to others may then be skipped after a failover.
     """
     with connected(admin_url) as admin:
         admin.subscriptions.exclude(topic, cluster)
@@ -103,7 +105,7 @@ def exclude_command(topic: str, cluster: str, admin_url: str, as_json: bool) -> 
 @click.option("-e/-d", "--enable/--disable", "enable", default=None, required=True, help="Whether it is replicated.")
 @common
 def set_command(topic: str, subscription: str, enable: bool, admin_url: str, as_json: bool) -> None:
-    """From now on a subscription of TOPIC is replicated to its other clusters, or is not."""
+    """Start or stop replicating the position of a subscription of TOPIC to its other clusters."""
     with connected(admin_url) as admin:
         admin.subscriptions.set_replicated(topic, subscription, enable)
     emit_done(as_json, topic=topic, subscription=subscription, replicated=enable)
@@ -114,7 +116,7 @@ def set_command(topic: str, subscription: str, enable: bool, admin_url: str, as_
 @subscription_option
 @common
 def get_command(topic: str, subscription: str, admin_url: str, as_json: bool) -> None:
-    """Whether a subscription of TOPIC is replicated, for each partition."""
+    """Show whether a subscription of TOPIC is replicated, for each partition."""
     with connected(admin_url) as admin:
         show_document(admin.subscriptions.replicated(topic, subscription), as_json, topic)
 

@@ -53,7 +53,7 @@ filename_option = click.option(
 
 @schemas_group.command("get")
 @click.argument("topic")
-@click.option("-v", "--version", type=click.IntRange(0), help="A version; without it the latest.")
+@click.option("-v", "--version", type=click.IntRange(0), help="Version of the schema. [default: the latest]")
 @admin_url_option
 @json_option
 def get_command(topic: str, version: int | None, admin_url: str, as_json: bool) -> None:
@@ -71,7 +71,7 @@ def get_command(topic: str, version: int | None, admin_url: str, as_json: bool) 
 @admin_url_option
 @json_option
 def list_command(topic: str, admin_url: str, as_json: bool) -> None:
-    """All versions of the schema of TOPIC."""
+    """List all versions of the schema of TOPIC."""
     with connected(admin_url) as admin:
         found = admin.schemas.list(topic)
     if as_json:
@@ -91,7 +91,7 @@ def row_of(info: SchemaInfo) -> dict[str, object]:
 @admin_url_option
 @json_option
 def upload_command(topic: str, filename: Path, admin_url: str, as_json: bool) -> None:
-    """Add a schema to TOPIC; one that it has already keeps its version."""
+    """Upload a schema to TOPIC; an identical schema keeps its version."""
     payload = payload_of(filename)
     with connected(admin_url) as admin:
         version = admin.schemas.upload(topic, payload)
@@ -103,7 +103,7 @@ def upload_command(topic: str, filename: Path, admin_url: str, as_json: bool) ->
 @click.option("-f", "--force", is_flag=True, help="Remove all versions; consumers cannot decode old messages any more.")
 @admin_url_option
 def delete_command(topic: str, force: bool, admin_url: str) -> None:
-    """Delete the schema of TOPIC. Its versions stay readable by number, for messages that carry them."""
+    """Delete the schema of TOPIC. With --force all versions are removed."""
     with connected(admin_url) as admin:
         admin.schemas.delete(topic, force=force)
 

@@ -27,7 +27,7 @@ from magnetar.cli.output import emit_done
 @click.argument("topic")
 @common
 def list_command(topic: str, admin_url: str, as_json: bool) -> None:
-    """Names of the subscriptions of TOPIC."""
+    """List the subscriptions of TOPIC."""
     with connected(admin_url) as admin:
         show_names(admin.subscriptions.list(topic), as_json, "subscription", topic)
 
@@ -35,9 +35,19 @@ def list_command(topic: str, admin_url: str, as_json: bool) -> None:
 @click.command("create-subscription")
 @click.argument("topic")
 @_subscription
-@click.option("-m", "--messageId", "start", type=MESSAGE_ID, default=LATEST, show_default=True, help="First message.")
+@click.option(
+    "-m",
+    "--messageId",
+    "start",
+    type=MESSAGE_ID,
+    default=LATEST,
+    show_default=True,
+    help="First message of the subscription: ledger:entry, earliest or latest.",
+)
 @properties_option
-@click.option("-r", "--replicated", is_flag=True, help="Its place follows it to the topic's other clusters.")
+@click.option(
+    "-r", "--replicated", is_flag=True, help="Replicate the subscription's position to the topic's other clusters."
+)
 @common
 def create_command(
     topic: str,
@@ -48,7 +58,7 @@ def create_command(
     admin_url: str,
     as_json: bool,
 ) -> None:
-    """Create a subscription of TOPIC, on every partition."""
+    """Create a subscription on TOPIC (on every partition)."""
     with connected(admin_url) as admin:
         admin.subscriptions.create(topic, subscription, start, dict(pairs(properties)) or None, replicated)
     emit_done(as_json, topic=topic, created=subscription)
@@ -69,10 +79,10 @@ def delete_command(topic: str, subscription: str, force: bool, admin_url: str, a
 @click.command("skip")
 @click.argument("topic")
 @_subscription
-@click.option("-n", "--count", type=click.IntRange(0), required=True, help="Entries; a batch is one.")
+@click.option("-n", "--count", type=click.IntRange(0), required=True, help="Number of entries; a batch is one entry.")
 @common
 def skip_command(topic: str, subscription: str, count: int, admin_url: str, as_json: bool) -> None:
-    """The next messages of a subscription of TOPIC count as consumed."""
+    """Skip the next messages of a subscription of TOPIC: they count as consumed."""
     with connected(admin_url) as admin:
         admin.subscriptions.skip(topic, subscription, count)
     emit_done(as_json, topic=topic, skipped=count)
@@ -83,7 +93,7 @@ def skip_command(topic: str, subscription: str, count: int, admin_url: str, as_j
 @_subscription
 @common
 def clear_command(topic: str, subscription: str, admin_url: str, as_json: bool) -> None:
-    """Everything in TOPIC counts as consumed by a subscription."""
+    """Mark all messages of TOPIC as consumed by a subscription."""
     with connected(admin_url) as admin:
         admin.subscriptions.clear_backlog(topic, subscription)
     emit_done(as_json, topic=topic, cleared=subscription)
@@ -92,9 +102,9 @@ def clear_command(topic: str, subscription: str, admin_url: str, as_json: bool) 
 @click.command("expire-messages")
 @click.argument("topic")
 @_subscription
-@click.option("-t", "--expireTime", "age_s", type=SECONDS, help="Age such as 1h; plain numbers are seconds.")
-@click.option("-p", "--position", type=MESSAGE_ID, help="This message and everything before it.")
-@click.option("-e", "--exclude-reset-position", "excluded", is_flag=True, help="Not the message itself.")
+@click.option("-t", "--expireTime", "age_s", type=SECONDS, help="Age such as 1h (plain numbers are seconds).")
+@click.option("-p", "--position", type=MESSAGE_ID, help="Expire this message and everything before it.")
+@click.option("-e", "--exclude-reset-position", "excluded", is_flag=True, help="Exclude the message itself.")
 @common
 def expire_command(
     topic: str,
@@ -105,7 +115,7 @@ def expire_command(
     admin_url: str,
     as_json: bool,
 ) -> None:
-    """What is older than an age, or before a message, counts as consumed by a subscription of TOPIC."""
+    """Mark messages of TOPIC that are older than an age, or before a message, as consumed by a subscription."""
     if (age_s is None) == (position is None):
         raise click.UsageError("say either --expireTime or --position")
     with connected(admin_url) as admin:
@@ -121,7 +131,7 @@ def expire_command(
 @click.option("-t", "--expireTime", "age_s", type=SECONDS, required=True, help="Age such as 1h.")
 @common
 def expire_all_command(topic: str, age_s: int, admin_url: str, as_json: bool) -> None:
-    """What is older than an age counts as consumed by every subscription of TOPIC."""
+    """Mark messages of TOPIC that are older than an age as consumed by every subscription."""
     with connected(admin_url) as admin:
         admin.subscriptions.expire_all(topic, age_s)
     emit_done(as_json, expired=topic)
@@ -130,9 +140,11 @@ def expire_all_command(topic: str, age_s: int, admin_url: str, as_json: bool) ->
 @click.command("reset-cursor")
 @click.argument("topic")
 @_subscription
-@click.option("-t", "--time", "back_s", type=SECONDS, help="So long ago, such as 10m or 2h; plain numbers are seconds.")
+@click.option(
+    "-t", "--time", "back_s", type=SECONDS, help="Move to this long ago, such as 10m or 2h (plain numbers are seconds)."
+)
 @click.option("-m", "--messageId", "position", type=MESSAGE_ID, help="ledger:entry, earliest or latest.")
-@click.option("-e", "--exclude-reset-position", "excluded", is_flag=True, help="The message behind it.")
+@click.option("-e", "--exclude-reset-position", "excluded", is_flag=True, help="Start after the message, not at it.")
 @common
 def reset_command(
     topic: str,
@@ -143,7 +155,7 @@ def reset_command(
     admin_url: str,
     as_json: bool,
 ) -> None:
-    """A subscription of TOPIC goes on at a time or a message; its consumers are disconnected and come back."""
+    """Move a subscription of TOPIC to a time or a message. Its consumers are disconnected and reconnect by themselves."""
     if (back_s is None) == (position is None):
         raise click.UsageError("say either --time or --messageId")
     with connected(admin_url) as admin:
@@ -159,7 +171,7 @@ def reset_command(
 @_subscription
 @common
 def get_properties_command(topic: str, subscription: str, admin_url: str, as_json: bool) -> None:
-    """Properties of a subscription of TOPIC."""
+    """Show the properties of a subscription of TOPIC."""
     with connected(admin_url) as admin:
         show_document(admin.subscriptions.properties(topic, subscription), as_json, subscription)
 
@@ -168,7 +180,7 @@ def get_properties_command(topic: str, subscription: str, admin_url: str, as_jso
 @click.argument("topic")
 @_subscription
 @properties_option
-@click.option("-c", "--clear", is_flag=True, help="Remove all.")
+@click.option("-c", "--clear", is_flag=True, help="Remove all properties.")
 @common
 def set_properties_command(
     topic: str, subscription: str, properties: tuple[str, ...], clear: bool, admin_url: str, as_json: bool
@@ -186,7 +198,7 @@ def set_properties_command(
 @_subscription
 @common
 def analyze_command(topic: str, subscription: str, admin_url: str, as_json: bool) -> None:
-    """Count what a subscription of TOPIC has left to consume, message by message."""
+    """Count the messages that a subscription of TOPIC has not consumed, by reading them."""
     with connected(admin_url) as admin:
         show_document(admin.subscriptions.analyze_backlog(topic, subscription), as_json, subscription)
 
@@ -210,7 +222,7 @@ COMMANDS: tuple[tuple[str, str, click.Command], ...] = (
 
 @click.group("subscriptions")
 def subscriptions_group() -> None:
-    """List, create, move and delete subscriptions of topics: what pulsar-admin has among `topics`."""
+    """List, create, move and delete subscriptions of topics (in pulsar-admin these commands are under `topics`)."""
 
 
 def add_to(group: click.Group, *, short: bool) -> None:

@@ -15,8 +15,8 @@ def tenants_group() -> None:
 
 
 def _options(function: click.decorators.FC) -> click.decorators.FC:
-    roles = click.option("-r", "--admin-roles", help="Roles that may do everything in it, separated by commas.")
-    clusters = click.option("-c", "--allowed-clusters", help="Clusters separated by commas.  [default: all]")
+    roles = click.option("-r", "--admin-roles", help="Roles that administer the tenant, separated by commas.")
+    clusters = click.option("-c", "--allowed-clusters", help="Allowed clusters, separated by commas.  [default: all]")
     return roles(clusters(function))
 
 
@@ -32,7 +32,7 @@ def list_command(admin_url: str, as_json: bool) -> None:
 @click.argument("tenant")
 @common
 def get_command(tenant: str, admin_url: str, as_json: bool) -> None:
-    """Administrators and clusters of TENANT."""
+    """Show the administrators and allowed clusters of TENANT."""
     with connected(admin_url) as admin:
         show_document(admin.tenants.get(tenant), as_json, tenant)
 
@@ -58,7 +58,7 @@ def create_command(
 def update_command(
     tenant: str, admin_roles: str | None, allowed_clusters: str | None, admin_url: str, as_json: bool
 ) -> None:
-    """Change what is given of TENANT."""
+    """Change the given properties of TENANT; the others stay."""
     with connected(admin_url) as admin:
         known = admin.tenants.get(tenant)
         roles = known.admin_roles if admin_roles is None else words(admin_roles)
@@ -73,7 +73,7 @@ def update_command(
 @force_option
 @common
 def delete_command(tenant: str, force: bool, admin_url: str, as_json: bool) -> None:
-    """Delete TENANT; with --force its namespaces and all their topics."""
+    """Delete TENANT; with --force including its namespaces and all their topics."""
     with connected(admin_url) as admin:
         admin.tenants.delete(tenant, force=force)
     emit_done(as_json, deleted=tenant)

@@ -25,10 +25,14 @@ SUBSCRIPTION_COLUMNS = {
 
 @click.command("stats")
 @click.argument("topic")
-@click.option("--partitioned", is_flag=True, help="The sum over the partitions; without it found out by itself.")
+@click.option(
+    "--partitioned",
+    is_flag=True,
+    help="TOPIC is a partitioned topic: show the sum over its partitions. [default: detected]",
+)
 @common
 def stats_command(topic: str, partitioned: bool, admin_url: str, as_json: bool) -> None:
-    """Rates, sizes, producers and subscriptions of TOPIC; --json prints Pulsar's whole document."""
+    """Show rates, sizes, producers and subscriptions of TOPIC; --json prints Pulsar's complete document."""
     with connected(admin_url) as admin:
         partitioned = partitioned or admin.topics.partitions(topic).partitions > 0
     show_stats(topic, partitioned, True, admin_url, as_json)
@@ -36,10 +40,10 @@ def stats_command(topic: str, partitioned: bool, admin_url: str, as_json: bool) 
 
 @click.command("partitioned-stats")
 @click.argument("topic")
-@click.option("--per-partition", is_flag=True, help="Each partition's own stats as well (with --json).")
+@click.option("--per-partition", is_flag=True, help="Include the statistics of each partition (with --json).")
 @common
 def partitioned_stats_command(topic: str, per_partition: bool, admin_url: str, as_json: bool) -> None:
-    """The sum over the partitions of TOPIC."""
+    """Show the statistics of TOPIC, summed over its partitions."""
     show_stats(topic, True, per_partition, admin_url, as_json)
 
 
@@ -84,7 +88,7 @@ def subscription_row(name: str, stats: dict[str, Any]) -> dict[str, object]:
 @click.argument("topic")
 @common
 def internal_command(topic: str, admin_url: str, as_json: bool) -> None:
-    """Ledgers and cursors of TOPIC."""
+    """Show the ledgers and cursors of TOPIC."""
     with connected(admin_url) as admin:
         show_document(admin.topics.internal_stats(topic), as_json, topic)
 
@@ -93,7 +97,7 @@ def internal_command(topic: str, admin_url: str, as_json: bool) -> None:
 @click.argument("topic")
 @common
 def partitioned_internal_command(topic: str, admin_url: str, as_json: bool) -> None:
-    """Ledgers and cursors of every partition of TOPIC."""
+    """Show the ledgers and cursors of every partition of TOPIC."""
     with connected(admin_url) as admin:
         show_document(admin.topics.partitioned_internal_stats(topic).partitions, as_json, topic)
 
@@ -102,17 +106,19 @@ def partitioned_internal_command(topic: str, admin_url: str, as_json: bool) -> N
 @click.argument("topic")
 @common
 def info_command(topic: str, admin_url: str, as_json: bool) -> None:
-    """The stored list of ledgers and cursors of TOPIC."""
+    """Show the stored metadata of TOPIC: its ledgers and cursors."""
     with connected(admin_url) as admin:
         show_document(admin.topics.internal_info(topic), as_json, topic)
 
 
 @click.command("get-backlog-size")
 @click.argument("topic")
-@click.option("-m", "--messageId", "after", type=MESSAGE_ID, help="Behind this message; without it everything.")
+@click.option(
+    "-m", "--messageId", "after", type=MESSAGE_ID, help="Count from after this message. [default: the beginning]"
+)
 @common
 def backlog_size_command(topic: str, after: MessageId | None, admin_url: str, as_json: bool) -> None:
-    """Bytes of TOPIC that are stored behind a message."""
+    """Show the number of bytes stored after a message of TOPIC."""
     with connected(admin_url) as admin:
         show_value(admin.topics.backlog_size(topic, after), as_json, "bytes")
 
@@ -124,7 +130,7 @@ def backlog_size_command(topic: str, after: MessageId | None, admin_url: str, as
 @click.argument("topic")
 @common
 def lookup_command(topic: str, admin_url: str, as_json: bool) -> None:
-    """Address of the broker that serves TOPIC."""
+    """Show the address of the broker that serves TOPIC."""
     with connected(admin_url) as admin:
         show_value(admin.lookups.topic(topic).broker_url, as_json, "brokerUrl")
 
@@ -133,7 +139,7 @@ def lookup_command(topic: str, admin_url: str, as_json: bool) -> None:
 @click.argument("topic")
 @common
 def partitioned_lookup_command(topic: str, admin_url: str, as_json: bool) -> None:
-    """Address of the broker of each partition of TOPIC."""
+    """Show the address of the broker of each partition of TOPIC."""
     with connected(admin_url) as admin:
         count = admin.topics.partitions(topic).partitions
         parts = [f"{topic}-partition-{index}" for index in range(count)] or [topic]
@@ -145,7 +151,7 @@ def partitioned_lookup_command(topic: str, admin_url: str, as_json: bool) -> Non
 @click.argument("topic")
 @common
 def bundle_command(topic: str, admin_url: str, as_json: bool) -> None:
-    """The part of its namespace's hash range that TOPIC falls into."""
+    """Show the bundle of TOPIC: its part of the namespace's hash range."""
     with connected(admin_url) as admin:
         show_value(admin.lookups.bundle(topic), as_json, "bundle")
 
@@ -157,17 +163,19 @@ def bundle_command(topic: str, admin_url: str, as_json: bool) -> None:
 @click.argument("topic")
 @common
 def last_command(topic: str, admin_url: str, as_json: bool) -> None:
-    """Id of the last message of TOPIC."""
+    """Show the id of the last message of TOPIC."""
     with connected(admin_url) as admin:
         show_value(_text(admin.topics.last_message_id(topic)), as_json, "messageId")
 
 
 @click.command("get-message-id")
 @click.argument("topic")
-@click.option("-d", "--datetime", "moment", required=True, help="Such as 2026-01-31T12:00:00Z, or ms since 1970.")
+@click.option(
+    "-d", "--datetime", "moment", required=True, help="Time such as 2026-01-31T12:00:00Z, or milliseconds since 1970."
+)
 @common
 def message_id_command(topic: str, moment: str, admin_url: str, as_json: bool) -> None:
-    """Id of the first message of TOPIC published at or after a time."""
+    """Show the id of the first message of TOPIC published at or after a time."""
     with connected(admin_url) as admin:
         show_value(_text(admin.topics.message_id_at(topic, timestamp_ms(moment))), as_json, "messageId")
 
@@ -190,24 +198,39 @@ def _text(found: MessageId) -> str:
 
 @click.command("get-message-by-id")
 @click.argument("topic")
-@click.option("-l", "--ledgerId", "ledger", type=click.IntRange(0), required=True)
-@click.option("-e", "--entryId", "entry", type=click.IntRange(0), required=True)
+@click.option("-l", "--ledgerId", "ledger", type=click.IntRange(0), required=True, help="Id of the ledger.")
+@click.option("-e", "--entryId", "entry", type=click.IntRange(0), required=True, help="Id of the entry in the ledger.")
 @common
 def by_id_command(topic: str, ledger: int, entry: int, admin_url: str, as_json: bool) -> None:
-    """One stored message of TOPIC; a batch is unpacked."""
+    """Show one stored message of TOPIC; a batch is unpacked."""
     with connected(admin_url) as admin:
         emit(list(messages_of(admin.topics.message_by_id(topic, ledger, entry))), as_json=as_json, title=topic)
 
 
 @click.command("examine-messages")
 @click.argument("topic")
-@click.option("-i", "--initialPosition", "origin", type=click.Choice(["earliest", "latest"]), default="latest")
-@click.option("-m", "--messagePosition", "position", type=click.IntRange(1), default=1, show_default=True)
+@click.option(
+    "-i",
+    "--initialPosition",
+    "origin",
+    type=click.Choice(["earliest", "latest"]),
+    default="latest",
+    help="Where counting starts.",
+)
+@click.option(
+    "-m",
+    "--messagePosition",
+    "position",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Number of the message, counted from 1.",
+)
 @common
 def examine_command(
     topic: str, origin: Literal["earliest", "latest"], position: int, admin_url: str, as_json: bool
 ) -> None:
-    """The message of TOPIC at a place counted from its beginning or its end."""
+    """Show the n-th message of TOPIC, counted from its beginning or its end."""
     with connected(admin_url) as admin:
         answer = admin.topics.examine_message(topic, position=position, origin=origin)
     emit(list(messages_of(answer)), as_json=as_json, title=topic)

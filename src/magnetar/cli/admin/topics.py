@@ -22,10 +22,12 @@ _domain = click.option(
     type=click.Choice(["persistent", "non-persistent"]),
     default="persistent",
     show_default=True,
-    help="Non-persistent topics exist while somebody uses them.",
+    help="persistent or non-persistent; non-persistent topics exist only while they are used.",
 )
-_partitions = click.option("-p", "--partitions", type=click.IntRange(1), required=True, help="How many.")
-_metadata = click.option("-m", "--metadata", "properties", multiple=True, help="Properties: name=value.")
+_partitions = click.option("-p", "--partitions", type=click.IntRange(1), required=True, help="Number of partitions.")
+_metadata = click.option(
+    "-m", "--metadata", "properties", multiple=True, help="Property name=value; may be given several times."
+)
 
 
 @click.group("topics")
@@ -38,11 +40,11 @@ def topics_group() -> None:
 
 @topics_group.command("list")
 @click.argument("namespace", default="public/default")
-@click.option("--partitioned", is_flag=True, help="Partitioned topics instead of the topics that hold messages.")
+@click.option("--partitioned", is_flag=True, help="List partitioned topics instead of the topics that store messages.")
 @_domain
 @common
 def list_command(namespace: str, partitioned: bool, topic_domain: Any, admin_url: str, as_json: bool) -> None:
-    """Topics of NAMESPACE (tenant/namespace)."""
+    """List the topics of NAMESPACE (tenant/namespace)."""
     with connected(admin_url) as admin:
         found = admin.topics.list_partitioned if partitioned else admin.topics.list
         show_names(found(namespace, domain=topic_domain), as_json, "topic", namespace)
@@ -53,7 +55,7 @@ def list_command(namespace: str, partitioned: bool, topic_domain: Any, admin_url
 @_domain
 @common
 def list_partitioned_command(namespace: str, topic_domain: Any, admin_url: str, as_json: bool) -> None:
-    """Partitioned topics of NAMESPACE (tenant/namespace)."""
+    """List the partitioned topics of NAMESPACE (tenant/namespace)."""
     with connected(admin_url) as admin:
         names = admin.topics.list_partitioned(namespace, domain=topic_domain)
     show_names(names, as_json, "topic", namespace)
@@ -89,7 +91,7 @@ def create_partitioned_command(
 @_partitions
 @common
 def update_partitioned_command(topic: str, partitions: int, admin_url: str, as_json: bool) -> None:
-    """More partitions for TOPIC; their number never shrinks."""
+    """Increase the number of partitions of TOPIC; it cannot be decreased."""
     with connected(admin_url) as admin:
         admin.topics.update_partitioned(topic, partitions)
     emit_done(as_json, updated=topic, partitions=partitions)
@@ -99,14 +101,14 @@ def update_partitioned_command(topic: str, partitions: int, admin_url: str, as_j
 @click.argument("topic")
 @common
 def partitions_command(topic: str, admin_url: str, as_json: bool) -> None:
-    """How many partitions TOPIC has; 0: it is not partitioned."""
+    """Show the number of partitions of TOPIC; 0 means that it is not partitioned."""
     with connected(admin_url) as admin:
         show_document(admin.topics.partitions(topic), as_json, topic)
 
 
 @topics_group.command("delete")
 @click.argument("topic")
-@click.option("--partitioned", is_flag=True, help="TOPIC is partitioned: delete all its partitions.")
+@click.option("--partitioned", is_flag=True, help="TOPIC is a partitioned topic: delete all its partitions.")
 @force_option
 @common
 def delete_command(topic: str, partitioned: bool, force: bool, admin_url: str, as_json: bool) -> None:
@@ -131,7 +133,7 @@ def delete_partitioned_command(topic: str, force: bool, admin_url: str, as_json:
 @click.argument("topic")
 @common
 def create_missed_command(topic: str, admin_url: str, as_json: bool) -> None:
-    """Register partitions of TOPIC that are not stored."""
+    """Create the partitions of TOPIC that are missing."""
     with connected(admin_url) as admin:
         admin.topics.create_missed_partitions(topic)
     emit_done(as_json, updated=topic)
@@ -141,7 +143,7 @@ def create_missed_command(topic: str, admin_url: str, as_json: bool) -> None:
 @click.argument("topic")
 @common
 def unload_command(topic: str, admin_url: str, as_json: bool) -> None:
-    """Close TOPIC; clients come back by themselves."""
+    """Unload TOPIC from its broker; clients reconnect by themselves."""
     with connected(admin_url) as admin:
         admin.topics.unload(topic)
     emit_done(as_json, unloaded=topic)
@@ -151,7 +153,7 @@ def unload_command(topic: str, admin_url: str, as_json: bool) -> None:
 @click.argument("topic")
 @common
 def trim_command(topic: str, admin_url: str, as_json: bool) -> None:
-    """Give back storage of TOPIC that retention no longer keeps."""
+    """Delete ledgers of TOPIC that are consumed and no longer retained."""
     with connected(admin_url) as admin:
         admin.topics.trim(topic)
     emit_done(as_json, trimmed=topic)
@@ -161,7 +163,7 @@ def trim_command(topic: str, admin_url: str, as_json: bool) -> None:
 @click.argument("topic")
 @common
 def truncate_command(topic: str, admin_url: str, as_json: bool) -> None:
-    """Everything in TOPIC counts as consumed, and goes unless retention keeps it."""
+    """Mark all messages of TOPIC as consumed by every subscription; what retention does not keep is deleted."""
     with connected(admin_url) as admin:
         admin.topics.truncate(topic)
     emit_done(as_json, truncated=topic)
@@ -171,7 +173,7 @@ def truncate_command(topic: str, admin_url: str, as_json: bool) -> None:
 @click.argument("topic")
 @common
 def terminate_partitions_command(topic: str, admin_url: str, as_json: bool) -> None:
-    """Let the partitions of TOPIC take no more messages, for good. Prints the ids of the last messages."""
+    """Close all partitions of TOPIC for new messages permanently. Prints the ids of the last messages."""
     with connected(admin_url) as admin:
         last = admin.topics.terminate_partitions(topic)
     ids = {partition: f"{found.ledger_id}:{found.entry_id}" for partition, found in last.items()}
@@ -185,7 +187,7 @@ def terminate_partitions_command(topic: str, admin_url: str, as_json: bool) -> N
 @click.argument("topic")
 @common
 def get_properties_command(topic: str, admin_url: str, as_json: bool) -> None:
-    """Properties of TOPIC."""
+    """Show the properties of TOPIC."""
     with connected(admin_url) as admin:
         show_document(admin.topics.properties(topic), as_json, topic)
 
@@ -203,7 +205,7 @@ def update_properties_command(topic: str, properties: tuple[str, ...], admin_url
 
 @topics_group.command("remove-properties")
 @click.argument("topic")
-@click.option("-k", "--key", required=True)
+@click.option("-k", "--key", required=True, help="Name of the property.")
 @common
 def remove_properties_command(topic: str, key: str, admin_url: str, as_json: bool) -> None:
     """Remove a property of TOPIC."""
@@ -216,18 +218,22 @@ def remove_properties_command(topic: str, key: str, admin_url: str, as_json: boo
 @click.argument("topic")
 @common
 def permissions_command(topic: str, admin_url: str, as_json: bool) -> None:
-    """Roles and what they may do on TOPIC, those of its namespace as well."""
+    """Show the roles with permissions on TOPIC, including those of its namespace."""
     with connected(admin_url) as admin:
         show_document(admin.topics.permissions(topic), as_json, topic)
 
 
 @topics_group.command("grant-permission")
 @click.argument("topic")
-@click.option("--role", required=True)
-@click.option("--actions", required=True, help="produce, consume, ... separated by commas.")
+@click.option("--role", required=True, help="Name of the role.")
+@click.option(
+    "--actions",
+    required=True,
+    help="Actions separated by commas: produce, consume, functions, sources, sinks, packages.",
+)
 @common
 def grant_command(topic: str, role: str, actions: str, admin_url: str, as_json: bool) -> None:
-    """Let a role do something on TOPIC; replaces what it had there."""
+    """Grant a role actions on TOPIC; replaces its former actions there."""
     with connected(admin_url) as admin:
         admin.topics.grant(topic, role, words(actions))
     emit_done(as_json, granted=role)
@@ -235,10 +241,10 @@ def grant_command(topic: str, role: str, actions: str, admin_url: str, as_json: 
 
 @topics_group.command("revoke-permission")
 @click.argument("topic")
-@click.option("--role", required=True)
+@click.option("--role", required=True, help="Name of the role.")
 @common
 def revoke_command(topic: str, role: str, admin_url: str, as_json: bool) -> None:
-    """Take what a role had on TOPIC itself."""
+    """Revoke all actions that a role was granted on TOPIC itself."""
     with connected(admin_url) as admin:
         admin.topics.revoke(topic, role)
     emit_done(as_json, revoked=role)
@@ -252,7 +258,7 @@ POLL_INTERVAL_S = 0.2
 @admin_url_option
 @json_option
 def compact_command(topic: str, admin_url: str, as_json: bool) -> None:
-    """Begin to compact TOPIC: keep the last message of each key for those who read compacted."""
+    """Start a compaction of TOPIC: readers of the compacted topic see the last message of each key."""
     with connected(admin_url) as admin:
         admin.topics.compact(topic)
     emit_done(as_json, compacting=topic)
@@ -260,11 +266,18 @@ def compact_command(topic: str, admin_url: str, as_json: bool) -> None:
 
 @click.command("compaction-status")
 @click.argument("topic")
-@click.option("-w", "--wait-complete", "--wait", "wait", is_flag=True, help="Until it has ended; fails if it did.")
+@click.option(
+    "-w",
+    "--wait-complete",
+    "--wait",
+    "wait",
+    is_flag=True,
+    help="Wait until the compaction has ended; exit with an error if it failed.",
+)
 @admin_url_option
 @json_option
 def status_command(topic: str, wait: bool, admin_url: str, as_json: bool) -> None:
-    """NOT_RUN, RUNNING, SUCCESS or ERROR since the server has loaded TOPIC."""
+    """Show the state of the last compaction of TOPIC: NOT_RUN, RUNNING, SUCCESS or ERROR."""
     with connected(admin_url) as admin:
         found = admin.topics.compaction_status(topic)
         while wait and found.status == "RUNNING":
@@ -280,7 +293,7 @@ def status_command(topic: str, wait: bool, admin_url: str, as_json: bool) -> Non
 @admin_url_option
 @json_option
 def terminate_command(topic: str, admin_url: str, as_json: bool) -> None:
-    """Let TOPIC take no more messages, for good. Consumers get what is there. Prints the id of the last message."""
+    """Close TOPIC for new messages permanently; consumers still receive the stored ones. Prints the id of the last message."""
     with connected(admin_url) as admin:
         last = admin.topics.terminate(topic)
     emit_record({"last message": f"{last.ledger_id}:{last.entry_id}"}, as_json=as_json, title=topic)

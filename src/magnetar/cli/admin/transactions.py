@@ -16,25 +16,39 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 MILLISECONDS = Amount("s", unit=0.001)
 
-topic_option = click.option("-t", "--topic", required=True, help="Its name.")
-subscription_option = click.option("-s", "--sub-name", "subscription", required=True, help="Its name.")
-coordinator_option = click.option("-c", "--coordinator-id", type=click.IntRange(0), help="Of this coordinator only.")
-metadata_flag = click.option("-m", "--metadata", is_flag=True, help="As in pulsar-admin; makes no difference here.")
+topic_option = click.option("-t", "--topic", required=True, help="Name of the topic.")
+subscription_option = click.option("-s", "--sub-name", "subscription", required=True, help="Name of the subscription.")
+coordinator_option = click.option("-c", "--coordinator-id", type=click.IntRange(0), help="Only this coordinator.")
+metadata_flag = click.option("-m", "--metadata", is_flag=True, help="Accepted as in pulsar-admin; has no effect.")
 low_water_mark_flag = click.option(
-    "-l", "--low-water-mark", "low", is_flag=True, help="As in pulsar-admin; makes no difference here."
+    "-l", "--low-water-mark", "low", is_flag=True, help="Accepted as in pulsar-admin; has no effect."
 )
 
 
 def txn_options(function: F) -> F:
     """`-m MOST -l LEAST`: the two numbers of `(most,least)`."""
-    most = click.option("-m", "--most-sig-bits", "most", type=click.IntRange(0), required=True, help="Its coordinator.")
-    least = click.option("-l", "--least-sig-bits", "least", type=click.IntRange(0), required=True, help="Its number.")
+    most = click.option(
+        "-m",
+        "--most-sig-bits",
+        "most",
+        type=click.IntRange(0),
+        required=True,
+        help="Most significant bits of the transaction id (the coordinator).",
+    )
+    least = click.option(
+        "-l",
+        "--least-sig-bits",
+        "least",
+        type=click.IntRange(0),
+        required=True,
+        help="Least significant bits of the transaction id.",
+    )
     return most(least(function))
 
 
 @click.group("transactions")
 def transactions_group() -> None:
-    """Coordinators, open transactions, and what they hold in topics and subscriptions."""
+    """Inspect transaction coordinators, open transactions, and what these hold in topics and subscriptions."""
 
 
 # ---- Coordinators
@@ -43,7 +57,7 @@ def transactions_group() -> None:
 @transactions_group.command("coordinators-list")
 @common
 def coordinators_command(admin_url: str, as_json: bool) -> None:
-    """The coordinators and who serves them."""
+    """List the coordinators and the brokers that serve them."""
     with connected(admin_url) as admin:
         show_document(admin.transactions.coordinators(), as_json)
 
@@ -52,7 +66,7 @@ def coordinators_command(admin_url: str, as_json: bool) -> None:
 @coordinator_option
 @common
 def coordinator_stats_command(coordinator_id: int | None, admin_url: str, as_json: bool) -> None:
-    """Numbers given out, transactions open; of all coordinators or of one."""
+    """Show ids given out and open transactions, of all coordinators or of one."""
     with connected(admin_url) as admin:
         if coordinator_id is None:
             show_document(admin.transactions.coordinator_stats(), as_json)
@@ -61,20 +75,26 @@ def coordinator_stats_command(coordinator_id: int | None, admin_url: str, as_jso
 
 
 @transactions_group.command("coordinator-internal-stats")
-@click.option("-c", "--coordinator-id", type=click.IntRange(0), required=True, help="Whose log.")
+@click.option("-c", "--coordinator-id", type=click.IntRange(0), required=True, help="Id of the coordinator.")
 @metadata_flag
 @common
 def coordinator_internal_command(coordinator_id: int, metadata: bool, admin_url: str, as_json: bool) -> None:
-    """The log of a coordinator."""
+    """Show the log of a coordinator: its ledgers and cursor."""
     with connected(admin_url) as admin:
         show_document(admin.transactions.coordinator_internal_stats(coordinator_id, metadata=metadata), as_json)
 
 
 @transactions_group.command("scale-transactionCoordinators")
-@click.option("-r", "--replicas", type=click.IntRange(1), required=True, help="How many there are to be; never fewer.")
+@click.option(
+    "-r",
+    "--replicas",
+    type=click.IntRange(1),
+    required=True,
+    help="New number of coordinators; it cannot be decreased.",
+)
 @common
 def scale_command(replicas: int, admin_url: str, as_json: bool) -> None:
-    """Raise the number of coordinators."""
+    """Increase the number of coordinators."""
     with connected(admin_url) as admin:
         admin.transactions.scale(replicas)
     emit_done(as_json, coordinators=replicas)
@@ -87,17 +107,24 @@ def scale_command(replicas: int, admin_url: str, as_json: bool) -> None:
 @txn_options
 @common
 def metadata_command(most: int, least: int, admin_url: str, as_json: bool) -> None:
-    """A transaction that has not ended yet, with what it does where."""
+    """Show an open transaction with the topics and subscriptions it concerns."""
     with connected(admin_url) as admin:
         show_document(admin.transactions.metadata(most, least), as_json, f"({most},{least})")
 
 
 @transactions_group.command("slow-transactions")
-@click.option("-t", "--time", "at_least_ms", type=MILLISECONDS, required=True, help="1s, 10s, 1m, 5h, 3d.")
+@click.option(
+    "-t",
+    "--time",
+    "at_least_ms",
+    type=MILLISECONDS,
+    required=True,
+    help="Minimum duration, such as 1s, 10s, 1m, 5h or 3d.",
+)
 @coordinator_option
 @common
 def slow_command(at_least_ms: int, coordinator_id: int | None, admin_url: str, as_json: bool) -> None:
-    """Transactions that have been open for so long."""
+    """List transactions that have been open for longer than a time."""
     with connected(admin_url) as admin:
         show_document(admin.transactions.slow(at_least_ms, coordinator_id), as_json)
 
@@ -106,7 +133,7 @@ def slow_command(at_least_ms: int, coordinator_id: int | None, admin_url: str, a
 @txn_options
 @common
 def abort_command(most: int, least: int, admin_url: str, as_json: bool) -> None:
-    """Abort an open transaction, whoever has opened it."""
+    """Abort an open transaction of any client."""
     with connected(admin_url) as admin:
         admin.transactions.abort(most, least)
     emit_done(as_json, aborted=f"({most},{least})")
@@ -120,7 +147,7 @@ def abort_command(most: int, least: int, admin_url: str, as_json: bool) -> None:
 @low_water_mark_flag
 @common
 def buffer_command(topic: str, low: bool, admin_url: str, as_json: bool) -> None:
-    """What a topic knows of transactions."""
+    """Show the state of transactions in a topic."""
     with connected(admin_url) as admin:
         show_document(admin.transactions.buffer_stats(topic, low_water_marks=low), as_json, topic)
 
@@ -130,7 +157,7 @@ def buffer_command(topic: str, low: bool, admin_url: str, as_json: bool) -> None
 @metadata_flag
 @common
 def buffer_internal_command(topic: str, metadata: bool, admin_url: str, as_json: bool) -> None:
-    """Where a topic keeps what it knows of transactions."""
+    """Show where a topic stores the state of its transactions."""
     with connected(admin_url) as admin:
         show_document(admin.transactions.buffer_internal_stats(topic, metadata=metadata), as_json, topic)
 
@@ -140,7 +167,7 @@ def buffer_internal_command(topic: str, metadata: bool, admin_url: str, as_json:
 @topic_option
 @common
 def in_buffer_command(most: int, least: int, topic: str, admin_url: str, as_json: bool) -> None:
-    """A transaction in one topic."""
+    """Show the state of one transaction in one topic."""
     with connected(admin_url) as admin:
         show_document(admin.transactions.in_buffer_stats(topic, most, least), as_json, topic)
 
@@ -154,7 +181,7 @@ def in_buffer_command(most: int, least: int, topic: str, admin_url: str, as_json
 @low_water_mark_flag
 @common
 def pending_command(topic: str, subscription: str, low: bool, admin_url: str, as_json: bool) -> None:
-    """What a subscription holds for open transactions."""
+    """Show what a subscription holds for open transactions."""
     with connected(admin_url) as admin:
         show_document(admin.transactions.pending_ack_stats(topic, subscription, low_water_marks=low), as_json, topic)
 
@@ -165,7 +192,7 @@ def pending_command(topic: str, subscription: str, low: bool, admin_url: str, as
 @metadata_flag
 @common
 def pending_internal_command(topic: str, subscription: str, metadata: bool, admin_url: str, as_json: bool) -> None:
-    """The log of a subscription's pending acknowledgements."""
+    """Show the log of a subscription's pending acknowledgements."""
     with connected(admin_url) as admin:
         found = admin.transactions.pending_ack_internal_stats(topic, subscription, metadata=metadata)
         show_document(found, as_json, topic)
@@ -177,7 +204,7 @@ def pending_internal_command(topic: str, subscription: str, metadata: bool, admi
 @subscription_option
 @common
 def in_pending_command(most: int, least: int, topic: str, subscription: str, admin_url: str, as_json: bool) -> None:
-    """A transaction in one subscription."""
+    """Show the state of one transaction in one subscription."""
     with connected(admin_url) as admin:
         show_document(admin.transactions.in_pending_ack_stats(topic, subscription, most, least), as_json, topic)
 
@@ -185,9 +212,9 @@ def in_pending_command(most: int, least: int, topic: str, subscription: str, adm
 @transactions_group.command("position-stats-in-pending-ack")
 @topic_option
 @subscription_option
-@click.option("-l", "--ledger-id", type=click.IntRange(0), required=True, help="Of the message.")
-@click.option("-e", "--entry-id", type=click.IntRange(0), required=True, help="Of the message.")
-@click.option("-b", "--batch-index", type=click.IntRange(0), help="Of a message in a batch.")
+@click.option("-l", "--ledger-id", type=click.IntRange(0), required=True, help="Entry id of the message.")
+@click.option("-e", "--entry-id", type=click.IntRange(0), required=True, help="Entry id of the message.")
+@click.option("-b", "--batch-index", type=click.IntRange(0), help="Index of the message in its batch.")
 @common
 def position_command(
     topic: str,
@@ -198,7 +225,7 @@ def position_command(
     admin_url: str,
     as_json: bool,
 ) -> None:
-    """Where the acknowledgement of one message stands."""
+    """Show the state of the acknowledgement of one message."""
     with connected(admin_url) as admin:
         found = admin.transactions.position_in_pending_ack(topic, subscription, ledger_id, entry_id, batch_index)
     show_value(found.state, as_json, "state")

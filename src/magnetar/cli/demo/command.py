@@ -17,20 +17,24 @@ from magnetar.cli.servers.serve import keep_files_private
 
 @click.group("demo")
 def demo_group() -> None:
-    """See real data flow, checked to the last message."""
+    """Run a demonstration with real data, checked to the last message."""
     keep_files_private()
 
 
 @demo_group.command("flights")
-@click.option("--messages", type=click.IntRange(100), help="Only the first so many flights.  [default: all 336,776]")
-@click.option("--data-dir", type=click.Path(path_type=Path, file_okay=False), help="Keep the server's data here.")
-@click.option("--views/--no-views", default=True, help="Go on to views on Spark, or stop behind the consumers.")
+@click.option("--messages", type=click.IntRange(100), help="Use only the first N flights.  [default: all 336,776]")
+@click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Directory for the server's data, which is kept.",
+)
+@click.option("--views/--no-views", default=True, help="Continue with views on Spark, or stop after the consumers.")
 @click.option(
     "--plot",
     type=click.Path(path_type=Path, dir_okay=False),
     default=Path("magnetar-demo-vnodes.svg"),
     show_default=True,
-    help="Draw the map of vnodes before and after the rescale here.",
+    help="Draw the map of vnodes before and after the rescale into this file.",
 )
 @json_option
 def flights_command(messages: int | None, data_dir: Path | None, views: bool, plot: Path, as_json: bool) -> None:
@@ -62,9 +66,15 @@ def flights_command(messages: int | None, data_dir: Path | None, views: bool, pl
 
 
 @demo_group.command("geo")
-@click.option("--seconds", type=click.IntRange(6, 600), default=24, show_default=True, help="How long messages flow.")
 @click.option(
-    "--rate", type=click.IntRange(1, 1000), default=100, show_default=True, help="Messages/s in each cluster."
+    "--seconds",
+    type=click.IntRange(6, 600),
+    default=24,
+    show_default=True,
+    help="Duration of the message flow in seconds.",
+)
+@click.option(
+    "--rate", type=click.IntRange(1, 1000), default=100, show_default=True, help="Messages per second in each cluster."
 )
 @click.option(
     "--interval",
@@ -74,10 +84,14 @@ def flights_command(messages: int | None, data_dir: Path | None, views: bool, pl
     show_default=True,
     help="Milliseconds between snapshots.",
 )
-@click.option("--data-dir", type=click.Path(path_type=Path, file_okay=False), help="Keep the servers' data here.")
+@click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Directory for the servers' data, which is kept.",
+)
 @json_option
 def geo_command(seconds: int, rate: int, interval_ms: int, data_dir: Path | None, as_json: bool) -> None:
-    """Three clusters that replicate a topic to each other, and a consumer that fails over twice.
+    """Replicate a topic among three clusters, with a consumer that fails over twice.
 
     It moves from west to central, where the cluster is killed (kill -9) under it, and ends in east. The table at the end says what was
     repeated after each failover; the exit code is 1 when anything was skipped.

@@ -30,8 +30,10 @@ HASHES: dict[str, Callable[[bytes], int]] = {
 
 @click.command("hash")
 @click.argument("key")
-@click.option("--algorithm", "algorithms", multiple=True, type=click.Choice(list(HASHES)), help="Only these hashes.")
-@click.option("--hex", "is_hex", is_flag=True, help="KEY is bytes in hexadecimal.")
+@click.option(
+    "--algorithm", "algorithms", multiple=True, type=click.Choice(list(HASHES)), help="Show only these hashes."
+)
+@click.option("--hex", "is_hex", is_flag=True, help="KEY is given in hexadecimal.")
 @click.option("--vnodes", "vnode_count", default=DEFAULT_VNODES, show_default=True, help="Number of vnodes.")
 @click.option("--bundles", default=4, show_default=True, help="Number of bundles of the namespace.")
 @json_option

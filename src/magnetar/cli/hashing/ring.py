@@ -26,7 +26,7 @@ def _common(function: Any) -> Any:
         (
             click.option("--nodes", required=True, help="Nodes with weights, such as A,B=2,C."),
             click.option(
-                "--replicas", type=int, help="Replicas (ketama 40, crc32 20) or points (consistent 100) a node."
+                "--replicas", type=int, help="Replicas (ketama 40, crc32 20) or ring points (consistent 100) per node."
             ),
             click.option("--vnodes", "vnode_count", default=256, show_default=True, help="Number of vnodes."),
         )
@@ -42,8 +42,8 @@ def _measured(function: Any) -> Any:
                 "--algorithm", "algorithms", multiple=True, default=("ketama",), show_default=True,
                 type=click.Choice(ALGORITHMS), help="May be repeated.",
             ),
-            click.option("--keys", default=DEFAULT_KEYS, show_default=True, help="How many keys, numbered from 0."),
-            click.option("--key-format", default="key-{}", show_default=True, help="A key; {} is its number."),
+            click.option("--keys", default=DEFAULT_KEYS, show_default=True, help="Number of keys, counted from 0."),
+            click.option("--key-format", default="key-{}", show_default=True, help="Format of a key; {} is replaced by its number."),
         )
     ):  # fmt: skip
         function = option(function)
@@ -177,9 +177,9 @@ def balance_command(
 @click.argument("key")
 @_common
 @click.option(
-    "--algorithm", default="ketama", show_default=True, type=click.Choice(ALGORITHMS[:-1]), help="Which scheme."
+    "--algorithm", default="ketama", show_default=True, type=click.Choice(ALGORITHMS[:-1]), help="Hashing scheme."
 )
-@click.option("--count", type=click.IntRange(1), help="Also the first so many distinct nodes (ketama, crc32).")
+@click.option("--count", type=click.IntRange(1), help="Also show the first N distinct nodes (ketama, crc32).")
 @json_option
 @hashing_errors
 def explain_command(

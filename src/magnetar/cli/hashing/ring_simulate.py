@@ -34,19 +34,23 @@ class Step(NamedTuple):
 @click.command("simulate")
 @click.argument("events", nargs=-1)
 @click.option(
-    "--script", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A file with one event a line."
+    "--script", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="File with one event per line."
 )
 @click.option(
     "--algorithm",
     default="autosplit",
     show_default=True,
     type=click.Choice(["autosplit", "consistent", "consistent-pr-18878", "sticky"]),
-    help="How slots are shared.",
+    help="Policy that assigns hash slots to consumers.",
 )
 @click.option(
-    "--points", type=click.IntRange(1), default=100, show_default=True, help="Points a consumer (consistent)."
+    "--points",
+    type=click.IntRange(1),
+    default=100,
+    show_default=True,
+    help="Ring points per consumer (consistent hashing).",
 )
-@click.option("--ranges", "all_ranges", is_flag=True, help="Show all ranges, however many.")
+@click.option("--ranges", "all_ranges", is_flag=True, help="Show all ranges, however many there are.")
 @plot_option
 @json_option
 @hashing_errors

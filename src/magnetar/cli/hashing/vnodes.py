@@ -23,15 +23,19 @@ NULL_TEXT = "NULL"
 
 @click.group("vnodes")
 def vnodes_group() -> None:
-    """Map keys to vnodes and vnodes to units (workers, actors), and plan changes that move as little as possible."""
+    """Map keys to vnodes and vnodes to units (parallel workers), and plan changes that move as little as possible."""
 
 
 @vnodes_group.command("plan")
-@click.option("--units", help="Units now: a number, or names with weights such as a,b=2.")
-@click.option("--to", "target", required=True, help="Units then: a number, or names with weights.")
+@click.option("--units", help="Current units: a number, or names with weights such as a,b=2.")
+@click.option("--to", "target", required=True, help="Units after the change: a number, or names with weights.")
 @click.option("--vnodes", "vnode_count", default=DEFAULT_VNODES, show_default=True, help="Number of vnodes.")
-@click.option("--mapping", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Mapping now, as JSON.")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the new mapping as JSON.")
+@click.option(
+    "--mapping",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="JSON file with the current mapping.",
+)
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the new mapping to this JSON file.")
 @plot_option
 @json_option
 @hashing_errors
@@ -44,7 +48,7 @@ def plan_command(
     plot: Path | None,
     as_json: bool,
 ) -> None:
-    """Show which vnodes move from --units (or --mapping) to --to; never more than necessary."""
+    """Show which vnodes move when --units (or --mapping) become --to; no more move than necessary."""
     if (units is None) == (mapping is None):
         raise click.UsageError("give the units now by either --units or --mapping")
     if mapping is not None:

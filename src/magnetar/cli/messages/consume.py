@@ -24,14 +24,22 @@ POLL_MS = 200
 
 @click.command("consume")
 @click.argument("topic")
-@click.option("-s", "--subscription-name", required=True, help="Subscription; made when it does not exist.")
 @click.option(
-    "-n", "--num-messages", type=click.IntRange(0), default=1, show_default=True, help="How many; 0 for ever."
+    "-s", "--subscription-name", required=True, help="Name of the subscription; it is created if it does not exist."
+)
+@click.option(
+    "-n",
+    "--num-messages",
+    type=click.IntRange(0),
+    default=1,
+    show_default=True,
+    help="Number of messages to receive; 0 receives until Ctrl-C.",
 )
 @click.option(
     "-t",
     "--subscription-type",
     type=click.Choice([*TYPES], case_sensitive=False),
+    help="Type of the subscription.",
     default="Exclusive",
     show_default=True,
 )
@@ -41,16 +49,23 @@ POLL_MS = 200
     type=click.Choice(["Latest", "Earliest"], case_sensitive=False),
     default="Latest",
     show_default=True,
-    help="Where a new subscription starts.",
+    help="Where a new subscription starts: Latest or Earliest.",
 )
-@click.option("-r", "--rate", type=click.FloatRange(0), default=0.0, help="Messages a second; 0 as fast as they come.")
+@click.option("-r", "--rate", type=click.FloatRange(0), default=0.0, help="Messages per second; 0 means no limit.")
 @click.option(
-    "-q", "--queue-size", type=click.IntRange(1), default=1000, show_default=True, help="Messages fetched ahead."
+    "-q",
+    "--queue-size",
+    type=click.IntRange(1),
+    default=1000,
+    show_default=True,
+    help="Number of messages fetched ahead.",
 )
 @click.option("--regex", is_flag=True, help="TOPIC is a regular expression over the topics of a namespace.")
-@click.option("--hex", "as_hex", is_flag=True, help="Show payloads in hexadecimal.")
-@click.option("--hide-content", is_flag=True, help="Show no payloads.")
-@click.option("-w", "--wait", "wait_s", type=click.FloatRange(0), help="Stop after so many seconds without a message.")
+@click.option("--hex", "as_hex", is_flag=True, help="Print payloads in hexadecimal.")
+@click.option("--hide-content", is_flag=True, help="Do not print payloads.")
+@click.option(
+    "-w", "--wait", "wait_s", type=click.FloatRange(0), help="Stop after this many seconds without a message."
+)
 @url_option
 @verbose_option
 @json_option
@@ -72,7 +87,7 @@ def consume_command(
 ) -> None:
     """Receive messages of TOPIC, print them and acknowledge them.
 
-    With --json each message is one line. What was printed is acknowledged; Ctrl-C hands everything else back.
+    With --json each message is one line. Only printed messages are acknowledged; after Ctrl-C all others are redelivered.
     """
     with connected(url, verbose=verbose) as client:
         import pulsar

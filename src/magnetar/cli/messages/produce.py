@@ -40,12 +40,18 @@ COMPRESSION = ("NONE", "LZ4", "ZLib", "ZSTD", "SNAPPY")
     show_default=True,
     help="Number of times to send all messages.",
 )
-@click.option("-r", "--rate", type=click.FloatRange(0), default=0.0, help="Messages a second; 0 as fast as it goes.")
+@click.option("-r", "--rate", type=click.FloatRange(0), default=0.0, help="Messages per second; 0 means no limit.")
 @click.option("-k", "--key", help="Partition key of every message.")
 @click.option("-p", "--properties", multiple=True, metavar="K=V[,K=V]", help="Properties of every message.")
-@click.option("-db", "--disable-batching", is_flag=True, help="One entry for each message.")
+@click.option("-db", "--disable-batching", is_flag=True, help="Send every message as an entry of its own.")
 @click.option("-c", "--chunking", is_flag=True, help="Split messages above the server's maxMessageSize.")
-@click.option("--compression", type=click.Choice(COMPRESSION, case_sensitive=False), default="NONE", show_default=True)
+@click.option(
+    "--compression",
+    type=click.Choice(COMPRESSION, case_sensitive=False),
+    help="Compression of the messages.",
+    default="NONE",
+    show_default=True,
+)
 @url_option
 @verbose_option
 @json_option
@@ -67,7 +73,7 @@ def produce_command(
 ) -> None:
     """Send messages to TOPIC and wait until the server has stored them all.
 
-    Exit code 1 when any of them was not stored.
+    The exit code is 1 if any of them was not stored.
     """
     payloads = [*split(messages, separator), *map(read_payload, files)]
     if not payloads:

@@ -37,7 +37,7 @@ def url_option(function: F) -> F:
         envvar="MAGNETAR_URL",
         show_default=True,
         show_envvar=True,
-        help="Server, or several: pulsar://HOST:PORT,HOST:PORT.",
+        help="Service URL, with one address or several: pulsar://HOST:PORT,HOST:PORT.",
     )(credential_options(function))
 
 

@@ -34,16 +34,23 @@ NO_URL: Final = "pulsar://localhost:6650"
 
 @click.command("explain")
 @click.argument("file_or_sql")
-@click.option("-p", "--pipeline", envvar="MAGNETAR_PIPELINE", show_envvar=True, help="Whose views a query reads.")
-@click.option("--logical", is_flag=True, help="Of a file the operators only, which needs no Spark.")
-@click.option("--service-url", envvar="MAGNETAR_URL", show_envvar=True, help="For sources and sinks that name none.")
+@click.option(
+    "-p", "--pipeline", envvar="MAGNETAR_PIPELINE", show_envvar=True, help="Pipeline whose views the query reads."
+)
+@click.option("--logical", is_flag=True, help="Show only the operators of a file, which does not need Spark.")
+@click.option(
+    "--service-url",
+    envvar="MAGNETAR_URL",
+    show_envvar=True,
+    help="Service URL of sources and sinks that do not name one.",
+)
 @json_option
 def explain_command(
     file_or_sql: str, pipeline: str | None, logical: bool, service_url: str | None, as_json: bool
 ) -> None:
     """Show the stages of every view in a FILE.sql, or the plan of a SELECT over a pipeline's views.
 
-    Stages are what runs: which rows are shuffled by which columns, what each operator keeps. Spark is started for them, since it knows the
+    Stages show which rows are shuffled by which columns and what state each operator keeps. They start Spark, which knows the
     types; a plan needs neither Spark nor topics. A query without an exact incremental plan is refused with what to write instead.
     """
     if file_or_sql.endswith((".sql", ".py")) or Path(file_or_sql).is_file():

@@ -49,10 +49,16 @@ DIRECT_ROWS_MAX: Final = 200_000
 @click.command("query")
 @click.argument("sql")
 @click.option(
-    "-p", "--pipeline", envvar="MAGNETAR_PIPELINE", show_envvar=True, help="Name; may be left out if there is one."
+    "-p",
+    "--pipeline",
+    envvar="MAGNETAR_PIPELINE",
+    show_envvar=True,
+    help="Name of the pipeline; may be omitted if there is only one.",
 )
-@click.option("--epoch", type=click.IntRange(0), help="An older epoch; the last 10 manifests are kept.")
-@click.option("--limit", type=click.IntRange(0), default=ROWS, show_default=True, help="Rows at most; 0 for all.")
+@click.option("--epoch", type=click.IntRange(0), help="Read an older epoch; the last 10 are kept.")
+@click.option(
+    "--limit", type=click.IntRange(0), default=ROWS, show_default=True, help="Maximum number of rows; 0 prints all."
+)
 @click.option("--master", default="local[2]", show_default=True, help="Spark's master.")
 @json_option
 def query_command(sql: str, pipeline: str | None, epoch: int | None, limit: int, master: str, as_json: bool) -> None:

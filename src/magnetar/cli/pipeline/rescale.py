@@ -27,16 +27,28 @@ Say: TypeAlias = Callable[[str], object]
 
 @click.command("rescale")
 @click.argument("name", required=False)
-@click.option("--units", type=click.IntRange(1), help="How many units are to serve the vnodes.")
-@click.option("--auto", is_flag=True, help="As many as the load of the last seconds asks for, once.")
-@click.option("--adaptive", is_flag=True, help="Have a running one follow its load, until --units or its end.")
-@click.option("--least", type=click.IntRange(1), default=1, show_default=True, help="Of --auto, --adaptive.")
+@click.option("--units", type=click.IntRange(1), help="New number of units.")
+@click.option("--auto", is_flag=True, help="Choose the number once, from the load of the last seconds.")
 @click.option(
-    "--most", type=click.IntRange(1), help="Of --auto (else this machine's processors), --adaptive (else Spark's)."
+    "--adaptive", is_flag=True, help="Let the running pipeline follow its load, until --units is given or it ends."
+)
+@click.option(
+    "--least", type=click.IntRange(1), default=1, show_default=True, help="Minimum for --auto and --adaptive."
+)
+@click.option(
+    "--most",
+    type=click.IntRange(1),
+    help="Maximum for --auto (default: this machine's processors) and --adaptive (default: Spark's cores).",
 )
 @click.option("--dry-run", is_flag=True, help="Only show which vnodes would move.")
-@click.option("--metadata", "metadata_url", help="Ask through this metadata store (run --metadata), from any machine.")
-@click.option("--timeout", "timeout_s", type=click.FloatRange(0), default=60.0, show_default=True, help="Seconds.")
+@click.option(
+    "--metadata",
+    "metadata_url",
+    help="Reach the pipeline through this metadata store (see run --metadata), from any machine.",
+)
+@click.option(
+    "--timeout", "timeout_s", type=click.FloatRange(0), default=60.0, show_default=True, help="Seconds to wait."
+)
 @json_option
 def rescale_command(
     name: str | None,
@@ -50,9 +62,9 @@ def rescale_command(
     timeout_s: float,
     as_json: bool,
 ) -> None:
-    """Change the number of units of pipeline NAME. Takes effect with the next epoch of a running one, else at once.
+    """Change the number of units of pipeline NAME. Takes effect with the next epoch if it is running, otherwise at once.
 
-    The least number of vnodes moves, and not a byte of the state: units read other vnodes from the runs that are there.
+    As few vnodes as possible move, and no state is copied: units read their new vnodes from the existing files.
     """
     if (units is not None) + auto + adaptive != 1:
         raise click.UsageError("give one of --units N, --auto and --adaptive")

@@ -26,20 +26,29 @@ BUSY_HINT: Final = "the machine is so busy that a process did not start within S
 
 @click.command("run")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--name", help="Of the pipeline.  [default: the file's name without its ending]")
-@click.option("--dir", "directory", help="Where it lives: a path or URL.  [default: $MAGNETAR_HOME/pipelines/NAME]")
+@click.option("--name", help="Name of the pipeline.  [default: the file's name without its ending]")
+@click.option(
+    "--dir", "directory", help="Directory of the pipeline: a path or URL.  [default: $MAGNETAR_HOME/pipelines/NAME]"
+)
 @click.option(
     "--master", default="local[2]", show_default=True, help="Spark's master: local[N], spark://HOST:PORT, ..."
 )
-@click.option("--units", type=click.IntRange(1), help="Parallel units.  [default: as before; at first Spark's cores]")
-@click.option("--once", is_flag=True, help="Read what is there, then end.")
-@click.option("--service-url", envvar="MAGNETAR_URL", show_envvar=True, help="For sources and sinks that name none.")
-@click.option("--admin-url", help="The same for admin.url, which makes the lag exact.")
+@click.option(
+    "--units", type=click.IntRange(1), help="Number of parallel units.  [default: as before; at first Spark's cores]"
+)
+@click.option("--once", is_flag=True, help="Process what is in the topics now, then end.")
+@click.option(
+    "--service-url",
+    envvar="MAGNETAR_URL",
+    show_envvar=True,
+    help="Service URL of sources and sinks that do not name one.",
+)
+@click.option("--admin-url", help="Admin API for sources without admin.url; it makes the lag exact.")
 @click.option("--conf", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of Spark; may be repeated.")
 @click.option("--metadata", "metadata_url", help="Metadata store (zk:...) that shares the vnode mapping.")
 @click.option("--metrics-port", type=click.IntRange(0, 65535), help="Serve metrics for Prometheus on 127.0.0.1.")
 @click.option("--ui", is_flag=True, help="Serve Spark's UI; its jobs name view and epoch.")
-@click.option("-v", "--verbose", is_flag=True, help="Spark's log on stderr instead of spark.log.")
+@click.option("-v", "--verbose", is_flag=True, help="Write Spark's log to stderr instead of spark.log.")
 @json_option
 def run_command(
     file: Path,
@@ -59,8 +68,8 @@ def run_command(
 ) -> None:
     """Keep the views of FILE (.sql or .py) up to date until Ctrl-C, SIGTERM or `magnetar pipeline stop`.
 
-    Running it again continues behind the last committed epoch, whatever ended it. Ctrl-C lets the running epoch finish; a second one
-    ends at once, which loses nothing either. With --json each epoch is a line.
+    A later run continues after the last committed epoch, however this one ended. Ctrl-C lets the running epoch finish; a second one
+    ends at once and loses nothing either. With --json each epoch is a line.
     """
     conf = _settings(settings, ui)
     defaults = {"service.url": service_url, "admin.url": admin_url}

@@ -20,7 +20,7 @@ WATCH_S: Final = 1.0
 @click.command("list")
 @json_option
 def list_command(as_json: bool) -> None:
-    """All pipelines below $MAGNETAR_HOME/pipelines, and what they do."""
+    """List all pipelines in $MAGNETAR_HOME/pipelines and their states."""
     rows = []
     for name in names():
         try:
@@ -32,10 +32,10 @@ def list_command(as_json: bool) -> None:
 
 @click.command("status")
 @click.argument("name", required=False)
-@click.option("-w", "--watch", is_flag=True, help="Again every second, until Ctrl-C or the pipeline's end.")
+@click.option("-w", "--watch", is_flag=True, help="Repeat every second, until Ctrl-C or the end of the pipeline.")
 @json_option
 def status_command(name: str | None, watch: bool, as_json: bool) -> None:
-    """Rows, epochs, lag and state of pipeline NAME, which may be left out when there is only one.
+    """Show rows, epochs, lag and state of pipeline NAME, which may be omitted when there is only one.
 
     With --json --watch each second is one line. The exit code is 1 when the pipeline failed or its driver was killed.
     """

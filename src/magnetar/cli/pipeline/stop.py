@@ -21,10 +21,12 @@ OURS: Final = (
 
 @click.command("stop")
 @click.argument("name", required=False)
-@click.option("--timeout", "timeout_s", type=click.FloatRange(0), default=60.0, show_default=True, help="Seconds.")
+@click.option(
+    "--timeout", "timeout_s", type=click.FloatRange(0), default=60.0, show_default=True, help="Seconds to wait."
+)
 @json_option
 def stop_command(name: str | None, timeout_s: float, as_json: bool) -> None:
-    """Let pipeline NAME finish its running epoch and end. One that does not run is fine."""
+    """Stop pipeline NAME after its running epoch. Succeeds as well if it is not running."""
     found = meant(name)
     if holder(found.place.local) is None:
         if not as_json:
@@ -42,9 +44,9 @@ def stop_command(name: str | None, timeout_s: float, as_json: bool) -> None:
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @json_option
 def drop_command(name: str, yes: bool, as_json: bool) -> None:
-    """Delete pipeline NAME with its views and all of its state. Topics and what sinks wrote stay.
+    """Delete pipeline NAME with its views and all of its state. Topics and the output of sinks stay.
 
-    The subscriptions that hold its place in the topics stay as well: `magnetar topics unsubscribe` removes them.
+    The subscriptions that keep its position in the topics stay as well; `magnetar topics unsubscribe` removes them.
     """
     found = meant(name)
     place = found.place

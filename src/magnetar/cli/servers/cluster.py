@@ -39,23 +39,26 @@ dir_option = click.option(
 
 @click.group("cluster")
 def cluster_group() -> None:
-    """Start, look at, break and stop a cluster of real processes on this machine.
+    """Run a cluster of real processes on this machine: start, inspect, fault and stop it.
 
-    All of it lives below one directory (--dir): data, logs, and the ports, which a process keeps when it is started again.
+    Data, logs and port numbers are kept in one directory (--dir); a process that is started again uses the same ports.
     """
     keep_files_private()
 
 
 @cluster_group.command("up")
-@click.option("--bookies", type=click.IntRange(min=1), help="How many.  [default: 3]")
-@click.option("--brokers", type=click.IntRange(min=0), help="How many; until brokers share topics, one.  [default: 1]")
+@click.option("--bookies", type=click.IntRange(min=1), help="Number of bookies.  [default: 3]")
+@click.option("--brokers", type=click.IntRange(min=0), help="Number of brokers.  [default: 1]")
 @click.option(
-    "--autorecovery", "autorecovery", is_flag=True, help="A process that re-replicates what lost bookies held."
+    "--autorecovery",
+    "autorecovery",
+    is_flag=True,
+    help="Run an auto-recovery process, which copies the entries of lost bookies.",
 )
 @click.option(
     "--metadata",
     metavar="KIND",
-    help="Metadata store: embedded (one server of ours), zookeeper (one real ZooKeeper server, needs Java), or zookeeper:3 (an "
+    help="Metadata store: embedded (magnetar's own server), zookeeper (one real ZooKeeper server, needs Java), or zookeeper:3 (an "
     "ensemble that survives the loss of a member).  [default: embedded]",
 )
 @click.option("--zookeeper/--embedded", default=None, hidden=True)  # the older words for --metadata
@@ -67,15 +70,17 @@ def cluster_group() -> None:
     "--ack-quorum", type=int, help="Copies on disk before an entry counts as stored.  [default: the write quorum]"
 )
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=0, help="Binary protocol of broker1.  [default: any free]"
+    "--port", type=click.IntRange(0, 65535), default=0, help="Port of broker1's binary protocol.  [default: any free]"
 )
-@click.option("--http-port", type=click.IntRange(0, 65535), default=0, help="Its admin API.  [default: any free]")
+@click.option(
+    "--http-port", type=click.IntRange(0, 65535), default=0, help="Port of broker1's admin API.  [default: any free]"
+)
 @click.option(
     "--set",
     "settings",
     multiple=True,
     metavar="[NAME.|ROLE.]KEY=VALUE",
-    help="A setting of all processes that know it, or of some.",
+    help="A setting for all processes that know it, or for some (ROLE.NAME=VALUE).",
 )
 @dir_option
 @json_option
@@ -92,7 +97,7 @@ def up_command(
     zookeeper: bool | None,
     **asked: Any,
 ) -> None:
-    """Start what is not running; on a running cluster, add what is missing. Returns when all of it is ready."""
+    """Start the processes that are not running, and add those that are missing. Returns when all are ready."""
     cluster = Cluster(directory, report)
     wish = Wish(
         **asked,
@@ -135,7 +140,7 @@ def zookeeper_servers(kind: str | None, zookeeper: bool | None) -> int | None:
 @dir_option
 @json_option
 def status_command(directory: Path, as_json: bool) -> None:
-    """Every process: name, role, addresses, process id, and whether it is running, starting, paused, stopped or dead."""
+    """Show every process: name, role, addresses, process id and state (running, starting, paused, stopped, dead)."""
     cluster = Cluster(directory)
     if as_json:
         print_json(as_record(cluster))
@@ -146,11 +151,11 @@ def status_command(directory: Path, as_json: bool) -> None:
 
 @cluster_group.command("logs")
 @click.argument("name")
-@click.option("-f", "--follow", is_flag=True, help="Go on with what is written from now on.")
-@click.option("-n", "--lines", type=click.IntRange(0), help="Only so many of the last lines.")
+@click.option("-f", "--follow", is_flag=True, help="Keep printing what is written from now on.")
+@click.option("-n", "--lines", type=click.IntRange(0), help="Print only the last N lines.")
 @dir_option
 def logs_command(directory: Path, name: str, follow: bool, lines: int | None) -> None:
-    """What a process has written, all its starts."""
+    """Print the log of a process, from all of its starts."""
     path = Cluster(directory).log_path(name)
     if not path.exists():
         raise CommandError(f"{name} has written nothing: it was never started")
@@ -169,11 +174,17 @@ def logs_command(directory: Path, name: str, follow: bool, lines: int | None) ->
 
 @cluster_group.command("kill")
 @click.argument("name")
-@click.option("--signal", "signal_name", default="KILL", show_default=True, help="Another signal: TERM, INT, HUP, ...")
+@click.option(
+    "--signal",
+    "signal_name",
+    default="KILL",
+    show_default=True,
+    help="Signal to send instead of KILL: TERM, INT, HUP, ...",
+)
 @dir_option
 @json_option
 def kill_command(directory: Path, name: str, signal_name: str, as_json: bool) -> None:
-    """kill -9, or another signal. A process that was killed stays down until it is started."""
+    """Send kill -9, or another signal, to a process. It stays down until `magnetar cluster start`."""
     number = SIGNALS.get(signal_name.upper().removeprefix("SIG"))
     if number is None:
         raise click.UsageError(f"--signal {signal_name}: there is no such signal; try KILL, TERM, INT, STOP or CONT")
@@ -186,7 +197,7 @@ def kill_command(directory: Path, name: str, signal_name: str, as_json: bool) ->
 @dir_option
 @json_option
 def pause_command(directory: Path, name: str, as_json: bool) -> None:
-    """Stop a process in its tracks (SIGSTOP): its connections stay open and nobody answers."""
+    """Freeze a process (SIGSTOP): its connections stay open, but it answers nothing."""
     Cluster(directory).pause(name)
     emit_done(as_json, name=name, state="paused")
 
@@ -196,7 +207,7 @@ def pause_command(directory: Path, name: str, as_json: bool) -> None:
 @dir_option
 @json_option
 def resume_command(directory: Path, name: str, as_json: bool) -> None:
-    """Let a paused process go on."""
+    """Let a paused process continue."""
     Cluster(directory).resume(name)
     emit_done(as_json, name=name, state="running")
 
@@ -206,7 +217,7 @@ def resume_command(directory: Path, name: str, as_json: bool) -> None:
 @dir_option
 @json_option
 def start_command(directory: Path, name: str, as_json: bool) -> None:
-    """Start a process that is not running, on its old ports and data. Returns when it is ready."""
+    """Start a stopped process with its former ports and data. Returns when it is ready."""
     Cluster(directory, report).start(name)
     emit_done(as_json, name=name, state="running")
 
@@ -215,7 +226,7 @@ def start_command(directory: Path, name: str, as_json: bool) -> None:
 @dir_option
 @json_option
 def down_command(directory: Path, as_json: bool) -> None:
-    """Stop everything, brokers first. Data and ports are kept for the next `up`."""
+    """Stop all processes, brokers first. Data and ports are kept for the next `up`."""
     cluster = Cluster(directory, report)
     stopped = cluster.down()
     if not stopped:

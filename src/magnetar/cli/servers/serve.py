@@ -45,23 +45,27 @@ def server_options(function: F) -> F:
     """The options that every server has."""
     for option in (
         click.option(
-            "--log-level", type=click.Choice(LOG_LEVELS), help="Least severe line on stderr.  [default: info]"
+            "--log-level",
+            type=click.Choice(LOG_LEVELS),
+            help="Least severe level that is logged to stderr.  [default: info]",
         ),
         click.option(
             "--set",
             "assignments",
             multiple=True,
             metavar="KEY=VALUE",
-            help="Any other setting; see `magnetar config list`.",
+            help="Set any other setting; see `magnetar config list`.",
         ),
         config_file_option,
         click.option(
             "--insecure-listen",
             is_flag=True,
             default=None,
-            help="Let other machines in although nothing asks who they are.",
+            help="Accept connections from other machines although authentication is off.",
         ),
-        click.option("--advertised-address", help="Host name clients are told.  [default: the bind address]"),
+        click.option(
+            "--advertised-address", help="Host name that clients are told to connect to.  [default: the bind address]"
+        ),
         click.option("--bind-address", help="Address to listen on.  [default: 127.0.0.1]"),
     ):
         function = option(function)
@@ -69,14 +73,18 @@ def server_options(function: F) -> F:
 
 
 @click.command("standalone")
-@click.option("--data-dir", type=click.Path(path_type=Path), help="Directory of all data.  [default: magnetar-data]")
-@click.option("--port", type=click.IntRange(0, 65535), help="Binary protocol; 0 = any free.  [default: 6650]")
-@click.option("--http-port", type=click.IntRange(0, 65535), help="Admin API; 0 = any free.  [default: 8080]")
-@click.option("--cluster-name", help="Name of this cluster, by which others know it.  [default: standalone]")
+@click.option("--data-dir", type=click.Path(path_type=Path), help="Directory for all data.  [default: magnetar-data]")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), help="Port of the binary protocol; 0 picks a free one.  [default: 6650]"
+)
+@click.option(
+    "--http-port", type=click.IntRange(0, 65535), help="Port of the admin API; 0 picks a free one.  [default: 8080]"
+)
+@click.option("--cluster-name", help="Name of this cluster, by which other clusters know it.  [default: standalone]")
 @click.option(
     "--brokers",
     type=click.IntRange(1, BROKERS_MAX),
-    help="So many broker processes, so that all cores are used; others take any free ports.  [default: all in one process]",
+    help="Number of broker processes, to use several cores; further ones take free ports.  [default: all in one process]",
 )
 @server_options
 @click.pass_context
@@ -88,10 +96,10 @@ def standalone_command(
     brokers: int | None,
     **flags: object,
 ) -> None:
-    """Serve: broker, bookie, metadata and admin in one process; with --brokers in several.
+    """Run a whole server: broker, bookie, metadata store and admin API in one process (several with --brokers).
 
-    When it serves, exactly one line goes to stdout: `magnetar ready pulsar://HOST:PORT http://HOST:PORT`. Logs go to stderr.
-    SIGINT and SIGTERM close cleanly; after a crash the next start recovers by itself.
+    When it is ready, it writes exactly one line to stdout: `magnetar ready pulsar://HOST:PORT http://HOST:PORT`. Logs go to stderr.
+    SIGINT and SIGTERM stop it cleanly; after a crash the next start recovers by itself.
     """
     config = configuration(StandaloneConfig, config_file, assignments, flags)
     if brokers is not None:
@@ -104,20 +112,30 @@ def standalone_command(
 
 
 @click.command("bookie")
-@click.option("--data-dir", type=click.Path(path_type=Path), help="Journal and ledgers.  [default: magnetar-bookie]")
-@click.option("--port", type=click.IntRange(0, 65535), help="BookKeeper protocol; 0 = any free.  [default: 3181]")
-@click.option("--http-port", type=click.IntRange(-1, 65535), help="Metrics, health, info; -1 = none.  [default: 8000]")
+@click.option(
+    "--data-dir", type=click.Path(path_type=Path), help="Directory for journal and ledgers.  [default: magnetar-bookie]"
+)
+@click.option(
+    "--port", type=click.IntRange(0, 65535), help="Port of BookKeeper's protocol; 0 picks a free one.  [default: 3181]"
+)
+@click.option(
+    "--http-port",
+    type=click.IntRange(-1, 65535),
+    help="Port for metrics, health and info; -1 disables it.  [default: 8000]",
+)
 @click.option("--metadata-url", "metadata_service_uri", help="Metadata store: zk:HOST:PORT[,HOST:PORT...].")
-@click.option("--bookie-id", help="Name in ledger metadata, for ever.  [default: the advertised HOST:PORT]")
+@click.option(
+    "--bookie-id", help="Permanent name of this bookie in ledger metadata.  [default: the advertised HOST:PORT]"
+)
 @server_options
 @click.pass_context
 def bookie_command(
     ctx: click.Context, /, config_file: Path | None, assignments: tuple[str, ...], **flags: object
 ) -> None:
-    """Serve one bookie of a cluster: BookKeeper's protocol, entries on this machine's disks.
+    """Run one bookie of a cluster: it serves BookKeeper's protocol and stores entries on this machine's disks.
 
-    When it serves, exactly one line goes to stdout: `magnetar ready bookie://HOST:PORT http://HOST:PORT`. Logs go to stderr.
-    SIGINT and SIGTERM close cleanly; after a crash the next start recovers by itself. A bookie whose disk is full stays up, read-only.
+    When it is ready, it writes exactly one line to stdout: `magnetar ready bookie://HOST:PORT http://HOST:PORT`. Logs go to stderr.
+    SIGINT and SIGTERM stop it cleanly; after a crash the next start recovers by itself. A bookie whose disk is full keeps serving reads.
     """
     config = configuration(BookieProcessConfig, config_file, assignments, flags)
     from magnetar.processes import bookie
@@ -126,18 +144,22 @@ def bookie_command(
 
 
 @click.command("broker")
-@click.option("--port", type=click.IntRange(0, 65535), help="Binary protocol; 0 = any free.  [default: 6650]")
-@click.option("--http-port", type=click.IntRange(0, 65535), help="Admin API; 0 = any free.  [default: 8080]")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), help="Port of the binary protocol; 0 picks a free one.  [default: 6650]"
+)
+@click.option(
+    "--http-port", type=click.IntRange(0, 65535), help="Port of the admin API; 0 picks a free one.  [default: 8080]"
+)
 @click.option("--metadata-url", "metadata_store_url", help="Metadata store: zk:HOST:PORT[,HOST:PORT...].")
 @server_options
 @click.pass_context
 def broker_command(
     ctx: click.Context, /, config_file: Path | None, assignments: tuple[str, ...], **flags: object
 ) -> None:
-    """Serve a broker and its admin API; entries go to the bookies of the cluster.
+    """Run a broker and its admin API; it stores entries on the bookies of the cluster.
 
-    When it serves, exactly one line goes to stdout: `magnetar ready pulsar://HOST:PORT http://HOST:PORT`. Logs go to stderr.
-    SIGINT and SIGTERM close cleanly. SIGTERM hands what it serves to other brokers first.
+    When it is ready, it writes exactly one line to stdout: `magnetar ready pulsar://HOST:PORT http://HOST:PORT`. Logs go to stderr.
+    SIGINT and SIGTERM stop it cleanly; on SIGTERM it first hands its bundles to other brokers.
     """
     config = configuration(BrokerProcessConfig, config_file, assignments, flags)
     from magnetar.processes import broker
@@ -146,16 +168,18 @@ def broker_command(
 
 
 @click.command("autorecovery")
-@click.option("--http-port", type=click.IntRange(-1, 65535), help="Metrics, health; -1 = none.  [default: 8001]")
+@click.option(
+    "--http-port", type=click.IntRange(-1, 65535), help="Port for metrics and health; -1 disables it.  [default: 8001]"
+)
 @click.option("--metadata-url", "metadata_service_uri", help="Metadata store: zk:HOST:PORT[,HOST:PORT...].")
 @server_options
 @click.pass_context
 def autorecovery_command(
     ctx: click.Context, /, config_file: Path | None, assignments: tuple[str, ...], **flags: object
 ) -> None:
-    """Serve auto-recovery: notice lost bookies and give every entry its copies back.
+    """Run auto-recovery: it notices lost bookies and copies their entries to others.
 
-    When it works, exactly one line goes to stdout: `magnetar ready http://HOST:PORT`. Logs go to stderr. Several may run.
+    When it is ready, it writes exactly one line to stdout: `magnetar ready http://HOST:PORT`. Logs go to stderr. A cluster may run several.
     """
     config = configuration(AutorecoveryConfig, config_file, assignments, flags)
     from magnetar.processes import autorecovery
@@ -167,15 +191,17 @@ def autorecovery_command(
 @click.option(
     "--data-dir", type=click.Path(path_type=Path), help="Directory of the data.  [default: magnetar-metadata]"
 )
-@click.option("--port", type=click.IntRange(0, 65535), help="ZooKeeper's protocol; 0 = any free.  [default: 2181]")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), help="Port of ZooKeeper's protocol; 0 picks a free one.  [default: 2181]"
+)
 @server_options
 @click.pass_context
 def metadata_server_command(
     ctx: click.Context, /, config_file: Path | None, assignments: tuple[str, ...], **flags: object
 ) -> None:
-    """Serve a cluster's metadata by ZooKeeper's protocol, without Java. One process: it is not replicated.
+    """Run a metadata server that speaks ZooKeeper's protocol without Java. It is one process and is not replicated.
 
-    When it serves, exactly one line goes to stdout: `magnetar ready zk:HOST:PORT`. Logs go to stderr.
+    When it is ready, it writes exactly one line to stdout: `magnetar ready zk:HOST:PORT`. Logs go to stderr.
     """
     config = configuration(MetadataServerConfig, config_file, assignments, flags)
     from magnetar.processes import metadata_server

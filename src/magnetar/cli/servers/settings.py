@@ -37,7 +37,12 @@ KINDS: dict[str, type] = {
 }
 
 command_option = click.option(
-    "--for", "kind", type=click.Choice([*KINDS]), default="standalone", show_default=True, help="Of which command."
+    "--for",
+    "kind",
+    type=click.Choice([*KINDS]),
+    default="standalone",
+    show_default=True,
+    help="Command whose settings are shown.",
 )
 
 
@@ -45,17 +50,17 @@ command_option = click.option(
 def config_group() -> None:
     """List and explain the servers' settings.
 
-    A value is taken from the flags, else MAGNETAR_<NAME>, else PULSAR_PREFIX_<key>, else the file, else the default.
+    A value comes from the first of: flag, MAGNETAR_<NAME>, PULSAR_PREFIX_<key>, settings file, default.
     """
 
 
 @config_group.command("list")
 @command_option
 @config_file_option
-@click.option("--changed", is_flag=True, help="Only settings that differ from their default.")
+@click.option("--changed", is_flag=True, help="Show only settings that differ from their defaults.")
 @json_option
 def list_command(kind: str, config_file: Path | None, changed: bool, as_json: bool) -> None:
-    """Every setting with its value and where the value comes from."""
+    """List every setting with its value and where the value comes from."""
     values = resolve(KINDS[kind], config_file, os.environ, {}, CONFIGURATIONS)
     rows = [
         {"key": row.key, "value": row.shown(values[name].value), "unit": row.unit, "source": values[name].source}
@@ -71,7 +76,7 @@ def list_command(kind: str, config_file: Path | None, changed: bool, as_json: bo
 @config_file_option
 @json_option
 def explain_command(key: str, kind: str, config_file: Path | None, as_json: bool) -> None:
-    """What a setting does, what it may be, and what it is now. KEY is Pulsar's name or ours."""
+    """Explain a setting: what it does, its allowed values and its current value. KEY is Pulsar's name or magnetar's."""
     row = find(table_of(KINDS[kind]), key, "config explain")
     value = resolve(KINDS[kind], config_file, os.environ, {}, CONFIGURATIONS)[row.name]
     emit_record(

@@ -39,9 +39,9 @@ _SECRET = click.option("-sk", "--secret-key", help="Secret key: file:///path, da
 
 @click.group("tokens")
 def tokens_group() -> None:
-    """Make keys and tokens, and check them.
+    """Create keys and tokens, and check tokens.
 
-    The server verifies with tokenSecretKey (the secret key) or tokenPublicKey (the public one of a pair).
+    The server verifies tokens with tokenSecretKey (a secret key) or tokenPublicKey (the public key of a pair).
     """
 
 
@@ -52,13 +52,13 @@ def tokens_group() -> None:
     type=click.Choice([*SECRET_BYTES]),
     default="HS256",
     show_default=True,
-    help="For this one.",
+    help="Token for this algorithm.",
 )
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="File for the key; stdout without it.")
-@click.option("-b", "--base64", "as_base64", is_flag=True, help="Base64 instead of bytes.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="File for the key (mode 0600). [default: stdout]")
+@click.option("-b", "--base64", "as_base64", is_flag=True, help="Write the key in Base64 instead of bytes.")
 @_FORCE
 def create_secret_key_command(signature_algorithm: str, output: Path | None, as_base64: bool, force: bool) -> None:
-    """A random secret key: whoever has it can make tokens for any role."""
+    """Create a random secret key. Whoever has it can make tokens for any role."""
     key = secrets.token_bytes(SECRET_BYTES[signature_algorithm])
     write(base64.b64encode(key) if as_base64 else key, output, newline=as_base64, force=force)
 
@@ -72,13 +72,23 @@ def create_secret_key_command(signature_algorithm: str, output: Path | None, as_
     show_default=True,
     help="The server's tokenPublicAlg must be the same.",
 )
-@click.option("--output-private-key", type=click.Path(path_type=Path), required=True, help="PKCS#8, DER: makes tokens.")
-@click.option("--output-public-key", type=click.Path(path_type=Path), required=True, help="X.509, DER: verifies them.")
+@click.option(
+    "--output-private-key",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="File for the private key (PKCS#8, DER), which makes tokens.",
+)
+@click.option(
+    "--output-public-key",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="File for the public key (X.509, DER), which verifies them.",
+)
 @_FORCE
 def create_key_pair_command(
     signature_algorithm: str, output_private_key: Path, output_public_key: Path, force: bool
 ) -> None:
-    """A private key that makes tokens and the public key that verifies them."""
+    """Create a private key, which makes tokens, and its public key, which verifies them."""
     refuse_existing([output_private_key, output_public_key], force)
     private = new_private_key(signature_algorithm)
     form = serialization.PrivateFormat.PKCS8
@@ -96,15 +106,19 @@ def create_key_pair_command(
 @tokens_group.command("create")
 @_SECRET
 @click.option("-pk", "--private-key", help="Private key, in the same forms.")
-@click.option("-s", "--subject", required=True, help="The role.")
-@click.option("-e", "--expiry-time", help="How long it holds: 30s, 10m, 24h, 7d, 4w, 1y; for ever without it.")
+@click.option("-s", "--subject", required=True, help="Role that the token stands for.")
+@click.option(
+    "-e",
+    "--expiry-time",
+    help="Lifetime of the token: 30s, 10m, 24h, 7d, 4w, 1y. Without it the token does not expire.",
+)
 @click.option(
     "-a", "--signature-algorithm", type=click.Choice(ALGORITHMS), help="[default: HS256 or RS256, as the key is]"
 )
 @click.option("-h", "--headers", multiple=True, metavar="NAME=VALUE", help="Further headers, such as kid=1.")
 @click.option("-c", "--claims", multiple=True, metavar="NAME=VALUE", help="Further claims, such as aud=cluster.")
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="File for the token (mode 0600); stdout without it."
+    "-o", "--output", type=click.Path(path_type=Path), help="File for the token (mode 0600). [default: stdout]"
 )
 @_FORCE
 def create_command(
@@ -118,7 +132,7 @@ def create_command(
     output: Path | None,
     force: bool,
 ) -> None:
-    """A token for the role SUBJECT."""
+    """Create a token for the role SUBJECT."""
     refuse_existing([output], force)
     if (secret_key is None) == (private_key is None):
         raise click.UsageError("give --secret-key or --private-key")
@@ -139,7 +153,9 @@ def create_command(
 @click.argument("token", required=False)
 @_SECRET
 @click.option("-pk", "--public-key", help="Public key, in the same forms.")
-@click.option("-a", "--signature-algorithm", type=click.Choice(ALGORITHMS), default="RS256", help="Of the public key.")
+@click.option(
+    "-a", "--signature-algorithm", type=click.Choice(ALGORITHMS), default="RS256", help="Algorithm of the public key."
+)
 @click.option("-i", "--stdin", is_flag=True, help="Read the token from stdin.")
 @click.option("-f", "--token-file", type=click.Path(path_type=Path), help="Read the token from a file.")
 def validate_command(
@@ -150,7 +166,7 @@ def validate_command(
     stdin: bool,
     token_file: Path | None,
 ) -> None:
-    """Check signature and times of TOKEN and print its claims; exit code 1 when a server would refuse it."""
+    """Verify the signature and times of TOKEN and print its claims. The exit code is 1 if a server would refuse it."""
     if (secret_key is None) == (public_key is None):
         raise click.UsageError("give --secret-key or --public-key")
     if secret_key is not None:
@@ -167,7 +183,7 @@ def validate_command(
 @click.option("-i", "--stdin", is_flag=True, help="Read the token from stdin.")
 @click.option("-f", "--token-file", type=click.Path(path_type=Path), help="Read the token from a file.")
 def show_command(token: str | None, stdin: bool, token_file: Path | None) -> None:
-    """Header and claims of TOKEN; nothing is verified."""
+    """Show the header and claims of TOKEN without verifying it."""
     try:
         content = jws.extract_compact(token_text(token, stdin, token_file).encode())
         click.echo(json.dumps(content.headers()))

@@ -38,10 +38,10 @@ from magnetar.processes.data_backup import (
 @force_option
 @json_option
 def backup_command(data_dir: Path, output: Path, force: bool, as_json: bool) -> int:
-    """Copy what the standalone server on DATA_DIR holds, as of one moment, to a file.
+    """Back up all data of the standalone server on DATA_DIR, as of one moment, to a file.
 
-    The server may go on serving. The file is read again and checked before it gets its name; `magnetar metadata verify` does it again.
-    Exit code 1 when the server could not read some entry itself: the backup has all the others.
+    The server may be running. The file is read back and checked before it gets its name; `magnetar metadata verify` checks it again.
+    The exit code is 1 if the server could not read some entry; the backup has all others.
     """
     if not (data_dir / FILE_NAME).exists():
         raise CommandError(f"{data_dir} is not the data directory of a standalone server: it has no {FILE_NAME}")
@@ -87,7 +87,7 @@ async def _export_alone(data_dir: Path) -> AsyncGenerator[bytes]:
 @click.argument("data_dir", type=click.Path(path_type=Path, file_okay=False))
 @json_option
 def restore_command(file: Path, data_dir: Path, as_json: bool) -> None:
-    """Make DATA_DIR, which must be missing or empty, what the backup FILE holds. Then start a server on it."""
+    """Restore the backup FILE into DATA_DIR, which must be missing or empty. Then start a server on it."""
     now_ms = SystemClock().now_ms()
     with progress_bar("bytes") as advance:
         summary = asyncio.run(restore_data(file, data_dir, now_ms=now_ms, progress=advance))

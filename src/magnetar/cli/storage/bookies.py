@@ -56,9 +56,9 @@ def run_with_store(source: StoreSource, work: Callable[[MetadataStore], Awaitabl
 @store_options
 @json_option
 def list_command(source: StoreSource, as_json: bool) -> None:
-    """Every bookie: its state (writable, read-only, lost), where it stands, where it serves, how much room it has.
+    """List every bookie: state (writable, read-only, lost), rack, address and free space.
 
-    Lost: it has a cookie and is not registered.
+    A lost bookie has a cookie but is not registered.
     """
     rows = run_with_store(source, partial(_list, access_options(source)))
     emit(rows, as_json=as_json, title="bookies")
@@ -90,14 +90,14 @@ async def _list(options: ChannelOptions, store: MetadataStore) -> list[dict[str,
 
 @bookies_group.group("racks")
 def racks_group() -> None:
-    """Where bookies stand: Pulsar's map of racks, which rack-aware placement follows."""
+    """Show and change the racks of bookies, which rack-aware placement follows."""
 
 
 @racks_group.command("list")
 @store_options
 @json_option
 def racks_list_command(source: StoreSource, as_json: bool) -> None:
-    """All bookies whose place is known."""
+    """List all bookies with a known rack."""
     mapping = run_with_store(source, read_mapping)
     rows = [
         {"bookie": name, "group": group, "rack": document.get("rack"), "hostname": document.get("hostname")}
@@ -112,7 +112,7 @@ def racks_list_command(source: StoreSource, as_json: bool) -> None:
 @store_options
 @json_option
 def racks_get_command(source: StoreSource, bookie: str, as_json: bool) -> None:
-    """Where BOOKIE stands."""
+    """Show the rack of BOOKIE."""
     for group, members in run_with_store(source, read_mapping).items():
         if bookie in members:
             emit_record({"group": group, **members[bookie]}, as_json=as_json, title=bookie)
@@ -123,8 +123,8 @@ def racks_get_command(source: StoreSource, bookie: str, as_json: bool) -> None:
 @racks_group.command("set")
 @click.argument("bookie")
 @click.argument("rack")
-@click.option("--group", default=DEFAULT_GROUP, show_default=True)
-@click.option("--hostname", default="", help="Without it what was set before, or the bookie's id.")
+@click.option("--group", default=DEFAULT_GROUP, show_default=True, help="Group of bookies that BOOKIE belongs to.")
+@click.option("--hostname", default="", help="Host name of the bookie. [default: the former one, or the bookie's id]")
 @store_options
 @json_option
 def racks_set_command(source: StoreSource, bookie: str, rack: str, group: str, hostname: str, as_json: bool) -> None:
@@ -138,7 +138,7 @@ def racks_set_command(source: StoreSource, bookie: str, rack: str, group: str, h
 @store_options
 @json_option
 def racks_delete_command(source: StoreSource, bookie: str, as_json: bool) -> None:
-    """Forget where BOOKIE stands."""
+    """Remove the rack of BOOKIE."""
     if not run_with_store(source, lambda store: delete_rack(store, bookie)):
         raise CommandError(f"nobody has said where {bookie} stands: there is nothing to delete")
     emit_done(as_json, deleted=bookie)
@@ -149,14 +149,14 @@ def racks_delete_command(source: StoreSource, bookie: str, as_json: bool) -> Non
 
 @bookies_group.group("recovery")
 def recovery_group() -> None:
-    """What auto-recovery has to do, and whether it may."""
+    """Show, pause and configure auto-recovery."""
 
 
 @recovery_group.command("status")
 @store_options
 @json_option
 def recovery_status_command(source: StoreSource, as_json: bool) -> None:
-    """Whether it is enabled, who audits, how long a lost bookie is waited for, how many ledgers miss copies."""
+    """Show whether auto-recovery is enabled, its auditor, the delay for lost bookies, and the number of under-replicated ledgers."""
     emit_record(run_with_store(source, _recovery_status), as_json=as_json, title="auto-recovery")
 
 
@@ -175,7 +175,7 @@ async def _recovery_status(store: MetadataStore) -> dict[str, object]:
 @store_options
 @json_option
 def recovery_list_command(source: StoreSource, as_json: bool) -> None:
-    """Ledgers that miss copies: of which bookies, since when (ms), and who is copying."""
+    """List under-replicated ledgers: missing bookies, since when (ms), and who is copying them."""
     emit(run_with_store(source, _underreplicated), as_json=as_json, title="ledgers that miss copies")
 
 
@@ -200,7 +200,7 @@ async def _underreplicated(store: MetadataStore) -> list[dict[str, object]]:
 @store_options
 @json_option
 def recovery_enable_command(source: StoreSource, as_json: bool) -> None:
-    """Let auditors and workers go on."""
+    """Resume auto-recovery."""
     run_with_store(source, lambda store: _marks(store).enable())
     emit_done(as_json, enabled=True)
 
@@ -209,7 +209,7 @@ def recovery_enable_command(source: StoreSource, as_json: bool) -> None:
 @store_options
 @json_option
 def recovery_disable_command(source: StoreSource, as_json: bool) -> None:
-    """Pause all auditors and workers, as before planned work on bookies. Nothing is forgotten."""
+    """Pause auto-recovery, for example before planned work on bookies. Pending work is kept."""
     run_with_store(source, lambda store: _marks(store).disable())
     emit_done(as_json, enabled=False)
 
@@ -219,7 +219,7 @@ def recovery_disable_command(source: StoreSource, as_json: bool) -> None:
 @store_options
 @json_option
 def recovery_delay_command(source: StoreSource, seconds: int, as_json: bool) -> None:
-    """How long a single lost bookie may stay away before its ledgers are copied; 0: not at all."""
+    """Set how long a single lost bookie may be away before its ledgers are copied; 0 copies at once."""
     run_with_store(source, lambda store: _marks(store).set_lost_bookie_recovery_delay(seconds))
     emit_done(as_json, lostBookieRecoveryDelay=seconds)
 
@@ -230,17 +230,21 @@ def _marks(store: MetadataStore) -> UnderreplicationManager:
 
 # ---- Taking one out
 
-force_option = click.option("--force", is_flag=True, help="Although it is registered: it may go on taking new ledgers.")
+force_option = click.option(
+    "--force", is_flag=True, help="Proceed although the bookie is registered and may still take new ledgers."
+)
 
 
 @bookies_group.command("decommission")
 @click.argument("bookie")
 @force_option
-@click.option("--timeout", "timeout_s", type=click.FloatRange(0), default=3600.0, show_default=True, help="Seconds.")
+@click.option(
+    "--timeout", "timeout_s", type=click.FloatRange(0), default=3600.0, show_default=True, help="Seconds to wait."
+)
 @store_options
 @json_option
 def decommission_command(source: StoreSource, bookie: str, force: bool, timeout_s: float, as_json: bool) -> None:
-    """Wait until auto-recovery has freed every ledger from BOOKIE, then delete its cookie.
+    """Wait until auto-recovery has copied every ledger away from BOOKIE, then delete its cookie.
 
     BOOKIE must be stopped. With --force its ledgers are copied by this command while it still serves.
     """
@@ -271,13 +275,15 @@ async def _decommission(source: StoreSource, bookie: str, force: bool, timeout_s
 @bookies_group.command("recover")
 @click.argument("bookie")
 @force_option
-@click.option("--delete-cookie", "forget", is_flag=True, help="Afterwards an empty bookie may use the name.")
+@click.option(
+    "--delete-cookie", "forget", is_flag=True, help="Also delete its cookie, so that an empty bookie may use the name."
+)
 @store_options
 @json_option
 def recover_command(source: StoreSource, bookie: str, force: bool, forget: bool, as_json: bool) -> None:
-    """Copy what BOOKIE had to hold to other bookies, in this process; no auto-recovery is needed.
+    """Copy the ledgers of BOOKIE to other bookies, in this process. It does not need auto-recovery.
 
-    Ledgers that are being written there are taken over and closed.
+    Ledgers that are still being written there are fenced and closed.
     """
     total = asyncio.run(_recover(source, bookie, forced=force, forget=forget))
     emit_done(as_json, recovered=bookie, ledgers=total)

@@ -31,14 +31,14 @@ VERIFY_TIMEOUT_S = 10.0
 ENTRIES_NAMED_MAX = 20
 """Entry ids in one row for people; JSON has all."""
 
-password_option = click.option("--password", default="", help="Of ledgers whose metadata does not hold their own.")
+password_option = click.option("--password", default="", help="Password of ledgers whose metadata does not contain it.")
 
 
 @click.group("ledger")
 def ledger_group() -> None:
     """List, show, read and verify ledgers.
 
-    Metadata suffices for list and show. Nothing is taken over: what is being written goes on being written.
+    `list` and `show` only need the metadata. No command fences a ledger: open ones can still be written.
     """
 
 
@@ -46,11 +46,11 @@ def ledger_group() -> None:
 
 
 @ledger_group.command("list")
-@click.option("--bookie", help="Only ledgers that name this bookie.")
+@click.option("--bookie", help="Show only ledgers that have entries on this bookie.")
 @store_options
 @json_option
 def list_command(source: StoreSource, bookie: str | None, as_json: bool) -> None:
-    """All ledgers: state, size, quorums, who they belong to."""
+    """List all ledgers: state, size, quorums and owner."""
     emit(asyncio.run(_list(source, bookie)), as_json=as_json, title="ledgers")
 
 
@@ -111,7 +111,7 @@ def owner_of(metadata: LedgerMetadata) -> str:
 @store_options
 @json_option
 def show_command(source: StoreSource, ledger_id: int, as_json: bool) -> None:
-    """The metadata of a ledger, with its segments: which bookies hold which entries."""
+    """Show the metadata of a ledger and its segments: which bookies hold which entries."""
     metadata = asyncio.run(_show(source, ledger_id))
     document = document_of(ledger_id, metadata)
     if as_json:
@@ -164,14 +164,14 @@ def document_of(ledger_id: int, metadata: LedgerMetadata) -> dict[str, Any]:
     "earlier",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     required=True,
-    help="The SQLite file of a tree that names the ledger: the one that a restore has set aside.",
+    help="SQLite file of a tree that contains the ledger: the one that the restore has set aside.",
 )
 @store_options
 @json_option
 def adopt_command(source: StoreSource, ledger_id: int, earlier: Path, as_json: bool) -> None:
-    """Give a ledger that the metadata has lost by a restore its metadata back, so that it can be read and verified again.
+    """Restore the metadata of a ledger that a metadata restore has lost, so that it can be read and verified again.
 
-    No topic names it: `magnetar ledger read` shows its entries.
+    No topic contains it; `magnetar ledger read` shows its entries.
     """
     asyncio.run(_adopt(source, ledger_id, earlier))
     emit_done(as_json, ledgerId=ledger_id)
@@ -194,16 +194,16 @@ async def _adopt(source: StoreSource, ledger_id: int, earlier: Path) -> None:
 
 @ledger_group.command("read")
 @click.argument("ledger_id", type=click.IntRange(0))
-@click.option("--first", type=click.IntRange(0), default=0, show_default=True, help="Entry to begin with.")
-@click.option("--last", type=click.IntRange(0), help="Entry to end with; without it the last confirmed one.")
-@click.option("--raw", is_flag=True, help="The payloads' bytes one after the other and nothing else.")
+@click.option("--first", type=click.IntRange(0), default=0, show_default=True, help="First entry.")
+@click.option("--last", type=click.IntRange(0), help="Last entry. [default: the last confirmed one]")
+@click.option("--raw", is_flag=True, help="Print only the bytes of the payloads, one after the other.")
 @password_option
 @store_options
 @json_option
 def read_command(
     source: StoreSource, ledger_id: int, first: int, last: int | None, raw: bool, password: str, as_json: bool
 ) -> None:
-    """Print entries of a ledger. Of one that is being written: those that its bookies know to be confirmed."""
+    """Print entries of a ledger. Of an open ledger only confirmed entries are printed."""
     asyncio.run(_read(source, ledger_id, first, last, raw, password.encode(), as_json))
 
 
@@ -247,14 +247,14 @@ def print_entry(entry_id: int, payload: bytes, raw: bool, as_json: bool) -> None
 
 @ledger_group.command("verify")
 @click.argument("ledger_id", type=click.IntRange(0), required=False)
-@click.option("--all", "every", is_flag=True, help="All ledgers of the cluster.")
+@click.option("--all", "every", is_flag=True, help="Verify all ledgers of the cluster.")
 @password_option
 @store_options
 @json_option
 def verify_command(source: StoreSource, ledger_id: int | None, every: bool, password: str, as_json: bool) -> int:
-    """Read every entry from each bookie that has to hold it and check its digest. Exit code 1 if any copy is not there.
+    """Read every entry from each bookie that has to hold it and check its digest. The exit code is 1 if any copy is missing.
 
-    Of a ledger that is being written: entries that are confirmed.
+    Of an open ledger only confirmed entries are checked.
     """
     if (ledger_id is None) != every:
         raise click.UsageError("give a ledger's id, or --all")

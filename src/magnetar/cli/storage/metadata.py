@@ -30,12 +30,12 @@ MISSING_NAMED_MAX = 20
 """Entries that could not be read, as far as one line names them; JSON has all."""
 
 force_option = click.option("--force", is_flag=True, help="Overwrite the file if it exists.")
-raw_option = click.option("--raw", is_flag=True, help="Print the stored bytes and nothing else.")
+raw_option = click.option("--raw", is_flag=True, help="Print only the stored bytes.")
 
 
 @click.group("metadata")
 def metadata_group() -> None:
-    """List nodes of the metadata tree, show what is in them, back the tree up and restore it.
+    """List and show nodes of the metadata tree; back it up, verify and restore it.
 
     Paths are those of Pulsar and BookKeeper, e.g. /ledgers/00/0000/L0016 or /managed-ledgers/public/default/persistent.
     """
@@ -43,11 +43,11 @@ def metadata_group() -> None:
 
 @metadata_group.command("ls")
 @click.argument("path", default="/")
-@click.option("--raw", is_flag=True, help="One name a line.")
+@click.option("--raw", is_flag=True, help="Print one name per line.")
 @store_options
 @json_option
 def ls_command(source: StoreSource, path: str, raw: bool, as_json: bool) -> None:
-    """Names of the children of PATH."""
+    """List the children of PATH."""
 
     async def work(store: MetadataStore) -> list[str]:
         found = await store.children(path)
@@ -71,7 +71,7 @@ def ls_command(source: StoreSource, path: str, raw: bool, as_json: bool) -> None
 @store_options
 @json_option
 def get_command(source: StoreSource, path: str, raw: bool, as_json: bool) -> None:
-    """What the node at PATH holds, decoded."""
+    """Show the decoded content of the node at PATH."""
     node = _run(lambda store: store.get(path), path, source)
     if node is None:
         raise _missing(path)
@@ -91,7 +91,7 @@ def get_command(source: StoreSource, path: str, raw: bool, as_json: bool) -> Non
 @store_options
 @json_option
 def stat_command(source: StoreSource, path: str, as_json: bool) -> None:
-    """Versions, times, owner and sizes of the node at PATH, with ZooKeeper's names."""
+    """Show versions, times, owner and sizes of the node at PATH, with ZooKeeper's names."""
     stat = _run(lambda store: store.stat(path), path, source)
     if stat is None:
         raise _missing(path)
@@ -110,7 +110,7 @@ def stat_command(source: StoreSource, path: str, as_json: bool) -> None:
 @click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @json_option
 def salvage_command(directory: Path, as_json: bool) -> None:
-    """Go on with what is left of the metadata in DIRECTORY, after a start that refused it.
+    """Rescue what is left of damaged metadata in DIRECTORY, after a server refused to start on it.
 
     DIRECTORY is the data directory of a standalone server or of a metadata server, which must not run. Restore a copy of the directory
     instead if there is one: topics and messages whose metadata is missing are gone afterwards, and bookies delete their entries.
@@ -144,7 +144,7 @@ def salvage_command(directory: Path, as_json: bool) -> None:
 @store_options
 @json_option
 def raise_ledger_ids_command(source: StoreSource, above: int, as_json: bool) -> None:
-    """Give new ledgers ids higher than ABOVE.
+    """Make new ledgers get ids higher than ABOVE.
 
     For a store that was restored from an older copy: bookies that hold newer ledgers do not start beside it. Their entries are deleted
     then, since the store does not know them. A standalone server must not run meanwhile.
@@ -167,7 +167,7 @@ def raise_ledger_ids_command(source: StoreSource, above: int, as_json: bool) -> 
 @store_options
 @json_option
 def backup_command(source: StoreSource, file: Path, force: bool, as_json: bool) -> None:
-    """Copy the tree to FILE as of one transaction; the server may go on serving."""
+    """Copy the tree to FILE as of one transaction; the server may be running."""
     with progress_bar("nodes") as advance:
         summary = back_up(source.sqlite_file(), file, __version__, force=force, progress=advance)
     emit_record(summary_record(file, summary), as_json=as_json, title="backup")
@@ -177,7 +177,7 @@ def backup_command(source: StoreSource, file: Path, force: bool, as_json: bool) 
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @json_option
 def verify_command(file: Path, as_json: bool) -> None:
-    """Read every byte of the backup FILE, of either kind. Exit code 1 unless all of it is as it was written."""
+    """Check every byte of the backup FILE, of either kind. The exit code is 1 if anything is damaged."""
     with progress_bar("bytes") as advance:
         summary = verify_data(file, progress=advance)
     alone = summary.tree.kind == METADATA_BACKUP
@@ -187,11 +187,11 @@ def verify_command(file: Path, as_json: bool) -> None:
 
 @metadata_group.command("restore")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-@click.option("--replace", is_flag=True, help="Set a tree of the same cluster aside that is there.")
+@click.option("--replace", is_flag=True, help="Set aside an existing tree of the same cluster.")
 @store_options
 @json_option
 def restore_command(source: StoreSource, file: Path, replace: bool, as_json: bool) -> None:
-    """Make the tree in FILE that of a server which is stopped.
+    """Restore the tree in FILE into the directory of a stopped server.
 
     Into an empty directory, or with --replace over an older or newer tree of the same cluster, which is kept beside it. What was created
     after the backup is not in the tree; docs/how-to/back-up-and-restore.md says what to do about it.
@@ -205,11 +205,11 @@ def restore_command(source: StoreSource, file: Path, replace: bool, as_json: boo
 
 
 @metadata_group.command("restored")
-@click.option("--release", is_flag=True, help="Let bookies collect those ledgers.")
+@click.option("--release", is_flag=True, help="Allow bookies to delete these ledgers.")
 @store_options
 @json_option
 def restored_command(source: StoreSource, release: bool, as_json: bool) -> None:
-    """Ids of ledgers that the tree may have lost by a restore. Bookies keep such ledgers until --release is said."""
+    """List the ids of ledgers that the tree may have lost by a restore. Bookies keep these ledgers until --release is given."""
 
     async def run() -> list[tuple[int, int]]:
         async with opened_store(source) if release else opened_for_reading(source) as store:

@@ -85,14 +85,23 @@ def store_options(function: F) -> F:
     """`--metadata`, `--data-dir` and `--dir`, given to the command as `source`."""
 
     @click.option(
-        "--metadata", "url", envvar="MAGNETAR_METADATA_URL", show_envvar=True, help="zk:HOST:PORT, sqlite:FILE."
+        "--metadata",
+        "url",
+        envvar="MAGNETAR_METADATA_URL",
+        show_envvar=True,
+        help="Metadata store: zk:HOST:PORT or sqlite:FILE.",
     )
     @click.option(
         "--data-dir",
         type=click.Path(path_type=Path),
-        help="Of a server on this machine; it may run while a command only looks.",
+        help="Data directory of a server on this machine; commands that only read work while it runs.",
     )
-    @click.option("--dir", "cluster_dir", type=click.Path(path_type=Path), help="Of magnetar cluster.")
+    @click.option(
+        "--dir",
+        "cluster_dir",
+        type=click.Path(path_type=Path),
+        help="Directory of a cluster started by `magnetar cluster up`.",
+    )
     @wraps(function)
     def wrapper(*args: Any, url: str | None, data_dir: Path | None, cluster_dir: Path | None, **kwargs: Any) -> Any:
         if data_dir is not None or cluster_dir is not None:
