@@ -163,6 +163,9 @@ class Consuming(threading.Thread):
                 self._acked(key, time.monotonic())
             self._unacked.clear()
 
+    def connected(self) -> bool:
+        return bool(self._consumer.is_connected())
+
     def close(self) -> None:
         self._consumer.close()
 

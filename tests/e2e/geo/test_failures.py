@@ -138,11 +138,8 @@ def test_cut_and_slow_links_repeat_nothing_and_keep_the_order(pair: list[Region]
     near, far = pair
     name = f"{NAMESPACE}/links"
     rng = random.Random(5)
-    far.disconnect_client()
-    far.server.stop()
-    far.server.settings["advertisedAddress"] = PROXY
-    far.server.start()
     proxy = CuttingProxy(far.server.port, PROXY, delay_s=0.01)
+    near.admin("POST", "clusters/far", far.record() | {"brokerServiceUrl": f"pulsar://{PROXY}:{far.server.port}"})
     try:
         publishing = Publishing(near, name, 3, 4000)
         for _ in range(12):
@@ -153,4 +150,5 @@ def test_cut_and_slow_links_repeat_nothing_and_keep_the_order(pair: list[Region]
         assert proxy.cuts >= 12
         check_once_in_order(far, name, publishing.sent)
     finally:
+        near.know(far)
         proxy.close()

@@ -62,12 +62,18 @@ def test_deletion(api: Api, path: str) -> None:
     assert api.reason("DELETE", f"{path}/schema", status=404) == "Schema not found"
     upload(api, path, avro("a"))
     assert api.call("DELETE", f"{path}/schema").json() == {"version": 1}
-    api.get(f"{path}/schema", status=404)
-    assert api.get(f"{path}/schema/0")["version"] == 0
+    for gone in ("schema", "schema/0", "schema/1"):
+        api.get(f"{path}/{gone}", status=404)
     assert upload(api, path, {"type": "INT64"}) == 2
     assert api.call("DELETE", f"{path}/schema?force=true").json() == {"version": 2}
     api.get(f"{path}/schema/0", status=404)
     assert upload(api, path, {"type": "STRING", "schema": None}) == 0
+
+
+def test_the_schema_none_is_one(api: Api, path: str) -> None:
+    assert upload(api, path, {"type": "NONE", "schema": ""}) == 0
+    assert api.get(f"{path}/schema")["type"] == "NONE"
+    assert "INT64" in api.reason("POST", f"{path}/schema", {"type": "INT64", "schema": ""}, status=409)
 
 
 def test_key_value_is_readable_json(api: Api, path: str) -> None:
@@ -95,7 +101,6 @@ REFUSED: list[tuple[object, int]] = [
     ({"type": "KEY_VALUE", "schema": '{"key": "\\ud800", "value": 1}'}, 0),
     ({"type": "KEY_VALUE", "schema": '{"key": ' + "[" * 900 + "]" * 900 + ', "value": ""}'}, 422),
     ({"type": "PROTOBUF_NATIVE", "schema": "{}"}, 422),
-    ({"type": "NONE", "schema": ""}, 422),
     ({"type": "AUTO_CONSUME", "schema": ""}, 422),
 ]
 

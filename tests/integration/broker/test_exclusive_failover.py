@@ -5,6 +5,7 @@ from __future__ import annotations
 import pulsar
 import pytest
 
+from magnetar.broker.dispatch.single_active import ring_distance
 from magnetar.testing.server import ServerProcess
 from tests.support.messages import drain, ends_at_once, nothing_arrives, receive_all, send_all, take
 from tests.support.raw_client import BaseCommand, RawConnection, message, split
@@ -12,6 +13,11 @@ from tests.support.types import Connect, StartServer
 
 Type = pulsar.ConsumerType
 FAILOVER = 2
+
+
+def first_and_second(topic: str) -> list[str]:
+    """Names of two consumers; the ring prefers the first one for this topic."""
+    return sorted(("a", "b"), key=lambda name: ring_distance(name, topic))
 
 
 def active(raw: RawConnection) -> tuple[int, bool]:
@@ -57,8 +63,9 @@ def test_the_type_may_change_between_consumers_and_nothing_is_lost(client: pulsa
 
 
 def test_failover_hands_over_what_is_not_acknowledged_in_order(client: pulsar.Client, topic: str) -> None:
-    first = client.subscribe(topic, "sub", Type.Failover, consumer_name="a")
-    second = client.subscribe(topic, "sub", Type.Failover, consumer_name="b")
+    first, second = (
+        client.subscribe(topic, "sub", Type.Failover, consumer_name=name) for name in first_and_second(topic)
+    )
     send_all(client.create_producer(topic), [b"%d" % index for index in range(10)])
     received = take(first, 7, ack=False)
     assert nothing_arrives(second)
@@ -71,9 +78,10 @@ def test_failover_hands_over_what_is_not_acknowledged_in_order(client: pulsar.Cl
 def test_failover_survives_the_crash_of_the_active_client(
     server: ServerProcess, client: pulsar.Client, topic: str
 ) -> None:
+    first, second = first_and_second(topic)
     with RawConnection(server.port) as raw:
-        raw.subscribe(topic, "sub", FAILOVER, consumer_name="a")
-        standby = client.subscribe(topic, "sub", Type.Failover, consumer_name="b")
+        raw.subscribe(topic, "sub", FAILOVER, consumer_name=first)
+        standby = client.subscribe(topic, "sub", Type.Failover, consumer_name=second)
         send_all(client.create_producer(topic), [b"x", b"y"])
         raw.ack(raw.message()[0].message.message_id)
         assert nothing_arrives(standby)
@@ -81,13 +89,24 @@ def test_failover_survives_the_crash_of_the_active_client(
 
 
 def test_consumers_are_told_who_is_active(server: ServerProcess, topic: str) -> None:
+    first, second = first_and_second(topic)
     with RawConnection(server.port) as raw:
-        raw.subscribe(topic, "sub", FAILOVER, consumer_id=1, consumer_name="a")
+        raw.subscribe(topic, "sub", FAILOVER, consumer_id=1, consumer_name=first)
         assert active(raw) == (1, True)
-        raw.subscribe(topic, "sub", FAILOVER, consumer_id=2, consumer_name="b")
+        raw.subscribe(topic, "sub", FAILOVER, consumer_id=2, consumer_name=second)
         assert active(raw) == (2, False)
         raw.close_consumer(1)
         assert active(raw) == (2, True)
+
+
+def test_a_newcomer_that_the_ring_prefers_takes_over(server: ServerProcess, topic: str) -> None:
+    """Both are told: the one that was active, and the newcomer."""
+    first, second = first_and_second(topic)
+    with RawConnection(server.port) as raw:
+        raw.subscribe(topic, "sub", FAILOVER, consumer_id=2, consumer_name=second)
+        assert active(raw) == (2, True)
+        raw.subscribe(topic, "sub", FAILOVER, consumer_id=1, consumer_name=first)
+        assert sorted([active(raw), active(raw)]) == [(1, True), (2, False)]
 
 
 def test_a_consumer_with_higher_priority_takes_over(server: ServerProcess, topic: str) -> None:

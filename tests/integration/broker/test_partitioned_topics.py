@@ -174,10 +174,14 @@ def test_a_missing_topic_is_told_to_who_does_not_want_it_created(
         def answer(name: str, create: bool) -> CommandPartitionedTopicMetadataResponse:
             return raw.partitions(name, create=create).partitionMetadataResponse
 
-        for missing in (topic, f"{partitioned}-partition-7", f"{fleeting}-other"):
+        for missing, why in (
+            (topic, "does not exist"),
+            (f"{partitioned}-partition-7", "has 3 partitions, no 7"),
+            (f"{fleeting}-other", "does not exist"),
+        ):
             found = answer(missing, False)
             assert (found.response, found.error) == (found.Failed, TOPIC_NOT_FOUND)
-            assert "does not exist" in found.message
+            assert why in found.message
         there = (partitioned, f"{partitioned}-partition-2", plain, fleeting)
         assert [answer(name, False).partitions for name in there] == [3, 0, 0, 0]
         assert all(answer(name, False).response == 0 for name in there)

@@ -108,8 +108,13 @@ def test_what_is_not_there(raw: RawConnection, topic: str) -> None:
 
 def test_producers_without_schema_have_no_version(raw: RawConnection, topic: str) -> None:
     assert produce(raw, topic, None).producer_success.schema_version == b""
+
+
+def test_the_schema_none_has_a_version(raw: RawConnection, topic: str) -> None:
+    """The Go client sends it for bytes, and looks the version of each message up."""
     nothing = schema(getattr(Schema, "None"))
-    assert produce(raw, topic, nothing, producer_id=2).producer_success.schema_version == b""
+    assert produce(raw, topic, nothing).producer_success.schema_version == packed(0)
+    assert get(raw, topic, packed(0)).getSchemaResponse.schema.type == getattr(Schema, "None")
 
 
 def test_get_or_create(raw: RawConnection, topic: str) -> None:

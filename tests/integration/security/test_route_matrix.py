@@ -28,7 +28,14 @@ ALLOWED = {
 }
 """For resources of tenant `t`, namespace `t/ns` and topic `one`: written by hand, not computed by what is tested."""
 
-NAMES = {"tenant": "t", "namespace": "ns", "topic": "one", "subscription": "sub", "role": "somebody"}
+NAMES = {
+    "tenant": "t",
+    "namespace": "ns",
+    "bundle": "0x00000000_0x40000000",
+    "topic": "one",
+    "subscription": "sub",
+    "role": "somebody",
+}
 ROUTES = sorted(all_routes(), key=lambda route: (route.path, route.method))
 
 
