@@ -6,7 +6,7 @@ import logging
 from contextlib import AsyncExitStack
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from magnetar.admin.answers import as_json
@@ -23,10 +23,11 @@ from magnetar.admin.errors import (
 from magnetar.admin.http_connection import CERTIFICATE
 from magnetar.admin.http_guard import FOREIGN_PAGE, SAFE_METHODS, is_of_foreign_page
 from magnetar.admin.operation import OPERATIONS
-from magnetar.admin.redirects import redirect
+from magnetar.admin.redirects import credentials_of, redirect
 from magnetar.admin.routes import all_routes
 from magnetar.admin.routing import Route, RouteTable
 from magnetar.admin.spread import spread
+from magnetar.base.errors import MagnetarError
 from magnetar.broker.auth.decide import Resource
 from magnetar.broker.auth.principal import Principal
 from magnetar.broker.errors import AuthenticationError
@@ -61,13 +62,7 @@ class AdminApp:
         """`turn`: what is to be held until the answer has been sent."""
         path = request.scope["raw_path"].decode("ascii", "replace")
         try:
-            route, params = self._table.match(request.method, path)
-            call = Call(self._context, request, params)
-            check_page(call, route)
-            await authorize(call, route)
-            if await is_heavy(call, route):
-                await turn.enter_async_context(self._context.workload.turn(call.who))
-            return await spread(call, route) or await route.handler(call)
+            return await self._perform(*self._routed(request), turn)
         except NotOwnedError as error:
             if error.owner is not None:
                 return redirect(request, error.owner)
@@ -76,6 +71,57 @@ class AdminApp:
             if isinstance(error, MethodNotAllowedError) and request.method == "OPTIONS":
                 return Response(status_code=204, headers={"Allow": error.allowed})
             return failed(request.method, path, error)
+
+    def _routed(self, request: Request) -> tuple[Call, Route]:
+        route, params = self._table.match(request.method, request.scope["raw_path"].decode("ascii", "replace"))
+        return Call(self._context, request, params), route
+
+    async def _perform(self, call: Call, route: Route, turn: AsyncExitStack) -> Response:
+        check_page(call, route)
+        await authorize(call, route)
+        if await is_heavy(call, route):
+            await turn.enter_async_context(self._context.workload.turn(call.who))
+        return await spread(call, route) or await route.handler(call)
+
+    # ---- For pages of this process, which show what the routes answer
+
+    async def ask(self, request: Request, body: bytes = b"") -> tuple[int, bytes]:
+        """Status and body of the answer that a client with these headers would get, redirects followed. Raises nothing."""
+        path = request.scope["raw_path"].decode("ascii", "replace")
+        try:
+            async with AsyncExitStack() as turn:
+                call, route = self._routed(request)
+                try:
+                    response = await self._perform(call, route, turn)
+                except NotOwnedError as error:
+                    if error.owner is None:
+                        raise
+                    query = request.scope["query_string"].decode("ascii")
+                    target = f"{path}?{query}" if query else path
+                    answer = await call.broker.peers.call(
+                        error.owner, request.method, target, body, credentials_of(call)
+                    )
+                    return answer.status, answer.body
+                return response.status_code, await whole_body(response)
+        except Exception as error:
+            response = failed(request.method, path, error)
+            return response.status_code, bytes(response.body)
+
+    async def may(self, request: Request) -> bool:
+        """True if the request's role has the right that its route declares. Nothing is done."""
+        try:
+            await authorize(*self._routed(request))
+        except MagnetarError:
+            return False
+        return True
+
+
+async def whole_body(response: Response) -> bytes:
+    """What a response would send, streamed or not."""
+    if not isinstance(response, StreamingResponse):
+        return bytes(response.body)
+    parts = [part.encode() if isinstance(part, str) else bytes(part) async for part in response.body_iterator]
+    return b"".join(parts)
 
 
 def check_page(call: Call, route: Route) -> None:
@@ -89,9 +135,10 @@ def check_page(call: Call, route: Route) -> None:
 
 
 async def is_heavy(call: Call, route: Route) -> bool:
-    """True if this request works through many topics. One of a single partition is not: a heavy one at another broker may wait for it."""
+    """True if this request works through many topics. One of a single partition, or of what is `here`, is not:
+    a heavy one at another broker may wait for it."""
     operation = OPERATIONS.get(route.handler)
-    if operation is None or not operation.heavy:
+    if operation is None or not operation.heavy or ("here" in operation.query and call.flag("here")):
         return False
     if "{topic}" not in route.path:
         return True

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from time import monotonic
+from typing import Protocol, TypeVar, cast
 
 from magnetar.admin.answers import NameLists
 from magnetar.admin.errors import UnhealthyError
@@ -28,6 +29,34 @@ class Storage(Protocol):
     def bookie_statistics(self) -> BookieStatistics | None:
         """Statistics of the bookie in this process, if there is one."""
         ...
+
+
+T = TypeVar("T")
+
+
+class ForAMoment:
+    """A value that takes work to make: made again when somebody asks and the last one is old, so that many viewers cost what one does.
+
+    The pause between two is at least `OVERVIEW_AGE_S` and `OVERVIEW_PAUSE` times what making it took.
+    """
+
+    def __init__(self) -> None:
+        self._value: object = None
+        self._until_s = 0.0
+        self._making = asyncio.Lock()
+
+    async def get(self, make: Callable[[], Awaitable[T]]) -> T:
+        async with self._making:
+            began_s = monotonic()
+            if self._value is None or began_s >= self._until_s:
+                self._value = await make()
+                now_s = monotonic()
+                self._until_s = now_s + max(OVERVIEW_AGE_S, OVERVIEW_PAUSE * (now_s - began_s))
+            return cast("T", self._value)
+
+
+OVERVIEW_AGE_S = 1.0
+OVERVIEW_PAUSE = 10
 
 
 class AnyStorage:
@@ -57,6 +86,7 @@ class AdminContext:
     partitioned: PartitionedTopics = field(init=False)
     workload: Workload = field(default_factory=Workload, init=False)
     name_lists: NameLists = field(default_factory=NameLists, init=False)
+    overview: ForAMoment = field(default_factory=ForAMoment, init=False)
     unpacking: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     """Held while one message is decompressed to be shown: the memory of one at a time."""
 

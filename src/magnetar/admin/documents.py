@@ -266,3 +266,40 @@ class BookieAffinity(Document):
 
     bookkeeper_affinity_group_primary: str | None = None
     bookkeeper_affinity_group_secondary: str | None = None
+
+
+class BrokerOverview(Document):
+    """One broker with the sums over its loaded topics. Rates a second, sizes in bytes, usage in percent."""
+
+    broker: str
+    web: str = ""
+    version: str = ""
+    leader: bool = False
+    problem: str | None = None
+    """Why it cannot be asked, or cannot store anything."""
+    cpu: float = 0.0
+    memory: float = 0.0
+    connections: int = 0
+    topics: int = 0
+    producers: int = 0
+    subscriptions: int = 0
+    consumers: int = 0
+    msg_rate_in: float = 0.0
+    msg_rate_out: float = 0.0
+    throughput_in: float = 0.0
+    throughput_out: float = 0.0
+    msg_backlog: int = 0
+    storage_size: int = 0
+    blocked_subscriptions: int = 0
+    """Those that get nothing until they acknowledge."""
+    bookie_problem: str = ""
+    disks: dict[str, list[int]] = {}
+    """Of the bookie in the same process: used and all bytes of the file system by directory."""
+    damaged_entry_logs: int = 0
+
+
+class ClusterOverview(Document):
+    """`bookies`: each with its `state`, which is `writable`, `read-only` or `gone`."""
+
+    brokers: list[BrokerOverview]
+    bookies: list[dict[str, str]]

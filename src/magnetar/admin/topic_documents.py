@@ -358,3 +358,29 @@ class ReplicatedSubscriptionsStatus(Document):
     last_snapshot_timestamp: int | None
     last_snapshot_age_millis: int | None
     subscriptions: list[ReplicatedSubscriptionState]
+
+
+class TopicRow(Document):
+    """A topic in a list. Numbers are the sums over its loaded partitions; `loaded` says how many those are."""
+
+    name: str
+    partitions: int = 0
+    loaded: int = 0
+    msg_rate_in: float = 0.0
+    msg_rate_out: float = 0.0
+    throughput_in: float = 0.0
+    throughput_out: float = 0.0
+    msg_backlog: int = 0
+    storage_size: int = 0
+    producers: int = 0
+    subscriptions: int = 0
+    consumers: int = 0
+
+
+class TopicPage(Document):
+    """One page of a namespace's topics. `total`: names in the namespace, or loaded topics where they are sorted by a number."""
+
+    topics: list[TopicRow]
+    total: int = 0
+    next: str = ""
+    """What to ask `after` for the next page; empty behind the last one."""

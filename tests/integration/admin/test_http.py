@@ -30,7 +30,7 @@ def raw(server: ServerProcess, request: bytes, timeout_s: float = 5.0) -> bytes:
 
 def test_unknown_routes_and_methods(api: Api) -> None:
     assert "no route GET /admin/v2/nothing/here" in api.reason("GET", "nothing/here", status=404)
-    assert api.reason("GET", f"{api.base}/", status=404)
+    assert api.reason("GET", f"{api.base}/nothing", status=404)
     response = api.call("POST", "brokers/health", status=405)
     assert response.headers["Allow"] == "GET, HEAD, OPTIONS"
     assert "allowed: GET" in response.json()["reason"]

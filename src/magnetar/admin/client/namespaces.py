@@ -7,9 +7,11 @@ from typing import Any, Literal
 from magnetar.admin.client.noun import NAMESPACE, Noun, Texts, namespace_names
 from magnetar.admin.documents import BookieAffinity
 from magnetar.admin.policy_documents import BacklogQuota, StoredBundles, StoredPolicies
+from magnetar.admin.topic_documents import TopicPage
 
 QuotaType = Literal["destination_storage", "message_age"]
 Mode = Literal["PERSISTENT", "NON_PERSISTENT", "ALL"]
+Sort = Literal["name", "backlog", "rateIn", "rateOut", "size"]
 
 _BUNDLE = NAMESPACE + "/{bundle}"
 _AFFINITY = NAMESPACE + "/persistence/bookieAffinity"
@@ -43,6 +45,22 @@ class Namespaces(Noun):
         """Partitions are listed separately."""
         query = {"mode": mode, "includeSystemTopic": include_system_topics}
         return list(self._get(NAMESPACE + "/topics", Texts, query, **namespace_names(namespace)))
+
+    def topics_page(
+        self,
+        namespace: str,
+        *,
+        sort: Sort | None = None,
+        domain: Literal["persistent", "non-persistent"] | None = None,
+        filter: str | None = None,
+        after: str | None = None,
+        limit: int | None = None,
+        here: bool | None = None,
+    ) -> TopicPage:
+        """Some topics with their numbers, by name or the largest first; the page's `next` is what `after` takes for the next one."""
+        query = {"sort": sort, "domain": domain, "filter": filter, "after": after, "limit": limit, "here": here}
+        found: TopicPage = self._get(NAMESPACE + "/topicsPage", TopicPage, query, **namespace_names(namespace))
+        return found
 
     # ---- Bundles
 

@@ -11,6 +11,7 @@ from magnetar.admin.documents import (
     BookiesClusterInfo,
     BrokerLoadRow,
     ClusterData,
+    ClusterOverview,
     FailureDomain,
     InternalConfiguration,
     IsolatedBroker,
@@ -208,6 +209,11 @@ class BrokerStats(Noun):
         """By namespace, bundle, domain and name."""
         kind = dict[str, dict[str, dict[str, dict[str, TopicStats]]]]
         return dict(self._get("/broker-stats/topics", kind))
+
+    def overview(self, *, here: bool | None = None) -> ClusterOverview:
+        """All brokers with sums over their topics, and the bookies; `here`: only the broker that is asked."""
+        found: ClusterOverview = self._get("/broker-stats/overview", ClusterOverview, {"here": here})
+        return found
 
     def metrics(self) -> _Metrics:
         return list(self._get("/broker-stats/metrics", _Metrics))
