@@ -5,9 +5,11 @@ from __future__ import annotations
 import pulsar
 import pytest
 
+from magnetar.hashing.murmur3 import KEY_SHARED_SLOTS, key_slot
 from magnetar.testing.server import ServerProcess
+from magnetar.wire.pulsar.PulsarApi_pb2 import KeySharedMeta, KeySharedMode, MessageIdData, ServerError
 from tests.support.messages import position, send_all
-from tests.support.raw_client import BaseCommand, RawConnection
+from tests.support.raw_client import BaseCommand, RawConnection, split
 from tests.support.types import Connect, StartServer
 
 EARLIEST, LATEST = pulsar.MessageId.earliest, pulsar.MessageId.latest
@@ -165,3 +167,62 @@ def test_the_last_message_id_of_a_batch_names_its_last_message(
         answer = raw.expect(BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE)[0].getLastMessageIdResponse
         assert (answer.last_message_id.entryId, answer.last_message_id.batch_index) == (1, 4)
         assert answer.HasField("consumer_mark_delete_position")
+
+
+def reader_of(raw: RawConnection, topic: str, *ranges: tuple[int, int], kind: int = 0) -> BaseCommand:
+    """A reader as the Java client makes one with `keyHashRange`, which the Python client has not."""
+    meta = KeySharedMeta(keySharedMode=KeySharedMode.STICKY)
+    for start, end in ranges:
+        meta.hashRanges.add(start=start, end=end)
+    request = BaseCommand(type=BaseCommand.SUBSCRIBE)
+    request.subscribe.topic = topic
+    request.subscribe.subscription = "reader"
+    request.subscribe.subType = kind  # type: ignore[assignment]  # the stubs want the enum's own type
+    request.subscribe.consumer_id = 1
+    request.subscribe.request_id = raw.next_request_id()
+    request.subscribe.durable = False
+    request.subscribe.start_message_id.CopyFrom(MessageIdData(ledgerId=2**64 - 1, entryId=2**64 - 1))
+    request.subscribe.keySharedMeta.CopyFrom(meta)
+    raw.send(request)
+    return raw.expect(BaseCommand.SUCCESS, BaseCommand.ERROR)[0]
+
+
+def test_a_reader_of_hash_ranges_gets_their_keys_alone(
+    server: ServerProcess, client: pulsar.Client, topic: str
+) -> None:
+    """Two readers share a topic by keys. What is not theirs costs no permits, also when permits are few."""
+    keys = [f"key{number}" for number in range(100)]
+    producer = client.create_producer(topic)
+    for key in keys:
+        producer.send(key.encode(), partition_key=key)
+    middle = KEY_SHARED_SLOTS // 2
+    seen = []
+    for ranges in ([(0, middle - 1)], [(middle, middle + 9), (middle + 10, KEY_SHARED_SLOTS - 1)]):
+        with RawConnection(server.port) as raw:
+            assert reader_of(raw, topic, *ranges).type == BaseCommand.SUCCESS
+            expected = [key for key in keys if any(low <= key_slot(key.encode()) <= high for low, high in ranges)]
+            assert 20 < len(expected) < 80
+            for key in expected:
+                raw.flow(1)
+                assert split(raw.message()[1])[1] == key.encode()
+            raw.flow(1000)
+            producer.send(b"last", partition_key=expected[0])
+            assert split(raw.message()[1])[1] == b"last"
+            seen += expected
+    assert sorted(seen) == sorted(keys)
+
+
+@pytest.mark.parametrize("ranges", [[(5, 4)], [(0, 65536)], [(0, 10), (10, 20)]], ids=str)
+def test_ranges_that_are_none_are_refused(server: ServerProcess, topic: str, ranges: list[tuple[int, int]]) -> None:
+    with RawConnection(server.port) as raw:
+        assert reader_of(raw, topic, *ranges).error.error == ServerError.ConsumerAssignError
+        assert reader_of(raw, topic, (0, 10)).type == BaseCommand.SUCCESS
+
+
+def test_failover_takes_no_notice_of_hash_ranges(server: ServerProcess, client: pulsar.Client, topic: str) -> None:
+    """As in Pulsar: each of its consumers is to be able to take over everything."""
+    send_all(client.create_producer(topic), payloads(10))
+    with RawConnection(server.port) as raw:
+        assert reader_of(raw, topic, (0, 0), kind=2).type == BaseCommand.SUCCESS
+        raw.flow(10)
+        assert [split(raw.message()[1])[1] for _ in range(10)] == payloads(10)

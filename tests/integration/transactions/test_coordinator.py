@@ -116,11 +116,19 @@ def test_the_logs_are_no_topics(raw: RawTransactions, name: str) -> None:
 def test_switched_off_they_are_refused_at_once(
     start_server: Callable[..., ServerProcess], dial: Callable[[ServerProcess], RawTransactions]
 ) -> None:
+    """In the words and the form that clients look for, at the topic where they look for coordinators."""
     raw = dial(start_server(transactionCoordinatorEnabled=False))
-    with pytest.raises(TransactionRefused) as refused:
-        raw.begin()
-    assert refused.value.code == ServerError.NotAllowedError
-    assert "transactionCoordinatorEnabled" in str(refused.value)
+    assert raw.partitions(ASSIGN).partitionMetadataResponse.partitions == 16
+    connect = BaseCommand(type=BaseCommand.TC_CLIENT_CONNECT_REQUEST)
+    connect.tcClientConnectRequest.request_id, connect.tcClientConnectRequest.tc_id = 1, 0
+    begin = BaseCommand(type=BaseCommand.NEW_TXN)
+    begin.newTxn.request_id = 2
+    for number, command in enumerate((connect, begin), 1):
+        raw.send(command)
+        answer = raw.expect(BaseCommand.ERROR)[0].error
+        assert (answer.request_id, answer.error) == (number, ServerError.NotAllowedError)
+        assert answer.message.startswith("Transactions are not enabled")
+        assert "transactionCoordinatorEnabled" in answer.message
 
 
 def _is_gone(raw: RawTransactions, txn: tuple[int, int]) -> bool:

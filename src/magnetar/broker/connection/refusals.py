@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from magnetar.broker.connection.error_codes import answer_code_of, text_of
+from magnetar.broker.transactions.types import TransactionsDisabledError
 from magnetar.wire.pulsar import commands
 from magnetar.wire.pulsar.PulsarApi_pb2 import (
     BaseCommand,
@@ -20,6 +21,8 @@ Form = tuple[BaseCommand, Any, str]
 def refusal(command: BaseCommand, error: Exception, client_version: str) -> bytes:
     """The frame that answers `command` with `error`."""
     form, code = _FORMS.get(command.type), answer_code_of(error, client_version)
+    if isinstance(error, TransactionsDisabledError):
+        form = None  # as in Pulsar: the Go client does not look at the error of a response
     if form is None:
         return commands.error(request_id_of(command), code, text_of(error))
     answer, response, code_field = form(command)

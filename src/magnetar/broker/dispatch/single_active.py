@@ -20,6 +20,7 @@ from magnetar.broker.dispatch.entry_metadata import metadata_of
 from magnetar.broker.dispatch.ports import EntrySource, MarkersRead, Scheduler, Timer
 from magnetar.broker.dispatch.receiver import Receiver, messages_left
 from magnetar.hashing.murmur3 import POSITIVE_SPACE, murmur3_positive
+from magnetar.hashing.sticky import StickyRanges
 from magnetar.managed_ledger.entry import Entry
 
 R = TypeVar("R", bound=Receiver)
@@ -77,6 +78,7 @@ class SingleActiveDispatcher:
         "_delay_ms",
         "_leftover",
         "_partition",
+        "_ranges",
         "_rewind",
         "_rewinds",
         "_scheduler",
@@ -123,17 +125,25 @@ class SingleActiveDispatcher:
         """Read, but the permits ran out: sent first, before anything else is read."""
         self._average_messages = 1.0
         """Messages an entry, smoothed: how many entries to read for the permits that are there."""
+        self._ranges: StickyRanges | None = None
+        """The slots whose messages the consumer wants, None for all."""
         self._rewinds = 0
         """A delivery may lead to a rewind (the connection broke): what follows of that read is then read again."""
 
     # ---- Consumers
 
     def add(self, consumer: Receiver, ranges: Sequence[tuple[int, int]] = ()) -> None:
+        """`ranges`: a reader's `keyHashRange`. Failover ignores them, as in Pulsar."""
+        if ranges and not self._announces:
+            wanted = StickyRanges()
+            wanted.add(consumer.name, ranges)
+            self._ranges = wanted
         self._consumers.append(consumer)
         self._choose()
 
     def remove(self, consumer: Receiver) -> None:
         self._consumers.remove(consumer)
+        self._ranges = None
         self._choose()
 
     @property
@@ -215,6 +225,9 @@ class SingleActiveDispatcher:
         if consumer is None:
             self._leftover.extend(entries)
             return
+        if self._ranges is not None:
+            owner = self._ranges.owner
+            entries = [entry for entry in entries if _is_marker(entry) or owner(metadata_of(entry).slot) is not None]
         source = self._source
         channel = consumer.channel
         markers: list[Entry] = []
@@ -311,3 +324,7 @@ class SingleActiveDispatcher:
     def validate(self) -> None:
         """Assert that nobody is served but a consumer that is here."""
         assert self._active is None or self._active in self._consumers
+
+
+def _is_marker(entry: Entry) -> bool:
+    return metadata_of(entry).marker_type >= 0

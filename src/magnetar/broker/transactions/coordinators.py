@@ -14,14 +14,14 @@ from typing import Protocol
 from magnetar.base.clock import Clock
 from magnetar.base.errors import MagnetarError
 from magnetar.base.tasks import FATAL, TaskScope
-from magnetar.broker.errors import NotAllowedError, ServiceNotReadyError, TransactionCoordinatorNotFoundError
+from magnetar.broker.errors import ServiceNotReadyError, TransactionCoordinatorNotFoundError
 from magnetar.broker.naming import SYSTEM_NAMESPACE, TRANSACTION_LOG_PREFIX, TopicName
 from magnetar.broker.settings.transactions import TransactionSettings
 from magnetar.broker.transactions.coordinator import TransactionCoordinator
 from magnetar.broker.transactions.coordinator_state import CoordinatorState
 from magnetar.broker.transactions.grants import Grants, Naming
 from magnetar.broker.transactions.log import RecordLog
-from magnetar.broker.transactions.types import Participants, TxnId
+from magnetar.broker.transactions.types import Participants, TransactionsDisabledError, TxnId
 from magnetar.managed_ledger.config import ManagedLedgerConfig
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
 from magnetar.metadata import paths
@@ -32,8 +32,8 @@ ASSIGN_TOPIC = TopicName.parse(f"{SYSTEM_NAMESPACE}/transaction_coordinator_assi
 COORDINATORS_MAX = 1024
 """More cannot be asked for."""
 
+NOT_ENABLED = "Transactions are not enabled; set transactionCoordinatorEnabled=true"
 LOG_CURSOR = "transaction.subscription"
-NOT_ENABLED = "Transaction manager is not enabled; set transactionCoordinatorEnabled=true"
 
 
 class Names(Protocol):
@@ -103,9 +103,10 @@ class Coordinators:
 
     async def start(self) -> None:
         """Make the coordinators known, and go on with the transactions of those that have a log."""
+        # Also where transactions are off: clients ask for this topic first, and then learn from its broker that they are.
+        await self._names.ensure_partitioned(ASSIGN_TOPIC, self._settings.initial_num_transaction_coordinators)
         if not self.enabled:
             return
-        await self._names.ensure_partitioned(ASSIGN_TOPIC, self._settings.initial_num_transaction_coordinators)
         self.count = await self._names.partitions(ASSIGN_TOPIC)
         for number in range(self.count):
             if await self._factory.exists(_log_name(number)):
@@ -138,9 +139,9 @@ class Coordinators:
         return [self._loaded[number] for number in sorted(self._loaded)]
 
     def check_served(self, number: int) -> None:
-        """Raises NotAllowedError where transactions are off, TransactionCoordinatorNotFoundError."""
+        """Raises TransactionsDisabledError, TransactionCoordinatorNotFoundError."""
         if not self.enabled:
-            raise NotAllowedError(NOT_ENABLED)
+            raise TransactionsDisabledError(NOT_ENABLED)
         if not 0 <= number < self.count:
             raise TransactionCoordinatorNotFoundError(f"Transaction coordinator not found! coordinator id : {number}")
 

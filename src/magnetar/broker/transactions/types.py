@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple, Protocol
 
 from magnetar.base.errors import BrokerError
+from magnetar.broker.errors import NotAllowedError
 from magnetar.wire.pulsar.headers import with_checksum
 from magnetar.wire.pulsar.PulsarApi_pb2 import MessageMetadata
 from magnetar.wire.pulsar.PulsarMarkers_pb2 import MarkerType
@@ -47,6 +48,12 @@ def txn_of(metadata: MessageMetadata) -> TxnId | None:
     """The transaction that an entry belongs to, None for an ordinary one."""
     least = metadata.txnid_least_bits
     return TxnId(metadata.txnid_most_bits, least) if least else None
+
+
+class TransactionsDisabledError(NotAllowedError):
+    """`transactionCoordinatorEnabled` is off. Clients look for the beginning of this text, in an ERROR."""
+
+    slug = "transactions-disabled"
 
 
 class TransactionLogError(BrokerError):
