@@ -71,6 +71,7 @@ def generated_pages() -> dict[str, str]:
         "reference/rest.md": "\n".join(rest_page()),
         "reference/metrics.md": "\n".join(metrics_page()),
         "reference/limits.md": "\n".join(limits_page()),
+        "reference/reasons.md": "\n".join(reasons_page()),
     }
 
 
@@ -234,6 +235,22 @@ def limits_page() -> Iterator[str]:
         target = node.targets[0] if isinstance(node, ast.Assign) else node.target
         value = ast.get_source_segment(text, node.value) if node.value is not None else ""
         yield _row((f"`{ast.unparse(target)}`", f"`{value}`", str(ast.literal_eval(after.value))))
+
+
+def reasons_page() -> Iterator[str]:
+    """Each reason code with its words and the facts that belong to it."""
+    from magnetar.broker.explain.answer import outside_name
+    from magnetar.broker.explain.sentences import MEANINGS, facts_of, plain
+    from magnetar.broker.reasons import Code
+
+    yield "# Reason codes\n"
+    yield "Generated from the declarations, in the order in which they weigh. [Find out why](../how-to/find-out-why.md) shows how to ask."
+    yield "A name in braces stands for the fact; facts are named as in the JSON answer.\n"
+    yield "| code | what is the case | what to do | facts |\n|---|---|---|---|"
+    for code in Code:
+        facts = ", ".join(f"`{outside_name(name)}`" for name in sorted(facts_of(code)))
+        yield _row((f"`{code}`", plain(MEANINGS[code].text), plain(MEANINGS[code].change), facts))
+    yield ""
 
 
 def _row(cells: Iterable[str]) -> str:

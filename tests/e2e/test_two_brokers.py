@@ -13,7 +13,7 @@ import pytest
 
 from magnetar.testing.cluster import ClusterProcesses
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand, CommandSubscribe, ServerError
-from tests.support.brokers import broker_names, bundle_of, owner_of, send, spread_out, unload
+from tests.support.brokers import broker_names, bundle_of, get, owner_of, send, spread_out, unload
 from tests.support.raw_client import RawConnection
 from tests.support.traffic import Consuming, Producing, first_occurrences, read_log
 from tests.support.waiting import wait_until
@@ -129,3 +129,22 @@ def test_a_consumer_at_the_wrong_broker_is_sent_back(cluster: ClusterProcesses, 
             assert client.receive()[0].close_consumer.consumer_id == 7
         answer = client.receive()[0].error
         assert (answer.request_id, answer.error) == (42, ServerError.ServiceNotReady)
+
+
+def test_any_broker_explains(cluster: ClusterProcesses, connect: Connect, topic: str) -> None:
+    """The one that serves a topic answers, whichever is asked; of a partitioned topic each partition's."""
+    send("PUT", f"{cluster.http_url}/admin/v2/persistent/public/default/{topic}/partitions", 8)
+    spread_out(cluster, [f"{topic}-partition-{number}" for number in range(8)])
+    client = connect(cluster.service_url)
+    client.subscribe(topic, "s").close()
+    producer = client.create_producer(topic, message_routing_mode=pulsar.PartitionsRoutingMode.RoundRobinDistribution)
+    for _ in range(8):
+        producer.send(b"x")
+    for name in broker_names(cluster):
+        url = f"{cluster.broker(name)[1]}/admin/v2/explain/subscription?subscription=s&topic="
+        for number in range(8):
+            found = get(f"{url}{topic}-partition-{number}")
+            assert (found["moving"], found["reasons"][0]["code"]) == (False, "no-consumers")
+        whole = get(f"{url}{topic}")
+        assert [reason["code"] for reason in whole["reasons"]] == ["no-consumers"] * 8
+        assert len({reason["facts"]["topic"] for reason in whole["reasons"]}) == 8

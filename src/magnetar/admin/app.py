@@ -10,7 +10,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from magnetar.admin.answers import as_json
-from magnetar.admin.call import Call
+from magnetar.admin.call import Call, names_in_query
 from magnetar.admin.context import AdminContext
 from magnetar.admin.errors import (
     BodyTooLargeError,
@@ -74,6 +74,8 @@ class AdminApp:
 
     def _routed(self, request: Request) -> tuple[Call, Route]:
         route, params = self._table.match(request.method, request.scope["raw_path"].decode("ascii", "replace"))
+        if route.by_query:
+            params |= names_in_query(request)
         return Call(self._context, request, params), route
 
     async def _perform(self, call: Call, route: Route, turn: AsyncExitStack) -> Response:
@@ -140,7 +142,7 @@ async def is_heavy(call: Call, route: Route) -> bool:
     operation = OPERATIONS.get(route.handler)
     if operation is None or not operation.heavy or ("here" in operation.query and call.flag("here")):
         return False
-    if "{topic}" not in route.path:
+    if "topic" not in call.params:
         return True
     name = call.topic
     return name.partition < 0 and await call.broker.namespaces.partitions(name) > LIGHT_PARTITIONS_MAX

@@ -160,6 +160,21 @@ class Call:
         return Position(*ids), document
 
 
+def names_in_query(request: Request) -> dict[str, str]:
+    """The path parameters of a route whose topic is in the query. Raises BadRequestError without one, InvalidTopicNameError."""
+    given = request.query_params
+    if not given.get("topic"):
+        raise BadRequestError("name the topic: ?topic=persistent://tenant/namespace/topic")
+    name = TopicName.parse(given["topic"])
+    found = {
+        "domain": name.domain,
+        "tenant": name.tenant,
+        "namespace": name.namespace,
+        "topic": name.local_name,
+    }
+    return found | ({"subscription": given["subscription"]} if given.get("subscription") else {})
+
+
 def parse_json(body: bytes) -> Any:
     """JSON without NaN, Infinity or deep nesting. Raises BadRequestError."""
     if depth_exceeds(body, JSON_DEPTH_MAX):

@@ -126,7 +126,7 @@ def _path_parameters(template: str) -> Iterator[dict[str, Any]]:
 
 def _query_parameters(about: Operation) -> Iterator[dict[str, Any]]:
     for name, kind in about.query.items():
-        yield {"name": name, "in": "query", "required": False, "schema": schema_of(kind)}
+        yield {"name": name, "in": "query", "required": name in about.required, "schema": schema_of(kind)}
 
 
 def _responses(method: str, template: str, about: Operation) -> dict[str, Any]:

@@ -31,6 +31,8 @@ class Operation:
     may_be_unset: bool = False
     """Answers 204 instead while there is nothing."""
     query: Mapping[str, Any] = field(default_factory=dict)
+    required: tuple[str, ...] = ()
+    """Values of `query` that must be given."""
     errors: tuple[int, ...] = ()
     heavy: bool = False
     """Its work grows with the topics of a namespace or a broker, or with the partitions of a topic: see `admin/pacing`."""

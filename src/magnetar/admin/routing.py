@@ -48,6 +48,8 @@ class Route(NamedTuple):
     access: Access
     handler: Handler
     fixed: Mapping[str, str] = {}
+    by_query: bool = False
+    """The topic is named by the query's `topic` (complete or short), and counts as if the path named it."""
 
     @property
     def template(self) -> str:

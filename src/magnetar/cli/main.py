@@ -43,6 +43,9 @@ COMMANDS = {
     "subscriptions": LazyCommand(
         "magnetar.cli.admin.subscriptions:subscriptions_group", "List, create, move and delete subscriptions."
     ),
+    "explain": LazyCommand(
+        "magnetar.cli.admin.explain:explain_group", "Why something does not go on, and what would change it."
+    ),
     "transactions": LazyCommand(
         "magnetar.cli.admin.transactions:transactions_group",
         "Coordinators, open transactions, and what they hold where.",

@@ -32,13 +32,15 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def aimed(document: dict[str, Any], ledger: int) -> dict[str, Any]:
-    """The document with path parameters that name what exists: else nearly every answer would be 404."""
+    """The document with parameters that name what exists: else nearly every answer would be 404."""
     names: dict[str, list[Any]] = {**NAMES, "ledger": [ledger, 0, 2**62]}
+    required = names | {"topic": [f"persistent://fuzz/ns/{name}" for name in NAMES["topic"]]}
     for operations in document["paths"].values():
         for operation in operations.values():
             for parameter in operation["parameters"]:
-                if parameter["in"] == "path" and parameter["name"] in names:
-                    values = names[parameter["name"]]
+                known = names if parameter["in"] == "path" else required if parameter["required"] else {}
+                if parameter["name"] in known:
+                    values = known[parameter["name"]]
                     parameter["schema"] = {"enum": list(dict.fromkeys(values))}
     return document
 

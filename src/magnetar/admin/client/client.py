@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
+from magnetar.admin.client.explain import Explain
 from magnetar.admin.client.http import Answer, Http
 from magnetar.admin.client.namespaces import Namespaces
 from magnetar.admin.client.noun import filled, query_text
@@ -75,6 +76,7 @@ class AdminClient:
         self.resource_quotas = ResourceQuotas(self.call)
         self.lookups = Lookups(self.call)
         self.transactions = Transactions(self.call)
+        self.explain = Explain(self.call)
 
     @property
     def url(self) -> str:

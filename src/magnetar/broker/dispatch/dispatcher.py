@@ -12,6 +12,7 @@ from typing import ClassVar, Protocol
 from magnetar.broker.dispatch.delayed import DelayedIndex
 from magnetar.broker.dispatch.ports import MarkersRead
 from magnetar.broker.dispatch.receiver import Receiver
+from magnetar.broker.reasons import Standing
 from magnetar.managed_ledger.entry import Entry
 
 
@@ -140,6 +141,11 @@ class Dispatcher(Protocol):
     @property
     def waiting_count(self) -> int:
         """Entries that wait to be delivered again, or for the first time after having been passed over."""
+        ...
+
+    def standing(self, has_more: bool) -> Standing:
+        """Whether an entry could go out now, and what is in the way of those that cannot. `has_more`: there are entries to be read.
+        True without a reason where nothing waits."""
         ...
 
     def validate(self) -> None:

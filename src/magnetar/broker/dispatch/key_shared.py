@@ -24,6 +24,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar, Final, NamedTuple, Protocol
 
+from magnetar.broker.dispatch import why
 from magnetar.broker.dispatch.delayed import DelayedIndex
 from magnetar.broker.dispatch.entry_metadata import EntryMetadata, metadata_of
 from magnetar.broker.dispatch.lanes import KeyRanges, Lane, Lanes, Parking
@@ -32,6 +33,7 @@ from magnetar.broker.dispatch.position_key import ENTRY_BITS, ENTRY_MASK, key_of
 from magnetar.broker.dispatch.receiver import HELD_SLOT_MASK, Receiver, messages_left
 from magnetar.broker.dispatch.sharing import AVERAGE_WEIGHT, SharingDispatcher
 from magnetar.broker.dispatch.waiting import SLOT_BITS, SLOT_MASK
+from magnetar.broker.reasons import Standing
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.position import Position
 
@@ -384,6 +386,21 @@ class KeySharedDispatcher(SharingDispatcher):
 
     def _parkings(self) -> list[Parking]:
         return [self.lanes.unowned, *self.lanes.all, *self.lanes.draining.values()]
+
+    def standing(self, has_more: bool) -> Standing:
+        reasons = why.redelivered(self.counts)
+        if not (has_more or self.waiting_total or self._skipping):
+            return Standing(True, reasons)
+        if self.blocked_on_unacked:
+            return Standing(
+                False, [why.unacked_limit(self.consumers, self.unacked_messages, self.max_unacked), *reasons]
+            )
+        found = why.of_lanes(self.lanes)
+        takers = [lane for lane in self.lanes.all if lane.can_take]
+        moving = bool(takers) and (has_more or any(lane.waiting or lane.skipped for lane in takers))
+        if not takers and not found:
+            found = why.those_held_up(self.consumers)
+        return Standing(moving, [*found, *reasons])
 
     def validate(self) -> None:
         super().validate()

@@ -13,12 +13,13 @@ from collections.abc import Callable
 from functools import partial
 
 from magnetar.base.clock import Clock
-from magnetar.base.errors import MagnetarError
+from magnetar.base.errors import MagnetarError, client_text
 from magnetar.base.limits import BYTES_PER_READ_MAX, ENTRIES_PER_TURN_MAX
 from magnetar.broker.dispatch.dispatcher import Dispatcher
 from magnetar.broker.dispatch.ports import EntrySource, Scheduler, Timer
 from magnetar.broker.dispatch.position_key import position_of
 from magnetar.broker.dispatch.throttle import DispatchThrottle
+from magnetar.broker.reasons import Code, Reason, because
 from magnetar.managed_ledger.entry import Entry
 
 log = logging.getLogger(__name__)
@@ -44,6 +45,8 @@ class Pump:
         "_discard",
         "_dispatcher",
         "_due_at_ms",
+        "_failed_ms",
+        "_failure",
         "_idle_waiters",
         "_label",
         "_reading",
@@ -96,6 +99,9 @@ class Pump:
         """The timer that runs while the rate grants nothing."""
         self._idle_waiters: list[Callable[[], None]] = []
         self.read_errors = 0
+        self._failure = ""
+        """The last failure in words that a client may read, and when the row of failures that it belongs to began."""
+        self._failed_ms = 0
 
     def wake(self) -> None:
         """Something changed that may allow progress: new entries, permits, settled messages, a writable channel."""
@@ -147,6 +153,17 @@ class Pump:
     def reading(self) -> bool:
         """True if a read is under way."""
         return self._reading
+
+    def standing(self) -> list[Reason]:
+        """What is in the way of reading itself."""
+        if self._stopped:
+            return [because(Code.NOT_READING)]
+        if self._retry is not None:
+            return [because(Code.READ_FAILED, self._failed_ms, error=self._failure, failures=self.read_errors)]
+        throttle = self._throttle
+        if throttle is None or self._throttled is None:
+            return []
+        return [throttle.standing(self._clock.monotonic_s())]
 
     def when_idle(self, then: Callable[[], None]) -> None:
         """Call `then` once no read is under way: at once, or when the current one has ended."""
@@ -264,6 +281,9 @@ class Pump:
             self.wake()
 
     def _failed(self, error: MagnetarError) -> None:
+        if self._retry_delay_s == READ_RETRY_FIRST_S:
+            self._failed_ms = self._clock.now_ms()
+        self._failure = client_text(error)
         self.read_errors += 1
         log.warning(
             "cannot read entries subscription=%s retry_s=%.1f error=%s", self._label, self._retry_delay_s, error

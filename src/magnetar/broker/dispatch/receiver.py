@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from magnetar.base.limits import PERMITS_MAX
 from magnetar.broker.dispatch.ports import ConsumerChannel
@@ -114,6 +115,10 @@ class Receiver:
         self.held = {}
         self._release(self.unacked_messages)
         return held
+
+    def described(self) -> dict[str, Any]:
+        """Who it is, as facts of a reason."""
+        return {"consumer": self.name, "address": ""}
 
     def recheck_blocked(self) -> None:
         """The limit changed."""

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from magnetar.broker.dispatch import why
 from magnetar.broker.dispatch.delayed import DelayedIndex
 from magnetar.broker.dispatch.entry_metadata import metadata_of
 from magnetar.broker.dispatch.ports import EntrySource
 from magnetar.broker.dispatch.receiver import Receiver, messages_left
 from magnetar.broker.dispatch.redelivery import RedeliveryQueue
 from magnetar.broker.dispatch.sharing import AVERAGE_WEIGHT, SharingDispatcher
+from magnetar.broker.reasons import Standing
 from magnetar.managed_ledger.entry import Entry
 
 
@@ -196,6 +198,17 @@ class SharedDispatcher(SharingDispatcher):
         if markers:
             self.pass_markers(markers)
         return left
+
+    def standing(self, has_more: bool) -> Standing:
+        reasons = why.redelivered(self.counts)
+        if not (has_more or self._leftover or len(self.replay)):
+            return Standing(True, reasons)
+        if self.blocked_on_unacked:
+            return Standing(
+                False, [why.unacked_limit(self.consumers, self.unacked_messages, self.max_unacked), *reasons]
+            )
+        held_up = why.those_held_up(self.consumers)
+        return Standing(self._levels.permits(1) > 0, [*held_up, *reasons])
 
     def validate(self) -> None:
         super().validate()

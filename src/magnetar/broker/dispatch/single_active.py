@@ -15,10 +15,12 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import ClassVar, Final, TypeVar
 
+from magnetar.broker.dispatch import why
 from magnetar.broker.dispatch.delayed import DelayedIndex
 from magnetar.broker.dispatch.entry_metadata import metadata_of
 from magnetar.broker.dispatch.ports import EntrySource, MarkersRead, Scheduler, Timer
 from magnetar.broker.dispatch.receiver import Receiver, messages_left
+from magnetar.broker.reasons import NOTHING_HELD_UP, Code, Standing, because
 from magnetar.hashing.murmur3 import POSITIVE_SPACE, murmur3_positive
 from magnetar.hashing.sticky import StickyRanges
 from magnetar.managed_ledger.entry import Entry
@@ -320,6 +322,18 @@ class SingleActiveDispatcher:
     @property
     def waiting_count(self) -> int:
         return 0
+
+    def standing(self, has_more: bool) -> Standing:
+        if not (has_more or self._leftover):
+            return NOTHING_HELD_UP
+        if self._active is None:
+            if self._chosen is None:
+                return Standing(False, [])
+            return Standing(
+                False, [because(Code.FAILOVER_SWITCHING, **self._chosen.described(), delay_ms=self._delay_ms)]
+            )
+        held_up = why.held_up(self._active)
+        return Standing(False, [held_up]) if held_up is not None else NOTHING_HELD_UP
 
     def validate(self) -> None:
         """Assert that nobody is served but a consumer that is here."""

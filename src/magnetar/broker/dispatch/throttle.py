@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from magnetar.broker.rate_limits import RateMeter, longest_delay_s
+from magnetar.broker.reasons import Code, Reason, because
 
 AVERAGE_WEIGHT = 0.3
 """Share of the newest turn in the smoothed size of an entry."""
@@ -66,6 +67,18 @@ class DispatchThrottle:
         weight = AVERAGE_WEIGHT if self._average_messages else 1.0
         self._average_messages += (max(messages, 1) / entries - self._average_messages) * weight
         self._average_bytes += (max(size_bytes, 1) / entries - self._average_bytes) * weight
+
+    def standing(self, now_s: float) -> Reason:
+        """Why nothing may go out: the limit that takes longest to let something through."""
+        slowest = max(self._meters, key=lambda meter: meter.delay_s(now_s))
+        limit = slowest.limit
+        return because(
+            Code.DISPATCH_RATE,
+            messages=max(0, limit.messages),
+            size_bytes=max(0, limit.size_bytes),
+            period_s=limit.period_s,
+            delay_s=round(slowest.delay_s(now_s), 3),
+        )
 
     def delay_s(self, now_s: float) -> float:
         """Seconds until something may go out again."""

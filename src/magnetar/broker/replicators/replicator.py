@@ -11,6 +11,7 @@ from magnetar.base.errors import MagnetarError
 from magnetar.base.tasks import REPORTED
 from magnetar.broker.naming import TopicName
 from magnetar.broker.rate_limits import RateLimit, RateMeter, Rates, meter_for
+from magnetar.broker.reasons import Rule
 from magnetar.broker.replicators import names
 from magnetar.broker.replicators.link import Common, Link
 from magnetar.broker.replicators.service import ReplicationService
@@ -108,7 +109,7 @@ class Replicator:
         """Nothing that waits now is sent."""
         await maintenance.acknowledge_upto(self.cursor, maintenance.readable_end(self._ledger, self.cursor))
 
-    async def expire(self, upto: Position) -> int:
+    async def expire(self, upto: Position, rule: Rule = Rule.REQUEST) -> int:
         """Skip what waits up to `upto`, inclusive; returns the number of entries skipped."""
         upto = min(upto, maintenance.readable_end(self._ledger, self.cursor))
         if upto <= self.cursor.mark_delete_position:

@@ -115,6 +115,9 @@ class Consumer(Receiver):
         self.last_flow_ms = 0
         self.last_acked_ms = 0
 
+    def described(self) -> dict[str, Any]:
+        return {"consumer": self.name, "address": self.client_address}
+
     def stats(self) -> dict[str, Any]:
         """Pulsar's ConsumerStats; rates are of the last sampling interval."""
         return {

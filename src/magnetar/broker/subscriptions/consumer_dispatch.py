@@ -137,7 +137,7 @@ class ConsumerDispatch:
         self._buckets = None
         self._compacted_source = self._new_compacted_source() if compacted else None
         self.dispatcher = self._new_dispatcher(kind)
-        self.pump.use(self.dispatcher, self._source)
+        self.pump.use(self.dispatcher, self.source)
         if not first:
             self.pump.rewind()
         buckets = self._buckets
@@ -147,7 +147,7 @@ class ConsumerDispatch:
             self._delayed_storage.spawn(self._recover(buckets), "delayed-recover")
 
     @property
-    def _source(self) -> EntrySource:
+    def source(self) -> EntrySource:
         return self._compacted_source or self._cursor
 
     def _new_dispatcher(self, kind: SubscriptionType) -> Dispatcher:
@@ -155,7 +155,7 @@ class ConsumerDispatch:
         dispatcher = POLICIES[kind].make(
             DispatchContext(
                 topic_name=self._topic_name,
-                source=self._source,
+                source=self.source,
                 log=self._ledger,
                 config=config,
                 mode=self._mode,

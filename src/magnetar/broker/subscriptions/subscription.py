@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from magnetar.broker.dispatch.pump import Pump
 from magnetar.broker.dispatch.throttle import Sent
 from magnetar.broker.errors import NotAllowedError
 from magnetar.broker.rate_limits import Rates
+from magnetar.broker.reasons import EXPIRIES_MAX, Expiry, Rule
 from magnetar.broker.subscriptions import maintenance
 from magnetar.broker.subscriptions.acks import (
     AckDone,
@@ -81,6 +83,7 @@ class Subscription:
         self.last_acked_ms = 0
         self.last_expire_ms = 0
         self.expired_total = 0
+        self.expiries: deque[Expiry] = deque(maxlen=EXPIRIES_MAX)
         self.rates = Rates()
         self._out_before = Sent(0, 0, 0)
         self._clock = clock
@@ -297,16 +300,18 @@ class Subscription:
         """Acknowledge everything that may be read so far."""
         await self._acknowledge_upto(maintenance.readable_end(self.ledger, self.cursor))
 
-    async def expire(self, upto: Position) -> int:
+    async def expire(self, upto: Position, rule: Rule = Rule.REQUEST) -> int:
         """Acknowledge everything up to `upto`, inclusive; returns the entries that expired."""
         upto = min(upto, maintenance.readable_end(self.ledger, self.cursor))
         if upto <= self.cursor.mark_delete_position:
             return 0
-        before = self.cursor.backlog_entries
+        before, after = self.cursor.backlog_entries, self.cursor.mark_delete_position
         await self._acknowledge_upto(upto)
         expired = max(0, before - self.cursor.backlog_entries)
         self.expired_total += expired
         self.last_expire_ms = self._clock.now_ms()
+        if expired:
+            self.expiries.append(Expiry(after, upto, expired, self.last_expire_ms, rule))
         return expired
 
     async def peek(self, number: int) -> Entry | None:

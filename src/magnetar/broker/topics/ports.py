@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from magnetar.base.errors import MagnetarError
+from magnetar.broker.reasons import Rule
 from magnetar.broker.topics.publish import PublishOp
 from magnetar.managed_ledger.cursor.cursor import ManagedCursor
 from magnetar.managed_ledger.position import Position
@@ -22,7 +23,7 @@ class BacklogHolder(Protocol):
 
     async def clear_backlog(self) -> None: ...
 
-    async def expire(self, upto: Position) -> int:
+    async def expire(self, upto: Position, rule: Rule = Rule.REQUEST) -> int:
         """Everything up to `upto`, inclusive; returns how many entries that were."""
         ...
 

@@ -9,6 +9,7 @@ from magnetar.base.clock import Clock
 from magnetar.broker.compaction.topic_compaction import TopicCompaction
 from magnetar.broker.namespaces.policies import EffectivePolicies
 from magnetar.broker.naming import TopicName
+from magnetar.broker.reasons import Rule
 from magnetar.broker.replicators.replicator_set import ReplicatorSet
 from magnetar.broker.topics import deduplication, policy_rules
 from magnetar.broker.topics.expiry import last_of_older_row, position_older_than, publish_time_after_ms
@@ -74,14 +75,14 @@ class TopicUpkeep:
         ttl_s = self.policies.message_ttl_s
         readers: list[BacklogHolder] = [*self._subscriptions.all, *self._replicators.all]
         if ttl_s > 0 and any(reader.cursor.backlog_entries for reader in readers):
-            await self.expire_older_than(ttl_s, readers)
+            await self.expire_older_than(ttl_s, readers, Rule.TTL)
 
-    async def expire_older_than(self, age_s: int, readers: Sequence[BacklogHolder]) -> None:
+    async def expire_older_than(self, age_s: int, readers: Sequence[BacklogHolder], rule: Rule = Rule.REQUEST) -> None:
         """Count what was published longer ago as consumed."""
         position = await self._older_than(age_s, readers)
         if position is not None:
             for reader in readers:
-                await reader.expire(position)
+                await reader.expire(position, rule)
 
     async def _older_than(self, age_s: int, readers: Sequence[BacklogHolder]) -> Position | None:
         cutoff_ms = self._clock.now_ms() - age_s * 1000
@@ -135,16 +136,15 @@ class TopicUpkeep:
                 exceeded = policy_rules.refusal(size_quota, str(self._name))
                 if exceeded is None:
                     surplus = policy_rules.bytes_to_evict(size_quota, backlog_bytes)
-                    await slowest.expire(
-                        position_after_bytes(self._ledger.index, slowest.cursor.mark_delete_position, surplus)
-                    )
+                    mark = slowest.cursor.mark_delete_position
+                    await slowest.expire(position_after_bytes(self._ledger.index, mark, surplus), Rule.QUOTA)
             elif age_quota.limit_time_s > 0:
                 oldest = await self._older_than(age_quota.limit_time_s, [slowest])
                 if oldest is not None and oldest > slowest.cursor.mark_delete_position:
                     exceeded = policy_rules.refusal(age_quota, str(self._name))
                     if exceeded is None:
                         for subscription in self._subscriptions.all:
-                            await subscription.expire(oldest)
+                            await subscription.expire(oldest, Rule.QUOTA)
         self._publishers.refusal = exceeded
         if exceeded is not None:
             self._publishers.disconnect_all()

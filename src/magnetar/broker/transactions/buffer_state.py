@@ -108,6 +108,11 @@ class BufferState:
         return len(self._open)
 
     @property
+    def oldest_open(self) -> TxnId | None:
+        """The open transaction whose first entry lies at `first_open`."""
+        return next(iter(self._open), None)
+
+    @property
     def aborted_count(self) -> int:
         return len(self._aborted)
 

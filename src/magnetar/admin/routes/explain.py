@@ -1,0 +1,122 @@
+"""Why something does not go on: one answer for each kind of thing, with reasons in words and as codes (this server's own)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from magnetar.admin.answers import as_json
+from magnetar.admin.call import Call
+from magnetar.admin.errors import BadRequestError
+from magnetar.admin.explain_documents import Explanation
+from magnetar.admin.operation import documented
+from magnetar.admin.redirects import credentials_of
+from magnetar.admin.routing import ADMIN, Handler, Route
+from magnetar.admin.topic_access import unused
+from magnetar.broker.auth.decide import Access
+from magnetar.broker.errors import SubscriptionNotFoundError
+from magnetar.broker.explain.subscription import explain_non_persistent, explain_subscription, subject_of
+from magnetar.broker.namespaces.errors import NotOwnedError
+from magnetar.broker.namespaces.records import BrokerAddress
+from magnetar.broker.naming import TopicName
+from magnetar.broker.topics.nonpersistent import NonPersistentTopic
+
+_ROOT = f"{ADMIN}/explain"
+
+REASONS_MAX: Final = 100
+"""Reasons of one answer for a partitioned topic; those of later partitions are left out, and their verdicts stay."""
+
+ExplainPart = Callable[[Call, TopicName], Awaitable[dict[str, Any]]]
+
+
+@documented(
+    answer=Explanation,
+    query={"topic": str, "subscription": str},
+    required=("topic", "subscription"),
+    errors=(404, 405, 412),
+    heavy=True,
+)
+async def subscription(call: Call) -> Response:
+    """Whether a subscription moves, and if not, why: consumers, limits, draining hashes, delays, transactions. Of a partitioned topic all
+    partitions."""
+    if "subscription" not in call.params:
+        raise BadRequestError("name the subscription: &subscription=NAME")
+    name = call.subscription
+    parts = await call.admin.partitioned.parts(call.topic)
+    if parts == [call.topic]:
+        return as_json(await _subscription(call, call.topic))
+    found = {part: document async for part, document in _each(call, parts, "subscription", _subscription)}
+    if not found:
+        raise SubscriptionNotFoundError("Subscription not found")
+    return as_json(_joined(subject_of(str(call.topic), name), f"Subscription {name}", found))
+
+
+async def _subscription(call: Call, part: TopicName) -> dict[str, Any]:
+    topic = await call.broker.topics.get(part, create=False)
+    if isinstance(topic, NonPersistentTopic):
+        for each in topic.subscriptions:
+            if each.name == call.subscription:
+                return explain_non_persistent(str(part), each).document()
+        raise SubscriptionNotFoundError("Subscription not found")
+    return (await explain_subscription(topic, call.subscription, call.broker.clock)).document()
+
+
+async def _each(
+    call: Call, parts: list[TopicName], kind: str, explain: ExplainPart
+) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+    """The answer for each partition, from the broker that serves it; without those that nobody uses."""
+    for part in parts:
+        try:
+            if not await unused(call, part):
+                yield str(part), await explain(call, part)
+        except NotOwnedError as error:
+            if error.owner is None:
+                raise
+            document = await _elsewhere(call, error.owner, part, kind)
+            if document is not None:
+                yield str(part), document
+        except SubscriptionNotFoundError:
+            pass
+        await call.pace.breathe()
+
+
+async def _elsewhere(call: Call, owner: BrokerAddress, part: TopicName, kind: str) -> dict[str, Any] | None:
+    """None where another broker does not know of it."""
+    from magnetar.admin.client.noun import query_text
+
+    given = dict(call.request.query_params) | {"topic": str(part)}
+    answer = await call.broker.peers.call(owner, "GET", f"{_ROOT}/{kind}{query_text(given)}", b"", credentials_of(call))
+    return answer.document if answer.status < 300 else None
+
+
+def _joined(subject: Mapping[str, Any], about: str, found: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """Stands still where one of the partitions does; its reasons come first, each with its partition as the fact `topic`."""
+    ordered = sorted(found.items(), key=lambda item: {False: 0, True: 1, None: 2}[item[1]["moving"]])
+    moving = ordered[0][1]["moving"]
+    reasons = [
+        {**reason, "facts": {**reason["facts"], "topic": part}}
+        for part, answer in ordered
+        for reason in answer["reasons"]
+    ]
+    standing = [part for part, answer in ordered if answer["moving"] is False]
+    if standing:
+        verdict = f"{about} stands still in {len(standing)} of {len(found)} partitions; {standing[0]}: {ordered[0][1]['verdict']}"
+    else:
+        verdict = f"{about}, in each of {len(found)} partitions: {ordered[0][1]['verdict']}"
+    partitions = {part: {"verdict": answer["verdict"], "moving": answer["moving"]} for part, answer in found.items()}
+    return {
+        "subject": dict(subject),
+        "verdict": verdict,
+        "moving": moving,
+        "reasons": reasons[:REASONS_MAX],
+        "details": {"partitions": partitions},
+    }
+
+
+def _of_topic(kind: str, handler: Handler) -> Route:
+    return Route("GET", f"{_ROOT}/{kind}", Access.LOOKUP, handler, by_query=True)
+
+
+ROUTES = (_of_topic("subscription", subscription),)

@@ -1,0 +1,162 @@
+"""Why a dispatcher hands out nothing, or not to everybody: asked on request, answered from the state that decides. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Final
+
+from magnetar.broker.dispatch.lanes import Lane, Lanes, Parking
+from magnetar.broker.dispatch.position_key import position_of
+from magnetar.broker.dispatch.receiver import HELD_SLOT_MASK, Receiver
+from magnetar.broker.dispatch.redelivery import RedeliveryCounts
+from magnetar.broker.dispatch.waiting import SLOT_BITS
+from magnetar.broker.reasons import Code, Named, Reason, because
+
+CONSUMERS_NAMED_MAX: Final = 20
+"""Consumers that one answer has a reason for; the others are only counted."""
+
+KEYS_SHOWN_MAX: Final = 5
+"""Waiting entries whose keys are shown as examples."""
+
+SLOTS_SHOWN_MAX: Final = 10
+
+REDELIVERIES_MANY: Final = 3
+"""A message that has come back so often is worth a word."""
+
+SLOT_MAX: Final = (1 << SLOT_BITS) - 1
+
+
+def held_up(consumer: Receiver) -> Reason | None:
+    """Why this consumer can be sent nothing; None if it can."""
+    if consumer.blocked_on_unacked:
+        return because(
+            Code.UNACKED_LIMIT_CONSUMER,
+            consumer.last_consumed_ms,
+            **consumer.described(),
+            unacked=consumer.unacked_messages,
+            limit=consumer.max_unacked,
+            resumes_at=consumer.max_unacked // 2,
+        )
+    if consumer.permits <= 0:
+        return because(Code.NO_PERMITS, consumer.last_consumed_ms, **consumer.described(), permits=consumer.permits)
+    if not consumer.channel.writable:
+        return because(Code.SOCKET_FULL, consumer.last_consumed_ms, **consumer.described())
+    return None
+
+
+def those_held_up(consumers: Iterable[Receiver]) -> list[Reason]:
+    """The reasons of those that can be sent nothing, longest first, at most CONSUMERS_NAMED_MAX."""
+    found = [reason for reason in map(held_up, consumers) if reason is not None]
+    found.sort(key=lambda reason: reason.since_ms)
+    return found[:CONSUMERS_NAMED_MAX]
+
+
+def unacked_limit(consumers: Sequence[Receiver], unacked: int, limit: int) -> Reason:
+    """The subscription as a whole waits for acknowledgements."""
+    holders = sorted(consumers, key=lambda consumer: -consumer.unacked_messages)[:CONSUMERS_NAMED_MAX]
+    return because(
+        Code.UNACKED_LIMIT_SUBSCRIPTION,
+        max((consumer.last_consumed_ms for consumer in consumers), default=0),
+        unacked=unacked,
+        limit=limit,
+        resumes_at=limit // 2,
+        holders=Named({consumer.name: consumer.unacked_messages for consumer in holders if consumer.unacked_messages}),
+    )
+
+
+def redelivered(counts: RedeliveryCounts) -> list[Reason]:
+    """The message that came back most often, if that is often."""
+    if not counts.by_key:
+        return []
+    key, times = max(counts.by_key.items(), key=lambda item: (item[1], -item[0]))
+    if times < REDELIVERIES_MANY:
+        return []
+    often = sum(count >= REDELIVERIES_MANY for count in counts.by_key.values())
+    place = position_of(key)
+    shown = f"{place.ledger_id}:{place.entry_id}"
+    return [because(Code.REDELIVERED_OFTEN, message=shown, times=times, messages=often, keys_at=[key])]
+
+
+# ---- Key_Shared
+
+
+def of_lanes(lanes: Lanes) -> list[Reason]:
+    """What waits for one consumer, one slot or nobody while the others go on."""
+    return [*_frozen(lanes), *_draining(lanes), *_uncovered(lanes)]
+
+
+def _frozen(lanes: Lanes) -> Iterator[Reason]:
+    stuck = [lane for lane in lanes.all if not lane.can_take and (lane.waiting or lane.skipped)]
+    stuck.sort(key=lambda lane: lane.consumer.last_consumed_ms)
+    for lane in stuck[:CONSUMERS_NAMED_MAX]:
+        cause = held_up(lane.consumer)
+        assert cause is not None
+        yield because(
+            Code.CONSUMER_FROZEN,
+            lane.consumer.last_consumed_ms,
+            some_waiting(lane),
+            **lane.consumer.described(),
+            waiting=len(lane.waiting),
+            more=bool(lane.skipped),
+            unacked=lane.consumer.unacked_messages,
+            slots=sum(end - start + 1 for start, end in lanes.ranges_of(lane.consumer)),
+            cause=str(cause.code),
+        )
+        yield cause
+
+
+def some_waiting(parking: Parking) -> list[int]:
+    """Position keys of a few of the entries that wait there."""
+    return [packed >> SLOT_BITS for packed in islice(parking.waiting, KEYS_SHOWN_MAX)]
+
+
+def _draining(lanes: Lanes) -> Iterator[Reason]:
+    """One reason for each pair of former and new owner."""
+    if not lanes.draining:
+        return
+    holders: dict[int, Lane] = {}
+    for lane in lanes.all:
+        for value in lane.consumer.held.values():
+            if value & HELD_SLOT_MASK in lanes.draining:
+                holders[value & HELD_SLOT_MASK] = lane
+    pairs: dict[tuple[str, str], list[int]] = {}
+    members: dict[str, Lane] = {lane.member: lane for lane in lanes.all}
+    for slot in sorted(lanes.draining):
+        holder, owner = holders.get(slot), lanes.owner(slot)
+        pair = (holder.member if holder else "", owner.member if owner else "")
+        pairs.setdefault(pair, []).append(slot)
+    for (holder_name, owner_name), slots in islice(pairs.items(), CONSUMERS_NAMED_MAX):
+        holding, owning = members.get(holder_name), members.get(owner_name)
+        found = [lanes.draining[slot] for slot in slots]
+        yield because(
+            Code.SLOT_DRAINING,
+            holding.consumer.last_consumed_ms if holding else 0,
+            [key for draining in found for key in some_waiting(draining)][:KEYS_SHOWN_MAX],
+            holder=holding.consumer.name if holding else "nobody",
+            owner=owning.consumer.name if owning else "nobody",
+            slots=len(slots),
+            slot_numbers=slots[:SLOTS_SHOWN_MAX],
+            held=sum(draining.remaining for draining in found),
+            waiting=sum(len(draining.waiting) for draining in found),
+        )
+
+
+def gaps(lanes: Lanes) -> list[tuple[int, int]]:
+    """Stretches of slots that nobody owns, as inclusive pairs."""
+    starts, owners = lanes.table
+    ends = [*(start - 1 for start in starts[1:]), SLOT_MAX]
+    pairs = zip(starts, ends, owners, strict=True)
+    return [(start, end) for start, end, owner in pairs if owner is None and start <= end]
+
+
+def _uncovered(lanes: Lanes) -> Iterator[Reason]:
+    if not lanes.all or not (lanes.unowned.waiting or lanes.unowned.skipped):
+        return
+    yield because(
+        Code.RANGE_UNCOVERED,
+        keys_at=some_waiting(lanes.unowned),
+        ranges=[f"{start}-{end}" for start, end in gaps(lanes)][:SLOTS_SHOWN_MAX],
+        waiting=len(lanes.unowned.waiting),
+        more=bool(lanes.unowned.skipped),
+    )

@@ -1,0 +1,233 @@
+"""The words for each reason: what is the case, and what a person can do about it. Pure; the only place with such sentences.
+
+Texts are templates over the facts: `{consumer}`; `{waiting:#message}` counts ("1 message", "3 messages"), `{waiting:#message|waits|wait}`
+with its verb; `{keys:list}` joins. A fact that
+is empty leaves its part in square brackets out: `[ of the keys {keys:list}]`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from string import Formatter
+from typing import Any, Final, NamedTuple
+
+from magnetar.broker.reasons import Code, Reason
+
+
+class Meaning(NamedTuple):
+    """`facts`: what else the answer has of facts that the texts do not name."""
+
+    text: str
+    change: str
+    facts: tuple[str, ...] = ()
+
+
+MEANINGS: Final[Mapping[Code, Meaning]] = {
+    Code.NO_CONSUMERS: Meaning(
+        "Nobody is connected to the subscription, and {backlog:#message|waits|wait}.",
+        "Start a consumer of this subscription, or delete the subscription if nobody needs it any more.",
+    ),
+    Code.NOT_READING: Meaning(
+        "The subscription reads nothing at the moment: its position is being reset, or its index of delayed messages is being loaded.",
+        "Wait: it goes on by itself when that is done.",
+    ),
+    Code.READ_FAILED: Meaning(
+        "The broker cannot read the next messages from storage and tries again: {error}.",
+        "Look whether all bookies are there: `magnetar bookies list`, `magnetar ledger verify`.",
+        ("failures",),
+    ),
+    Code.UNACKED_LIMIT_SUBSCRIPTION: Meaning(
+        "The consumers together hold {unacked:#message} without an acknowledgement, and the limit of the subscription is {limit}[; most are"
+        " held by {holders:list}].",
+        "Acknowledge until {resumes_at} are left, restart consumers that hung, or raise maxUnackedMessagesPerSubscription.",
+    ),
+    Code.CONSUMER_FROZEN: Meaning(
+        "Consumer {consumer} takes nothing any more, and {waiting:#message|waits|wait} for it and nobody else[, of the keys {keys:list}];"
+        " the keys of other consumers go on.",
+        "Look why its application hangs, or restart it: when it leaves, others get its keys.",
+        ("address", "unacked", "slots", "cause", "more"),
+    ),
+    Code.UNACKED_LIMIT_CONSUMER: Meaning(
+        "Consumer {consumer} holds {unacked:#message} without an acknowledgement, and the limit of a consumer is {limit}.",
+        "Acknowledge until {resumes_at} are left, restart the consumer if it hung, or raise maxUnackedMessagesPerConsumer.",
+        ("address",),
+    ),
+    Code.NO_PERMITS: Meaning(
+        "Consumer {consumer} asks for nothing: the queue of its client is full, and its application receives nothing.",
+        "Look why the application does not call receive, or start more consumers.",
+        ("address", "permits"),
+    ),
+    Code.SOCKET_FULL: Meaning(
+        "Consumer {consumer} does not read its connection: what was sent to it fills the socket.",
+        "Look whether its process or its network hangs; it goes on when the connection drains.",
+        ("address",),
+    ),
+    Code.SLOT_DRAINING: Meaning(
+        "{slots:#hash slot} moved from consumer {holder} to {owner}, and {waiting:#message|waits|wait}[, of the keys {keys:list},]"
+        " until {holder} has acknowledged the {held:#entry} of these slots that it holds.",
+        "Let {holder} acknowledge, or restart it: then {owner} goes on at once.",
+        ("slot_numbers",),
+    ),
+    Code.RANGE_UNCOVERED: Meaning(
+        "No consumer covers the hash slots {ranges:list}, and {waiting:#message|waits|wait} there[, of the keys {keys:list}].",
+        "Start a sticky Key_Shared consumer for these slots, or use the mode AUTO_SPLIT.",
+        ("more",),
+    ),
+    Code.FAILOVER_SWITCHING: Meaning(
+        "Consumer {consumer} takes over after {delay_ms} ms, in which the former one may still acknowledge.",
+        "Wait, or lower activeConsumerFailoverDelayTimeMillis.",
+        ("address",),
+    ),
+    Code.DISPATCH_RATE: Meaning(
+        "The dispatch rate of {messages:#message} and {size_bytes:#byte} (0: no limit) in {period_s:#second} is used up; more goes out in"
+        " {delay_s} s.",
+        "Wait, or raise the dispatch rate of the topic or the subscription: `magnetar topicPolicies set-dispatch-rate`.",
+    ),
+    Code.TRANSACTION_OPEN: Meaning(
+        "Transaction {transaction} is open since the message {message}, and nothing behind that may be read: {waiting:#entry}.",
+        "Commit or abort it; its time-out ends it as well. `magnetar transactions` shows it.",
+    ),
+    Code.DELAYED: Meaning(
+        "{messages:#message|waits|wait} for their delivery time, the next one until {until}.",
+        "Wait; switching delayed delivery off in the policies delivers them at once.",
+    ),
+    Code.NOT_ACKNOWLEDGED: Meaning(
+        "Everything was delivered, and {unacked:#message|waits|wait} for an acknowledgement[, held by {holders:list}].",
+        "Let the consumers acknowledge, or restart those that hung: what they hold goes to others.",
+    ),
+    Code.CAUGHT_UP: Meaning(
+        "Everything is read and acknowledged, up to {message}.",
+        "Nothing needs to be done: the next message is delivered when it is published.",
+    ),
+    Code.ACKNOWLEDGED_IN_TRANSACTION: Meaning(
+        "{entries:#entry|is|are} acknowledged within the open {transactions:list}, and consumed when that commits.",
+        "Commit or abort the transaction.",
+    ),
+    Code.REDELIVERED_OFTEN: Meaning(
+        "Message {message}[ with the key {keys:list}] was given back {times} times; {messages:#message|was|were} given"
+        " back more than twice.",
+        "Look why the application fails on it, acknowledge it, or give the consumer a dead letter policy.",
+    ),
+    Code.EXPIRED: Meaning(
+        "{entries:#entry} expired without an acknowledgement, the last ones at {at} by {rule}.",
+        "Raise the message TTL or the backlog quota, or consume faster; what expired can be read again by a reset of the subscription"
+        " while retention keeps it.",
+        ("upto",),
+    ),
+    Code.SNAPSHOT_MISSING: Meaning(
+        "The subscription's place does not follow to other clusters: {problem}.",
+        "Bring the missing cluster back, or go on without it: `magnetar subscriptions exclude-cluster`.",
+        ("would_repeat", "missing"),
+    ),
+    Code.DROPS_WITHOUT_PERMITS: Meaning(
+        "The topic is not persistent: a message for which no consumer has room is dropped, {dropped:#message} so far.",
+        "Use a persistent topic, or a larger receiver queue.",
+    ),
+}
+
+
+class _Facts(Formatter):
+    """Counts, lists, and what is left out."""
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if format_spec.startswith("#"):
+            noun, *verbs = format_spec[1:].split("|")
+            return " ".join((counted(value, noun), *(verbs[:1] if value == 1 else verbs[1:])))
+        if format_spec == "list":
+            return listed(value)
+        return str(value)
+
+
+_FORMATTER = _Facts()
+_OPTIONAL = re.compile(r"\[([^\]]*)\]")
+
+
+def counted(number: Any, noun: str) -> str:
+    """`1 entry`, `3 entries`."""
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number} {noun[:-1]}ies" if noun.endswith("y") else f"{number} {noun}s"
+
+
+def listed(values: Any) -> str:
+    """`a`, `a and b`, `a, b and c`; of a mapping `name (number)`."""
+    counts = values.items() if isinstance(values, Mapping) else ((value, None) for value in values)
+    words = [str(name) if number is None else f"{name} ({number})" for name, number in counts]
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}" if words else "nobody"
+
+
+def names_in(template: str) -> set[str]:
+    """The facts that a template names."""
+    return {name for _, name, _, _ in _FORMATTER.parse(template.replace("[", "").replace("]", "")) if name}
+
+
+def optional_in(code: Code) -> set[str]:
+    """Facts that may be missing."""
+    meaning = MEANINGS[code]
+    return {
+        name for text in (meaning.text, meaning.change) for part in _OPTIONAL.findall(text) for name in names_in(part)
+    }
+
+
+def facts_of(code: Code) -> set[str]:
+    """Every fact that a reason of this code has."""
+    meaning = MEANINGS[code]
+    return names_in(meaning.text) | names_in(meaning.change) | set(meaning.facts)
+
+
+def _filled(template: str, facts: Mapping[str, Any]) -> str:
+    def kept(found: re.Match[str]) -> str:
+        return found[1] if all(facts.get(name) for name in names_in(found[1])) else ""
+
+    return _FORMATTER.vformat(_OPTIONAL.sub(kept, template), (), facts)
+
+
+def text_of(reason: Reason) -> str:
+    return _capital(_filled(MEANINGS[reason.code].text, reason.facts))
+
+
+def change_of(reason: Reason) -> str:
+    return _filled(MEANINGS[reason.code].change, reason.facts)
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def verdict(subject: str, moving: bool | None, reasons: Collection[Reason]) -> str:
+    """One sentence on the whole. `subject` begins it: "Subscription sub"."""
+    first = next((text_of(reason) for reason in reasons), "")
+    if moving is None:
+        return first or f"{subject} has nothing to do."
+    if moving:
+        return f"{subject} is moving." if not first else f"{subject} is moving, but: {_uncapital(first)}"
+    return f"{subject} stands still: {_uncapital(first)}" if first else f"{subject} stands still."
+
+
+_KEPT = ("Consumer ", "Everything ", "Nobody ", "No ", "The ", "Message ", "Transaction ")
+
+
+def _uncapital(text: str) -> str:
+    """Sentences that begin with one of our own words go on in lower case; others may begin with a name."""
+    return text[:1].lower() + text[1:] if text.startswith(_KEPT) else text
+
+
+def plain(template: str) -> str:
+    """For a reference: facts in braces and nothing else of the form of templates."""
+    return re.sub(
+        r"\{(\w+)(?::#([^|}]+)(?:\|[^|}]*\|([^}]*))?|:\w+)?\}", _shown, template.replace("[", "").replace("]", "")
+    )
+
+
+def _shown(found: re.Match[str]) -> str:
+    words = [f"{{{found[1]}}}"]
+    if found[2]:
+        words.append(counted(2, found[2]).removeprefix("2 "))
+    return " ".join([*words, found[3]] if found[3] else words)
+
+
+def in_order(reasons: Iterable[Reason]) -> list[Reason]:
+    """What weighs most first; equals as they came."""
+    places = {code: place for place, code in enumerate(Code)}
+    return sorted(reasons, key=lambda reason: places[reason.code])

@@ -1,0 +1,93 @@
+"""Why something does not go on: a closed set of codes, each with the facts that belong to it. Pure.
+
+Whoever decides also says why, from the state it decides by: nothing is recorded for a message, and nobody pays for an answer that nobody
+asks for. `explain/sentences` has the words for each code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from magnetar.managed_ledger.position import Position
+
+
+class Code(StrEnum):
+    """Stable: scripts, alarms and the console compare with them."""
+
+    # ---- A subscription stands still, what weighs most first
+    NO_CONSUMERS = "no-consumers"
+    NOT_READING = "not-reading"
+    READ_FAILED = "read-failed"
+    UNACKED_LIMIT_SUBSCRIPTION = "unacked-limit-subscription"
+    CONSUMER_FROZEN = "consumer-frozen"
+    UNACKED_LIMIT_CONSUMER = "unacked-limit-consumer"
+    NO_PERMITS = "no-permits"
+    SOCKET_FULL = "socket-full"
+    SLOT_DRAINING = "slot-draining"
+    RANGE_UNCOVERED = "range-uncovered"
+    FAILOVER_SWITCHING = "failover-switching"
+    DISPATCH_RATE = "dispatch-rate"
+    TRANSACTION_OPEN = "transaction-open"
+    DELAYED = "delayed"
+    NOT_ACKNOWLEDGED = "not-acknowledged"
+    # ---- What else there is to know of a subscription
+    CAUGHT_UP = "caught-up"
+    ACKNOWLEDGED_IN_TRANSACTION = "acknowledged-in-transaction"
+    REDELIVERED_OFTEN = "redelivered-often"
+    EXPIRED = "expired"
+    SNAPSHOT_MISSING = "snapshot-missing"
+    DROPS_WITHOUT_PERMITS = "drops-without-permits"
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """`since_ms`: wall time, 0 if it is not known. `keys_at`: position keys of some entries whose keys belong into the fact `keys`."""
+
+    code: Code
+    facts: Mapping[str, Any]
+    since_ms: int = 0
+    keys_at: Sequence[int] = ()
+
+
+def because(code: Code, since_ms: int = 0, keys_at: Sequence[int] = (), **facts: Any) -> Reason:
+    """A reason with its facts by name."""
+    return Reason(code, facts, since_ms, keys_at)
+
+
+class Named(dict[str, Any]):
+    """A fact that is a mapping by names of consumers and the like, which nobody may put into another case."""
+
+
+class Rule(StrEnum):
+    """By what messages count as consumed that no consumer has acknowledged."""
+
+    TTL = "message TTL"
+    QUOTA = "backlog quota"
+    REQUEST = "request of an administrator"
+
+
+class Expiry(NamedTuple):
+    """Messages that expired at one time: those behind `after` up to `upto`, as far as they were not acknowledged."""
+
+    after: Position
+    upto: Position
+    entries: int
+    at_ms: int
+    rule: Rule
+
+
+EXPIRIES_MAX = 16
+"""Times of expiry that a subscription remembers; the first ones are forgotten."""
+
+
+class Standing(NamedTuple):
+    """`moving`: True if something goes on, False if it stands still, None if there is nothing to be done. The first reason weighs most."""
+
+    moving: bool | None
+    reasons: list[Reason]
+
+
+NOTHING_HELD_UP = Standing(True, [])
