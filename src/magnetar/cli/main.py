@@ -44,7 +44,7 @@ COMMANDS = {
         "magnetar.cli.admin.subscriptions:subscriptions_group", "List, create, move and delete subscriptions."
     ),
     "explain": LazyCommand(
-        "magnetar.cli.admin.explain:explain_group", "Why something does not go on, and what would change it."
+        "magnetar.cli.admin.explain:explain_group", "Say why something does not go on, and what would change it."
     ),
     "transactions": LazyCommand(
         "magnetar.cli.admin.transactions:transactions_group",

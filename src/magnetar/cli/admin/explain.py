@@ -19,7 +19,7 @@ topic_option = click.option("-t", "--topic", required=True, help="Name of the to
 
 @click.group("explain")
 def explain_group() -> None:
-    """Where something is, why it does not go on, and what would change that.
+    """Say where something is, why it does not go on, and what would change that.
 
     Each answer has a verdict, the reasons with stable codes (`--json`), and what can be done about each.
     """
@@ -30,7 +30,7 @@ def explain_group() -> None:
 @topic_option
 @common
 def subscription_command(subscription: str, topic: str, admin_url: str, as_json: bool) -> None:
-    """Why SUBSCRIPTION stands still, or what is held up in it."""
+    """Say why SUBSCRIPTION stands still, or what is held up in it."""
     with connected(admin_url) as admin:
         show(admin.explain.subscription(topic, subscription), as_json)
 
