@@ -61,6 +61,13 @@ class MethodNotAllowedError(AdminError):
         self.allowed = allowed
 
 
+class ForceNotAllowedError(AdminError):
+    """A setting of the broker's rules out to delete what still holds something."""
+
+    slug = "force-not-allowed"
+    status = 405
+
+
 class SlowBodyError(AdminError):
     """The body did not arrive in time."""
 

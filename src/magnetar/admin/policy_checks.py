@@ -67,6 +67,15 @@ def one_of(*choices: str) -> Check:
     return check
 
 
+def some_of(*choices: str) -> Check:
+    def check(name: str, value: Any) -> Any:
+        if not isinstance(value, list) or any(item not in choices for item in value):
+            raise BadRequestError(f"{name} must be a list of {', '.join(choices)}")
+        return sorted(set(value))
+
+    return check
+
+
 def record(name: str, value: Any, fields: Mapping[str, Check], required: tuple[str, ...] = ()) -> dict[str, Any]:
     """A JSON object; known fields are checked, unknown ones kept."""
     if not isinstance(value, dict) or any(key not in value for key in required):

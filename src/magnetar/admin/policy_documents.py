@@ -177,6 +177,7 @@ POLICY_TYPES: dict[str, Any] = {
     "auto_subscription_creation": AutoSubscriptionCreation,
     "subscription_expiration": Natural,
     "encryption_required": bool,
+    "subscription_types": list[Literal["Exclusive", "Shared", "Failover", "Key_Shared"]],
     "schema_compatibility": Strategy,
     "schema_validation": bool,
     "auto_update_schema": bool,

@@ -151,6 +151,14 @@ POLICY_ROWS = (
     ),
     PolicyRow("encryption_required", truth, namespace="encryptionRequired", unset=False),
     PolicyRow(
+        "subscription_types",
+        checks.some_of("Exclusive", "Shared", "Failover", "Key_Shared"),
+        namespace="subscriptionTypesEnabled",
+        topic="subscriptionTypesEnabled",
+        unset=[],
+        effect=WITH_CLIENTS,
+    ),
+    PolicyRow(
         "schema_compatibility",
         checks.one_of(*Strategy),
         namespace="schemaCompatibilityStrategy",

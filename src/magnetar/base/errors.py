@@ -2,6 +2,7 @@
 
     MagnetarError
     ├── ConfigError              a setting is unknown or has a bad value; the text names the fix
+    │   └── OpenDoorError        other machines would be let in although nothing asks who they are
     ├── StartupError             the server cannot start: port taken, directory locked or not writable
     ├── InvalidArgumentError     the caller's value is wrong; repeating the call cannot help
     ├── MetadataError            the metadata store failed
@@ -36,6 +37,12 @@ class ConfigError(MagnetarError):
     """A setting is unknown or has a bad value."""
 
     slug = "config"
+
+
+class OpenDoorError(ConfigError):
+    """A server would let other machines in although nothing asks who they are."""
+
+    slug = "open-door"
 
 
 class StartupError(MagnetarError):

@@ -159,6 +159,9 @@ TOPIC_NAME_BYTES_MAX = 4096
 SUBSCRIPTION_NAME_BYTES_MAX = 1024
 """A longer subscription name is refused."""
 
+BUNDLES_MAX = 4096
+"""Bundles of a namespace: every one is a node in the metadata store. More are refused."""
+
 PARTITIONS_MAX = 100_000
 """More partitions for one topic are refused with 412."""
 

@@ -17,7 +17,8 @@ class ListenSettings:
     bind_address: str = setting(
         "127.0.0.1",
         "bindAddress",
-        "Address to listen on. Pulsar: 0.0.0.0. Other machines are let in only with authentication, or with insecureListen.",
+        "Address to listen on. Other machines are let in only with authentication, or with insecureListen.",
+        differs="Other machines are let in once it is said who may (authenticationEnabled), or that all may (insecureListen).",
     )
     advertised_address: str = setting(
         "", "advertisedAddress", "Host name that clients are told; empty: the bind address."

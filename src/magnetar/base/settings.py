@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 from magnetar.base.errors import ConfigError
+from magnetar.base.foreign_keys import FAULTS, Effect, ForeignKeys
 
 C = TypeVar("C")
 
@@ -51,6 +52,10 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.]*")
 _ALIKE = 0.6
 """An unknown key is repeated in the error only if it resembles a known one this much: else it may be a value without its key."""
 
+OF_ANOTHER_PROCESS = "It is a setting of another kind of process."
+
+NO_FOREIGN_KEYS = ForeignKeys()
+
 _WORDS_OF_TRUTH = {
     "true": True,
     "yes": True,
@@ -74,14 +79,17 @@ def setting(
     choices: Sequence[str] = (),
     secret: bool = False,
     dynamic: bool = False,
+    differs: str = "",
 ) -> Any:
     """A dataclass field with all that is known about it. `key` is the name in files; bounds are inclusive.
 
     The value of a `secret` is never shown: not by `repr`, not by `magnetar config`, not over HTTP. A `dynamic` one can change while the
-    broker runs (`magnetar brokers update-dynamic-config`).
+    broker runs (`magnetar brokers update-dynamic-config`). `differs` says why the default is not that of the server whose key it is.
     """
     about = {"key": key, "doc": doc, "unit": unit, "minimum": minimum, "maximum": maximum, "choices": tuple(choices)}
-    return field(default=default, metadata=about | {"secret": secret, "dynamic": dynamic}, repr=not secret)
+    return field(
+        default=default, metadata=about | {"secret": secret, "dynamic": dynamic, "differs": differs}, repr=not secret
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +107,7 @@ class Setting:
     choices: tuple[str, ...]
     secret: bool
     dynamic: bool
+    differs: str
 
     def shown(self, value: object) -> object:
         """The value as people may see it."""
@@ -126,21 +135,44 @@ def table_of(cls: type) -> dict[str, Setting]:
     }
 
 
-def find(table: Mapping[str, Setting], key: str, where: str) -> Setting:
-    """The setting called `key` (file key or field name). Raises ConfigError naming the nearest key."""
-    if key in table:
-        return table[key]
-    by_key = {row.key: row for row in table.values()}
-    if key in by_key:
-        return by_key[key]
-    folded = {name.lower(): name for name in [*table, *by_key]}
+class KeyVerdict(NamedTuple):
+    """What becomes of one key of a file, and why. `row` is the setting that it sets, `text` what it sets it to."""
+
+    key: str
+    text: str
+    where: str
+    effect: Effect
+    because: str = ""
+    row: Setting | None = None
+    changed: bool = False
+
+
+def find(table: Mapping[str, Setting], key: str, where: str, foreign: ForeignKeys = NO_FOREIGN_KEYS) -> Setting:
+    """The setting called `key` (file key or field name). Raises ConfigError naming the nearest key, or why this one is not a setting."""
+    row = _named(table, key)
+    if row is not None:
+        return row
+    other = foreign.find(key)
+    if other is not None:
+        said = f"the name today is {other.name}" if other.name else f"it has no effect here. {other.because}"
+        raise ConfigError(f"{where}: {key} is a key of Pulsar's; {said}")
+    raise ConfigError(f"{where}: {_unknown(table, key, foreign)}")
+
+
+def _named(table: Mapping[str, Setting], key: str) -> Setting | None:
+    return table.get(key) or next((row for row in table.values() if row.key == key), None)
+
+
+def _unknown(table: Mapping[str, Setting], key: str, foreign: ForeignKeys) -> str:
     meant = name_in(key, table.values())
     if meant:
-        raise ConfigError(f"{where}: {meant} is followed by what is not part of its name; write {meant}=VALUE")
+        return f"{meant} is followed by what is not part of its name; write {meant}=VALUE"
+    names = [*table, *(row.key for row in table.values()), *foreign.keys]
+    folded = {name.lower(): name for name in reversed(names)}
     nearest = difflib.get_close_matches(key.lower(), list(folded), n=1, cutoff=0.0)
     alike = difflib.SequenceMatcher(None, key.lower(), nearest[0]).ratio() >= _ALIKE and _NAME.fullmatch(key)
     shown = f" {key!r}" if alike else ""
-    raise ConfigError(f"{where}: unknown key{shown}; the nearest is {folded[nearest[0]]!r}")
+    return f"unknown key{shown}; the nearest is {folded[nearest[0]]!r}"
 
 
 def name_in(word: str, rows: Iterable[Setting]) -> str:
@@ -221,23 +253,137 @@ def _read_properties(path: Path, text: str) -> dict[str, tuple[str, str]]:
     return found
 
 
+def verdicts(
+    cls: type,
+    written: Mapping[str, tuple[str, str]],
+    others: Sequence[type] = (),
+    foreign: ForeignKeys = NO_FOREIGN_KEYS,
+) -> list[KeyVerdict]:
+    """What becomes of each key (key -> text, where) in a configuration of `cls`, in their order.
+
+    A key that only a configuration among `others` knows has no effect, and neither have those of `foreign`; an older name sets its
+    setting where that is not written itself.
+    """
+    table = table_of(cls)
+    elsewhere = {name for other in others for row in table_of(other).values() for name in (row.name, row.key)}
+    given = {row.name for key, (text, _) in written.items() if text.strip() and (row := _named(table, key))}
+    return [_verdict(table, key, text, where, elsewhere, foreign, given) for key, (text, where) in written.items()]
+
+
+def _verdict(
+    table: Mapping[str, Setting],
+    key: str,
+    text: str,
+    where: str,
+    elsewhere: set[str],
+    foreign: ForeignKeys,
+    given: set[str],
+) -> KeyVerdict:
+    row = _named(table, key)
+    if row is not None:
+        return _of_setting(row, key, text, where)
+    other = foreign.find(key)
+    if other is not None and other.name:
+        row = _named(table, other.name)
+        renamed = other.renamed(text)
+        if row is None or row.name in given or not renamed:
+            because = f"An older name of {other.name}, which is written itself." if row and row.name in given else ""
+            return KeyVerdict(key, text, where, Effect.NONE, because or f"An older name of {other.name}.")
+        return _of_setting(row, key, renamed, where)._replace(because=f"An older name of {other.name}.")
+    if other is not None:
+        if key in elsewhere and key not in foreign.keys:
+            return KeyVerdict(key, text, where, Effect.NONE, OF_ANOTHER_PROCESS)
+        effect = Effect.NONE if other.takes(text) else Effect.REFUSED
+        return KeyVerdict(key, text, where, effect, other.because, changed=other.changed(text))
+    if key in elsewhere:
+        return KeyVerdict(key, text, where, Effect.NONE, OF_ANOTHER_PROCESS)
+    return KeyVerdict(key, text, where, Effect.UNKNOWN, _unknown(table, key, foreign))
+
+
+def _of_setting(row: Setting, key: str, text: str, where: str) -> KeyVerdict:
+    if text.strip():  # broker.conf writes "unset" as an empty value
+        try:
+            parse(row, text, where)
+        except ConfigError as error:
+            return KeyVerdict(key, text, where, Effect.INVALID, str(error).removeprefix(f"{where}: "), row)
+    return KeyVerdict(key, text, where, Effect.ACTS, "" if text.strip() else "Empty: the default.", row)
+
+
+def _refuse(verdict: KeyVerdict) -> None:
+    """Raises ConfigError for what a server cannot start with."""
+    if verdict.effect is Effect.REFUSED:
+        raise ConfigError(
+            f"{verdict.where}: {verdict.key} cannot be obeyed. {verdict.because} Leave it out to do without"
+        )
+    if verdict.effect in FAULTS:
+        raise ConfigError(f"{verdict.where}: {verdict.because}")
+
+
 def _from_env(
-    table: Mapping[str, Setting], env: Mapping[str, str], elsewhere: Mapping[str, Setting]
-) -> dict[str, Resolved]:
-    keys = {name for row in table.values() for name in (row.name, row.key)}
-    foreign = {name for row in elsewhere.values() for name in (row.name, row.key)} - keys
+    cls: type, env: Mapping[str, str], others: Sequence[type], foreign: ForeignKeys
+) -> tuple[dict[str, Resolved], list[KeyVerdict]]:
+    table = table_of(cls)
+    elsewhere = {name for other in others for row in table_of(other).values() for name in (row.name, row.key)}
     found: dict[str, Resolved] = {}
+    idle: list[KeyVerdict] = []
     for prefix in (PULSAR_ENV_PREFIX, ENV_PREFIX):
         for variable in sorted(env):
             if not variable.startswith(prefix) or variable in ENV_RESERVED:
                 continue
             key = variable.removeprefix(prefix)
             key = key.lower() if key.isupper() else key
-            if key in foreign:
+            row = _named(table, key)
+            if row is None and key in elsewhere:
                 continue
-            row = find(table, key, f"environment variable {variable}")
+            if row is None and foreign.find(key):
+                verdict = _verdict(table, key, env[variable], variable, elsewhere, foreign, set())
+                _refuse(verdict)
+                if verdict.row is None:
+                    idle.append(verdict)
+                    continue
+                found[verdict.row.name] = Resolved(parse(verdict.row, verdict.text, variable), variable)
+                continue
+            row = find(table, key, f"environment variable {variable}", foreign)
             found[row.name] = Resolved(parse(row, env[variable], variable), variable)
-    return found
+    return found, idle
+
+
+class Reading(NamedTuple):
+    """Every field's value and source, and the keys that were accepted although they have no effect."""
+
+    values: dict[str, Resolved]
+    without_effect: list[KeyVerdict]
+
+
+def read_settings(
+    cls: type,
+    file: Path | None,
+    env: Mapping[str, str],
+    flags: Mapping[str, object],
+    others: Sequence[type] = (),
+    foreign: ForeignKeys = NO_FOREIGN_KEYS,
+) -> Reading:
+    """Defaults, the file, the environment and flags, each over those before it. Raises ConfigError with one line that names the fix.
+
+    `flags` holds typed values by field name; None means the flag was not given. Variables of the environment that only a configuration
+    among `others` knows are left to those.
+    """
+    table = table_of(cls)
+    found = {name: Resolved(row.default, "default") for name, row in table.items()}
+    without_effect = []
+    for verdict in verdicts(cls, read_file(file) if file else {}, others, foreign):
+        _refuse(verdict)
+        if verdict.row is None:
+            without_effect.append(verdict)
+        elif verdict.text.strip():
+            found[verdict.row.name] = Resolved(parse(verdict.row, verdict.text, verdict.where), verdict.where)
+    of_env, idle = _from_env(cls, env, others, foreign)
+    found.update(of_env)
+    for name, value in flags.items():
+        if value is not None:
+            check(table[name], value, "flag")
+            found[name] = Resolved(value, "flag")
+    return Reading(found, without_effect + idle)
 
 
 def resolve(
@@ -246,26 +392,10 @@ def resolve(
     env: Mapping[str, str],
     flags: Mapping[str, object],
     others: Sequence[type] = (),
+    foreign: ForeignKeys = NO_FOREIGN_KEYS,
 ) -> dict[str, Resolved]:
-    """Every field's value and source. `flags` holds typed values by field name; None means the flag was not given.
-
-    Variables of the environment that only a configuration among `others` knows are left to those.
-    """
-    table = table_of(cls)
-    elsewhere = {
-        f"{number} {name}": row for number, other in enumerate(others) for name, row in table_of(other).items()
-    }
-    found = {name: Resolved(row.default, "default") for name, row in table.items()}
-    for key, (text, where) in (read_file(file) if file else {}).items():
-        row = find(table, key, where)
-        if text.strip():  # broker.conf writes "unset" as an empty value
-            found[row.name] = Resolved(parse(row, text, where), where)
-    found.update(_from_env(table, env, elsewhere))
-    for name, value in flags.items():
-        if value is not None:
-            check(table[name], value, "flag")
-            found[name] = Resolved(value, "flag")
-    return found
+    """Every field's value and source, see `read_settings`."""
+    return read_settings(cls, file, env, flags, others, foreign).values
 
 
 def load_settings(
@@ -274,6 +404,7 @@ def load_settings(
     env: Mapping[str, str],
     flags: Mapping[str, object],
     others: Sequence[type] = (),
+    foreign: ForeignKeys = NO_FOREIGN_KEYS,
 ) -> C:
-    """An instance of `cls` from all four sources, see `resolve`. Raises ConfigError with one line that names the fix."""
-    return cls(**{name: value for name, (value, _) in resolve(cls, file, env, flags, others).items()})
+    """An instance of `cls` from all four sources, see `read_settings`."""
+    return cls(**{name: value for name, (value, _) in resolve(cls, file, env, flags, others, foreign).items()})

@@ -76,7 +76,7 @@ class ClusterServices:
         self.leadership = Leadership(metadata, self.address.broker_id, self.address.web_service_url)
         self.ownership = Ownership(metadata, namespaces, self.address, clock)
         self.reader = ClusterReader(metadata, self.brokers, self.owners, namespaces, config.settings.cluster_name)
-        self.load_placement = LoadPlacement(self.reader, LeaderMemory(), config.settings, clock, rng)
+        self.load_placement = LoadPlacement(self.reader, LeaderMemory(), config, clock, rng)
         self.placement: Placement = (
             self.load_placement
             if config.settings.load_balancer_enabled
@@ -116,13 +116,13 @@ class Membership:
         view: ClusterServices,
         moves: BundleMoves,
         connections: ConnectionListener,
-        drain_timeout_s: float,
+        config: BrokerConfig,
         scope: TaskScope,
     ) -> None:
         self._view = view
         self._moves = moves
         self._connections = connections
-        self._drain_timeout_s = drain_timeout_s
+        self._config = config
         self._scope = scope
         self._leaving = False
         self.sessions_lost = 0
@@ -157,15 +157,14 @@ class Membership:
         self._leaving = True
         self._unhear()
         self._unwatch()
+        timeout_s = self._config.settings.broker_shutdown_timeout_ms / 1000
         try:
-            async with asyncio.timeout(self._drain_timeout_s):
+            async with asyncio.timeout(timeout_s):
                 await self._view.registration.withdraw()
                 await self._view.leadership.resign()
                 await self._moves.drain()
         except (MetadataError, TimeoutError) as error:
-            logger.warning(
-                "not all bundles were handed over: %s", error or f"timed out after {self._drain_timeout_s:g} s"
-            )
+            logger.warning("not all bundles were handed over: %s", error or f"timed out after {timeout_s:g} s")
 
     def _session(self, event: SessionEvent) -> None:
         if event is SessionEvent.SESSION_LOST:

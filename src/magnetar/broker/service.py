@@ -112,13 +112,14 @@ class Broker:
     async def __aenter__(self) -> Broker:
         await self._scope.__aenter__()
         await self.dynamic.load()
+        self.entry_cache = EntryCache(self.config.settings.managed_ledger_cache_size_mb * MIB)
         self.factory = ManagedLedgerFactory(
             self.metadata,
             self._bookkeeper,
             self.clock,
             self._scope,
             self._rng,
-            EntryCache(self.config.settings.managed_ledger_cache_size_mb * MIB),
+            self.entry_cache,
         )
         self.schemas = SchemaAdmission(self._schema_registry(), self.namespaces)
         self.remote_clusters = self._remote_clusters()
@@ -188,9 +189,8 @@ class Broker:
 
     async def _join(self) -> None:
         """Join the cluster, so that bundles come here, and report their load."""
-        drain_timeout_s = self.config.settings.broker_shutdown_timeout_ms / 1000
         self.membership = Membership(
-            self.metadata, self.cluster, self.moves, self.connections, drain_timeout_s, self._scope
+            self.metadata, self.cluster, self.moves, self.connections, self.config, self._scope
         )
         await self.membership.join()
         await self.membership.look_around()
@@ -231,6 +231,10 @@ class Broker:
 
     async def _defaults_changed(self) -> None:
         self.namespaces.forget_effective()
+        self.entry_cache.max_bytes = self.config.settings.managed_ledger_cache_size_mb * MIB
+        self.entry_cache.evict()
+        if self.context is not None:
+            self.context.budget.limit_bytes = self.config.settings.max_message_publish_buffer_size_mb * MIB
         await self.topics.defaults_changed()
 
     async def _load_dynamic(self) -> None:
@@ -286,7 +290,7 @@ class Broker:
     def _remote_clusters(self) -> RemoteClusters:
         return RemoteClusters(
             local=self.config.settings.cluster_name,
-            config=self.config.settings,
+            live=self.config,
             metadata=self.metadata,
             network=self._network,
             clock=self.clock,
@@ -317,7 +321,7 @@ class Broker:
             ownership=self.ownership,
             topics=self.topics,
             moves=self.moves,
-            config=self.config.settings,
+            config=self.config,
             clock=self.clock,
             rng=self._rng,
             scope=self._scope,

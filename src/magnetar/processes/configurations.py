@@ -21,6 +21,7 @@ from magnetar.bookkeeper.client.settings import LedgerClientSettings
 from magnetar.bookkeeper.wire_settings import BookieRequestSettings, BookieServerTlsSettings, BookieTlsSettings
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.metadata.settings import MetadataAccessSettings
+from magnetar.processes.pulsar_keys import PULSAR_KEYS
 
 DEFAULT_DATA_DIR = Path("magnetar-data")
 METADATA_URL_FORMS = "zk:HOST:PORT[,HOST:PORT...]"
@@ -265,4 +266,5 @@ def load_config(
     file: Path | None = None, env: Mapping[str, str] | None = None, flags: Mapping[str, object] | None = None
 ) -> StandaloneConfig:
     """The composed configuration; `env` defaults to the process's. Raises ConfigError with one line that names the fix."""
-    return load_settings(StandaloneConfig, file, os.environ if env is None else env, flags or {})
+    env = os.environ if env is None else env
+    return load_settings(StandaloneConfig, file, env, flags or {}, foreign=PULSAR_KEYS)

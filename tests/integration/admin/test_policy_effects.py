@@ -289,6 +289,33 @@ def test_encryption(api: Api, server: ServerProcess, namespace: str, topic: str)
         assert raw.receipt().type == BaseCommand.SEND_RECEIPT
 
 
+def test_types_of_subscriptions(api: Api, client: pulsar.Client, topic: str, namespace: str) -> None:
+    api.post(f"namespaces/{namespace}/subscriptionTypesEnabled", ["Shared", "Failover"])
+    assert api.get(f"namespaces/{namespace}/subscriptionTypesEnabled") == ["Failover", "Shared"]
+    for name in (topic, topic.replace("persistent", "non-persistent")):
+        client.subscribe(name, "shared", pulsar.ConsumerType.Shared)
+        with ends_at_once(pulsar.NotAllowedError):
+            client.subscribe(name, "keys", pulsar.ConsumerType.KeyShared)
+    api.post(f"{path_of(topic)}/subscriptionTypesEnabled", ["Key_Shared"])
+    client.subscribe(topic, "keys", pulsar.ConsumerType.KeyShared)
+    api.delete(f"{path_of(topic)}/subscriptionTypesEnabled")
+    api.delete(f"namespaces/{namespace}/subscriptionTypesEnabled")
+    assert api.get(f"namespaces/{namespace}/subscriptionTypesEnabled") == []
+    client.subscribe(topic, "exclusive")
+
+
+def test_what_the_broker_asks_of_topics(start_server: Callable[..., ServerProcess], connect: Any) -> None:
+    """Settings hold where no policy says it; encryption that the broker requires holds whatever the namespace says."""
+    server = start_server(subscriptionTypesEnabled="Exclusive", encryptionRequireOnProducer="true")
+    with pytest.raises(pulsar.NotAllowedError):
+        connect(server.service_url).subscribe("t", "s", pulsar.ConsumerType.Shared)
+    with RawConnection(server.port) as raw:
+        assert raw.producer("persistent://public/default/t").error.error == ServerError.MetadataError
+    api = Api(server)
+    api.post("brokers/configuration/subscriptionTypesEnabled/Exclusive,Shared")
+    connect(server.service_url).subscribe("t", "s", pulsar.ConsumerType.Shared).close()
+
+
 def test_persistence(api: Api, client: pulsar.Client, topic: str) -> None:
     """Acknowledgements are written as often as asked; quorums take hold with the topic's next ledger."""
     body = {"bookkeeperEnsemble": 1, "bookkeeperWriteQuorum": 1, "bookkeeperAckQuorum": 1}

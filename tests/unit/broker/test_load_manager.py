@@ -31,7 +31,6 @@ from magnetar.broker.namespaces.records import BrokerAddress, BundleName, owner_
 from magnetar.broker.namespaces.registry import NamespaceRegistry
 from magnetar.broker.namespaces.topic_lists import TooManyTopicsError, TopicCounts
 from magnetar.broker.naming import NamespaceName, TopicName
-from magnetar.broker.settings.load_balance import LoadBalanceSettings
 from magnetar.metadata import paths
 from magnetar.metadata.memory import MemoryMetadataStore
 
@@ -54,7 +53,7 @@ async def harness(brokers: int) -> tuple[MemoryMetadataStore, LoadPlacement, lis
     reader = ClusterReader(store, BrokerDirectory(store), OwnerIndex(store), namespaces, "standalone")
     return (
         store,
-        LoadPlacement(reader, LeaderMemory(), LoadBalanceSettings(), SystemClock(), random.Random(3)),
+        LoadPlacement(reader, LeaderMemory(), BrokerConfig(), SystemClock(), random.Random(3)),
         registrations,
     )
 

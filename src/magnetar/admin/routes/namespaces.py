@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from magnetar.admin.answers import as_json, done
 from magnetar.admin.call import Call
-from magnetar.admin.errors import BadRequestError
+from magnetar.admin.errors import BadRequestError, ForceNotAllowedError
 from magnetar.admin.operation import FORCE, documented
 from magnetar.admin.policy_checks import number_of
 from magnetar.admin.policy_documents import NewPolicies, StoredPolicies
@@ -17,9 +17,9 @@ from magnetar.admin.policy_rows import check_document
 from magnetar.admin.routes.topics import everywhere
 from magnetar.admin.routing import ADMIN, NAMESPACE, Route
 from magnetar.admin.tenancy import check_clusters, check_namespace_room
+from magnetar.base.limits import BUNDLES_MAX
 from magnetar.broker.auth.decide import Access
 from magnetar.broker.namespaces.errors import PreconditionFailedError
-from magnetar.broker.namespaces.registry import BUNDLES_MAX
 from magnetar.broker.naming import DOMAINS, NON_PERSISTENT, PERSISTENT, SYSTEM_TOPIC_PREFIX
 
 MODES = {"PERSISTENT": (PERSISTENT,), "NON_PERSISTENT": (NON_PERSISTENT,), "ALL": DOMAINS}
@@ -75,7 +75,10 @@ def _bundle_count(text: str) -> int:
 
 @documented("Delete a namespace; with `force` its topics as well.", query=FORCE, heavy=True)
 async def delete(call: Call) -> Response:
-    await call.admin.partitioned.delete_namespace(call.namespace, force=call.flag("force"))
+    force = call.flag("force")
+    if force and not call.broker.config.settings.force_delete_namespace_allowed:
+        raise ForceNotAllowedError("Broker doesn't allow forced deletion of namespaces")
+    await call.admin.partitioned.delete_namespace(call.namespace, force=force)
     return done()
 
 

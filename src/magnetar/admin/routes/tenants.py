@@ -9,7 +9,7 @@ from starlette.responses import Response
 from magnetar.admin.answers import as_json, done
 from magnetar.admin.call import Call
 from magnetar.admin.documents import TenantInfo
-from magnetar.admin.errors import BadRequestError
+from magnetar.admin.errors import BadRequestError, ForceNotAllowedError
 from magnetar.admin.operation import FORCE, documented
 from magnetar.admin.routing import ADMIN, Route
 from magnetar.admin.tenancy import check_clusters_unused, check_tenant_room
@@ -77,6 +77,8 @@ async def delete(call: Call) -> Response:
     """With `force`, its namespaces and their topics go as well."""
     tenant = call.tenant
     if call.flag("force"):
+        if not call.broker.config.settings.force_delete_tenant_allowed:
+            raise ForceNotAllowedError("Broker doesn't allow forced deletion of tenants")
         await call.broker.namespaces.tenant(tenant)
         await _delete_namespaces(call.admin.partitioned, await call.broker.namespaces.namespaces(tenant))
     await call.broker.namespaces.delete_tenant(tenant)

@@ -17,6 +17,7 @@ class BookieSettings:
         True,
         "journalSyncData",
         "Acknowledge a message only when the disk has it. false LOSES acknowledged messages when the machine stops.",
+        differs="Pulsar's standalone.conf loses acknowledged messages when the machine stops; here a receipt means that the disk has it.",
     )
     journal_max_size_mb: int = setting(
         32, "journalMaxSizeMB", "Size at which the journal starts a new file. BookKeeper: 2048.", unit="MiB", minimum=1
@@ -30,6 +31,7 @@ class BookieSettings:
         "Entries kept in memory before they go to entry logs.",
         unit="MiB",
         minimum=1,
+        differs="Pulsar takes a quarter of the JVM's direct memory; there is none here.",
     )
     entry_log_size_limit: int = setting(
         256 * 1024 * 1024, "logSizeLimit", "Size at which an entry log is closed.", unit="bytes", minimum=1024 * 1024
@@ -40,6 +42,7 @@ class BookieSettings:
         "How often entry logs of deleted ledgers are looked for. BookKeeper: 900000.",
         unit="ms",
         minimum=10,
+        differs="Room on a small disk comes back sooner; looking costs little.",
     )
     gc_overreplicated_wait_time_ms: int = setting(
         24 * 3_600_000,
@@ -84,6 +87,7 @@ class BookieSettings:
         "A disk fuller than this, with less than diskFreePlenty left, makes the bookie read-only.",
         minimum=0.001,
         maximum=1,
+        differs="BookKeeper's own default; standalone.conf lets the disk run fuller.",
     )
     disk_usage_lwm_threshold: float = setting(
         0.95,
@@ -98,6 +102,7 @@ class BookieSettings:
         "Above this major compaction waits, which needs room first; on a full disk minor compaction waits too.",
         minimum=0.001,
         maximum=1,
+        differs="Major compaction needs room, and stops before the disk is full.",
     )
     disk_free_plenty_mb: int = setting(
         4096,
@@ -119,10 +124,19 @@ class BookieSettings:
 
     # ---- Bookie: reads
     read_ahead_cache_max_size_mb: int = setting(
-        16, "dbStorage_readAheadCacheMaxSizeMb", "Entries read ahead that are kept in memory.", unit="MiB", minimum=0
+        16,
+        "dbStorage_readAheadCacheMaxSizeMb",
+        "Entries read ahead that are kept in memory.",
+        unit="MiB",
+        minimum=0,
+        differs="Pulsar takes a quarter of the JVM's direct memory; there is none here.",
     )
     read_ahead_cache_batch_size: int = setting(
-        64, "dbStorage_readAheadCacheBatchSize", "Entries read ahead of one that is read from disk.", minimum=1
+        64,
+        "dbStorage_readAheadCacheBatchSize",
+        "Entries read ahead of one that is read from disk.",
+        minimum=1,
+        differs="A smaller cache is read ahead in smaller steps.",
     )
 
     def check_bookie(self) -> None:

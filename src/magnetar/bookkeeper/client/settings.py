@@ -41,7 +41,8 @@ class LedgerClientSettings(BookieRequestSettings, BrokerBookieTlsSettings):
     bookkeeper_opportunistic_striping: bool = setting(
         True,
         "bookkeeper_opportunisticStriping",
-        "While fewer bookies work than a new ledger's ensemble needs, take fewer, down to its write quorum. BookKeeper: false.",
+        "While fewer bookies work than a new ledger's ensemble needs, take fewer, down to its write quorum.",
+        differs="A topic can be written to while fewer bookies are up than its ensemble asks for, if they can hold its copies.",
     )
     # ---- Failing bookies
     health_check_enabled: bool = setting(
@@ -55,6 +56,7 @@ class LedgerClientSettings(BookieRequestSettings, BrokerBookieTlsSettings):
         "bookkeeperClientHealthCheckErrorThresholdPerInterval",
         "Failed requests above which a bookie is left out, as in BookKeeper. Pulsar: 5.",
         minimum=1,
+        differs="BookKeeper's own default.",
     )
     health_check_quarantine_s: int = setting(
         1800,
@@ -88,6 +90,7 @@ class LedgerClientSettings(BookieRequestSettings, BrokerBookieTlsSettings):
         "Silence after which a request to a bookie has failed, as in BookKeeper. Pulsar: 30.",
         unit="s",
         minimum=0.1,
+        differs="BookKeeper's own default (addEntryTimeoutSec): a lost bookie is replaced sooner.",
     )
     add_entry_timeout_s: float = setting(
         0.0, "addEntryTimeoutSec", "The same for adds only; 0: bookkeeperClientTimeoutInSeconds.", unit="s", minimum=0
@@ -105,6 +108,7 @@ class LedgerClientSettings(BookieRequestSettings, BrokerBookieTlsSettings):
         "Silence after which a read asks the next copy as well, as in BookKeeper. 0: never, as in Pulsar.",
         unit="ms",
         minimum=0,
+        differs="BookKeeper's own default: a slow bookie does not make readers wait.",
     )
     speculative_add_timeout_ms: int = setting(
         400,

@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 from magnetar.base.clock import Clock
 from magnetar.base.errors import MagnetarError
 from magnetar.base.tasks import TaskScope
+from magnetar.broker.config import BrokerConfig
 from magnetar.broker.errors import ServiceNotReadyError
 from magnetar.broker.load_balance.cooldown import LeaderMemory
 from magnetar.broker.load_balance.plan import Plan, decide, place
@@ -28,7 +29,6 @@ from magnetar.broker.namespaces.leadership import Leadership
 from magnetar.broker.namespaces.ownership import Ownership
 from magnetar.broker.namespaces.records import BundleName
 from magnetar.broker.naming import NamespaceName
-from magnetar.broker.settings.load_balance import LoadBalanceSettings
 from magnetar.broker.topics.registry import AnyTopic
 from magnetar.metadata import paths
 from magnetar.metadata.store import MetadataStore
@@ -49,7 +49,7 @@ class LoadPlacement:
     """Implements `Placement` by load. Every broker has one: while there is no leader each decides for itself."""
 
     def __init__(
-        self, reader: ClusterReader, memory: LeaderMemory, config: LoadBalanceSettings, clock: Clock, rng: random.Random
+        self, reader: ClusterReader, memory: LeaderMemory, config: BrokerConfig, clock: Clock, rng: random.Random
     ) -> None:
         self.reader = reader
         self.memory = memory
@@ -74,7 +74,7 @@ class LoadPlacement:
         before = view.placed.get(name)
         if before is not None and before[0] in view.brokers and before[0] not in excluded:
             return before[0]
-        found = place(name, view, self.memory, self._config, self._rng.random, excluded)
+        found = place(name, view, self.memory, self._config.settings, self._rng.random, excluded)
         if found.broker is None:
             logger.warning("no broker for a bundle bundle=%s reason=%s", name, found.reason)
             if not excluded and view.brokers:
@@ -88,10 +88,10 @@ class LoadPlacement:
     async def better(self, bundle: BundleName, owner: str) -> str | None:
         """A broker with less usage than the bundle's owner; None: it may as well stay."""
         view = await self.view(bundle.namespace)
-        found = place(str(bundle), view, self.memory, self._config, self._rng.random, (owner,)).broker
+        found = place(str(bundle), view, self.memory, self._config.settings, self._rng.random, (owner,)).broker
         if found is None or owner not in view.brokers:
             return None
-        usage = {name: view.brokers[name].weighed_percent(self._config) for name in (found, owner)}
+        usage = {name: view.brokers[name].weighed_percent(self._config.settings) for name in (found, owner)}
         return found if usage[found] < usage[owner] else None
 
     async def view(self, asked: NamespaceName | None = None) -> ClusterView:
@@ -139,7 +139,7 @@ class LoadManager:
         ownership: Ownership,
         topics: LoadedTopics,
         moves: BundleMover,
-        config: LoadBalanceSettings,
+        config: BrokerConfig,
         clock: Clock,
         rng: random.Random,
         scope: TaskScope,
@@ -162,7 +162,7 @@ class LoadManager:
     async def start(self) -> None:
         await self.executor.start()
         self._scope.supervise(self.reporter.run, "load reports")
-        if self._config.load_balancer_enabled:
+        if self._config.settings.load_balancer_enabled:
             self._scope.supervise(self._decide_regularly, "load decisions")
 
     def close(self) -> None:
@@ -174,15 +174,15 @@ class LoadManager:
         """The plan of a dry run. It changes nothing but what the leader remembers of usage."""
         view = await self._placement.view()
         memory = self._placement.memory
-        memory.observe(view.brokers, self._config)
+        memory.observe(view.brokers, self._config.settings)
         counts = await self._placement.reader.bundle_counts(view)
-        plan = decide(view, memory, self._config, self._clock.monotonic_s(), self._rng.random, counts)
+        plan = decide(view, memory, self._config.settings, self._clock.monotonic_s(), self._rng.random, counts)
         return view, plan
 
     async def _decide_regularly(self) -> None:
         led = False
         while True:
-            await asyncio.sleep(self._config.load_balancer_shedding_interval_minutes * 60)
+            await asyncio.sleep(self._config.settings.load_balancer_shedding_interval_minutes * 60)
             if not self._leadership.is_leader:
                 led = False
                 continue
@@ -202,8 +202,8 @@ class LoadManager:
         memory, now_s = self._placement.memory, self._clock.monotonic_s()
         past = await self._past_moves.read()
         memory.forget()
-        memory.recall(past, now_s, self._config)
-        memory.observe((await self._placement.view()).brokers, self._config)
+        memory.recall(past, now_s, self._config.settings)
+        memory.observe((await self._placement.view()).brokers, self._config.settings)
 
     async def balance(self) -> Plan:
         """Decide, and tell the owners."""
@@ -212,13 +212,13 @@ class LoadManager:
         if not plan.moves and not plan.splits:
             return plan
         now_s, memory = self._clock.monotonic_s(), self._placement.memory
-        plan.validate(view, memory, self._config, now_s)
+        plan.validate(view, memory, self._config.settings, now_s)
         if plan.moves:  # first what is remembered of them: a leader that is killed in between has moved nothing
             just_moved = dict.fromkeys((move.bundle for move in plan.moves), 0.0)
-            await self._past_moves.write(memory.recent(now_s, self._config) | just_moved)
+            await self._past_moves.write(memory.recent(now_s, self._config.settings) | just_moved)
         await give_orders(self._metadata, plan)
         for move in plan.moves:
-            memory.moved(move.bundle, now_s, self._config)
+            memory.moved(move.bundle, now_s, self._config.settings)
             memory.shifted(move.source, -move.percent)
             memory.shifted(move.destination, move.percent)
             logger.info("load balance: %s from %s to %s: %s", move.bundle, move.source, move.destination, move.reason)
@@ -243,7 +243,7 @@ class LoadManager:
         Raises NotOwnedError, PreconditionFailedError where no cut is possible.
         """
         _, upper = await self._moves.split(bundle, self.cut(bundle, algorithm))
-        if not self._config.load_balancer_auto_unload_split_bundles_enabled:
+        if not self._config.settings.load_balancer_auto_unload_split_bundles_enabled:
             return
         better = await self._placement.better(upper, self._ownership.broker_id)
         if better is not None:

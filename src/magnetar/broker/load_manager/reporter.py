@@ -17,9 +17,9 @@ from typing import Any, Final, NamedTuple, TypeVar
 from magnetar import __version__
 from magnetar.base.clock import Clock
 from magnetar.base.errors import MagnetarError
+from magnetar.broker.config import BrokerConfig
 from magnetar.broker.load_balance.load_report import BrokerLoad, BundleLoad, Usage, report_document, worth_reporting
 from magnetar.broker.namespaces.brokers import Registration
-from magnetar.broker.settings.load_balance import LoadBalanceSettings
 
 ONE_CORE_PERCENT: Final = 100.0
 """The most that counts: one thread of Python runs at a time, however many cores there are."""
@@ -142,14 +142,14 @@ class Reporter:
         *,
         registration: Registration,
         loads: Callable[[], Awaitable[dict[str, BundleLoad]]],
-        config: LoadBalanceSettings,
+        config: BrokerConfig,
         clock: Clock,
     ) -> None:
         self._registration = registration
         self._loads = loads
         self._config = config
         self._clock = clock
-        self._host = HostUsage(clock, config.load_balancer_override_broker_nic_speed_gbps)
+        self._host = HostUsage(clock, config.settings.load_balancer_override_broker_nic_speed_gbps)
         self._started_ms = clock.now_ms()
         self._written: BrokerLoad | None = None
         self.load = BrokerLoad(started_ms=self._started_ms)
@@ -174,14 +174,14 @@ class Reporter:
                 await self.report()
             except MagnetarError as error:
                 logger.warning("load report not written error=%s", error)
-            await asyncio.sleep(self._config.load_balancer_report_update_min_interval_ms / 1000)
+            await asyncio.sleep(self._config.settings.load_balancer_report_update_min_interval_ms / 1000)
 
     async def report(self) -> None:
         """Measure now, and write it if that is worth it."""
         bundles = await self._loads()
         host = self._host.sample()
         self.load = BrokerLoad(*host, bundles=bundles, updated_ms=self._clock.now_ms(), started_ms=self._started_ms)
-        reason = worth_reporting(self._written, self.load, self._config)
+        reason = worth_reporting(self._written, self.load, self._config.settings)
         if reason is None:
             return
         await self._registration.report(self.document)

@@ -80,6 +80,8 @@ class EffectivePolicies:
     """Among them this one, as a rule."""
     subscribe_rate: SubscribeRate
     encryption_required: bool
+    subscription_types: frozenset[str]
+    """Names of the types that consumers may have."""
     delayed_delivery: bool
     delayed_delivery_tick_ms: int
     compaction_threshold_bytes: int
@@ -151,7 +153,8 @@ def effective(
         replicator_dispatch_rate=_dispatch_rate(value("replicator_dispatch_rate")),
         replication_clusters=tuple(value("replication")),
         subscribe_rate=_subscribe_rate(value("subscribe_rate"), config),
-        encryption_required=bool(value("encryption_required")),
+        encryption_required=bool(value("encryption_required")) or config.settings.encryption_require_on_producer,
+        subscription_types=frozenset(value("subscription_types")),
         delayed_delivery=_field(delayed, "active", config.settings.delayed_delivery_enabled),
         delayed_delivery_tick_ms=_field(delayed, "tickTime", config.settings.delayed_delivery_tick_ms),
         compaction_threshold_bytes=value("compaction_threshold"),

@@ -12,9 +12,10 @@ from typing import Any
 
 from magnetar.broker.config import BrokerConfig
 from magnetar.broker.settings.broker import BrokerSettings
+from magnetar.broker.settings.security import names_of
 
-NOT_SET = (None, "UNDEFINED")
-"""The second is what Pulsar's documents say about a schema compatibility strategy that is not set."""
+NOT_SET: tuple[Any, ...] = (None, "UNDEFINED", [])
+"""The latter two are what Pulsar's documents say of a schema compatibility strategy and of lists that are not set."""
 
 Default = Callable[[BrokerSettings], Any]
 
@@ -186,7 +187,12 @@ LAYERS: dict[str, Layer] = {
     "subscription_expiration": Layer(
         "", "subscription_expiration_time_minutes"
     ),  # the broker's may be a part of a minute
-    "encryption_required": Layer("", "encryption_required", lambda settings: False),
+    "encryption_required": Layer("", "encryption_required", lambda settings: settings.encryption_require_on_producer),
+    "subscription_types": Layer(
+        "subscriptionTypesEnabled",
+        "subscription_types_enabled",
+        lambda settings: sorted(names_of(settings.subscription_types_enabled)),
+    ),
     "replication": Layer("replicationClusters", "replication_clusters", lambda settings: [settings.cluster_name]),
     "offload": Layer("offloadPolicies", "offload_policies"),
     "offload_threshold": Layer("", "offload_threshold"),

@@ -9,23 +9,17 @@ from itertools import pairwise
 from typing import Any
 
 from magnetar.base.errors import BadVersionError, NodeNotFoundError
-from magnetar.base.limits import PARTITIONS_MAX
+from magnetar.base.limits import BUNDLES_MAX, PARTITIONS_MAX
 from magnetar.broker.config import BrokerConfig
 from magnetar.broker.namespaces import policies as policy_rules
 from magnetar.broker.namespaces.errors import AlreadyExistsError, NamespaceNotFoundError, PreconditionFailedError
 from magnetar.broker.namespaces.policies import Document, EffectivePolicies
 from magnetar.broker.namespaces.topic_lists import TopicLists
 from magnetar.broker.namespaces.topic_policies import TopicPolicyStore
-from magnetar.broker.naming import NamespaceName, TopicName
+from magnetar.broker.naming import SYSTEM_NAMESPACE, NamespaceName, TopicName
 from magnetar.metadata import paths
 from magnetar.metadata.lost_answers import delete_or_look, put_or_look
 from magnetar.metadata.store import MUST_NOT_EXIST, RESYNC, MetadataStore
-
-BUNDLES_PER_NAMESPACE = 4
-"""Bundles of a namespace that is created without a number, as in Pulsar."""
-
-BUNDLES_MAX = 4096
-"""More for one namespace are refused: every one is a node in the metadata store."""
 
 REGISTERED_AT_ONCE = 100
 """Plain topics that are being written, of all callers: one commit takes them together. The others wait here."""
@@ -143,7 +137,9 @@ class NamespaceRegistry:
         """Raises AlreadyExistsError, or NamespaceNotFoundError when the tenant is missing."""
         await self.tenant(name.tenant)
         bundles = num_bundles or int(((document or {}).get("bundles") or {}).get("numBundles") or 0)
-        complete = policy_rules.new_document(self._config.settings.cluster_name, bundles or BUNDLES_PER_NAMESPACE)
+        complete = policy_rules.new_document(
+            self._config.settings.cluster_name, bundles or self._config.settings.default_number_of_namespace_bundles
+        )
         complete.update(
             {key: value for key, value in (document or {}).items() if value is not None and key != "bundles"}
         )
@@ -302,13 +298,13 @@ class NamespaceRegistry:
         self, topic: TopicName, partitions: int, properties: dict[str, str] | None = None
     ) -> None:
         """Raises AlreadyExistsError or PreconditionFailedError."""
-        check_partitions(partitions)
+        self._check_partitions(topic, partitions)
         document = {"partitions": partitions, "deleted": False, "properties": properties or {}}
         await self._create(_partitioned_path(topic), document, "This topic already exists")
 
     async def grow_partitioned(self, topic: TopicName, partitions: int) -> None:
         """More partitions for a topic; their number never shrinks (keys would move)."""
-        check_partitions(partitions)
+        self._check_partitions(topic, partitions)
         path = _partitioned_path(topic)
         node = await self._metadata.get(path)
         if node is None:
@@ -320,6 +316,12 @@ class NamespaceRegistry:
             )
         document["partitions"] = partitions
         await self._metadata.put(path, _encode(document), node.version)
+
+    def _check_partitions(self, topic: TopicName, partitions: int) -> None:
+        check_partitions(partitions)
+        limit = self._config.settings.max_partitions_per_partitioned_topic
+        if 0 < limit < partitions and str(topic.namespace_name) != SYSTEM_NAMESPACE:
+            raise PreconditionFailedError(f"Number of partitions should be less than or equal to {limit}")
 
     async def register_partitions(self, topic: TopicName) -> None:
         """Store those that are not stored yet, without loading them. Many at a time: a commit then takes them together."""

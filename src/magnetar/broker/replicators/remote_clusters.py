@@ -16,6 +16,7 @@ from magnetar.base.clock import Clock
 from magnetar.base.errors import BadVersionError, ClientError
 from magnetar.base.network import Network
 from magnetar.base.tasks import REPORTED, TaskScope
+from magnetar.broker.config import BrokerConfig
 from magnetar.broker.dispatch.ports import Scheduler
 from magnetar.broker.settings.replication import ReplicationSettings
 from magnetar.client.credentials import Credentials, TlsTrust
@@ -107,7 +108,7 @@ class RemoteClusters:
         self,
         *,
         local: str,
-        config: ReplicationSettings,
+        live: BrokerConfig,
         metadata: MetadataStore,
         network: Network,
         clock: Clock,
@@ -116,7 +117,7 @@ class RemoteClusters:
         scope: TaskScope,
     ) -> None:
         self.local = local
-        self.config = config
+        self._live = live
         self.clock = clock
         self.rng = rng
         self.scheduler = scheduler
@@ -128,6 +129,11 @@ class RemoteClusters:
         self._changes = 0
         self._changed = asyncio.Event()
         self._unwatch = metadata.watch(self._metadata_changed, paths.ADMIN_PATH)
+
+    @property
+    def config(self) -> ReplicationSettings:
+        """As they are now: some may change while the broker runs."""
+        return self._live.settings
 
     async def instance(self) -> str:
         """The id of this cluster's metadata; another id means that its logs begin anew. It is created when it is missing."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from magnetar.base.errors import ConfigError
+from magnetar.base.errors import ConfigError, OpenDoorError
 from magnetar.base.limits import HTTP_CONNECTIONS_MAX
 from magnetar.base.listen_settings import HttpListenSettings, is_loopback
 from magnetar.base.settings import setting
@@ -47,7 +47,12 @@ class BrokerSettings(
     http_port: int = setting(
         8080, "webServicePort", "Port of the admin API; 0 takes any free one.", minimum=0, maximum=65535
     )
-    cluster_name: str = setting("standalone", "clusterName", "Name of this cluster in topic stats and policies.")
+    cluster_name: str = setting(
+        "standalone",
+        "clusterName",
+        "Name of this cluster in topic stats and policies.",
+        differs="A server that is started without a file has a name; Pulsar's standalone has this one as well.",
+    )
 
     # ---- Connections
     max_message_size: int = setting(
@@ -66,6 +71,7 @@ class BrokerSettings(
         "How long a broker that ends hands its bundles to other brokers, one after the other; the rest is taken over afterwards.",
         unit="ms",
         minimum=0,
+        dynamic=True,
     )
     max_connections: int = setting(
         0,
@@ -89,8 +95,9 @@ class BrokerSettings(
     max_pending_publish_requests_per_connection: int = setting(
         10_000,
         "maxPendingPublishRequestsPerConnection",
-        "Published entries of a connection that wait for the disk; above it reading from the socket pauses. Pulsar: 1000.",
+        "Published entries of a connection that wait for the disk; above it reading from the socket pauses.",
         minimum=1,
+        differs="Entries wait here without a thread or an object each, and a deeper queue makes larger groups for one fsync.",
     )
 
     max_message_publish_buffer_size_mb: int = setting(
@@ -99,6 +106,8 @@ class BrokerSettings(
         "Published bytes of all connections that wait for the disk; above it reading from their sockets pauses.",
         unit="MiB",
         minimum=1,
+        differs="Pulsar takes half of the JVM's direct memory; there is none here, and a laptop is to be left room.",
+        dynamic=True,
     )
 
     # ---- Topics
@@ -154,7 +163,7 @@ class BrokerSettings(
     acknowledgment_at_batch_index_level_enabled: bool = setting(
         True,
         "acknowledgmentAtBatchIndexLevelEnabled",
-        "Remember which messages of a batch were acknowledged. Pulsar: false.",
+        "Remember which messages of a batch were acknowledged.",
     )
     max_unacked_messages_per_consumer: int = setting(
         50_000,
@@ -306,11 +315,25 @@ class BrokerSettings(
 
     # ---- Managed ledgers
     managed_ledger_ensemble_size: int = setting(
-        1, "managedLedgerDefaultEnsembleSize", "Bookies a ledger is spread over.", minimum=1
+        1,
+        "managedLedgerDefaultEnsembleSize",
+        "Bookies a ledger is spread over.",
+        minimum=1,
+        differs="One bookie is all there is in this process; Pulsar's standalone.conf says the same.",
     )
-    managed_ledger_write_quorum: int = setting(1, "managedLedgerDefaultWriteQuorum", "Copies of each entry.", minimum=1)
+    managed_ledger_write_quorum: int = setting(
+        1,
+        "managedLedgerDefaultWriteQuorum",
+        "Copies of each entry.",
+        minimum=1,
+        differs="One bookie is all there is in this process; Pulsar's standalone.conf says the same.",
+    )
     managed_ledger_ack_quorum: int = setting(
-        1, "managedLedgerDefaultAckQuorum", "Copies on disk before an entry counts as stored.", minimum=1
+        1,
+        "managedLedgerDefaultAckQuorum",
+        "Copies on disk before an entry counts as stored.",
+        minimum=1,
+        differs="One bookie is all there is in this process; Pulsar's standalone.conf says the same.",
     )
     managed_ledger_max_entries_per_ledger: int = setting(
         50_000, "managedLedgerMaxEntriesPerLedger", "Entries after which a topic starts a new ledger.", minimum=1
@@ -338,6 +361,8 @@ class BrokerSettings(
         "Entries kept in memory for readers at the tail, over all topics.",
         unit="MiB",
         minimum=0,
+        differs="Pulsar takes a fifth of the JVM's direct memory; there is none here, and a laptop is to be left room.",
+        dynamic=True,
     )
     managed_ledger_cursor_max_entries_per_ledger: int = setting(
         50_000, "managedLedgerCursorMaxEntriesPerLedger", "Updates after which a cursor starts a new ledger.", minimum=1
@@ -353,7 +378,7 @@ class BrokerSettings(
     def check_broker(self) -> None:
         """Rules that tie several settings together. Raises ConfigError."""
         if not self.insecure_listen and not is_loopback(self.bind_address) and not self.asks_everybody:
-            raise ConfigError(
+            raise OpenDoorError(
                 f"bindAddress {self.bind_address} lets other machines in and nothing asks who they are; switch on "
                 "authenticationEnabled, or pass --insecure-listen (insecureListen=true) if that is wanted"
             )

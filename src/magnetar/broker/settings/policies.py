@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from magnetar.base.limits import BUNDLES_MAX
 from magnetar.base.settings import setting
 
 INACTIVE_MODES = ("delete_when_no_subscriptions", "delete_when_subscriptions_caught_up")
@@ -24,6 +25,46 @@ class PolicySettings:
         minimum=0,
         dynamic=True,
     )
+    max_partitions_per_partitioned_topic: int = setting(
+        0,
+        "maxNumPartitionsPerPartitionedTopic",
+        "Partitions that a topic can be given; 0: as many as the server takes.",
+        minimum=0,
+        dynamic=True,
+    )
+    default_number_of_namespace_bundles: int = setting(
+        4,
+        "defaultNumberOfNamespaceBundles",
+        "Bundles of a namespace that is created without saying how many.",
+        minimum=1,
+        maximum=BUNDLES_MAX,
+        dynamic=True,
+    )
+    subscription_types_enabled: str = setting(
+        "Exclusive,Shared,Failover,Key_Shared",
+        "subscriptionTypesEnabled",
+        "Types of subscriptions that consumers may have, where no policy says it.",
+        dynamic=True,
+    )
+    encryption_require_on_producer: bool = setting(
+        False,
+        "encryptionRequireOnProducer",
+        "Refuse messages that their producer did not encrypt, whatever the namespace says.",
+    )
+    force_delete_namespace_allowed: bool = setting(
+        True,
+        "forceDeleteNamespaceAllowed",
+        "A namespace can be deleted with all its topics.",
+        dynamic=True,
+        differs="Who may do it is decided by rights, not by a switch of the server.",
+    )
+    force_delete_tenant_allowed: bool = setting(
+        True,
+        "forceDeleteTenantAllowed",
+        "A tenant can be deleted with all its namespaces.",
+        dynamic=True,
+        differs="Who may do it is decided by rights, not by a switch of the server.",
+    )
     max_tenants: int = setting(0, "maxTenants", "Tenants that can be created; 0: any number.", minimum=0, dynamic=True)
     max_namespaces_per_tenant: int = setting(
         0, "maxNamespacesPerTenant", "Namespaces that a tenant can have; 0: any number.", minimum=0, dynamic=True
@@ -31,8 +72,9 @@ class PolicySettings:
     broker_delete_inactive_topics_enabled: bool = setting(
         False,
         "brokerDeleteInactiveTopicsEnabled",
-        "Delete topics that nobody uses. Pulsar's broker.conf: true.",
+        "Delete topics that nobody uses.",
         dynamic=True,
+        differs="A topic that nobody uses for a minute is not yet one that nobody wants: data goes when somebody says so.",
     )
     broker_delete_inactive_topics_mode: str = setting(
         "delete_when_no_subscriptions",
@@ -47,14 +89,16 @@ class PolicySettings:
         "How often unused topics are looked for.",
         unit="s",
         minimum=0.1,
+        dynamic=True,
     )
     broker_delete_inactive_topics_max_inactive_duration_s: int = setting(
         60,
         "brokerDeleteInactiveTopicsMaxInactiveDurationSeconds",
-        "How long a topic must have been unused. Pulsar: as brokerDeleteInactiveTopicsFrequencySeconds.",
+        "How long a topic must have been unused.",
         unit="s",
         minimum=1,
         dynamic=True,
+        differs="The value that Pulsar derives from brokerDeleteInactiveTopicsFrequencySeconds, said outright.",
     )
     subscription_expiration_minutes: float = setting(
         0.0,

@@ -16,12 +16,14 @@ class ReplicationSettings:
         "replicationProducerQueueSize",
         "Entries that a topic's replicator has sent to one cluster and that are not stored there yet; then it reads no more.",
         minimum=1,
+        dynamic=True,
     )
     replication_start_at: str = setting(
         "latest",
         "replicationStartAt",
         "What a cluster gets that is added to a topic's: earliest, all that the topic holds, or latest, what comes from then on.",
         choices=("latest", "earliest"),
+        dynamic=True,
     )
     create_topic_to_remote_cluster_for_replication: bool = setting(
         True,
@@ -33,12 +35,14 @@ class ReplicationSettings:
         "dispatchThrottlingRatePerReplicatorInMsg",
         "Messages a second to one cluster, per topic; 0: no limit.",
         minimum=0,
+        dynamic=True,
     )
     dispatch_throttling_rate_per_replicator_in_byte: int = setting(
         0,
         "dispatchThrottlingRatePerReplicatorInByte",
         "Bytes a second to one cluster, per topic; 0: no limit.",
         minimum=0,
+        dynamic=True,
     )
     broker_client_authentication_plugin: str = setting(
         "",
@@ -60,7 +64,8 @@ class ReplicationSettings:
     tls_hostname_verification_enabled: bool = setting(
         True,
         "tlsHostnameVerificationEnabled",
-        "A certificate of another broker or cluster must name the host that was connected to. Pulsar: false.",
+        "A certificate of another broker or cluster must name the host that was connected to.",
+        differs="A certificate is only worth something if it is the other side's.",
     )
 
 

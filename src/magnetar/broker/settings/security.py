@@ -128,7 +128,10 @@ class SecuritySettings:
         "", "proxyRoles", "Roles of proxies: they act for the role they name, and both must be allowed."
     )
     authenticate_metrics_endpoint: bool = setting(
-        True, "authenticateMetricsEndpoint", "With authentication, show /metrics to superusers only. Pulsar: false."
+        True,
+        "authenticateMetricsEndpoint",
+        "With authentication, show /metrics to superusers only.",
+        differs="Names of tenants and topics are shown to nobody who has not proved who they are.",
     )
 
     def check_security(self) -> None:

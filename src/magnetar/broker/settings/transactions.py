@@ -12,7 +12,10 @@ class TransactionSettings:
     """Pulsar's keys; docs/explanation/transactions.md says what they mean."""
 
     transaction_coordinator_enabled: bool = setting(
-        True, "transactionCoordinatorEnabled", "Serve transactions. Pulsar: false. A topic that sees none pays nothing."
+        True,
+        "transactionCoordinatorEnabled",
+        "Serve transactions. A topic that sees none pays nothing.",
+        differs="A topic that sees no transaction pays nothing, so there is nothing to switch off.",
     )
     initial_num_transaction_coordinators: int = setting(
         16,
@@ -26,6 +29,7 @@ class TransactionSettings:
         "maxActiveTransactionsPerCoordinator",
         "Open transactions of one coordinator; more are refused. 0: no limit, as in Pulsar.",
         minimum=0,
+        differs="Without a bound one client could fill the coordinator's memory.",
     )
     max_active_transactions_per_role: int = setting(
         1000,

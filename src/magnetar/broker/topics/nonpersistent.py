@@ -17,7 +17,7 @@ from magnetar.broker.topics.policy_rules import Inactivity, TopicState
 from magnetar.broker.topics.publish_gate import PublishGate
 from magnetar.broker.topics.publishers import AppendDone, Publishers
 from magnetar.broker.topics.stats import producer_stats, sample_rates
-from magnetar.broker.topics.subscribe import SubscribeRequest, new_consumer
+from magnetar.broker.topics.subscribe import SubscribeRequest, check_type, new_consumer
 from magnetar.broker.topics.subscription_set import TopicContext
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.position import EARLIEST, Position
@@ -74,6 +74,7 @@ class NonPersistentTopic:
 
     async def subscribe(self, request: SubscribeRequest, channel: ConsumerChannel) -> Consumer:
         subscription_name(request.subscription)
+        check_type(request, self.policies.subscription_types)
         limit = self.policies.max_consumers_per_topic
         if limit and sum(len(subscription.consumers) for subscription in self._subscriptions) >= limit:
             raise ConsumerBusyError(f"Topic reached max consumers limit {limit}")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from magnetar.broker.dispatch.ports import ConsumerChannel
+from magnetar.broker.errors import NotAllowedError
 from magnetar.broker.subscriptions.consumer import Consumer
 from magnetar.broker.subscriptions.policies import KeySharedMode, SubscriptionType
 from magnetar.managed_ledger.position import Position
@@ -34,6 +36,14 @@ class SubscribeRequest:
     auto_consume: bool = False
     client_address: str = ""
     client_version: str = ""
+
+
+def check_type(request: SubscribeRequest, enabled: Collection[str]) -> None:
+    """Raises NotAllowedError unless policies allow the subscription's type."""
+    if request.type.name not in enabled:
+        raise NotAllowedError(
+            f"the topic takes no subscriptions of type {request.type.name}, only {', '.join(sorted(enabled))}"
+        )
 
 
 def new_consumer(request: SubscribeRequest, channel: ConsumerChannel, now_ms: int) -> Consumer:

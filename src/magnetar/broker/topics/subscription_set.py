@@ -28,7 +28,7 @@ from magnetar.broker.subscriptions.consumer import Consumer
 from magnetar.broker.subscriptions.delayed_buckets import DelayedStorage
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.expiry import first_published_at
-from magnetar.broker.topics.subscribe import SubscribeRequest, new_consumer
+from magnetar.broker.topics.subscribe import SubscribeRequest, check_type, new_consumer
 from magnetar.broker.transactions.log import TransactionStorage
 from magnetar.managed_ledger.cursor.cursor import REPLICATED_PROPERTY, ManagedCursor
 from magnetar.managed_ledger.ledger import ManagedLedger
@@ -146,6 +146,7 @@ class SubscriptionSet:
         subscription_name(request.subscription)
         if request.read_compacted and request.type.holds_entries:
             raise NotAllowedError("readCompacted only allowed on failover or exclusive subscriptions")
+        check_type(request, self.policies.subscription_types)
         async with self._lock:
             limit = self.policies.max_consumers_per_topic
             if limit and self.consumers_count >= limit:

@@ -347,6 +347,11 @@ POLICY_COMMANDS: dict[str, PolicyCommands] = {
     ),
     "schema_validation": PolicyCommands("schema-validation-enforce", "schema-validation-enforce", (Switch(""),)),
     "auto_update_schema": PolicyCommands("is-allow-auto-update-schema", "", (Switch(""),)),
+    "subscription_types": PolicyCommands(
+        "subscription-types-enabled",
+        "subscription-types-enabled",
+        (Flag(("-t", "--types"), "", Names(), "Some of Exclusive,Shared,Failover,Key_Shared."),),
+    ),
     "replication": PolicyCommands(
         "clusters",
         "replication-clusters",

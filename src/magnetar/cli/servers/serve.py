@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import mmap
 import os
 import resource
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from magnetar.base import logs
-from magnetar.base.errors import ConfigError, StartupError
+from magnetar.base.errors import ConfigError, OpenDoorError, StartupError
 from magnetar.base.listen_settings import LOG_LEVELS, ListenSettings
-from magnetar.base.settings import find, load_settings, name_in, parse, table_of
+from magnetar.base.settings import KeyVerdict, Reading, find, name_in, parse, read_settings, table_of
 from magnetar.cli.servers.settings import config_file_option
 from magnetar.processes.configurations import (
     CONFIGURATIONS,
@@ -27,9 +28,17 @@ from magnetar.processes.configurations import (
     MetadataServerConfig,
     StandaloneConfig,
 )
+from magnetar.processes.pulsar_keys import PULSAR_KEYS
+
+logger = logging.getLogger(__name__)
 
 BROKERS_MAX = 64
 """Of `magnetar standalone --brokers`."""
+
+EVERYWHERE = "0.0.0.0"
+
+NAMED_KEYS_MAX = 20
+"""Of the keys without effect that one warning names."""
 
 ADDRESS_SPACE_BYTES = 640 * 1024 * 1024
 """What a server must be able to take of the address space when it starts: threads reserve far more than they use."""
@@ -212,9 +221,44 @@ def metadata_server_command(
 def configuration(kind: type[C], config_file: Path | None, assignments: tuple[str, ...], flags: dict[str, object]) -> C:
     """Flags over environment over file over defaults; the log level is applied. Raises ConfigError."""
     given = parse_assignments(assignments, kind) | {key: value for key, value in flags.items() if value is not None}
-    config = load_settings(kind, config_file, os.environ, given, CONFIGURATIONS)
+    reading = read_settings(kind, config_file, os.environ, given, CONFIGURATIONS, PULSAR_KEYS)
+    config, warnings = composed(kind, reading, config_file)
     logs.configure(config.log_level)
+    for line in [*warnings, *without_effect_warning(reading.without_effect, config_file)]:
+        logger.warning("%s", line)
     return config
+
+
+def composed(kind: type[C], reading: Reading, config_file: Path | None) -> tuple[C, list[str]]:
+    """The configuration, and what the operator must hear of it. Raises ConfigError.
+
+    Pulsar's own files say bindAddress=0.0.0.0, and ask nobody: with such a file a server serves this machine alone.
+    """
+    values: dict[str, Any] = {name: value for name, (value, _) in reading.values.items()}
+    try:
+        return kind(**values), []
+    except OpenDoorError:
+        address, source = reading.values["bind_address"]
+        if address != EVERYWHERE or not source.startswith(f"{config_file}:"):
+            raise
+    warning = (
+        f"{source}: bindAddress={EVERYWHERE} would let other machines in and nothing asks who they are, so only this machine is "
+        "served; switch on authenticationEnabled, or pass --insecure-listen"
+    )
+    return kind(**values | {"bind_address": "127.0.0.1"}), [warning]
+
+
+def without_effect_warning(keys: Sequence[KeyVerdict], config_file: Path | None) -> list[str]:
+    """One line about all of them. Those that say something else than Pulsar does by itself are named: somebody meant something by them."""
+    if not keys:
+        return []
+    meant = [verdict.key for verdict in keys if verdict.changed]
+    shown = ", ".join(meant[:NAMED_KEYS_MAX]) + (
+        f", {len(meant) - NAMED_KEYS_MAX} more" * (len(meant) > NAMED_KEYS_MAX)
+    )
+    changed = f"; not Pulsar's default have {shown}" if meant else ""
+    say = f"magnetar config check {config_file}" if config_file else "magnetar config explain KEY"
+    return [f"{config_file or 'environment'}: {len(keys)} keys have no effect here ({say} lists why){changed}"]
 
 
 def parse_assignments(assignments: tuple[str, ...], kind: type = StandaloneConfig) -> dict[str, object]:
@@ -227,7 +271,7 @@ def parse_assignments(assignments: tuple[str, ...], kind: type = StandaloneConfi
             raise ConfigError(
                 f"--set {name_in(assignment, table.values())}: expected KEY=VALUE; what was given has no '=' and is not repeated"
             )
-        row = find(table, key.strip(), "--set")
+        row = find(table, key.strip(), "--set", PULSAR_KEYS)
         values[row.name] = parse(row, text, "--set")
     return values
 

@@ -31,6 +31,7 @@ from magnetar.processes.composition import enter_alone
 from magnetar.processes.configurations import CONFIGURATIONS, StandaloneConfig
 from magnetar.processes.data_backup import BOOKIE_ID
 from magnetar.processes.ledger_client import open_ledger_client
+from magnetar.processes.pulsar_keys import PULSAR_KEYS
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +78,11 @@ def access_options(source: StoreSource) -> ChannelOptions:
             source.cluster_dir.absolute(), Cluster(source.cluster_dir).plan, ProcessPlan("", AUTORECOVERY, {})
         )
     requests = load_settings(
-        BookieRequestSettings, None, os.environ, _known(BookieRequestSettings, planned), CONFIGURATIONS
+        BookieRequestSettings, None, os.environ, _known(BookieRequestSettings, planned), CONFIGURATIONS, PULSAR_KEYS
     )
-    tls = load_settings(BookieTlsSettings, None, os.environ, _known(BookieTlsSettings, planned), CONFIGURATIONS)
+    tls = load_settings(
+        BookieTlsSettings, None, os.environ, _known(BookieTlsSettings, planned), CONFIGURATIONS, PULSAR_KEYS
+    )
     return command_options(requests, tls)
 
 

@@ -26,6 +26,7 @@ from magnetar.processes.cluster.cluster import Cluster
 from magnetar.processes.cluster.plan import METADATA
 from magnetar.processes.configurations import CONFIGURATIONS
 from magnetar.processes.metadata_access import metadata_credentials
+from magnetar.processes.pulsar_keys import PULSAR_KEYS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -78,7 +79,9 @@ class StoreSource:
 
 def environment_credentials() -> Credentials | None:
     """MAGNETAR_metadataSecret and MAGNETAR_metadataUser; None without. Raises ConfigError."""
-    return metadata_credentials(load_settings(MetadataAccessSettings, None, os.environ, {}, CONFIGURATIONS))
+    return metadata_credentials(
+        load_settings(MetadataAccessSettings, None, os.environ, {}, CONFIGURATIONS, PULSAR_KEYS)
+    )
 
 
 def store_options(function: F) -> F:
