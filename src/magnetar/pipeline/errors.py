@@ -97,3 +97,9 @@ class CatalogError(PipelineError, InvalidArgumentError):
     """A name is taken, unknown or still in use."""
 
     slug = "catalog"
+
+
+class StateLossError(CatalogError):
+    """An edited statement does not fit the rows that its object has kept; it has to be built again, which nobody has agreed to."""
+
+    slug = "state-loss"

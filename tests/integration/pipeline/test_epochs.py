@@ -12,7 +12,7 @@ import pytest
 from pulsar.schema import AvroSchema, Integer, Long, Record, String
 
 from magnetar.base.clock import SystemClock
-from magnetar.pipeline.errors import DriverFencedError, UndecodableMessageError
+from magnetar.pipeline.errors import DriverFencedError, StateLossError, UndecodableMessageError
 from magnetar.pipeline.state.files import StateFiles
 from magnetar.pipeline.state.manifest import ManifestStore
 from magnetar.pipeline.views.control.driver import claim
@@ -172,7 +172,7 @@ def test_an_error_is_told_by_its_cause(
 
     def failed(view: str, error: type[Exception]) -> tuple[str, str | None]:
         pipeline = Pipeline("p", str(directory / view[25]), spark)
-        pipeline.sql(source(server.service_url, topic) + view)
+        pipeline.sql(source(server.service_url, topic, on_decode_error="strict") + view)
         with pytest.raises(error) as raised:
             pipeline.run(once=True)
         return str(raised.value), pipeline.status.error
@@ -188,15 +188,19 @@ def test_an_error_is_told_by_its_cause(
     text, told = failed(GROUPS, UndecodableMessageError)
     assert text.startswith(f"source src: the message {topic} ")
     assert '{"k":\n"b","n":"x"}; send' in text
-    assert text.endswith("send it right, or create the source with on.decode.error = 'skip' or 'null'")
+    assert "write ALTER SOURCE src SET (on.decode.error = 'null'), 'skip' or 'dead_letter' into the file" in text
     assert told == " ".join(text.split())
 
 
 @pytest.mark.parametrize(
-    ("policy", "groups"), [("skip", {("a", 2, 5)}), ("null", {("a", 2, 5), ("1.5", 1, None), (None, 1, None)})]
+    ("options", "groups"),
+    [
+        ({"on.decode.error": "skip"}, {("a", 2, 5)}),
+        ({}, {("a", 2, 5), ("1.5", 1, None), (None, 1, None)}),
+    ],
 )
 def test_messages_that_cannot_be_decoded_are_counted_in_epoch_and_status(
-    policy: str,
+    options: dict[str, str],
     groups: set[Any],
     spark: Any,
     server: ServerProcess,
@@ -205,7 +209,7 @@ def test_messages_that_cannot_be_decoded_are_counted_in_epoch_and_status(
     directory: Path,
 ) -> None:
     produce(client, topic, [b'{"k":"a","n":2}', b"{", b'{"k":"a","n":3}', b'{"k":1.5,"n":"x"}'])
-    text = source(server.service_url, topic, **{"on.decode.error": policy}) + GROUPS
+    text = source(server.service_url, topic, **options) + GROUPS
     pipeline = Pipeline("p", str(directory), spark)
     pipeline.sql(text)
     reports: list[EpochReport] = []
@@ -213,6 +217,76 @@ def test_messages_that_cannot_be_decoded_are_counted_in_epoch_and_status(
     assert [report.counters for report in reports] == [{"undecodable": 2}]
     assert pipeline.status.counters == {"undecodable": 2}
     assert view_rows(directory) == groups
+
+
+def test_an_edited_file_keeps_what_it_can_and_asks_for_the_rest(
+    spark: Any, server: ServerProcess, client: pulsar.Client, topic: str, directory: Path
+) -> None:
+    """A poison message stops a strict source; the file edited as the error says goes on behind what was read."""
+    strict = source(server.service_url, topic, on_decode_error="strict")
+
+    def run(text: str, rebuild: bool = False) -> dict[str, int]:
+        pipeline = Pipeline("p", str(directory), spark)
+        pipeline.sql(text)
+        pipeline.prepare(rebuild=rebuild)
+        pipeline.run(once=True)
+        return dict(pipeline.status.counters)
+
+    produce(client, topic, [b'{"k":"a","n":2,"m":7}'])
+    run(strict + GROUPS)
+    produce(client, topic, [b'{"k":"a","n":"x"}', b'{"k":"b","n":3,"m":1}'])
+    with pytest.raises(UndecodableMessageError):
+        run(strict + GROUPS)
+    before = latest(directory)
+    assert run(strict + GROUPS + "ALTER SOURCE src SET (on.decode.error = 'skip');") == {"undecodable": 1}
+    assert view_rows(directory) == {("a", 1, 2), ("b", 1, 3)}
+    assert latest(directory).views["tables"] == before.views["tables"]
+
+    more = source(server.service_url, topic, on_decode_error="skip").replace("n BIGINT", "n BIGINT, m INT")
+    wide = "CREATE MATERIALIZED VIEW wide AS SELECT k, sum(m) AS sm FROM src GROUP BY k;"
+    assert run(more + GROUPS + wide) == {}
+    assert view_rows(directory, "wide") == {("a", 7), ("b", 1)}
+    assert latest(directory).views["tables"]["v"] == before.views["tables"]["v"]
+
+    edited = GROUPS.replace("sum(n)", "max(n)")
+    epoch = latest(directory).epoch
+    with pytest.raises(StateLossError, match=r"v \(its query is another one\).*--yes"):
+        run(more + edited + wide)
+    assert latest(directory).epoch == epoch
+    run(more + edited + wide, rebuild=True)
+    produce(client, topic, [b'{"k":"a","n":9,"m":1}'])
+    run(more + edited + wide)
+    assert view_rows(directory) == {("a", 2, 9), ("b", 1, 3)}
+    assert view_rows(directory, "wide") == {("a", 8), ("b", 1)}
+    assert latest(directory).views["tables"]["v"] != before.views["tables"]["v"]
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_dead_letters_have_reason_position_key_and_the_bytes_themselves(
+    named: bool, spark: Any, server: ServerProcess, client: pulsar.Client, topic: str, directory: Path
+) -> None:
+    producer = client.create_producer(topic)
+    ids = [
+        producer.send(value, partition_key=f"k{number}")
+        for number, value in enumerate([b'{"k":"a","n":2}', b"\xff{", b'{"k":"b","n":"x"}'])
+    ]
+    options = {"on.decode.error": "dead_letter"} | ({"dead.letter.topic": f"{topic}-bad"} if named else {})
+    pipeline = Pipeline("p", str(directory), spark)
+    pipeline.sql(source(server.service_url, topic, **options) + GROUPS)
+    pipeline.run(once=True)
+    assert pipeline.status.counters == {"undecodable": 2, "dead_letters": 2}
+    assert view_rows(directory) == {("a", 1, 2)}
+    letters = client.create_reader(
+        f"{topic}-bad" if named else f"{topic}-magnetar-p-src-DLQ", pulsar.MessageId.earliest
+    )
+    for number, value in ((1, b"\xff{"), (2, b'{"k":"b","n":"x"}')):
+        letter = letters.read_next(10_000)
+        assert (letter.data(), letter.partition_key()) == (value, f"k{number}")
+        said = letter.properties()
+        at = f"{ids[number].ledger_id()}:{ids[number].entry_id()}:0"
+        assert said.pop("reason").startswith("cannot be read as PLAIN JSON: ")
+        assert said == {"pipeline": "p", "source": "src", "topic": topic, "position": at}
+    assert not letters.has_message_available()
 
 
 def test_rescaling_moves_vnodes_and_no_bytes(

@@ -82,7 +82,7 @@ def test_messages_that_cannot_be_read_are_never_left_out_in_silence(
     spark: SparkSession, client: pulsar.Client, topic: str, source: Sources
 ) -> None:
     produce(client, topic, [b'{"a":1}', *BAD, b'{"a":2,"b":"c"}'])
-    strict = source("a INT, t TIMESTAMP")
+    strict = source("a INT, t TIMESTAMP", options=", on.decode.error = 'strict'")
     with pytest.raises(Exception, match=rf"source s: the message {topic} \d+:\d+:0 cannot be read as PLAIN JSON"):
         decode(load(spark, strict), strict).select(ROW_ID).collect()
 
@@ -93,8 +93,9 @@ def test_messages_that_cannot_be_read_are_never_left_out_in_silence(
         return [row.a for row in rows], dict(seen.get)
 
     assert counted("skip") == ([1, 2], {"rows": 11, "undecodable": len(BAD)})
+    assert counted("dead_letter") == counted("skip")
     assert counted("null") == ([1, *[None] * len(BAD), 2], {"rows": 11, "undecodable": len(BAD)})
-    with pytest.raises(SourceError, match="give one of fail, skip, null"):
+    with pytest.raises(SourceError, match="give one of null, skip, dead_letter, strict"):
         counted("ignore")
 
 
@@ -116,6 +117,15 @@ def test_upsert_replaces_and_deletes_by_the_key_of_the_message(
     keyed = source("name VARCHAR, PRIMARY KEY (k)", "FORMAT UPSERT ENCODE JSON", include="INCLUDE KEY AS k")
     rows = decode(load(spark, keyed), keyed).orderBy(ROW_ID).collect()
     assert [row.k for row in rows] == ["7", "7", '{"id":8,"name":"b"}']
+
+
+def test_a_row_that_cannot_have_its_key_is_not_made(
+    spark: SparkSession, client: pulsar.Client, topic: str, source: Sources
+) -> None:
+    produce(client, topic, [b'{"id":7,"n":"x"}', b"{", b'{"n":3}', b'{"id":"x","n":4}'])
+    keyed = source("id INT, n INT, PRIMARY KEY (id)", "FORMAT UPSERT ENCODE JSON")
+    rows = decode(load(spark, keyed), keyed).orderBy(ROW_ID).collect()
+    assert [(row.id, row.n) for row in rows] == [(7, None), (None, 3)], "a key that the message says is NULL is one"
 
 
 def test_debezium_envelopes(spark: SparkSession, client: pulsar.Client, topic: str, source: Sources) -> None:
@@ -145,8 +155,9 @@ def test_debezium_envelopes(spark: SparkSession, client: pulsar.Client, topic: s
         (DELETE, 2, None, None),
     ]
     produce(client, topic, [b'{"op":"t"}', b'{"op":"x","after":{"id":1}}', b'{"op":"c","after":{"id":7,"d":"noon"}}'])
+    strict = source("id INT, n VARCHAR, d DATE, PRIMARY KEY (id)", form, options=", on.decode.error = 'strict'")
     with pytest.raises(Exception, match="cannot be read as DEBEZIUM JSON"):
-        decode(load(spark, created), created).collect()
+        decode(load(spark, strict), strict).collect()
     lenient = source("id INT, d DATE, PRIMARY KEY (id)", form, options=", on.decode.error = 'null'")
     assert [(row.id, row.d) for row in decode(load(spark, lenient), lenient).orderBy(ROW_ID).collect()[-1:]] == [
         (7, None)
@@ -193,7 +204,7 @@ def test_avro_by_the_version_of_each_message_with_columns_from_the_registry(
     named = source("gate VARCHAR, delay BIGINT", "FORMAT PLAIN ENCODE AVRO")
     rows = decode(load(spark, named), named).orderBy(ROW_ID).collect()
     assert [(row.gate, row.delay) for row in rows] == [(None, 5), ("7", None), (None, -3)]
-    wrong = source("carrier INT", "FORMAT PLAIN ENCODE AVRO")
+    wrong = source("carrier INT", "FORMAT PLAIN ENCODE AVRO", options=", on.decode.error = 'strict'")
     with pytest.raises(Exception, match="cannot be read as PLAIN AVRO: a field has another type"):
         decode(load(spark, wrong), wrong).collect()
 

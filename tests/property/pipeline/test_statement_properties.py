@@ -14,6 +14,7 @@ from magnetar.pipeline.sql.printer import print_statement
 from magnetar.pipeline.sql.statements import (
     INCLUDED_COLUMNS,
     OBJECT_KINDS,
+    AlterOptions,
     ColumnDefinition,
     CreateSink,
     CreateSource,
@@ -111,6 +112,12 @@ CREATES = st.one_of(sources(), VIEWS, SINKS)
 STATEMENTS = st.one_of(
     CREATES,
     st.builds(SetParallelism, NAMES, st.none() | st.integers(1, 32768)),
+    st.builds(
+        AlterOptions,
+        KINDS.filter(lambda kind: kind != "MATERIALIZED VIEW"),
+        NAMES,
+        OPTIONS.filter(lambda given: len(given) > 0),
+    ),
     st.builds(Show, KINDS, st.none() | TEXTS),
     st.builds(ShowCreate, KINDS, NAMES),
     st.builds(Describe, NAMES),

@@ -12,10 +12,11 @@ from magnetar.base.errors import MagnetarError
 from magnetar.cli.errors import CommandError
 from magnetar.pipeline.home import check_name
 from magnetar.pipeline.sql.catalog import Catalog
+from magnetar.pipeline.sql.changes import applied
 from magnetar.pipeline.sql.options import Options
 from magnetar.pipeline.sql.parser import parse
 from magnetar.pipeline.sql.printer import print_statement
-from magnetar.pipeline.sql.statements import CreateSink, CreateSource, CreateView, Drop, SetParallelism, Statement
+from magnetar.pipeline.sql.statements import CreateSink, CreateSource, Statement
 from magnetar.pipeline.views.pipeline import Pipeline
 
 SCRIPT_NAME = "__magnetar__"
@@ -85,14 +86,7 @@ def _line(error: BaseException, path: str) -> str:
 
 def catalog_of_text(text: str) -> Catalog:
     """After all statements of a file. CommandError, SqlError, CatalogError."""
-    catalog = Catalog()
-    for statement in parse(text):
-        if isinstance(statement, CreateSource | CreateView | CreateSink):
-            catalog = catalog.create(statement)
-        elif isinstance(statement, Drop):
-            catalog = catalog.drop(statement)
-        elif isinstance(statement, SetParallelism):
-            catalog = catalog.set_parallelism(statement)
+    catalog = applied(Catalog(), parse(text))
     if not catalog.entries:
         raise CommandError(
             "there is no CREATE in it that would make a pipeline; ask for rows with `magnetar pipeline query`"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -13,10 +14,11 @@ from typing import Any, Final
 import click
 
 from magnetar.cli.errors import CommandError
-from magnetar.cli.output import json_option
+from magnetar.cli.output import json_option, print_json
 from magnetar.cli.pipeline.progress import Progress, progress
 from magnetar.cli.storage.store_access import environment_credentials
 from magnetar.pipeline.home import pipeline_directory
+from magnetar.pipeline.sql.changes import Change
 from magnetar.pipeline.views.epoch.progress import EpochReport
 
 GO_ON: Final = "run it again to go on behind the last epoch"
@@ -48,6 +50,8 @@ BUSY_HINT: Final = "the machine is so busy that a process did not start within S
 @click.option("--metadata", "metadata_url", help="Metadata store (zk:...) that shares the vnode mapping.")
 @click.option("--metrics-port", type=click.IntRange(0, 65535), help="Serve metrics for Prometheus on 127.0.0.1.")
 @click.option("--ui", is_flag=True, help="Serve Spark's UI; its jobs name view and epoch.")
+@click.option("-y", "--yes", is_flag=True, help="Build again, from the topics, what an edited statement does not keep.")
+@click.option("--dry-run", is_flag=True, help="Show what the file changes in the pipeline, then end.")
 @click.option("-v", "--verbose", is_flag=True, help="Write Spark's log to stderr instead of spark.log.")
 @json_option
 def run_command(
@@ -63,25 +67,28 @@ def run_command(
     metadata_url: str | None,
     metrics_port: int | None,
     ui: bool,
+    yes: bool,
+    dry_run: bool,
     verbose: bool,
     as_json: bool,
 ) -> None:
     """Keep the views of FILE (.sql or .py) up to date until Ctrl-C, SIGTERM or `magnetar pipeline stop`.
 
-    A later run continues after the last committed epoch, however this one ended. Ctrl-C lets the running epoch finish; a second one
-    ends at once and loses nothing either. With --json each epoch is a line.
+    A later run continues after the last committed epoch, however this one ended. An edited file is applied: the plan of changes is shown,
+    options, new columns and new views leave the state as it is, and what does not is asked for (--yes agrees, --dry-run only shows).
+    Ctrl-C lets the running epoch finish; a second one ends at once and loses nothing either. With --json each epoch is a line.
     """
     conf = _settings(settings, ui)
-    defaults = {"service.url": service_url, "admin.url": admin_url}
-    given = {option: value for option, value in defaults.items() if value is not None}
-    if file.suffix == ".py" and click.get_current_context().get_parameter_source("service_url") is not (
-        click.core.ParameterSource.COMMANDLINE
-    ):
-        given.pop("service.url", None)  # the environment's is a default, which a script may do without
     from magnetar.cli.messages.pulsar_client import probe
     from magnetar.cli.pipeline.files import load
 
+    given = _addresses(file, service_url, admin_url)
     pipeline = load(file, name, None if directory is None else pipeline_directory(directory), given)
+    plan = pipeline.changes()
+    if dry_run:
+        show_changes(plan, as_json)
+        return
+    rebuild = agreed(plan, yes)
     for url in {str(entry.statement.options["service.url"]) for entry in addressed(pipeline.catalog)}:
         probe(url)
     local = pipeline.place.local
@@ -112,10 +119,52 @@ def run_command(
             metrics_port=metrics_port,
             metadata_url=metadata_url,
             metadata_credentials=environment_credentials() if metadata_url is not None else None,
+            rebuild=rebuild,
         )
         with plain_spark_errors(None if verbose else local / "spark.log"):
             pipeline.run(once=once, on_epoch=on_epoch, on_start=on_start)
         shown.say(f"{pipeline.name} stopped at epoch {pipeline.status.epoch}; run it again to go on")
+
+
+def _addresses(file: Path, service_url: str | None, admin_url: str | None) -> dict[str, str]:
+    """Options of sources and sinks that do not say them."""
+    defaults = {"service.url": service_url, "admin.url": admin_url}
+    given = {option: value for option, value in defaults.items() if value is not None}
+    if file.suffix == ".py" and click.get_current_context().get_parameter_source("service_url") is not (
+        click.core.ParameterSource.COMMANDLINE
+    ):
+        given.pop("service.url", None)  # the environment's is a default, which a script may do without
+    return given
+
+
+def show_changes(plan: Sequence[Change], as_json: bool) -> None:
+    """Of an edited file, a line an object."""
+    rows = [{"action": each.action, "kind": each.kind, "name": each.name, "why": each.why} for each in plan]
+    if as_json:
+        print_json(rows)
+        return
+    for change in plan:
+        click.echo(change.describe())
+    if not plan:
+        click.echo("nothing changes")
+
+
+def agreed(plan: Sequence[Change], yes: bool) -> bool:
+    """Shows what an edited file changes; whether what it does not keep may be built again. CommandError when it may not."""
+    if all(change.action == "create" for change in plan):
+        return yes
+    for change in plan:
+        click.echo(change.describe(), err=True)
+    lost = [change.name for change in plan if not change.keeps_state]
+    if not lost or yes:
+        return yes
+    question = f"build {', '.join(lost)} again from what the topics still hold?"
+    if sys.stdin.isatty() and click.confirm(question, err=True):
+        return True
+    raise CommandError(
+        f"nothing was changed: the rows of {', '.join(lost)} do not fit the edited statements; pass --yes to build them again from what "
+        "the topics still hold, or give the new ones other names"
+    )
 
 
 def addressed(catalog: Any) -> list[Any]:

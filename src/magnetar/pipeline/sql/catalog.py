@@ -13,6 +13,7 @@ from magnetar.pipeline.sql.plan import Plan, Scan, output_names, sources
 from magnetar.pipeline.sql.planner import plan_query
 from magnetar.pipeline.sql.printer import print_statement
 from magnetar.pipeline.sql.statements import (
+    AlterOptions,
     CreateSink,
     CreateSource,
     CreateView,
@@ -64,17 +65,18 @@ class Catalog:
         return self.entries[key]
 
     def create(self, statement: CreateSource | CreateView | CreateSink) -> Catalog:
-        """With the new object. The same one again changes only its credentials and addresses; a different one is a CatalogError."""
+        """With the new object. The same one again changes only its credentials and addresses; a different one is a CatalogError
+        (`changes.applied` defines what was there before anew)."""
         key = self._key(statement.name)
         if key is None:
             return Catalog({**self.entries, statement.name: self._entry(statement)})
         known = self.entries[key]
-        if _identity(known.statement) == _identity(statement):
+        if identity(known.statement) == identity(statement):
             return Catalog({**self.entries, key: replace(known, statement=statement)})
         if statement.if_not_exists:
             return self
         raise CatalogError(
-            f"{known.kind} {key} exists and is another one; DROP {known.kind} {key} first, or choose another name"
+            f"{known.kind} {key} is defined twice; remove one of the definitions, or choose another name"
         )
 
     def drop(self, statement: Drop) -> Catalog:
@@ -95,6 +97,23 @@ class Catalog:
                 f"{', '.join(readers)} read from {key}; drop them first or write DROP {kind} {key} CASCADE"
             )
         return Catalog({name: entry for name, entry in self.entries.items() if name != key and name not in readers})
+
+    def altered(self, statement: AlterOptions) -> CreateSource | CreateView | CreateSink:
+        """The statement of an object with its new options. CatalogError for an object of another kind, SqlError for an option."""
+        entry = self.find(statement.name)
+        if entry.kind != statement.kind:
+            raise CatalogError(
+                f"{statement.name} is a {entry.kind}; write ALTER {entry.kind} {statement.name} SET (...)"
+            )
+        known = entry.statement
+        if isinstance(known, CreateView):
+            return replace(known, late_rows=statement.late_rows or known.late_rows)
+        new = {name.lower() for name in statement.options}
+        options = Options({**{n: v for n, v in known.options.items() if n.lower() not in new}, **statement.options})
+        if known.format is not None:  # an option may stand behind ENCODE as well: the new value counts
+            kept = Options({name: value for name, value in known.format.options.items() if name.lower() not in new})
+            known = replace(known, format=replace(known.format, options=kept))
+        return replace(known, options=options)
 
     def set_parallelism(self, statement: SetParallelism) -> Catalog:
         """With the view's new parallelism, from the next epoch on."""
@@ -183,7 +202,7 @@ def _source_columns(source: CreateSource) -> tuple[str, ...] | None:
     return (*(column.name for column in source.columns), *(include.name for include in source.includes))
 
 
-def _identity(statement: CreateSource | CreateView | CreateSink) -> str:
+def identity(statement: CreateSource | CreateView | CreateSink) -> str:
     """What makes it another one: everything but credentials, how a broker is reached, which may move, and what becomes of late rows."""
     if isinstance(statement, CreateSource | CreateSink):
         kept = {name: value for name, value in statement.options.items() if not name.lower().startswith(_ADDRESSES)}

@@ -17,6 +17,7 @@ from magnetar.pipeline.sql.cursor import Cursor
 from magnetar.pipeline.sql.lexer import Position, Token, statements_of
 from magnetar.pipeline.sql.options import Options
 from magnetar.pipeline.sql.statements import (
+    AlterOptions,
     CreateSink,
     CreateSource,
     CreateView,
@@ -107,7 +108,9 @@ def _statement(cursor: Cursor) -> Statement:
 
 def _create(cursor: Cursor) -> Statement:
     if cursor.looks_at("OR", "REPLACE"):
-        cursor.fail("a source, view or sink is not replaced in place; DROP it and CREATE it again")
+        cursor.fail(
+            "leave out OR REPLACE: change the CREATE statement in the file, and `run` shows what it keeps and what is built again"
+        )
     if cursor.take("SOURCE"):
         return create_source(cursor, table=False)
     if cursor.take("TABLE"):
@@ -175,10 +178,21 @@ def _create_sink(cursor: Cursor) -> CreateSink:
     return CreateSink(name, source, options, format_, if_not_exists)
 
 
-def _alter(cursor: Cursor) -> SetParallelism:
-    if not cursor.take("MATERIALIZED", "VIEW"):
-        cursor.fail("ALTER exists for a MATERIALIZED VIEW only; DROP and CREATE anything else again")
-    view = cursor.name("view")
+def _alter(cursor: Cursor) -> SetParallelism | AlterOptions:
+    kind = _kind(cursor, "ALTER")
+    view = cursor.name(kind.lower())
+    if cursor.looks_at("SET") and cursor.peek(1).value == "(":
+        cursor.expect("SET")
+        at = cursor.token
+        options = read_options(cursor)
+        if not options:
+            cursor.fail(f"nothing is set; write ALTER {kind} {view} SET (name = 'value')", at)
+        late_rows = _late_rows(cursor, view, options, at) if kind == "MATERIALIZED VIEW" else None
+        return AlterOptions(kind, view, options, late_rows)
+    if kind != "MATERIALIZED VIEW":
+        cursor.fail(
+            f"write ALTER {kind} {view} SET (name = 'value'); for anything else change its CREATE {kind} in the file"
+        )
     fix = f"write ALTER MATERIALIZED VIEW {view} SET PARALLELISM = 4 (or ADAPTIVE)"
     cursor.expect("SET", "PARALLELISM", fix=fix)
     if not cursor.take_symbol("="):

@@ -9,6 +9,7 @@ from magnetar.pipeline.sql.intervals import interval_text
 from magnetar.pipeline.sql.options import Options
 from magnetar.pipeline.sql.statements import (
     INCLUDED_COLUMNS,
+    AlterOptions,
     CreateSink,
     CreateSource,
     CreateView,
@@ -43,6 +44,8 @@ def print_statement(statement: Statement, *, with_credentials: bool = False) -> 
             return _sink(statement, with_credentials)
         case SetParallelism(view, parallelism):
             return f"ALTER MATERIALIZED VIEW {quote(view)} SET PARALLELISM = {'ADAPTIVE' if parallelism is None else parallelism}"
+        case AlterOptions(kind, name, options):
+            return f"ALTER {kind} {quote(name)} SET {print_options(options, with_credentials)}"
         case Show(kind, like):
             return f"SHOW {kind}S" + ("" if like is None else f" LIKE {literal(like)}")
         case ShowCreate(kind, name):

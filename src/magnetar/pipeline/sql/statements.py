@@ -116,6 +116,16 @@ class SetParallelism:
 
 
 @dataclass(frozen=True, slots=True)
+class AlterOptions:
+    """ALTER SOURCE|TABLE|MATERIALIZED VIEW|SINK ... SET (name = 'value'). `late_rows`: what a view's options come to, None: as before."""
+
+    kind: ObjectKind
+    name: str
+    options: Options
+    late_rows: LatePolicy | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Show:
     """SHOW SOURCES and so on; `like` filters the names."""
 
@@ -172,6 +182,7 @@ Statement: TypeAlias = (
     | CreateView
     | CreateSink
     | SetParallelism
+    | AlterOptions
     | Show
     | ShowCreate
     | Describe

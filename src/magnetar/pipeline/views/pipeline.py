@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Final
 from magnetar.base.clock import Clock, SystemClock
 from magnetar.hashing.mapping import VnodeMapping
 from magnetar.metadata.digest_md5 import Credentials
-from magnetar.pipeline.errors import CatalogError
+from magnetar.pipeline.errors import CatalogError, StateLossError
 from magnetar.pipeline.home import local_side, pipeline_directory
 from magnetar.pipeline.session import build_session
 from magnetar.pipeline.sql.catalog import Catalog
+from magnetar.pipeline.sql.changes import Change, applied, changes
 from magnetar.pipeline.sql.parser import parse
 from magnetar.pipeline.sql.statements import (
+    AlterOptions,
     CreateSink,
     CreateSource,
     CreateView,
@@ -39,7 +41,7 @@ from magnetar.pipeline.views.epoch.progress import EpochReport
 from magnetar.pipeline.views.epoch.spark_steps import SparkTypes
 from magnetar.pipeline.views.lowering.explain import explain_view
 from magnetar.pipeline.views.lowering.lowering import Lowerer
-from magnetar.pipeline.views.lowering.program import assemble
+from magnetar.pipeline.views.lowering.program import assemble, forgotten
 from magnetar.pipeline.views.lowering.table_ids import TableIds
 from magnetar.pipeline.views.source.frame import with_columns
 from magnetar.pipeline.views.source.sources import Lag, TopicSources
@@ -47,7 +49,7 @@ from magnetar.pipeline.views.source.sources import Lag, TopicSources
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_DEFINITIONS: Final = (CreateSource, CreateView, CreateSink, Drop, SetParallelism, Flush)
+_DEFINITIONS: Final = (CreateSource, CreateView, CreateSink, Drop, SetParallelism, AlterOptions, Flush)
 
 
 class Pipeline:
@@ -80,6 +82,7 @@ class Pipeline:
         self._metadata_url: str | None = None
         self._metadata_credentials: Credentials | None = None
         self._metrics_port: int | None = None
+        self._rebuilds = False
         self._shared: SharedMapping | None = None
         self._operations = Operations(self.place, self._clock)
 
@@ -106,9 +109,13 @@ class Pipeline:
         metrics_port: int | None = None,
         metadata_url: str | None = None,
         metadata_credentials: Credentials | None = None,
+        rebuild: bool = False,
     ) -> None:
         """For the next runs: how to start Spark if no session was given, units, where to serve metrics (0: any port) and, with
-        `metadata_url`, in which metadata store the vnode mapping is shared, and what that asks its clients for."""
+        `metadata_url`, in which metadata store the vnode mapping is shared, and what that asks its clients for.
+
+        `rebuild`: what edited statements do not keep is built again, instead of a StateLossError."""
+        self._rebuilds = rebuild
         self._new_session = session if session is not None else self._new_session
         self._units = units if units is not None else self._units
         self._metadata_url = metadata_url
@@ -142,6 +149,10 @@ class Pipeline:
         self._catalog = _applied(self._catalog, statements)
         self._statements += statements
 
+    def changes(self) -> tuple[Change, ...]:
+        """What the statements given so far change in the pipeline as it ran last; everything of one that has never run is created."""
+        return changes(_catalog(ManifestStore(self.files, self._clock).latest()), self._catalog)
+
     def explain(self) -> str:
         """The stages of all views and tables, with the statements given so far. Starts Spark. Raises PlanRefusedError, CatalogError."""
         return "\n".join(line for lines in self.explain_views().values() for line in lines)
@@ -161,8 +172,9 @@ class Pipeline:
     ) -> None:
         """Until `request_stop`, or with `once` until all is read that was there. `on_start` is told the mapping that it begins with.
 
-        Raises PipelineRunningError while another process of this machine runs it, DriverFencedError when another driver has taken the
-        pipeline over, and whatever an epoch failed with: running it again goes on behind the last committed epoch.
+        Raises StateLossError for an edited statement that does not keep its state (see `changes` and `prepare`), PipelineRunningError
+        while another process of this machine runs it, DriverFencedError when another driver has taken the pipeline over, and whatever
+        an epoch failed with: running it again goes on behind the last committed epoch.
         """
         self._operations = Operations(self.place, self._clock, metrics_port=self._metrics_port)
         with self._operations, ExitStack() as stack:
@@ -177,11 +189,15 @@ class Pipeline:
     ) -> None:
         operations = self._operations
         units = self._units if self._units is not None else self.spark.sparkContext.defaultParallelism
-        catalog = _applied(_catalog(ManifestStore(self.files, self._clock).latest()), self._statements)
+        known = _catalog(ManifestStore(self.files, self._clock).latest())
+        catalog = _applied(known, self._statements)
+        self._agreed(changes(known, catalog))
         types = SparkTypes(self.spark)
         assemble(catalog, {}, types)  # what cannot run must not fence a driver that does
         claimed = claim(self.files, self._clock, units)
-        catalog = _applied(_catalog(claimed), self._statements)
+        known = _catalog(claimed)
+        catalog = _applied(known, self._statements)
+        claimed = forgotten(claimed, self._agreed(changes(known, catalog)))
         program, views = assemble(catalog, claimed.views, types)
         driver = Driver(
             self.spark,
@@ -225,6 +241,17 @@ class Pipeline:
             self._driver = self._shared = None
             self._stop = False
             driver.close()
+
+    def _agreed(self, found: tuple[Change, ...]) -> list[str]:
+        """The names of what is built again. Raises StateLossError."""
+        lost = [change for change in found if not change.keeps_state]
+        if lost and not self._rebuilds:
+            what = "; ".join(f"{change.name} ({change.why})" for change in lost)
+            raise StateLossError(
+                f"what is stored does not fit the edited statements of {what}. `magnetar pipeline run --yes` (in Python: "
+                "prepare(rebuild=True)) builds them again from what their topics still hold; or give the new ones other names"
+            )
+        return [change.name for change in lost]
 
     def _told(self, report: EpochReport, on_epoch: Callable[[EpochReport], None] | None) -> None:
         self._operations.on_epoch(report)
@@ -270,16 +297,10 @@ def _catalog(manifest: Manifest | None) -> Catalog:
 
 
 def _applied(catalog: Catalog, statements: list[Statement] | tuple[Statement, ...]) -> Catalog:
-    for statement in statements:
-        if isinstance(statement, CreateSource | CreateView | CreateSink):
-            if isinstance(statement, CreateSource):
-                statement = _with_columns(catalog, statement)
-            catalog = catalog.create(statement)
-        elif isinstance(statement, Drop):
-            catalog = catalog.drop(statement)
-        elif isinstance(statement, SetParallelism):
-            catalog = catalog.set_parallelism(statement)
-    return catalog
+    return applied(
+        catalog,
+        [_with_columns(catalog, each) if isinstance(each, CreateSource) else each for each in statements],
+    )
 
 
 def _with_columns(catalog: Catalog, source: CreateSource) -> CreateSource:

@@ -30,11 +30,11 @@ from magnetar.pipeline.state import gc
 from magnetar.pipeline.state.files import StateFiles
 from magnetar.pipeline.state.manifest import Manifest, ManifestStore, TableState
 from magnetar.pipeline.views.control.failures import is_slow_start, told
-from magnetar.pipeline.views.epoch.backfill import STARTS, backfill_batch, starts, to_backfill
+from magnetar.pipeline.views.epoch.backfill import backfill_batch, starts, to_backfill
 from magnetar.pipeline.views.epoch.delivery import Delivery
 from magnetar.pipeline.views.epoch.epoch import BACKFILL, Batch, EpochRunner, Prepared
 from magnetar.pipeline.views.epoch.progress import EpochReport
-from magnetar.pipeline.views.lowering.program import Program
+from magnetar.pipeline.views.lowering.program import STARTS, Program
 from magnetar.pipeline.views.sink.sinks import undelivered
 from magnetar.pipeline.views.source.options import decode_policy
 from magnetar.pipeline.views.source.sources import SOURCE, Sources
@@ -242,7 +242,12 @@ class Driver:
         try:
             decoding = {name: Observation() for name in moved if self._is_lenient(name)}
             frames = {name: self._rows(frame, name, decoding.get(name)) for name in moved}
-            batch = Batch(batch_id, self._now_us(), frames, offsets, decoding=decoding)
+            dead = {
+                name: self._sources.dead_letters(self._raw(frame, name), self._program.sources[name])
+                for name in decoding
+            }
+            sends = {name: send for name, send in dead.items() if send is not None}
+            batch = Batch(batch_id, self._now_us(), frames, offsets, decoding=decoding, dead_letters=sends)
             epoch = self._prepared(frame.sparkSession, batch, kept)
             self._ahead.settle()
         except BaseException:
@@ -320,12 +325,14 @@ class Driver:
 
     def _is_lenient(self, name: str) -> bool:
         """Whether messages of a source may be undecodable."""
-        return name in self._program.source_readers and decode_policy(self._program.sources[name]) != "fail"
+        return name in self._program.source_readers and decode_policy(self._program.sources[name]) != "strict"
+
+    def _raw(self, frame: DataFrame, name: str) -> DataFrame:
+        """A source's part of a batch."""
+        return frame.filter(F.col(SOURCE) == name).drop(SOURCE) if len(self._program.sources) > 1 else frame
 
     def _rows(self, frame: DataFrame, name: str, counted: Observation | None) -> DataFrame:
-        if len(self._program.sources) > 1:
-            frame = frame.filter(F.col(SOURCE) == name).drop(SOURCE)
-        return self._sources.decoded(frame, self._program.sources[name], counted)
+        return self._sources.decoded(self._raw(frame, name), self._program.sources[name], counted)
 
     def _is_read_twice(self, moved: list[str]) -> bool:
         return len(self._program.sources) > 1 or any(self._program.source_readers.get(name, 0) > 1 for name in moved)

@@ -7,21 +7,18 @@ rows that older views have in it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from magnetar.hashing.mapping import VnodeMapping
 from magnetar.pipeline.state.files import StateFiles
 from magnetar.pipeline.state.manifest import Manifest
 from magnetar.pipeline.views.epoch.epoch import BACKFILL, Batch
 from magnetar.pipeline.views.epoch.stage_job import rows_frame
-from magnetar.pipeline.views.lowering.program import Program
+from magnetar.pipeline.views.lowering.program import STARTS, Program
 from magnetar.pipeline.views.source.sources import Sources
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-STARTS: Final = "starts"
-"""In a manifest's `views`: where each source began."""
 
 
 def to_backfill(program: Program, claimed: Manifest) -> list[str]:

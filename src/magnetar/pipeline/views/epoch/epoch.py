@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 BEFORE: Final = "watermarks_before_us"
 """In a manifest's `views`: the watermarks that the epoch before had."""
 
+DEAD_LETTERS: Final = "dead_letters"
+"""A counter of an epoch: messages that were sent to a dead-letter topic."""
+
 BACKFILL: Final = "backfill"
 """In a manifest's `views`: views that do not have their rows yet."""
 
@@ -53,6 +56,8 @@ class Batch:
     """How far sinks have delivered, where that is further than the manifest says."""
     decoding: Mapping[str, Observation] = field(default_factory=dict)
     """Of the sources that leave out what cannot be decoded, or make it NULL: how many there were. They have readers."""
+    dead_letters: Mapping[str, Callable[[], int]] = field(default_factory=dict)
+    """By source: what sends those that it left out."""
 
 
 @dataclass
@@ -119,8 +124,11 @@ class EpochRunner:
         for plan, stage in self._stages(batch):
             self._stage(spark, manifest, plan, stage, prepared, work)
         worked = perf_counter()
-        if undecodable := sum(int(each.get[UNDECODABLE]) for each in batch.decoding.values()):
+        bad = {name: int(each.get[UNDECODABLE]) for name, each in batch.decoding.items()}
+        if undecodable := sum(bad.values()):
             work.counters[UNDECODABLE] = undecodable
+        for name in (name for name, count in bad.items() if count and name in batch.dead_letters):
+            work.counters[DEAD_LETTERS] = work.counters.get(DEAD_LETTERS, 0) + batch.dead_letters[name]()
         seen = observed.watermarks_us()
         following = manifest.next(
             epoch=manifest.epoch + 1,

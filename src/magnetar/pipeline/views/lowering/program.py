@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
 from magnetar.pipeline.errors import CatalogError
 from magnetar.pipeline.sql.catalog import Catalog
 from magnetar.pipeline.sql.statements import CreateSink, CreateSource
+from magnetar.pipeline.state.manifest import Manifest
 from magnetar.pipeline.state.table import StateTable
 from magnetar.pipeline.views.lowering.context import Types
 from magnetar.pipeline.views.lowering.lowering import Lowerer
@@ -19,6 +20,10 @@ from magnetar.pipeline.views.lowering.stages import Feed, Select, Stage, ViewPla
 from magnetar.pipeline.views.lowering.table_ids import TableIds
 from magnetar.pipeline.views.scan.stored_views import COLUMNS
 from magnetar.pipeline.views.sink.options import Sink, sink_of
+from magnetar.pipeline.views.sink.sinks import changelog_name
+
+STARTS: Final = "starts"
+"""In a manifest's `views`: where each source began."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +126,32 @@ def assemble(catalog: Catalog, views: Mapping[str, Any], types: Types) -> tuple[
     shown = {plan.name: list(plan.columns) for plan in program.plans}
     plain = {**views, "catalog": catalog.to_plain(), COLUMNS: shown, **ids.to_plain()}
     return Program(used, program.plans, program.sinks), plain
+
+
+def forgotten(manifest: Manifest, names: Iterable[str]) -> Manifest:
+    """The manifest as if these had never been there: what has their names begins anew, with state tables of other numbers."""
+    ids = TableIds(manifest.views)
+    gone = {name.lower() for name in names}
+    numbers = {
+        number for name in list(manifest.views.get("tables", {})) if name.lower() in gone for number in ids.forget(name)
+    }
+    if not gone:
+        return manifest
+
+    def kept(found: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            name: value for name, value in found.items() if name.removeprefix(changelog_name("")).lower() not in gone
+        }
+
+    return replace(
+        manifest,
+        views={**manifest.views, **ids.to_plain(), STARTS: kept(manifest.views.get(STARTS, {}))},
+        tables={number: state for number, state in manifest.tables.items() if number not in numbers},
+        sources=kept(manifest.sources),
+        watermarks_us=kept(manifest.watermarks_us),
+        sinks=kept(manifest.sinks),
+        changelogs=kept(manifest.changelogs),
+    )
 
 
 def _sink(statement: CreateSink, plans: Mapping[str, ViewPlan]) -> Sink:

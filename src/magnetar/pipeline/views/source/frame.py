@@ -21,11 +21,12 @@ from magnetar.pipeline.connect.registered import registered
 from magnetar.pipeline.operators.changelog import CHANGE
 from magnetar.pipeline.sql.plan import EPOCH_TIMESTAMP, Project
 from magnetar.pipeline.sql.planner import plan_query
+from magnetar.pipeline.sql.printer import quote
 from magnetar.pipeline.sql.statements import INCLUDED_COLUMNS, ColumnDefinition, CreateSource, Query
 from magnetar.pipeline.sql.types import normalise_type, spark_type
 from magnetar.pipeline.views.lowering.stages import ROW_ID
 from magnetar.pipeline.views.source.decoding import DECODED, PROBLEM, Decoded, decode_values, quoted
-from magnetar.pipeline.views.source.options import BYTES_COLUMN, decode_policy, reader_options
+from magnetar.pipeline.views.source.options import BYTES_COLUMN, ON_DECODE_ERROR, decode_policy, reader_options
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -37,13 +38,18 @@ SHOWN_CHARACTERS: Final = 100
 DECODED_ROWS: Final = "rows"
 UNDECODABLE: Final = "undecodable"
 """What an observation counts: messages, and those that on.decode.error left out or made NULL."""
+DEAD_TOPIC: Final = "topic"
+DEAD_POSITION: Final = "position"
+DEAD_REASON: Final = "reason"
+DEAD_KEY: Final = "key"
+DEAD_VALUE: Final = "value"
 
 
 def decode(raw: DataFrame, source: CreateSource, observation: Observation | None = None) -> DataFrame:
     """The source's columns, `_row_id` and `_change`, of a batch or a stream with the connector's columns (at least `raw_columns`).
 
     `observation` counts DECODED_ROWS and UNDECODABLE in the first action over the result. Raises SourceError for a source without
-    columns: give it those of the topic's schema first. An undecodable message fails the action with its topic and position.
+    columns: give it those of the topic's schema first. A strict source's undecodable message fails the action with its topic and position.
     """
     source = with_columns(source)
     found = decode_values(raw, source)
@@ -52,20 +58,48 @@ def decode(raw: DataFrame, source: CreateSource, observation: Observation | None
         bad = F.count_if(F.col(PROBLEM).isNotNull()).alias(UNDECODABLE)
         frame = frame.observe(observation, F.count(F.lit(1)).alias(DECODED_ROWS), bad)
     policy = decode_policy(source)
-    if policy == "fail":
+    if policy == "strict":
         # A filter, since Spark drops a column that nobody reads together with the error in it.
         frame = frame.where(F.col(PROBLEM).isNull() | F.raise_error(_failure(source)).isNull())
-    elif policy == "skip":
+    elif policy != "null":
         frame = frame.where(F.col(PROBLEM).isNull())
-    elif source.format.format == "DEBEZIUM":
-        frame = frame.where(found.change.isNotNull())  # without an op there is nothing to make NULL of
+    else:
+        frame = frame.where(_has_place(source, found))
     return _with_generated(frame.select(*_outputs(source, found)), source)
+
+
+def undecodable(raw: DataFrame, source: CreateSource) -> DataFrame:
+    """The messages that `decode` makes NULL or leaves out, as DEAD_... columns, in the order of their positions."""
+    source = with_columns(source)
+    frame = decode_values(raw, source).frame.where(F.col(PROBLEM).isNotNull())
+    at = [F.col(name).cast("string") for name in POSITION[2:]]
+    return frame.orderBy(row_id(source)).select(
+        F.col("__topic").alias(DEAD_TOPIC),
+        F.concat_ws(":", *at).alias(DEAD_POSITION),
+        F.concat(F.lit(_form(source)), F.substring(F.col(PROBLEM), 1, SHOWN_CHARACTERS)).alias(DEAD_REASON),
+        F.col("__key").alias(DEAD_KEY),
+        F.col("value").alias(DEAD_VALUE),
+    )
+
+
+def _has_place(source: CreateSource, found: Decoded) -> Column:
+    """Whether anything can be made of a message with NULL in place of what cannot be read: with a primary key only if that is there, and
+    of an envelope of Debezium only if it says what changed."""
+    there = F.lit(True)
+    if source.format.format == "DEBEZIUM":
+        there = found.change.isNotNull()
+    if source.format.format != "PLAIN":
+        by_name = {column.name.lower(): column.name for column in source.columns if column.generated is None}
+        for name in (by_name[key.lower()] for key in source.primary_key if key.lower() in by_name):
+            value = found.columns.get(name, F.col(f"{DECODED}.{quoted(name)}"))
+            there = there & (F.col(PROBLEM).isNull() | value.isNotNull())
+    return there
 
 
 def raw_columns(source: CreateSource) -> tuple[str, ...]:
     """The connector's columns that `decode` reads: a read with these only is faster."""
     needed = {"value", *POSITION, *(INCLUDED_COLUMNS[include.kind] for include in source.includes)}
-    if source.format.format == "UPSERT":
+    if source.format.format == "UPSERT" or decode_policy(source) == "dead_letter":
         needed.add("__key")
     if source.format.encode == "AVRO":
         needed.add("__schemaVersion")
@@ -107,15 +141,23 @@ def _sortable(name: str) -> Column:
     return F.concat(F.char(F.lit(96) + F.length(digits)), digits)
 
 
+def _form(source: CreateSource) -> str:
+    return f"cannot be read as {source.format.format} {source.format.encode}: "
+
+
 def _failure(source: CreateSource) -> Column:
-    fix = "; send it right, or create the source with on.decode.error = 'skip' or 'null'"
+    kind = "TABLE" if source.table else "SOURCE"
+    fix = (
+        f"; send it right, or write ALTER {kind} {quote(source.name)} SET ({ON_DECODE_ERROR} = 'null'), 'skip' or 'dead_letter' into "
+        "the file and run it again"
+    )
     at = [F.col(name).cast("string") for name in POSITION[2:]]
     return F.concat(
         F.lit(f"source {source.name}: the message "),
         F.col("__topic"),
         F.lit(" "),
         F.concat_ws(":", *at),
-        F.lit(f" cannot be read as {source.format.format} {source.format.encode}: "),
+        F.lit(f" {_form(source)}"),
         F.substring(F.col(PROBLEM), 1, SHOWN_CHARACTERS),
         F.lit(fix),
     )

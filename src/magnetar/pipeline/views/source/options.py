@@ -5,21 +5,30 @@ from __future__ import annotations
 from typing import Final, Literal, cast, get_args
 
 from magnetar.pipeline.connect.errors import SourceError
+from magnetar.pipeline.connect.options import full_name
 from magnetar.pipeline.sql.statements import CreateSource
 
 ON_DECODE_ERROR: Final = "on.decode.error"
-"""What becomes of a message that cannot be decoded: `fail` stops the pipeline at it (the default), `skip` leaves it out, `null` makes
-every column NULL that cannot be read. Both are counted."""
-DecodePolicy = Literal["fail", "skip", "null"]
+DEAD_LETTER_TOPIC: Final = "dead.letter.topic"
+"""Where `dead_letter` sends messages; without it each goes to its own topic's `TOPIC-SUBSCRIPTION-DLQ`, as a Pulsar consumer does."""
+
+DecodePolicy = Literal["null", "skip", "dead_letter", "strict"]
+"""What becomes of a message that cannot be decoded, whichever is chosen it is counted.
+
+`null`: every column that cannot be read is NULL (the default, as in RisingWave). `skip`: it is left out. `dead_letter`: it is left out and
+sent to a topic with the reason and its position. `strict`: the pipeline stops at it.
+"""
+_FORMER_NAMES: Final = {"fail": "strict"}
 
 CONNECTOR: Final = "connector"
 BYTES_COLUMN: Final = "value"
 """The column of FORMAT PLAIN ENCODE BYTES when the source names none."""
+_OWN: Final = (CONNECTOR, ON_DECODE_ERROR, DEAD_LETTER_TOPIC)
 
 
 def reader_options(source: CreateSource) -> dict[str, str]:
     """Of WITH (...), what `spark.readStream.format("magnetar")` takes."""
-    return {name: value for name, value in source.options.items() if name.lower() not in (CONNECTOR, ON_DECODE_ERROR)}
+    return {name: value for name, value in source.options.items() if name.lower() not in _OWN}
 
 
 def decode_policy(source: CreateSource) -> DecodePolicy:
@@ -30,9 +39,17 @@ def decode_policy(source: CreateSource) -> DecodePolicy:
         for name, value in options.items()
         if name.lower() == ON_DECODE_ERROR
     ]
-    value = given[0].lower() if given else "fail"
+    value = given[0].lower() if given else "null"
+    value = _FORMER_NAMES.get(value, value)
     if len(set(given)) > 1 or value not in get_args(DecodePolicy):
         raise SourceError(
             f"source {source.name}: {ON_DECODE_ERROR} is {' and '.join(map(repr, given))}; give one of {', '.join(get_args(DecodePolicy))}"
         )
     return cast("DecodePolicy", value)
+
+
+def dead_letter_topic(source: CreateSource, topic: str, subscription: str) -> str:
+    """Where an undecodable message of a topic partition goes. Raises OptionError."""
+    named = next((value for name, value in source.options.items() if name.lower() == DEAD_LETTER_TOPIC), None)
+    whole = topic.rpartition("-partition-")[0] or topic
+    return full_name(named) if named is not None else f"{whole}-{subscription}-DLQ"

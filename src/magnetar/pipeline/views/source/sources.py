@@ -16,8 +16,9 @@ from magnetar.pipeline.connect.columns import schema_for
 from magnetar.pipeline.connect.offsets import EARLIEST, Position, from_document, to_document
 from magnetar.pipeline.connect.options import ReadOptions, read_options
 from magnetar.pipeline.sql.statements import CreateSource
-from magnetar.pipeline.views.source.frame import decode, raw_columns
-from magnetar.pipeline.views.source.options import reader_options
+from magnetar.pipeline.views.source.dead_letters import DeadLetterSend, send_dead_letters
+from magnetar.pipeline.views.source.frame import decode, raw_columns, undecodable
+from magnetar.pipeline.views.source.options import decode_policy, reader_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation, SparkSession
@@ -51,6 +52,10 @@ class Sources(Protocol):
 
     def decoded(self, raw: DataFrame, source: CreateSource, counted: Observation | None = None) -> DataFrame:
         """A source's rows of a batch of the stream: its columns, `_row_id` and `_change`. `counted` as in `decode`."""
+        ...
+
+    def dead_letters(self, raw: DataFrame, source: CreateSource) -> DeadLetterSend | None:
+        """What sends the messages of a batch that cannot be decoded to where they belong; None for a source that does not ask for it."""
         ...
 
     def acknowledge(self, source: CreateSource, positions: Positions) -> None:
@@ -99,6 +104,12 @@ class TopicSources:
 
     def decoded(self, raw: DataFrame, source: CreateSource, counted: Observation | None = None) -> DataFrame:
         return decode(raw, source, counted)
+
+    def dead_letters(self, raw: DataFrame, source: CreateSource) -> DeadLetterSend | None:
+        if decode_policy(source) != "dead_letter":
+            return None
+        subscription = self._subscription(source)
+        return lambda: send_dead_letters(self._pipeline, source, subscription, undecodable(raw, source))
 
     def acknowledge(self, source: CreateSource, positions: Positions) -> None:
         if source.name not in self._acknowledgers:

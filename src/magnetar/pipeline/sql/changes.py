@@ -1,0 +1,248 @@
+"""What an edited file changes in a pipeline that has run: which objects keep their state, and which have to be built again. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final, Literal, TypeAlias
+
+from magnetar.pipeline.sql.catalog import Catalog, Entry, identity
+from magnetar.pipeline.sql.options import Options
+from magnetar.pipeline.sql.plan import explain
+from magnetar.pipeline.sql.statements import (
+    AlterOptions,
+    ColumnDefinition,
+    CreateSink,
+    CreateSource,
+    CreateView,
+    Drop,
+    SetParallelism,
+    Statement,
+)
+
+Action: TypeAlias = Literal["create", "change", "rebuild", "drop"]
+
+_TOPICS: Final = ("topic", "topics", "topicspattern")
+_BEGINNINGS: Final = ("startingoffsets", "startingtime", "scan.startup.mode", "scan.startup.timestamp.millis")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Of one object. `why`: what differs, or what makes it necessary."""
+
+    action: Action
+    kind: str
+    name: str
+    why: str = ""
+
+    @property
+    def keeps_state(self) -> bool:
+        """True unless rows that were computed are thrown away without a DROP in the file."""
+        return self.action != "rebuild"
+
+    def describe(self) -> str:
+        """One line for people."""
+        sign = {"create": "+", "change": "~", "rebuild": "!", "drop": "-"}[self.action]
+        return f"{sign} {self.action} {self.kind} {self.name}{f': {self.why}' if self.why else ''}"
+
+
+def changes(known: Catalog, wanted: Catalog) -> tuple[Change, ...]:
+    """From the catalog that ran last to the one that is to run, in the order of their objects."""
+    found: list[Change] = []
+    rebuilt: dict[str, str] = {}
+    """What its state does not fit any more, or whose readers' state does not: the name and why."""
+    altered = {
+        name.lower(): columns
+        for name, entry in wanted.entries.items()
+        if (before := _entry(known, name)) is not None and (columns := _altered_columns(before, entry))
+    }
+    for name, entry in wanted.entries.items():
+        before = _entry(known, name)
+        if before is None:
+            found.append(Change("create", entry.kind, name))
+            continue
+        why = _reason(before, entry, rebuilt, altered)
+        if why:
+            rebuilt[name.lower()] = why
+            found.append(Change("rebuild", entry.kind, name, why))
+        elif difference := _difference(before, entry):
+            found.append(Change("change", entry.kind, name, difference))
+    gone = (entry for name, entry in known.entries.items() if _entry(wanted, name) is None)
+    return (*found, *(Change("drop", entry.kind, entry.statement.name) for entry in gone))
+
+
+def _entry(catalog: Catalog, name: str) -> Entry | None:
+    return next((entry for known, entry in catalog.entries.items() if known.lower() == name.lower()), None)
+
+
+def _reason(before: Entry, after: Entry, rebuilt: dict[str, str], altered: dict[str, set[str]]) -> str:
+    """Why the object cannot go on with the state that it has; empty when it can."""
+    if before.kind != after.kind:
+        return f"it was a {before.kind}"
+    for name in after.reads:
+        if name.lower() in rebuilt:
+            return f"{name}, which it reads, is built again"
+    old, new = before.statement, after.statement
+    if isinstance(old, CreateSource) and isinstance(new, CreateSource):
+        return _source_reason(old, new)
+    if before.plan != after.plan:
+        return "its query is another one"
+    if (
+        isinstance(old, CreateView)
+        and isinstance(new, CreateView)
+        and old.emit_on_window_close != new.emit_on_window_close
+    ):
+        return "EMIT ON WINDOW CLOSE"
+    text = "" if after.plan is None else explain(after.plan)
+    for name in after.reads:
+        used = [column for column in altered.get(name.lower(), ()) if re.search(rf"\b{re.escape(column)}\b", text)]
+        if used:
+            return f"the type of {name}.{used[0]} is another one"
+    return ""
+
+
+def _source_reason(old: CreateSource, new: CreateSource) -> str:
+    if _chosen(old.options, _TOPICS) != _chosen(new.options, _TOPICS):
+        return "it reads another topic"
+    if (old.format.format, old.format.encode) != (new.format.format, new.format.encode):
+        return "FORMAT ... ENCODE"
+    if [key.lower() for key in old.primary_key] != [key.lower() for key in new.primary_key]:
+        return "its primary key is another one"
+    if (old.watermark and old.watermark.column) != (new.watermark and new.watermark.column):
+        return "its watermark is of another column"
+    if new.table and (old.columns, old.includes) != (new.columns, new.includes):
+        return "its columns are others, and its rows are stored with them"
+    return ""
+
+
+def _altered_columns(before: Entry, after: Entry) -> set[str]:
+    """The names of a source's columns that are gone or are computed or typed in another way."""
+    old, new = before.statement, after.statement
+    if not isinstance(old, CreateSource) or not isinstance(new, CreateSource) or not old.columns:
+        return set()
+    now: dict[str, object] = {column.name.lower(): _meaning(column) for column in new.columns}
+    now |= {include.name.lower(): (include.kind, include.header) for include in new.includes}
+    was: dict[str, object] = {column.name.lower(): _meaning(column) for column in old.columns}
+    was |= {include.name.lower(): (include.kind, include.header) for include in old.includes}
+    return {name for name, meaning in was.items() if now.get(name) != meaning}
+
+
+def _meaning(column: ColumnDefinition) -> tuple[str | None, str | None]:
+    return column.type, column.generated
+
+
+def _difference(before: Entry, after: Entry) -> str:
+    """What changes in an object that keeps its state; empty for nothing that anybody sees."""
+    old, new = before.statement, after.statement
+    parts: list[str] = []
+    if isinstance(old, CreateSource | CreateSink) and isinstance(new, CreateSource | CreateSink):
+        parts += _options(old.options, new.options)
+    if isinstance(old, CreateSource) and isinstance(new, CreateSource):
+        had = {column.name.lower() for column in old.columns} | {include.name.lower() for include in old.includes}
+        has = [column.name for column in new.columns] + [include.name for include in new.includes]
+        parts += [f"new column {name}" for name in has if name.lower() not in had]
+        parts += [f"column {name} goes" for name in sorted(had - {name.lower() for name in has})]
+        parts += [
+            f"column {name} is another one"
+            for name in sorted(_altered_columns(before, after) & {n.lower() for n in has})
+        ]
+        parts += _options(old.format.options, new.format.options)
+        if old.watermark != new.watermark:
+            parts.append("the delay of its watermark")
+    if isinstance(old, CreateSink) and isinstance(new, CreateSink) and old.format != new.format:
+        parts.append("FORMAT ... ENCODE, from the next change on")
+    if isinstance(old, CreateView) and isinstance(new, CreateView) and old.late_rows != new.late_rows:
+        parts.append(f"late_rows = '{new.late_rows}'")
+    return ", ".join(parts)
+
+
+def _options(old: Options, new: Options) -> Iterable[str]:
+    """Those that differ. No value is shown that may be a credential, and none where only the manifest left a credential out."""
+    was = {name.lower(): value for name, value in old.redacted().items()}
+    now = {name.lower(): value for name, value in new.redacted().items()}
+    for name in sorted({*was, *now}):
+        if was.get(name) == now.get(name):
+            continue
+        if name in _BEGINNINGS:
+            yield f"{name}, which counts only where a source has not begun"
+        else:
+            yield f"{name} = '{now[name]}'" if name in now else f"{name} goes"
+
+
+def _chosen(options: Options, names: Iterable[str]) -> dict[str, str]:
+    return {name.lower(): value for name, value in options.items() if name.lower() in names}
+
+
+def applied(known: Catalog, statements: Iterable[Statement]) -> Catalog:
+    """The catalog after these statements. What it has already may be defined anew, once; whatever reads it is planned again.
+
+    Raises CatalogError, PlanRefusedError.
+    """
+    given = list(statements)
+    builder = _Builder(
+        known, [each.name.lower() for each in given if isinstance(each, CreateSource | CreateView | CreateSink)]
+    )
+    for statement in given:
+        builder.take(statement)
+    return builder.catalog
+
+
+class _Builder:
+    """`orphans`: readers of what was defined anew that the statements define as well, further down."""
+
+    def __init__(self, known: Catalog, names: list[str]) -> None:
+        self.catalog = known
+        self._later = names
+        self._made: set[str] = set()
+        self._orphans: dict[str, Entry] = {}
+
+    def take(self, statement: Statement) -> None:
+        match statement:
+            case CreateSource() | CreateView() | CreateSink():
+                self._create(statement)
+            case Drop():
+                self.catalog = self.catalog.drop(statement)
+            case SetParallelism():
+                self.catalog = self.catalog.set_parallelism(statement)
+            case AlterOptions():
+                self._define(self.catalog.altered(statement))
+
+    def _create(self, statement: CreateSource | CreateView | CreateSink) -> None:
+        key = statement.name.lower()
+        self._later.remove(key)
+        if key in self._made or _entry(self.catalog, key) is None:
+            self.catalog = self.catalog.create(statement)
+        elif not statement.if_not_exists:
+            self._define(statement)
+        if (before := self._orphans.pop(key, None)) is not None:
+            self._keep_units(before)
+        self._made.add(key)
+
+    def _define(self, statement: CreateSource | CreateView | CreateSink) -> None:
+        """In place of what has the name. Its readers that nobody defines anew are planned again over it."""
+        before = self.catalog.find(statement.name)
+        if identity(before.statement) == identity(statement):
+            self.catalog = self.catalog.create(statement)
+            return
+        name = before.statement.name
+        readers = {reader: self.catalog.entries[reader] for reader in self.catalog.readers(name)}
+        self.catalog = Catalog({n: e for n, e in self.catalog.entries.items() if n != name and n not in readers})
+        self.catalog = self.catalog.create(replace(statement, name=name))
+        self._keep_units(before)
+        for reader, entry in readers.items():
+            if reader.lower() in self._later:
+                self._orphans[reader.lower()] = entry
+            else:
+                self.catalog = self.catalog.create(entry.statement)
+                self._keep_units(entry)
+
+    def _keep_units(self, before: Entry) -> None:
+        name = before.statement.name
+        found = _entry(self.catalog, name)
+        if (
+            found is not None
+            and found.kind == "MATERIALIZED VIEW"
+            and (before.adaptive or before.parallelism is not None)
+        ):
+            self.catalog = self.catalog.set_parallelism(SetParallelism(name, before.parallelism))

@@ -1,0 +1,112 @@
+"""What an edited file changes: what keeps its state, what is built again and why, and what is told of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from magnetar.pipeline.errors import CatalogError, PlanRefusedError
+from magnetar.pipeline.sql.catalog import Catalog
+from magnetar.pipeline.sql.changes import applied, changes
+from magnetar.pipeline.sql.parser import parse
+
+FILE = """
+CREATE SOURCE s (a INT, x BIGINT) WITH (connector='pulsar', topic='t', auth.token='s3cr3t') FORMAT PLAIN ENCODE JSON;
+CREATE TABLE t (id INT PRIMARY KEY, x BIGINT) WITH (connector='pulsar', topic='u') FORMAT UPSERT ENCODE JSON;
+CREATE MATERIALIZED VIEW v AS SELECT a, sum(x) AS total FROM s GROUP BY a;
+CREATE MATERIALIZED VIEW w AS SELECT total, count(*) AS n FROM v GROUP BY total;
+CREATE SINK k FROM w WITH (connector='pulsar', topic='out');
+"""
+
+
+def told(edited: str, known: str = FILE) -> list[str]:
+    before = applied(Catalog(), parse(known))
+    return [change.describe() for change in changes(before, applied(before, parse(edited)))]
+
+
+S, TABLE_T = "x BIGINT) WITH (connector='pulsar', topic='t'", "id INT PRIMARY KEY, x"
+V, W, K = "! rebuild MATERIALIZED VIEW v: ", "! rebuild MATERIALIZED VIEW w: ", "! rebuild SINK k: "
+READERS = [f"{W}v, which it reads, is built again", f"{K}w, which it reads, is built again"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "found"),
+    [
+        ("nothing", "", []),
+        ("topic='t',", "topic='t', on.decode.error = 'skip',", ["~ change SOURCE s: on.decode.error = 'skip'"]),
+        ("s3cr3t", "0ther", []),
+        (
+            "topic='t',",
+            "topic='t', startingOffsets='latest',",
+            ["~ change SOURCE s: startingoffsets, which counts only where a source has not begun"],
+        ),
+        (S, S.replace(")", ", y INT)", 1), ["~ change SOURCE s: new column y"]),
+        ("topic='out'", "topic='elsewhere'", ["~ change SINK k: topic = 'elsewhere'"]),
+        (
+            "topic='t'",
+            "topic='other'",
+            ["! rebuild SOURCE s: it reads another topic", f"{V}s, which it reads, is built again", *READERS],
+        ),
+        (
+            S,
+            S.replace("BIGINT", "NUMERIC"),
+            ["~ change SOURCE s: column x is another one", f"{V}the type of s.x is another one", *READERS],
+        ),
+        ("count(*) AS n", "max(total) AS n", [f"{W}its query is another one", READERS[1]]),
+        ("sum(x)  AS total", "sum(x) AS total", []),
+        (
+            TABLE_T,
+            TABLE_T.replace("x", "y INT, x"),
+            ["! rebuild TABLE t: its columns are others, and its rows are stored with them"],
+        ),
+        ("CREATE SINK", "CREATE MATERIALIZED VIEW z AS SELECT a FROM s; CREATE SINK", ["+ create MATERIALIZED VIEW z"]),
+        ("CREATE SINK k FROM w WITH (connector='pulsar', topic='out');", "DROP SINK k;", ["- drop SINK k"]),
+        (
+            "CREATE SINK",
+            "ALTER SOURCE s SET (on.decode.error = 'dead_letter', dead.letter.topic = 'd'); CREATE SINK",
+            ["~ change SOURCE s: dead.letter.topic = 'd', on.decode.error = 'dead_letter'"],
+        ),
+    ],
+)
+def test_an_edited_file(old: str, new: str, found: list[str]) -> None:
+    assert told(FILE.replace(old, new)) == found
+
+
+def test_a_part_of_the_statements_leaves_the_others_as_they_are() -> None:
+    assert told("ALTER SOURCE S SET (ON.DECODE.ERROR = 'strict')") == ["~ change SOURCE s: on.decode.error = 'strict'"]
+    assert told("ALTER SINK k SET (topic = 'b')") == ["~ change SINK k: topic = 'b'"]
+    assert told("CREATE MATERIALIZED VIEW v AS SELECT a, sum(x) AS total, count(*) AS c FROM s GROUP BY a") == [
+        "! rebuild MATERIALIZED VIEW v: its query is another one",
+        "! rebuild MATERIALIZED VIEW w: v, which it reads, is built again",
+        "! rebuild SINK k: w, which it reads, is built again",
+    ]
+    behind_encode = FILE.replace("ENCODE JSON;", "ENCODE JSON (on.decode.error = 'skip');", 1)
+    assert told("ALTER SOURCE s SET (on.decode.error = 'null')", behind_encode) == [
+        "~ change SOURCE s: on.decode.error = 'null', on.decode.error goes"
+    ]
+
+
+def test_what_reads_a_column_that_goes_is_named_with_its_place() -> None:
+    with pytest.raises(PlanRefusedError, match="s has no column x"):
+        told(
+            FILE.replace(
+                "x BIGINT) WITH (connector='pulsar', topic='t'", "z BIGINT) WITH (connector='pulsar', topic='t'"
+            )
+        )
+    edited = FILE.replace(
+        "x BIGINT) WITH (connector='pulsar', topic='t'", "z BIGINT) WITH (connector='pulsar', topic='t'"
+    )
+    assert told(edited.replace("sum(x)", "sum(z)"))[:2] == [
+        "~ change SOURCE s: new column z, column x goes",
+        "! rebuild MATERIALIZED VIEW v: its query is another one",
+    ]
+
+
+def test_a_definition_is_once_in_a_file_and_parallelism_stays() -> None:
+    with pytest.raises(CatalogError, match="defined twice"):
+        told(FILE + "CREATE MATERIALIZED VIEW v AS SELECT a FROM s;")
+    with pytest.raises(CatalogError, match="s is a SOURCE; write ALTER SOURCE s SET"):
+        told("ALTER SINK s SET (a = 'b')")
+    before = applied(Catalog(), parse(FILE + "ALTER MATERIALIZED VIEW v SET PARALLELISM = 3;"))
+    after = applied(before, parse(FILE.replace("topic='t',", "topic='t', on.decode.error = 'skip',")))
+    assert after.find("v").parallelism == 3
+    assert sorted(after.topological()) == ["k", "s", "t", "v", "w"]
