@@ -40,6 +40,25 @@ class Code(StrEnum):
     EXPIRED = "expired"
     SNAPSHOT_MISSING = "snapshot-missing"
     DROPS_WITHOUT_PERMITS = "drops-without-permits"
+    # ---- A topic takes no messages, or not from everybody
+    TERMINATED = "terminated"
+    FENCED = "fenced"
+    QUOTA_EXCEEDED = "quota-exceeded"
+    STORAGE_REFUSES = "storage-refuses"
+    SCHEMA_INCOMPATIBLE = "schema-incompatible"
+    NOT_PERMITTED = "not-permitted"
+    SUBSCRIPTION_BUSY = "subscription-busy"
+    EXCLUSIVE_ACCESS = "exclusive-access"
+    NOT_OWNED = "not-owned"
+    CLIENT_REFUSED = "client-refused"
+    WAITS_FOR_EXCLUSIVE = "waits-for-exclusive"
+    PUBLISH_RATE = "publish-rate"
+    RECEIPTS_OUTSTANDING = "receipts-outstanding"
+    EXCLUSIVE_PRODUCER = "exclusive-producer"
+    NOT_CONNECTED = "not-connected"
+    SUBSCRIPTION_STANDS_STILL = "subscription-stands-still"
+    REPLICATOR_DISCONNECTED = "replicator-disconnected"
+    TOPIC_NOT_LOADED = "topic-not-loaded"
 
 
 @dataclass(frozen=True, slots=True)

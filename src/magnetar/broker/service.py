@@ -36,6 +36,7 @@ from magnetar.broker.namespaces.registry import NamespaceRegistry
 from magnetar.broker.namespaces.topic_policies import topic_of_path
 from magnetar.broker.naming import NamespaceName
 from magnetar.broker.peers import NonPersistentTopics, RemoteTopics
+from magnetar.broker.refused_clients import RecentRefusals
 from magnetar.broker.replication.ports import ReplicationContext, SnapshotCounters
 from magnetar.broker.replicators.remote_clusters import RemoteClusters
 from magnetar.broker.replicators.service import ReplicationService
@@ -84,6 +85,7 @@ class Broker:
         """The clock of credentials, which expire by the wall clock, including its jumps."""
         self.started_ms = clock.now_ms()
         self.snapshot_counters = SnapshotCounters()
+        self.refused = RecentRefusals()
         self.ledger_client = bookkeeper.statistics
         """Statistics of the ledger client."""
         self._bookkeeper = bookkeeper
@@ -185,6 +187,7 @@ class Broker:
             destinations=self._destinations,
             non_persistent=self.non_persistent,
             turns=RequestTurns(self._scope, self.clock),
+            refused=self.refused,
         )
 
     async def _join(self) -> None:

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import magnetar.broker
+from magnetar.broker.errors import NotAllowedError
 from magnetar.broker.explain.sentences import (
     MEANINGS,
     change_of,
@@ -17,7 +18,9 @@ from magnetar.broker.explain.sentences import (
     text_of,
     verdict,
 )
+from magnetar.broker.explain.topic import REFUSALS, refusals
 from magnetar.broker.reasons import Code, Named, because
+from magnetar.broker.refused_clients import PER_TOPIC_MAX, REMEMBERED_MS, TOPICS_MAX, RecentRefusals, Refused
 
 SOURCE = Path(magnetar.broker.__file__).parent
 CONSUMER = {"consumer", "address"}
@@ -51,7 +54,8 @@ def given() -> list[tuple[str, str, set[str]]]:
 
 def test_every_code_has_words_and_is_given_somewhere() -> None:
     assert set(MEANINGS) == set(Code)
-    assert {code for _, code, _ in given()} == {code.name for code in Code}
+    by_table = {*REFUSALS.values(), Code.CLIENT_REFUSED}
+    assert {code for _, code, _ in given()} | {code.name for code in by_table} == {code.name for code in Code}
 
 
 def test_whoever_gives_a_reason_gives_its_facts() -> None:
@@ -59,6 +63,33 @@ def test_whoever_gives_a_reason_gives_its_facts() -> None:
         code = Code[name]
         assert names <= facts_of(code), f"{place}: {names - facts_of(code)} are not declared"
         assert facts_of(code) - names <= optional_in(code) | {"keys"}, f"{place}: {facts_of(code) - names} are missing"
+
+
+def test_a_refused_client_is_named_with_its_error() -> None:
+    for slug, code in [*REFUSALS.items(), ("another", Code.CLIENT_REFUSED)]:
+        refused = Refused("consumer", "c1", "sub", "/127.0.0.1:1", slug, "it does not fit", 1, 2)
+        (reason,) = refusals([refused])
+        assert reason.code is code
+        assert set(reason.facts) == facts_of(code)
+        assert "consumer c1" in text_of(reason)
+        assert text_of(reason).endswith("it does not fit.")
+
+
+def test_refusals_are_bounded_and_those_of_one_client_are_one() -> None:
+    kept = RecentRefusals()
+    for number in range(TOPICS_MAX + 5):
+        kept.remember(f"t{number}", "producer", "p", "", "a", NotAllowedError("no."), number)
+    assert kept.count() == TOPICS_MAX
+    assert kept.of("t0", TOPICS_MAX) == []
+    for number in range(PER_TOPIC_MAX + 5):
+        kept.remember("busy", "producer", f"p{number}", "", "a", NotAllowedError("no."), 1000)
+    for moment in (2000, 3000):
+        kept.remember("busy", "producer", "again" * 1000, "", "a", NotAllowedError("x" * 10_000), moment)
+    found = kept.of("busy", 4000)
+    assert len(found) == PER_TOPIC_MAX
+    assert (found[0].times, found[0].first_ms, found[0].last_ms) == (2, 2000, 3000)
+    assert len(found[0].name) + len(found[0].problem) < 1000
+    assert kept.of("busy", 3000 + REMEMBERED_MS) == []
 
 
 def test_texts_are_sentences() -> None:

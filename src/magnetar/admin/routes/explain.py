@@ -16,11 +16,13 @@ from magnetar.admin.redirects import credentials_of
 from magnetar.admin.routing import ADMIN, Handler, Route
 from magnetar.admin.topic_access import unused
 from magnetar.broker.auth.decide import Access
-from magnetar.broker.errors import SubscriptionNotFoundError
+from magnetar.broker.errors import SubscriptionNotFoundError, TopicNotFoundError
 from magnetar.broker.explain.subscription import explain_non_persistent, explain_subscription, subject_of
+from magnetar.broker.explain.topic import explain_producer, explain_topic, not_loaded, not_there, refusals
 from magnetar.broker.namespaces.errors import NotOwnedError
 from magnetar.broker.namespaces.records import BrokerAddress
 from magnetar.broker.naming import TopicName
+from magnetar.broker.reasons import Code, because
 from magnetar.broker.topics.nonpersistent import NonPersistentTopic
 
 _ROOT = f"{ADMIN}/explain"
@@ -54,13 +56,66 @@ async def subscription(call: Call) -> Response:
 
 
 async def _subscription(call: Call, part: TopicName) -> dict[str, Any]:
-    topic = await call.broker.topics.get(part, create=False)
+    broker = call.broker
+    loaded, now_ms = broker.topics.get_loaded(part) is not None, broker.clock.now_ms()
+    topic = await broker.topics.get(part, create=False)
     if isinstance(topic, NonPersistentTopic):
         for each in topic.subscriptions:
             if each.name == call.subscription:
                 return explain_non_persistent(str(part), each).document()
         raise SubscriptionNotFoundError("Subscription not found")
-    return (await explain_subscription(topic, call.subscription, call.broker.clock)).document()
+    mine = [each for each in broker.refused.of(str(part), now_ms) if each.subscription == call.subscription]
+    others = refusals(mine)
+    if not loaded:
+        others.append(because(Code.TOPIC_NOT_LOADED, broker.topics.unloaded_ms(part)))
+    return (await explain_subscription(topic, call.subscription, broker.clock, others)).document()
+
+
+@documented(answer=Explanation, query={"topic": str}, required=("topic",), errors=(404, 405, 412), heavy=True)
+async def topic(call: Call) -> Response:
+    """Why a topic takes no messages, or not from everybody; which subscriptions stand still; clients that were refused of late. Of a
+    partitioned topic all partitions. Nothing is loaded for the answer."""
+    parts = await call.admin.partitioned.parts(call.topic)
+    if parts == [call.topic]:
+        return as_json(await _topic(call, call.topic))
+    found = {part: document async for part, document in _each(call, parts, "topic", _topic)}
+    subject = {"kind": "topic", "topic": str(call.topic)}
+    return as_json(_joined(subject, f"Topic {call.topic}", found))
+
+
+async def _topic(call: Call, part: TopicName) -> dict[str, Any]:
+    broker = call.broker
+    loaded = broker.topics.get_loaded(part)
+    if loaded is not None:
+        return explain_topic(loaded, broker.refused, call.admin.storage.problem(), broker.clock).document()
+    refused = broker.refused.of(str(part), broker.clock.now_ms())
+    if await broker.lookup.stored(part):
+        await broker.lookup.require(part)
+        return not_loaded(str(part), refused, broker.topics.unloaded_ms(part)).document()
+    if not refused:
+        raise TopicNotFoundError(f"Topic {part} does not exist")
+    return not_there(str(part), refused).document()
+
+
+@documented(
+    answer=Explanation, query={"topic": str, "producer": str}, required=("topic",), errors=(404, 405, 412), heavy=True
+)
+async def producer(call: Call) -> Response:
+    """Why a producer does not get on, or is refused: quota, rate, schema, rights, exclusive access, termination. Without `producer`: any
+    that would come. Of a partitioned topic all partitions."""
+    parts = await call.admin.partitioned.parts(call.topic)
+    if parts == [call.topic]:
+        return as_json(await _producer(call, call.topic))
+    found = {part: document async for part, document in _each(call, parts, "producer", _producer)}
+    name = call.query("producer")
+    subject = {"kind": "producer", "topic": str(call.topic), "producer": name}
+    return as_json(_joined(subject, f"Producer {name}" if name else f"A producer of {call.topic}", found))
+
+
+async def _producer(call: Call, part: TopicName) -> dict[str, Any]:
+    broker, name = call.broker, call.query("producer")
+    loaded = await broker.topics.get(part, create=False)
+    return explain_producer(loaded, name, broker.refused, call.admin.storage.problem(), broker.clock).document()
 
 
 async def _each(
@@ -119,4 +174,4 @@ def _of_topic(kind: str, handler: Handler) -> Route:
     return Route("GET", f"{_ROOT}/{kind}", Access.LOOKUP, handler, by_query=True)
 
 
-ROUTES = (_of_topic("subscription", subscription),)
+ROUTES = (_of_topic("subscription", subscription), _of_topic("topic", topic), _of_topic("producer", producer))

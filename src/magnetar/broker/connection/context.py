@@ -20,6 +20,7 @@ from magnetar.broker.namespaces.registry import NamespaceRegistry
 from magnetar.broker.namespaces.topic_lists import in_turns
 from magnetar.broker.naming import SYSTEM_TOPIC_PREFIX, TopicName
 from magnetar.broker.peers import NonPersistentTopics
+from magnetar.broker.refused_clients import RecentRefusals
 from magnetar.broker.schemas.admission import SchemaAdmission
 from magnetar.broker.topics.registry import AnyTopic, TopicRegistry
 from magnetar.broker.transactions.coordinators import Coordinators
@@ -162,5 +163,6 @@ class BrokerContext:
     destinations: Destinations
     non_persistent: NonPersistentTopics
     turns: RequestTurns
+    refused: RecentRefusals = field(default_factory=RecentRefusals)
     counters: ConnectionCounters = field(default_factory=ConnectionCounters)
     list_answers: ListAnswers = field(default_factory=ListAnswers)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
 
+from magnetar.base.errors import MagnetarError
 from magnetar.broker.connection.error_codes import answer_code_of, text_of
+from magnetar.broker.naming import TopicName
 from magnetar.broker.transactions.types import TransactionsDisabledError
 from magnetar.wire.pulsar import commands
 from magnetar.wire.pulsar.PulsarApi_pb2 import (
@@ -13,6 +15,9 @@ from magnetar.wire.pulsar.PulsarApi_pb2 import (
     CommandLookupTopicResponse,
     CommandPartitionedTopicMetadataResponse,
 )
+
+if TYPE_CHECKING:
+    from magnetar.broker.connection.session import Session
 
 Form = tuple[BaseCommand, Any, str]
 """The answer, the response within it, and the response's field for the code."""
@@ -30,6 +35,32 @@ def refusal(command: BaseCommand, error: Exception, client_version: str) -> byte
     setattr(response, code_field, code)
     setattr(response, "error_message" if code_field == "error_code" else "message", text_of(error))
     return commands.frame(answer)
+
+
+def remember(session: Session, command: BaseCommand, error: MagnetarError) -> None:
+    """Keep for explanations that a client was refused a topic: by a look-up, as a producer or as a consumer."""
+    look_up = command.lookupTopic if command.type == BaseCommand.LOOKUP else command.partitionMetadata
+    who, name, subscription, topic = "client", "", "", look_up.topic
+    if command.type == BaseCommand.PRODUCER:
+        who, name, topic = "producer", command.producer.producer_name, command.producer.topic
+    elif command.type == BaseCommand.SUBSCRIBE:
+        request = command.subscribe
+        who, name, subscription, topic = "consumer", request.consumer_name, request.subscription, request.topic
+    try:
+        topic = str(TopicName.parse(topic))
+    except MagnetarError:
+        return  # of no topic that anybody can ask about
+    context = session.context
+    context.refused.remember(topic, who, name, subscription, session.address, error, context.clock.now_ms())
+
+
+async def remembered(session: Session, command: BaseCommand, work: Coroutine[Any, Any, None]) -> None:
+    """`work`, whose failure is remembered."""
+    try:
+        await work
+    except MagnetarError as error:
+        remember(session, command, error)
+        raise
 
 
 def request_id_of(command: BaseCommand) -> int:

@@ -24,7 +24,7 @@ from magnetar.broker.connection.handlers import (
     send,
     transactions,
 )
-from magnetar.broker.connection.refusals import refusal
+from magnetar.broker.connection.refusals import refusal, remember
 from magnetar.broker.connection.session import Handler, Session
 from magnetar.broker.errors import AuthenticationError, AuthorizationError, TopicNotFoundError
 from magnetar.broker.naming import NamespaceName, TopicName
@@ -103,6 +103,7 @@ async def _checked(access: Access, handler: Handler, session: Session, command: 
         for wanted, resource in demands(access, session, command):
             await _demand(session, wanted, resource)
     except MagnetarError as error:
+        remember(session, command, error)
         session.write(refusal(command, error, session.client_version))
         return
     if session.closed:

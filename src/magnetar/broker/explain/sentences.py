@@ -23,6 +23,8 @@ class Meaning(NamedTuple):
     facts: tuple[str, ...] = ()
 
 
+_OF_REFUSED = ("address", "error", "times", "subscription")
+
 MEANINGS: Final[Mapping[Code, Meaning]] = {
     Code.NO_CONSUMERS: Meaning(
         "Nobody is connected to the subscription, and {backlog:#message|waits|wait}.",
@@ -123,6 +125,89 @@ MEANINGS: Final[Mapping[Code, Meaning]] = {
     Code.DROPS_WITHOUT_PERMITS: Meaning(
         "The topic is not persistent: a message for which no consumer has room is dropped, {dropped:#message} so far.",
         "Use a persistent topic, or a larger receiver queue.",
+    ),
+    Code.TERMINATED: Meaning(
+        "The topic is terminated behind the message {message}: it takes no messages any more, for good.",
+        "Publish to another topic. What is stored can still be consumed.",
+    ),
+    Code.FENCED: Meaning(
+        "Another broker has taken over the ledgers of the topic, and this one may not write any more.",
+        "Wait: clients look the topic up again and find its new broker.",
+    ),
+    Code.QUOTA_EXCEEDED: Meaning(
+        "The backlog quota is exceeded, so that producers are refused ({policy}): {subscription} has {backlog_bytes:#byte} of backlog, and"
+        " the limit is {limit_bytes:#byte} or {limit_time_s:#second} (0: no limit).",
+        "Consume with {subscription} or skip its backlog, delete it if nobody needs it, or raise the quota: `magnetar topicPolicies"
+        " set-backlog-quota`.",
+    ),
+    Code.STORAGE_REFUSES: Meaning(
+        "Nothing can be stored: {problem}.",
+        "Bring bookies or disk space back: `magnetar bookies list`.",
+    ),
+    Code.SCHEMA_INCOMPATIBLE: Meaning(
+        "The {who} {name} was refused[ by {subscription}] because its schema does not fit the topic's: {problem}.",
+        "Give the client a schema that fits, or change the compatibility strategy: `magnetar schemas get`.",
+        _OF_REFUSED,
+    ),
+    Code.NOT_PERMITTED: Meaning(
+        "The {who} {name} was refused[ by {subscription}] because its role may not do that: {problem}.",
+        "Grant the role the right, `magnetar namespaces grant-permission`, or give the client another token.",
+        _OF_REFUSED,
+    ),
+    Code.SUBSCRIPTION_BUSY: Meaning(
+        "The {who} {name} was refused[ by {subscription}] because others have the subscription: {problem}.",
+        "Close the other consumers, or use a type that shares the subscription.",
+        _OF_REFUSED,
+    ),
+    Code.EXCLUSIVE_ACCESS: Meaning(
+        "The {who} {name} was refused because another producer has the topic or its name: {problem}.",
+        "Close the other producer, choose another name, or another access mode.",
+        _OF_REFUSED,
+    ),
+    Code.NOT_OWNED: Meaning(
+        "The {who} {name} came to a broker that does not serve the topic: {problem}.",
+        "Wait: clients look the topic up and find its broker. If it goes on, look at `magnetar topics lookup`.",
+        _OF_REFUSED,
+    ),
+    Code.CLIENT_REFUSED: Meaning(
+        "The {who} {name} was refused[ by {subscription}]: {problem}.",
+        "Correct what the error says and let the client try again.",
+        _OF_REFUSED,
+    ),
+    Code.WAITS_FOR_EXCLUSIVE: Meaning(
+        "Producer {producer} waits for exclusive access, which {holder} has.",
+        "Close {holder}: then it is the next one's turn.",
+    ),
+    Code.PUBLISH_RATE: Meaning(
+        "The publish rate of {messages:#message} and {size_bytes:#byte} (0: no limit) in {period_s:#second} is used up, and"
+        " {producers:#producer|is|are} held back for {delay_s} s.",
+        "Wait, or raise the rate: `magnetar topicPolicies set-publish-rate`.",
+    ),
+    Code.RECEIPTS_OUTSTANDING: Meaning(
+        "{entries:#entry|waits|wait} of producer {producer} for storage or its turn.",
+        "If it goes on, look whether all bookies are there: `magnetar bookies list`.",
+    ),
+    Code.EXCLUSIVE_PRODUCER: Meaning(
+        "Producer {holder} has exclusive access to the topic, and all others are refused[; {waiting:list} wait for it].",
+        "Close it, or publish through it.",
+        ("address",),
+    ),
+    Code.NOT_CONNECTED: Meaning(
+        "Producer {producer} is not connected to the topic.",
+        "Start it; if it runs, look at its log and at the other reasons here.",
+    ),
+    Code.SUBSCRIPTION_STANDS_STILL: Meaning(
+        "Subscription {subscription} stands still with {backlog:#message} to be consumed: {problem}.",
+        "See `magnetar explain subscription {subscription}`.",
+        ("cause",),
+    ),
+    Code.REPLICATOR_DISCONNECTED: Meaning(
+        "The replicator to cluster {cluster} is not connected, and {backlog:#message|waits|wait} for it: {problem}.",
+        "Look whether that cluster runs and what its address is: `magnetar clusters get {cluster}`.",
+    ),
+    Code.TOPIC_NOT_LOADED: Meaning(
+        "No broker has the topic loaded: it was unloaded, or no client has come since its broker started.",
+        "Nothing needs to be done: the first client that comes loads it. If clients run, look at their logs.",
     ),
 }
 

@@ -144,12 +144,17 @@ def snapshot_missing(topic: PersistentTopic, subscription: Subscription, now_ms:
 # ---- The whole answer
 
 
-async def explain_subscription(topic: PersistentTopic, name: str, clock: Clock) -> Explanation:
-    """Raises SubscriptionNotFoundError."""
+async def explain_subscription(
+    topic: PersistentTopic, name: str, clock: Clock, others: Sequence[Reason] = ()
+) -> Explanation:
+    """`others`: what else may be the cause, such as consumers that were refused. They weigh most where nobody is connected.
+
+    Raises SubscriptionNotFoundError."""
     subscription = topic.subscriptions.get(name)
     moving, reasons = standing_of(topic, subscription, clock)
     reasons = in_order([*reasons, *snapshot_missing(topic, subscription, clock.now_ms())])
     reasons = [await _completed(topic.ledger, reason) for reason in reasons]
+    reasons = [*reasons, *others] if subscription.consumers else [*others, *reasons]
     return Explanation(
         subject_of(str(topic.name), name),
         verdict(f"Subscription {name}", moving, reasons),

@@ -65,7 +65,8 @@ class Replicator:
         self._attention = asyncio.Event()
         self._link: Link | None = None
         self._task: asyncio.Task[None] | None = None
-        self._waiting_since_ms: int | None = None
+        self.waiting_since_ms: int | None = None
+        """Wall time at which the oldest waiting message was published, as far as it is known; only while it is not connected."""
 
     # ---- Life
 
@@ -83,8 +84,8 @@ class Replicator:
         """Entries were appended."""
         if self._link is not None:
             self._link.wake()
-        elif self._waiting_since_ms is None:
-            self._waiting_since_ms = self._clusters.clock.now_ms()
+        elif self.waiting_since_ms is None:
+            self.waiting_since_ms = self._clusters.clock.now_ms()
 
     def set_rate(self, rate: RateLimit) -> None:
         """Set the rate limit. It takes effect at once; an unchanged one changes nothing."""
@@ -124,7 +125,7 @@ class Replicator:
         """Age of the oldest waiting message, as far as it is known; 0 without a backlog."""
         if not self.cursor.backlog_entries:
             return 0.0
-        since_ms = self._link.oldest_publish_ms if self._link is not None else self._waiting_since_ms
+        since_ms = self._link.oldest_publish_ms if self._link is not None else self.waiting_since_ms
         return max(0.0, (now_ms - since_ms) / 1000) if since_ms is not None else 0.0
 
     async def _run(self) -> None:
@@ -219,7 +220,7 @@ class Replicator:
         self._connection_changed(self.remote, True)
 
     def _set_disconnected(self, link: Link) -> None:
-        self._waiting_since_ms = link.oldest_publish_ms
+        self.waiting_since_ms = link.oldest_publish_ms
         self._link = None
         self.connected = False
         self._connection_changed(self.remote, False)

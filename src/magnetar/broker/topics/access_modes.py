@@ -50,6 +50,11 @@ class Producers:
         return list(self._remote.values())
 
     @property
+    def exclusive(self) -> Producer | None:
+        """The producer that has the topic for itself."""
+        return self._exclusive
+
+    @property
     def waiting(self) -> list[Producer]:
         return list(self._waiting)
 

@@ -15,6 +15,7 @@ from magnetar.broker.errors import MetadataRefusedError
 from magnetar.broker.namespaces.errors import MessageTooLargeError
 from magnetar.broker.namespaces.policies import EffectivePolicies
 from magnetar.broker.rate_limits import RateMeter, meter_for
+from magnetar.broker.reasons import Code, Reason, because
 from magnetar.broker.topics.publish import PublishOp, PublishOwner
 from magnetar.wire.pulsar.headers import parse_metadata
 
@@ -38,6 +39,23 @@ class PublishGate:
     def open(self) -> bool:
         """True if everything passes."""
         return self._meter is None and not self._size_max and not self._encryption_required
+
+    def standing(self) -> list[Reason]:
+        """Why producers are held back, if any are."""
+        meter, paused = self._meter, len(self._paused)
+        if meter is None or not paused:
+            return []
+        limit = meter.limit
+        return [
+            because(
+                Code.PUBLISH_RATE,
+                messages=max(0, limit.messages),
+                size_bytes=max(0, limit.size_bytes),
+                period_s=limit.period_s,
+                producers=paused,
+                delay_s=round(meter.delay_s(self._monotonic_s()), 3),
+            )
+        ]
 
     def update(self, policies: EffectivePolicies) -> None:
         """New policies. Who is held back by a rate that has changed goes on at once."""

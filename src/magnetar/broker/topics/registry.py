@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -32,6 +33,10 @@ BOOKIES_REPORTED_EVERY_S = 10.0
 """Between two lines of the log that say that there are too few bookies."""
 
 
+UNLOADED_MAX = 10_000
+"""Topics of which is known when they were unloaded; the one unloaded longest ago is forgotten."""
+
+
 class TopicRegistry:
     """Topics by complete name, loaded on demand."""
 
@@ -58,6 +63,7 @@ class TopicRegistry:
         self._creation = asyncio.Lock()
         self._closing = False
         self._bookies_reported_s = -BOOKIES_REPORTED_EVERY_S
+        self._unloaded_ms: OrderedDict[TopicName, int] = OrderedDict()
 
     def loaded_non_persistent(self, namespace: NamespaceName) -> list[str]:
         """Non-persistent topics exist only while they are loaded."""
@@ -70,6 +76,10 @@ class TopicRegistry:
 
     def get_loaded(self, name: TopicName) -> AnyTopic | None:
         return self._loaded.get(name)
+
+    def unloaded_ms(self, name: TopicName) -> int:
+        """Wall time at which the topic was last unloaded here, 0 if that is not known."""
+        return self._unloaded_ms.get(name, 0)
 
     async def get(self, name: TopicName, *, create: bool) -> AnyTopic:
         """The topic, loaded now if it is not yet. `create` says whether it may be brought into being.
@@ -203,6 +213,10 @@ class TopicRegistry:
         async with self._exclusive(name):
             topic = self._loaded.pop(name, None)
             if topic is not None:
+                self._unloaded_ms[name] = self._context.clock.now_ms()
+                self._unloaded_ms.move_to_end(name)
+                if len(self._unloaded_ms) > UNLOADED_MAX:
+                    self._unloaded_ms.popitem(last=False)
                 await topic.close()
                 return
         if not await self._lookup.stored(name):

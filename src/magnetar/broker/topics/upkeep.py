@@ -52,6 +52,8 @@ class TopicUpkeep:
         self._deduplication = deduplication
         self._compaction = compaction
         self._transactions = transactions
+        self.refused_since_ms = 0
+        """Wall time since which a quota refuses producers, 0 while none does."""
         self._oldest: tuple[Position, int] | None = None
         """Mark-delete position of the slowest subscription and publish time of the entry behind it, when they were last read."""
 
@@ -145,6 +147,7 @@ class TopicUpkeep:
                     if exceeded is None:
                         for subscription in self._subscriptions.all:
                             await subscription.expire(oldest, Rule.QUOTA)
+        self.refused_since_ms = 0 if exceeded is None else self.refused_since_ms or self._clock.now_ms()
         self._publishers.refusal = exceeded
         if exceeded is not None:
             self._publishers.disconnect_all()

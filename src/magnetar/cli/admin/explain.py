@@ -35,6 +35,25 @@ def subscription_command(subscription: str, topic: str, admin_url: str, as_json:
         show(admin.explain.subscription(topic, subscription), as_json)
 
 
+@explain_group.command("topic")
+@click.argument("topic")
+@common
+def topic_command(topic: str, admin_url: str, as_json: bool) -> None:
+    """Say why TOPIC takes no messages, which of its subscriptions stand still, and who was refused of late."""
+    with connected(admin_url) as admin:
+        show(admin.explain.topic(topic), as_json)
+
+
+@explain_group.command("producer")
+@click.argument("producer", required=False)
+@topic_option
+@common
+def producer_command(producer: str | None, topic: str, admin_url: str, as_json: bool) -> None:
+    """Say why PRODUCER does not get on or is refused; without a name, why any would be."""
+    with connected(admin_url) as admin:
+        show(admin.explain.producer(topic, producer), as_json)
+
+
 def show(found: Explanation, as_json: bool) -> None:
     """The whole document as JSON, or the verdict, its reasons and the details a person looks at."""
     if as_json:

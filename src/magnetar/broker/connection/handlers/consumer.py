@@ -8,6 +8,7 @@ from __future__ import annotations
 from magnetar.base import limits
 from magnetar.base.clock import iso_time
 from magnetar.base.errors import MetadataError
+from magnetar.broker.connection.refusals import remembered
 from magnetar.broker.connection.session import Session
 from magnetar.broker.errors import MetadataRefusedError, NotAllowedError, ServiceNotReadyError
 from magnetar.broker.naming import TopicName
@@ -33,7 +34,7 @@ _WRAP = 1 << 64
 
 def subscribe(session: Session, command: BaseCommand, rest: bytes) -> None:
     request = command.subscribe
-    session.request(_subscribe(session, request), request.request_id, "subscribe")
+    session.request(remembered(session, command, _subscribe(session, request)), request.request_id, "subscribe")
 
 
 async def _subscribe(session: Session, request: CommandSubscribe) -> None:
