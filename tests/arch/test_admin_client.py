@@ -24,6 +24,8 @@ VALUES: dict[str, Any] = {"namespace": "t/n", "topic": "persistent://t/n/x", "do
 WITHOUT_METHOD = (
     "/admin/v2/worker/",
     "/admin/v3/transactions/participants",  # between brokers
+    "/admin/v2/segments",  # between brokers
+    "/admin/v2/scalable/{tenant}/{namespace}/{topic}/segments/{segmentId}/subscription",  # between brokers
     "/admin/v3/functions",
     "/admin/v3/sources",
     "/admin/v3/sinks",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from magnetar.broker.connection.session import Handler
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand
 
 GRANTED_BY_DESIGN = {"/status.html", "/admin/v2/brokers/ready"}
-SERVER_WIDE = tuple(f"/admin/v2/{noun}" for noun in ("clusters", "tenants", "brokers", "resource-quotas"))
+SERVER_WIDE = tuple(f"/admin/v2/{noun}" for noun in ("clusters", "tenants", "brokers", "resource-quotas", "segments"))
 ROUTES = {(route.method, route.template): route.access for route in all_routes()}
 ON_THE_MESSAGE_PATH = ("SEND", "FLOW", "ACK", "REDELIVER_UNACKNOWLEDGED_MESSAGES")
 
@@ -76,9 +77,9 @@ def test_rows_that_change_something_take_more_than_a_look() -> None:
         if method == "GET":
             continue
         place = f"{method} {path}"
-        if path.startswith(SERVER_WIDE) or path.endswith(("{namespace}/unload", "/bookieAffinity")):
+        if path.startswith(SERVER_WIDE) or path.endswith(("{namespace}/unload", "/bookieAffinity", "/drained")):
             assert access is Access.SUPERUSER, place
-        elif "/subscription/{subscription}" in path and "/permissions/" not in path:
+        elif re.search("/subscriptions?/{subscription}", path) and "/permissions/" not in path:
             assert access is Access.CONSUME, place
         elif "backlogSize" in path:
             assert access is Access.CONSUME, place  # a question in the form of a PUT

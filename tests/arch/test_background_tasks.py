@@ -42,6 +42,7 @@ LOOPS = {
     ("broker/load_manager/manager.py", "load decisions"),
     ("broker/load_manager/manager.py", "load reports"),
     ("broker/membership.py", "join again"),
+    ("broker/scalable/controller.py", "drains of {}"),
     ("broker/transactions/coordinator.py", "transaction timeouts {}"),
     ("broker/upkeep.py", "compaction"),
     ("broker/upkeep.py", "deduplication snapshots"),

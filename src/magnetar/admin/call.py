@@ -75,7 +75,7 @@ class Call:
 
     @property
     def topic(self) -> TopicName:
-        return TopicName.parse(f"{self.domain}://{self.namespace}/{self.params['topic']}")
+        return TopicName.parse(f"{self.domain}://{self.namespace}/{self.params['topic']}", scalable=True)
 
     @property
     def subscription(self) -> str:

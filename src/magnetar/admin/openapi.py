@@ -43,6 +43,7 @@ ERRORS = tuple(status for status in STATUSES if status >= 400)
 NUMBERS = (
     *("seconds", "timestamp", "number", "count", "ledger", "entry", "version"),
     *("mostSigBits", "leastSigBits", "coordinatorId", "timeout"),
+    *("segmentId", "segmentId1", "segmentId2"),
 )
 """Path parameters that are whole numbers."""
 

@@ -243,3 +243,10 @@ TRANSACTION_PENDING_ACKS_MAX = 200_000
 DAMAGE_REPORTS_WAITING_MAX = 1_000
 """Damaged copies (a ledger's on a bookie) that readers have found and that are not marked yet; further ones are dropped and counted, and
 found again by the next read or by the check of all copies."""
+
+SCALABLE_CONSUMERS_PER_SUBSCRIPTION_MAX = 10_000
+"""Stream or checkpoint consumers of one subscription of a scalable topic: further ones are refused with NotAllowedError."""
+
+SCALABLE_WATCHES_PER_CONNECTION_MAX = 10_000
+"""Layouts and namespaces of scalable topics that one connection watches, and consumers that it has registered: further ones are refused
+with NotAllowedError."""

@@ -3,6 +3,8 @@
     topic                                -> persistent://public/default/topic
     tenant/namespace/topic               -> persistent://tenant/namespace/topic
     {persistent|non-persistent}://tenant/namespace/topic[-partition-N]
+    topic://tenant/namespace/topic       a scalable topic (PIP-460), which is made of segments
+    segment://tenant/namespace/topic/0000-7fff-1   one of its segments: first hash, last hash, id
 
 Names are checked here, at the parser, once and for all: what comes out can be used in metadata paths and URLs without thought.
 """
@@ -18,6 +20,8 @@ from magnetar.broker.errors import InvalidTopicNameError, NotAllowedError
 PERSISTENT = "persistent"
 NON_PERSISTENT = "non-persistent"
 DOMAINS = (PERSISTENT, NON_PERSISTENT)
+SCALABLE = "topic"
+SEGMENT = "segment"
 DEFAULT_TENANT = "public"
 DEFAULT_NAMESPACE = "default"
 PARTITION_SUFFIX = "-partition-"
@@ -41,6 +45,7 @@ PENDING_ACKS_SUFFIX = "__transaction_pending_ack"
 _NAMED_ENTITY = re.compile(r"[-=:.\w]+\Z", re.ASCII)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _RELATIVE = (".", "..")  # no metadata path may hold them: ZooKeeper refuses them, and they are never escaped
+_SEGMENT = re.compile(r"([0-9a-f]{4})-([0-9a-f]{4})-(0|[1-9][0-9]{0,18})\Z")
 _PARTITION = re.compile(r"(.+)-partition-(0|[1-9][0-9]{0,8})\Z", re.DOTALL)
 
 
@@ -65,7 +70,8 @@ class NamespaceName:
 
 @dataclass(frozen=True, slots=True, order=True)
 class TopicName:
-    """A complete topic name. `local_name` keeps its partition suffix; `partition` is -1 without one."""
+    """A complete topic name. `local_name` keeps its partition suffix; `partition` is -1 without one. That of a segment is
+    `topic/descriptor`."""
 
     domain: str
     tenant: str
@@ -73,8 +79,11 @@ class TopicName:
     local_name: str
 
     @classmethod
-    def parse(cls, text: str) -> TopicName:
-        """A short or complete name. Raises InvalidTopicNameError, whose text says what is wrong."""
+    def parse(cls, text: str, *, scalable: bool = False) -> TopicName:
+        """A short or complete name of something that holds messages; with `scalable` also `topic://`, which only names its segments.
+
+        Raises InvalidTopicNameError, whose text says what is wrong.
+        """
         if len(text.encode("utf-8", "surrogatepass")) > TOPIC_NAME_BYTES_MAX:
             raise InvalidTopicNameError(f"the topic name is longer than {TOPIC_NAME_BYTES_MAX} bytes")
         domain, separator, rest = text.partition("://")
@@ -82,7 +91,13 @@ class TopicName:
             domain, rest = PERSISTENT, text
             if "/" not in rest:
                 rest = f"{DEFAULT_TENANT}/{DEFAULT_NAMESPACE}/{rest}"
-        if domain not in DOMAINS:
+        if domain == SEGMENT:
+            return cls._segment(text, rest)
+        if domain == SCALABLE and not scalable:
+            raise InvalidTopicNameError(
+                f"'{text}' is a scalable topic: messages are in its segments, which clients of Pulsar 5 find by themselves"
+            )
+        if domain not in (*DOMAINS, SCALABLE):
             raise InvalidTopicNameError(f"'{text}': the domain must be persistent or non-persistent, not '{domain}'")
         parts = rest.split("/")
         if len(parts) != 3:
@@ -92,9 +107,25 @@ class TopicName:
             domain, entity_name(tenant, "tenant"), entity_name(namespace, "namespace"), local_topic_name(local_name)
         )
 
+    @classmethod
+    def _segment(cls, text: str, rest: str) -> TopicName:
+        parts = rest.split("/")
+        found = _SEGMENT.match(parts[-1])
+        if len(parts) != 4 or found is None or int(found[1], 16) > int(found[2], 16):
+            raise InvalidTopicNameError(
+                f"'{text}' is not a segment's name; write it as segment://tenant/namespace/topic/0000-ffff-0"
+            )
+        tenant, namespace, topic, descriptor = parts
+        local = f"{local_topic_name(topic)}/{descriptor}"
+        return cls(SEGMENT, entity_name(tenant, "tenant"), entity_name(namespace, "namespace"), local)
+
     @property
     def persistent(self) -> bool:
-        return self.domain == PERSISTENT
+        return self.domain != NON_PERSISTENT
+
+    @property
+    def is_segment(self) -> bool:
+        return self.domain == SEGMENT
 
     @property
     def namespace_name(self) -> NamespaceName:
@@ -108,7 +139,9 @@ class TopicName:
 
     @property
     def partitioned_name(self) -> TopicName:
-        """The name without its partition suffix: itself when there is none."""
+        """The topic that this is a partition or a segment of, whose policies, rights and schema it shares; itself if it is a whole one."""
+        if self.domain == SEGMENT:
+            return TopicName(SCALABLE, self.tenant, self.namespace, self.local_name.rpartition("/")[0])
         match = _PARTITION.match(self.local_name)
         return TopicName(self.domain, self.tenant, self.namespace, match[1]) if match else self
 

@@ -40,6 +40,10 @@ from magnetar.broker.refused_clients import RecentRefusals
 from magnetar.broker.replication.ports import ReplicationContext, SnapshotCounters
 from magnetar.broker.replicators.remote_clusters import RemoteClusters
 from magnetar.broker.replicators.service import ReplicationService
+from magnetar.broker.scalable.controller import ControllerContext
+from magnetar.broker.scalable.records import ScalableRecords
+from magnetar.broker.scalable.segments import OwnSegments, Segments
+from magnetar.broker.scalable.service import ScalableTopics
 from magnetar.broker.schemas.admission import SchemaAdmission
 from magnetar.broker.schemas.registry import SchemaRegistry
 from magnetar.broker.schemas.storage import Quorum, SchemaStorage
@@ -152,6 +156,7 @@ class Broker:
                     snapshot_interval_ms=self.config.settings.transaction_buffer_snapshot_min_time_ms,
                 ),
                 replication=ReplicationService(self.remote_clusters, self.schemas.registry, self.namespaces.partitions),
+                drained=lambda topic, subscription: self.scalable.drained(topic, subscription),
             ),
             scope=self._scope,
         )
@@ -162,10 +167,13 @@ class Broker:
         await self.namespaces.create_defaults()
         await self.cluster.leadership.__aenter__()
         self._unwatch = self.metadata.watch(self._metadata_changed, paths.ADMIN_PATH)
+        self.scalable = self._scalable_topics()
         self.context = await self._new_context()
         self.connections = ConnectionListener(self.context)
         await self._join()
         await self._start_transactions()
+        if self.config.settings.scalable_topics_enabled:
+            self.scalable.start()
         Upkeep(self.topics, self.config, self.clock).start(self._scope)
         return self
 
@@ -188,6 +196,7 @@ class Broker:
             non_persistent=self.non_persistent,
             turns=RequestTurns(self._scope, self.clock),
             refused=self.refused,
+            scalable=self.scalable,
         )
 
     async def _join(self) -> None:
@@ -214,6 +223,7 @@ class Broker:
     ) -> None:
         try:
             self.load_manager.close()
+            await self.scalable.close()
             await self.membership.leave()
             await self.connections.close()
             self._unwatch()
@@ -327,6 +337,24 @@ class Broker:
             config=self.config,
             clock=self.clock,
             rng=self._rng,
+            scope=self._scope,
+        )
+
+    def _scalable_topics(self) -> ScalableTopics:
+        return ScalableTopics(
+            context=ControllerContext(
+                records=ScalableRecords(self.metadata),
+                segments=Segments(OwnSegments(self.topics, self.lookup), self.lookup, self.peers),
+                clock=self.clock,
+                scheduler=asyncio.get_running_loop(),
+                scope=self._scope,
+                grace_s=lambda: self.config.settings.scalable_consumer_grace_s,
+            ),
+            namespaces=self.namespaces,
+            lookup=self.lookup,
+            ownership=self.ownership,
+            brokers=self.cluster.brokers,
+            schemas=self.schemas.registry,
             scope=self._scope,
         )
 

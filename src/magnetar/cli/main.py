@@ -40,6 +40,10 @@ COMMANDS = {
     ),
     "tenants": LazyCommand("magnetar.cli.admin.tenants:tenants_group", "List, create, change and delete tenants."),
     "topics": LazyCommand("magnetar.cli.admin.topics:topics_group", "List, create, inspect and delete topics."),
+    "scalable-topics": LazyCommand(
+        "magnetar.cli.admin.scalable_topics:scalable_topics_group",
+        "Scalable topics of Pulsar 5: create, inspect, split, merge, delete.",
+    ),
     "subscriptions": LazyCommand(
         "magnetar.cli.admin.subscriptions:subscriptions_group", "List, create, move and delete subscriptions."
     ),

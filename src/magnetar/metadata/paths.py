@@ -63,6 +63,7 @@ BROKER_TIME_AVERAGE_PATH: Final = "/loadbalance/broker-time-average"
 BOOKIE_RACKS_PATH: Final = "/bookies"
 RESOURCE_QUOTAS_PATH: Final = "/loadbalance/resource-quota"
 SCHEMAS_PATH: Final = "/schemas"
+SCALABLE_TOPICS_PATH: Final = "/topics"
 PRODUCER_NAME_PREFIX: Final = "/counters/producer-name/"
 
 # ---- magnetar
@@ -229,7 +230,8 @@ def managed_ledgers_path(tenant: str, namespace: str, domain: str = "persistent"
 
 
 def managed_ledger_path(tenant: str, namespace: str, domain: str, topic: str) -> str:
-    return _join(MANAGED_LEDGERS_PATH, tenant, namespace, domain, encode(topic))
+    """A segment's `topic` is `topic/descriptor`: two parts of the path, as in Pulsar."""
+    return _join(MANAGED_LEDGERS_PATH, tenant, namespace, domain, *map(encode, topic.split("/")))
 
 
 def managed_ledger_name(tenant: str, namespace: str, domain: str, topic: str) -> str:
@@ -245,6 +247,19 @@ def named_managed_ledger_path(name: str) -> str:
 def cursor_path(ledger_name: str, cursor: str) -> str:
     """`ledger_name` as of `managed_ledger_name`; `cursor` is the plain subscription name."""
     return _join(named_managed_ledger_path(ledger_name), encode(cursor))
+
+
+# ---- Pulsar: scalable topics
+
+
+def scalable_topics_path(tenant: str, namespace: str) -> str:
+    """The parent of a namespace's scalable topics: its children are the encoded names."""
+    return _join(SCALABLE_TOPICS_PATH, tenant, namespace)
+
+
+def scalable_topic_path(tenant: str, namespace: str, topic: str) -> str:
+    """The record of a scalable topic. Below it lie its controller, its subscriptions and the load of its segments."""
+    return _join(SCALABLE_TOPICS_PATH, tenant, namespace, encode(topic))
 
 
 # ---- Pulsar: ownership and load

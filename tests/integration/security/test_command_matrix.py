@@ -31,6 +31,17 @@ REQUESTS: dict[str, dict[str, Any]] = {
             "schema": {"name": "s", "schema_data": b"", "type": "String", "properties": []},
         }
     },
+    "SCALABLE_TOPIC_LOOKUP": {"scalableTopicLookup": {"topic": "topic://t/ns/one", "session_id": 1}},
+    "SCALABLE_TOPIC_SUBSCRIBE": {
+        "scalableTopicSubscribe": {
+            "topic": "topic://t/ns/one",
+            "subscription": "s",
+            "consumer_name": "c",
+            "consumer_id": 9,
+            "request_id": 1,
+        }
+    },
+    "WATCH_SCALABLE_TOPICS": {"watchScalableTopics": {"namespace": "t/ns", "watch_id": 1}},
     "TC_CLIENT_CONNECT_REQUEST": {"tcClientConnectRequest": {"tc_id": 0, "request_id": 1}},
     "NEW_TXN": {"newTxn": {"request_id": 1}},
     "ADD_PARTITION_TO_TXN": {"addPartitionToTxn": {"partitions": [TOPIC], "txnid_least_bits": 1, "request_id": 1}},

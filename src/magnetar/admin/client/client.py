@@ -15,6 +15,7 @@ from magnetar.admin.client.http import Answer, Http
 from magnetar.admin.client.namespaces import Namespaces
 from magnetar.admin.client.noun import filled, query_text
 from magnetar.admin.client.policies import NamespacePolicies, TopicPolicies
+from magnetar.admin.client.scalable import ScalableTopics
 from magnetar.admin.client.schemas import Schemas
 from magnetar.admin.client.servers import (
     Bookies,
@@ -77,6 +78,7 @@ class AdminClient:
         self.lookups = Lookups(self.call)
         self.transactions = Transactions(self.call)
         self.explain = Explain(self.call)
+        self.scalable_topics = ScalableTopics(self.call)
 
     @property
     def url(self) -> str:

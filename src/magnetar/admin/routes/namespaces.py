@@ -19,8 +19,8 @@ from magnetar.admin.routing import ADMIN, NAMESPACE, Route
 from magnetar.admin.tenancy import check_clusters, check_namespace_room
 from magnetar.base.limits import BUNDLES_MAX
 from magnetar.broker.auth.decide import Access
-from magnetar.broker.namespaces.errors import PreconditionFailedError
-from magnetar.broker.naming import DOMAINS, NON_PERSISTENT, PERSISTENT, SYSTEM_TOPIC_PREFIX
+from magnetar.broker.namespaces.errors import AlreadyExistsError, PreconditionFailedError
+from magnetar.broker.naming import DOMAINS, NON_PERSISTENT, PERSISTENT, SYSTEM_TOPIC_PREFIX, TopicName
 
 MODES = {"PERSISTENT": (PERSISTENT,), "NON_PERSISTENT": (NON_PERSISTENT,), "ALL": DOMAINS}
 
@@ -75,10 +75,15 @@ def _bundle_count(text: str) -> int:
 
 @documented("Delete a namespace; with `force` its topics as well.", query=FORCE, heavy=True)
 async def delete(call: Call) -> Response:
-    force = call.flag("force")
+    name, force, scalable = call.namespace, call.flag("force"), call.broker.scalable
     if force and not call.broker.config.settings.force_delete_namespace_allowed:
         raise ForceNotAllowedError("Broker doesn't allow forced deletion of namespaces")
-    await call.admin.partitioned.delete_namespace(call.namespace, force=force)
+    await call.broker.namespaces.policies(name)
+    for topic in await scalable.records.names(name):
+        if not force:
+            raise AlreadyExistsError("Cannot delete non empty namespace")
+        await scalable.delete(TopicName.parse(topic, scalable=True), force=True)
+    await call.admin.partitioned.delete_namespace(name, force=force)
     return done()
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from magnetar.broker.naming import NamespaceName, TopicName, is_internal_cursor
+from magnetar.broker.naming import PERSISTENT, SCALABLE, NamespaceName, TopicName, is_internal_cursor
 
 PRODUCE, CONSUME = "produce", "consume"
 AUTH_MODE_PREFIX = "Prefix"
@@ -119,14 +119,21 @@ def _may_consume(role: str, topic: TopicName, subscription: str, policies: Mappi
 
 
 def _granted(role: str, action: str, topic: TopicName | None, policies: Mapping[str, Any]) -> bool:
-    """True if the role is granted the action in the namespace, on the topic, or on the partitioned topic that it is a part of."""
+    """True if the role is granted the action in the namespace, on the topic, or on the topic that it is a part of.
+
+    Scalable topics share their names with classic ones, and what is granted there.
+    """
     auth = _auth(policies)
     if _has(auth.get("namespace_auth"), role, action):
         return True
     if topic is None:
         return False
     by_topic = _mapping(auth.get("destination_auth"))
-    return any(_has(by_topic.get(str(name)), role, action) for name in (topic, topic.partitioned_name))
+    whole = topic.partitioned_name
+    names = [str(topic), str(whole)]
+    if whole.domain == SCALABLE:
+        names.append(str(TopicName(PERSISTENT, whole.tenant, whole.namespace, whole.local_name)))
+    return any(_has(by_topic.get(name), role, action) for name in names)
 
 
 def roles_granted_in(policies: Mapping[str, Any]) -> set[str]:

@@ -36,6 +36,13 @@ COMMANDS: Mapping[str, Access] = {
     # ---- Schemas
     "GET_SCHEMA": Access.LOOKUP,
     "GET_OR_CREATE_SCHEMA": Access.PRODUCE,
+    # ---- Scalable topics
+    "SCALABLE_TOPIC_LOOKUP": Access.LOOKUP,
+    "SCALABLE_TOPIC_CLOSE": Access.OWN,
+    "SCALABLE_TOPIC_SUBSCRIBE": Access.CONSUME,
+    "SCALABLE_TOPIC_UNSUBSCRIBE": Access.OWN,
+    "WATCH_SCALABLE_TOPICS": Access.NAMESPACE,
+    "WATCH_SCALABLE_TOPICS_CLOSE": Access.OWN,
     # ---- Transactions
     "TC_CLIENT_CONNECT_REQUEST": Access.AUTHENTICATED,
     "NEW_TXN": Access.SOMEWHERE,

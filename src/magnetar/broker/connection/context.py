@@ -21,6 +21,7 @@ from magnetar.broker.namespaces.topic_lists import in_turns
 from magnetar.broker.naming import SYSTEM_TOPIC_PREFIX, TopicName
 from magnetar.broker.peers import NonPersistentTopics
 from magnetar.broker.refused_clients import RecentRefusals
+from magnetar.broker.scalable.service import ScalableTopics
 from magnetar.broker.schemas.admission import SchemaAdmission
 from magnetar.broker.topics.registry import AnyTopic, TopicRegistry
 from magnetar.broker.transactions.coordinators import Coordinators
@@ -163,6 +164,7 @@ class BrokerContext:
     destinations: Destinations
     non_persistent: NonPersistentTopics
     turns: RequestTurns
+    scalable: ScalableTopics
     refused: RecentRefusals = field(default_factory=RecentRefusals)
     counters: ConnectionCounters = field(default_factory=ConnectionCounters)
     list_answers: ListAnswers = field(default_factory=ListAnswers)

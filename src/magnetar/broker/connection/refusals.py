@@ -31,7 +31,8 @@ def refusal(command: BaseCommand, error: Exception, client_version: str) -> byte
     if form is None:
         return commands.error(request_id_of(command), code, text_of(error))
     answer, response, code_field = form(command)
-    response.request_id = request_id_of(command)
+    if command.type not in _NAMED_OTHERWISE:
+        response.request_id = request_id_of(command)
     setattr(response, code_field, code)
     setattr(response, "error_message" if code_field == "error_code" else "message", text_of(error))
     return commands.frame(answer)
@@ -99,6 +100,27 @@ def _consumer_stats(command: BaseCommand) -> Form:
     return answer, answer.consumerStatsResponse, "error_code"
 
 
+def _layout(command: BaseCommand) -> Form:
+    answer = BaseCommand(type=BaseCommand.SCALABLE_TOPIC_UPDATE)
+    answer.scalableTopicUpdate.session_id = command.scalableTopicLookup.session_id
+    return answer, answer.scalableTopicUpdate, "error"
+
+
+def _assignment(command: BaseCommand) -> Form:
+    answer = BaseCommand(type=BaseCommand.SCALABLE_TOPIC_SUBSCRIBE_RESPONSE)
+    return answer, answer.scalableTopicSubscribeResponse, "error"
+
+
+def _scalable_topics(command: BaseCommand) -> Form:
+    answer = BaseCommand(type=BaseCommand.WATCH_SCALABLE_TOPICS_UPDATE)
+    answer.watchScalableTopicsUpdate.watch_id = command.watchScalableTopics.watch_id
+    return answer, answer.watchScalableTopicsUpdate, "error"
+
+
+_NAMED_OTHERWISE = (BaseCommand.SCALABLE_TOPIC_LOOKUP, BaseCommand.WATCH_SCALABLE_TOPICS)
+"""Commands whose answers name the client's number of a session instead of that of a request."""
+
+
 def _transaction(command: BaseCommand) -> Form:
     """Answers to requests of transactions are alike; those about a transaction name it."""
     kind, response_field, request_field = _TRANSACTION_ANSWERS[command.type]
@@ -146,5 +168,8 @@ _FORMS: dict[int, Callable[[BaseCommand], Form]] = {
     BaseCommand.GET_SCHEMA: _schema,
     BaseCommand.GET_OR_CREATE_SCHEMA: _new_schema,
     BaseCommand.CONSUMER_STATS: _consumer_stats,
+    BaseCommand.SCALABLE_TOPIC_LOOKUP: _layout,
+    BaseCommand.SCALABLE_TOPIC_SUBSCRIBE: _assignment,
+    BaseCommand.WATCH_SCALABLE_TOPICS: _scalable_topics,
     **dict.fromkeys(_TRANSACTION_ANSWERS, _transaction),
 }

@@ -20,6 +20,7 @@ from magnetar.broker.connection.handlers import (
     consumer,
     lookup,
     producer,
+    scalable,
     schema,
     send,
     transactions,
@@ -61,6 +62,12 @@ ROUTES: dict[int, Handler] = {
     BaseCommand.CONSUMER_STATS: consumer.consumer_stats,
     BaseCommand.GET_SCHEMA: schema.get_schema,
     BaseCommand.GET_OR_CREATE_SCHEMA: schema.get_or_create_schema,
+    BaseCommand.SCALABLE_TOPIC_LOOKUP: scalable.lookup,
+    BaseCommand.SCALABLE_TOPIC_CLOSE: scalable.close_lookup,
+    BaseCommand.SCALABLE_TOPIC_SUBSCRIBE: scalable.subscribe,
+    BaseCommand.SCALABLE_TOPIC_UNSUBSCRIBE: scalable.unsubscribe,
+    BaseCommand.WATCH_SCALABLE_TOPICS: scalable.watch_namespace,
+    BaseCommand.WATCH_SCALABLE_TOPICS_CLOSE: scalable.close_namespace_watch,
     BaseCommand.TC_CLIENT_CONNECT_REQUEST: transactions.connect_coordinator,
     BaseCommand.NEW_TXN: transactions.new_transaction,
     BaseCommand.ADD_PARTITION_TO_TXN: transactions.add_partitions,
@@ -178,9 +185,13 @@ def _partitioned_metadata(session: Session, command: BaseCommand) -> Touched:
 
 def _lookup(text: str) -> Touched:
     """Every role may look up the transaction coordinators."""
-    name = TopicName.parse(text)
+    name = TopicName.parse(text, scalable=True)
     wanted = Access.AUTHENTICATED if name.partitioned_name == ASSIGN_TOPIC else None
     return [(wanted, Resource.of_topic(name))]
+
+
+def _scalable(text: str, subscription: str = "") -> Touched:
+    return [(None, Resource.of_topic(TopicName.parse(text, scalable=True), subscription))]
 
 
 _TOUCHES: dict[int, Callable[[Session, BaseCommand], Touched]] = {
@@ -197,6 +208,13 @@ _TOUCHES: dict[int, Callable[[Session, BaseCommand], Touched]] = {
     BaseCommand.CONSUMER_STATS: lambda session, command: _consumer(session, command.consumerStats.consumer_id),
     BaseCommand.GET_SCHEMA: lambda session, command: _topic(command.getSchema.topic),
     BaseCommand.GET_OR_CREATE_SCHEMA: lambda session, command: _topic(command.getOrCreateSchema.topic),
+    BaseCommand.SCALABLE_TOPIC_LOOKUP: lambda session, command: _scalable(command.scalableTopicLookup.topic),
+    BaseCommand.SCALABLE_TOPIC_SUBSCRIBE: lambda session, command: _scalable(
+        command.scalableTopicSubscribe.topic, command.scalableTopicSubscribe.subscription
+    ),
+    BaseCommand.WATCH_SCALABLE_TOPICS: lambda session, command: [
+        (None, Resource.of_namespace(NamespaceName.parse(command.watchScalableTopics.namespace)))
+    ],
     BaseCommand.ADD_PARTITION_TO_TXN: lambda session, command: [
         part for topic in command.addPartitionToTxn.partitions for part in _topic(topic)
     ],

@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from google.protobuf.message import DecodeError
 
@@ -35,6 +35,14 @@ from magnetar.wire.pulsar import commands
 from magnetar.wire.pulsar.frames import Frame, FrameDecoder, FrameError
 from magnetar.wire.pulsar.parsers import FREQUENT_COMMANDS, parse_command, parse_frequent_command
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand
+
+
+class Watch(Protocol):
+    """Something that a client follows until it, or its connection, ends."""
+
+    def end(self) -> None:
+        """Called once, when the connection is gone."""
+        ...
 
 
 class Probes:
@@ -132,6 +140,8 @@ class Session(AdmittedProtocol):
         """Consumers that are answered SUCCESS when they are gone, and need not be told besides that they were closed."""
         self.consumer_topics: dict[int, AnyTopic] = {}
         self.opening: set[tuple[str, int]] = set()
+        self.watches: dict[tuple[str, int], Watch] = {}
+        """What is pushed to this client besides messages, by kind and the client's number for it."""
 
     # ---- Life
 
@@ -239,6 +249,9 @@ class Session(AdmittedProtocol):
         if self.credential_watch is not None:
             self.credential_watch.cancel()
         self._probes.settle(False)
+        for watch in list(self.watches.values()):
+            watch.end()
+        self.watches.clear()
         self._frames.clear()
         self.requests.close()
         producers = [(self.producer_topics[each], producer) for each, producer in self.producers.items()]

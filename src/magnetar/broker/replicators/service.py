@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
-from magnetar.broker.naming import SYSTEM_NAMESPACE, SYSTEM_TOPIC_PREFIX, TopicName
+from magnetar.broker.naming import PERSISTENT, SYSTEM_NAMESPACE, SYSTEM_TOPIC_PREFIX, TopicName
 from magnetar.broker.replicators.remote_clusters import RemoteClusters, TopicMismatchError
 from magnetar.broker.schemas.registry import SchemaRegistry
 from magnetar.broker.schemas.types import SchemaId, unpack_version
@@ -35,7 +35,7 @@ class ReplicationService:
     def concerns(self, topic: TopicName) -> bool:
         """True if the topic may be replicated."""
         own = topic.local_name.startswith(SYSTEM_TOPIC_PREFIX) or str(topic.namespace_name) == SYSTEM_NAMESPACE
-        return topic.persistent and not own
+        return topic.domain == PERSISTENT and not own
 
     async def schema_of(self, topic: TopicName, version: bytes) -> SchemaDefinition | None:
         """The schema of that version; None when it is not kept any more. Raises LedgerError, MetadataError."""

@@ -11,6 +11,7 @@ from magnetar.base.settings import setting
 from magnetar.broker.settings.load_balance import LoadBalanceSettings
 from magnetar.broker.settings.policies import PolicySettings
 from magnetar.broker.settings.replication import ReplicatedSubscriptionSettings, ReplicationSettings
+from magnetar.broker.settings.scalable import ScalableTopicSettings
 from magnetar.broker.settings.security import SecuritySettings
 from magnetar.broker.settings.transactions import TransactionSettings
 
@@ -34,6 +35,7 @@ class BrokerSettings(
     LoadBalanceSettings,
     PolicySettings,
     SecuritySettings,
+    ScalableTopicSettings,
     TransactionSettings,
     ReplicationSettings,
     ReplicatedSubscriptionSettings,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from magnetar.base.clock import Clock
@@ -102,6 +102,8 @@ class Subscription:
         self._resetting = asyncio.Lock()
         self._closed = False
         self._terminated = False
+        self.drained: Callable[[str, str], None] = lambda topic, subscription: None
+        """Called with the names of topic and subscription where `tell_if_ended` tells consumers."""
         ledger.add_append_listener(self.wake)
 
     # ---- Consumers
@@ -370,3 +372,5 @@ class Subscription:
         if self._terminated and self.cursor.backlog_entries == 0:
             for consumer in list(self.consumers):
                 consumer.channel.end_of_topic()
+            if self.durable:
+                self.drained(self.topic_name, self.name)

@@ -135,7 +135,9 @@ class TopicRegistry:
         _check_is_topic(name)
         if not await self._lookup.stored(name):
             await self._namespaces.effective(name.namespace_name)
-            if not create:
+            if (
+                not create or name.is_segment
+            ):  # a segment is made by its topic's controller, never by whoever connects to it
                 if not name.persistent:  # nothing is stored of it: only its own broker knows whether it is there
                     await self._lookup.require(name)
                 raise TopicNotFoundError(f"Topic {name} does not exist")
@@ -146,7 +148,7 @@ class TopicRegistry:
     async def _create(self, name: TopicName) -> AnyTopic:
         """Where the number of topics is limited, one creation at a time: or several would see the last free place."""
         policies = await self._namespaces.effective(name.namespace_name)
-        if not policies.max_topics_per_namespace or not name.persistent:
+        if not policies.max_topics_per_namespace or not name.persistent or name.is_segment:
             return await self._open(name)
         async with self._creation:
             await self._lookup.check_room(name)
@@ -241,6 +243,8 @@ class TopicRegistry:
         async with self._exclusive(name):
             if self._loaded.pop(name, None) is not None:
                 await topic.delete()
+                if name.is_segment:
+                    return
                 if name.persistent and name.partition < 0:  # partitions share one, which goes with the whole topic
                     await self.schemas.delete(SchemaId.of(name), force=True)
                 if name.partition < 0:
@@ -270,7 +274,7 @@ class TopicRegistry:
     async def delete_abandoned(self, now_s: float) -> None:
         """Delete the loaded topics that nobody has used for as long as their policies say."""
         async for topic in in_turns(self.loaded):
-            if topic.name not in self._busy and topic.abandoned(now_s):
+            if topic.name not in self._busy and not topic.name.is_segment and topic.abandoned(now_s):
                 logger.info("unused topic deleted topic=%s", topic.name)
                 try:
                     await self.delete(topic.name)

@@ -49,6 +49,8 @@ class TopicContext:
     delayed_storage: DelayedStorage | None = None
     transactions: TransactionStorage | None = None
     replication: ReplicationService | None = None
+    drained: Callable[[str, str], None] = lambda topic, subscription: None
+    """Called with topic and subscription when everything in a terminated topic is acknowledged; now and then once more."""
 
 
 class SubscriptionSet:
@@ -273,6 +275,7 @@ class SubscriptionSet:
             compacted=self._compacted,
             begin=begin,
         )
+        subscription.drained = context.drained
         if self._ledger.terminated:
             subscription.topic_terminated()
         subscription.dispatch_limits.apply(self.dispatch_meter, self.policies.subscription_dispatch_rate)

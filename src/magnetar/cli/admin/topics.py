@@ -13,6 +13,7 @@ from magnetar.cli.admin.common import common, force_option, properties_option, s
 from magnetar.cli.admin.http import admin_url_option, connected, pairs, words
 from magnetar.cli.admin.peek import peek_command
 from magnetar.cli.admin.policy_commands import topic_policies_group
+from magnetar.cli.admin.scalable_topics import scalable_topics_group
 from magnetar.cli.errors import CommandError
 from magnetar.cli.output import emit_done, emit_record, json_option
 
@@ -308,6 +309,7 @@ for command in (
     *replicated_subscriptions.COMMANDS,
 ):
     topics_group.add_command(command)
+topics_group.add_command(scalable_topics_group, "scalable")
 subscription_commands.add_to(topics_group, short=False)
 for verb in ("get", "set", "remove"):  # pulsar-admin has them here
     topics_group.add_command(topic_policies_group.commands[f"{verb}-replication-clusters"])

@@ -54,6 +54,8 @@ def _by_path(path: str, value: bytes) -> Meaning | None:
         return _underreplication(parts, value)
     if path.startswith(paths.LEDGERS_ROOT + "/"):
         return _ledger(path, value)
+    if path.startswith(paths.MANAGED_LEDGERS_PATH + "/") and len(parts) > 5 and parts[3] == "segment":
+        del parts[4]  # the topic that the segment belongs to
     if path.startswith(paths.MANAGED_LEDGERS_PATH + "/") and len(parts) == 5:
         return _binary("ManagedLedgerInfo", ManagedLedgerInfo, plain_value(value, path))
     if path.startswith(paths.MANAGED_LEDGERS_PATH + "/") and len(parts) == 6:

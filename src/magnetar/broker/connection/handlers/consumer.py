@@ -11,7 +11,8 @@ from magnetar.base.errors import MetadataError
 from magnetar.broker.connection.refusals import remembered
 from magnetar.broker.connection.session import Session
 from magnetar.broker.errors import MetadataRefusedError, NotAllowedError, ServiceNotReadyError
-from magnetar.broker.naming import TopicName
+from magnetar.broker.naming import TopicName, subscription_name
+from magnetar.broker.scalable.records import QUEUE, STREAM
 from magnetar.broker.schemas.types import Schema, SchemaType, from_message
 from magnetar.broker.subscriptions.policies import SubscriptionType
 from magnetar.broker.topics.subscribe import SubscribeRequest
@@ -63,6 +64,10 @@ async def _subscribe(session: Session, request: CommandSubscribe) -> None:
 
 async def _open(session: Session, request: CommandSubscribe) -> None:
     name = TopicName.parse(request.topic)
+    if name.is_segment and request.durable:
+        kind = QUEUE if SubscriptionType(request.subType).holds_entries else STREAM
+        earliest = request.initialPosition == CommandSubscribe.Earliest
+        await session.context.scalable.before_subscribe(name, subscription_name(request.subscription), kind, earliest)
     topic = await session.context.topics.get(name, create=request.force_topic_creation)
     schema = from_message(request.schema) if request.HasField("schema") else None
     await session.context.schemas.consumer(name, schema, lambda: not topic.used_without_schema)
@@ -124,11 +129,14 @@ async def _unsubscribe(session: Session, consumer_id: int, request_id: int, forc
     consumer = session.consumers.get(consumer_id)
     if consumer is None or consumer.subscription is None:
         raise MetadataRefusedError("Consumer not found")
+    topic, name = session.consumer_topics[consumer_id], consumer.subscription.name
     session.unsubscribing.add(consumer_id)
     try:
-        await session.consumer_topics[consumer_id].unsubscribe(consumer.subscription.name, force)
+        await topic.unsubscribe(name, force)
     finally:
         session.unsubscribing.discard(consumer_id)
+    if topic.name.is_segment:
+        await session.context.scalable.after_unsubscribe(topic.name, name)
     session.consumers.pop(consumer_id, None)
     session.consumer_topics.pop(consumer_id, None)
     session.write(commands.success(request_id))

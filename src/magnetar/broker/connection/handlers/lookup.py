@@ -77,7 +77,7 @@ async def _lookup(session: Session, request: CommandLookupTopic) -> None:
         if listener_name:
             # The C++ client ends its call at once on exactly this code and text.
             raise ServiceNotReadyError(f"the broker do not have {listener_name} listener")
-        found = await session.context.lookup.find(TopicName.parse(request.topic), request.authoritative)
+        found = await session.context.lookup.find(TopicName.parse(request.topic, scalable=True), request.authoritative)
         if found.address.service_url:
             response.brokerServiceUrl = found.address.service_url
         if found.address.service_url_tls:  # some clients take an empty one for an address

@@ -1,0 +1,80 @@
+"""Scalable topics."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from magnetar.admin.client.noun import Noun, Texts, namespace_names, topic_names
+from magnetar.admin.scalable_documents import ScalableTopicMetadata, ScalableTopicStats, SegmentStats
+
+_NAMESPACE = "/scalable/{tenant}/{namespace}"
+_TOPIC = "/scalable/{tenant}/{namespace}/{topic}"
+_SUBSCRIPTION = _TOPIC + "/subscriptions/{subscription}"
+
+SubscriptionKind = Literal["STREAM", "QUEUE"]
+
+
+class ScalableTopics(Noun):
+    """A topic is named in full, `topic://tenant/namespace/topic`, or by its last part alone."""
+
+    def list(self, namespace: str) -> Texts:
+        """Complete names."""
+        found: Texts = self._get(_NAMESPACE, Texts, **namespace_names(namespace))
+        return found
+
+    def list_by_property(self, namespace: str, name: str, value: str) -> Texts:
+        """Of topics that have this property."""
+        query = {"property": f"{name}={value}"}
+        found: Texts = self._get(_NAMESPACE, Texts, query, **namespace_names(namespace))
+        return found
+
+    def create(self, topic: str, segments: int = 1, properties: dict[str, str] | None = None) -> None:
+        self._put(_TOPIC, properties, {"numInitialSegments": segments}, **_names(topic))
+
+    def metadata(self, topic: str) -> ScalableTopicMetadata:
+        """Its layout."""
+        found: ScalableTopicMetadata = self._get(_TOPIC, ScalableTopicMetadata, **_names(topic))
+        return found
+
+    def delete(self, topic: str, *, force: bool = False) -> None:
+        """`force`: also while producers or consumers are connected."""
+        self._delete(_TOPIC, {"force": force}, **_names(topic))
+
+    def stats(self, topic: str) -> ScalableTopicStats:
+        found: ScalableTopicStats = self._get(_TOPIC + "/stats", ScalableTopicStats, **_names(topic))
+        return found
+
+    def segment_stats(self, topic: str, segment_id: int) -> SegmentStats:
+        template = _TOPIC + "/segments/{segmentId}/stats"
+        found: SegmentStats = self._get(template, SegmentStats, segmentId=segment_id, **_names(topic))
+        return found
+
+    def split(self, topic: str, segment_id: int) -> None:
+        """Into two halves."""
+        self._post(_TOPIC + "/split/{segmentId}", segmentId=segment_id, **_names(topic))
+
+    def merge(self, topic: str, segment_id: int, other_id: int) -> None:
+        """Two neighbours into one."""
+        template = _TOPIC + "/merge/{segmentId1}/{segmentId2}"
+        self._post(template, segmentId1=segment_id, segmentId2=other_id, **_names(topic))
+
+    def create_subscription(self, topic: str, subscription: str, kind: SubscriptionKind = "QUEUE") -> None:
+        """From the next message on."""
+        self._put(_SUBSCRIPTION, None, {"type": kind}, subscription=subscription, **_names(topic))
+
+    def delete_subscription(self, topic: str, subscription: str) -> None:
+        self._delete(_SUBSCRIPTION, subscription=subscription, **_names(topic))
+
+    def seek(self, topic: str, subscription: str, timestamp_ms: int) -> None:
+        """To the first messages published at or after that time."""
+        query = {"timestamp": timestamp_ms}
+        self._post(_SUBSCRIPTION + "/seek", None, query, subscription=subscription, **_names(topic))
+
+    def clear_backlog(self, topic: str, subscription: str) -> None:
+        self._post(_SUBSCRIPTION + "/skip-all", subscription=subscription, **_names(topic))
+
+
+def _names(topic: str) -> dict[str, Any]:
+    """Path parameters; a short name, or one of another domain, stands for the scalable topic of that name."""
+    names = topic_names(topic.replace("topic://", "persistent://", 1) if topic.startswith("topic://") else topic)
+    return {key: value for key, value in names.items() if key != "domain"}

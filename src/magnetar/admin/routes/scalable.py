@@ -1,0 +1,268 @@
+"""Scalable topics: create, look at, split, merge, subscribe, delete; and their single segments, for the brokers that control them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from starlette.responses import Response
+
+from magnetar.admin.answers import as_json, done
+from magnetar.admin.call import Call
+from magnetar.admin.context import check_storage
+from magnetar.admin.errors import BadRequestError
+from magnetar.admin.operation import FORCE, documented
+from magnetar.admin.routes.topics import properties_of
+from magnetar.admin.routing import ADMIN, Handler, Route
+from magnetar.admin.scalable_documents import ScalableTopicMetadata, ScalableTopicStats, SegmentStats
+from magnetar.broker.auth.decide import Access
+from magnetar.broker.errors import NotAllowedError, SubscriptionNotFoundError, TopicNotFoundError
+from magnetar.broker.naming import SCALABLE, SEGMENT, TopicName
+from magnetar.broker.scalable.records import QUEUE, STREAM, TopicRecord
+from magnetar.broker.scalable.segments import OwnSegments, segment_name
+from magnetar.broker.scalable.service import ScalableTopics
+
+_TIMESTAMP = {"timestamp": int}
+
+
+def _service(call: Call) -> ScalableTopics:
+    if not call.broker.config.settings.scalable_topics_enabled:
+        raise NotAllowedError("scalable topics are switched off on this server (scalableTopicsEnabled)")
+    return call.broker.scalable
+
+
+async def _record(call: Call) -> TopicRecord:
+    """Raises TopicNotFoundError."""
+    record = await _service(call).records.get(call.topic)
+    if record is None:
+        raise TopicNotFoundError(f"Scalable topic {call.topic} does not exist")
+    return record
+
+
+@documented(answer=list[str], query={"property": str})
+async def names(call: Call) -> Response:
+    """Complete names; `property=name=value`, which may be repeated, only of topics that have all of these properties."""
+    await call.broker.namespaces.policies(call.namespace)
+    wanted = {}
+    for text in call.request.query_params.getlist("property"):
+        name, separator, value = text.partition("=")
+        if not separator:
+            raise BadRequestError(f"property must be name=value, not '{text[:40]}'")
+        wanted[name] = value
+    return as_json(await _service(call).records.names(call.namespace, wanted))
+
+
+@documented(body=dict[str, str] | None, query={"numInitialSegments": int})
+async def create(call: Call) -> Response:
+    """Create a scalable topic, of one segment unless `numInitialSegments` says more. The body holds its properties."""
+    properties = properties_of(await call.json())
+    count = call.query_number("numInitialSegments", 1)
+    check_storage(call.admin.storage)
+    await _service(call).create(call.topic, count, properties)
+    return done()
+
+
+@documented("The layout of a scalable topic and its properties.", answer=ScalableTopicMetadata)
+async def get(call: Call) -> Response:
+    return as_json((await _record(call)).as_json())
+
+
+@documented(query=FORCE)
+async def delete(call: Call) -> Response:
+    """Delete a scalable topic with all its segments; with `force` also while somebody is connected."""
+    await _service(call).delete(call.topic, call.flag("force"))
+    return done()
+
+
+@documented("Segments, and consumers by subscription.", answer=ScalableTopicStats)
+async def stats(call: Call) -> Response:
+    return as_json(await _service(call).statistics(call.topic))
+
+
+@documented(errors=(409,))
+async def split(call: Call) -> Response:
+    """Split an active segment into two halves. Answers when producers may use them."""
+    controller = await _service(call).controller(call.topic)
+    await controller.split(call.number("segmentId"))
+    return done()
+
+
+@documented(errors=(409,))
+async def merge(call: Call) -> Response:
+    """Merge two adjacent active segments into one."""
+    controller = await _service(call).controller(call.topic)
+    await controller.merge(call.number("segmentId1"), call.number("segmentId2"))
+    return done()
+
+
+@documented(query={"type": Literal["STREAM", "QUEUE"]})
+async def put_subscription(call: Call) -> Response:
+    """Create a subscription, which begins with the next message, in all segments."""
+    kind = call.query("type", QUEUE).upper()
+    if kind not in (STREAM, QUEUE):
+        raise BadRequestError(f"type must be {STREAM} or {QUEUE}")
+    await _service(call).create_subscription(call.topic, call.subscription, kind)
+    return done()
+
+
+@documented()
+async def delete_subscription(call: Call) -> Response:
+    """Delete a subscription from all segments; its consumers are disconnected."""
+    await _check_subscription(call)
+    await _service(call).delete_subscription(call.topic, call.subscription)
+    return done()
+
+
+async def _check_subscription(call: Call) -> None:
+    await _record(call)
+    if call.subscription not in await _service(call).records.subscriptions(call.topic):
+        raise SubscriptionNotFoundError(f"Subscription {call.subscription} not found")
+
+
+@documented(query=_TIMESTAMP)
+async def seek(call: Call) -> Response:
+    """Go to the first messages published at or after `timestamp` (ms since 1970)."""
+    await _check_subscription(call)
+    await _service(call).seek(call.topic, call.subscription, call.query_number("timestamp", 0))
+    return done()
+
+
+@documented()
+async def skip_all(call: Call) -> Response:
+    """Acknowledge everything in all segments."""
+    await _check_subscription(call)
+    await _service(call).skip_all(call.topic, call.subscription)
+    return done()
+
+
+@documented(answer=SegmentStats)
+async def segment_stats(call: Call) -> Response:
+    """Rates, clients and backlog of one segment."""
+    record = await _record(call)
+    segment = record.layout.segments.get(call.number("segmentId"))
+    if segment is None:
+        raise TopicNotFoundError(f"Segment {call.number('segmentId')} of {call.topic} does not exist")
+    return as_json(await _service(call).segments.stats(segment_name(call.topic, segment)))
+
+
+@documented()
+async def drained(call: Call) -> Response:
+    """A broker tells the topic's controller that a subscription has acknowledged everything in a sealed segment."""
+    controller = await _service(call).controller(call.topic)
+    controller.drained(call.number("segmentId"), call.subscription)
+    return done()
+
+
+# ---- Single segments: what the controller of a topic asks the brokers of its segments
+
+
+def _own(call: Call) -> OwnSegments:
+    return _service(call).segments.own
+
+
+def _segment(call: Call) -> TopicName:
+    """Raises InvalidTopicNameError."""
+    return TopicName.parse(f"{SEGMENT}://{call.namespace}/{call.topic.local_name}/{call.params['descriptor']}")
+
+
+@documented("Create a segment, with cursors for the subscriptions that the body lists.", body=list[str] | None)
+async def create_segment(call: Call) -> Response:
+    name = _segment(call)
+    body = await call.json()
+    subscriptions = body if body is not None else []
+    if not isinstance(subscriptions, list) or not all(isinstance(each, str) for each in subscriptions):
+        raise BadRequestError('expected names of subscriptions: ["a", "b"]')
+    await call.broker.namespaces.policies(name.namespace_name)
+    check_storage(call.admin.storage)
+    await _own(call).create(name, subscriptions)
+    return done()
+
+
+@documented("Let a segment take no more messages.")
+async def terminate_segment(call: Call) -> Response:
+    await _own(call).terminate(_segment(call))
+    return done()
+
+
+@documented("Delete a segment with its messages.", query=FORCE)
+async def delete_segment(call: Call) -> Response:
+    await _own(call).delete(_segment(call), call.flag("force"))
+    return done()
+
+
+@documented("Rates, clients and backlog of a segment.", answer=SegmentStats)
+async def own_segment_stats(call: Call) -> Response:
+    return as_json(await _own(call).stats(_segment(call)))
+
+
+@documented("Durable subscriptions of a segment.", answer=list[str])
+async def segment_subscriptions(call: Call) -> Response:
+    return as_json(await _own(call).subscriptions(_segment(call)))
+
+
+@documented(query={"earliest": bool})
+async def put_segment_subscription(call: Call) -> Response:
+    """Create a subscription in a segment: from its first message on unless `earliest` is false."""
+    await _own(call).subscribe(_segment(call), call.subscription, call.flag("earliest", True))
+    return done()
+
+
+@documented("Delete a subscription from a segment.")
+async def delete_segment_subscription(call: Call) -> Response:
+    await _own(call).unsubscribe(_segment(call), call.subscription)
+    return done()
+
+
+@documented("Entries of a segment that a subscription has not acknowledged.", answer=int)
+async def backlog(call: Call) -> Response:
+    return as_json(await _own(call).backlog(_segment(call), call.subscription))
+
+
+@documented("Go to the first message published at or after `timestamp`.", query=_TIMESTAMP)
+async def seek_segment(call: Call) -> Response:
+    await _own(call).seek(_segment(call), call.subscription, call.query_number("timestamp", 0))
+    return done()
+
+
+@documented("Acknowledge everything in a segment.")
+async def skip_segment(call: Call) -> Response:
+    await _own(call).skip_all(_segment(call), call.subscription)
+    return done()
+
+
+_SCALABLE = f"{ADMIN}/scalable/{{tenant}}/{{namespace}}"
+_TOPIC = f"{_SCALABLE}/{{topic}}"
+_SUBSCRIPTION = f"{_TOPIC}/subscriptions/{{subscription}}"
+_SEGMENT = f"{ADMIN}/segments/{{tenant}}/{{namespace}}/{{topic}}/{{descriptor}}"
+_CURSOR = f"{_SEGMENT}/subscription/{{subscription}}"
+
+
+def _route(method: str, path: str, access: Access, handler: Handler) -> Route:
+    return Route(method, path, access, handler, {"domain": SCALABLE})
+
+
+# As in Pulsar, layouts are changed by superusers; segments are the business of brokers, which are superusers.
+ROUTES = (
+    _route("GET", _SCALABLE, Access.NAMESPACE, names),
+    _route("PUT", _TOPIC, Access.TENANT, create),
+    _route("GET", _TOPIC, Access.LOOKUP, get),
+    _route("DELETE", _TOPIC, Access.TENANT, delete),
+    _route("GET", f"{_TOPIC}/stats", Access.LOOKUP, stats),
+    _route("POST", f"{_TOPIC}/split/{{segmentId}}", Access.SUPERUSER, split),
+    _route("POST", f"{_TOPIC}/merge/{{segmentId1}}/{{segmentId2}}", Access.SUPERUSER, merge),
+    _route("PUT", _SUBSCRIPTION, Access.CONSUME, put_subscription),
+    _route("DELETE", _SUBSCRIPTION, Access.CONSUME, delete_subscription),
+    _route("POST", f"{_SUBSCRIPTION}/seek", Access.CONSUME, seek),
+    _route("POST", f"{_SUBSCRIPTION}/skip-all", Access.CONSUME, skip_all),
+    _route("GET", f"{_TOPIC}/segments/{{segmentId}}/stats", Access.LOOKUP, segment_stats),
+    _route("POST", f"{_TOPIC}/segments/{{segmentId}}/subscription/{{subscription}}/drained", Access.SUPERUSER, drained),
+    _route("PUT", _SEGMENT, Access.SUPERUSER, create_segment),
+    _route("POST", f"{_SEGMENT}/terminate", Access.SUPERUSER, terminate_segment),
+    _route("DELETE", _SEGMENT, Access.SUPERUSER, delete_segment),
+    _route("GET", f"{_SEGMENT}/stats", Access.SUPERUSER, own_segment_stats),
+    _route("GET", f"{_SEGMENT}/subscriptions", Access.SUPERUSER, segment_subscriptions),
+    _route("PUT", _CURSOR, Access.SUPERUSER, put_segment_subscription),
+    _route("DELETE", _CURSOR, Access.SUPERUSER, delete_segment_subscription),
+    _route("GET", f"{_CURSOR}/backlog", Access.SUPERUSER, backlog),
+    _route("POST", f"{_CURSOR}/seek", Access.SUPERUSER, seek_segment),
+    _route("POST", f"{_CURSOR}/skip-all", Access.SUPERUSER, skip_segment),
+)

@@ -1,0 +1,78 @@
+"""Documents about scalable topics, as types: fields of Pulsar's admin API."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from magnetar.admin.documents import Document
+
+
+class HashRange(Document):
+    """Inclusive 16-bit hashes."""
+
+    start: int
+    end: int
+
+
+class SegmentInfo(Document):
+    """A segment in the record of its topic. `sealedAtEpoch` and `sealedAtMs` are -1 while it is active."""
+
+    segment_id: int
+    hash_range: HashRange
+    state: Literal["ACTIVE", "SEALED"]
+    parent_ids: list[int] = []
+    child_ids: list[int] = []
+    created_at_epoch: int = 0
+    sealed_at_epoch: int = -1
+    created_at_ms: int = 0
+    sealed_at_ms: int = -1
+    legacy_topic_name: str | None = None
+    entry_bucket_splits: list[int] = []
+
+
+class ScalableTopicMetadata(Document):
+    """`segments` by id. `pendingChange`: a split or merge that has begun and not ended."""
+
+    epoch: int
+    next_segment_id: int
+    segments: dict[str, SegmentInfo]
+    properties: dict[str, str] = {}
+    auto_scale_policy: dict[str, Any] | None = None
+    pending_change: dict[str, Any] | None = None
+
+
+class SegmentState(Document):
+    """`name`: of the topic that holds the segment's messages."""
+
+    name: str
+    state: Literal["ACTIVE", "SEALED"]
+
+
+class ScalableSubscriptionStats(Document):
+    """Stream and checkpoint consumers that the controller knows; those of a queue are connected to the segments only."""
+
+    consumer_count: int = 0
+
+
+class ScalableTopicStats(Document):
+    """`segments` by id, `subscriptions` by name."""
+
+    epoch: int
+    total_segments: int
+    active_segments: int
+    sealed_segments: int
+    segments: dict[str, SegmentState] = {}
+    subscriptions: dict[str, ScalableSubscriptionStats] = {}
+
+
+class SegmentStats(Document):
+    """Rates per second; `backlog`: entries by subscription; `storageSize` in bytes."""
+
+    msg_rate_in: float = 0.0
+    bytes_rate_in: float = 0.0
+    msg_rate_out: float = 0.0
+    bytes_rate_out: float = 0.0
+    producers: int = 0
+    consumers: int = 0
+    storage_size: int = 0
+    backlog: dict[str, int] = {}

@@ -1,0 +1,201 @@
+"""What the controller of a scalable topic does to its segments, wherever they are served: here directly, elsewhere over the admin API.
+
+A segment is an ordinary persistent topic, except that nobody brings it into being by connecting to it. All of this may be repeated.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from magnetar.broker.errors import NotAllowedError, SubscriptionNotFoundError, TopicNotFoundError
+from magnetar.broker.namespaces.errors import AlreadyExistsError, NotOwnedError
+from magnetar.broker.namespaces.lookup import Lookup
+from magnetar.broker.namespaces.records import BrokerAddress
+from magnetar.broker.naming import SEGMENT, TopicName, is_internal_cursor
+from magnetar.broker.peers import PeerAnswer, Peers, raise_for
+from magnetar.broker.scalable.layout import Segment
+from magnetar.broker.topics.persistent import PersistentTopic
+from magnetar.broker.topics.registry import TopicRegistry
+from magnetar.managed_ledger.position import EARLIEST, LATEST
+
+T = TypeVar("T")
+
+SEGMENTS_TARGET = "/admin/v2/segments"
+SCALABLE_TARGET = "/admin/v2/scalable"
+
+
+def segment_name(topic: TopicName, segment: Segment) -> TopicName:
+    """The topic that holds the segment's messages."""
+    return TopicName(SEGMENT, topic.tenant, topic.namespace, f"{topic.local_name}/{segment.descriptor}")
+
+
+class OwnSegments:
+    """Segments that this broker serves. Raises NotOwnedError for others."""
+
+    def __init__(self, topics: TopicRegistry, lookup: Lookup) -> None:
+        self._topics = topics
+        self._lookup = lookup
+
+    async def _get(self, name: TopicName) -> PersistentTopic:
+        topic = await self._topics.get(name, create=False)
+        if not isinstance(topic, PersistentTopic):
+            raise NotAllowedError(f"{name} is not persistent")
+        return topic
+
+    async def create(self, name: TopicName, subscriptions: Collection[str]) -> None:
+        """With cursors at its beginning; what is there already stays."""
+        await self._lookup.require(name)
+        try:
+            await self._topics.create(name)
+        except AlreadyExistsError:
+            pass
+        topic = await self._get(name)
+        for subscription in subscriptions:
+            await topic.ensure_subscription(subscription, EARLIEST)
+
+    async def terminate(self, name: TopicName) -> None:
+        await (await self._get(name)).terminate()
+
+    async def delete(self, name: TopicName, force: bool) -> None:
+        try:
+            await self._topics.delete(name, force=force)
+        except TopicNotFoundError:
+            return
+
+    async def subscriptions(self, name: TopicName) -> list[str]:
+        """Durable ones."""
+        found = (await self._get(name)).subscriptions.all
+        return [each.name for each in found if each.durable and not is_internal_cursor(each.name)]
+
+    async def subscribe(self, name: TopicName, subscription: str, earliest: bool) -> None:
+        """Unless it is there already."""
+        await (await self._get(name)).ensure_subscription(subscription, EARLIEST if earliest else LATEST)
+
+    async def unsubscribe(self, name: TopicName, subscription: str) -> None:
+        try:
+            await (await self._get(name)).unsubscribe(subscription, force=True)
+        except (TopicNotFoundError, SubscriptionNotFoundError):
+            return
+
+    async def backlog(self, name: TopicName, subscription: str) -> int:
+        """Entries that it has not acknowledged. Raises TopicNotFoundError, SubscriptionNotFoundError."""
+        return (await self._get(name)).subscriptions.get(subscription).backlog_entries
+
+    async def seek(self, name: TopicName, subscription: str, publish_time_ms: int) -> None:
+        await (await self._get(name)).seek_to_time(subscription, publish_time_ms)
+
+    async def skip_all(self, name: TopicName, subscription: str) -> None:
+        await (await self._get(name)).subscriptions.get(subscription).clear_backlog()
+
+    async def stats(self, name: TopicName) -> dict[str, Any]:
+        """Rates, clients, size, and the backlog by subscription."""
+        topic = await self._get(name)
+        return {
+            **load_of(topic),
+            "producers": len(topic.publishers.producers),
+            "consumers": topic.subscriptions.consumers_count,
+            "storageSize": topic.ledger.size_bytes,
+            "backlog": {each.name: each.backlog_entries for each in topic.subscriptions.all if each.durable},
+        }
+
+
+def load_of(topic: PersistentTopic) -> dict[str, float]:
+    """Pulsar's `SegmentLoadStats`."""
+    consumed = [each.rates for each in topic.subscriptions.all]
+    return {
+        "msgRateIn": topic.rates.messages_per_s,
+        "bytesRateIn": topic.rates.bytes_per_s,
+        "msgRateOut": sum(each.messages_per_s for each in consumed),
+        "bytesRateOut": sum(each.bytes_per_s for each in consumed),
+    }
+
+
+class Segments:
+    """The same for segments of every broker of the cluster."""
+
+    def __init__(self, own: OwnSegments, lookup: Lookup, peers: Peers) -> None:
+        self.own = own
+        self._lookup = lookup
+        self._peers = peers
+
+    async def create(self, name: TopicName, subscriptions: Collection[str]) -> None:
+        body = json.dumps(sorted(subscriptions)).encode()
+        await self._at_owner(name, lambda: self.own.create(name, subscriptions), "PUT", "", body)
+
+    async def terminate(self, name: TopicName) -> None:
+        await self._at_owner(name, lambda: self.own.terminate(name), "POST", "/terminate")
+
+    async def delete(self, name: TopicName, force: bool) -> None:
+        leaf = f"?force={str(force).lower()}"
+        await self._at_owner(name, lambda: self.own.delete(name, force), "DELETE", leaf)
+
+    async def subscriptions(self, name: TopicName) -> list[str]:
+        return list(await self._asked(name, lambda: self.own.subscriptions(name), "GET", "/subscriptions"))
+
+    async def subscribe(self, name: TopicName, subscription: str, earliest: bool) -> None:
+        leaf = f"{_subscription(subscription)}?earliest={str(earliest).lower()}"
+        await self._at_owner(name, lambda: self.own.subscribe(name, subscription, earliest), "PUT", leaf)
+
+    async def unsubscribe(self, name: TopicName, subscription: str) -> None:
+        here = lambda: self.own.unsubscribe(name, subscription)  # noqa: E731
+        await self._at_owner(name, here, "DELETE", _subscription(subscription))
+
+    async def backlog(self, name: TopicName, subscription: str) -> int:
+        """Raises TopicNotFoundError, SubscriptionNotFoundError."""
+        leaf = f"{_subscription(subscription)}/backlog"
+        return int(await self._asked(name, lambda: self.own.backlog(name, subscription), "GET", leaf))
+
+    async def seek(self, name: TopicName, subscription: str, publish_time_ms: int) -> None:
+        leaf = f"{_subscription(subscription)}/seek?timestamp={publish_time_ms}"
+        await self._at_owner(name, lambda: self.own.seek(name, subscription, publish_time_ms), "POST", leaf)
+
+    async def skip_all(self, name: TopicName, subscription: str) -> None:
+        leaf = f"{_subscription(subscription)}/skip-all"
+        await self._at_owner(name, lambda: self.own.skip_all(name, subscription), "POST", leaf)
+
+    async def stats(self, name: TopicName) -> dict[str, Any]:
+        return dict(await self._asked(name, lambda: self.own.stats(name), "GET", "/stats"))
+
+    async def tell_drained(
+        self, controller: BrokerAddress, topic: TopicName, segment_id: int, subscription: str
+    ) -> None:
+        """Another broker controls the topic: it shall know that the subscription has acknowledged everything in a sealed segment."""
+        name = quote(topic.local_name, safe="")
+        leaf = f"/segments/{segment_id}{_subscription(subscription)}/drained"
+        target = f"{SCALABLE_TARGET}/{topic.namespace_name}/{name}{leaf}"
+        raise_for(await self._peers.call(controller, "POST", target))
+
+    async def _at_owner(
+        self, name: TopicName, here: Callable[[], Awaitable[None]], method: str, leaf: str, body: bytes = b""
+    ) -> None:
+        try:
+            await here()
+        except NotOwnedError as error:
+            raise_for(await self._elsewhere(name, error, method, leaf, body))
+
+    async def _asked(self, name: TopicName, here: Callable[[], Awaitable[Any]], method: str, leaf: str) -> Any:
+        try:
+            return await here()
+        except NotOwnedError as error:
+            answer = await self._elsewhere(name, error, method, leaf)
+            raise_for(answer)
+            return answer.document
+
+    async def _elsewhere(
+        self, name: TopicName, error: NotOwnedError, method: str, leaf: str, body: bytes = b""
+    ) -> PeerAnswer:
+        owner = error.owner or (await self._lookup.find(name)).address
+        return await self._peers.call(owner, method, segment_target(name, leaf), body)
+
+
+def segment_target(name: TopicName, leaf: str) -> str:
+    """The path of a segment's admin routes."""
+    topic, _, descriptor = name.local_name.rpartition("/")
+    return f"{SEGMENTS_TARGET}/{name.namespace_name}/{quote(topic, safe='')}/{descriptor}{leaf}"
+
+
+def _subscription(name: str) -> str:
+    return f"/subscription/{quote(name, safe='')}"

@@ -1,0 +1,539 @@
+"""Scalable topics as a broker serves them: layouts for those who ask and watch, a controller for each topic that this broker controls.
+
+One broker controls a topic: whoever has the ephemeral node `controller` below its record. It is elected when somebody first needs it, and
+again when it is gone and a client here still watches the topic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Final
+
+from magnetar.base.errors import MagnetarError
+from magnetar.base.tasks import REPORTED, TaskScope
+from magnetar.broker.errors import NotAllowedError, ServiceNotReadyError, SubscriptionNotFoundError, TopicNotFoundError
+from magnetar.broker.namespaces.brokers import BrokerDirectory
+from magnetar.broker.namespaces.errors import AlreadyExistsError, NotOwnedError, PreconditionFailedError
+from magnetar.broker.namespaces.lookup import Lookup
+from magnetar.broker.namespaces.ownership import Ownership
+from magnetar.broker.namespaces.records import BrokerAddress
+from magnetar.broker.namespaces.registry import NamespaceRegistry
+from magnetar.broker.naming import PERSISTENT, SCALABLE, NamespaceName, TopicName
+from magnetar.broker.scalable.controller import ControllerContext, TopicController
+from magnetar.broker.scalable.layout import HASH_MAX, LayoutError, Segment, SegmentLayout
+from magnetar.broker.scalable.records import ScalableRecords, TopicRecord, controller_path, topic_of_path
+from magnetar.broker.scalable.segments import Segments, segment_name
+from magnetar.broker.schemas.registry import SchemaRegistry
+from magnetar.broker.schemas.types import SchemaId
+from magnetar.metadata import paths
+from magnetar.metadata.election import NodeElection
+from magnetar.metadata.store import RESYNC
+
+logger = logging.getLogger(__name__)
+
+TAKE_OVER_TIMEOUT_S: Final = 10.0
+"""How long a client waits for a topic to have a controller; then it gets the layout without one, and asks again."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutView:
+    """What clients are told. `brokers`: addresses by segment, as far as they are known; a synthetic layout has no record."""
+
+    topic: TopicName
+    layout: SegmentLayout
+    controller: BrokerAddress | None = None
+    brokers: Mapping[int, BrokerAddress] = field(default_factory=dict)
+    synthetic: bool = False
+
+
+LayoutListener = Callable[[LayoutView | None], None]
+"""Called with each new layout, None when the topic is gone. Must not block."""
+
+
+def synthetic_layout(topic: TopicName, partitions: int) -> SegmentLayout:
+    """A classic topic as clients of scalable ones see it: a segment for each partition, which they choose by its number."""
+    count = max(1, partitions)
+    width = (HASH_MAX + 1) // count
+    names = [str(topic.partition_name(index)) for index in range(partitions)] or [str(topic)]
+    segments = {
+        index: Segment(
+            index, index * width, HASH_MAX if index == count - 1 else (index + 1) * width - 1, legacy_topic=name
+        )
+        for index, name in enumerate(names)
+    }
+    return SegmentLayout(0, count, segments)
+
+
+class ScalableTopics:
+    """One for each broker."""
+
+    def __init__(
+        self,
+        *,
+        context: ControllerContext,
+        namespaces: NamespaceRegistry,
+        lookup: Lookup,
+        ownership: Ownership,
+        brokers: BrokerDirectory,
+        schemas: SchemaRegistry,
+        scope: TaskScope,
+    ) -> None:
+        self.records: ScalableRecords = context.records
+        self.segments: Segments = context.segments
+        self._context = context
+        self._namespaces = namespaces
+        self._lookup = lookup
+        self._ownership = ownership
+        self._brokers = brokers
+        self._schemas = schemas
+        self._scope = scope
+        self._listeners: dict[TopicName, dict[LayoutListener, None]] = {}
+        self._namespace_listeners: dict[NamespaceName, dict[Callable[[], None], None]] = {}
+        self._controllers: dict[TopicName, TopicController] = {}
+        self._elections: dict[TopicName, AsyncExitStack] = {}
+        self._taking: dict[TopicName, asyncio.Future[bool]] = {}
+        self._stale: dict[TopicName, bool] = {}
+        """Topics whose record is being read; True: it has changed once more meanwhile."""
+        self._establishing: dict[tuple[TopicName, str], asyncio.Future[None]] = {}
+        self._unwatch = context.records.metadata.watch(self._changed, paths.SCALABLE_TOPICS_PATH)
+
+    # ---- Life
+
+    def start(self) -> None:
+        """End what other brokers, or this one before it died, have begun."""
+        self._scope.spawn(self._end_what_was_begun(), "end changes of scalable topics", REPORTED)
+
+    async def _end_what_was_begun(self) -> None:
+        metadata, root = self.records.metadata, paths.SCALABLE_TOPICS_PATH
+        for tenant in await metadata.children(root):
+            for namespace in await metadata.children(f"{root}/{tenant}"):
+                for name in await metadata.children(f"{root}/{tenant}/{namespace}"):
+                    topic = TopicName(SCALABLE, tenant, namespace, paths.decode(name))
+                    record = await self.records.get(topic)
+                    if record is not None and record.pending is not None:
+                        await self.find_controller(topic)
+
+    async def close(self) -> None:
+        """Give up all controllers, so that other brokers take over at once."""
+        self._unwatch()
+        for topic in list(self._elections):
+            await self._give_up(topic)
+
+    @property
+    def controllers(self) -> list[TopicController]:
+        """Those of this broker."""
+        return list(self._controllers.values())
+
+    @property
+    def watched(self) -> int:
+        """Layouts that clients of this broker watch."""
+        return sum(map(len, self._listeners.values()))
+
+    # ---- Layouts
+
+    async def resolve(self, name: TopicName, create: bool) -> LayoutView:
+        """The layout behind `topic://` or `persistent://`. A missing scalable topic is created if `create` and the policies say so.
+
+        Raises NotAllowedError for a partition or a non-persistent topic, TopicNotFoundError.
+        """
+        if name.domain not in (SCALABLE, PERSISTENT) or name.partition >= 0:
+            raise NotAllowedError(
+                f"{name} cannot be opened as a scalable topic: name the whole topic, as topic:// or persistent://"
+            )
+        scalable = TopicName(SCALABLE, name.tenant, name.namespace, name.local_name)
+        classic = TopicName(PERSISTENT, name.tenant, name.namespace, name.local_name)
+        await self._namespaces.effective(name.namespace_name)
+        record = await self.records.get(scalable)
+        if record is not None:
+            return await self._view(scalable, record)
+        partitions = await self._namespaces.partitions(classic)
+        if name.domain == PERSISTENT or partitions or await self._lookup.stored(classic):
+            return LayoutView(scalable, synthetic_layout(classic, partitions), synthetic=True)
+        policies = await self._namespaces.effective(name.namespace_name)
+        if not create or not policies.auto_topic_creation:
+            raise TopicNotFoundError(f"Scalable topic {scalable} does not exist")
+        try:
+            await self.create(scalable, 1, {})
+        except AlreadyExistsError:
+            pass
+        record = await self.records.get(scalable)
+        if record is None:
+            raise TopicNotFoundError(f"Scalable topic {scalable} does not exist")
+        return await self._view(scalable, record)
+
+    async def _view(self, topic: TopicName, record: TopicRecord) -> LayoutView:
+        controller = None
+        try:
+            async with asyncio.timeout(TAKE_OVER_TIMEOUT_S):
+                controller = await self.find_controller(topic)
+        except (MagnetarError, TimeoutError) as error:
+            logger.warning("scalable topic without a controller topic=%s error=%s", topic, error or "timed out")
+        current = await self.records.get(topic)
+        return await self._seen(topic, current or record, controller)
+
+    async def _seen(self, topic: TopicName, record: TopicRecord, controller: BrokerAddress | None) -> LayoutView:
+        brokers = {}
+        for segment in record.layout.active:
+            owner = await self._ownership.owner(await self._ownership.bundle_of(segment_name(topic, segment)))
+            if owner is not None and not owner.leaving:
+                brokers[segment.id] = owner.address
+        return LayoutView(topic, record.layout, controller, brokers)
+
+    def listen(self, topic: TopicName, listener: LayoutListener) -> Callable[[], None]:
+        """Tell `listener` of every change of a topic, also of one that is not scalable yet. Answers the function that ends this."""
+        self._listeners.setdefault(topic, {})[listener] = None
+
+        def end() -> None:
+            listeners = self._listeners.get(topic, {})
+            listeners.pop(listener, None)
+            if not listeners:
+                self._listeners.pop(topic, None)
+
+        return end
+
+    def listen_to_namespace(self, namespace: NamespaceName, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call `listener` when a topic of the namespace comes, goes, or changes its properties."""
+        self._namespace_listeners.setdefault(namespace, {})[listener] = None
+
+        def end() -> None:
+            listeners = self._namespace_listeners.get(namespace, {})
+            listeners.pop(listener, None)
+            if not listeners:
+                self._namespace_listeners.pop(namespace, None)
+
+        return end
+
+    def _changed(self, path: str) -> None:
+        if path == RESYNC:
+            for topic in {*self._listeners, *self._controllers}:
+                self._refresh(topic)
+            for namespace in self._namespace_listeners:
+                self._tell_namespace(namespace)
+            return
+        found = topic_of_path(path)
+        if found is None or found[1] not in ("", "controller"):
+            return
+        topic, below = found
+        if topic in self._listeners or topic in self._controllers:
+            self._refresh(topic)
+        if not below:
+            self._tell_namespace(topic.namespace_name)
+
+    def _tell_namespace(self, namespace: NamespaceName) -> None:
+        for listener in list(self._namespace_listeners.get(namespace, ())):
+            listener()
+
+    def _refresh(self, topic: TopicName) -> None:
+        if topic in self._stale:
+            self._stale[topic] = True
+            return
+        self._stale[topic] = False
+        self._scope.spawn(self._read_again(topic), "scalable topic changed", REPORTED)
+
+    async def _read_again(self, topic: TopicName) -> None:
+        try:
+            while True:
+                self._stale[topic] = False
+                await self._tell(topic)
+                if not self._stale[topic]:
+                    return
+        finally:
+            del self._stale[topic]
+
+    async def _tell(self, topic: TopicName) -> None:
+        record = await self.records.get(topic)
+        controller = self._controllers.get(topic)
+        if record is None:
+            if controller is not None:
+                await self._give_up(topic)
+            view = None
+        else:
+            if controller is not None:
+                controller.adopt(record)
+                if record.pending is not None:
+                    controller.finish_later()
+            if topic not in self._listeners:
+                return
+            view = await self._view(topic, record)
+        for listener in list(self._listeners.get(topic, ())):
+            listener(view)
+
+    # ---- Controllers
+
+    async def find_controller(self, topic: TopicName) -> BrokerAddress:
+        """The broker that controls the topic, this one if there was none; when it answers, it has taken over.
+
+        Raises ServiceNotReadyError, TopicNotFoundError.
+        """
+        while True:
+            if topic in self._controllers:
+                return self._ownership.address
+            node = await self.records.metadata.get(controller_path(topic))
+            if node is not None and node.owner != self.records.metadata.session_id:
+                address = await self._brokers.get(str(json.loads(node.value)))
+                if address is None:
+                    raise ServiceNotReadyError(f"the controller of {topic} is gone, and its successor not elected yet")
+                return address
+            if await self._take(topic):
+                return self._ownership.address
+
+    async def controller(self, topic: TopicName) -> TopicController:
+        """The controller, if it is this broker. Raises NotOwnedError for another one's, TopicNotFoundError."""
+        address = await self.find_controller(topic)
+        controller = self._controllers.get(topic)
+        if controller is None:
+            raise NotOwnedError(topic, address)
+        return controller
+
+    def own_controller(self, topic: TopicName) -> TopicController | None:
+        return self._controllers.get(topic)
+
+    async def _take(self, topic: TopicName) -> bool:
+        """Stand for controller, once for all who wait for it. False: somebody else was faster."""
+        standing = self._taking.get(topic)
+        if standing is None:
+            standing = self._taking[topic] = asyncio.get_running_loop().create_future()
+            self._scope.spawn(self._stand(topic, standing), f"stand for controller of {topic}", REPORTED)
+        return await asyncio.shield(standing)
+
+    async def _stand(self, topic: TopicName, standing: asyncio.Future[bool]) -> None:
+        try:
+            elected = topic in self._controllers or await self._elected(topic)
+        except Exception as error:
+            standing.set_exception(error)
+            standing.exception()  # whoever waited may have given up
+            if not isinstance(error, MagnetarError):
+                raise
+        except BaseException:
+            standing.cancel()
+            raise
+        else:
+            standing.set_result(elected)
+        finally:
+            del self._taking[topic]
+
+    async def _elected(self, topic: TopicName) -> bool:
+        self._lookup.check_session()
+        record = await self.records.get(topic)
+        if record is None:
+            raise TopicNotFoundError(f"Scalable topic {topic} does not exist")
+        stack = AsyncExitStack()
+        value = json.dumps(self._ownership.broker_id).encode()
+        election = NodeElection(self.records.metadata, controller_path(topic), value)
+        await stack.enter_async_context(election)
+        try:
+            await self._decided(topic, election)
+            if not election.is_leader:
+                await stack.aclose()
+                return False
+            controller = TopicController(topic, record, self._context, lambda: election.is_leader)
+            stack.callback(controller.close)
+            await controller.start()
+        except BaseException:
+            await stack.aclose()
+            raise
+        self._controllers[topic] = controller
+        self._elections[topic] = stack
+        election.on_change = lambda leads: None if leads else self._lost(topic)
+        if not election.is_leader:
+            await self._give_up(topic)
+            return False
+        logger.info("controls scalable topic topic=%s epoch=%d", topic, controller.layout.epoch)
+        return True
+
+    async def _decided(self, topic: TopicName, election: NodeElection) -> None:
+        """Until this broker leads, or the node is another's."""
+        while not election.is_leader:
+            node = await self.records.metadata.get(controller_path(topic))
+            if node is not None and node.owner != self.records.metadata.session_id:
+                return
+            try:
+                async with asyncio.timeout(1.0):
+                    await election.wait_elected()
+            except TimeoutError:
+                continue
+
+    def _lost(self, topic: TopicName) -> None:
+        self._scope.spawn(self._give_up(topic), f"controls {topic} no more", REPORTED)
+
+    async def _give_up(self, topic: TopicName) -> None:
+        self._controllers.pop(topic, None)
+        stack = self._elections.pop(topic, None)
+        if stack is not None:
+            await stack.aclose()
+
+    # ---- Creating and deleting
+
+    async def create(self, topic: TopicName, segments: int, properties: Mapping[str, str]) -> None:
+        """Raises AlreadyExistsError, also where a classic topic has the name, NamespaceNotFoundError, PreconditionFailedError."""
+        await self._namespaces.policies(topic.namespace_name)
+        classic = TopicName(PERSISTENT, topic.tenant, topic.namespace, topic.local_name)
+        if await self._namespaces.partitions(classic) or await self._lookup.stored(classic):
+            raise AlreadyExistsError(f"{classic} already exists; a scalable topic cannot have its name")
+        try:
+            layout = SegmentLayout.create(segments, self._context.clock.now_ms())
+        except LayoutError as error:
+            raise PreconditionFailedError(str(error)) from None
+        await self.records.create(topic, TopicRecord(layout, dict(properties)))
+        await self.find_controller(topic)
+
+    async def delete(self, topic: TopicName, force: bool) -> None:
+        """With all its messages. Raises TopicNotFoundError, PreconditionFailedError while somebody is connected to a segment."""
+        record = await self.records.get(topic)
+        if record is not None and not force:
+            for segment in record.layout.segments.values():
+                await self._check_unused(topic, segment)
+        record = await self.records.mark_deleted(topic)
+        await self._give_up(topic)
+        pending = record.pending.applied_to(record.layout) if record.pending is not None else record.layout
+        for segment in {**record.layout.segments, **pending.segments}.values():
+            await self.segments.delete(segment_name(topic, segment), True)
+        await self._schemas.delete(SchemaId.of(topic), force=True)
+        await self._namespaces.topic_policies.delete(topic)
+        await self.records.remove(topic)
+
+    async def _check_unused(self, topic: TopicName, segment: Segment) -> None:
+        try:
+            stats = await self.segments.stats(segment_name(topic, segment))
+        except TopicNotFoundError:
+            return
+        if stats["producers"] or stats["consumers"]:
+            raise PreconditionFailedError(
+                f"{topic} has connected producers or consumers; delete it with force to disconnect them"
+            )
+
+    # ---- Subscriptions
+
+    async def before_subscribe(self, name: TopicName, subscription: str, kind: str, earliest: bool) -> None:
+        """A client is about to subscribe to a segment. A subscription that is new is written down, and gets its cursors in all segments.
+
+        So a split knows of it, nothing that it has not read is deleted, and no segment to which the client comes later has lost anything.
+        """
+        topic = name.partitioned_name
+        key = (topic, subscription)
+        under_way = self._establishing.get(key)
+        if under_way is not None:
+            await asyncio.wait([under_way])
+        try:
+            if subscription in await self.segments.own.subscriptions(name):
+                return
+            if not (await self._namespaces.effective_of(name)).auto_subscription_creation:
+                return  # the answer to the SUBSCRIBE says so
+        except TopicNotFoundError:
+            return  # the answer to the SUBSCRIBE says so
+        done = self._establishing[key] = asyncio.get_running_loop().create_future()
+        try:
+            await self._establish(topic, subscription, kind, earliest, besides=name)
+        finally:
+            done.set_result(None)
+            if self._establishing.get(key) is done:
+                del self._establishing[key]
+
+    async def _establish(
+        self, topic: TopicName, subscription: str, kind: str, earliest: bool, besides: TopicName | None = None
+    ) -> None:
+        await self.records.add_subscription(topic, subscription, kind)
+        record = await self.records.get(topic)
+        if record is None:
+            return
+        layout = record.pending.applied_to(record.layout) if record.pending is not None else record.layout
+        for segment in {**layout.segments, **record.layout.segments}.values():
+            name = segment_name(topic, segment)
+            try:
+                if name != besides:
+                    await self.segments.subscribe(name, subscription, earliest)
+            except TopicNotFoundError:
+                continue  # sealed and deleted, or about to be created: then with this cursor
+
+    async def after_unsubscribe(self, name: TopicName, subscription: str) -> None:
+        """A client has removed the subscription from a segment: it is gone with the last one."""
+        topic = name.partitioned_name
+        record = await self.records.get(topic)
+        if record is None:
+            return
+        for segment in record.layout.segments.values():
+            try:
+                if subscription in await self.segments.subscriptions(segment_name(topic, segment)):
+                    return
+            except TopicNotFoundError:
+                continue
+        await self.records.remove_subscription(topic, subscription)
+
+    async def create_subscription(self, topic: TopicName, subscription: str, kind: str) -> None:
+        """From the next message on. Raises TopicNotFoundError."""
+        if await self.records.get(topic) is None:
+            raise TopicNotFoundError(f"Scalable topic {topic} does not exist")
+        await self._establish(topic, subscription, kind, False)
+
+    async def delete_subscription(self, topic: TopicName, subscription: str) -> None:
+        """With its place in every segment; its consumers are disconnected. At the topic's controller."""
+        controller = await self.controller(topic)
+        await self.records.remove_subscription(topic, subscription)
+        controller.forget_subscription(subscription)
+        for segment in controller.layout.segments.values():
+            await self.segments.unsubscribe(segment_name(topic, segment), subscription)
+
+    async def seek(self, topic: TopicName, subscription: str, publish_time_ms: int) -> None:
+        """To the first messages published at or after that time. At the topic's controller."""
+        controller = await self.controller(topic)
+        for segment in controller.layout.segments.values():
+            name = segment_name(topic, segment)
+            try:
+                if not segment.active and segment.sealed_ms <= publish_time_ms:
+                    await self.segments.skip_all(name, subscription)
+                else:
+                    await self.segments.seek(name, subscription, publish_time_ms)
+            except (TopicNotFoundError, SubscriptionNotFoundError):
+                continue
+        controller.sought(subscription)
+
+    async def skip_all(self, topic: TopicName, subscription: str) -> None:
+        """Acknowledge everything that is in the segments now."""
+        record = await self.records.get(topic)
+        for segment in record.layout.segments.values() if record is not None else ():
+            try:
+                await self.segments.skip_all(segment_name(topic, segment), subscription)
+            except (TopicNotFoundError, SubscriptionNotFoundError):
+                continue
+
+    def drained(self, name: str, subscription: str) -> None:
+        """A subscription has acknowledged everything in a terminated topic of this broker. Called for all topics; plain."""
+        if name.startswith("segment://"):
+            segment = TopicName.parse(name)
+            topic, segment_id = segment.partitioned_name, int(segment.local_name.rpartition("-")[2])
+            controller = self._controllers.get(topic)
+            if controller is not None:
+                controller.drained(segment_id, subscription)
+            else:
+                self._scope.spawn(self._tell_controller(topic, segment_id, subscription), "segment drained", REPORTED)
+
+    async def _tell_controller(self, topic: TopicName, segment_id: int, subscription: str) -> None:
+        try:
+            await self.segments.tell_drained(await self.find_controller(topic), topic, segment_id, subscription)
+        except MagnetarError as error:
+            logger.info("controller not told that a segment is drained, it asks: topic=%s error=%s", topic, error)
+
+    # ---- What administrators see
+
+    async def statistics(self, topic: TopicName) -> dict[str, object]:
+        """At the topic's controller."""
+        controller = await self.controller(topic)
+        layout = controller.layout
+        counts = controller.consumer_counts
+        stored = await self.records.subscriptions(topic)
+        return {
+            "epoch": layout.epoch,
+            "totalSegments": len(layout.segments),
+            "activeSegments": len(layout.active),
+            "sealedSegments": len(layout.sealed),
+            "segments": {
+                str(each.id): {"name": str(segment_name(topic, each)), "state": each.state.value}
+                for each in layout.segments.values()
+            },
+            "subscriptions": {name: {"consumerCount": counts.get(name, 0)} for name in sorted({*stored, *counts})},
+        }

@@ -1,0 +1,165 @@
+"""Apache Pulsar's unmodified V5 client against our server: classic topics, scalable topics, splits and merges under traffic.
+
+    tests/compat/v5/fetch-jars /tmp/v5-jars
+    PULSAR_V5_JARS=/tmp/v5-jars pytest -n0 --run-long tests/compat/v5
+
+PULSAR_V5_JARS is a directory with pulsar-client-v5 5.0.0-M1 and its dependencies, which fetch-jars takes from Maven Central. Java 17
+is needed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from magnetar.admin.client import AdminClient
+from magnetar.base.java import find_java
+from magnetar.testing.server import ServerProcess
+from tests.compat.bookkeeper.java import Process
+
+JARS = os.environ.get("PULSAR_V5_JARS", "")
+KEYS = 16
+TIMEOUT_MS = 30_000
+
+pytestmark = [
+    pytest.mark.skipif(not JARS, reason="set PULSAR_V5_JARS to a directory with pulsar-client-v5 and its dependencies"),
+    pytest.mark.long,
+    pytest.mark.timeout(300),
+]
+
+
+class V5Client(Process):
+    """`ask("send p 10 4")` -> the words after `ok`."""
+
+    def __init__(self, service_url: str, log: Path) -> None:
+        program = Path(__file__).with_name("V5.java")
+        super().__init__([str(find_java()), "-Xmx300m", "-cp", f"{JARS}/*", str(program), service_url], log)
+        while self.line() != "ready":
+            pass
+
+    def ask(self, command: str) -> list[str]:
+        assert self.process.stdin is not None
+        self.process.stdin.write(command + "\n")
+        self.process.stdin.flush()
+        while not (line := self.line()).startswith(("ok", "error")):
+            pass
+        words = line.split()
+        assert words[0] == "ok", f"{command}: {line}\n{self.log.read_text()[-3000:]}"
+        return words[1:]
+
+    def receive(self, name: str, count: int, timeout_ms: int = TIMEOUT_MS) -> list[str]:
+        return self.ask(f"receive {name} {count} {timeout_ms}")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    process = ServerProcess(tmp_path_factory.mktemp("server") / "data").start()
+    yield process
+    process.close()
+
+
+@pytest.fixture(scope="module")
+def client(server: ServerProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[V5Client]:
+    started = V5Client(server.service_url, tmp_path_factory.mktemp("v5") / "log")
+    yield started
+    started.stop()
+
+
+@pytest.fixture
+def admin(server: ServerProcess) -> Iterator[AdminClient]:
+    with AdminClient(server.http_url) as connected:
+        yield connected
+
+
+def check(received: list[str], sent: int, *, in_order: bool) -> None:
+    """Everything once, and the messages of each key in the order in which they were sent."""
+    assert len(received) == sent
+    assert len(set(received)) == sent
+    numbers: dict[str, list[int]] = {}
+    for text in received:
+        found = re.fullmatch(r"(k\d+)#(\d+)", text)
+        assert found is not None, text
+        numbers.setdefault(found[1], []).append(int(found[2]))
+    for key, seen in numbers.items():
+        assert sorted(seen) == list(range(1, len(seen) + 1)), key
+        if in_order:
+            assert seen == sorted(seen), key
+
+
+@pytest.mark.parametrize("partitions", [0, 3])
+@pytest.mark.parametrize("kind", ["queue", "checkpoint"])
+def test_classic_topics(client: V5Client, admin: AdminClient, kind: str, partitions: int) -> None:
+    """Stream consumers need a controller, which a classic topic has not."""
+    topic = f"persistent://public/default/classic-{kind}-{partitions}"
+    if partitions:
+        admin.topics.create_partitioned(topic, partitions)
+    else:
+        admin.topics.create(topic)
+    name = f"{kind}-{partitions}"
+    client.ask(f"producer p-{name} {topic}")
+    if kind == "queue":
+        client.ask(f"queue {name} {topic} s")
+    client.ask(f"send p-{name} 48 {KEYS}")
+    if kind == "checkpoint":
+        client.ask(f"checkpoint {name} {topic}")
+    check(client.receive(name, 48), 48, in_order=kind != "queue")
+
+
+@pytest.mark.parametrize("kind", ["queue", "stream", "checkpoint"])
+def test_split_and_merge_under_traffic(client: V5Client, admin: AdminClient, kind: str) -> None:
+    topic = f"topic://public/default/scalable-{kind}"
+    admin.scalable_topics.create(topic)
+    client.ask(f"producer p-{kind} {topic}")
+    client.ask(f"{kind} c-{kind} {topic}" + (" s" if kind != "checkpoint" else ""))
+    client.ask(f"flood p-{kind} 1500 {KEYS} 1")
+    received = client.receive(f"c-{kind}", 100)
+    admin.scalable_topics.split(topic, 0)
+    received += client.receive(f"c-{kind}", 300)
+    admin.scalable_topics.split(topic, 2)
+    received += client.receive(f"c-{kind}", 300)
+    admin.scalable_topics.merge(topic, 1, 3)
+    assert client.ask(f"flooded p-{kind}") == ["1500"]
+    received += client.receive(f"c-{kind}", 1500 - len(received))
+    check(received, 1500, in_order=kind == "stream")
+    states = [each.state for each in admin.scalable_topics.metadata(topic).segments.values()]
+    assert states.count("ACTIVE") == 2
+
+
+def test_two_stream_consumers_share_a_topic(client: V5Client, admin: AdminClient) -> None:
+    topic = "topic://public/default/shared"
+    admin.scalable_topics.create(topic, 4)
+    client.ask(f"producer p-shared {topic}")
+    client.ask(f"stream one {topic} s")
+    client.ask(f"stream two {topic} s")
+    client.ask(f"send p-shared 160 {KEYS}")
+    first = client.receive("one", 160, 5000)
+    second = client.receive("two", 160 - len(first))
+    assert first
+    assert second
+    check(first + second, 160, in_order=True)
+
+
+def test_checkpoint_consumers_in_a_group(client: V5Client, admin: AdminClient) -> None:
+    topic = "topic://public/default/grouped"
+    admin.scalable_topics.create(topic, 2)
+    client.ask(f"producer p-grouped {topic}")
+    client.ask(f"send p-grouped 64 {KEYS}")
+    client.ask(f"checkpoint grouped {topic} group")
+    check(client.receive("grouped", 64), 64, in_order=True)
+
+
+def test_a_namespace_is_followed(client: V5Client, admin: AdminClient) -> None:
+    admin.namespaces.create("public/followed")
+    admin.scalable_topics.create("topic://public/followed/a")
+    client.ask("namespace all public/followed s")
+    client.ask("producer p-a topic://public/followed/a")
+    client.ask("send p-a 8 4")
+    check(client.receive("all", 8), 8, in_order=False)
+    admin.scalable_topics.create("topic://public/followed/b")
+    client.ask("producer p-b topic://public/followed/b")
+    client.ask("send p-b 8 4")
+    check(client.receive("all", 8), 8, in_order=False)
