@@ -384,3 +384,57 @@ class TopicPage(Document):
     total: int = 0
     next: str = ""
     """What to ask `after` for the next page; empty behind the last one."""
+
+
+class ShownMessage(Document):
+    """One message as text. `batchIndex` is -1 outside of a batch; `encoding` says how the payload was decoded: AVRO, JSON, STRING, INT32
+    and the like by its schema, `text` and `hex` without one, `none` for what cannot be shown, where `text` has the reason."""
+
+    ledger_id: int
+    entry_id: int
+    batch_index: int = -1
+    publish_time: int = 0
+    event_time: int = 0
+    deliver_at_time: int = 0
+    producer_name: str = ""
+    sequence_id: int = 0
+    key: str | None = None
+    ordering_key: str | None = None
+    properties: dict[str, str] = {}
+    size: int = 0
+    replicated_from: str | None = None
+    transaction: str | None = None
+    schema_version: int | None = None
+    encoding: str = "text"
+    text: str = ""
+    truncated: bool = False
+
+
+class MessagePage(Document):
+    """Messages in the order of the log. `next` and `previous` are what `from` takes for those pages, empty at the end and the beginning."""
+
+    messages: list[ShownMessage]
+    next: str = ""
+    previous: str = ""
+    scanned: int = 0
+    """Entries that were looked at."""
+
+
+class NewMessage(Document):
+    """A message that a person writes. `bySchema`: the payload is JSON, or text, to be encoded by the topic's latest schema."""
+
+    payload: str
+    key: str | None = None
+    properties: dict[str, str] = {}
+    event_time: int = 0
+    by_schema: bool = False
+
+
+class PolicySource(Document):
+    """One policy: the value in effect, the level that it comes from, and what each level says (null: nothing)."""
+
+    effective: Any = None
+    level: Literal["topic", "namespace", "broker"] = "broker"
+    topic: Any = None
+    namespace: Any = None
+    broker: Any = None

@@ -176,6 +176,28 @@ def test_what_a_role_may_see(secured: Secured) -> None:
         assert "superuser" in page
 
 
+@pytest.mark.parametrize(
+    ("role", "may_publish", "may_change"),
+    [("producer", True, False), ("consumer", False, True), ("topic-role", True, True), ("tenant-admin", True, True)],
+)
+def test_who_may_write(secured: Secured, browser: Browser, role: str, may_publish: bool, may_change: bool) -> None:
+    """Forms are shown to those who may use them, and what they do is asked for again with the role's own right."""
+    browser.log_in(role)
+    page = "/console/topics/persistent/t/ns/one"
+    messages, subscription = browser.get(f"{page}/messages").text, browser.get(f"{page}/subscriptions/sub").text
+    assert ("Publish one" in messages) == may_publish
+    assert ("Clear the backlog" in subscription) == may_change
+    fields = {"form_token": browser.form_token(f"{page}/subscriptions/sub")}
+    assert browser.post(f"{page}/messages", {**fields, "payload": "x"}).status_code == (303 if may_publish else 403)
+    for confirmed in ({}, {"confirm": "yes"}):
+        answer = browser.post(f"{page}/subscriptions/sub/clear", fields | confirmed)
+        assert answer.status_code == ((303 if confirmed else 200) if may_change else 403)
+    stranger = Browser(secured).log_in("stranger")
+    token_of_stranger = {"form_token": stranger.form_token("/console/"), "payload": "x", "confirm": "yes"}
+    for path in ("messages", "subscriptions/sub/clear", "subscriptions/sub/skip"):
+        assert stranger.post(f"{page}/{path}", token_of_stranger).status_code == 403
+
+
 def test_a_stream_ends_with_the_right_to_it(secured: Secured) -> None:
     """Live parts are asked for with the credential each time; who may not see the page gets its refusal instead."""
     headers = {"Accept": "text/event-stream"}

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from magnetar.admin.client.noun import NAMESPACE, Noun, Texts, namespace_names
 from magnetar.admin.documents import BookieAffinity
 from magnetar.admin.policy_documents import BacklogQuota, StoredBundles, StoredPolicies
-from magnetar.admin.topic_documents import TopicPage
+from magnetar.admin.topic_documents import PolicySource, TopicPage
 
 QuotaType = Literal["destination_storage", "message_age"]
 Mode = Literal["PERSISTENT", "NON_PERSISTENT", "ALL"]
@@ -61,6 +61,11 @@ class Namespaces(Noun):
         query = {"sort": sort, "domain": domain, "filter": filter, "after": after, "limit": limit, "here": here}
         found: TopicPage = self._get(NAMESPACE + "/topicsPage", TopicPage, query, **namespace_names(namespace))
         return found
+
+    def policy_sources(self, namespace: str) -> dict[str, PolicySource]:
+        """Every policy with the level that it comes from."""
+        template = NAMESPACE + "/policySources"
+        return dict(self._get(template, dict[str, PolicySource], **namespace_names(namespace)))
 
     # ---- Bundles
 

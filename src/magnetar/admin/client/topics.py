@@ -13,9 +13,12 @@ from magnetar.admin.policy_documents import BacklogQuota
 from magnetar.admin.topic_documents import (
     InternalStats,
     MessageId,
+    MessagePage,
+    NewMessage,
     PartitionedInternalStats,
     PartitionedTopic,
     PartitionedTopicStats,
+    PolicySource,
     ResetPosition,
     RunStatus,
     TopicBacklog,
@@ -115,6 +118,30 @@ class Topics(Noun):
         template = ADMIN + TOPIC + "/backlogSize"
         answer = self._call("PUT", template, topic_names(topic), None, msgspec.to_builtins(body))
         return int(self._converted(answer, int))
+
+    def messages(
+        self,
+        topic: str,
+        *,
+        start: str | None = None,
+        time: int | None = None,
+        limit: int | None = None,
+        key: str | None = None,
+    ) -> MessagePage:
+        """A page of decoded messages, from `start` (earliest, latest, LEDGER:ENTRY) or a time in ms since 1970. Nothing is consumed."""
+        query = {"from": start, "time": time, "limit": limit, "key": key}
+        found: MessagePage = self._get(TOPIC + "/messages", MessagePage, query, **topic_names(topic))
+        return found
+
+    def publish(self, topic: str, message: NewMessage) -> MessageId:
+        """One message, written by hand."""
+        answer = self._call("POST", ADMIN + TOPIC + "/messages", topic_names(topic), None, msgspec.to_builtins(message))
+        found: MessageId = self._converted(answer, MessageId)
+        return found
+
+    def policy_sources(self, topic: str) -> dict[str, PolicySource]:
+        """Every policy with the level that it comes from."""
+        return dict(self._get(TOPIC + "/policySources", dict[str, PolicySource], **topic_names(topic)))
 
     # ---- What is done to them
 

@@ -233,6 +233,6 @@ def bar(stretches: Sequence[tuple[int, int, str]], members: Sequence[str], size:
         )
         for start, end, owner in stretches
     ]
-    return Markup('<svg class="bar" viewBox="0 0 900 28" role="img"><title>{}</title>{}</svg>').format(
-        one_line(label), Markup("").join(parts)
-    )
+    return Markup(
+        '<svg class="bar" viewBox="0 0 900 28" preserveAspectRatio="none" role="img"><title>{}</title>{}</svg>'
+    ).format(one_line(label), Markup("").join(parts))

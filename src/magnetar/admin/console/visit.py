@@ -136,8 +136,8 @@ def topic_path(topic: TopicName, *rest: object) -> str:
     return path_of(topic.domain, topic.tenant, topic.namespace, topic.local_name, *rest)
 
 
-def topic_page(name: str, *rest: object) -> str:
+def topic_page(name: str | TopicName, *rest: object) -> str:
     """The address of a topic's page."""
-    topic = TopicName.parse(name)
+    topic = name if isinstance(name, TopicName) else TopicName.parse(name)
     assert topic.domain in DOMAINS
     return "/console/topics" + topic_path(topic, *rest)

@@ -6,7 +6,7 @@ and consumers are called through their channels.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Protocol
 
 from magnetar.broker.dispatch.delayed import DelayedIndex
@@ -44,6 +44,10 @@ class Dispatcher(Protocol):
 
     def key_ranges_of(self, consumer: Receiver) -> list[tuple[int, int]]:
         """The slots that `consumer` owns, as inclusive pairs; none unless `keyed`."""
+        ...
+
+    def draining_of(self, consumer: Receiver) -> Mapping[int, int]:
+        """Slots that went to others and wait for what `consumer` still holds of them: entries by slot; none unless `keyed`."""
         ...
 
     def configure(self, max_unacked: int, delaying: bool) -> None:

@@ -117,6 +117,9 @@ class KeySharedDispatcher(SharingDispatcher):
     def key_ranges_of(self, consumer: Receiver) -> list[tuple[int, int]]:
         return self.lanes.ranges_of(consumer)
 
+    def draining_of(self, consumer: Receiver) -> Mapping[int, int]:
+        return self.lanes.draining_of(consumer)
+
     def requeue(self, waiting: Iterable[tuple[int, int]]) -> None:
         parking = self.lanes.parking
         for key, slot in waiting:

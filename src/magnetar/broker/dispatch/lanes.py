@@ -133,6 +133,15 @@ class Lanes:
         member = self.lane_of(consumer).member
         return [(start, end) for start, end, owner in self._ranges.ranges() if owner == member]
 
+    def draining_of(self, consumer: Receiver) -> dict[int, int]:
+        """Entries of draining slots that `consumer` holds, by slot."""
+        found: dict[int, int] = {}
+        for value in consumer.held.values() if self.draining else ():
+            slot = value & HELD_SLOT_MASK
+            if slot in self.draining:
+                found[slot] = found.get(slot, 0) + 1
+        return found
+
     def settled(self, slot: int) -> None:
         """A held entry of `slot` was settled."""
         draining = self.draining.get(slot)

@@ -107,6 +107,9 @@ class SharingDispatcher:
     def key_ranges_of(self, consumer: Receiver) -> list[tuple[int, int]]:
         return []
 
+    def draining_of(self, consumer: Receiver) -> Mapping[int, int]:
+        return {}
+
     def configure(self, max_unacked: int, delaying: bool) -> None:
         self.max_unacked = max_unacked
         self.delaying = delaying

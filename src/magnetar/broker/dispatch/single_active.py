@@ -11,7 +11,7 @@ back to its mark-delete position and everything unacknowledged behind it is sent
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import ClassVar, Final, TypeVar
 
@@ -193,6 +193,9 @@ class SingleActiveDispatcher:
 
     def key_ranges_of(self, consumer: Receiver) -> list[tuple[int, int]]:
         return []
+
+    def draining_of(self, consumer: Receiver) -> Mapping[int, int]:
+        return {}
 
     def configure(self, max_unacked: int, delaying: bool) -> None:
         """No effect: nothing is held or delayed."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
 from magnetar.broker.dispatch.dispatcher import Dispatcher
@@ -13,7 +15,23 @@ from magnetar.managed_ledger.ledger_index import LedgerIndex, size_after
 def _consumer_stats(dispatcher: Dispatcher, consumer: Consumer) -> dict[str, Any]:
     stats = consumer.stats()
     stats["keyHashRanges"] = [f"[{start}, {end}]" for start, end in dispatcher.key_ranges_of(consumer)]
+    if dispatcher.keyed:
+        stats |= _draining_stats(dispatcher.draining_of(consumer))
     return stats
+
+
+DRAINING_SHOWN_MAX = 1_000
+"""Draining hashes of a consumer that are listed; the count covers all of them."""
+
+
+def _draining_stats(held: Mapping[int, int]) -> dict[str, Any]:
+    """PIP-379: slots that went to another consumer and wait for this one's acknowledgements."""
+    listed = islice(held.items(), DRAINING_SHOWN_MAX)
+    return {
+        "drainingHashesCount": len(held),
+        "drainingHashesUnackedMessages": sum(held.values()),
+        "drainingHashes": [{"hash": slot, "unackMsgs": entries} for slot, entries in listed],
+    }
 
 
 def subscription_stats(subscription: Subscription, index: LedgerIndex) -> dict[str, Any]:

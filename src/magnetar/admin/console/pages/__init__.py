@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from magnetar.admin.console.pages import namespaces, overview, topics
+from magnetar.admin.console.pages import (
+    bundles,
+    messages,
+    namespaces,
+    overview,
+    policies,
+    schemas,
+    subscriptions,
+    topics,
+)
 from magnetar.admin.routing import Route
 
-MODULES = (overview, namespaces, topics)
+MODULES = (overview, namespaces, policies, bundles, topics, messages, subscriptions, schemas)
 
 
 def all_pages() -> Iterator[Route]:

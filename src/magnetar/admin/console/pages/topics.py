@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from magnetar.admin.console.page import Page, page
 from magnetar.admin.console.pages.namespaces import crumbs_to
-from magnetar.admin.console.visit import Visit, topic_path
+from magnetar.admin.console.visit import Visit, topic_page, topic_path
 from magnetar.broker.naming import TopicName
 
 ROWS_SHOWN = 100
 """Producers, subscriptions, consumers or partitions of one page; the text says how many there are."""
-
-OWN_CURSORS = ("pulsar.dedup", "__compaction", "pulsar.repl.")
-"""Beginnings of names of cursors that are the server's own: they stand in the picture."""
 
 
 async def topic(visit: Visit) -> Page:
@@ -57,8 +53,9 @@ async def stats_of(visit: Visit, name: TopicName, partitions: int) -> dict[str, 
     return dict(stats)
 
 
-def kind_of(subscription: Mapping[str, Any]) -> str:
-    return str(subscription["type"]).replace("_", " ")
+def topic_crumbs(visit: Visit, name: TopicName) -> tuple[tuple[str, str], ...]:
+    """The pages above one below a topic."""
+    return (*crumbs_to(visit), (name.local_name, topic_page(str(name))))
 
 
 PAGES = (page("GET", "/topics/{domain}/{tenant}/{namespace}/{topic}", topic),)
