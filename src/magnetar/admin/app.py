@@ -13,6 +13,7 @@ from magnetar.admin.answers import as_json
 from magnetar.admin.call import Call, names_in_query
 from magnetar.admin.context import AdminContext
 from magnetar.admin.errors import (
+    AdminError,
     BodyTooLargeError,
     ForbiddenError,
     MethodNotAllowedError,
@@ -108,6 +109,14 @@ class AdminApp:
         except Exception as error:
             response = failed(request.method, path, error)
             return response.status_code, bytes(response.body)
+
+    def knows(self, method: str, path: str) -> bool:
+        """True if there is such a route."""
+        try:
+            self._table.match(method, path)
+        except AdminError:
+            return False
+        return True
 
     async def may(self, request: Request) -> bool:
         """True if the request's role has the right that its route declares. Nothing is done."""

@@ -290,3 +290,23 @@ def test_what_an_ordinary_page_costs(pages: Pages, api: Api, namespace: str, cli
     began_s = time.monotonic()
     pages.get(topic_page(namespace, "many", "/subscriptions/s110"))
     assert time.monotonic() - began_s < 5
+
+
+def test_why(api: Api, pages: Pages, namespace: str, client: pulsar.Client) -> None:
+    """Every "why?" leads to what `explain` answers, with names of strangers as text."""
+    topic = f"persistent://{namespace}/stuck"
+    client.subscribe(topic, HOSTILE).close()
+    client.create_producer(topic).send(b"x")
+    shown = Elements(pages.get(topic_page(namespace, "stuck")).text)
+    links = {attributes["href"] for _, attributes in shown.found if attributes.get("class") == "why"}
+    assert len(links) == 2
+    for link in sorted(str(each) for each in links):
+        answer = pages.get(link).text
+        query = link.removeprefix("/console/")
+        document = api.get(query)
+        found = Elements(answer)
+        for reason in document["reasons"]:
+            assert reason["code"] in found.text
+        assert [each for _, each in found.found if any(name.startswith("on") for name in each)] == []
+        assert pages.first_events(link)["answer"]
+    pages.get("/console/explain/nonsense?topic=x", 404)

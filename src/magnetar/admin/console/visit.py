@@ -77,6 +77,10 @@ class Visit:
         """True if the reader has the right that this route asks for."""
         return await self._app.may(self._request(method, path, {}, b""))
 
+    def explains(self, kind: str) -> bool:
+        """True if the server can say why about such a thing."""
+        return self._app.knows("GET", f"{ADMIN}/explain/{kind}")
+
     def _request(self, method: str, path: str, query: Mapping[str, object], body: bytes) -> Request:
         outer = self.request
         headers = [(b"host", outer.headers.get("host", "").encode("latin-1"))]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from magnetar.admin.console.pages import (
     bundles,
+    explain,
     messages,
     namespaces,
     overview,
@@ -16,7 +17,7 @@ from magnetar.admin.console.pages import (
 )
 from magnetar.admin.routing import Route
 
-MODULES = (overview, namespaces, policies, bundles, topics, messages, subscriptions, schemas)
+MODULES = (overview, namespaces, policies, bundles, topics, messages, subscriptions, schemas, explain)
 
 
 def all_pages() -> Iterator[Route]:
