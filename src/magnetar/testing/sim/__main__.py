@@ -12,6 +12,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from magnetar.testing.sim.messaging.run import run_messaging_seed
 from magnetar.testing.sim.report import Totals, seed_report, totals_report
 from magnetar.testing.sim.run import Result, run_seed
 
@@ -20,25 +21,29 @@ from magnetar.testing.sim.run import Result, run_seed
 @click.option("--seeds", default=100, show_default=True, help="How many seeds to run.")
 @click.option("--first", default=0, show_default=True, help="The first one; the others follow.")
 @click.option("--seed", default=None, help="Run this seed alone and print everything about it.")
+@click.option("--brokers", is_flag=True, help="Run brokers, producers and consumers on top instead of ledger clients.")
 @click.option("--watch", is_flag=True, help="With --seed: print every event as it happens.")
 @click.option("--jobs", default=1, show_default=True, help="Processes to use.")
 @click.option("--keep-going", is_flag=True, help="Run all seeds, whatever fails.")
 @click.option("--json", "as_json", is_flag=True, help="Print the totals as JSON.")
-def main(seeds: int, first: int, seed: str | None, watch: bool, jobs: int, keep_going: bool, as_json: bool) -> None:
-    """Simulate clusters of bookies and clients, one for each seed, and check what they promise. Exit code 1: a check failed."""
+def main(
+    seeds: int, first: int, seed: str | None, brokers: bool, watch: bool, jobs: int, keep_going: bool, as_json: bool
+) -> None:
+    """Simulate clusters, one for each seed, and check what they promise. The exit code is 1 if a check failed."""
     logging.disable(logging.CRITICAL)
     if seed is not None:
-        result = run_seed(seed, watch=watch)
+        result = run_messaging_seed(seed, watch=watch) if brokers else run_seed(seed, watch=watch)
         click.echo(seed_report(result))
         sys.exit(1 if result.failed else 0)
-    totals = Totals()
+    totals = Totals("topics" if brokers else "ledgers")
+    work = run_messaging_quietly if brokers else run_quietly
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     pool = ProcessPoolExecutor(jobs) if jobs > 1 else None
     with pool or nullcontext(), Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         bar = progress.add_task("seeds", total=seeds)
         names = [str(number) for number in range(first, first + seeds)]
-        for result in pool.map(run_quietly, names, chunksize=4) if pool is not None else map(run_quietly, names):
+        for result in pool.map(work, names, chunksize=4) if pool is not None else map(work, names):
             totals.add(result)
             progress.update(bar, advance=1, description=f"seeds ({totals.failed_count} failed)")
             if result.failed:
@@ -59,6 +64,12 @@ def run_quietly(seed: str) -> Result:
     """Runs a seed in a worker process."""
     logging.disable(logging.CRITICAL)
     return run_seed(seed)
+
+
+def run_messaging_quietly(seed: str) -> Result:
+    """The same for a seed with brokers."""
+    logging.disable(logging.CRITICAL)
+    return run_messaging_seed(seed)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,11 @@ class Cluster:
         return [*self.bookies, *self.clients, *self.helpers]
 
     @property
+    def disturbed(self) -> list[Node]:
+        """The nodes that faults of clients hit."""
+        return [*self.clients, *self.helpers]
+
+    @property
     def expected(self) -> list[BookieNode]:
         """Bookies that have to be there when all faults are over."""
         return [bookie for bookie in self.bookies if bookie.name not in self.given_up]

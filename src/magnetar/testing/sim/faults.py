@@ -6,21 +6,37 @@ import asyncio
 import re
 from collections.abc import Callable
 from functools import partial
+from typing import Protocol
 
 from magnetar.testing.sim.cluster import Cluster
 from magnetar.testing.sim.history import History
 from magnetar.testing.sim.loop import Process
 from magnetar.testing.sim.metadata import MACHINE
-from magnetar.testing.sim.nodes import BookieNode, ClientNode, Node
-from magnetar.testing.sim.swarm import Aim, Scenario
+from magnetar.testing.sim.nodes import BookieNode, Node
+from magnetar.testing.sim.swarm import Aim
 
 Mend = Callable[[], None]
+
+
+class Disturbance(Protocol):
+    """The part of a scenario that says what breaks, how often and for how long. Times in virtual seconds."""
+
+    @property
+    def faults(self) -> tuple[str, ...]: ...
+    @property
+    def fault_gap_s(self) -> float: ...
+    @property
+    def outage_s(self) -> float: ...
+    @property
+    def down_max(self) -> int: ...
+    @property
+    def aims(self) -> tuple[Aim, ...]: ...
 
 
 class Nemesis:
     """`run()` as a task; `stop` mends everything that can be mended."""
 
-    def __init__(self, cluster: Cluster, scenario: Scenario, history: History) -> None:
+    def __init__(self, cluster: Cluster, scenario: Disturbance, history: History) -> None:
         self._cluster = cluster
         self._world = cluster.world
         self._scenario = scenario
@@ -85,8 +101,8 @@ class Nemesis:
         up = [bookie for bookie in self._cluster.bookies if bookie.serving]
         return self._rng.choice(up) if up and len(down) < self._scenario.down_max else None
 
-    def _client(self) -> ClientNode | None:
-        up = [client for client in (*self._cluster.clients, *self._cluster.helpers) if client.running]
+    def _client(self) -> Node | None:
+        up = [client for client in self._cluster.disturbed if client.running]
         return self._rng.choice(up) if up else None
 
     def _any(self) -> Node | None:

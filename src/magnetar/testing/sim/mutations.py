@@ -49,7 +49,7 @@ def _mutation(name: str) -> Callable[[Patch], Patch]:
     return register
 
 
-def _set(stack: ExitStack, target: Any, name: str, value: Any) -> None:
+def patch_attribute(stack: ExitStack, target: Any, name: str, value: Any) -> None:
     original = target.__dict__[name] if isinstance(target, type) else getattr(target, name)
     setattr(target, name, value)
     stack.callback(setattr, target, name, original)
@@ -66,7 +66,7 @@ def _ack_before_fsync(stack: ExitStack) -> None:
         original(self, *args)
         self._fsync = False
 
-    _set(stack, Journal, "__init__", init)
+    patch_attribute(stack, Journal, "__init__", init)
 
 
 @_mutation("fsync error ignored")
@@ -82,7 +82,7 @@ def _fsync_error_ignored(stack: ExitStack) -> None:
         self._offset += len(header) + len(body)
         self._sequence += 1
 
-    _set(stack, Journal, "_write", write)
+    patch_attribute(stack, Journal, "_write", write)
 
 
 @_mutation("fence not journaled")
@@ -92,7 +92,7 @@ def _fence_not_journaled(stack: ExitStack) -> None:
         state.fence_under(master_key, durable=True)
         done(int(ReturnCode.OK))
 
-    _set(stack, AddPath, "fence", fence)
+    patch_attribute(stack, AddPath, "fence", fence)
 
 
 @_mutation("checkpoint mark passes what is not flushed")
@@ -106,7 +106,7 @@ def _early_mark(stack: ExitStack) -> None:
                 trim(mark)
         return original(self, half, states, None, None)
 
-    _set(stack, LedgerStorage, "flush", flush)
+    patch_attribute(stack, LedgerStorage, "flush", flush)
 
 
 @_mutation("a checkpoint leaves out ledger states")
@@ -117,7 +117,7 @@ def _states_left_out(stack: ExitStack) -> None:
         empty = half is None or not half.ledgers
         return original(self, half, [] if empty else states, mark, trim)
 
-    _set(stack, LedgerStorage, "flush", flush)
+    patch_attribute(stack, LedgerStorage, "flush", flush)
 
 
 @_mutation("compaction deletes before the index is written")
@@ -131,7 +131,7 @@ def _compaction_deletes_first(stack: ExitStack) -> None:
             self._storage.logs._disk.fsync_dir(self._storage.logs._directory)
         return records
 
-    _set(stack, LogCompaction, "_next_records", next_records)
+    patch_attribute(stack, LogCompaction, "_next_records", next_records)
 
 
 @_mutation("collection lists the metadata first and does not look again")
@@ -148,7 +148,7 @@ def _listing_first(stack: ExitStack) -> None:
         self._ledger_exists = None
         await original(self, known)
 
-    _set(stack, GarbageCollector, "_delete_ledgers", delete_ledgers)
+    patch_attribute(stack, GarbageCollector, "_delete_ledgers", delete_ledgers)
 
 
 @_mutation("deleted ledgers are forgotten at once")
@@ -163,7 +163,7 @@ def _no_tombstone(stack: ExitStack) -> None:
         for ledger_id in gone:
             del self._ledgers[ledger_id]
 
-    _set(stack, GarbageCollector, "_delete_ledgers", delete_ledgers)
+    patch_attribute(stack, GarbageCollector, "_delete_ledgers", delete_ledgers)
 
 
 @_mutation("no cookie check")
@@ -171,7 +171,7 @@ def _no_cookie_check(stack: ExitStack) -> None:
     async def check_store(store: Any, cookie: Any, found: Found) -> tuple[bool, None]:
         return await store.read(cookie.bookie_id) is None, None
 
-    _set(stack, bookie_module, "check_store", check_store)
+    patch_attribute(stack, bookie_module, "check_store", check_store)
 
 
 # ---- Writer
@@ -187,7 +187,7 @@ def _resend_before_cas(stack: ExitStack) -> None:
         self._changes.begin()
         await original(self, change)
 
-    _set(stack, LedgerWriter, "_run_change", run_change)
+    patch_attribute(stack, LedgerWriter, "_run_change", run_change)
 
 
 @_mutation("a change keeps the acknowledgements of replaced bookies")
@@ -202,7 +202,7 @@ def _stale_acks(stack: ExitStack) -> None:
             add.complete = add.acks.bit_count() >= self._ack_quorum
         return resend
 
-    _set(stack, PendingAdds, "end_change", end_change)
+    patch_attribute(stack, PendingAdds, "end_change", end_change)
 
 
 @_mutation("entries complete in any order")
@@ -221,8 +221,8 @@ def _unordered(stack: ExitStack) -> None:
                 return add
         return None
 
-    _set(stack, PendingAdds, "acknowledge", acknowledge)
-    _set(stack, PendingAdds, "pop_completed", pop_completed)
+    patch_attribute(stack, PendingAdds, "acknowledge", acknowledge)
+    patch_attribute(stack, PendingAdds, "pop_completed", pop_completed)
 
 
 @_mutation("one acknowledgement is enough")
@@ -232,7 +232,7 @@ def _one_ack(stack: ExitStack) -> None:
     def init(self: Any, write_quorum: int, ack_quorum: int, lac: int = -1) -> None:
         original(self, write_quorum, 1, lac)
 
-    _set(stack, PendingAdds, "__init__", init)
+    patch_attribute(stack, PendingAdds, "__init__", init)
 
 
 # ---- Recovery
@@ -240,19 +240,19 @@ def _one_ack(stack: ExitStack) -> None:
 
 @_mutation("no coverage rule")
 def _no_coverage(stack: ExitStack) -> None:
-    _set(stack, Coverage, "covered", property(lambda self: bool(self._known)))
+    patch_attribute(stack, Coverage, "covered", property(lambda self: bool(self._known)))
 
 
 @_mutation("recovery reads without fence")
 def _reads_without_fence(stack: ExitStack) -> None:
-    _set(stack, recovery_read, "_READ_FLAGS", FLAG_HIGH_PRIORITY)
+    patch_attribute(stack, recovery_read, "_READ_FLAGS", FLAG_HIGH_PRIORITY)
 
 
 @_mutation("an I/O error counts as a negative")
 def _error_is_negative(stack: ExitStack) -> None:
     wrong = EXPLICIT_NEGATIVES | {int(ReturnCode.IO_ERROR)}
-    _set(stack, recovery_read, "EXPLICIT_NEGATIVES", wrong)
-    _set(stack, last_confirmed, "EXPLICIT_NEGATIVES", wrong)
+    patch_attribute(stack, recovery_read, "EXPLICIT_NEGATIVES", wrong)
+    patch_attribute(stack, last_confirmed, "EXPLICIT_NEGATIVES", wrong)
 
 
 @_mutation("one negative is enough")
@@ -263,7 +263,7 @@ def _one_negative(stack: ExitStack) -> None:
         original(self, write_quorum, ack_quorum)
         self._negatives_needed = 1
 
-    _set(stack, EntryVote, "__init__", init)
+    patch_attribute(stack, EntryVote, "__init__", init)
 
 
 @_mutation("the LAC is not floored")
@@ -274,7 +274,7 @@ def _lac_not_floored(stack: ExitStack) -> None:
         original(self, *args, **more)
         self._lac = -1
 
-    _set(stack, LastConfirmedRead, "__init__", init)
+    patch_attribute(stack, LastConfirmedRead, "__init__", init)
 
 
 @_mutation("the length comes from the last segment only")
@@ -282,7 +282,7 @@ def _length_from_last_segment(stack: ExitStack) -> None:
     async def length_up_to(source: Any, entry_id: int) -> int:
         return 0
 
-    _set(stack, recovery, "length_up_to", length_up_to)
+    patch_attribute(stack, recovery, "length_up_to", length_up_to)
 
 
 @_mutation("ensembles are written during recovery")
@@ -305,7 +305,7 @@ def _ensembles_written_early(stack: ExitStack) -> None:
                 await manager.write(ledger_id, metadata, version)
                 return
 
-    _set(stack, TailRecovery, "_replace", replace)
+    patch_attribute(stack, TailRecovery, "_replace", replace)
 
 
 @_mutation("a recovery does not store its tail again")
@@ -313,7 +313,7 @@ def _tail_not_stored(stack: ExitStack) -> None:
     def add(self: Any, packed: bytes, entry: Any) -> None:
         self._pending.lac = entry.entry_id
 
-    _set(stack, TailRecovery, "_add", add)
+    patch_attribute(stack, TailRecovery, "_add", add)
 
 
 @_mutation("a recovery stores its tail on one bookie")
@@ -324,4 +324,4 @@ def _tail_on_one(stack: ExitStack) -> None:
         self._pending._ack_quorum = 1
         return await original(self, lac)
 
-    _set(stack, TailRecovery, "_copy", copy)
+    patch_attribute(stack, TailRecovery, "_copy", copy)

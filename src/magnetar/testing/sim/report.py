@@ -10,9 +10,10 @@ from magnetar.testing.sim.run import Result
 
 
 class Totals:
-    """Sums over seeds."""
+    """Sums over seeds. `what`: of what the runs write, `ledgers` or `topics`."""
 
-    def __init__(self) -> None:
+    def __init__(self, what: str = "ledgers") -> None:
+        self.what = what
         self._started = time.perf_counter()
         self.seeds = 0
         self.failed: dict[str, list[str]] = {}
@@ -49,8 +50,9 @@ class Totals:
             "realSeconds": round(real_s, 1),
             "seedsPerSecond": round(self.seeds / real_s, 2),
             "virtualSeconds": round(self.virtual_s, 1),
+            "virtualHoursPerMinute": round(self.virtual_s / 60 / real_s, 2),
             "callbacks": self.callbacks,
-            "ledgers": self.ledgers,
+            self.what: self.ledgers,
             "ackedEntries": self.acked,
             "faults": self.faults,
             "counts": dict(sorted(self.counts.items())),
@@ -62,15 +64,16 @@ def totals_report(totals: Totals) -> str:
     data = totals.as_dict()
     lines = [
         f"{data['seeds']} seeds in {data['realSeconds']} s ({data['seedsPerSecond']} per second), "
-        f"{data['virtualSeconds']} virtual seconds, {data['callbacks']} callbacks",
-        f"{data['ledgers']} ledgers, {data['ackedEntries']} acknowledged entries, {data['faults']} faults",
+        f"{data['virtualSeconds']} virtual seconds ({data['virtualHoursPerMinute']} hours a minute), {data['callbacks']} callbacks",
+        f"{data[totals.what]} {totals.what}, {data['ackedEntries']} acknowledged entries, {data['faults']} faults",
         "",
         *(f"  {name:32} {count}" for name, count in data["counts"].items()),
         "",
     ]
     if totals.failed:
         lines += [f"FAILED {checker}: seeds {', '.join(seeds)}" for checker, seeds in totals.failed.items()]
-        lines.append("replay one with: make sim ARGS='--seed N'")
+        brokers = " --brokers" if totals.what == "topics" else ""
+        lines.append(f"replay one with: make sim ARGS='--seed N{brokers}'")
     else:
         lines.append("all checks passed")
     return "\n".join(lines)
@@ -81,7 +84,7 @@ def seed_report(result: Result, tail: int = 200) -> str:
     lines = [
         f"seed {result.seed}: {'FAILED' if result.failed else 'passed'}, trace {result.digest}, "
         f"Python {platform.python_version()}",
-        f"{result.virtual_s:.1f} virtual seconds in {result.real_s:.2f} s, {result.callbacks} callbacks, {result.ledgers} ledgers, "
+        f"{result.virtual_s:.1f} virtual seconds in {result.real_s:.2f} s, {result.callbacks} callbacks, "
         f"{result.acked} acknowledged entries",
         result.scenario.text(),
     ]

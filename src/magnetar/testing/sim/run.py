@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from magnetar.base.errors import MagnetarError
 from magnetar.bookkeeper.autorecovery.config import AutoRecoveryConfig
@@ -33,18 +34,25 @@ REPAIR_S = 120.0
 RUN_LIMIT_S = 1800.0
 
 
+class Configuration(Protocol):
+    """What a run was made of, as far as its report needs it."""
+
+    def text(self) -> str: ...
+
+
 @dataclass(slots=True)
 class Result:
     """The result of a seed."""
 
     seed: str
-    scenario: Scenario
+    scenario: Configuration
     digest: str
     virtual_s: float
     real_s: float
     callbacks: int
     acked: int
     ledgers: int
+    """Ledgers, or topics in a run with brokers."""
     counts: dict[str, int]
     violations: list[Violation] = field(default_factory=list)
     tail: list[str] = field(default_factory=list)

@@ -1,0 +1,103 @@
+"""Brokers as processes on simulated machines: the production composition, without the admin API's HTTP port."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from magnetar.base.errors import MagnetarError
+from magnetar.base.process_watch import ProcessIdentity
+from magnetar.broker.config import BrokerConfig
+from magnetar.broker.service import Broker
+from magnetar.broker.settings.broker import BrokerSettings
+from magnetar.processes.former_registrations import forget_former_broker
+from magnetar.testing.sim.loop import Process
+from magnetar.testing.sim.nodes import ClientNode, Node, only_cause
+from magnetar.testing.sim.world import World
+
+BROKER_PORT: Final = 6650
+HTTP_PORT: Final = 8080
+
+NAMESPACE: Final = "public/default"
+
+
+class NoProcessWatch:
+    """See `base.process_watch`: every simulated broker is a machine of its own, and nobody sees another machine's processes."""
+
+    def own(self) -> ProcessIdentity | None:
+        return None
+
+    def watch(self, identity: ProcessIdentity, ended: Callable[[], None]) -> Callable[[], None] | None:
+        return None
+
+
+class BrokerNode(ClientNode):
+    """A broker that serves Pulsar's binary protocol; it is started again after it exits by itself."""
+
+    def __init__(self, world: World, name: str, **settings: Any) -> None:
+        super().__init__(world, name, _serve)
+        self.settings: dict[str, Any] = settings
+        self.broker: Broker | None = None
+
+    @property
+    def serving(self) -> bool:
+        return self.running and self.broker is not None
+
+    @property
+    def address(self) -> str:
+        return f"pulsar://{self.name}:{BROKER_PORT}"
+
+    def kill(self) -> None:
+        self.broker = None
+        super().kill()
+
+    def cut_power(self) -> None:
+        self.broker = None
+        super().cut_power()
+
+    def _exit(self, process: Process, error: MagnetarError) -> None:
+        self.broker = None
+        super()._exit(process, error)
+
+
+async def _serve(node: ClientNode) -> None:
+    """The program of a broker's process: `processes.broker` over simulated surroundings."""
+    assert isinstance(node, BrokerNode)
+    assert node.process is not None
+    listener = node.network.bind(node.name, BROKER_PORT)
+    settings = BrokerSettings(port=BROKER_PORT, http_port=HTTP_PORT, cluster_name="sim", **node.settings)
+    config = BrokerConfig(settings=settings, advertised_address=node.name, port=BROKER_PORT, http_port=HTTP_PORT)
+    await forget_former_broker(node.store, config)
+    broker = Broker(
+        config=config,
+        metadata=node.store,
+        bookkeeper=node.client,
+        clock=node.machine.clock,
+        rng=node.world.rng(f"{node.process.name} broker"),
+        network=node.network,
+        processes=NoProcessWatch(),
+    )
+    async with broker:
+        await broker.serve(listener)
+        node.broker = broker
+        node.world.note(node.process.name, "serves")
+        await asyncio.Event().wait()
+
+
+class ApplicationNode(Node):
+    """A process of a user: `work(self)` is its program. It has a network and no metadata session."""
+
+    def __init__(self, world: World, name: str, work: Callable[[ApplicationNode], Awaitable[None]]) -> None:
+        super().__init__(world, name)
+        self._work = work
+        self.finished = False
+
+    async def _run(self, process: Process) -> None:
+        self.finished = False
+        try:
+            await self._work(self)
+        except (MagnetarError, ExceptionGroup) as error:
+            raise only_cause(error) from error
+        self.finished = True
+        await asyncio.Event().wait()
