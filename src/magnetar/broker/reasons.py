@@ -59,6 +59,22 @@ class Code(StrEnum):
     SUBSCRIPTION_STANDS_STILL = "subscription-stands-still"
     REPLICATOR_DISCONNECTED = "replicator-disconnected"
     TOPIC_NOT_LOADED = "topic-not-loaded"
+    # ---- Where a key or a message is
+    MESSAGE_UNREADABLE = "message-unreadable"
+    MESSAGE_DELETED = "message-deleted"
+    MESSAGE_NEVER_WRITTEN = "message-never-written"
+    MESSAGE_IS_MARKER = "message-is-marker"
+    MESSAGE_ABORTED = "message-aborted"
+    MESSAGE_IN_TRANSACTION = "message-in-transaction"
+    MESSAGE_WAITS = "message-waits"
+    MESSAGE_DELAYED = "message-delayed"
+    MESSAGE_EXPIRED = "message-expired"
+    MESSAGE_DELIVERED = "message-delivered"
+    MESSAGE_ACKED_IN_TRANSACTION = "message-acknowledged-in-transaction"
+    MESSAGE_UNREAD = "message-unread"
+    MESSAGE_ACKNOWLEDGED = "message-acknowledged"
+    NO_SUBSCRIPTION = "no-subscription"
+    KEY_OWNED = "key-owned"
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,7 +92,8 @@ class Broker:
         self.refused = RecentRefusals()
         self.ledger_client = bookkeeper.statistics
         """Statistics of the ledger client."""
-        self._bookkeeper = bookkeeper
+        self.bookkeeper = bookkeeper
+        """The ledger client."""
         self._rng = rng
         self._network = network or AsyncioNetwork()
         self._scope = TaskScope("broker")
@@ -121,7 +122,7 @@ class Broker:
         self.entry_cache = EntryCache(self.config.settings.managed_ledger_cache_size_mb * MIB)
         self.factory = ManagedLedgerFactory(
             self.metadata,
-            self._bookkeeper,
+            self.bookkeeper,
             self.clock,
             self._scope,
             self._rng,
@@ -142,7 +143,7 @@ class Broker:
                 rng=self._rng,
                 config=self._subscription_config,
                 compaction=CompactionService(
-                    client=self._bookkeeper,
+                    client=self.bookkeeper,
                     spawn=partial(self._scope.spawn, on_failure=REPORTED),
                     clock=self.clock,
                     retain_null_key=self.config.settings.compaction_retain_null_key,
@@ -275,7 +276,7 @@ class Broker:
             )
 
     def _delayed_storage(self) -> DelayedStorage:
-        return DelayedStorage(LedgerBucketStore(self._bookkeeper), partial(self._scope.spawn, on_failure=FATAL))
+        return DelayedStorage(LedgerBucketStore(self.bookkeeper), partial(self._scope.spawn, on_failure=FATAL))
 
     def _replicated_subscriptions(self) -> ReplicationContext:
         return ReplicationContext(
@@ -361,7 +362,7 @@ class Broker:
     def _schema_registry(self) -> SchemaRegistry:
         ledgers = self.config.managed_ledger
         quorum = Quorum(ledgers.ensemble_size, ledgers.write_quorum, ledgers.ack_quorum)
-        return SchemaRegistry(SchemaStorage(self.metadata, self._bookkeeper, self.clock, quorum), self.metadata)
+        return SchemaRegistry(SchemaStorage(self.metadata, self.bookkeeper, self.clock, quorum), self.metadata)
 
     def _subscription_config(self, policies: EffectivePolicies) -> SubscriptionConfig:
         config = self.config

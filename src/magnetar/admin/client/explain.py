@@ -21,6 +21,23 @@ class Explain(Noun):
         """Why a producer does not get on or is refused; without a name any that would come."""
         return self._explained("producer", topic=topic, producer=producer)
 
+    def key(
+        self,
+        topic: str,
+        key: str,
+        subscription: str | None = None,
+        *,
+        if_joins: str | None = None,
+        if_leaves: str | None = None,
+    ) -> Explanation:
+        """Where a key is, and what the coming or going of a consumer would change."""
+        query = {"subscription": subscription, "ifJoins": if_joins, "ifLeaves": if_leaves}
+        return self._explained("key", topic=topic, key=key, **query)
+
+    def message(self, topic: str, message_id: str, subscription: str | None = None) -> Explanation:
+        """Where a message is, `ledger:entry` or `ledger:entry:partition:batch index`, for each subscription or for one."""
+        return self._explained("message", topic=topic, id=message_id, subscription=subscription)
+
     def _explained(self, kind: str, **query: object) -> Explanation:
         found: Explanation = self._get(f"/explain/{kind}", Explanation, query)
         return found

@@ -14,9 +14,11 @@ from magnetar.admin.explain_documents import Explanation
 from magnetar.admin.operation import documented
 from magnetar.admin.redirects import credentials_of
 from magnetar.admin.routing import ADMIN, Handler, Route
-from magnetar.admin.topic_access import unused
+from magnetar.admin.topic_access import as_persistent, unused
 from magnetar.broker.auth.decide import Access
 from magnetar.broker.errors import SubscriptionNotFoundError, TopicNotFoundError
+from magnetar.broker.explain.key import Question, explain_key, partition_of
+from magnetar.broker.explain.message import explain_message, parse_id
 from magnetar.broker.explain.subscription import explain_non_persistent, explain_subscription, subject_of
 from magnetar.broker.explain.topic import explain_producer, explain_topic, not_loaded, not_there, refusals
 from magnetar.broker.namespaces.errors import NotOwnedError
@@ -24,6 +26,7 @@ from magnetar.broker.namespaces.records import BrokerAddress
 from magnetar.broker.naming import TopicName
 from magnetar.broker.reasons import Code, because
 from magnetar.broker.topics.nonpersistent import NonPersistentTopic
+from magnetar.hashing.errors import HashingError
 
 _ROOT = f"{ADMIN}/explain"
 
@@ -170,8 +173,67 @@ def _joined(subject: Mapping[str, Any], about: str, found: Mapping[str, dict[str
     }
 
 
+@documented(
+    answer=Explanation,
+    query={"topic": str, "key": str, "subscription": str, "ifJoins": str, "ifLeaves": str},
+    required=("topic", "key"),
+    errors=(404, 405, 412),
+)
+async def key(call: Call) -> Response:
+    """Where a key is: hashes, slot, partition, bundle, broker, bookies of the open ledger, and the consumer of each Key_Shared subscription
+    with what waits for it. `ifJoins`, `ifLeaves`: names of consumers whose coming or going is to be looked at; nothing is done."""
+    asked = call.request.query_params.get("key")
+    if asked is None:
+        raise BadRequestError("name the key: &key=KEY")
+    name = call.topic
+    where: dict[str, Any] = {}
+    count = await call.broker.namespaces.partitions(name) if name.partition < 0 else 0
+    if count:
+        java, murmur3 = partition_of(asked, count)
+        name = name.partition_name(java)
+        where = {"partition": java, "partitions": count, "partition_by_murmur3": murmur3}
+    loaded = as_persistent(await call.broker.topics.get(name, create=False))
+    ownership = call.broker.ownership
+    where |= {"bundle": str(await ownership.bundle_of(name)), "broker": ownership.broker_id}
+    named = call.subscription if "subscription" in call.params else ""
+    question = Question(asked, named, call.query("ifJoins"), call.query("ifLeaves"))
+    try:
+        found = await explain_key(loaded, question, call.broker.bookkeeper, call.broker.clock, where)
+    except HashingError as error:
+        raise BadRequestError(f"that cannot be: {error}") from None
+    return as_json(found.document())
+
+
+@documented(
+    answer=Explanation,
+    query={"topic": str, "id": str, "subscription": str},
+    required=("topic", "id"),
+    errors=(404, 405, 412),
+)
+async def message(call: Call) -> Response:
+    """Where a message is, `id` as ledger:entry[:partition:batch index]: its ledger and the bookies with copies; for each subscription
+    whether it is delivered, acknowledged, delayed, expired or held by a transaction, or what it waits for; if it is gone, by which rule."""
+    asked = parse_id(call.query("id"))
+    if asked is None:
+        raise BadRequestError("id must be ledger:entry or ledger:entry:partition:batch index, as receipts show it")
+    name = call.topic
+    if name.partition < 0 and await call.broker.namespaces.partitions(name):
+        if asked.partition < 0:
+            raise BadRequestError("the topic is partitioned: write the id as ledger:entry:partition:batch index")
+        name = name.partition_name(asked.partition)
+    loaded = as_persistent(await call.broker.topics.get(name, create=False))
+    named = call.subscription if "subscription" in call.params else ""
+    return as_json((await explain_message(loaded, asked, named, call.broker.bookkeeper, call.broker.clock)).document())
+
+
 def _of_topic(kind: str, handler: Handler) -> Route:
     return Route("GET", f"{_ROOT}/{kind}", Access.LOOKUP, handler, by_query=True)
 
 
-ROUTES = (_of_topic("subscription", subscription), _of_topic("topic", topic), _of_topic("producer", producer))
+ROUTES = (
+    _of_topic("subscription", subscription),
+    _of_topic("topic", topic),
+    _of_topic("producer", producer),
+    _of_topic("key", key),
+    _of_topic("message", message),
+)

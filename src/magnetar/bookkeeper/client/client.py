@@ -55,6 +55,11 @@ class BookKeeperClient:
         self.statistics = ClientStatistics()
         self._context = ClientContext(self._manager, bookies, clock, rng, scope, config, self.statistics)
 
+    @property
+    def bookies(self) -> BookieDirectory:
+        """The bookies that it writes to and reads from."""
+        return self._bookies
+
     async def create_ledger(
         self,
         *,

@@ -7,13 +7,21 @@ and consumers are called through their channels.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 from magnetar.broker.dispatch.delayed import DelayedIndex
 from magnetar.broker.dispatch.ports import MarkersRead
 from magnetar.broker.dispatch.receiver import Receiver
-from magnetar.broker.reasons import Standing
+from magnetar.broker.reasons import Reason, Standing
 from magnetar.managed_ledger.entry import Entry
+
+
+class Where(NamedTuple):
+    """`holder`: the consumer that an entry was delivered to, None if it waits or was not read. `reasons`: what it waits for itself."""
+
+    holder: Receiver | None = None
+    redeliveries: int = 0
+    reasons: Sequence[Reason] = ()
 
 
 class Dispatcher(Protocol):
@@ -150,6 +158,10 @@ class Dispatcher(Protocol):
     def standing(self, has_more: bool) -> Standing:
         """Whether an entry could go out now, and what is in the way of those that cannot. `has_more`: there are entries to be read.
         True without a reason where nothing waits."""
+        ...
+
+    def where(self, key: int, slot: int) -> Where:
+        """What has become of an entry that is not acknowledged. `slot` counts only if `keyed`."""
         ...
 
     def validate(self) -> None:

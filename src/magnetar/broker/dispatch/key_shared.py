@@ -26,6 +26,7 @@ from typing import ClassVar, Final, NamedTuple, Protocol
 
 from magnetar.broker.dispatch import why
 from magnetar.broker.dispatch.delayed import DelayedIndex
+from magnetar.broker.dispatch.dispatcher import Where
 from magnetar.broker.dispatch.entry_metadata import EntryMetadata, metadata_of
 from magnetar.broker.dispatch.lanes import KeyRanges, Lane, Lanes, Parking
 from magnetar.broker.dispatch.ports import EntrySource
@@ -389,6 +390,10 @@ class KeySharedDispatcher(SharingDispatcher):
 
     def _parkings(self) -> list[Parking]:
         return [self.lanes.unowned, *self.lanes.all, *self.lanes.draining.values()]
+
+    def where(self, key: int, slot: int) -> Where:
+        holder, redeliveries = self.holder_of(key), self.counts.by_key.get(key, 0)
+        return Where(holder, redeliveries, () if holder is not None else why.of_slot(self.lanes, slot))
 
     def standing(self, has_more: bool) -> Standing:
         reasons = why.redelivered(self.counts)

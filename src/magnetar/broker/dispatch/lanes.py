@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from copy import deepcopy
 from typing import Protocol
 
 from magnetar.broker.dispatch.receiver import HELD_SLOT_MASK, Receiver
 from magnetar.broker.dispatch.waiting import SLOT_BITS, SLOT_MASK, Waiting
+from magnetar.hashing.errors import UnknownMemberError
 
 
 class KeyRanges(Protocol):
@@ -141,6 +143,19 @@ class Lanes:
             if slot in self.draining:
                 found[slot] = found.get(slot, 0) + 1
         return found
+
+    def what_if(self, joins: str = "", leaves: str = "") -> list[tuple[int, int, str]]:
+        """The ranges, by names of members, if one joined or left. Nothing changes. HashingError for what cannot be."""
+        ranges = deepcopy(self._ranges)
+        if leaves:
+            members = [lane.member for lane in self.all if lane.consumer.name == leaves]
+            if not members:
+                raise UnknownMemberError(f"no consumer is called {leaves!r} here")
+            for member in members:
+                ranges.remove(member)
+        if joins:
+            ranges.add(joins, ())
+        return ranges.ranges()
 
     def settled(self, slot: int) -> None:
         """A held entry of `slot` was settled."""

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from magnetar.broker.dispatch import why
 from magnetar.broker.dispatch.delayed import DelayedIndex
+from magnetar.broker.dispatch.dispatcher import Where
 from magnetar.broker.dispatch.entry_metadata import metadata_of
 from magnetar.broker.dispatch.ports import EntrySource
 from magnetar.broker.dispatch.receiver import Receiver, messages_left
@@ -198,6 +199,9 @@ class SharedDispatcher(SharingDispatcher):
         if markers:
             self.pass_markers(markers)
         return left
+
+    def where(self, key: int, slot: int) -> Where:
+        return Where(self.holder_of(key), self.counts.by_key.get(key, 0))
 
     def standing(self, has_more: bool) -> Standing:
         reasons = why.redelivered(self.counts)

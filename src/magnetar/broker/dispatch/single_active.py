@@ -17,8 +17,10 @@ from typing import ClassVar, Final, TypeVar
 
 from magnetar.broker.dispatch import why
 from magnetar.broker.dispatch.delayed import DelayedIndex
+from magnetar.broker.dispatch.dispatcher import Where
 from magnetar.broker.dispatch.entry_metadata import metadata_of
 from magnetar.broker.dispatch.ports import EntrySource, MarkersRead, Scheduler, Timer
+from magnetar.broker.dispatch.position_key import position_of
 from magnetar.broker.dispatch.receiver import Receiver, messages_left
 from magnetar.broker.reasons import NOTHING_HELD_UP, Code, Standing, because
 from magnetar.hashing.murmur3 import POSITIVE_SPACE, murmur3_positive
@@ -325,6 +327,13 @@ class SingleActiveDispatcher:
     @property
     def waiting_count(self) -> int:
         return 0
+
+    def where(self, key: int, slot: int) -> Where:
+        """Everything that was read went to the active consumer, but for what is left over."""
+        position = position_of(key)
+        left = any(entry.position == position for entry in self._leftover)
+        read = position < self._source.read_position and not left
+        return Where(self._active if read else None)
 
     def standing(self, has_more: bool) -> Standing:
         if not (has_more or self._leftover):

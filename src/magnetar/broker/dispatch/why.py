@@ -10,7 +10,7 @@ from magnetar.broker.dispatch.lanes import Lane, Lanes, Parking
 from magnetar.broker.dispatch.position_key import position_of
 from magnetar.broker.dispatch.receiver import HELD_SLOT_MASK, Receiver
 from magnetar.broker.dispatch.redelivery import RedeliveryCounts
-from magnetar.broker.dispatch.waiting import SLOT_BITS
+from magnetar.broker.dispatch.waiting import SLOT_BITS, SLOT_MASK
 from magnetar.broker.reasons import Code, Named, Reason, because
 
 CONSUMERS_NAMED_MAX: Final = 20
@@ -83,27 +83,56 @@ def redelivered(counts: RedeliveryCounts) -> list[Reason]:
 
 def of_lanes(lanes: Lanes) -> list[Reason]:
     """What waits for one consumer, one slot or nobody while the others go on."""
-    return [*_frozen(lanes), *_draining(lanes), *_uncovered(lanes)]
-
-
-def _frozen(lanes: Lanes) -> Iterator[Reason]:
     stuck = [lane for lane in lanes.all if not lane.can_take and (lane.waiting or lane.skipped)]
     stuck.sort(key=lambda lane: lane.consumer.last_consumed_ms)
-    for lane in stuck[:CONSUMERS_NAMED_MAX]:
-        cause = held_up(lane.consumer)
-        assert cause is not None
-        yield because(
-            Code.CONSUMER_FROZEN,
-            lane.consumer.last_consumed_ms,
-            some_waiting(lane),
-            **lane.consumer.described(),
-            waiting=len(lane.waiting),
-            more=bool(lane.skipped),
-            unacked=lane.consumer.unacked_messages,
-            slots=sum(end - start + 1 for start, end in lanes.ranges_of(lane.consumer)),
-            cause=str(cause.code),
-        )
-        yield cause
+    frozen = [reason for lane in stuck[:CONSUMERS_NAMED_MAX] for reason in _frozen(lanes, lane)]
+    return [*frozen, *_draining(lanes, sorted(lanes.draining)), *_uncovered(lanes)]
+
+
+def of_slot(lanes: Lanes, slot: int) -> list[Reason]:
+    """What entries of one slot wait for; nothing if its owner can take them."""
+    if slot in lanes.draining:
+        return list(_draining(lanes, [slot]))
+    lane = lanes.owner(slot)
+    if lane is None:
+        return list(_uncovered(lanes, whatever_waits=True))
+    return [] if lane.can_take else _frozen(lanes, lane)
+
+
+def held_in(consumer: Receiver, slot: int) -> int:
+    """Entries of a slot that it holds."""
+    return sum(value & HELD_SLOT_MASK == slot for value in consumer.held.values())
+
+
+def waiting_in(lanes: Lanes, slot: int) -> int:
+    """Entries of a slot that are remembered as waiting."""
+    return sum(packed & SLOT_MASK == slot for packed in lanes.parking(slot).waiting)
+
+
+def owned_by(lanes: Lanes, slot: int) -> str:
+    """The range of its owner that a slot lies in."""
+    lane = lanes.owner(slot)
+    ranges = lanes.ranges_of(lane.consumer) if lane is not None else []
+    return next((f"the range {start}-{end}" for start, end in ranges if start <= slot <= end), "nothing")
+
+
+def _frozen(lanes: Lanes, lane: Lane) -> list[Reason]:
+    """Its state, and the cause of that."""
+    cause = held_up(lane.consumer)
+    if cause is None:
+        return []
+    frozen = because(
+        Code.CONSUMER_FROZEN,
+        lane.consumer.last_consumed_ms,
+        some_waiting(lane),
+        **lane.consumer.described(),
+        waiting=len(lane.waiting),
+        more=bool(lane.skipped),
+        unacked=lane.consumer.unacked_messages,
+        slots=sum(end - start + 1 for start, end in lanes.ranges_of(lane.consumer)),
+        cause=str(cause.code),
+    )
+    return [frozen, cause]
 
 
 def some_waiting(parking: Parking) -> list[int]:
@@ -111,9 +140,9 @@ def some_waiting(parking: Parking) -> list[int]:
     return [packed >> SLOT_BITS for packed in islice(parking.waiting, KEYS_SHOWN_MAX)]
 
 
-def _draining(lanes: Lanes) -> Iterator[Reason]:
+def _draining(lanes: Lanes, draining_slots: Sequence[int]) -> Iterator[Reason]:
     """One reason for each pair of former and new owner."""
-    if not lanes.draining:
+    if not draining_slots:
         return
     holders: dict[int, Lane] = {}
     for lane in lanes.all:
@@ -122,7 +151,7 @@ def _draining(lanes: Lanes) -> Iterator[Reason]:
                 holders[value & HELD_SLOT_MASK] = lane
     pairs: dict[tuple[str, str], list[int]] = {}
     members: dict[str, Lane] = {lane.member: lane for lane in lanes.all}
-    for slot in sorted(lanes.draining):
+    for slot in draining_slots:
         holder, owner = holders.get(slot), lanes.owner(slot)
         pair = (holder.member if holder else "", owner.member if owner else "")
         pairs.setdefault(pair, []).append(slot)
@@ -150,8 +179,8 @@ def gaps(lanes: Lanes) -> list[tuple[int, int]]:
     return [(start, end) for start, end, owner in pairs if owner is None and start <= end]
 
 
-def _uncovered(lanes: Lanes) -> Iterator[Reason]:
-    if not lanes.all or not (lanes.unowned.waiting or lanes.unowned.skipped):
+def _uncovered(lanes: Lanes, *, whatever_waits: bool = False) -> Iterator[Reason]:
+    if not lanes.all or not (whatever_waits or lanes.unowned.waiting or lanes.unowned.skipped):
         return
     yield because(
         Code.RANGE_UNCOVERED,

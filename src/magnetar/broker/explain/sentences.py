@@ -209,6 +209,71 @@ MEANINGS: Final[Mapping[Code, Meaning]] = {
         "No broker has the topic loaded: it was unloaded, or no client has come since its broker started.",
         "Nothing needs to be done: the first client that comes loads it. If clients run, look at their logs.",
     ),
+    Code.MESSAGE_UNREADABLE: Meaning(
+        "Message {message} is stored and cannot be read: {problem}.",
+        "Look whether its bookies are there: `magnetar bookies list`, `magnetar ledger verify`.",
+    ),
+    Code.MESSAGE_DELETED: Meaning(
+        "Message {message} was deleted with its ledger: every subscription had consumed it, and the retention of {retention_minutes}"
+        " minutes or {retention_mb} MB (-1: for ever) was over. The topic begins at {first} now.",
+        "It cannot come back. A longer retention keeps consumed messages: `magnetar topicPolicies set-retention`.",
+    ),
+    Code.MESSAGE_NEVER_WRITTEN: Meaning(
+        "There is no message {message} in the topic; its last one is {last}.",
+        "Check the id, and that it is of this topic and partition.",
+    ),
+    Code.MESSAGE_IS_MARKER: Meaning(
+        "The entry {message} is a marker of the server (a transaction's end, or a snapshot of replication), which no consumer is given.",
+        "Nothing needs to be done.",
+    ),
+    Code.MESSAGE_ABORTED: Meaning(
+        "Message {message} was published in transaction {transaction}, which was aborted: no consumer is given it.",
+        "Publish it again if it is needed.",
+    ),
+    Code.MESSAGE_IN_TRANSACTION: Meaning(
+        "Message {message} belongs to transaction {transaction}, which is open: nobody may read it before its end.",
+        "Commit or abort the transaction; its time-out ends it as well.",
+    ),
+    Code.MESSAGE_WAITS: Meaning(
+        "Subscription {subscription} has not delivered message {message}, with {ahead:#entry} before it. {problem}.",
+        "See `magnetar explain subscription {subscription}`.",
+        ("cause",),
+    ),
+    Code.MESSAGE_DELAYED: Meaning(
+        "Subscription {subscription} holds message {message} back until {until}, as its producer wanted.",
+        "Wait; switching delayed delivery off in the policies delivers it at once.",
+    ),
+    Code.MESSAGE_EXPIRED: Meaning(
+        "Message {message} expired in subscription {subscription} at {at} by {rule}, without an acknowledgement.",
+        "Reset the subscription to it while retention keeps it; raise the message TTL or the backlog quota, or consume faster.",
+    ),
+    Code.MESSAGE_DELIVERED: Meaning(
+        "Subscription {subscription} delivered message {message} to consumer {consumer}, which has not acknowledged it[; it was given back"
+        " {redeliveries} times before].",
+        "Let {consumer} acknowledge, or restart it: then another consumer gets the message.",
+        ("address", "unacked"),
+    ),
+    Code.MESSAGE_ACKED_IN_TRANSACTION: Meaning(
+        "Message {message} is acknowledged in subscription {subscription} within the open {transactions:list}.",
+        "Commit or abort the transaction.",
+    ),
+    Code.MESSAGE_UNREAD: Meaning(
+        "Subscription {subscription} has not come to message {message} yet: {ahead:#entry|is|are} before it, and delivery goes on.",
+        "Wait, or start more consumers.",
+    ),
+    Code.MESSAGE_ACKNOWLEDGED: Meaning(
+        "Message {message} is acknowledged in subscription {subscription}, where everything is up to {mark_delete}.",
+        "Nothing needs to be done. To consume it again, reset the subscription: `magnetar topics reset-cursor`.",
+    ),
+    Code.NO_SUBSCRIPTION: Meaning(
+        "Message {message} is stored, and the topic has no subscription.",
+        "Subscribe, from the earliest message on to get this one.",
+    ),
+    Code.KEY_OWNED: Meaning(
+        "Consumer {consumer} of subscription {subscription} has the key's hash slot {slot} by {by} and holds {held:#entry} of the slot.",
+        "Nothing needs to be done.",
+        ("address",),
+    ),
 }
 
 

@@ -153,7 +153,7 @@ async def explain_subscription(
     subscription = topic.subscriptions.get(name)
     moving, reasons = standing_of(topic, subscription, clock)
     reasons = in_order([*reasons, *snapshot_missing(topic, subscription, clock.now_ms())])
-    reasons = [await _completed(topic.ledger, reason) for reason in reasons]
+    reasons = [await completed(topic.ledger, reason) for reason in reasons]
     reasons = [*reasons, *others] if subscription.consumers else [*others, *reasons]
     return Explanation(
         subject_of(str(topic.name), name),
@@ -185,7 +185,7 @@ def subject_of(topic: str, subscription: str) -> dict[str, str]:
     return {"kind": "subscription", "topic": topic, "subscription": subscription}
 
 
-async def _completed(ledger: ManagedLedger, reason: Reason) -> Reason:
+async def completed(ledger: ManagedLedger, reason: Reason) -> Reason:
     """With what has to be read: keys of waiting messages, and since when a transaction is open."""
     if reason.code is Code.TRANSACTION_OPEN:
         ledger_id, _, entry_id = str(reason.facts["message"]).partition(":")

@@ -176,6 +176,15 @@ class PendingState:
 
     # ---- Asking
 
+    def transactions_of(self, position: Position) -> list[TxnId]:
+        """The open transactions that have acknowledged something of an entry, or everything up to it."""
+        own = self._by_txn.get(self._cumulative) if self._cumulative is not None else None
+        upto = own.cumulative if own is not None else None
+        found = list(self._holders.get(position, ()))
+        if self._cumulative is not None and upto is not None and position <= upto.position:
+            found.append(self._cumulative)
+        return found
+
     def taken(self, position: Position, besides: TxnId | None = None) -> int:
         """The bits of an entry that open transactions (but one) have acknowledged."""
         acked = 0

@@ -16,6 +16,10 @@ from magnetar.cli.output import echo_text, print_json
 
 topic_option = click.option("-t", "--topic", required=True, help="Name of the topic, short or complete.")
 
+one_subscription_option = click.option(
+    "-s", "--subscription", help="Look at this subscription only; without it at all of the topic."
+)
+
 
 @click.group("explain")
 def explain_group() -> None:
@@ -52,6 +56,67 @@ def producer_command(producer: str | None, topic: str, admin_url: str, as_json: 
     """Say why PRODUCER does not get on or is refused; without a name, why any would be."""
     with connected(admin_url) as admin:
         show(admin.explain.producer(topic, producer), as_json)
+
+
+@explain_group.command("key")
+@click.argument("key")
+@topic_option
+@one_subscription_option
+@click.option("--if-joins", metavar="NAME", help="Show what would change if a consumer of this name joined.")
+@click.option("--if-leaves", metavar="NAME", help="Show what would change if the consumers of this name left.")
+@common
+def key_command(
+    key: str,
+    topic: str,
+    subscription: str | None,
+    if_joins: str | None,
+    if_leaves: str | None,
+    admin_url: str,
+    as_json: bool,
+) -> None:
+    """Say where KEY is: partition, broker, bookies, and the consumer that has it."""
+    with connected(admin_url) as admin:
+        found = admin.explain.key(topic, key, subscription, if_joins=if_joins, if_leaves=if_leaves)
+    rows = found.details.get("subscriptions", [])
+    pictures = [] if as_json else [(row["subscription"], row.pop("whatIf")) for row in rows if "whatIf" in row]
+    show(found, as_json)
+    for name, change in pictures:
+        echo_text("\n".join(picture(name, change)))
+
+
+PICTURE_COLUMNS = 64
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+
+
+def picture(subscription: str, change: dict[str, Any]) -> Iterator[str]:
+    """The 65,536 hash slots as a line before and after: a letter for each consumer, a dot where nobody is."""
+    before, after = change["rangesBefore"], change["rangesAfter"]
+    names = list(dict.fromkeys(owner for _, _, owner in (*before, *after)))
+    letters = {name: LETTERS[place % len(LETTERS)] for place, name in enumerate(names)}
+    yield ""
+    yield f"{subscription}: {change['slotsMoved']} of 65536 hash slots would move"
+    yield f"  owner of the key: {change['ownerBefore'] or 'nobody'} -> {change['ownerAfter'] or 'nobody'}"
+    yield f"  before {_drawn(before, letters)}"
+    yield f"  after  {_drawn(after, letters)}"
+    yield "  " + ", ".join(f"{letter} {name}" for name, letter in letters.items())
+
+
+def _drawn(ranges: list[list[Any]], letters: dict[str, str]) -> str:
+    step = 65536 // PICTURE_COLUMNS
+    middles = (column * step + step // 2 for column in range(PICTURE_COLUMNS))
+    owners = (next((owner for start, end, owner in ranges if start <= middle <= end), None) for middle in middles)
+    return "".join("." if owner is None else letters[owner] for owner in owners)
+
+
+@explain_group.command("message")
+@click.argument("message_id")
+@topic_option
+@one_subscription_option
+@common
+def message_command(message_id: str, topic: str, subscription: str | None, admin_url: str, as_json: bool) -> None:
+    """Say where the message MESSAGE_ID is (ledger:entry[:partition:batch index]), and what became of it in each subscription."""
+    with connected(admin_url) as admin:
+        show(admin.explain.message(topic, message_id, subscription), as_json)
 
 
 def show(found: Explanation, as_json: bool) -> None:
