@@ -13,10 +13,13 @@ class ScalableClient(RawClient):
     """Answers and pushes are returned as the message inside the command."""
 
     def layout(self, topic: str, session_id: int = 1, **fields: Any) -> pb.CommandScalableTopicUpdate:
-        """SCALABLE_TOPIC_LOOKUP and its answer."""
+        """SCALABLE_TOPIC_LOOKUP and its answer; what other sessions are pushed meanwhile is passed over."""
         request = {"topic": topic, "session_id": session_id, **fields}
         self.send(BaseCommand(type=BaseCommand.SCALABLE_TOPIC_LOOKUP, scalableTopicLookup=request))
-        return self.pushed_layout()
+        while True:
+            answer = self.pushed_layout()
+            if answer.session_id == session_id:
+                return answer
 
     def pushed_layout(self) -> pb.CommandScalableTopicUpdate:
         return self.until(BaseCommand.SCALABLE_TOPIC_UPDATE).scalableTopicUpdate

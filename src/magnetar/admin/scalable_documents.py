@@ -65,6 +65,36 @@ class ScalableTopicStats(Document):
     subscriptions: dict[str, ScalableSubscriptionStats] = {}
 
 
+class AutoScalePolicy(Document):
+    """What a topic says instead of the broker's settings; null, or left out, is what the broker says. Rates are per second."""
+
+    enabled: bool | None = None
+    max_segments: int | None = None
+    min_segments: int | None = None
+    max_dag_depth: int | None = None
+    split_cooldown_seconds: int | None = None
+    merge_cooldown_seconds: int | None = None
+    merge_window_seconds: int | None = None
+    split_msg_rate_in_threshold: float | None = None
+    split_bytes_rate_in_threshold: float | None = None
+    split_msg_rate_out_threshold: float | None = None
+    split_bytes_rate_out_threshold: float | None = None
+    merge_msg_rate_in_threshold: float | None = None
+    merge_bytes_rate_in_threshold: float | None = None
+    merge_msg_rate_out_threshold: float | None = None
+    merge_bytes_rate_out_threshold: float | None = None
+
+
+class ScaleDecision(Document):
+    """`segmentIds`: one to split, two to merge, or none. `blocked`: Pulsar's word for what stands in the way of a wanted change."""
+
+    segment_ids: list[int]
+    reason: str
+    blocked: str = ""
+    withheld: dict[str, dict[str, list[int]]] = {}
+    """By stream subscription and segment: the ancestors in which not everything is acknowledged."""
+
+
 class SegmentStats(Document):
     """Rates per second; `backlog`: entries by subscription; `storageSize` in bytes."""
 

@@ -34,12 +34,13 @@ from magnetar.broker.namespaces.lookup import Lookup
 from magnetar.broker.namespaces.policies import EffectivePolicies
 from magnetar.broker.namespaces.registry import NamespaceRegistry
 from magnetar.broker.namespaces.topic_policies import topic_of_path
-from magnetar.broker.naming import NamespaceName
+from magnetar.broker.naming import NamespaceName, TopicName
 from magnetar.broker.peers import NonPersistentTopics, RemoteTopics
 from magnetar.broker.refused_clients import RecentRefusals
 from magnetar.broker.replication.ports import ReplicationContext, SnapshotCounters
 from magnetar.broker.replicators.remote_clusters import RemoteClusters
 from magnetar.broker.replicators.service import ReplicationService
+from magnetar.broker.scalable.autoscale import broker_policy
 from magnetar.broker.scalable.controller import ControllerContext
 from magnetar.broker.scalable.records import ScalableRecords
 from magnetar.broker.scalable.segments import OwnSegments, Segments
@@ -174,7 +175,7 @@ class Broker:
         await self._join()
         await self._start_transactions()
         if self.config.settings.scalable_topics_enabled:
-            self.scalable.start()
+            self.scalable.start(lambda: self.config.settings.scalable_auto_scale_interval_s)
         Upkeep(self.topics, self.config, self.clock).start(self._scope)
         return self
 
@@ -350,6 +351,9 @@ class Broker:
                 scheduler=asyncio.get_running_loop(),
                 scope=self._scope,
                 grace_s=lambda: self.config.settings.scalable_consumer_grace_s,
+                policy=lambda: broker_policy(self.config.settings),
+                retention_s=self._retention_s,
+                look_soon=lambda topic: self.scalable.look_soon(topic),
             ),
             namespaces=self.namespaces,
             lookup=self.lookup,
@@ -358,6 +362,10 @@ class Broker:
             schemas=self.schemas.registry,
             scope=self._scope,
         )
+
+    async def _retention_s(self, topic: TopicName) -> float:
+        minutes = (await self.namespaces.effective_of(topic)).retention_time_minutes
+        return minutes * 60.0
 
     def _schema_registry(self) -> SchemaRegistry:
         ledgers = self.config.managed_ledger

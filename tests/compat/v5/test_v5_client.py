@@ -20,6 +20,7 @@ from magnetar.admin.client import AdminClient
 from magnetar.base.java import find_java
 from magnetar.testing.server import ServerProcess
 from tests.compat.bookkeeper.java import Process
+from tests.support.waiting import wait_until
 
 JARS = os.environ.get("PULSAR_V5_JARS", "")
 KEYS = 16
@@ -57,7 +58,9 @@ class V5Client(Process):
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    process = ServerProcess(tmp_path_factory.mktemp("server") / "data").start()
+    """Sealed segments that everybody has read go at once."""
+    settings = {"scalableTopicAutoScaleIntervalSeconds": "0.5"}
+    process = ServerProcess(tmp_path_factory.mktemp("server") / "data", settings).start()
     yield process
     process.close()
 
@@ -127,6 +130,31 @@ def test_split_and_merge_under_traffic(client: V5Client, admin: AdminClient, kin
     check(received, 1500, in_order=kind == "stream")
     states = [each.state for each in admin.scalable_topics.metadata(topic).segments.values()]
     assert states.count("ACTIVE") == 2
+    if kind != "checkpoint":
+        wait_until(lambda: len(admin.scalable_topics.metadata(topic).segments) == 2, what="sealed segments go")
+    client.ask(f"send p-{kind} 64 {KEYS}")
+    assert len(set(client.receive(f"c-{kind}", 64))) == 64
+
+
+def test_a_segment_for_each_consumer(client: V5Client, admin: AdminClient) -> None:
+    """The topic is split by itself, under traffic, when a second consumer comes."""
+    topic = "topic://public/default/grows"
+    admin.scalable_topics.create(topic)
+    client.ask(f"producer p-grows {topic}")
+    client.ask(f"stream first {topic} s")
+    client.ask(f"flood p-grows 1000 {KEYS} 1")
+    received = {"first": client.receive("first", 50), "second": []}
+    client.ask(f"stream second {topic} s")
+
+    def everything() -> bool:
+        for name, some in received.items():
+            some += client.receive(name, 1000, 500)
+        return sum(map(len, received.values())) == 1000
+
+    wait_until(everything, 60, "all messages")
+    assert client.ask("flooded p-grows") == ["1000"]
+    assert received["second"], "the second consumer has a segment"
+    check(received["first"] + received["second"], 1000, in_order=False)
 
 
 def test_two_stream_consumers_share_a_topic(client: V5Client, admin: AdminClient) -> None:

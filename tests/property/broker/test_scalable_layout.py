@@ -155,7 +155,7 @@ def test_a_pending_change_is_the_same_each_time(count: int, place: int, started_
     ids = tuple(each.id for each in layout.active[place % count :][:2])
     for chosen in (ids[:1], ids):
         pending = PendingChange(chosen, started_ms)
-        record = TopicRecord(layout, {"a": "b"}, {"enabled": False}, pending, {"newer": [1]})
+        record = TopicRecord(layout, {"a": "b"}, {"enabled": False}, pending, ("0000-ffff-0",), {"newer": [1]})
         again = TopicRecord.from_json(json.loads(json.dumps(record.as_json())))
         assert again == record
         assert again.pending is not None

@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from magnetar.admin.client.noun import Noun, Texts, namespace_names, topic_names
-from magnetar.admin.scalable_documents import ScalableTopicMetadata, ScalableTopicStats, SegmentStats
+from magnetar.admin.scalable_documents import (
+    AutoScalePolicy,
+    ScalableTopicMetadata,
+    ScalableTopicStats,
+    ScaleDecision,
+    SegmentStats,
+)
 
 _NAMESPACE = "/scalable/{tenant}/{namespace}"
 _TOPIC = "/scalable/{tenant}/{namespace}/{topic}"
@@ -47,6 +53,23 @@ class ScalableTopics(Noun):
     def segment_stats(self, topic: str, segment_id: int) -> SegmentStats:
         template = _TOPIC + "/segments/{segmentId}/stats"
         found: SegmentStats = self._get(template, SegmentStats, segmentId=segment_id, **_names(topic))
+        return found
+
+    def policy(self, topic: str) -> AutoScalePolicy | None:
+        """Its own policy of splits and merges, None if it has none."""
+        found: AutoScalePolicy | None = self._get(_TOPIC + "/autoScalePolicy", AutoScalePolicy, **_names(topic))
+        return found
+
+    def set_policy(self, topic: str, policy: dict[str, Any]) -> None:
+        """The fields of `AutoScalePolicy`, in camel case."""
+        self._post(_TOPIC + "/autoScalePolicy", policy, **_names(topic))
+
+    def remove_policy(self, topic: str) -> None:
+        self._delete(_TOPIC + "/autoScalePolicy", **_names(topic))
+
+    def explain(self, topic: str) -> ScaleDecision:
+        """Whether it would be split or merged now, and why; and which segments wait for what."""
+        found: ScaleDecision = self._get(_TOPIC + "/explain", ScaleDecision, **_names(topic))
         return found
 
     def split(self, topic: str, segment_id: int) -> None:

@@ -10,6 +10,7 @@ from magnetar.bookkeeper.bookie.statistics import BookieStatistics
 from magnetar.bookkeeper.bookie.storage.latencies import QUANTILES, LatencySummary
 from magnetar.bookkeeper.client.statistics import ClientStatistics
 from magnetar.broker.replication.ports import SnapshotCounters
+from magnetar.broker.scalable.service import ScalableTopics
 from magnetar.broker.service import Broker
 from magnetar.broker.transactions.coordinator import LATENCY_BOUNDS_MS, TransactionCoordinator
 
@@ -32,6 +33,28 @@ def broker_families(broker: Broker, cluster: str) -> Iterator[str]:
     )
     yield from admission_families(broker.admission, cluster=cluster)
     yield from replicated_subscription_families(broker.snapshot_counters, cluster)
+    yield from scalable_topic_families(broker.scalable, cluster)
+
+
+def scalable_topic_families(scalable: ScalableTopics, cluster: str) -> Iterator[str]:
+    """Of the topics that this broker controls, and the layouts that its clients follow."""
+    controllers = scalable.controllers
+    subscriptions = [each for controller in controllers for each in controller.subscriptions]
+    yield from families(
+        (
+            ("pulsar_scalable_topic_controller_count", len(controllers)),
+            ("pulsar_scalable_topic_segment_count", sum(len(each.layout.segments) for each in controllers)),
+            (
+                "pulsar_scalable_topic_segment_unwritable_count",
+                sum(each.record.pending is not None for each in controllers),
+            ),
+            ("pulsar_scalable_topic_consumer_count", sum(len(each.sessions) for each in subscriptions)),
+            ("pulsar_scalable_topic_layout_operation_count_total", scalable.counters.changes),
+            ("pulsar_scalable_topic_segments_deleted_total", scalable.counters.segments_deleted),
+            ("pulsar_scalable_topic_watch_session_count", scalable.watched),
+        ),
+        labels(cluster=cluster),
+    )
 
 
 def admission_families(admission: Admission, /, **names: str) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+import msgspec
 from starlette.responses import Response
 
 from magnetar.admin.answers import as_json, done
@@ -13,10 +14,17 @@ from magnetar.admin.errors import BadRequestError
 from magnetar.admin.operation import FORCE, documented
 from magnetar.admin.routes.topics import properties_of
 from magnetar.admin.routing import ADMIN, Handler, Route
-from magnetar.admin.scalable_documents import ScalableTopicMetadata, ScalableTopicStats, SegmentStats
+from magnetar.admin.scalable_documents import (
+    AutoScalePolicy,
+    ScalableTopicMetadata,
+    ScalableTopicStats,
+    ScaleDecision,
+    SegmentStats,
+)
 from magnetar.broker.auth.decide import Access
 from magnetar.broker.errors import NotAllowedError, SubscriptionNotFoundError, TopicNotFoundError
 from magnetar.broker.naming import SCALABLE, SEGMENT, TopicName
+from magnetar.broker.scalable.assignment import withheld
 from magnetar.broker.scalable.records import QUEUE, STREAM, TopicRecord
 from magnetar.broker.scalable.segments import OwnSegments, segment_name
 from magnetar.broker.scalable.service import ScalableTopics
@@ -92,6 +100,43 @@ async def merge(call: Call) -> Response:
     controller = await _service(call).controller(call.topic)
     await controller.merge(call.number("segmentId1"), call.number("segmentId2"))
     return done()
+
+
+@documented("A topic's own policy of splits and merges.", answer=AutoScalePolicy, may_be_unset=True)
+async def get_policy(call: Call) -> Response:
+    policy = (await _record(call)).policy
+    return done() if policy is None else as_json(dict(policy))
+
+
+@documented(
+    "Set a topic's own policy of splits and merges: what it leaves out is as in the broker's settings.",
+    body=AutoScalePolicy,
+)
+async def set_policy(call: Call) -> Response:
+    policy = await call.body_as(AutoScalePolicy)
+    given = {name: value for name, value in msgspec.to_builtins(policy).items() if value is not None}
+    await _service(call).set_policy(call.topic, given)
+    return done()
+
+
+@documented("Remove a topic's own policy of splits and merges.")
+async def remove_policy(call: Call) -> Response:
+    await _service(call).set_policy(call.topic, None)
+    return done()
+
+
+@documented(answer=ScaleDecision)
+async def explain(call: Call) -> Response:
+    """Whether the topic would be split or merged now, and why (Pulsar has no such route)."""
+    controller = await _service(call).controller(call.topic)
+    found = await controller.decision()
+    waiting = {
+        each.name: {str(segment): ancestors for segment, ancestors in withheld(controller.layout, each.drained).items()}
+        for each in controller.subscriptions
+        if each.kind == STREAM
+    }
+    document = {"segmentIds": list(found.segment_ids), "reason": found.reason, "blocked": found.blocked}
+    return as_json({**document, "withheld": waiting})
 
 
 @documented(query={"type": Literal["STREAM", "QUEUE"]})
@@ -247,6 +292,10 @@ ROUTES = (
     _route("GET", _TOPIC, Access.LOOKUP, get),
     _route("DELETE", _TOPIC, Access.TENANT, delete),
     _route("GET", f"{_TOPIC}/stats", Access.LOOKUP, stats),
+    _route("GET", f"{_TOPIC}/autoScalePolicy", Access.LOOKUP, get_policy),
+    _route("POST", f"{_TOPIC}/autoScalePolicy", Access.TENANT, set_policy),
+    _route("DELETE", f"{_TOPIC}/autoScalePolicy", Access.TENANT, remove_policy),
+    _route("GET", f"{_TOPIC}/explain", Access.LOOKUP, explain),
     _route("POST", f"{_TOPIC}/split/{{segmentId}}", Access.SUPERUSER, split),
     _route("POST", f"{_TOPIC}/merge/{{segmentId1}}/{{segmentId2}}", Access.SUPERUSER, merge),
     _route("PUT", _SUBSCRIPTION, Access.CONSUME, put_subscription),

@@ -57,7 +57,6 @@ class SubscriptionConsumers:
     sessions: dict[str, ConsumerSession] = field(default_factory=dict)
     drained: set[int] = field(default_factory=set)
     assignment: Assignment = field(default_factory=dict)
-    rebalances: int = 0
 
     def attach(self, name: str, link: ConsumerLink) -> None:
         """A consumer has come, or come back: then its segments are still its own."""
@@ -103,7 +102,6 @@ class SubscriptionConsumers:
         every = sorted(layout.segments.values(), key=lambda each: (each.start, each.end, each.id))
         segments = every if self.kind == CHECKPOINT else readable(layout, self.drained)
         after = assign(segments, self.sessions, self.assignment)
-        self.rebalances += after != self.assignment
         self.assignment = after
         for name, session in self.sessions.items():
             to_tell = (layout.epoch, after[name])

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from magnetar.base.clock import Clock
@@ -26,10 +26,11 @@ from magnetar.broker.dispatch.ports import Scheduler
 from magnetar.broker.errors import NotAllowedError, ServiceNotReadyError, SubscriptionNotFoundError, TopicNotFoundError
 from magnetar.broker.namespaces.errors import PreconditionFailedError
 from magnetar.broker.naming import TopicName
+from magnetar.broker.scalable.autoscale import Decision, Rates, ScalePolicy, SegmentLoad, decide, overridden
 from magnetar.broker.scalable.consumers import ConsumerLink, SubscriptionConsumers
 from magnetar.broker.scalable.layout import Segment, SegmentLayout
 from magnetar.broker.scalable.records import CHECKPOINT, STREAM, PendingChange, ScalableRecords, TopicRecord
-from magnetar.broker.scalable.segments import Segments, segment_name
+from magnetar.broker.scalable.segments import Segments, segment_name, segment_named
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +43,14 @@ FINISH_MAX_S: Final = 60.0
 """Pauses between attempts to end a change that has begun."""
 
 
+@dataclass(slots=True)
+class ScalableCounters:
+    """Since the broker's start: splits and merges that were ended here, sealed segments that were deleted."""
+
+    changes: int = 0
+    segments_deleted: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class ControllerContext:
     """Dependencies of controllers; the same for all of a broker. `grace_s`: see `SubscriptionConsumers`."""
@@ -52,6 +61,12 @@ class ControllerContext:
     scheduler: Scheduler
     scope: TaskScope
     grace_s: Callable[[], float]
+    policy: Callable[[], ScalePolicy]
+    retention_s: Callable[[TopicName], Awaitable[float]]
+    """How long a sealed segment of a topic stays after everybody has read it; negative: for ever."""
+    look_soon: Callable[[TopicName], None]
+    """Called when a topic may need another number of segments."""
+    counters: ScalableCounters = field(default_factory=ScalableCounters)
 
 
 class TopicController:
@@ -69,8 +84,7 @@ class TopicController:
         self._look = asyncio.Event()
         self._closed = False
         self._finishing = False
-        self.changes = 0
-        """Splits and merges that were ended here."""
+        self._quiet_since_s: dict[int, float] = {}
 
     @property
     def layout(self) -> SegmentLayout:
@@ -220,7 +234,7 @@ class TopicController:
                 return record
             return replace(record, layout=pending.applied_to(record.layout), pending=None)
 
-        self.changes += 1
+        self._context.counters.changes += 1
         self.adopt(await self._context.records.update(self.topic, end))
         logger.info("layout changed topic=%s segments=%s epoch=%d", self.topic, pending.segment_ids, self.layout.epoch)
 
@@ -239,6 +253,92 @@ class TopicController:
         for parent in parents:
             found.update(await self._context.segments.subscriptions(segment_name(self.topic, parent)))
         return found
+
+    # ---- Upkeep
+
+    async def upkeep(self) -> None:
+        """Delete what nobody needs any more, and split or merge where the load asks for it."""
+        await self.prune()
+        found = await self.decision()
+        if found.segment_ids:
+            logger.info("scales topic=%s segments=%s reason=%s", self.topic, found.segment_ids, found.reason)
+            await self.change(found.segment_ids)
+
+    async def decision(self) -> Decision:
+        """What should be changed now, and why."""
+        context = self._context
+        policy = overridden(context.policy(), (await self._read()).policy)
+        now_s = context.clock.monotonic_s()
+        loads: dict[int, SegmentLoad] = {}
+        quiet: dict[int, float] = {}
+        for segment in self.layout.active:
+            try:
+                stats = await context.segments.stats(segment_name(self.topic, segment))
+            except MagnetarError as error:
+                logger.info("load not known topic=%s segment=%d error=%s", self.topic, segment.id, error)
+                continue
+            rates = Rates(stats["msgRateIn"], stats["bytesRateIn"], stats["msgRateOut"], stats["bytesRateOut"])
+            if rates.over(policy.merge)[0] <= 1:
+                quiet[segment.id] = self._quiet_since_s.get(segment.id, now_s)
+            loads[segment.id] = SegmentLoad(rates, now_s - quiet.get(segment.id, now_s))
+        self._quiet_since_s = quiet
+        consumers = max((len(each.sessions) for each in self._subscriptions.values() if each.kind == STREAM), default=0)
+        return decide(self.layout, loads, consumers, policy, context.clock.now_ms())
+
+    async def prune(self) -> None:
+        """Forget sealed segments in which every subscription has acknowledged everything, and delete them once that is written down."""
+        async with self._changing:
+            self._check_leads()
+            record = await self._read()
+            if record.pending is not None:
+                return
+            gone = [] if record.doomed else await self._prunable()
+            if gone:
+                self._check_leads()
+                names = tuple(each.descriptor for each in gone)
+                ids = [each.id for each in gone]
+
+                def forget(record: TopicRecord) -> TopicRecord:
+                    return replace(record, layout=record.layout.without(ids), doomed=names)
+
+                self.adopt(await self._context.records.update(self.topic, forget))
+                logger.info("sealed segments deleted topic=%s segments=%s", self.topic, ids)
+            if self.record.doomed:
+                self._context.counters.segments_deleted += len(self.record.doomed)
+                for descriptor in self.record.doomed:
+                    await self._context.segments.delete(segment_named(self.topic, descriptor), True)
+                self.adopt(await self._context.records.update(self.topic, lambda record: replace(record, doomed=())))
+
+    async def _prunable(self) -> list[Segment]:
+        """The oldest first: a segment stays as long as one of its ancestors does."""
+        retention_ms = await self._context.retention_s(self.topic) * 1000
+        if retention_ms < 0:
+            return []
+        recorded = await self._context.records.subscriptions(self.topic)
+        if CHECKPOINT in recorded.values():
+            return []  # nobody but the clients knows how far they are
+        now_ms, found = self._context.clock.now_ms(), dict[int, Segment]()
+        for segment in self.layout.sealed:
+            kept = any(each in self.layout.segments and each not in found for each in segment.parents)
+            if not kept and now_ms - segment.sealed_ms >= retention_ms and await self._is_read(segment, set(recorded)):
+                found[segment.id] = segment
+        return list(found.values())
+
+    async def _is_read(self, segment: Segment, recorded: set[str]) -> bool:
+        """A subscription counts if it is written down or has a cursor; one without a cursor here may be about to read it."""
+        name = segment_name(self.topic, segment)
+        try:
+            cursors = set(await self._context.segments.subscriptions(name))
+            if not recorded <= cursors:
+                return False
+            for subscription in cursors:
+                if await self._context.segments.backlog(name, subscription) > 0:
+                    return False
+        except SubscriptionNotFoundError:
+            return False
+        except TopicNotFoundError:
+            return True
+        return True
 
     # ---- Consumers
 
@@ -271,6 +371,8 @@ class TopicController:
             await self._look_for_drained(subscription)
         subscription.rebalance(self.layout)
         self._look.set()
+        if kind == STREAM and len(subscription.sessions) > len(self.layout.active):
+            self._context.look_soon(self.topic)
 
     def left(self, link: ConsumerLink) -> None:
         """Its connection broke."""

@@ -25,7 +25,7 @@ from magnetar.metadata.store import MUST_NOT_EXIST, MetadataStore
 STREAM, QUEUE, CHECKPOINT = "STREAM", "QUEUE", "CHECKPOINT"
 """Types of subscriptions."""
 
-_KNOWN = ("epoch", "nextSegmentId", "segments", "properties", "autoScalePolicy", "pendingChange")
+_KNOWN = ("epoch", "nextSegmentId", "segments", "properties", "autoScalePolicy", "pendingChange", "segmentsToDelete")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +54,14 @@ class PendingChange:
 
 @dataclass(frozen=True, slots=True)
 class TopicRecord:
-    """`pending` is ours; Pulsar's brokers ignore the field. `others`: fields of newer servers, carried over."""
+    """`pending` and `doomed` are ours; Pulsar's brokers ignore the fields. `others`: fields of newer servers, carried over."""
 
     layout: SegmentLayout
     properties: Mapping[str, str] = field(default_factory=dict)
     policy: Mapping[str, Any] | None = None
     pending: PendingChange | None = None
+    doomed: tuple[str, ...] = ()
+    """Descriptors of segments that have left the layout, and whose topics are being deleted."""
     others: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -73,6 +75,8 @@ class TopicRecord:
             document["autoScalePolicy"] = dict(self.policy)
         if self.pending is not None:
             document["pendingChange"] = self.pending.as_json()
+        if self.doomed:
+            document["segmentsToDelete"] = list(self.doomed)
         return document
 
     @classmethod
@@ -83,6 +87,7 @@ class TopicRecord:
             dict(document.get("properties") or {}),
             document.get("autoScalePolicy"),
             PendingChange.from_json(document.get("pendingChange")),
+            tuple(map(str, document.get("segmentsToDelete") or ())),
             {key: value for key, value in document.items() if key not in _KNOWN},
         )
 

@@ -29,7 +29,12 @@ SCALABLE_TARGET = "/admin/v2/scalable"
 
 def segment_name(topic: TopicName, segment: Segment) -> TopicName:
     """The topic that holds the segment's messages."""
-    return TopicName(SEGMENT, topic.tenant, topic.namespace, f"{topic.local_name}/{segment.descriptor}")
+    return segment_named(topic, segment.descriptor)
+
+
+def segment_named(topic: TopicName, descriptor: str) -> TopicName:
+    """The same by the last part of its name: `0000-7fff-1`."""
+    return TopicName(SEGMENT, topic.tenant, topic.namespace, f"{topic.local_name}/{descriptor}")
 
 
 class OwnSegments:

@@ -11,8 +11,8 @@ import json
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 from magnetar.base.errors import MagnetarError
 from magnetar.base.tasks import REPORTED, TaskScope
@@ -24,10 +24,11 @@ from magnetar.broker.namespaces.ownership import Ownership
 from magnetar.broker.namespaces.records import BrokerAddress
 from magnetar.broker.namespaces.registry import NamespaceRegistry
 from magnetar.broker.naming import PERSISTENT, SCALABLE, NamespaceName, TopicName
+from magnetar.broker.scalable.autoscale import overridden
 from magnetar.broker.scalable.controller import ControllerContext, TopicController
 from magnetar.broker.scalable.layout import HASH_MAX, LayoutError, Segment, SegmentLayout
 from magnetar.broker.scalable.records import ScalableRecords, TopicRecord, controller_path, topic_of_path
-from magnetar.broker.scalable.segments import Segments, segment_name
+from magnetar.broker.scalable.segments import Segments, segment_name, segment_named
 from magnetar.broker.schemas.registry import SchemaRegistry
 from magnetar.broker.schemas.types import SchemaId
 from magnetar.metadata import paths
@@ -85,6 +86,7 @@ class ScalableTopics:
     ) -> None:
         self.records: ScalableRecords = context.records
         self.segments: Segments = context.segments
+        self.counters = context.counters
         self._context = context
         self._namespaces = namespaces
         self._lookup = lookup
@@ -100,13 +102,39 @@ class ScalableTopics:
         self._stale: dict[TopicName, bool] = {}
         """Topics whose record is being read; True: it has changed once more meanwhile."""
         self._establishing: dict[tuple[TopicName, str], asyncio.Future[None]] = {}
+        self._due: dict[TopicName, None] = {}
+        self._someone_due = asyncio.Event()
         self._unwatch = context.records.metadata.watch(self._changed, paths.SCALABLE_TOPICS_PATH)
 
     # ---- Life
 
-    def start(self) -> None:
-        """End what other brokers, or this one before it died, have begun."""
+    def start(self, interval_s: Callable[[], float]) -> None:
+        """End what other brokers, or this one before it died, have begun; and look after controlled topics every so often."""
         self._scope.spawn(self._end_what_was_begun(), "end changes of scalable topics", REPORTED)
+        self._scope.supervise(lambda: self._upkeep(interval_s), "scalable topics")
+
+    async def _upkeep(self, interval_s: Callable[[], float]) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(interval_s()):
+                    await self._someone_due.wait()
+                due = list(self._due)
+            except TimeoutError:
+                due = list(self._controllers)
+            self._someone_due.clear()
+            self._due.clear()
+            for topic in due:
+                controller = self._controllers.get(topic)
+                try:
+                    if controller is not None:
+                        await controller.upkeep()
+                except MagnetarError as error:
+                    logger.warning("upkeep failed topic=%s error=%s", topic, error)
+
+    def look_soon(self, topic: TopicName) -> None:
+        """A topic may need another number of segments: look at it without waiting for the next round."""
+        self._due[topic] = None
+        self._someone_due.set()
 
     async def _end_what_was_begun(self) -> None:
         metadata, root = self.records.metadata, paths.SCALABLE_TOPICS_PATH
@@ -393,6 +421,8 @@ class ScalableTopics:
         pending = record.pending.applied_to(record.layout) if record.pending is not None else record.layout
         for segment in {**record.layout.segments, **pending.segments}.values():
             await self.segments.delete(segment_name(topic, segment), True)
+        for descriptor in record.doomed:
+            await self.segments.delete(segment_named(topic, descriptor), True)
         await self._schemas.delete(SchemaId.of(topic), force=True)
         await self._namespaces.topic_policies.delete(topic)
         await self.records.remove(topic)
@@ -519,6 +549,16 @@ class ScalableTopics:
             logger.info("controller not told that a segment is drained, it asks: topic=%s error=%s", topic, error)
 
     # ---- What administrators see
+
+    async def set_policy(self, topic: TopicName, document: Mapping[str, Any] | None) -> None:
+        """A topic's own `AutoScalePolicyOverride`; None removes it. Raises PreconditionFailedError for one that is not valid."""
+        try:
+            problem = overridden(self._context.policy(), document).problem()
+        except (TypeError, ValueError) as error:
+            problem = str(error)
+        if problem:
+            raise PreconditionFailedError(f"the policy is not valid: {problem}")
+        await self.records.update(topic, lambda record: replace(record, policy=document))
 
     async def statistics(self, topic: TopicName) -> dict[str, object]:
         """At the topic's controller."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import click
@@ -87,6 +88,49 @@ def _rows(found: ScalableTopicMetadata) -> list[dict[str, object]]:
         }
         for each in sorted(found.segments.values(), key=order)
     ]
+
+
+@scalable_topics_group.command("explain")
+@click.argument("topic")
+@common
+def explain_command(topic: str, admin_url: str, as_json: bool) -> None:
+    """Say whether TOPIC would be split or merged now, and why; and which segments wait for acknowledgements."""
+    with connected(admin_url) as admin:
+        show_document(admin.scalable_topics.explain(topic), as_json, topic)
+
+
+@scalable_topics_group.command("get-auto-scale-policy")
+@click.argument("topic")
+@common
+def get_policy_command(topic: str, admin_url: str, as_json: bool) -> None:
+    """Show TOPIC's own policy of splits and merges."""
+    with connected(admin_url) as admin:
+        show_document(admin.scalable_topics.policy(topic), as_json, topic)
+
+
+@scalable_topics_group.command("set-auto-scale-policy")
+@click.argument("topic")
+@click.option("--policy", "text", required=True, help='JSON of what differs from the broker: {"maxSegments": 8}.')
+@admin_url_option
+def set_policy_command(topic: str, text: str, admin_url: str) -> None:
+    """Set TOPIC's own policy of splits and merges; what it leaves out is as in the broker's settings."""
+    try:
+        policy = json.loads(text)
+    except ValueError as error:
+        raise CommandError(f"--policy is not JSON: {error}") from None
+    if not isinstance(policy, dict):
+        raise CommandError('--policy must be a JSON object, such as {"maxSegments": 8}')
+    with connected(admin_url) as admin:
+        admin.scalable_topics.set_policy(topic, policy)
+
+
+@scalable_topics_group.command("remove-auto-scale-policy")
+@click.argument("topic")
+@admin_url_option
+def remove_policy_command(topic: str, admin_url: str) -> None:
+    """Remove TOPIC's own policy of splits and merges."""
+    with connected(admin_url) as admin:
+        admin.scalable_topics.remove_policy(topic)
 
 
 @scalable_topics_group.command("stats")

@@ -1,0 +1,160 @@
+"""What happens to a scalable topic without an administrator: splits, merges, and the end of sealed segments that everybody has read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from magnetar.admin.client import AdminClient
+from magnetar.admin.client.errors import NotFoundError, PreconditionFailedError
+from magnetar.testing.server import ServerProcess
+from magnetar.wire.pulsar.headers import payload_of
+from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand
+from tests.support.raw import send_frame
+from tests.support.raw_scalable import ScalableClient
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    settings = {"scalableTopicAutoScaleIntervalSeconds": "0.2", "scalableTopicSplitCooldownSeconds": "0"}
+    process = ServerProcess(tmp_path_factory.mktemp("server") / "data", settings).start()
+    yield process
+    process.close()
+
+
+@pytest.fixture
+def admin(server: ServerProcess) -> Iterator[AdminClient]:
+    with AdminClient(server.http_url) as client:
+        yield client
+
+
+@pytest.fixture
+def connected(server: ServerProcess) -> Iterator[Callable[[], ScalableClient]]:
+    clients: list[ScalableClient] = []
+
+    def connect() -> ScalableClient:
+        client = ScalableClient(server.port)
+        client.connect()
+        clients.append(client)
+        return client
+
+    yield connect
+    for client in clients:
+        client.close()
+
+
+def publish(client: ScalableClient, name: str, count: int) -> None:
+    assert client.producer(name).type == BaseCommand.PRODUCER_SUCCESS
+    for number in range(count):
+        assert client.publish(b"%d" % number, number).type == BaseCommand.SEND_RECEIPT
+    client.send(BaseCommand(type=BaseCommand.CLOSE_PRODUCER, close_producer={"producer_id": 1, "request_id": 1}))
+    client.until(BaseCommand.SUCCESS)
+
+
+def segments(admin: AdminClient, topic: str) -> set[str]:
+    return set(admin.scalable_topics.metadata(topic).segments)
+
+
+def test_no_sealed_segment_goes_while_a_subscription_has_unread_messages(
+    connected: Callable[[], ScalableClient], admin: AdminClient
+) -> None:
+    """Apache's 5.0.0-M1 deletes it with the messages: it does not know the subscriptions that clients have opened."""
+    parent = "segment://public/default/unread/0000-ffff-0"
+    admin.scalable_topics.create("unread")
+    publish(connected(), parent, 10)
+    for subscription, kind in (("queue", "Shared"), ("stream", "Exclusive")):
+        client = connected()
+        assert client.subscribe(parent, subscription, kind=kind).type == BaseCommand.SUCCESS
+        client.close()
+    admin.scalable_topics.split("unread", 0)
+    admin.scalable_topics.create("witness")
+    admin.scalable_topics.split("witness", 0)
+    wait_until(lambda: "0" not in segments(admin, "witness"), what="a segment without subscriptions goes")
+    assert "0" in segments(admin, "unread")
+    for subscription, kind in (("queue", "Shared"), ("stream", "Exclusive")):
+        reader = connected()
+        assert reader.subscribe(parent, subscription, kind=kind).type == BaseCommand.SUCCESS
+        reader.flow(10)
+        found = [reader.message() for _ in range(10)]
+        assert [payload_of(rest) for _, rest in found] == [b"%d" % number for number in range(10)]
+        if subscription == "queue":
+            ids = [(each.message.message_id.ledgerId, each.message.message_id.entryId) for each, _ in found]
+            reader.ack(ids)
+    assert "0" in segments(admin, "unread"), "one of two has acknowledged everything"
+    admin.scalable_topics.clear_backlog("unread", "stream")
+    wait_until(lambda: "0" not in segments(admin, "unread"), what="the segment goes")
+    metadata = admin.scalable_topics.metadata("unread")
+    assert {each.state for each in metadata.segments.values()} == {"ACTIVE"}
+    assert metadata.segments["1"].parent_ids == []
+    client = connected()
+    assert client.subscribe(parent, "queue").error.error, "its topic is gone as well"
+    with pytest.raises(NotFoundError):
+        admin.scalable_topics.segment_stats("unread", 0)
+
+
+def test_retention_keeps_sealed_segments(connected: Callable[[], ScalableClient], admin: AdminClient) -> None:
+    admin.namespaces.create("public/kept")
+    admin.namespace_policies.retention.set("public/kept", {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1})
+    for name in ("topic://public/kept/x", "topic://public/default/not-kept"):
+        admin.scalable_topics.create(name)
+        admin.scalable_topics.split(name, 0)
+    wait_until(lambda: "0" not in segments(admin, "topic://public/default/not-kept"), what="the other one goes")
+    assert "0" in segments(admin, "topic://public/kept/x")
+
+
+def test_a_segment_for_each_consumer(connected: Callable[[], ScalableClient], admin: AdminClient) -> None:
+    topic = "topic://public/default/consumed"
+    admin.scalable_topics.create(topic)
+    admin.scalable_topics.set_policy(topic, {"maxSegments": 3})
+    one, two = connected(), connected()
+    one.consume(topic, "a")
+    assert not two.consume(topic, "b").assignment.segments
+    wait_until(lambda: len(segments(admin, topic) - {"0"}) == 2, what="a segment for each of them")
+    for name in ("c", "d"):
+        connected().consume(topic, name)
+    found = wait_until(
+        lambda: (seen := admin.scalable_topics.explain(topic)).blocked and seen, what="the policy's limit"
+    )
+    assert (found.blocked, found.segment_ids) == ("max_segments", [])
+    assert "4 consumers for 3 segments" in found.reason
+    assert set(found.withheld) == {"s"}
+
+
+def test_policies_of_a_topic(admin: AdminClient) -> None:
+    admin.scalable_topics.create("policy")
+    assert admin.scalable_topics.policy("policy") is None
+    for wrong in ({"minSegments": 5, "maxSegments": 2}, {"splitMsgRateInThreshold": 1.0}):
+        with pytest.raises(PreconditionFailedError):
+            admin.scalable_topics.set_policy("policy", wrong)
+    admin.scalable_topics.set_policy("policy", {"enabled": False})
+    assert admin.scalable_topics.explain("policy").reason == "auto-scaling is switched off"
+    found = admin.scalable_topics.policy("policy")
+    assert found is not None
+    assert (found.enabled, found.max_segments) == (False, None)
+    admin.scalable_topics.remove_policy("policy")
+    assert admin.scalable_topics.policy("policy") is None
+
+
+@pytest.mark.long
+def test_load_splits_and_quiet_merges(connected: Callable[[], ScalableClient], admin: AdminClient) -> None:
+    """Rates are means over five seconds."""
+    topic = "topic://public/default/loaded"
+    admin.scalable_topics.create(topic)
+    policy = {"splitMsgRateInThreshold": 5.0, "mergeMsgRateInThreshold": 1.0, "maxSegments": 2}
+    admin.scalable_topics.set_policy(topic, {**policy, "mergeWindowSeconds": 0, "mergeCooldownSeconds": 0})
+    assert admin.scalable_topics.explain(topic).segment_ids == []
+    client = connected()
+    assert client.producer("segment://public/default/loaded/0000-ffff-0").type == BaseCommand.PRODUCER_SUCCESS
+
+    def ids_given() -> int:
+        return admin.scalable_topics.metadata(topic).next_segment_id
+
+    def split() -> bool:
+        for number in range(20):
+            client.send_bytes(send_frame(b"x", number))
+        return ids_given() == 3
+
+    wait_until(split, 30, "the split")
+    wait_until(lambda: ids_given() == 4, 30, "the merge")
