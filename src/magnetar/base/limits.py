@@ -72,6 +72,13 @@ FRAMES_TURN_S = 0.001
 FRAMES_PER_LOOK_AT_CLOCK = 8
 """Frames handled between two looks at the clock."""
 
+RUN_ENTRIES_MAX = 64
+"""Frames of one producer or consumer in one read of its socket that are handled together; the next ones are another run. They count as so
+many frames of the turn. Shared by the busy connections of one principal, down to `FRAMES_PER_LOOK_AT_CLOCK`."""
+
+RUN_BYTES_MAX = 256 * 1024
+"""Bytes of published entries that are handled together: the entry that reaches it is the last of its run."""
+
 PRODUCERS_PER_CONNECTION_MAX = 10_000
 """More are answered with NotAllowedError."""
 

@@ -33,6 +33,7 @@ _U32 = Struct(">I")
 _U64 = Struct(">Q")
 
 _pack_metadata = _METADATA.pack
+_pack_u32 = _U32.pack
 _unpack_metadata = _METADATA.unpack_from
 
 DigestFunction = Callable[[bytes, bytes], bytes]
@@ -85,6 +86,22 @@ def pack_entry(ledger_id: int, entry_id: int, lac: int, length: int, payload: by
     """The bytes a bookie stores. `length`: the ledger's payload bytes including this one's."""
     head = _pack_metadata(ledger_id, entry_id, lac, length)
     return b"".join((head, digest.compute(head, payload), payload))
+
+
+def pack_run(
+    ledger_id: int, first_entry_id: int, lac: int, length: int, payloads: list[bytes], digest: Digest
+) -> tuple[list[bytes], int]:
+    """Entries with consecutive ids, and the ledger's length with them. `length`: without them."""
+    packed = []
+    compute = None if digest.type is DigestType.CRC32C else digest.compute
+    for entry_id, payload in enumerate(payloads, first_entry_id):
+        length += len(payload)
+        head = _pack_metadata(ledger_id, entry_id, lac, length)
+        if compute is None:
+            packed.append(b"".join((head, _pack_u32(crc32c_extend(crc32c(head), payload)), payload)))
+        else:
+            packed.append(b"".join((head, compute(head, payload), payload)))
+    return packed, length
 
 
 def unpack_entry(packed: bytes, digest: Digest, ledger_id: int, entry_id: int | None) -> UnpackedEntry:

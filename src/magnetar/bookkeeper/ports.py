@@ -35,6 +35,23 @@ EntriesDone = Callable[[int, EntryAvailability | None], None]
 """`done(code, entries)`; None unless the code is OK."""
 
 
+class RunAnswers:
+    """Makes one answer of those to the entries of a run, for bookies that are asked for each of them: `answered` takes one."""
+
+    __slots__ = ("_code", "_done", "_left")
+
+    def __init__(self, count: int, done: AddDone) -> None:
+        self._left = count
+        self._done = done
+        self._code = 0
+
+    def answered(self, code: int) -> None:
+        self._left -= 1
+        self._code = self._code or code
+        if not self._left:
+            self._done(self._code)
+
+
 class BookieChannel(Protocol):
     """One bookie. Every call ends in exactly one call of `done`, unless the bookie is stopped."""
 
@@ -42,6 +59,13 @@ class BookieChannel(Protocol):
         self, ledger_id: int, entry_id: int, entry: bytes, master_key: bytes, flags: int, done: AddDone
     ) -> None:
         """Store a packed entry. OK comes only once it is durable, and never before this call has returned; a refusal may."""
+        ...
+
+    def add_run(
+        self, ledger_id: int, first_entry_id: int, entries: list[bytes], master_key: bytes, flags: int, done: AddDone
+    ) -> None:
+        """Store packed entries with consecutive ids; one answer for all of them: OK, or the first code that is not. After a refusal
+        some of them may be stored. The list belongs to the bookie from now on."""
         ...
 
     def read_entry(self, ledger_id: int, entry_id: int, flags: int, master_key: bytes, done: ReadDone) -> None:

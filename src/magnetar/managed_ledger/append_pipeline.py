@@ -25,7 +25,7 @@ from magnetar.managed_ledger.errors import (
 )
 from magnetar.managed_ledger.handover import replace_ledger
 from magnetar.managed_ledger.ledger_index import LedgerSummary
-from magnetar.managed_ledger.ports import AppendDone, WritableLedger
+from magnetar.managed_ledger.ports import RunDone, WritableLedger
 
 log = logging.getLogger(__name__)
 
@@ -117,15 +117,41 @@ class AppendPipeline:
         if self.appender is not None:
             self._arm_age_timer(self.appender)
 
-    def append(self, data: bytes, done: AppendDone) -> None:
+    def append(self, run: list[bytes], done: RunDone) -> None:
+        """Store entries. `done` is told of them in pieces where the ledger changes in the middle of them."""
+        size_bytes = len(run[0]) if len(run) == 1 else sum(map(len, run))
         appender = self.appender
         if appender is None:
-            self._append_later(data, done)
+            self._append_later(run, size_bytes, done)
             return
-        self.pending_add_bytes += len(data)
-        appender.append(data, done)
-        if appender.pushed >= self._max_entries or appender.pushed_bytes >= self._max_bytes:
+        self.pending_add_bytes += size_bytes
+        if appender.pushed + len(run) < self._max_entries and appender.pushed_bytes + size_bytes < self._max_bytes:
+            appender.append(run, size_bytes, done)
+            return
+        left = self._push(appender, run, size_bytes, done)
+        if left:
+            self.pending_add_bytes -= (left_bytes := sum(map(len, left)))
+            self._append_later(left, left_bytes, done)
+
+    def _push(self, appender: Appender, run: list[bytes], size_bytes: int, done: RunDone) -> list[bytes]:
+        """Hand a run to the ledger; answers the entries for which it has no room, because it has become full meanwhile."""
+        full_before = appender.pushed >= self._max_entries or appender.pushed_bytes >= self._max_bytes
+        count = len(run)
+        if appender.pushed + count < self._max_entries and appender.pushed_bytes + size_bytes < self._max_bytes:
+            appender.append(run, size_bytes, done)
+        elif (
+            count == 1 or full_before
+        ):  # a ledger that is too young to be followed by another takes more than it should
+            appender.append(run, size_bytes, done)
             self._roll_if_full()
+        else:
+            for number, data in enumerate(run, 1):
+                appender.append([data], len(data), done)
+                if appender.pushed >= self._max_entries or appender.pushed_bytes >= self._max_bytes:
+                    self._roll_if_full()
+                if self.appender is not appender:
+                    return run[number:]
+        return []
 
     def resume_writes(self) -> None:
         self._hold_until_s = self._paused_until_s
@@ -230,8 +256,10 @@ class AppendPipeline:
         self._arm_age_timer(appender)
         waiting = self._waiting
         while waiting and self.appender is not None:
-            appender.append(*waiting.popleft())
-            self._roll_if_full()
+            run, size_bytes, done = waiting.popleft()
+            left = self._push(appender, run, size_bytes, done)
+            if left:
+                waiting.appendleft((left, sum(map(len, left)), done))
 
     def _roll_if_full(self) -> None:
         appender = self.appender
@@ -299,22 +327,22 @@ class AppendPipeline:
             self.retire(old)
         self._fail(self._waiting, self.refusal())
 
-    def _append_later(self, data: bytes, done: AppendDone) -> None:
+    def _append_later(self, run: list[bytes], size_bytes: int, done: RunDone) -> None:
         if self.state is State.WRITE_FAILED and self._context.clock.monotonic_s() >= self._hold_until_s:
             self._begin_switch(self._unfinished)
         if self.state is State.SWITCHING:
-            self.pending_add_bytes += len(data)
-            self._waiting.append((data, done))
+            self.pending_add_bytes += size_bytes
+            self._waiting.append((run, size_bytes, done))
         else:
-            done(self.refusal(), -1, -1)
+            done(self.refusal(), -1, -1, len(run))
 
     def _fail(self, appends: deque[PendingAppend], error: MagnetarError) -> None:
         """Answer all with the error, in order. What they append in turn is refused, or comes behind them."""
         failed = list(appends)
         appends.clear()
-        for data, done in failed:
-            self.pending_add_bytes -= len(data)
-            done(error, -1, -1)
+        for run, size_bytes, done in failed:
+            self.pending_add_bytes -= size_bytes
+            done(error, -1, -1, len(run))
 
     # ---- Time
 
@@ -340,7 +368,7 @@ class AppendPipeline:
             appender.seen_entries, appender.seen_s = appender.summary.entries, now_s
         elif now_s - appender.seen_s >= ADD_TIMEOUT_S:
             appender.completed(
-                WriteFailedError(f"ledger {appender.handle.ledger_id}: no answer for {ADD_TIMEOUT_S:.0f} s")
+                WriteFailedError(f"ledger {appender.handle.ledger_id}: no answer for {ADD_TIMEOUT_S:.0f} s"), 0
             )
             return
         self._arm_age_timer(appender)

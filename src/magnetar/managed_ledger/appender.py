@@ -1,4 +1,4 @@
-"""The ledger that is being written: entries under way, completed strictly in order. One object per ledger handle."""
+"""The ledger that is being written: runs of entries under way, completed strictly in order. One object per ledger handle."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from magnetar.base.errors import MagnetarError
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.entry_cache import LedgerCache
 from magnetar.managed_ledger.ledger_index import LedgerSummary
-from magnetar.managed_ledger.ports import AppendDone, WritableLedger
+from magnetar.managed_ledger.ports import RunDone, WritableLedger
 
 DRAIN_TIMEOUT_S = 120.0
 """Appends that get no answer for so long while their ledger is being ended are given up: they go to the next ledger, or fail."""
 
-PendingAppend = tuple[bytes, AppendDone]
+PendingAppend = tuple[list[bytes], int, RunDone]
+"""Entries, their bytes, and who is told; a run that is answered in pieces becomes shorter."""
 
 
 class AppenderOwner(Protocol):
@@ -75,39 +76,47 @@ class Appender:
         self.retired = False
         self._drained: asyncio.Event | None = None
 
-    def append(self, data: bytes, done: AppendDone) -> None:
-        self.pending.append((data, done))
-        self.pushed += 1
-        self.pushed_bytes += len(data)
+    def append(self, run: list[bytes], size_bytes: int, done: RunDone) -> None:
+        """Hand entries of so many bytes to the ledger."""
+        self.pending.append((run, size_bytes, done))
+        self.pushed += len(run)
+        self.pushed_bytes += size_bytes
         try:
-            self.handle.append(data, self.completed)
-        except MagnetarError as error:  # the handle is closed: as if the entry had failed
-            self.completed(error)
+            self.handle.append_run(run, self.completed)
+        except MagnetarError as error:  # the handle is closed: as if the entries had failed
+            self.completed(error, len(run))
 
-    def completed(self, error: MagnetarError | None) -> None:
-        """The handle's answer to the oldest pending entry."""
+    def completed(self, error: MagnetarError | None, count: int) -> None:
+        """The handle's answer to the oldest pending entries, which are of one run."""
         if self.retired:
             return
         if error is not None:
             self.retire()
             self._owner.append_failed(self, error)
             return
-        data, done = self.pending.popleft()
+        run, size_bytes, done = self.pending.popleft()
+        if count < len(run):
+            rest = run[count:]
+            run = run[:count]
+            left_bytes = sum(map(len, rest))
+            self.pending.appendleft((rest, left_bytes, done))
+            size_bytes -= left_bytes
         summary = self.summary
         owner = self._owner
         entry_id = summary.entries
         ledger_id = summary.ledger_id
-        summary.entries = entry_id + 1
-        size_bytes = len(data)
+        summary.entries = entry_id + count
         summary.size_bytes += size_bytes
         owner.pending_add_bytes -= size_bytes
         if owner.caching:
-            self.cache.insert(Entry(ledger_id, entry_id, data))
+            insert = self.cache.insert
+            for cached_id, data in enumerate(run, entry_id):
+                insert(Entry(ledger_id, cached_id, data))
         if not owner.wake_scheduled:
             owner.schedule_wake()
         if self._drained is not None and not self.pending:
             self._drained.set()
-        done(None, ledger_id, entry_id)
+        done(None, ledger_id, entry_id, count)
 
     def retire(self) -> None:
         """Ignore the handle's answers from now on."""
@@ -129,5 +138,5 @@ class Appender:
         """Recovery found entries up to `last_add_confirmed`: the pending ones among them are stored after all."""
         self.retired = False
         while self.pending and self.summary.entries <= last_add_confirmed:
-            self.completed(None)
+            self.completed(None, min(len(self.pending[0][0]), last_add_confirmed + 1 - self.summary.entries))
         self.retired = True

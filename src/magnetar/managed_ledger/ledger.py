@@ -40,7 +40,6 @@ class ManagedLedger:
     """Opened by `ManagedLedgerFactory`. `last_add_time_ms`: wall time of the newest append completed here, 0 before the first."""
 
     __slots__ = (
-        "_append",
         "_context",
         "_fence_listeners",
         "_listeners",
@@ -48,6 +47,7 @@ class ManagedLedger:
         "_pipeline",
         "_registry",
         "_trimming",
+        "append_run",
         "hidden",
         "index",
         "last_add_time_ms",
@@ -65,7 +65,9 @@ class ManagedLedger:
         self._on_closed = on_closed
         self._registry = CursorRegistry(context)
         self._pipeline = AppendPipeline(context, self._after_burst, self._after_switch)
-        self._append = self._pipeline.append
+        self.append_run = self._pipeline.append
+        """`append_run(entries, done)`: as `append`. `done(error, ledger_id, first_entry_id, count)` comes in pieces where a run goes to two
+        ledgers or only its beginning could be stored, each the answer to the next `count` entries."""
         self._listeners: list[Callable[[], None]] = []
         self._fence_listeners: list[Callable[[ManagedLedgerFencedError], None]] = []
         self._trimming = False
@@ -159,7 +161,7 @@ class ManagedLedger:
     def append(self, data: bytes, done: AppendDone) -> None:
         """Store one entry. `done(None, ledger_id, entry_id)` runs in append order once it is durable; `done(error, -1, -1)`
         otherwise (fenced, terminated, closed, or no ledger can be written)."""
-        self._append(data, done)
+        self.append_run([data], lambda error, ledger_id, entry_id, count: done(error, ledger_id, entry_id))
 
     def add_append_listener(self, listener: Callable[[], None]) -> None:
         """`listener()` runs once after each burst of completed appends."""

@@ -9,10 +9,17 @@ from magnetar.base.errors import LedgerError, MagnetarError
 from magnetar.managed_ledger.entry import Entry
 
 LedgerAddDone = Callable[[LedgerError | None], None]
+
+LedgerRunDone = Callable[[LedgerError | None, int], None]
+"""`done(error, count)`: the answer to so many entries, the next ones of those appended."""
+
 PayloadsDone = Callable[[MagnetarError | None, list[bytes]], None]
 
 AppendDone = Callable[[MagnetarError | None, int, int], None]
 """`done(error, ledger_id, entry_id)`, called in the order of the appends; the ids are -1 with an error."""
+
+RunDone = Callable[[MagnetarError | None, int, int, int], None]
+"""`done(error, ledger_id, entry_id, count)`: the same for the next `count` entries of a run, `entry_id` being that of the first of them."""
 
 ReadEntriesDone = Callable[[MagnetarError | None, list[Entry]], None]
 """`done(error, entries)`; no entries with an error."""
@@ -46,6 +53,10 @@ class WritableLedger(ReadableLedger, Protocol):
 
     def append(self, payload: bytes, done: LedgerAddDone) -> int:
         """Answers the entry id at once; `done` runs in entry order, once the entry is durable or has failed."""
+        ...
+
+    def append_run(self, payloads: list[bytes], done: LedgerRunDone) -> int:
+        """Several entries; `done` may come in pieces, each with the number of entries that it answers."""
         ...
 
 

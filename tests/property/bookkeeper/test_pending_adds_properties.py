@@ -39,18 +39,25 @@ class PendingAddsMachine(RuleBasedStateMachine):
             assert add.entry_id == self.completed_upto + 1, "completions follow entry order"
             assert len(self.acked[add.entry_id]) >= self.ack_quorum, "no completion below the ack quorum"
             assert not self.core.changing, "no completion during a change"
-            self.completed_upto = add.entry_id
-            assert self.core.lac == add.entry_id
+            self.completed_upto = add.entry_id + add.count - 1
+            assert self.core.lac == self.completed_upto
 
     @precondition(lambda self: not self.drained)
-    @rule()
-    def push(self) -> None:
-        add = PendingAdd(self.next_entry_id, self.ensemble)
+    @rule(count=st.integers(1, 5))
+    def push(self, count: int) -> None:
+        """An entry, or a run where all entries have the same write set."""
+        if self.write_quorum < self.ensemble_size:
+            count = 1
+        add = PendingAdd(self.next_entry_id, self.ensemble, count)
         self.core.push(add)
         self.adds[add.entry_id] = add
         self.acked[add.entry_id] = set()
         self.failed[add.entry_id] = set()
-        self.next_entry_id += 1
+        self.next_entry_id += count
+
+    def pending(self) -> list[int]:
+        """First entry ids of what is under way."""
+        return [] if self.drained else [entry_id for entry_id in self.adds if entry_id > self.completed_upto]
 
     @precondition(lambda self: self.adds)
     @rule(data=st.data())
@@ -90,7 +97,7 @@ class PendingAddsMachine(RuleBasedStateMachine):
         replaced = set().union(*rounds)
         self.ensemble = tuple(ensemble)
         resend = self.core.end_change(self.ensemble)
-        expected = [] if self.drained else list(range(self.completed_upto + 1, self.next_entry_id))
+        expected = self.pending()
         assert [add.entry_id for add, _ in resend] == expected
         for add, stale in resend:
             assert stale == sum(1 << index for index in replaced), "what is sent again is what went elsewhere"
@@ -103,7 +110,7 @@ class PendingAddsMachine(RuleBasedStateMachine):
     @rule()
     def drain(self) -> None:
         drained = self.core.drain()
-        expected = [] if self.drained else list(range(self.completed_upto + 1, self.next_entry_id))
+        expected = self.pending()
         assert [add.entry_id for add in drained] == expected
         self.drained = True
 
@@ -113,10 +120,10 @@ class PendingAddsMachine(RuleBasedStateMachine):
             return
         self.core.validate()
         if self.drained:
-            assert len(self.core) == 0
+            assert self.core.count == 0
             return
-        assert len(self.core) == self.next_entry_id - self.completed_upto - 1
-        if not self.core.changing and len(self.core):
+        assert self.core.count == self.next_entry_id - self.completed_upto - 1
+        if not self.core.changing and self.core.count:
             assert len(self.acked[self.completed_upto + 1]) < self.ack_quorum
 
 

@@ -13,7 +13,7 @@ from magnetar.bookkeeper.client.client import BookKeeperClient
 from magnetar.bookkeeper.client.config import DEFAULT_CONFIG, ClientConfig
 from magnetar.bookkeeper.codes import FLAG_FENCE, FLAG_RECOVERY_ADD, LAST_ENTRY, ReturnCode
 from magnetar.bookkeeper.entry_format import peek_ids
-from magnetar.bookkeeper.ports import AddDone, BatchDone, EntriesDone, LacDone, LongPollDone, ReadDone
+from magnetar.bookkeeper.ports import AddDone, BatchDone, EntriesDone, LacDone, LongPollDone, ReadDone, RunAnswers
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.metadata.store import MUST_NOT_EXIST
 from magnetar.wire.bookkeeper.availability import EntryAvailability
@@ -61,6 +61,13 @@ class FakeBookie:
             self.travelling.append(lambda: self._store(ledger_id, entry_id, entry, flags, done))
         else:
             self._store(ledger_id, entry_id, entry, flags, done)
+
+    def add_run(
+        self, ledger_id: int, first_entry_id: int, entries: list[bytes], master_key: bytes, flags: int, done: AddDone
+    ) -> None:
+        answers = RunAnswers(len(entries), done)
+        for entry_id, entry in enumerate(entries, first_entry_id):
+            self.add_entry(ledger_id, entry_id, entry, master_key, flags, answers.answered)
 
     def _store(self, ledger_id: int, entry_id: int, entry: bytes, flags: int, done: AddDone) -> None:
         self.add_flags.append(flags)

@@ -10,7 +10,10 @@ from magnetar.broker.topics.publish import PublishOp
 class NoTopic:
     """A `PublishTarget` that is never published to."""
 
-    def publish(self, op: PublishOp, data: bytes, is_chunk: bool) -> None:
+    deduplicates = False
+    gate = None
+
+    def publish(self, op: PublishOp, run: list[bytes], is_chunk: bool) -> None:
         raise AssertionError("nothing is published here")
 
     def published(self, op: PublishOp) -> None:
@@ -36,10 +39,11 @@ class NotingChannel:
         self.ignored: list[int] = []
 
     def receipt(self, producer_id: int, op: PublishOp) -> None:
-        self.receipts.append((op.sequence_id, op.ledger_id, op.entry_id))
+        for offset, sequence_id in enumerate(op.sequence_ids):
+            self.receipts.append((sequence_id, op.ledger_id, op.entry_id + offset))
 
     def refuse(self, producer_id: int, op: PublishOp, error: MagnetarError) -> None:
-        self.refused.append((op.sequence_id, error))
+        self.refused += [(sequence_id, error) for sequence_id in op.sequence_ids]
 
     def ignore_producer(self, producer_id: int) -> None:
         self.ignored.append(producer_id)

@@ -25,7 +25,7 @@ class Disk:
         if publisher.key in self.paused:
             return False
         self.queue.append(publisher)
-        if self.budget.started(publisher, size_bytes):
+        if self.budget.started(publisher, 1, size_bytes):
             self.paused.add(publisher.key)
             publisher.waiting.append(lambda: self.paused.discard(publisher.key))
         return True
@@ -34,7 +34,7 @@ class Disk:
         """A group of entries becomes durable."""
         self.now_s += took_s
         for _ in range(min(count, len(self.queue))):
-            self.budget.ended(self.queue.popleft(), size_bytes)
+            self.budget.ended(self.queue.popleft(), 1, size_bytes)
 
     def flood(self, publisher: Publisher, wanted: int) -> None:
         while publisher.pending < wanted and self.publish(publisher):

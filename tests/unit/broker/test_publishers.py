@@ -12,8 +12,9 @@ from magnetar.broker.errors import PersistenceRefusedError, ProducerBusyError, T
 from magnetar.broker.topics.deduplication import Deduplicator
 from magnetar.broker.topics.producer import AccessMode, Producer
 from magnetar.broker.topics.publish import NO_ID, PublishOp
-from magnetar.broker.topics.publishers import AppendDone, Publishers
+from magnetar.broker.topics.publishers import Publishers
 from magnetar.managed_ledger.errors import ManagedLedgerTerminatedError
+from magnetar.managed_ledger.ports import RunDone
 from tests.support.raw_client import message
 from tests.unit.broker.producer_fakes import NotingChannel, producer
 
@@ -22,16 +23,16 @@ class HandLedger:
     """Answers when told to."""
 
     def __init__(self) -> None:
-        self.waiting: list[AppendDone] = []
+        self.waiting: list[RunDone] = []
         self.entries = 0
 
-    def append(self, data: bytes, done: AppendDone) -> None:
+    def append(self, run: list[bytes], done: RunDone) -> None:
         self.waiting.append(done)
 
     def answer(self, count: int = 1, error: MagnetarError | None = None) -> None:
         for _ in range(count):
             done = self.waiting.pop(0)
-            done(error, NO_ID if error else 0, NO_ID if error else self.entries)
+            done(error, NO_ID if error else 0, NO_ID if error else self.entries, 1)
             self.entries += error is None
 
 
@@ -46,14 +47,15 @@ def publishers(ledger: HandLedger) -> Publishers:
 
 
 def send(sender: Producer, sequence_id: int, *, highest: int = 0) -> None:
-    op = PublishOp(sender, sequence_id, highest, 1, 10)
-    sender.publish(op, message(b"x", producer_name=sender.name, sequence_id=max(sequence_id, highest)), False)
+    op = PublishOp.single(sender, sequence_id, highest, 1, 10)
+    data = message(b"x", producer_name=sender.name, sequence_id=max(sequence_id, highest))
+    sender.publish(op, [data], False)
 
 
 def send_chunk(sender: Producer, sequence_id: int, chunk_id: int, count: int) -> None:
     chunk = {"chunk_id": chunk_id, "num_chunks_from_msg": count, "uuid": "u"}
     data = message(b"x", producer_name=sender.name, sequence_id=sequence_id, **chunk)
-    sender.publish(PublishOp(sender, sequence_id, 0, 1, 10), data, True)
+    sender.publish(PublishOp.single(sender, sequence_id, 0, 1, 10), [data], True)
 
 
 async def register(publishers: Publishers, name: str = "p", **options: object) -> tuple[Producer, NotingChannel]:

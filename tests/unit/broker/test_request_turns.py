@@ -302,7 +302,7 @@ def test_credentials_are_verified_in_turns() -> None:
             hello = BaseCommand(type=BaseCommand.CONNECT)
             hello.connect.client_version, hello.connect.auth_method_name = "crowd", "token"
             ping = encode_frame(BaseCommand(type=BaseCommand.PING, ping={}).SerializeToString())
-            sessions = [Session(context, BEFORE_CONNECT, ROUTES) for _ in range(100)]
+            sessions = [Session(context, BEFORE_CONNECT, ROUTES, {}) for _ in range(100)]
             for session in sessions:
                 session.connection_made(Transport())  # type: ignore[arg-type]
                 session.data_received(encode_frame(hello.SerializeToString()) + ping)
@@ -342,7 +342,7 @@ def test_a_turn_of_frames_ends_with_its_time_and_reading_waits_for_the_rest() ->
             )
 
             def opened() -> tuple[Session, Transport]:
-                session, transport = Session(context, {BaseCommand.PING: handler}, {}), Transport()
+                session, transport = Session(context, {BaseCommand.PING: handler}, {}, {}), Transport()
                 session.connection_made(transport)  # type: ignore[arg-type]
                 return session, transport
 

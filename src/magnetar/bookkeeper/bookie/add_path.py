@@ -23,6 +23,7 @@ from magnetar.bookkeeper.bookie.storage.journal import Journal, ignore
 from magnetar.bookkeeper.bookie.storage.journal_format import EXPLICIT_LAC, FENCE, KEY, pack_special
 from magnetar.bookkeeper.bookie.storage.write_cache import CacheHalf, WriteCache
 from magnetar.bookkeeper.codes import FLAG_HIGH_PRIORITY, FLAG_RECOVERY_ADD, ReturnCode
+from magnetar.bookkeeper.entry_format import ENTRY_BYTES_MIN, peek_ids
 from magnetar.bookkeeper.ports import AddDone
 
 _logger = logging.getLogger(__name__)
@@ -39,8 +40,9 @@ LAC_BODY_BYTES_MAX: Final = 64
 
 class _WaitingAdd(NamedTuple):
     ledger_id: int
-    entry_id: int
-    entry: bytes
+    first_entry_id: int
+    entries: list[bytes]
+    size_bytes: int
     master_key: bytes
     flags: int
     done: AddDone
@@ -111,90 +113,90 @@ class AddPath:
 
     # ---- Adds
 
-    def add_entry(
-        self, ledger_id: int, entry_id: int, entry: bytes, master_key: bytes, flags: int, done: AddDone
+    def add_run(
+        self, ledger_id: int, first_entry_id: int, entries: list[bytes], master_key: bytes, flags: int, done: AddDone
     ) -> None:
-        """See `BookieChannel.add_entry`."""
+        """See `BookieChannel.add_run`. All of them, or none."""
         state = self._ledgers.get(ledger_id)
-        journal = self._journal
+        size = len(entries[0]) if len(entries) == 1 else sum(map(len, entries))
         if (
             self._guarded
             or state is None
             or not state.writable
             or state.master_key != master_key
-            or journal.pending_bytes >= self._pending_bytes_max
+            or self._journal.pending_bytes >= self._pending_bytes_max
+            or first_entry_id < 0
         ):
-            self._add_guarded(ledger_id, entry_id, entry, master_key, flags, done)
+            self._add_guarded(_WaitingAdd(ledger_id, first_entry_id, entries, size, master_key, flags, done))
             return
-        size = len(entry)
+        self._store(state, first_entry_id, entries, size, done)
+
+    def _store(self, state: LedgerState, first_entry_id: int, entries: list[bytes], size: int, done: AddDone) -> None:
+        """What was admitted goes into memory and to the journal, if it is what it should be."""
+        ledger_id, lac, entry_id = state.ledger_id, -1, first_entry_id
         try:
-            found_ledger, found_entry, lac = _unpack_ids(entry)
+            for entry in entries:
+                found_ledger, found_entry, found_lac = _unpack_ids(entry)
+                if found_ledger != ledger_id or found_entry != entry_id or len(entry) > ENTRY_BYTES_MAX:
+                    raise struct_error
+                entry_id += 1
+                if found_lac > lac:
+                    lac = found_lac
         except struct_error:
-            found_ledger = -1
-        if found_ledger != ledger_id or found_entry != entry_id or entry_id < 0 or size > ENTRY_BYTES_MAX:
             self._refuse(done, ReturnCode.BAD_REQUEST)
             return
         half = self._cache.active
-        entries = half.ledgers.get(ledger_id)
-        if entries is None:
-            half.ledgers[ledger_id] = {entry_id: entry}
+        held = half.ledgers.get(ledger_id)
+        if held is None:
+            held = half.ledgers[ledger_id] = {}
+        count = len(entries)
+        if count == 1:
+            held[first_entry_id] = entries[0]
         else:
-            entries[entry_id] = entry
-        half.entries_count += 1
+            held.update(zip(range(first_entry_id, entry_id), entries, strict=True))
+        half.entries_count += count
         half.size_bytes += size
         if half.size_bytes >= self._notice_bytes:
             self._half_is_full()
-        if entry_id > state.last_entry_id:
-            state.last_entry_id = entry_id
+        last_entry_id = first_entry_id + count - 1
+        if last_entry_id > state.last_entry_id:
+            state.last_entry_id = last_entry_id
         if lac > state.lac:
             state.lac = lac
             if state.watchers is not None:
                 self.wake_watchers(state)
-        self.adds_total += 1
+        self.adds_total += count
         self.add_bytes_total += size
-        journal.append(entry, done)
+        self._journal.append_run(entries, size, done)
 
-    def _add_guarded(
-        self, ledger_id: int, entry_id: int, entry: bytes, master_key: bytes, flags: int, done: AddDone
-    ) -> None:
+    def _add_guarded(self, add: _WaitingAdd) -> None:
         if self._failed:
-            self._refuse(done, ReturnCode.IO_ERROR)
-        elif self._read_only and not (flags & FLAG_HIGH_PRIORITY and self._reserve):
-            self._refuse(done, ReturnCode.READ_ONLY)
+            self._refuse(add.done, ReturnCode.IO_ERROR)
+        elif self._read_only and not (add.flags & FLAG_HIGH_PRIORITY and self._reserve):
+            self._refuse(add.done, ReturnCode.READ_ONLY)
         elif self._journal.pending_bytes + self._waiting_bytes >= self._pending_bytes_max:
-            self._refuse(done, ReturnCode.TOO_MANY_REQUESTS)
+            self._refuse(add.done, ReturnCode.TOO_MANY_REQUESTS)
         elif self._waiting or self._is_full():
-            self._waiting.append(_WaitingAdd(ledger_id, entry_id, entry, master_key, flags, done))
-            self._waiting_bytes += len(entry)
+            self._waiting.append(add)
+            self._waiting_bytes += add.size_bytes
             self._guarded = True
         else:
-            self._admit(ledger_id, entry_id, entry, master_key, flags, done)
+            self._admit(add)
 
-    def _admit(self, ledger_id: int, entry_id: int, entry: bytes, master_key: bytes, flags: int, done: AddDone) -> None:
-        """The checks of `add_entry` in full, once nothing stands against adds as such."""
-        if len(entry) < 24 or len(entry) > ENTRY_BYTES_MAX or entry_id < 0:
-            self._refuse(done, ReturnCode.BAD_REQUEST)
+    def _admit(self, add: _WaitingAdd) -> None:
+        """The checks of `add_run` in full, once nothing stands against adds as such."""
+        for entry_id, entry in enumerate(add.entries, add.first_entry_id):
+            if not ENTRY_BYTES_MIN <= len(entry) <= ENTRY_BYTES_MAX or peek_ids(entry)[:2] != (add.ledger_id, entry_id):
+                self._refuse(add.done, ReturnCode.BAD_REQUEST)
+                return
+        if add.first_entry_id < 0 or add.ledger_id < 0:
+            self._refuse(add.done, ReturnCode.BAD_REQUEST)
             return
-        found_ledger, found_entry, lac = _unpack_ids(entry)
-        if found_ledger != ledger_id or found_entry != entry_id or ledger_id < 0:
-            self._refuse(done, ReturnCode.BAD_REQUEST)
-            return
-        code = self._open(ledger_id, master_key, flags)
+        code = self._open(add.ledger_id, add.master_key, add.flags)
         if code != ReturnCode.OK:
-            self._refuse(done, code)
+            self._refuse(add.done, code)
             return
-        state = self._ledgers[ledger_id]
-        half = self._cache.active
-        half.put(ledger_id, entry_id, entry)
-        state.last_entry_id = max(state.last_entry_id, entry_id)
-        if lac > state.lac:
-            state.lac = lac
-            self.wake_watchers(state)
-        self.adds_total += 1
-        self.add_bytes_total += len(entry)
-        if half.size_bytes >= self._notice_bytes:
-            self._half_is_full()
-        self._journal.append(entry, done)
+        self._store(self._ledgers[add.ledger_id], add.first_entry_id, add.entries, add.size_bytes, add.done)
 
     def _open(self, ledger_id: int, master_key: bytes, flags: int) -> ReturnCode:
         """OK when an entry may be added under this key. The first one fixes the ledger's key, which is journaled before it."""
@@ -404,14 +406,14 @@ class AddPath:
         waiting = self._waiting
         while waiting and (self._failed or self._read_only or not self._is_full()):
             add = waiting.popleft()
-            self._waiting_bytes -= len(add.entry)
+            self._waiting_bytes -= add.size_bytes
             try:
                 if self._failed:
                     self._refuse(add.done, ReturnCode.IO_ERROR)
                 elif self._read_only and not (add.flags & FLAG_HIGH_PRIORITY and self._reserve and not self._is_full()):
                     self._refuse(add.done, ReturnCode.READ_ONLY)
                 else:
-                    self._admit(*add)
+                    self._admit(add)
             except Exception:  # a refused caller's callback; the adds behind it belong to others
                 _logger.exception("the callback of an add failed")
         self._guarded = self._failed or self._read_only or bool(waiting) or self._is_full()

@@ -124,7 +124,13 @@ class Bookie:
         self, ledger_id: int, entry_id: int, entry: bytes, master_key: bytes, flags: int, done: AddDone
     ) -> None:
         """See `BookieChannel.add_entry`."""
-        self._adds.add_entry(ledger_id, entry_id, entry, master_key, flags, done)
+        self._adds.add_run(ledger_id, entry_id, [entry], master_key, flags, done)
+
+    def add_run(
+        self, ledger_id: int, first_entry_id: int, entries: list[bytes], master_key: bytes, flags: int, done: AddDone
+    ) -> None:
+        """See `BookieChannel.add_run`."""
+        self._adds.add_run(ledger_id, first_entry_id, entries, master_key, flags, done)
 
     def read_entry(self, ledger_id: int, entry_id: int, flags: int, master_key: bytes, done: ReadDone) -> None:
         """See `BookieChannel.read_entry`."""

@@ -211,6 +211,11 @@ class _Unreachable:
     ) -> None:
         done(BOOKIE_UNAVAILABLE)
 
+    def add_run(
+        self, ledger_id: int, first_entry_id: int, entries: list[bytes], master_key: bytes, flags: int, done: AddDone
+    ) -> None:
+        done(BOOKIE_UNAVAILABLE)
+
     def read_entry(self, ledger_id: int, entry_id: int, flags: int, master_key: bytes, done: ReadDone) -> None:
         done(BOOKIE_UNAVAILABLE, None)
 

@@ -13,12 +13,16 @@ from magnetar.bookkeeper.quorum import check_quorum
 
 
 class PendingAdd:
-    """One entry under way. `acks` and `failures` are bit sets of ensemble indexes; `ensemble` is the one it was sent to."""
+    """One entry under way, or a run of consecutive ones that have the same write set: they are sent and answered together.
 
-    __slots__ = ("acks", "complete", "ensemble", "entry_id", "failures")
+    `acks` and `failures` are bit sets of ensemble indexes; `ensemble` is the one it was sent to.
+    """
 
-    def __init__(self, entry_id: int, ensemble: tuple[str, ...]) -> None:
+    __slots__ = ("acks", "complete", "count", "ensemble", "entry_id", "failures")
+
+    def __init__(self, entry_id: int, ensemble: tuple[str, ...], count: int = 1) -> None:
         self.entry_id = entry_id
+        self.count = count
         self.ensemble = ensemble
         self.acks = 0
         self.failures = 0
@@ -31,20 +35,19 @@ AddT = TypeVar("AddT", bound=PendingAdd)
 class PendingAdds(Generic[AddT]):
     """A queue of adds with consecutive entry ids, the first being `lac + 1`."""
 
-    __slots__ = ("_ack_quorum", "_failures_max", "_queue", "changing", "lac")
+    __slots__ = ("_ack_quorum", "_failures_max", "_queue", "changing", "count", "lac")
 
     def __init__(self, write_quorum: int, ack_quorum: int, lac: int = -1) -> None:
         check_quorum(write_quorum, write_quorum, ack_quorum)
         self._ack_quorum = ack_quorum
         self._failures_max = write_quorum - ack_quorum
         self._queue: deque[AddT] = deque()
+        self.count = 0
+        """Entries under way."""
         self.lac = lac
         """Last add confirmed: everything up to it is on Qa bookies and has been completed."""
         self.changing = False
         """The ensemble is being replaced: acknowledgements are noted, completions wait."""
-
-    def __len__(self) -> int:
-        return len(self._queue)
 
     @property
     def oldest(self) -> AddT | None:
@@ -52,12 +55,13 @@ class PendingAdds(Generic[AddT]):
         return self._queue[0] if self._queue else None
 
     def push(self, add: AddT) -> None:
-        """Append the next entry's add."""
-        assert add.entry_id == self.lac + len(self._queue) + 1, "entry ids are consecutive"
+        """Append the add of the next entry or entries."""
+        assert add.entry_id == self.lac + self.count + 1, "entry ids are consecutive"
         self._queue.append(add)
+        self.count += add.count
 
     def acknowledge(self, add: AddT, index: int) -> bool:
-        """The bookie at `index` stored the entry. True when `pop_completed` may have something now."""
+        """The bookie at `index` stored it. True when `pop_completed` may have something now."""
         bit = 1 << index
         add.acks |= bit
         if add.failures:
@@ -68,19 +72,20 @@ class PendingAdds(Generic[AddT]):
         return add.complete and not self.changing and bool(queue) and queue[0] is add
 
     def reject(self, add: AddT, index: int) -> bool:
-        """The bookie at `index` failed the entry. True when its ack quorum is out of reach on this ensemble."""
+        """The bookie at `index` failed it. True when its ack quorum is out of reach on this ensemble."""
         bit = 1 << index
         if not add.acks & bit:
             add.failures |= bit
         return not add.complete and add.failures.bit_count() > self._failures_max
 
     def pop_completed(self) -> AddT | None:
-        """The oldest add, if it is complete and no change is under way. LAC moves to it."""
+        """The oldest add, if it is complete and no change is under way. LAC moves to its last entry."""
         queue = self._queue
         if self.changing or not queue or not queue[0].complete:
             return None
         add = queue.popleft()
-        self.lac = add.entry_id
+        self.count -= add.count
+        self.lac = add.entry_id + add.count - 1
         return add
 
     def begin_change(self) -> None:
@@ -119,12 +124,15 @@ class PendingAdds(Generic[AddT]):
         """Give up on all pending adds, oldest first. LAC stays."""
         adds = list(self._queue)
         self._queue.clear()
+        self.count = 0
         return adds
 
     def validate(self) -> None:
-        for offset, add in enumerate(self._queue):
+        offset = 0
+        for add in self._queue:
             assert not add.acks & add.failures, "a bookie acknowledges an entry or fails it"
             assert add.entry_id == self.lac + 1 + offset
+            offset += add.count
             assert add.complete == (add.acks.bit_count() >= self._ack_quorum)
 
 

@@ -160,7 +160,7 @@ class TailRecovery:
         while True:
             if self._failure is not None:
                 raise LedgerRecoveryError(f"the tail could not be copied: {self._failure}") from self._failure
-            if len(self._pending) < count:
+            if self._pending.count < count:
                 return
             self._progress = asyncio.get_running_loop().create_future()
             await self._progress

@@ -1,7 +1,8 @@
 """The one writer of an open ledger: entry ids, LAC and length, and the way of an entry to its bookies and back.
 
-The message path: plain calls only. One small object per entry is the callback, its place in the queue and its state. What
-happens when a bookie fails is decided in `ensemble_change` and carried out by a task per change (BookKeeper LedgerHandle).
+The message path: plain calls only. One small object per run of entries is the callback, its place in the queue and its state. Where
+entries take turns among the bookies of the ensemble each is a run of its own. What happens when a bookie fails is decided in
+`ensemble_change` and carried out by a task per change (BookKeeper LedgerHandle).
 """
 
 from __future__ import annotations
@@ -23,12 +24,15 @@ from magnetar.bookkeeper.client.range_read import RangeDone, RangeRead
 from magnetar.bookkeeper.client.reader import range_error
 from magnetar.bookkeeper.client.writer_timers import WriterTimers
 from magnetar.bookkeeper.codes import ReturnCode
-from magnetar.bookkeeper.entry_format import pack_entry
+from magnetar.bookkeeper.entry_format import pack_run
 from magnetar.bookkeeper.errors import LedgerBusyError, LedgerClosedError, LedgerFencedError
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
 from magnetar.bookkeeper.ports import BookieChannel
 
 AppendDone = Callable[[LedgerError | None], None]
+
+RunDone = Callable[[LedgerError | None, int], None]
+"""`done(error, count)`: the answer to so many entries, the next ones of those appended."""
 
 PENDING_ADDS_MAX: Final = 100_000
 """Entries of one ledger under way: `append` refuses more with LedgerBusyError, and the writer goes on. Callers bound bytes earlier."""
@@ -62,6 +66,7 @@ class LedgerWriter:
         "_only_channel",
         "_pending",
         "_source",
+        "_takes_runs",
         "_timers",
         "_version",
         "closed",
@@ -90,6 +95,8 @@ class LedgerWriter:
         wanted = WriterTimers.wanted(config, metadata.write_quorum)
         self._timers = WriterTimers(self, context) if wanted else None
         alone = metadata.ensemble_size == 1 and self._timers is None
+        self._takes_runs = metadata.ensemble_size == metadata.write_quorum
+        """All entries go to the same bookies."""
         self._only_channel: BookieChannel | None = self._channels[0] if alone else None
         """Set while there is one bookie and nothing special: the short way."""
 
@@ -100,8 +107,8 @@ class LedgerWriter:
 
     @property
     def pending_count(self) -> int:
-        """Appends whose `done` has not been called yet."""
-        return len(self._pending)
+        """Entries whose `done` has not been called yet."""
+        return self._pending.count
 
     @property
     def changing_ensemble(self) -> bool:
@@ -119,26 +126,37 @@ class LedgerWriter:
         pending ones fail with it, and whoever owns the ledger closes it and goes on in a new one. Only LedgerBusyError (too much
         is under way; answers -1 as well) leaves the writer as it is.
         """
+        return self.append_run([payload], lambda error, count: done(error))
+
+    def append_run(self, payloads: list[bytes], done: RunDone) -> int:
+        """Send entries as `append` does; answers the id of the first one. `done` may come in pieces."""
         if self.closed:
-            done(self._error or LedgerClosedError(f"ledger {self.ledger_id} is closed"))
+            done(self._refusal, len(payloads))
             return -1
-        entry_id = self.last_add_pushed + 1
-        pending = self._pending
-        lac = pending.lac
-        if entry_id - lac > PENDING_ADDS_MAX:
-            done(LedgerBusyError(f"ledger {self.ledger_id}: {PENDING_ADDS_MAX} entries are under way; wait for some"))
+        first = self.last_add_pushed + 1
+        count = len(payloads)
+        if first + count - 1 - self._pending.lac > PENDING_ADDS_MAX:
+            text = f"ledger {self.ledger_id}: {PENDING_ADDS_MAX} entries are under way; wait for some"
+            done(LedgerBusyError(text), count)
             return -1
-        self.last_add_pushed = entry_id
-        size = len(payload)
-        length = self.length = self.length + size
-        packed = pack_entry(self.ledger_id, entry_id, lac, length, payload, self._digest)
-        add = _Add(entry_id, self._ensemble, size, packed, done, self)
+        if count > 1 and not self._takes_runs:
+            for payload in payloads:
+                self.append_run([payload], done)
+            return first
+        ledger_id, pending, before = self.ledger_id, self._pending, self.length
+        packed, self.length = pack_run(ledger_id, first, pending.lac, before, payloads, self._digest)
+        self.last_add_pushed += count
+        add = _Add(first, self._ensemble, self.length - before, packed, done, self)
         if self._only_channel is not None:
             pending.push(add)
-            self._only_channel.add_entry(self.ledger_id, entry_id, packed, self._master_key, 0, add.replied)
+            self._only_channel.add_run(ledger_id, first, packed, self._master_key, 0, add.replied)
         else:
             self._send(add)
-        return entry_id
+        return first
+
+    @property
+    def _refusal(self) -> LedgerError:
+        return self._error or LedgerClosedError(f"ledger {self.ledger_id} is closed")
 
     def read(self, first: int, last: int, max_bytes: int, done: RangeDone) -> None:
         """Payloads of confirmed entries, as `LedgerReader.read`; works on after close."""
@@ -222,17 +240,17 @@ class LedgerWriter:
         if self._changes.waiting and not self._changes.running and not self._context.config.delay_ensemble_change:
             self._change_ensemble()
         if self._timers is not None:
-            self._timers.sent(add.entry_id, self._pending.lac)
+            self._timers.sent(add.entry_id + add.count - 1, self._pending.lac)
         self._pending.push(add)
         entry_id, packed, ensemble, channels = add.entry_id, add.packed, self._ensemble, self._channels
         write_sets = self._source.write_sets
         for index in write_sets[entry_id % len(write_sets)]:
             done = _Reply(add, index, ensemble[index]).replied
-            channels[index].add_entry(self.ledger_id, entry_id, packed, self._master_key, 0, done)
+            channels[index].add_run(self.ledger_id, entry_id, packed, self._master_key, 0, done)
 
     def _send_to(self, add: _Add, index: int) -> None:
         done = _Reply(add, index, self._ensemble[index]).replied
-        self._channels[index].add_entry(self.ledger_id, add.entry_id, add.packed, self._master_key, 0, done)
+        self._channels[index].add_run(self.ledger_id, add.entry_id, add.packed, self._master_key, 0, done)
 
     # ---- Answers
 
@@ -248,7 +266,7 @@ class LedgerWriter:
     def _complete(self) -> None:
         pending = self._pending
         while (add := pending.pop_completed()) is not None:
-            add.done(None)
+            add.done(None, add.count)
 
     def _on_failure(self, add: _Add, index: int, bookie_id: str, code: int) -> None:
         """One bookie failed one entry: the writer ends, or the bookie is replaced now, later, or not at all."""
@@ -378,18 +396,25 @@ class LedgerWriter:
         self.length -= sum(add.size for add in adds)
         self.last_add_pushed = self._pending.lac
         for add in adds:
-            add.done(error)
+            add.done(error, add.count)
 
 
 class _Add(PendingAdd):
-    """One append. With a single bookie its method is the bookie's callback; otherwise each replica has a `_Reply`."""
+    """One run. With a single bookie its method is the bookie's callback; otherwise each replica has a `_Reply`."""
 
     __slots__ = ("code", "done", "packed", "retries", "size", "writer")
 
     def __init__(
-        self, entry_id: int, ensemble: tuple[str, ...], size: int, packed: bytes, done: AppendDone, writer: LedgerWriter
+        self,
+        entry_id: int,
+        ensemble: tuple[str, ...],
+        size: int,
+        packed: list[bytes],
+        done: RunDone,
+        writer: LedgerWriter,
     ) -> None:
         self.entry_id = entry_id
+        self.count = len(packed)
         self.ensemble = ensemble
         self.acks = 0
         self.failures = 0

@@ -7,7 +7,7 @@ import ssl
 
 from magnetar.base.network import Listener
 from magnetar.broker.connection.context import BrokerContext
-from magnetar.broker.connection.routes import BEFORE_CONNECT, ROUTES, guarded
+from magnetar.broker.connection.routes import BEFORE_CONNECT, ROUTES, RUNS, guarded
 from magnetar.broker.connection.session import Session
 
 
@@ -36,7 +36,7 @@ class ConnectionListener:
             session.abort()
 
     def _accept(self) -> asyncio.Protocol:
-        return Session(self._context, BEFORE_CONNECT, self._routes, self._changed)
+        return Session(self._context, BEFORE_CONNECT, self._routes, RUNS, self._changed)
 
     def _changed(self, session: Session, is_open: bool) -> None:
         """Open from the end of the TLS handshake on: one that fails never was."""

@@ -46,7 +46,8 @@ class PublishBudget:
         self._now_s = now_s
         self._publishers: dict[str, Publisher] = {}
         self._latest: Publisher | None = None
-        self._shared = False
+        self.shared = False
+        """More than one principal publishes."""
         self._changed = False
         self._shortest_s = float("inf")
 
@@ -84,13 +85,13 @@ class PublishBudget:
             if self._latest is publisher:
                 self._latest = None
 
-    def started(self, publisher: Publisher, size_bytes: int) -> bool:
-        """Count an entry. True if the principal has as many under way as it may: its connection pauses and is put into `waiting`."""
-        publisher.pending += 1
+    def started(self, publisher: Publisher, count: int, size_bytes: int) -> bool:
+        """Count entries. True if the principal has as many under way as it may: its connection pauses and is put into `waiting`."""
+        publisher.pending += count
         publisher.pending_bytes += size_bytes
         if publisher is not self._latest:
             self._publisher_changed(publisher)
-        if not self._shared:
+        if not self.shared:
             return False
         if publisher.sample_left == 0:
             publisher.sample_left = publisher.pending
@@ -100,12 +101,12 @@ class PublishBudget:
             or publisher.pending_bytes >= limits.PUBLISH_BYTES_BESIDE_OTHERS_MAX
         )
 
-    def ended(self, publisher: Publisher, size_bytes: int) -> None:
-        """The counterpart of `started`, whether the entry was stored or refused."""
-        publisher.pending -= 1
+    def ended(self, publisher: Publisher, count: int, size_bytes: int) -> None:
+        """The counterpart of `started`, whether the entries were stored or refused."""
+        publisher.pending -= count
         publisher.pending_bytes -= size_bytes
         if publisher.sample_left:
-            publisher.sample_left -= 1
+            publisher.sample_left = max(0, publisher.sample_left - count)
             if publisher.sample_left == 0:
                 self._took(publisher, self._now_s() - publisher.sample_s)
         if (
@@ -135,8 +136,8 @@ class PublishBudget:
         if self._latest is not None:
             self._changed = True
         self._latest = publisher
-        if self._changed and not self._shared:
-            self._shared = True
+        if self._changed and not self.shared:
+            self.shared = True
             self._measure_again()
 
     def _measure_again(self) -> None:
@@ -151,7 +152,7 @@ class PublishBudget:
         if self._changed:
             self._measure_again()
             return
-        self._shared = False
+        self.shared = False
         for publisher in self._publishers.values():
             publisher.sample_left = 0
             self._resume(publisher)

@@ -26,7 +26,7 @@ from magnetar.broker.connection.handlers import (
     transactions,
 )
 from magnetar.broker.connection.refusals import refusal, remember
-from magnetar.broker.connection.session import Handler, Session
+from magnetar.broker.connection.session import Handler, RunHandler, Session
 from magnetar.broker.errors import AuthenticationError, AuthorizationError, TopicNotFoundError
 from magnetar.broker.naming import NamespaceName, TopicName
 from magnetar.broker.replicators.names import source_of_producer
@@ -76,6 +76,9 @@ ROUTES: dict[int, Handler] = {
     BaseCommand.END_TXN_ON_PARTITION: transactions.end_on_partition,
     BaseCommand.END_TXN_ON_SUBSCRIPTION: transactions.end_on_subscription,
 }
+
+RUNS: dict[bytes, RunHandler] = {bytes((8, BaseCommand.SEND)): send.send_run}
+"""The commands of which consecutive ones are handled together."""
 
 Demand = tuple[Access, Resource]
 

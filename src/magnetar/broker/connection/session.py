@@ -33,6 +33,7 @@ from magnetar.broker.topics.publish import PublishOp
 from magnetar.broker.topics.registry import AnyTopic
 from magnetar.wire.pulsar import commands
 from magnetar.wire.pulsar.frames import Frame, FrameDecoder, FrameError
+from magnetar.wire.pulsar.frequent import send_receipts
 from magnetar.wire.pulsar.parsers import FREQUENT_COMMANDS, parse_command, parse_frequent_command
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand
 
@@ -77,6 +78,10 @@ logger = logging.getLogger(__name__)
 
 Handler = Callable[["Session", BaseCommand, bytes], None]
 
+RunHandler = Callable[["Session", deque[Frame], int], int]
+"""`handler(session, frames, entries_max)` takes up to so many frames off the beginning and answers how many: 0 leaves the first one to its
+`Handler`. Found by the first two bytes of the first command: the tag of its type, and its type."""
+
 _PAUSED_BY_PUBLISHES = 1
 _PAUSED_BY_FRAMES = 2
 _PAUSED_BY_REQUESTS = 4
@@ -95,12 +100,15 @@ class Session(AdmittedProtocol):
         context: BrokerContext,
         before_connect: dict[int, Handler],
         routes: dict[int, Handler],
+        runs: dict[bytes, RunHandler],
         on_change: Callable[[Session, bool], object] = lambda session, is_open: None,
     ) -> None:
         self.context = context
         self._on_change = on_change
         self._routes = before_connect
         self._routes_connected = routes
+        self._runs: dict[bytes, RunHandler] = {}
+        self._runs_connected = runs
         # A stranger's frame has no payload: its total is bounded like its command, so nobody parks megabytes here unasked.
         self._decoder = FrameDecoder(limits.COMMAND_BYTES_BEFORE_AUTH_MAX + 4, limits.COMMAND_BYTES_BEFORE_AUTH_MAX)
         self._budget = context.budget
@@ -167,7 +175,7 @@ class Session(AdmittedProtocol):
     def handshake_done(self, client_version: str, protocol_version: int, *, known: bool = True) -> None:
         """CONNECT was answered. Commands are looked at; unless the client is `known` each is refused and strangers' limits stay."""
         self.greeted, self.connected = True, known
-        self._routes = self._routes_connected
+        self._routes, self._runs = self._routes_connected, self._runs_connected
         self.client_version = client_version
         self.protocol_version = protocol_version
         if not known:
@@ -302,10 +310,10 @@ class Session(AdmittedProtocol):
         busy = self.requests.share.busy
         end_s = self._now_s() + (limits.FRAMES_TURN_S / busy if busy > 1 else limits.FRAMES_TURN_S)
         left, until_look = limits.FRAMES_PER_CALLBACK_MAX, limits.FRAMES_PER_LOOK_AT_CLOCK
+        run_max = limits.RUN_ENTRIES_MAX if busy <= 1 else max(limits.RUN_ENTRIES_MAX // busy, until_look)
         try:
             while frames and self._paused_by & ~_PAUSED_BY_FRAMES == 0:
-                if until_look == 0:
-                    left -= limits.FRAMES_PER_LOOK_AT_CLOCK
+                if until_look <= 0:
                     if left <= 0 or self._now_s() >= end_s:
                         self._process_scheduled = True
                         self._pause(_PAUSED_BY_FRAMES)
@@ -313,11 +321,16 @@ class Session(AdmittedProtocol):
                         self._loop.call_soon(self._process)
                         return
                     until_look = limits.FRAMES_PER_LOOK_AT_CLOCK
-                until_look -= 1
-                command_bytes, rest = frames.popleft()
-                parse = parse_frequent_command if command_bytes[:2] in FREQUENT_COMMANDS else parse_command
-                command = parse(command_bytes)
-                self._routes[command.type](self, command, rest)
+                kind = frames[0][0][:2]
+                run = self._runs.get(kind)
+                taken = 0 if run is None else run(self, frames, run_max)
+                if not taken:
+                    command_bytes, rest = frames.popleft()
+                    command = (parse_frequent_command if kind in FREQUENT_COMMANDS else parse_command)(command_bytes)
+                    self._routes[command.type](self, command, rest)
+                    taken = 1
+                until_look -= taken
+                left -= taken
         except (DecodeError, KeyError) as error:
             self.context.counters.refused_frames += 1
             self.fail(
@@ -458,8 +471,20 @@ class Session(AdmittedProtocol):
 
     # ---- ProducerChannel
 
-    def publish_started(self, size_bytes: int) -> None:
-        self.pending_publishes += 1
+    def publish_room(self, entries_max: int) -> tuple[int, int]:
+        """Entries and bytes that the next run may have: until it reaches one of them, which its last entry does."""
+        budget, publisher = self._budget, self._publisher
+        entries = min(entries_max, self._publishes_max - self.pending_publishes)
+        own_bytes = limits.CONNECTION_PENDING_PUBLISH_BYTES_MAX - self.pending_publish_bytes
+        room_bytes = min(limits.RUN_BYTES_MAX, own_bytes, budget.limit_bytes - budget.pending_bytes)
+        if budget.shared and publisher is not None:
+            entries = min(entries, publisher.pending_max - publisher.pending)
+            room_bytes = min(room_bytes, limits.PUBLISH_BYTES_BESIDE_OTHERS_MAX - publisher.pending_bytes)
+        return entries, room_bytes
+
+    def publish_started(self, count: int, size_bytes: int) -> None:
+        """So many entries of so many bytes together are on their way to the disk."""
+        self.pending_publishes += count
         self.pending_publish_bytes += size_bytes
         if (
             self.pending_publishes >= self._publishes_max
@@ -470,7 +495,7 @@ class Session(AdmittedProtocol):
         publisher = self._publisher
         if publisher is None:
             publisher = self._publisher = budget.enter(self.requests.share.key)
-        if budget.started(publisher, size_bytes) and not self._paused_by & _PAUSED_BY_OTHERS:
+        if budget.started(publisher, count, size_bytes) and not self._paused_by & _PAUSED_BY_OTHERS:
             self._pause(_PAUSED_BY_OTHERS)
             publisher.waiting.append(lambda: self._resume(_PAUSED_BY_OTHERS))
         budget.pending_bytes += size_bytes
@@ -478,11 +503,12 @@ class Session(AdmittedProtocol):
             self._pause(_PAUSED_BY_BUDGET)
             budget.pause(lambda: self._resume(_PAUSED_BY_BUDGET))
 
-    def _publish_ended(self, size_bytes: int) -> None:
+    def _publish_ended(self, op: PublishOp) -> None:
+        count, size_bytes = op.entries, op.data_bytes
         self._budget.release(size_bytes)
         assert self._publisher is not None, "what has not started does not end"
-        self._budget.ended(self._publisher, size_bytes)
-        self.pending_publishes -= 1
+        self._budget.ended(self._publisher, count, size_bytes)
+        self.pending_publishes -= count
         self.pending_publish_bytes -= size_bytes
         if (
             self._paused_by & _PAUSED_BY_PUBLISHES
@@ -492,20 +518,22 @@ class Session(AdmittedProtocol):
             self._resume(_PAUSED_BY_PUBLISHES)
 
     def receipt(self, producer_id: int, op: PublishOp) -> None:
-        self._publish_ended(op.data_bytes)
+        self._publish_ended(op)
         if self.closed:
             return
         if op.ledger_id == _NO_POSITION:
             ledger_id = entry_id = commands.NO_POSITION
         else:
             ledger_id, entry_id = op.ledger_id, op.entry_id
-        self.write(commands.send_receipt(producer_id, op.sequence_id, op.highest_sequence_id, ledger_id, entry_id))
+        self.write(send_receipts(producer_id, op.sequence_ids, op.highest_sequence_ids, ledger_id, entry_id))
 
     def refuse(self, producer_id: int, op: PublishOp, error: MagnetarError) -> None:
-        self._publish_ended(op.data_bytes)
-        if not self.closed:
-            code = send_code_of(error, self.client_version)
-            self.write(commands.send_error(producer_id, op.sequence_id, code, text_of(error)))
+        self._publish_ended(op)
+        if self.closed:
+            return
+        code, text = send_code_of(error, self.client_version), text_of(error)
+        for sequence_id in op.sequence_ids:
+            self.write(commands.send_error(producer_id, sequence_id, code, text))
 
     def hold_publishing(self, change: int) -> None:
         self._rate_pauses += change

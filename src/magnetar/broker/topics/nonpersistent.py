@@ -15,11 +15,12 @@ from magnetar.broker.subscriptions.consumer import Consumer
 from magnetar.broker.subscriptions.nonpersistent import NonPersistentSubscription
 from magnetar.broker.topics.policy_rules import Inactivity, TopicState
 from magnetar.broker.topics.publish_gate import PublishGate
-from magnetar.broker.topics.publishers import AppendDone, Publishers
+from magnetar.broker.topics.publishers import Publishers
 from magnetar.broker.topics.stats import producer_stats, sample_rates
 from magnetar.broker.topics.subscribe import SubscribeRequest, check_type, new_consumer
 from magnetar.broker.topics.subscription_set import TopicContext
 from magnetar.managed_ledger.entry import Entry
+from magnetar.managed_ledger.ports import RunDone
 from magnetar.managed_ledger.position import EARLIEST, Position
 
 UNSTORED = Position(0, 0)
@@ -47,12 +48,13 @@ class NonPersistentTopic:
         self._inactivity = Inactivity(context.clock.monotonic_s())
         self.apply_policies(policies)
 
-    def _publish(self, data: bytes, done: AppendDone) -> None:
+    def _publish(self, run: list[bytes], done: RunDone) -> None:
         self.last_publish_ms = self._context.clock.now_ms()
-        entry = Entry(UNSTORED.ledger_id, UNSTORED.entry_id, data)
-        for subscription in self._subscriptions:
-            subscription.publish(entry)
-        done(None, UNSTORED.ledger_id, UNSTORED.entry_id)
+        for data in run:
+            entry = Entry(UNSTORED.ledger_id, UNSTORED.entry_id, data)
+            for subscription in self._subscriptions:
+                subscription.publish(entry)
+            done(None, UNSTORED.ledger_id, UNSTORED.entry_id, 1)  # each has the same place
 
     @property
     def in_use(self) -> bool:

@@ -79,7 +79,7 @@ class PersistentTopic:
         self.read_rates = Rates()
         self.publishers = Publishers(
             topic_name=str(name),
-            append=ledger.append,
+            append=ledger.append_run,
             clock=context.clock,
             topic_epoch=int(ledger.properties.get(TOPIC_EPOCH_PROPERTY, "0")),
         )

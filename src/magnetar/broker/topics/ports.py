@@ -35,11 +35,11 @@ class ProducerChannel(Protocol):
     client_version: str
 
     def receipt(self, producer_id: int, op: PublishOp) -> None:
-        """The entry is stored (or was a duplicate, or dropped): answer SEND_RECEIPT."""
+        """The entries are stored (or were duplicates, or dropped): answer SEND_RECEIPT for each."""
         ...
 
     def refuse(self, producer_id: int, op: PublishOp, error: MagnetarError) -> None:
-        """The entry could not be stored: answer SEND_ERROR. The client reconnects and sends it again."""
+        """The entries could not be stored: answer SEND_ERROR for each. The client reconnects and sends it again."""
         ...
 
     def ignore_producer(self, producer_id: int) -> None:

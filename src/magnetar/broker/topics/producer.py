@@ -14,6 +14,7 @@ from magnetar.broker.topics.publish import MarkerOp, PublishOp
 
 if TYPE_CHECKING:
     from magnetar.broker.topics.ports import ProducerChannel
+    from magnetar.broker.topics.publish_gate import PublishGate
 
 
 class AccessMode(IntEnum):
@@ -26,12 +27,14 @@ class AccessMode(IntEnum):
 
 
 class PublishTarget(Protocol):
-    """What a producer needs of its topic. `deduplicates`: producers, by their names in the messages."""
+    """What a producer needs of its topic. `deduplicates`: producers, by their names in the messages. With that, or with a `gate`, only runs
+    of one may be published: each entry has to be looked at by itself."""
 
     deduplicates: bool
+    gate: PublishGate | None
 
-    def publish(self, op: PublishOp, data: bytes, is_chunk: bool) -> None:
-        """Store the entry; `op.done` answers, possibly before this returns."""
+    def publish(self, op: PublishOp, run: list[bytes], is_chunk: bool) -> None:
+        """Store the entries; `op.done` answers, possibly before this returns."""
         ...
 
     def publish_marker(self, op: MarkerOp, data: bytes) -> None:
@@ -39,7 +42,7 @@ class PublishTarget(Protocol):
         ...
 
     def published(self, op: PublishOp) -> None:
-        """Called for each settled entry in receipt order, before the receipt leaves."""
+        """Called for each settled run in receipt order, before its receipts leave."""
         ...
 
     def last_sequence_id(self, producer_name: str) -> int:
@@ -112,10 +115,10 @@ class Producer:
         self.closed = False
         self.settled_access = asyncio.Event()  # set once it is known whether the producer gets the access it asked for
 
-    def publish(self, op: PublishOp, data: bytes, is_chunk: bool) -> None:
-        """Hand an entry to the topic; its receipt follows through the channel."""
+    def publish(self, op: PublishOp, run: list[bytes], is_chunk: bool) -> None:
+        """Hand entries to the topic; their receipts follow through the channel."""
         self.pending.append(op)
-        self.topic.publish(op, data, is_chunk)
+        self.topic.publish(op, run, is_chunk)
 
     def refuse(self, op: PublishOp, error: MagnetarError) -> None:
         """Answer an entry with an error, in its turn, without asking the topic."""
@@ -137,8 +140,12 @@ class Producer:
     def has_pending(self) -> bool:
         return bool(self.pending)
 
+    def divided(self, first: PublishOp, rest: PublishOp) -> None:
+        """See `PublishOwner.divided`."""
+        self.pending.insert(self.pending.index(rest), first)
+
     def settle(self) -> None:
-        """Answer every settled entry at the head of the queue."""
+        """Answer every settled run at the head of the queue."""
         pending = self.pending
         while pending and pending[0].settled:
             op = pending.popleft()

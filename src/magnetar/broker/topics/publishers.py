@@ -21,11 +21,10 @@ from magnetar.broker.topics.producer import AccessMode, Producer
 from magnetar.broker.topics.publish import NO_ID, MarkerOp, PublishOp, PublishOwner
 from magnetar.broker.topics.publish_gate import PublishGate
 from magnetar.managed_ledger.errors import ManagedLedgerTerminatedError
+from magnetar.managed_ledger.ports import RunDone
 from magnetar.managed_ledger.position import Position
 from magnetar.wire.pulsar.headers import parse_metadata
 from magnetar.wire.pulsar.PulsarApi_pb2 import MessageMetadata
-
-AppendDone = Callable[[MagnetarError | None, int, int], None]
 
 WRITE_LATENCY_BOUNDS_MS = (0.5, 1.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 1000.0)
 """Pulsar's buckets of `pulsar_storage_write_latency`; one more for what is slower."""
@@ -55,19 +54,27 @@ class PublishCounters:
         self.entry_size_buckets = [0] * (len(ENTRY_SIZE_BOUNDS_BYTES) + 1)
 
     def add(self, op: PublishOp, latency_ms: float) -> None:
+        """Each entry of a run has the run's latency."""
+        sizes = op.sizes
+        count = len(sizes)
         self.messages_in += op.num_messages
         self.bytes_in += op.data_bytes
-        self.entries_in += 1
-        self.latency_total_ms += latency_ms
-        self.latency_buckets[bisect_left(WRITE_LATENCY_BOUNDS_MS, latency_ms)] += 1
-        self.entry_size_buckets[bisect_left(ENTRY_SIZE_BOUNDS_BYTES, op.data_bytes)] += 1
+        self.entries_in += count
+        self.latency_total_ms += latency_ms * count
+        self.latency_buckets[bisect_left(WRITE_LATENCY_BOUNDS_MS, latency_ms)] += count
+        smallest = bisect_left(ENTRY_SIZE_BOUNDS_BYTES, min(sizes))
+        if count == 1 or smallest == bisect_left(ENTRY_SIZE_BOUNDS_BYTES, max(sizes)):
+            self.entry_size_buckets[smallest] += count
+            return
+        for size in sizes:
+            self.entry_size_buckets[bisect_left(ENTRY_SIZE_BOUNDS_BYTES, size)] += 1
 
 
 class Publishers:
-    """Implements `PublishTarget`. `append` stores an entry and answers through its callback, in append order."""
+    """Implements `PublishTarget`. `append` stores entries and answers through their callback, in append order."""
 
     def __init__(
-        self, *, topic_name: str, append: Callable[[bytes, AppendDone], None], clock: Clock, topic_epoch: int = 0
+        self, *, topic_name: str, append: Callable[[list[bytes], RunDone], None], clock: Clock, topic_epoch: int = 0
     ) -> None:
         self._topic_name = topic_name
         self._append = append
@@ -94,26 +101,30 @@ class Publishers:
 
     # ---- The message path
 
-    def publish(self, op: PublishOp, data: bytes, is_chunk: bool) -> None:
+    def publish(self, op: PublishOp, run: list[bytes], is_chunk: bool) -> None:
         gate = self.gate
-        if gate is not None and not gate.admit(op, data, is_chunk):
+        if gate is not None and not gate.admit(op, run[0], is_chunk):
             return
         dedup = self.dedup
-        if dedup is not None and (self.dedup_producers or op.positioned) and not self._admit(dedup, op, data, is_chunk):
+        if (
+            dedup is not None
+            and (self.dedup_producers or op.positioned)
+            and not self._admit(dedup, op, run[0], is_chunk)
+        ):
             return
         op.started_s = self._monotonic_s()
-        self._append(data, op.done)
+        self._append(run, op.done)
 
     def publish_marker(self, op: MarkerOp, data: bytes) -> None:
         """Neither rates nor deduplication concern it."""
 
-        def done(error: MagnetarError | None, ledger_id: int, entry_id: int) -> None:
+        def done(error: MagnetarError | None, ledger_id: int, entry_id: int, count: int) -> None:
             if error is None:
                 self.marker_stored(data, Position(ledger_id, entry_id))
-            op.done(error, ledger_id, entry_id)
+            op.done(error, ledger_id, entry_id, count)
 
         op.started_s = self._monotonic_s()
-        self._append(data, done)
+        self._append([data], done)
 
     def _admit(self, dedup: Deduplicator, op: PublishOp, data: bytes, is_chunk: bool) -> bool:
         """False when the entry is not to be stored; its answer then waits for its turn in the producer's queue."""
@@ -134,7 +145,7 @@ class Publishers:
                 dedup.push(name, op.last_sequence_id)
             return True
         op.deduplicated = True
-        op.done(None, NO_ID, NO_ID)
+        op.done(None, NO_ID, NO_ID, op.entries)
         return False
 
     def published(self, op: PublishOp) -> None:

@@ -29,9 +29,8 @@ class ReplicatedOp(PublishOp):
     ) -> None:
         """`position` is its `place_of`. `answer_places`: the sender expects the place in the receipt, not the sequence ids."""
         ids = metadata.sequence_id, metadata.highest_sequence_id
-        super().__init__(
-            producer, *(position if position and answer_places else ids), metadata.num_messages_in_batch, size_bytes
-        )
+        sequence_id, highest = position if position and answer_places else ids
+        super().__init__(producer, [sequence_id], [highest], [metadata.num_messages_in_batch], [size_bytes])
         if position is None:
             self.place = -1
             self._sequence_name, self._last_sequence_id = sequence_name(source, metadata.producer_name), max(ids)

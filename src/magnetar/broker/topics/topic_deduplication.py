@@ -24,7 +24,7 @@ from magnetar.wire.pulsar.headers import parse_metadata
 
 
 class DedupCursor:
-    """Owns the cursor; `advanced` is called for each stored entry and takes a snapshot every `snapshot_entries`."""
+    """Owns the cursor; `advanced` is called for each stored run and takes a snapshot every `snapshot_entries`."""
 
     def __init__(self, cursor: ManagedCursor, dedup: Deduplicator, snapshot_entries: int) -> None:
         self._cursor = cursor
@@ -79,8 +79,8 @@ class DedupCursor:
             self._dedup.persist(name, last)
 
     def advanced(self, op: PublishOp) -> None:
-        self._last = Position(op.ledger_id, op.entry_id)
-        self._since_snapshot += 1
+        self._last = Position(op.ledger_id, op.entry_id + op.entries - 1)
+        self._since_snapshot += op.entries
         if self._since_snapshot >= self._snapshot_entries:
             self.snapshot()
 

@@ -72,15 +72,15 @@ class TransactionPublishOp(PublishOp):
         num_messages: int,
         data_bytes: int,
     ) -> None:
-        super().__init__(producer, sequence_id, highest_sequence_id, num_messages, data_bytes)
+        super().__init__(producer, [sequence_id], [highest_sequence_id], [num_messages], [data_bytes])
         self._state = state
         self._txn = txn
         state.sending(txn)
 
-    def done(self, error: MagnetarError | None, ledger_id: int, entry_id: int) -> None:
+    def done(self, error: MagnetarError | None, ledger_id: int, entry_id: int, count: int) -> None:
         stored = error is None and ledger_id != NO_ID
         self._state.sent(self._txn, Position(ledger_id, entry_id) if stored else None)
-        super().done(error, ledger_id, entry_id)
+        super().done(error, ledger_id, entry_id, count)
 
 
 class TopicTransactions:

@@ -217,7 +217,8 @@ def _unordered(stack: ExitStack) -> None:
         for add in self._queue:
             if add.complete and not self.changing:
                 self._queue.remove(add)
-                self.lac = max(self.lac, add.entry_id)
+                self.count -= add.count
+                self.lac = max(self.lac, add.entry_id + add.count - 1)
                 return add
         return None
 

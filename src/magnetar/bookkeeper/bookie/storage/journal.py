@@ -1,7 +1,8 @@
 """The journal: every acknowledged change is in it before the answer. Group commit without a timer.
 
 Records of one turn of the event loop form a commit when the journal is idle; while an fsync runs, whatever arrives forms the
-next one. One hop to the journal's thread per commit (pack, write, fdatasync), then the callbacks in order on the loop.
+next one. One hop to the journal's thread per commit (pack, write, fdatasync), then the callbacks in order on the loop. Records that
+were added together, a run, are in one commit and have one callback.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import operator
 import os
 import random
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from magnetar.base.errors import DiskFullError, StorageError
 from magnetar.base.executor import Executor
@@ -34,7 +37,7 @@ Done = Callable[[int], None]
 _logger = logging.getLogger(__name__)
 
 _ANSWERS_PER_TURN = 256
-"""Callbacks of one commit that run before the loop serves everybody else; each may take a receipt to a client."""
+"""Records of one commit that are answered before the loop serves everybody else; each may take a receipt to a client."""
 
 _OK = int(ReturnCode.OK)
 
@@ -43,10 +46,21 @@ def ignore(code: int) -> None:
     """The callback of a record whose durability nobody waits for."""
 
 
-def _call(dones: Iterable[Done], code: int) -> None:
-    for done in dones:
+class _Run(NamedTuple):
+    """Records that are durable together. None of them: who waits only wants to know of those before."""
+
+    records: list[bytes]
+    size_bytes: int
+    done: Done
+
+
+_records_of = operator.itemgetter(0)
+
+
+def _call(runs: Iterable[_Run], code: int) -> None:
+    for run in runs:
         try:
-            done(code)
+            run.done(code)
         except Exception:  # the entries behind it belong to others
             _logger.exception("the callback of an add failed")
 
@@ -56,12 +70,10 @@ class Journal:
     fsync failed for good: nothing of that commit and nothing after it is ever acknowledged."""
 
     __slots__ = (
-        "_barriers",
         "_batch_bytes",
         "_carried",
         "_directory",
         "_disk",
-        "_dones",
         "_executor",
         "_file",
         "_file_bytes_max",
@@ -73,8 +85,8 @@ class Journal:
         "_on_fatal",
         "_on_full",
         "_preallocate",
-        "_records",
         "_rng",
+        "_runs",
         "_salt",
         "_sequence",
         "_spares_max",
@@ -85,6 +97,7 @@ class Journal:
         "failed",
         "fsyncs_total",
         "pending_bytes",
+        "queued",
         "records_total",
         "size_bytes_total",
         "sync_latency",
@@ -111,10 +124,8 @@ class Journal:
         self._fsync = not config.unsafe_no_fsync
         self._on_fatal = on_fatal
         self._on_full = on_full
-        self._records: list[bytes] = []
-        self._dones: list[Done] = []
+        self._runs: list[_Run] = []
         self._carried: list[bytes] = []
-        self._barriers = False  # among the records there may be empty ones, which are never written
         self._wakeup = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -126,6 +137,8 @@ class Journal:
         self.durable_sequence = last_sequence
         self.failed: StorageError | None = None
         self.pending_bytes = 0
+        self.queued = 0
+        """Records that wait for the next commit."""
         self.commits_total = 0
         self.fsyncs_total = 0
         self.records_total = 0
@@ -138,18 +151,21 @@ class Journal:
 
     def append(self, record: bytes, done: Done) -> None:
         """Queue a record; `done(code)` runs in order, with OK once it is durable. The caller keeps `pending_bytes` bounded."""
-        if not self._records:
+        self.append_run([record], len(record), done)
+
+    def append_run(self, records: list[bytes], size_bytes: int, done: Done) -> None:
+        """The same for records that go into one commit; `size_bytes` is that of all of them, and `done` runs once."""
+        if not self._runs:
             self._wakeup.set()
             self._oldest_s = asyncio.get_running_loop().time()
-        self._records.append(record)
-        self._dones.append(done)
-        self.pending_bytes += len(record)
+        self._runs.append(_Run(records, size_bytes, done))
+        self.queued += len(records)
+        self.pending_bytes += size_bytes
 
     def when_durable(self, done: Done) -> None:
         """`done(code)` with OK once everything appended so far is durable; at once when it is."""
-        if self._records or not self._idle.is_set():
-            self._barriers = True
-            self.append(b"", done)
+        if self._runs or not self._idle.is_set():
+            self.append_run([], 0, done)
         else:
             done(_OK if self.failed is None else int(ReturnCode.IO_ERROR))
 
@@ -158,19 +174,14 @@ class Journal:
         while True:
             await self._wakeup.wait()
             self._wakeup.clear()
-            while self._records:
+            while self._runs:
                 self._idle.clear()
                 await self._commit_some()
             self._idle.set()
 
-    @property
-    def queued(self) -> int:
-        """Records that wait for the next commit."""
-        return len(self._records)
-
     async def drain(self) -> None:
         """Return when everything appended so far has been answered."""
-        while self._records or not self._idle.is_set():
+        while self._runs or not self._idle.is_set():
             await self._idle.wait()
             await asyncio.sleep(0)
 
@@ -201,11 +212,10 @@ class Journal:
 
     async def _commit_some(self) -> None:
         oldest_s, now_s = self._oldest_s, asyncio.get_running_loop().time
-        records, dones, size = self._take()
+        runs, size = self._take()
         started_s = self._oldest_s = now_s()
-        if self._barriers:
-            records = [record for record in records if record]
-            self._barriers = b"" in self._records
+        records = list(itertools.chain.from_iterable(map(_records_of, runs)))
+        self.queued -= len(records)
         carried = self._carried
         code = _OK
         if self.failed is not None:
@@ -232,32 +242,36 @@ class Journal:
                 self.sync_latency.add(1000 * (ended_s - started_s))
                 self.add_latency.add(1000 * (ended_s - oldest_s))
         self.pending_bytes -= size
-        await self._answer(dones, code)
+        await self._answer(runs, code)
 
-    async def _answer(self, dones: list[Done], code: int) -> None:
+    async def _answer(self, runs: list[_Run], code: int) -> None:
         """In order; between some of many the loop serves everybody else."""
-        left = iter(dones)
+        answered, left = 0, _ANSWERS_PER_TURN
         try:
-            for _ in range(0, len(dones) - _ANSWERS_PER_TURN, _ANSWERS_PER_TURN):
-                _call(itertools.islice(left, _ANSWERS_PER_TURN), code)
-                await asyncio.sleep(0)
+            for number, run in enumerate(runs):
+                if left <= 0:
+                    turn, answered, left = runs[answered:number], number, _ANSWERS_PER_TURN
+                    _call(turn, code)
+                    await asyncio.sleep(0)
+                left -= len(run.records) or 1
         finally:
-            _call(left, code)  # the last ones; all that are left when the bookie is being closed
+            _call(runs[answered:], code)  # the last ones; all that are left when the bookie is being closed
 
-    def _take(self) -> tuple[list[bytes], list[Done], int]:
-        records, dones = self._records, self._dones
+    def _take(self) -> tuple[list[_Run], int]:
+        """Runs for one commit, and their bytes."""
+        runs = self._runs
         if self.pending_bytes <= self._batch_bytes:
-            self._records, self._dones = [], []
-            return records, dones, self.pending_bytes
+            self._runs = []
+            return runs, self.pending_bytes
         size = 0
         count = 0
-        for record in records:
-            size += len(record)
+        for run in runs:
+            size += run.size_bytes
             count += 1
             if size >= self._batch_bytes:
                 break
-        self._records, self._dones = records[count:], dones[count:]
-        return records[:count], dones[:count], size
+        self._runs = runs[count:]
+        return runs[:count], size
 
     # ---- On the journal's thread
 

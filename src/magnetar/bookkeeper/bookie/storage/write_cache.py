@@ -23,7 +23,7 @@ class CacheHalf:
         self.entries_count = 0
 
     def put(self, ledger_id: int, entry_id: int, entry: bytes) -> None:
-        """The last one put for an id wins."""
+        """The last one put for an id wins. `AddPath` does the same for runs."""
         entries = self.ledgers.get(ledger_id)
         if entries is None:
             self.ledgers[ledger_id] = {entry_id: entry}

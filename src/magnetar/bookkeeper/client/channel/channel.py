@@ -34,6 +34,7 @@ class RemoteBookie:
         self.address = address
         packed = self._v2 = V2Requests(address, environment)
         self.add_entry = packed.add_entry
+        self.add_run = packed.add_run
         self.read_entry = packed.read_entry
         self.read_batch = packed.read_batch
         others = self._v3 = V3Requests(address, environment)

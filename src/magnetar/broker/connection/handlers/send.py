@@ -1,12 +1,17 @@
 """SEND, also within a transaction or from another cluster's replicator: the hot path into the topic.
 
-Plain calls; the receipt leaves from `Session.receipt`.
+Consecutive frames of one producer that arrived together are a run and travel as one (`send_run`). A frame that is not plain is handled by
+itself (`send`): then the run is its one entry. Plain calls; the receipts leave from `Session.receipt`.
 """
 
 from __future__ import annotations
 
+from collections import deque
+
 from google.protobuf.message import DecodeError
 
+from magnetar.base.checksum import crc32c
+from magnetar.base.errors import MagnetarError
 from magnetar.base.limits import CHUNKS_MAX, MESSAGE_METADATA_BYTES_MAX
 from magnetar.broker.connection.handlers.transactions import acting_role
 from magnetar.broker.connection.session import Session
@@ -25,7 +30,9 @@ from magnetar.broker.transactions.types import TxnId, txn_of
 from magnetar.wire.pulsar import commands
 from magnetar.wire.pulsar.batches import batch_messages_max
 from magnetar.wire.pulsar.compression import unpacked_bytes_max
-from magnetar.wire.pulsar.headers import MAGIC_BROKER_ENTRY_METADATA, checksum_matches, metadata_bounds, with_checksum
+from magnetar.wire.pulsar.frames import Frame
+from magnetar.wire.pulsar.frequent import read_send
+from magnetar.wire.pulsar.headers import MAGIC_BROKER_ENTRY_METADATA, MAGIC_CRC32C, metadata_bounds, with_checksum
 from magnetar.wire.pulsar.parsers import parse_metadata
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand, CommandSend, MessageMetadata, ServerError
 
@@ -35,6 +42,8 @@ CHUNK_ENCRYPTION_BYTES_MAX = 64
 RESERVED = "marker_type and replicated_from are set by servers only: send the message without them"
 """Brokers obey markers and do not replicate what came from elsewhere. Told as NotAllowedError: the message is whole, and not a client's."""
 
+NO_METADATA = "the message has no valid metadata, or text in it that is not UTF-8"
+
 FOREIGN_NAME = "producer_name in the message's metadata is not the producer's own"
 """Where producers are deduplicated, a restart learns their sequence ids from there: a false name would make another one's messages
 repeats."""
@@ -43,7 +52,56 @@ MARKER_RECEIPT = 1 << 63
 """The highest sequence id in the receipt of a marker (Pulsar's Long.MIN_VALUE)."""
 
 
+def send_run(session: Session, frames: deque[Frame], entries_max: int) -> int:
+    """Publish the plain SENDs of one producer with which `frames` begins; answers how many were taken off.
+
+    0: the first frame is not plain. It ends before a frame that `send` would refuse, and where reading would pause for what is published.
+    """
+    head = read_send(frames[0][0])
+    if head is None:
+        return 0
+    producer_id, is_chunk = head.producer_id, head.is_chunk
+    producer = session.producers.get(producer_id)
+    if producer is None or producer.source_cluster is not None:
+        return 0
+    topic = producer.topic
+    entries_left, bytes_left = session.publish_room(entries_max if topic.gate is None and not topic.deduplicates else 1)
+    own_name = producer.name if topic.deduplicates else None
+    run: list[bytes] = []
+    sequence_ids, highest_sequence_ids, messages, sizes = [], [], [], []
+    while head is not None and head.producer_id == producer_id:
+        rest = frames[0][1]
+        try:
+            metadata = checked_metadata(rest)
+        except ChecksumError:
+            break
+        if metadata.replicated_from or metadata.HasField("marker_type"):
+            break
+        if own_name is not None and metadata.producer_name != own_name:
+            break
+        frames.popleft()
+        size_bytes = len(rest)
+        run.append(rest)
+        sequence_ids.append(head.sequence_id)
+        highest_sequence_ids.append(head.highest_sequence_id)
+        messages.append(
+            metadata.num_messages_in_batch
+        )  # and not what the command says: rates and statistics are charged by it
+        sizes.append(size_bytes)
+        entries_left -= 1
+        bytes_left -= size_bytes
+        if entries_left <= 0 or bytes_left <= 0 or not frames:
+            break
+        head = read_send(frames[0][0])
+    if run:
+        op = PublishOp(producer, sequence_ids, highest_sequence_ids, messages, sizes)
+        session.publish_started(len(run), op.data_bytes)
+        producer.publish(op, run, is_chunk)
+    return len(run)
+
+
 def send(session: Session, command: BaseCommand, rest: bytes) -> None:
+    """One SEND of any kind."""
     request = command.send
     producer = session.producers.get(request.producer_id)
     if producer is None:
@@ -66,22 +124,21 @@ def send(session: Session, command: BaseCommand, rest: bytes) -> None:
     if not problem and metadata.producer_name != producer.name and producer.topic.deduplicates:
         problem = FOREIGN_NAME
     if problem:
-        session.publish_started(size_bytes)
-        refused = PublishOp(producer, request.sequence_id, request.highest_sequence_id, 1, size_bytes)
-        producer.refuse(refused, NotAllowedError(problem))
+        _refuse(session, producer, request, size_bytes, NotAllowedError(problem))
         return
     if txn:
         send_in_transaction(session, producer, request, metadata, rest)
         return
-    op = PublishOp(
-        producer,
-        request.sequence_id,
-        request.highest_sequence_id,
-        metadata.num_messages_in_batch,  # and not what the command says: rates and statistics are charged by it
-        size_bytes,
-    )
-    session.publish_started(size_bytes)
-    producer.publish(op, rest, request.is_chunk)
+    numbers = request.sequence_id, request.highest_sequence_id, metadata.num_messages_in_batch, size_bytes
+    session.publish_started(1, size_bytes)
+    producer.publish(PublishOp.single(producer, *numbers), [rest], request.is_chunk)
+
+
+def _refuse(session: Session, producer: Producer, request: CommandSend, size_bytes: int, error: MagnetarError) -> None:
+    """Answer with an error when it is the entry's turn."""
+    session.publish_started(1, size_bytes)
+    op = PublishOp.single(producer, request.sequence_id, request.highest_sequence_id, 1, size_bytes)
+    producer.refuse(op, error)
 
 
 def reserved(metadata: MessageMetadata) -> str:
@@ -95,25 +152,32 @@ def checked_metadata(headers_and_payload: bytes, txn: int = 0) -> MessageMetadat
     Raises ChecksumError for one that cannot: what a client cannot parse must not reach the log, it would end every official consumer
     that ever reads it (the C++ client up to 4.2 crashes on an empty entry). That code is the one after which a producer goes on.
     """
-    if headers_and_payload[:2] == MAGIC_BROKER_ENTRY_METADATA:
+    magic, size = headers_and_payload[:2], len(headers_and_payload)
+    if magic == MAGIC_CRC32C:
+        if crc32c(headers_and_payload[6:]) != int.from_bytes(headers_and_payload[2:6], "big"):
+            raise ChecksumError("the message was damaged on its way")
+        start = 10
+    elif magic == MAGIC_BROKER_ENTRY_METADATA:
         raise ChecksumError("broker entry metadata is the broker's to write")
-    if not checksum_matches(headers_and_payload):
-        raise ChecksumError("the message was damaged on its way")
+    else:  # clients before 1.0 send no checksum
+        start = 4
+    end = start + int.from_bytes(headers_and_payload[start - 4 : start], "big")
+    if end > size:
+        raise ChecksumError(NO_METADATA)
+    if end - start > MESSAGE_METADATA_BYTES_MAX:
+        text = f"the metadata of a message is at most {MESSAGE_METADATA_BYTES_MAX} bytes, not {end - start}"
+        raise ChecksumError(text)
     try:
-        start, end = metadata_bounds(headers_and_payload)
-        if end - start > MESSAGE_METADATA_BYTES_MAX:
-            raise ChecksumError(
-                f"the metadata of a message is at most {MESSAGE_METADATA_BYTES_MAX} bytes, not {end - start}"
-            )
         metadata = parse_metadata(headers_and_payload[start:end])
-    except (ValueError, DecodeError):
-        raise ChecksumError("the message has no valid metadata, or text in it that is not UTF-8") from None
+    except DecodeError:
+        raise ChecksumError(NO_METADATA) from None
     named = metadata.txnid_least_bits
     if named not in (0, txn):
         raise ChecksumError("the message belongs to another transaction than its frame says")
-    problem = false_claim(metadata, len(headers_and_payload) - end)
-    if problem:
-        raise ChecksumError(problem)
+    if metadata.num_messages_in_batch != 1 or metadata.num_chunks_from_msg > 1 or metadata.compression:
+        problem = false_claim(metadata, size - end)
+        if problem:
+            raise ChecksumError(problem)
     return metadata
 
 
@@ -179,13 +243,12 @@ def send_in_transaction(
             )
             return
     data = stamped(metadata, data, txn)
-    messages = metadata.num_messages_in_batch
-    numbers = (producer, request.sequence_id, request.highest_sequence_id, messages, len(data))
-    session.publish_started(len(data))
     if buffer is None or not allowed:
-        producer.refuse(PublishOp(*numbers), NotAllowedError(_refusal(txn, topic)))
+        _refuse(session, producer, request, len(data), NotAllowedError(_refusal(txn, topic)))
         return
-    producer.publish(TransactionPublishOp(buffer.state, txn, *numbers), data, request.is_chunk)
+    numbers = request.sequence_id, request.highest_sequence_id, metadata.num_messages_in_batch, len(data)
+    session.publish_started(1, len(data))
+    producer.publish(TransactionPublishOp(buffer.state, txn, producer, *numbers), [data], request.is_chunk)
 
 
 def _refusal(txn: TxnId, topic: AnyTopic) -> str:
@@ -205,19 +268,18 @@ def send_replicated(
 ) -> None:
     """A SEND of another cluster's replicator. `metadata` is parsed from `data`; `source` is the cluster that sends."""
     size_bytes = len(data)
-    session.publish_started(size_bytes)
     place = place_of(metadata)
     problem = _problem(metadata, place, source)
     if problem:
-        refused = PublishOp(producer, request.sequence_id, request.highest_sequence_id, 1, size_bytes)
-        producer.refuse(refused, NotAllowedError(problem))
+        _refuse(session, producer, request, size_bytes, NotAllowedError(problem))
         return
+    session.publish_started(1, size_bytes)
     if metadata.HasField("marker_type"):
         highest = MARKER_RECEIPT if session.replication_by_place else 0
-        producer.publish_marker(MarkerOp(producer, request.sequence_id, highest, 1, size_bytes), data)
+        producer.publish_marker(MarkerOp(producer, [request.sequence_id], [highest], [1], [size_bytes]), data)
         return
     op = ReplicatedOp(producer, source, metadata, place, size_bytes, session.replication_by_place)
-    producer.publish(op, data, request.is_chunk)
+    producer.publish(op, [data], request.is_chunk)
 
 
 def _problem(metadata: MessageMetadata, place: tuple[int, int] | None, source: str) -> str:
