@@ -123,6 +123,33 @@ def unpack_entry(packed: bytes, digest: Digest, ledger_id: int, entry_id: int | 
     return UnpackedEntry(found_entry, lac, length, payload)
 
 
+def unpack_run(packed: list[bytes], digest: Digest, ledger_id: int, first_entry_id: int) -> list[UnpackedEntry]:
+    """Entries with consecutive ids, each checked like `unpack_entry`: those before the first one that is damaged.
+
+    Raises DigestMismatchError when that is the first of all.
+    """
+    entries: list[UnpackedEntry] = []
+    if digest.type is DigestType.CRC32C:
+        offset = digest.payload_offset
+        for entry_id, data in enumerate(packed, first_entry_id):
+            if len(data) < offset:
+                break
+            found_ledger, found_entry, lac, length = _unpack_metadata(data)
+            payload = data[offset:]
+            crc = crc32c_extend(crc32c(data[:METADATA_BYTES]), payload)
+            if found_entry != entry_id or found_ledger != ledger_id or data[METADATA_BYTES:offset] != _pack_u32(crc):
+                break
+            entries.append(UnpackedEntry(entry_id, lac, length, payload))
+    if len(entries) < len(packed):  # of another digest, or the one that says what is wrong
+        try:
+            for entry_id, data in enumerate(packed[len(entries) :], first_entry_id + len(entries)):
+                entries.append(unpack_entry(data, digest, ledger_id, entry_id))
+        except DigestMismatchError:
+            if not entries:
+                raise
+    return entries
+
+
 def peek_ids(packed: bytes) -> tuple[int, int, int]:
     """(ledger id, entry id, LAC) of at least 24 bytes, unchecked."""
     ledger_id, entry_id, lac = _IDS.unpack_from(packed)

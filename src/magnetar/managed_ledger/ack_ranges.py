@@ -76,8 +76,18 @@ class AckRanges:
         """Acknowledge several entries; True when anything changed."""
         changed = False
         add = self.add
+        mark_ledger, entries = self.mark_ledger, self._space.entries_in(self.mark_ledger)
         for ledger_id, entry_id in positions:
-            if add(ledger_id, entry_id):
+            if (
+                entry_id == self.mark_entry + 1
+                and entry_id < entries
+                and ledger_id == mark_ledger == self.mark_ledger
+                and not self._bits
+                and not self._batches
+            ):
+                self.mark_entry = entry_id  # one after the other, which is how most consumers do it
+                changed = True
+            elif add(ledger_id, entry_id):
                 changed = True
         return changed
 

@@ -162,3 +162,96 @@ def test_any_cut_stores_and_answers_the_same(server: DirectServer, steps: list[S
     assert cut.answers == single.answers
     assert cut.damaged == single.damaged
     assert cut.pongs == single.pongs
+
+
+# ---- Acknowledgements
+
+ACK_ENTRIES = 60
+ACKS = st.lists(
+    st.tuples(
+        st.sampled_from([*["plain"] * 8, "several", "cumulative", "batch", "receipt", "unusual", "gone"]),
+        st.integers(1, 2),
+        st.integers(0, ACK_ENTRIES + 3),
+        st.integers(1, 5),
+    ),
+    min_size=1,
+    max_size=100,
+)
+"""Kind, consumer id, entry id, entries."""
+
+
+def ack_frame(kind: str, consumer_id: int, ledger_id: int, entry_id: int, count: int) -> bytes:
+    command = BaseCommand(type=BaseCommand.ACK)
+    ack = command.ack
+    ack.consumer_id, ack.ack_type = consumer_id, 1 if kind == "cumulative" else 0
+    for offset in range(count if kind == "several" else 1):
+        named = ack.message_id.add()
+        named.ledgerId, named.entryId = ledger_id + (kind == "gone"), entry_id + offset
+        if kind == "batch":
+            named.ack_set.append(1)
+            named.batch_size = 2
+    if kind == "receipt":
+        ack.request_id = 1 + entry_id
+    data = command.SerializeToString()
+    return encode_frame(data[2:] + data[:2] if kind == "unusual" else data)
+
+
+def flow_frame(consumer_id: int, permits: int) -> bytes:
+    command = BaseCommand(type=BaseCommand.FLOW)
+    command.flow.consumer_id, command.flow.messagePermits = consumer_id, permits
+    return encode_frame(command.SerializeToString())
+
+
+async def acknowledged(
+    server: DirectServer, kind_number: int, acks: list[tuple[str, int, int, int]], cuts: list[float] | None
+) -> Any:
+    """What a subscription's state is after these; `cuts` None: frame by frame."""
+    topic = f"persistent://public/default/acks-{next(_numbers)}"
+    connection = await DirectConnection(server).open()
+    await connection.producer(topic, producer_name="raw")
+    for consumer_id in (1, 2) if kind_number else (1,):
+        await connection.subscribe(topic, "sub", consumer_id, subType=kind_number)
+    frames = [
+        encode_frame(send_command(n).SerializeToString(), headers_and_payload(b"x", n)) for n in range(ACK_ENTRIES)
+    ]
+    for data in frames:
+        await connection.feed(data)
+    await wait(lambda: len(connection.commands(BaseCommand.SEND_RECEIPT)) == ACK_ENTRIES)
+    ledger_id = connection.commands(BaseCommand.SEND_RECEIPT)[0].send_receipt.message_id.ledgerId
+    for consumer_id in (1, 2) if kind_number else (1,):
+        await connection.feed(flow_frame(consumer_id, 20))
+        await wait(lambda wanted=20 * consumer_id: len(connection.commands(BaseCommand.MESSAGE)) == wanted)
+    frames = [ack_frame(kind, consumer_id, ledger_id, entry_id, count) for kind, consumer_id, entry_id, count in acks]
+    stream = b"".join(frames)
+    if cuts is not None:
+        edges = sorted({0, len(stream), *(int(cut * len(stream)) for cut in cuts)})
+        frames = [stream[start:end] for start, end in pairwise(edges)]
+    for data in frames:
+        await connection.feed(data)
+        await asyncio.sleep(0)
+    loaded = server.standalone.broker.topics.get_loaded(TopicName.parse(topic))
+    assert isinstance(loaded, PersistentTopic)
+    subscription = loaded.subscriptions.get("sub")
+    receipts = sum(kind == "receipt" and (kind_number > 0 or consumer_id == 1) for kind, consumer_id, _, _ in acks)
+    await wait(lambda: len(connection.commands(BaseCommand.ACK_RESPONSE)) == receipts)
+    cursor = subscription.cursor
+    mark = cursor.acks.mark_delete
+    state = (
+        mark.entry_id if mark.ledger_id == ledger_id else None,
+        [(low.entry_id, high.entry_id) for low, high in cursor.individual_ranges()],
+        [cursor.acks.remaining_of_batch(ledger_id, entry_id) for entry_id in range(ACK_ENTRIES)],
+        [(consumer.unacked_messages, consumer.messages_acked, consumer.permits) for consumer in subscription.consumers],
+    )
+    await connection.leave()
+    return state
+
+
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(shared=st.booleans(), acks=ACKS, cuts=st.lists(st.floats(0, 1), max_size=8))
+def test_any_cut_acknowledges_the_same(
+    server: DirectServer, shared: bool, acks: list[tuple[str, int, int, int]], cuts: list[float]
+) -> None:
+    kind_number = 1 if shared else 0
+    assert server.run(acknowledged(server, kind_number, acks, cuts)) == server.run(
+        acknowledged(server, kind_number, acks, None)
+    )

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.wire.pulsar import commands
-from magnetar.wire.pulsar.frequent import read_send, send_receipts
+from magnetar.wire.pulsar.frequent import MessageHeads, read_ack, read_send, send_receipts
 from magnetar.wire.pulsar.parsers import parse_command
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand
 
@@ -131,3 +131,88 @@ def test_receipts_of_a_run_are_those_of_its_entries(case: tuple[int, list[int], 
         for offset, (sequence_id, last) in enumerate(zip(ids, highest, strict=True))
     ]
     assert send_receipts(*case) == b"".join(single)
+
+
+# ---- Acknowledgements
+
+
+@st.composite
+def acks(draw: st.DrawFn, plain: bool = True) -> BaseCommand:
+    command = BaseCommand(type=BaseCommand.ACK)
+    command.ack.consumer_id = draw(U63)
+    command.ack.ack_type = 0 if plain else draw(st.integers(0, 1))
+    for _ in range(draw(st.integers(1, 4))):
+        named = command.ack.message_id.add()
+        named.ledgerId, named.entryId = draw(U63), draw(U63)
+        if draw(st.booleans()):
+            named.partition = draw(st.integers(0, 2**31 - 1))
+        if not plain and draw(st.booleans()):
+            named.ack_set.append(draw(st.integers(-(2**63), 2**63 - 1)))
+        if not plain and draw(st.booleans()):
+            named.batch_size = draw(st.integers(0, 100))
+    if not plain:
+        for field, value in (
+            ("request_id", 1),
+            ("txnid_least_bits", 0),
+            ("txnid_most_bits", 2),
+            ("validation_error", 1),
+        ):
+            if draw(st.booleans()):
+                setattr(command.ack, field, value)
+    return command
+
+
+def ack_agrees_or_is_refused(data: bytes) -> bool:
+    """True if it was read by offset: then protobuf reads the same, and nothing besides."""
+    found = read_ack(data)
+    if found is None:
+        return False
+    command = parse_command(data)
+    ack = command.ack
+    assert command.type == BaseCommand.ACK
+    assert ack.ack_type == 0
+    said = {descriptor.name for descriptor, _ in ack.ListFields()}
+    assert said == {"consumer_id", "ack_type", "message_id"}, "nothing that would have been passed over"
+    for named in ack.message_id:
+        assert {descriptor.name for descriptor, _ in named.ListFields()} <= {"ledgerId", "entryId", "partition"}
+    assert found == (ack.consumer_id, [(named.ledgerId, named.entryId, None, 0) for named in ack.message_id])
+    return True
+
+
+@given(acks())
+def test_a_plain_ack_is_read_by_offset(command: BaseCommand) -> None:
+    data = command.SerializeToString()
+    assert ack_agrees_or_is_refused(data)
+    for end in range(len(data)):
+        assert read_ack(data[:end]) is None, "cut off"
+    for follows in range(256):
+        assert read_ack(data + bytes([follows])) is None
+
+
+@given(acks(plain=False))
+def test_an_ack_that_says_more_is_left_to_protobuf(command: BaseCommand) -> None:
+    ack_agrees_or_is_refused(command.SerializeToString())
+
+
+@given(acks(plain=False), st.data())
+def test_damaged_acks_are_read_as_protobuf_reads_them_or_left_to_it(command: BaseCommand, data: st.DataObject) -> None:
+    damaged = bytearray(command.SerializeToString())
+    for _ in range(data.draw(st.integers(1, 3))):
+        damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    ack_agrees_or_is_refused(bytes(damaged))
+
+
+# ---- Messages
+
+
+@given(
+    st.integers(0, 2**64 - 1),
+    st.integers(-1, 2**31 - 1),
+    st.lists(st.tuples(U63, U63, st.integers(0, 2**31)), min_size=1, max_size=5),
+)
+def test_message_heads_are_protobufs(consumer_id: int, partition: int, entries: list[tuple[int, int, int]]) -> None:
+    heads = MessageHeads(consumer_id, partition)
+    for ledger_id, entry_id, data_bytes in entries:
+        for at in (entry_id, entry_id // 2, entry_id % 20_000):
+            expected = commands.message_header(consumer_id, ledger_id, at, partition, 0, None, None, data_bytes)
+            assert heads.head(ledger_id, at, data_bytes) == expected

@@ -186,12 +186,12 @@ class ReadPath:
             done(_TOO_MANY_REQUESTS, None)
 
     def _from_memory(self, ledger_id: int, first_entry_id: int, count: int, max_bytes: int) -> list[bytes]:
-        get = self._cache.get
+        newer, older = self._cache.of_ledger(ledger_id)
         get_cached: Callable[[int, int], bytes | None] = self._read_cache.get
         entries: list[bytes] = []
         size = 0
         for entry_id in range(first_entry_id, first_entry_id + count):
-            entry = get(ledger_id, entry_id) or get_cached(ledger_id, entry_id)
+            entry = newer.get(entry_id) or older.get(entry_id) or get_cached(ledger_id, entry_id)
             if entry is None:
                 break
             size += len(entry)

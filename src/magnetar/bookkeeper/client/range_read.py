@@ -18,7 +18,7 @@ from magnetar.base.errors import LedgerError, MagnetarError
 from magnetar.bookkeeper.client.bookies import answer_error
 from magnetar.bookkeeper.client.ledger_source import LedgerSource
 from magnetar.bookkeeper.codes import EXPLICIT_NEGATIVES, ReturnCode
-from magnetar.bookkeeper.entry_format import UnpackedEntry, unpack_entry
+from magnetar.bookkeeper.entry_format import UnpackedEntry, unpack_run
 from magnetar.bookkeeper.errors import BookieRequestError, DigestMismatchError, NoSuchEntryError, NoSuchLedgerError
 
 ReplicaDone = Callable[["ReplicaRead"], None]
@@ -119,19 +119,19 @@ class ReplicaRead:
             self._take(bookie_id, packed)
 
     def _take(self, bookie_id: str, packed: list[bytes]) -> None:
-        source, entries = self._source, self.entries
-        digest, ledger_id, entry_id = source.digest, source.ledger_id, self.entry_id
+        source = self._source
+        damage: DigestMismatchError | None = None
         try:
-            for entry in packed:
-                entries.append(unpack_entry(entry, digest, ledger_id, entry_id))
-                entry_id += 1
+            self.entries = unpack_run(packed, source.digest, source.ledger_id, self.entry_id)
         except DigestMismatchError as error:
+            damage = error
+        # The good ones before a damaged one are served; the next read starts at it and finds another replica.
+        if damage is not None or len(self.entries) < len(packed):
             source.statistics.digest_mismatches += 1
             source.bookies.note_damage(source.ledger_id, bookie_id)
-            if not entries:
-                self._failed(bookie_id, error)
+            if damage is not None:
+                self._failed(bookie_id, damage)
                 return
-            # The good ones before the damaged one are served; the next read starts at it and finds another replica.
         self.error = None
         self._finish()
 

@@ -77,7 +77,10 @@ ROUTES: dict[int, Handler] = {
     BaseCommand.END_TXN_ON_SUBSCRIPTION: transactions.end_on_subscription,
 }
 
-RUNS: dict[bytes, RunHandler] = {bytes((8, BaseCommand.SEND)): send.send_run}
+RUNS: dict[bytes, RunHandler] = {
+    bytes((8, BaseCommand.SEND)): send.send_run,
+    bytes((8, BaseCommand.ACK)): consume.ack_run,
+}
 """The commands of which consecutive ones are handled together."""
 
 Demand = tuple[Access, Resource]

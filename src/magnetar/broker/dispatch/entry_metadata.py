@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 from magnetar.hashing.murmur3 import key_slot
 from magnetar.managed_ledger.entry import Entry
 from magnetar.wire.pulsar.batches import batch_messages_max
-from magnetar.wire.pulsar.headers import metadata_bounds
+from magnetar.wire.pulsar.headers import MAGIC_CRC32C, metadata_bounds
 from magnetar.wire.pulsar.parsers import parse_stored_metadata
 from magnetar.wire.pulsar.PulsarApi_pb2 import MessageMetadata
 
@@ -64,8 +64,14 @@ def metadata_of(entry: Entry) -> EntryMetadata:
     parsed = entry.parsed
     if parsed is None:
         try:
-            start, end = metadata_bounds(entry.data)
-            parsed = from_message_metadata(parse_stored_metadata(entry.data[start:end]), len(entry.data) - end)
+            data = entry.data
+            if data[:2] == MAGIC_CRC32C:
+                start, end = 10, 10 + int.from_bytes(data[6:10], "big")
+                if end > len(data):
+                    raise ValueError
+            else:
+                start, end = metadata_bounds(data)
+            parsed = from_message_metadata(parse_stored_metadata(data[start:end]), len(data) - end)
         except (ValueError, DecodeError):
             parsed = EntryMetadata(1, False, 0, 0, NO_MARKER, b"", 1)
         entry.parsed = parsed

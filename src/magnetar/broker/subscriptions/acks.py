@@ -63,14 +63,14 @@ def acknowledge_individual(
 ) -> None:
     """Apply single acknowledgements."""
     holds_entries = dispatcher.holds_entries
-    whole: list[Position] = []
+    whole: list[tuple[int, int]] = []
     partial: list[AckId] = []
     for ack_id in ids:
         ledger_id, entry_id, ack_set, _ = ack_id
         if ack_set:
             partial.append(ack_id)
             continue
-        whole.append(Position(ledger_id, entry_id))
+        whole.append((ledger_id, entry_id))
         if holds_entries:
             dispatcher.acknowledged(consumer, ledger_id << 32 | entry_id)
     if partial and not batch_index_enabled:

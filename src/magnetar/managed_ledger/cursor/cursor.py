@@ -151,7 +151,7 @@ class ManagedCursor:
 
     # ---- Acknowledging
 
-    def acknowledge(self, positions: Sequence[Position], done: DurableDone | None = None) -> None:
+    def acknowledge(self, positions: Sequence[tuple[int, int]], done: DurableDone | None = None) -> None:
         """Acknowledge single entries. Those acknowledged before, removed or never written are ignored."""
         acks = self.acks
         changed = acks.add(*positions[0]) if len(positions) == 1 else acks.add_all(positions)

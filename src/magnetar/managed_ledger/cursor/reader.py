@@ -209,8 +209,11 @@ class CursorReader:
                 done(error, [])
             return
         self.entry_id = first + len(entries)
-        contains = self._acks.contains
-        wanted = [entry for entry in entries if not contains(ledger_id, entry.entry_id)]
+        acks = self._acks
+        wanted = entries
+        if acks.bits_of(ledger_id) is not None or acks.contains(ledger_id, first):
+            contains = acks.contains
+            wanted = [entry for entry in entries if not contains(ledger_id, entry.entry_id)]
         self._context.reads.from_bookies += 1
         self._context.reads.entries += len(wanted)
         if wanted:

@@ -1,4 +1,4 @@
-"""SEND and SEND_RECEIPT by offset: the commands of which there is one for each message have few fields.
+"""SEND, SEND_RECEIPT, ACK and MESSAGE by offset: the commands of which there is one for each message have few fields.
 
 Readers answer None for whatever is not in the form that clients write (fields in ascending order, none unknown, numbers of up to 63
 bits): protobuf reads that. Writers answer what protobuf would write. `tests/property/wire` holds both against protobuf.
@@ -71,6 +71,112 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         if shift == _LAST_SHIFT:
             raise OverflowError
         shift += 7
+
+
+# ---- Acknowledgements
+
+_ACK: Final = b"\x08\x0a\x52"
+"""Type ACK, and the tag of its part."""
+
+AckedEntries = list[tuple[int, int, None, int]]
+"""Ledger id, entry id, no words of a batch, and 0 for its size: an `AckId` for a whole entry."""
+
+
+def read_ack(command: bytes) -> tuple[int, AckedEntries] | None:
+    """The command of an ACK that says no more than which entries a consumer is done with, each as a whole: consumer id, and entries."""
+    end = len(command)
+    entries: AckedEntries = []
+    try:
+        if command[:3] != _ACK:
+            return None
+        size, at = command[3], 4
+        if size > 127:
+            size, at = _varint(command, 3)
+        if at + size != end or command[at] != 0x08:
+            return None
+        consumer_id, at = command[at + 1], at + 2
+        if consumer_id > 127:
+            consumer_id, at = _varint(command, at - 1)
+        if command[at] != 0x10 or command[at + 1] != 0:  # ack_type
+            return None
+        at += 2
+        while at < end:
+            id_end = at + 2 + command[at + 1]
+            if command[at] != 0x1A or command[at + 1] > 127 or command[at + 2] != 0x08:
+                return None
+            ledger_id, at = command[at + 3], at + 4
+            if ledger_id > 127:
+                ledger_id, at = _varint(command, at - 1)
+            if command[at] != 0x10:
+                return None
+            entry_id, shift = command[at + 1], 0
+            at += 2
+            while entry_id >> shift > 127:  # the last byte goes on
+                if shift == _LAST_SHIFT:
+                    return None
+                shift += 7
+                entry_id += command[at] - 1 << shift
+                at += 1
+            if at < id_end and command[at] == 0x18:
+                _, at = _varint(command, at + 1)  # the partition, of a topic that is one
+            if at != id_end:
+                return None
+            entries.append((ledger_id, entry_id, None, 0))
+    except (IndexError, OverflowError):
+        return None
+    return (consumer_id, entries) if entries and at == end else None
+
+
+# ---- Messages
+
+
+class MessageHeads:
+    """MESSAGE frames of one consumer up to headers and payload, for whole entries that are delivered for the first time."""
+
+    __slots__ = ("_before", "_behind", "_consumer_id", "_ledger_id")
+
+    def __init__(self, consumer_id: int, partition: int) -> None:
+        """`partition`: -1 for a topic that is none."""
+        self._consumer_id = consumer_id
+        self._behind = b"\x18" + _varint_of(partition) if partition >= 0 else b""
+        self._ledger_id = -1
+        self._before: dict[int, tuple[int, bytes]] = {}
+
+    def head(self, ledger_id: int, entry_id: int, data_bytes: int) -> bytes:
+        """As `commands.message_header`."""
+        if ledger_id != self._ledger_id:
+            self._ledger_id = ledger_id
+            self._before = {}
+        if entry_id < 128:
+            entry = _ONE_BYTE[entry_id]
+        elif entry_id < 1 << 14:
+            entry = bytes((entry_id & 0x7F | 0x80, entry_id >> 7))
+        else:
+            entry = _varint_of(entry_id)
+        before = self._before.get(len(entry)) or self._prepare(len(entry))
+        return (before[0] + data_bytes).to_bytes(4, "big") + before[1] + entry + self._behind
+
+    def _prepare(self, entry_id_bytes: int) -> tuple[int, bytes]:
+        """What the frame's size is besides the data, and what stands between it and the entry id of so many bytes."""
+        identifier = b"\x08" + _varint_of(self._ledger_id) + b"\x10"
+        identifier_bytes = len(identifier) + entry_id_bytes + len(self._behind)
+        message = b"\x08" + _varint_of(self._consumer_id) + b"\x12" + _varint_of(identifier_bytes) + identifier
+        command = b"\x08\x09\x4a" + _varint_of(len(message) + entry_id_bytes + len(self._behind)) + message
+        command_bytes = len(command) + entry_id_bytes + len(self._behind)
+        found = self._before[entry_id_bytes] = command_bytes + 4, command_bytes.to_bytes(4, "big") + command
+        return found
+
+
+def _varint_of(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+_ONE_BYTE: Final = [bytes((value,)) for value in range(128)]
 
 
 # ---- Receipts

@@ -6,10 +6,11 @@ the half that is flushed, or was flushed before: that is what allows the checkpo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 _FREED_AT_ONCE: Final = 2000
+_NOTHING: Final[Mapping[int, bytes]] = {}
 
 
 class CacheHalf:
@@ -64,6 +65,12 @@ class WriteCache:
         if flushing is not None and (entries := flushing.ledgers.get(ledger_id)) is not None:
             return entries.get(entry_id)
         return None
+
+    def of_ledger(self, ledger_id: int) -> tuple[Mapping[int, bytes], Mapping[int, bytes]]:
+        """The packed entries of a ledger by id, for those that look at many: first the half to ask first."""
+        flushing = self.flushing
+        older = None if flushing is None else flushing.ledgers.get(ledger_id)
+        return self.active.ledgers.get(ledger_id) or _NOTHING, older or _NOTHING
 
     def last_entry_id(self, ledger_id: int) -> int:
         """The highest entry id held here, -1 when there is none."""

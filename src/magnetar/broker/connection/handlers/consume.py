@@ -1,10 +1,15 @@
-"""FLOW, ACK, REDELIVER_UNACKNOWLEDGED_MESSAGES: plain calls into the subscription."""
+"""FLOW, ACK, REDELIVER_UNACKNOWLEDGED_MESSAGES: plain calls into the subscription.
+
+Consecutive acknowledgements of one consumer that arrived together are handed over as one.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 from magnetar.base.errors import MagnetarError
+from magnetar.base.limits import RUN_ENTRIES_MAX
 from magnetar.broker.connection.error_codes import code_of, text_of
 from magnetar.broker.connection.handlers.consumer import signed
 from magnetar.broker.connection.handlers.transactions import acting_role
@@ -17,6 +22,8 @@ from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.persistent import PersistentTopic
 from magnetar.broker.transactions.types import TxnId
 from magnetar.wire.pulsar import commands
+from magnetar.wire.pulsar.frames import Frame
+from magnetar.wire.pulsar.frequent import read_ack
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand, CommandAck
 
 _INDIVIDUAL, _CUMULATIVE = AckType.INDIVIDUAL, AckType.CUMULATIVE
@@ -30,7 +37,32 @@ def flow(session: Session, command: BaseCommand, rest: bytes) -> None:
         consumer.subscription.flow(consumer, request.messagePermits)
 
 
+def ack_run(session: Session, frames: deque[Frame], entries_max: int) -> int:
+    """Acknowledge what the plain ACKs of one consumer say with which `frames` begins; answers how many frames were taken off.
+
+    Plain: whole entries, one by one, without answer, transaction or properties. 0: the first frame is not.
+    """
+    found = read_ack(frames[0][0])
+    if found is None:
+        return 0
+    consumer_id, ids = found
+    frames.popleft()
+    taken = 1
+    while frames and taken < entries_max and len(ids) < RUN_ENTRIES_MAX:
+        found = read_ack(frames[0][0])
+        if found is None or found[0] != consumer_id:
+            break
+        ids += found[1]
+        frames.popleft()
+        taken += 1
+    consumer = session.consumers.get(consumer_id)
+    if consumer is not None and consumer.subscription is not None:
+        consumer.subscription.acknowledge(consumer, _INDIVIDUAL, ids)
+    return taken
+
+
 def ack(session: Session, command: BaseCommand, rest: bytes) -> None:
+    """One ACK of any kind."""
     request = command.ack
     consumer = session.consumers.get(request.consumer_id)
     if consumer is None or consumer.subscription is None:

@@ -19,6 +19,7 @@ from magnetar.broker.topics.subscribe import SubscribeRequest
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.position import Position
 from magnetar.wire.pulsar import commands
+from magnetar.wire.pulsar.frequent import MessageHeads
 from magnetar.wire.pulsar.headers import MAGIC_BROKER_ENTRY_METADATA, without_broker_metadata
 from magnetar.wire.pulsar.PulsarApi_pb2 import (
     BaseCommand,
@@ -145,12 +146,13 @@ async def _unsubscribe(session: Session, consumer_id: int, request_id: int, forc
 class SessionConsumerChannel:
     """Implements `dispatch.ports.ConsumerChannel`. `partition` is that of the topic, -1 for a plain one."""
 
-    __slots__ = ("_consumer_id", "_partition", "_session")
+    __slots__ = ("_consumer_id", "_heads", "_partition", "_session")
 
     def __init__(self, session: Session, consumer_id: int, partition: int) -> None:
         self._session = session
         self._consumer_id = consumer_id
         self._partition = partition
+        self._heads = MessageHeads(consumer_id, partition)
 
     @property
     def writable(self) -> bool:
@@ -162,6 +164,9 @@ class SessionConsumerChannel:
         data = entry.data
         if data[:2] == MAGIC_BROKER_ENTRY_METADATA:
             data = without_broker_metadata(data)
+        if not redelivery_count and not ack_set and consumer_epoch is None:
+            self._session.write_message(self._heads.head(entry.ledger_id, entry.entry_id, len(data)), data)
+            return
         header = commands.message_header(
             self._consumer_id,
             entry.ledger_id,
