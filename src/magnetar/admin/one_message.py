@@ -81,7 +81,7 @@ async def publish_one(
     )
     await topic.publishers.register(producer)
     try:
-        producer.publish(PublishOp(producer, 0, 0, 1, len(data)), data, False)
+        producer.publish(PublishOp.single(producer, 0, 0, 1, len(data)), [data], False)
         async with asyncio.timeout(STORED_TIMEOUT_S):
             return await channel.receipt_of
     except TimeoutError:
