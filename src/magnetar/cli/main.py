@@ -104,6 +104,7 @@ EXTRAS = {
     "polars": "spark",
     "fsspec": "spark",
     "sqlglot": "spark",
+    "duckdb": "spark",
     "kazoo": "zookeeper",
 }
 """Which extra brings a module that the core install does without."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from zlib import crc32
@@ -47,3 +48,35 @@ def local_side(directory: str, environment: Mapping[str, str] = os.environ) -> P
     label = re.sub(r"[^A-Za-z0-9._-]+", "-", directory.rstrip("/").rpartition("/")[2]) or "pipeline"
     home = Path(environment.get(HOME_VARIABLE) or DEFAULT_HOME).expanduser()
     return home / "remote" / f"{label}-{crc32(directory.rstrip('/').encode()):08x}"
+
+
+MANIFESTS: Final = "manifests"
+"""The directory that every pipeline has once a driver has begun it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A pipeline's name, where it lives, and where its files of this machine lie."""
+
+    name: str
+    directory: str
+    local: Path
+
+
+def place_of(name_or_directory: str) -> Place:
+    """InvalidArgumentError for what is neither a name nor a directory."""
+    directory = pipeline_directory(name_or_directory)
+    return Place(directory.rstrip("/").rpartition("/")[2], directory, local_side(directory))
+
+
+def names() -> list[str]:
+    """Of the pipelines below the home."""
+    root = pipelines_directory()
+    if not root.is_dir():
+        return []
+    return sorted(path.name for path in root.iterdir() if is_pipeline(path))
+
+
+def is_pipeline(path: Path) -> bool:
+    """Whether a directory has manifests, or at least a driver that began."""
+    return (path / MANIFESTS).is_dir() or (path / "status.json").is_file()

@@ -20,6 +20,7 @@ from magnetar.bookkeeper.bookie.settings import BookieSettings
 from magnetar.bookkeeper.client.settings import LedgerClientSettings
 from magnetar.bookkeeper.wire_settings import BookieRequestSettings, BookieServerTlsSettings, BookieTlsSettings
 from magnetar.broker.settings.broker import BrokerSettings
+from magnetar.broker.settings.security import SecuritySettings
 from magnetar.metadata.settings import MetadataAccessSettings
 from magnetar.processes.pulsar_keys import PULSAR_KEYS
 
@@ -231,12 +232,65 @@ class MetadataServerConfig(ListenSettings, MetadataAccessSettings):
         ]
 
 
+@dataclass(frozen=True, kw_only=True)
+class ViewServerConfig(ListenSettings, SecuritySettings):
+    """`magnetar pipeline serve`: views to PostgreSQL's clients. TLS and authentication are those of a broker."""
+
+    port: int = setting(
+        5433, "postgresPort", "Port of PostgreSQL's protocol; 0 takes any free one.", minimum=0, maximum=65535
+    )
+    view_reader_roles: str = setting(
+        "",
+        "viewReaderRoles",
+        "With authorizationEnabled: roles that may read views, as ROLE (all pipelines) or PIPELINE:ROLE, separated by commas; superusers "
+        "may read all.",
+    )
+    view_memory_mb: int = setting(
+        1024, "viewMemoryMb", "Rows of views kept in memory, for each pipeline that is served.", unit="MiB", minimum=64
+    )
+    query_memory_mb: int = setting(
+        1024, "queryMemoryMb", "What running queries may use besides, for each pipeline.", unit="MiB", minimum=64
+    )
+    statement_timeout_s: float = setting(
+        60.0, "statementTimeoutSeconds", "A statement that takes longer is cancelled.", unit="s", minimum=0.1
+    )
+    max_connections: int = setting(
+        200, "maxPostgresConnections", "Connections at a time; further ones are refused.", minimum=1
+    )
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError."""
+        if not self.insecure_listen and not is_loopback(self.bind_address) and not self.asks_everybody:
+            raise ConfigError(
+                f"bindAddress {self.bind_address} lets other machines in and nothing asks who they are; switch on authenticationEnabled, "
+                "or pass --insecure-listen (insecureListen=true) if everybody there may read the views"
+            )
+        if bool(self.tls_certificate_file_path) != bool(self.tls_key_file_path):
+            raise ConfigError("tlsCertificateFilePath and tlsKeyFilePath go together: set both, or neither")
+        self.check_security()
+
+    def warnings(self) -> list[str]:
+        """What the operator must hear about at every start, one line each."""
+        if is_loopback(self.bind_address):
+            return []
+        found = []
+        if not self.asks_everybody:
+            found.append(f"insecureListen: anybody who reaches {self.bind_address} may read all views that are served")
+        if not self.tls_certificate_file_path:
+            found.append(
+                f"postgresPort on {self.bind_address} does not encrypt: rows can be read on the network, and passwords "
+                "are refused from there; set tlsCertificateFilePath and tlsKeyFilePath"
+            )
+        return found
+
+
 CONFIGURATIONS: tuple[type, ...] = (
     StandaloneConfig,
     BookieProcessConfig,
     BrokerProcessConfig,
     AutorecoveryConfig,
     MetadataServerConfig,
+    ViewServerConfig,
 )
 """One environment may configure several kinds of processes: each takes what it knows and leaves alone what another knows."""
 

@@ -23,13 +23,13 @@ from magnetar.cli.storage.store_access import StoreSource, opened_store
 from magnetar.hashing.mapping import VnodeMapping
 from magnetar.metadata.memory import MemoryMetadataStore
 from magnetar.pipeline.errors import CatalogError, PipelineRunningError
-from magnetar.pipeline.home import local_side
+from magnetar.pipeline.home import Place, local_side
 from magnetar.pipeline.views.control import operations as operations_module
 from magnetar.pipeline.views.control import requests as control
 from magnetar.pipeline.views.control import rescale as adaptive
 from magnetar.pipeline.views.control.driver_lock import DriverLock, holder
 from magnetar.pipeline.views.control.mapping import MappingStore, SharedMapping
-from magnetar.pipeline.views.control.operations import Operations, Place
+from magnetar.pipeline.views.control.operations import Operations
 from magnetar.pipeline.views.control.rescale import Load, RescalePlan, wanted_units
 from magnetar.pipeline.views.control.status import KILLED, STOPPED, Meter, Status, read_status
 from magnetar.pipeline.views.epoch.progress import EpochReport

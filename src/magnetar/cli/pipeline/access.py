@@ -7,11 +7,10 @@ from typing import Any, Final
 
 from magnetar.base.clock import SystemClock
 from magnetar.cli.errors import CommandError
-from magnetar.pipeline.home import pipelines_directory
+from magnetar.pipeline.home import Place, names, pipelines_directory
 from magnetar.pipeline.views.control import requests as control
 from magnetar.pipeline.views.control.driver_lock import Holder, holder
-from magnetar.pipeline.views.control.listing import Overview, names, overview
-from magnetar.pipeline.views.control.operations import Place
+from magnetar.pipeline.views.control.listing import Overview, overview
 from magnetar.pipeline.views.control.requests import Kind
 
 POLL_S: Final = 0.05

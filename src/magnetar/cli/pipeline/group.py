@@ -11,6 +11,12 @@ from magnetar.cli.lazy import LazyCommand, LazyGroup
 COMMANDS = {
     "run": LazyCommand("magnetar.cli.pipeline.run:run_command", "Run a pipeline from a file, or resume it."),
     "query": LazyCommand("magnetar.cli.pipeline.query:query_command", "Query the views with SQL, at one epoch."),
+    "serve": LazyCommand(
+        "magnetar.cli.pipeline.serve:serve_command", "Serve views to psql and other clients of PostgreSQL."
+    ),
+    "subscribe": LazyCommand(
+        "magnetar.cli.pipeline.subscribe:subscribe_command", "Print the changes of a view as they commit."
+    ),
     "list": LazyCommand("magnetar.cli.pipeline.status:list_command", "All pipelines, and what they do."),
     "status": LazyCommand("magnetar.cli.pipeline.status:status_command", "Rows, epochs, lag and state of a pipeline."),
     "stop": LazyCommand("magnetar.cli.pipeline.stop:stop_command", "Stop a pipeline after its running epoch."),

@@ -1,49 +1,33 @@
-"""`magnetar pipeline query`: SQL over the views of a pipeline, all of them at one epoch."""
+"""`magnetar pipeline query`: SQL over the views of a pipeline, all of them at one epoch.
+
+Queries are answered from the state's files without Spark. What this module imports is what a query from a cold shell waits for.
+"""
 
 from __future__ import annotations
 
-import logging
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from datetime import date, datetime
+from decimal import Decimal
 from math import isfinite
-from typing import Any, Final
+from typing import Final
 
 import click
-import pyarrow as pa
 
 from magnetar.base.clock import SystemClock
 from magnetar.cli.errors import CommandError
 from magnetar.cli.output import emit, json_option
-from magnetar.cli.pipeline.access import meant
-from magnetar.cli.pipeline.explain import catalog_of, explained
-from magnetar.cli.pipeline.rescale import adapted, quiet, rescaled
-from magnetar.pipeline.errors import CatalogError, PipelineError, SqlError
-from magnetar.pipeline.sql.parser import parse_one
-from magnetar.pipeline.sql.statements import (
-    Describe,
-    Explain,
-    Select,
-    SetParallelism,
-    Show,
-    ShowCreate,
-    Statement,
-)
-from magnetar.pipeline.state import gc
-from magnetar.pipeline.state.files import StateFiles
-from magnetar.pipeline.state.manifest import Manifest, TableState
-from magnetar.pipeline.state.reader import read_arrow
-from magnetar.pipeline.views.control.listing import Overview
-from magnetar.pipeline.views.scan.stored_views import find_table, open_manifest, shown_columns, table_ids
+from magnetar.pipeline.errors import CatalogError
+from magnetar.pipeline.home import Place, is_pipeline, names, pipelines_directory, place_of
 
 ROWS: Final = 1000
 """Printed without --limit."""
 
-ALTER_TIMEOUT_S: Final = 60.0
+ENGINES: Final = ("duckdb", "spark")
 
-DIRECT_ROWS_MAX: Final = 200_000
-"""A view with more stored rows is scanned by Spark's tasks; a smaller one is read here, which spares the start of five processes."""
+_NOT_A_QUERY: Final = re.compile(r"\s*(show|describe|explain|alter|create|drop)\b", re.IGNORECASE)
+
+_UNKNOWN: Final = ("42601", "42883", "42000", "42704", "0A000")
+"""What a query of Spark's words may fail with where PostgreSQL's are expected."""
 
 
 @click.command("query")
@@ -59,129 +43,122 @@ DIRECT_ROWS_MAX: Final = 200_000
 @click.option(
     "--limit", type=click.IntRange(0), default=ROWS, show_default=True, help="Maximum number of rows; 0 prints all."
 )
-@click.option("--master", default="local[2]", show_default=True, help="Spark's master.")
+@click.option(
+    "--engine",
+    type=click.Choice(ENGINES),
+    default="duckdb",
+    show_default=True,
+    help="What answers; spark knows Spark's SQL and takes views larger than memory, and has to be started.",
+)
+@click.option(
+    "--memory-mb", type=click.IntRange(64), default=4096, show_default=True, help="Memory for rows, without Spark."
+)
+@click.option("--master", default="local[2]", show_default=True, help="Spark's master, with --engine spark.")
 @json_option
-def query_command(sql: str, pipeline: str | None, epoch: int | None, limit: int, master: str, as_json: bool) -> None:
-    """Run SQL over the views of a pipeline, which need not run: SELECT in Spark's words, all views at one epoch.
+def query_command(
+    sql: str,
+    pipeline: str | None,
+    epoch: int | None,
+    limit: int,
+    engine: str,
+    memory_mb: int,
+    master: str,
+    as_json: bool,
+) -> None:
+    """Run SQL over the views of a pipeline, which need not run: a SELECT in PostgreSQL's words, all views at one epoch.
 
-    SHOW, DESCRIBE and EXPLAIN answer from the catalog; ALTER MATERIALIZED VIEW v SET PARALLELISM = n rescales.
+    SELECT ... AS OF EPOCH n reads an older epoch, as --epoch does. SHOW, DESCRIBE and EXPLAIN answer from the catalog; ALTER MATERIALIZED
+    VIEW v SET PARALLELISM = n rescales.
     """
-    found = meant(pipeline)
-    statement = _statement(sql)
-    if statement is not None and not isinstance(statement, Select):
-        emit(_from_catalog(found, statement, as_json=as_json), as_json=as_json)
+    if _NOT_A_QUERY.match(sql):
+        from magnetar.cli.pipeline.query_catalog import answered
+
+        emit(answered(pipeline, sql, as_json=as_json), as_json=as_json)
         return
-    rows, cut = _selected(found, sql.strip().rstrip(";"), epoch, limit, master)
-    emit(rows, as_json=as_json)
+    place = place_meant(pipeline)
+    sql = sql.strip().rstrip(";")
+    if engine == "spark":
+        from magnetar.cli.pipeline.query_spark import selected
+
+        found, cut = selected(place, sql, epoch, limit, master)
+    else:
+        found, cut = _selected(place, sql, epoch, limit, memory_mb)
+    emit([{name: shown_value(value) for name, value in row.items()} for row in found], as_json=as_json)
     if cut:
         click.echo(f"(the first {limit} rows; --limit 0 shows all)", err=True)
 
 
-def _statement(sql: str) -> Statement | None:
-    """None for what only Spark may understand, which is most of what can be asked once."""
-    try:
-        return parse_one(sql)
-    except SqlError:
-        if re.match(r"\s*(show|describe|explain|alter|create|drop)\b", sql, re.IGNORECASE):
-            raise
-        return None
-
-
-def _from_catalog(found: Overview, statement: Statement, *, as_json: bool) -> list[dict[str, object]]:
-    catalog = catalog_of(found)
-    if isinstance(statement, SetParallelism):
-        catalog.set_parallelism(statement)
-        if statement.parallelism is None:
-            return [adapted(found, 1, None, ALTER_TIMEOUT_S)]
-        outcome = rescaled(found, statement.parallelism, ALTER_TIMEOUT_S, quiet if as_json else click.echo)
-        return [outcome] if as_json else []
-    if isinstance(statement, Show):
-        return [{"name": name} for name in catalog.show(statement)]
-    if isinstance(statement, ShowCreate):
-        return [{"name": statement.name, "statement": catalog.show_create(statement.name)}]
-    if isinstance(statement, Describe):
-        assert found.manifest is not None
-        return _columns(found.manifest, statement.name)
-    if isinstance(statement, Explain):
-        return [{"plan": line} for line in explained(catalog, statement.statement)]
-    raise CommandError("that changes a pipeline: write it into its file, then `magnetar pipeline run FILE` again")
-
-
-def _columns(manifest: Manifest, name: str) -> list[dict[str, object]]:
-    table = find_table(manifest, name).table
-    shown = [table.schema.field(column) for column in shown_columns(manifest, name)]
-    return [{"column": field.name, "type": str(field.type), "key": field.name in table.key} for field in shown]
+def place_meant(name: str | None) -> Place:
+    """CommandError when none or several could be meant, CatalogError for an unknown one."""
+    if name is None:
+        known = names()
+        if len(known) != 1:
+            there = ", ".join(known) or "none"
+            raise CommandError(f"which pipeline? Give its name; below {pipelines_directory()} there are: {there}")
+        name = known[0]
+    place = place_of(name)
+    if "://" not in place.directory and not is_pipeline(place.local):
+        known_names = ", ".join(names()) or "none yet"
+        raise CatalogError(f"no pipeline {name}; those below {pipelines_directory()}: {known_names}")
+    return place
 
 
 def _selected(
-    found: Overview, sql: str, epoch: int | None, limit: int, master: str
+    place: Place, sql: str, epoch: int | None, limit: int, memory_mb: int
 ) -> tuple[list[dict[str, object]], bool]:
-    from magnetar.pipeline.session import build_session
+    from magnetar.pipeline.serving.engine import Engine
+    from magnetar.pipeline.serving.reader import Views
+    from magnetar.pipeline.serving.sql.translate import QueryError
+    from magnetar.pipeline.state.files import StateFiles
 
-    files = StateFiles(found.place.directory)
-    manifest = open_manifest(files, SystemClock(), epoch)
-    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # it repeats each error with a page of Java
-    with _pinned(files, manifest):
-        log_path = found.place.local / "query.log"
-        spark = build_session(master, app_name=f"magnetar query {found.place.name}", log_path=log_path)
-        try:
-            _register(spark, files, manifest, sql)
-            frame = spark.sql(sql)
-            rows = (frame.limit(limit + 1) if limit else frame).toArrow().to_pylist()
-        except Exception as error:
-            raise _plain(error, manifest) from error
-        finally:
-            spark.stop()
-    cut = bool(limit) and len(rows) > limit
-    shown = rows[:limit] if cut else rows
-    return [{name: _shown(value) for name, value in row.items()} for row in shown], cut
-
-
-@contextmanager
-def _pinned(files: StateFiles, manifest: Manifest) -> Iterator[None]:
-    name = gc.pin(files, SystemClock(), manifest)
+    engine = Engine(Views(StateFiles(place.directory), SystemClock(), memory_mb << 20), place.name, memory_mb)
     try:
-        yield
+        try:
+            return _rows(engine, sql, "postgres", epoch, limit)
+        except QueryError as error:
+            if error.code not in _UNKNOWN:
+                raise
+            try:
+                return _rows(engine, sql, "spark", epoch, limit)
+            except QueryError:
+                raise error from None
+    except QueryError as error:
+        hint = f"; {error.hint}" if error.hint else ""
+        if error.code in _UNKNOWN:
+            hint += "; SQL that only Spark knows runs with --engine spark"
+        raise CommandError(f"{error.text}{hint}") from error
     finally:
-        gc.unpin(files, name)
+        engine.close()
 
 
-def _register(spark: Any, files: StateFiles, manifest: Manifest, sql: str) -> None:
-    """The views that the text names, as Spark's temporary views at this manifest's epoch."""
-    from magnetar.pipeline.views.scan.source import spark_schema
+def _rows(
+    engine: object, sql: str, dialect: str, epoch: int | None, limit: int
+) -> tuple[list[dict[str, object]], bool]:
+    from magnetar.pipeline.serving.engine import BATCH_ROWS, Engine
+    from magnetar.pipeline.serving.sql.translate import Context
 
-    for name in table_ids(manifest):
-        if re.search(rf"\b{re.escape(name)}\b", sql, re.IGNORECASE) is None:
-            continue
-        state = find_table(manifest, name)
-        columns = shown_columns(manifest, name)
-        schema = spark_schema(state.table, columns)
-        if sum(run.rows for run in state.runs) <= DIRECT_ROWS_MAX:
-            frame = spark.createDataFrame(_rows(files, state, columns), schema)
-        else:
-            options = {"pipeline": files.root_url, "view": name, "epoch": str(manifest.epoch), "pushdown": "true"}
-            # With a schema Spark need not start a process to ask for it.
-            frame = spark.read.format("magnetar.view").schema(schema).options(**options, pin="false").load()
-        frame.createOrReplaceTempView("`" + name.replace("`", "``") + "`")
-
-
-def _rows(files: StateFiles, state: TableState, columns: Sequence[str]) -> pa.Table:
-    return read_arrow(files, state, range(state.table.vnode_count)).select(list(columns))
-
-
-def _plain(error: Exception, manifest: Manifest) -> Exception:
-    """What a person can do something about, in one line."""
-    if isinstance(error, PipelineError):
-        return error
-    text = str(error).split("== SQL", 1)[0].split("JVM stacktrace", 1)[0].strip().splitlines()
-    if "TABLE_OR_VIEW_NOT_FOUND" in str(error):
-        return CatalogError(
-            f"{text[0] if text else error}; the views are: {', '.join(table_ids(manifest)) or 'none yet'}"
-        )
-    return CommandError(text[0] if text else repr(error))
+    assert isinstance(engine, Engine)
+    snapshot = engine.snapshot(epoch)
+    query = engine.translate(sql, Context(database=engine.database), dialect=dialect, snapshot=snapshot)
+    if query.epoch is not None:
+        snapshot = engine.snapshot(query.epoch)
+    if query.parameters:
+        raise CommandError("the query has parameters ($1); write their values into it")
+    result = engine.run(query, {}, snapshot)
+    found: list[dict[str, object]] = []
+    shown = [column.name for column in result.columns]
+    try:
+        for batch in result.batches(min(limit + 1, BATCH_ROWS) if limit else BATCH_ROWS):
+            columns = [column.to_pylist() for column in batch.columns]
+            found += [dict(zip(shown, row, strict=True)) for row in zip(*columns, strict=True)]
+            if limit and len(found) > limit:
+                return found[:limit], True
+    finally:
+        result.close()
+    return found, False
 
 
-def _shown(value: object) -> object:
+def shown_value(value: object) -> object:
     """As JSON and tables can show it."""
     if isinstance(value, bytes):
         return value.hex()
@@ -189,4 +166,6 @@ def _shown(value: object) -> object:
         return value.isoformat(sep=" ") if isinstance(value, datetime) else value.isoformat()
     if isinstance(value, float) and not isfinite(value):
         return str(value)
+    if isinstance(value, Decimal) and value.as_tuple().exponent == 0:
+        return int(value)  # sums of whole numbers are exact decimals in DuckDB
     return value

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -16,6 +16,7 @@ import click
 from magnetar.cli.errors import CommandError
 from magnetar.cli.output import json_option, print_json
 from magnetar.cli.pipeline.progress import Progress, progress
+from magnetar.cli.pipeline.serving_beside import check_port, serving_beside
 from magnetar.cli.storage.store_access import environment_credentials
 from magnetar.pipeline.home import pipeline_directory
 from magnetar.pipeline.sql.changes import Change
@@ -49,6 +50,13 @@ BUSY_HINT: Final = "the machine is so busy that a process did not start within S
 @click.option("--conf", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of Spark; may be repeated.")
 @click.option("--metadata", "metadata_url", help="Metadata store (zk:...) that shares the vnode mapping.")
 @click.option("--metrics-port", type=click.IntRange(0, 65535), help="Serve metrics for Prometheus on 127.0.0.1.")
+@click.option(
+    "--serve",
+    "serve_port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Serve the views to PostgreSQL's clients as well, as `pipeline serve` does; its settings come from the environment.",
+)
 @click.option("--ui", is_flag=True, help="Serve Spark's UI; its jobs name view and epoch.")
 @click.option("-y", "--yes", is_flag=True, help="Build again, from the topics, what an edited statement does not keep.")
 @click.option("--dry-run", is_flag=True, help="Show what the file changes in the pipeline, then end.")
@@ -66,6 +74,7 @@ def run_command(
     settings: tuple[str, ...],
     metadata_url: str | None,
     metrics_port: int | None,
+    serve_port: int | None,
     ui: bool,
     yes: bool,
     dry_run: bool,
@@ -82,6 +91,7 @@ def run_command(
     from magnetar.cli.messages.pulsar_client import probe
     from magnetar.cli.pipeline.files import load
 
+    check_port(serve_port)
     given = _addresses(file, service_url, admin_url)
     pipeline = load(file, name, None if directory is None else pipeline_directory(directory), given)
     plan = pipeline.changes()
@@ -93,7 +103,7 @@ def run_command(
         probe(url)
     local = pipeline.place.local
     shown = progress(as_json)
-    with shown:
+    with shown, ExitStack() as stack:
 
         def session() -> Any:
             from magnetar.pipeline.session import build_session
@@ -104,11 +114,8 @@ def run_command(
 
         def on_start(_: object) -> None:
             _stop_on_signals(pipeline, shown)
-            web = pipeline.spark.sparkContext.uiWebUrl
-            parts = [f"{pipeline.name} runs in {pipeline.place.directory}", *([f"Spark's UI: {web}"] if web else [])]
-            if pipeline.metrics_port is not None:
-                parts.append(f"metrics: http://127.0.0.1:{pipeline.metrics_port}/metrics")
-            shown.say("; ".join(parts))
+            shown.say(_whereabouts(pipeline))
+            stack.enter_context(serving_beside(pipeline.place.directory, serve_port, shown.say))
 
         def on_epoch(report: EpochReport) -> None:
             shown.epoch(report, pipeline.status)
@@ -124,6 +131,14 @@ def run_command(
         with plain_spark_errors(None if verbose else local / "spark.log"):
             pipeline.run(once=once, on_epoch=on_epoch, on_start=on_start)
         shown.say(f"{pipeline.name} stopped at epoch {pipeline.status.epoch}; run it again to go on")
+
+
+def _whereabouts(pipeline: Any) -> str:
+    web = pipeline.spark.sparkContext.uiWebUrl
+    parts = [f"{pipeline.name} runs in {pipeline.place.directory}", *([f"Spark's UI: {web}"] if web else [])]
+    if pipeline.metrics_port is not None:
+        parts.append(f"metrics: http://127.0.0.1:{pipeline.metrics_port}/metrics")
+    return "; ".join(parts)
 
 
 def _addresses(file: Path, service_url: str | None, admin_url: str | None) -> dict[str, str]:

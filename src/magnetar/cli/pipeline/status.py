@@ -11,7 +11,8 @@ from magnetar.base.clock import SystemClock
 from magnetar.base.errors import MagnetarError
 from magnetar.cli.output import emit, emit_record, json_option, on_terminal, print_json
 from magnetar.cli.pipeline.access import meant, size_text
-from magnetar.pipeline.views.control.listing import Overview, names, overview
+from magnetar.pipeline.home import names
+from magnetar.pipeline.views.control.listing import Overview, overview
 from magnetar.pipeline.views.control.status import FAILED, KILLED, RUNNING, STARTING
 
 WATCH_S: Final = 1.0

@@ -17,6 +17,7 @@ from magnetar.processes.configurations import (
     BrokerProcessConfig,
     MetadataServerConfig,
     StandaloneConfig,
+    ViewServerConfig,
 )
 from magnetar.processes.pulsar_keys import DEFAULTS, PULSAR_KEYS
 
@@ -36,6 +37,7 @@ KINDS: dict[str, type] = {
     "broker": BrokerProcessConfig,
     "autorecovery": AutorecoveryConfig,
     "metadata-server": MetadataServerConfig,
+    "pipeline serve": ViewServerConfig,
 }
 
 command_option = click.option(

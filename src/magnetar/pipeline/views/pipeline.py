@@ -16,7 +16,7 @@ from magnetar.base.clock import Clock, SystemClock
 from magnetar.hashing.mapping import VnodeMapping
 from magnetar.metadata.digest_md5 import Credentials
 from magnetar.pipeline.errors import CatalogError, StateLossError
-from magnetar.pipeline.home import local_side, pipeline_directory
+from magnetar.pipeline.home import Place, local_side, pipeline_directory
 from magnetar.pipeline.session import build_session
 from magnetar.pipeline.sql.catalog import Catalog
 from magnetar.pipeline.sql.changes import Change, applied, changes
@@ -35,7 +35,7 @@ from magnetar.pipeline.state.files import StateFiles
 from magnetar.pipeline.state.manifest import Manifest, ManifestStore
 from magnetar.pipeline.views.control.driver import TRIGGER_S, Driver, claim
 from magnetar.pipeline.views.control.mapping import SharedMapping
-from magnetar.pipeline.views.control.operations import Operations, Place
+from magnetar.pipeline.views.control.operations import Operations
 from magnetar.pipeline.views.control.status import Status
 from magnetar.pipeline.views.epoch.progress import EpochReport
 from magnetar.pipeline.views.epoch.spark_steps import SparkTypes

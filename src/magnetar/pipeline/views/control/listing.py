@@ -1,39 +1,18 @@
-"""All pipelines of a home, and what a pipeline's directory tells without its driver."""
+"""What a pipeline's directory tells without its driver."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from magnetar.base.clock import Clock
 from magnetar.hashing.mapping import VnodeMapping
 from magnetar.pipeline.errors import CatalogError
-from magnetar.pipeline.home import local_side, pipeline_directory, pipelines_directory
+from magnetar.pipeline.home import Place, names, pipelines_directory, place_of
 from magnetar.pipeline.state.files import StateFiles
-from magnetar.pipeline.state.manifest import DIRECTORY, Manifest
-from magnetar.pipeline.views.control.operations import Place
+from magnetar.pipeline.state.manifest import Manifest
 from magnetar.pipeline.views.control.status import STOPPED, Status, read_status
 from magnetar.pipeline.views.scan.stored_views import open_manifest, table_ids
-
-
-def place_of(name_or_directory: str) -> Place:
-    """InvalidArgumentError for what is neither a name nor a directory."""
-    directory = pipeline_directory(name_or_directory)
-    return Place(directory.rstrip("/").rpartition("/")[2], directory, local_side(directory))
-
-
-def names() -> list[str]:
-    """Of the pipelines below the home."""
-    root = pipelines_directory()
-    if not root.is_dir():
-        return []
-    return sorted(path.name for path in root.iterdir() if is_pipeline(path))
-
-
-def is_pipeline(path: Path) -> bool:
-    """Whether a directory has manifests, or at least a driver that began."""
-    return (path / DIRECTORY).is_dir() or (path / "status.json").is_file()
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,12 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Protocol
 
 from magnetar.base.clock import Clock
 from magnetar.hashing.mapping import VnodeMapping
+from magnetar.pipeline.home import Place
 from magnetar.pipeline.views.control import requests as control
 from magnetar.pipeline.views.control.driver_lock import DriverLock
 from magnetar.pipeline.views.control.failures import cause
@@ -42,15 +41,6 @@ class Steered(Protocol):
     def follow(self, units: int) -> None:
         """As `rescale`, by load: what was asked for by people stays."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A pipeline's name, where it lives, and where its files of this machine lie."""
-
-    name: str
-    directory: str
-    local: Path
 
 
 class Operations:

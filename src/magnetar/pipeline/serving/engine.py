@@ -1,0 +1,344 @@
+"""DuckDB as the engine of queries over the views of one pipeline: it sees the rows of one epoch that a query names, and nothing else.
+
+Each query runs on a connection of its own, so that a result can be read in pieces while others run. The engine can neither open files nor
+reach the network nor change its settings; what it may use of memory and threads is shared by all queries.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Any, Final
+
+import duckdb
+import pyarrow as pa
+
+from magnetar.pipeline.errors import CatalogError, DamagedStateError, PipelineError, UnknownEpochError
+from magnetar.pipeline.serving.reader import Snapshot, Views, ViewTooLargeError
+from magnetar.pipeline.serving.sql.catalog_rows import ViewEntry, base_statements, catalog_tables
+from magnetar.pipeline.serving.sql.system_catalog import SCHEMA
+from magnetar.pipeline.serving.sql.translate import Context, Query, QueryError, Relation, Slot, translate
+from magnetar.pipeline.serving.wire.types import BY_NAME, PgType, of_duckdb
+from magnetar.pipeline.views.scan.keys import key_rows
+from magnetar.pipeline.views.scan.stored_views import table_ids
+
+logging.getLogger("sqlglot").setLevel(logging.ERROR)  # it warns of statements that it does not know, which are refused
+
+MEMORY_MB: Final = 1024
+"""What all queries together may use besides the rows in memory; a query above it fails with 53200."""
+
+THREADS: Final = 2
+
+BATCH_ROWS: Final = 2048
+
+_EXPLAIN_WIDTH: Final = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Of a result. `modifier`: PostgreSQL's, -1 for none."""
+
+    name: str
+    kind: PgType
+    modifier: int
+
+
+class Result:
+    """Rows of a query, read once, in batches. Not for several threads at a time; `cancel` is for any."""
+
+    def __init__(self, connection: Any, relation: Any, columns: tuple[Column, ...], epoch: int) -> None:
+        self.columns = columns
+        self.epoch = epoch
+        self._connection = connection
+        self._relation = relation
+        self._reader: Any = None
+
+    def batches(self, rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
+        """Raises QueryError."""
+        try:
+            if self._reader is None:
+                self._reader = self._relation.to_arrow_reader(rows)
+            yield from (batch for batch in self._reader if batch.num_rows)
+        except (duckdb.Error, pa.ArrowException, OSError, MemoryError) as error:
+            raise as_query_error(error) from error
+
+    def close(self) -> None:
+        self._reader = self._relation = None
+        self._connection.close()
+
+    def cancel(self) -> None:
+        """What runs fails with 57014."""
+        self._connection.interrupt()
+
+
+class Engine:
+    """`database`: the pipeline's name, as clients see it."""
+
+    def __init__(self, views: Views, database: str, memory_mb: int = MEMORY_MB, threads: int = THREADS) -> None:
+        self.views = views
+        self.database = database
+        self._lock = threading.Lock()
+        self._memory_mb = memory_mb
+        self._threads = threads
+        self._duckdb = self._open()
+        self._catalog_of: Any = None
+
+    def _open(self) -> Any:
+        settings: dict[str, Any] = {
+            "memory_limit": f"{self._memory_mb}MB",
+            "threads": self._threads,
+            "integer_division": True,
+            "autoload_known_extensions": False,
+            "autoinstall_known_extensions": False,
+            "allow_community_extensions": False,
+            "temp_directory": "",
+            "max_expression_depth": 250,
+        }
+        opened = duckdb.connect(":memory:", config=settings)
+        for statement in (
+            "SET TimeZone = 'UTC'",
+            "SET python_enable_replacements = false",
+            "SET enable_external_access = false",
+            "SET lock_configuration = true",
+        ):
+            opened.execute(statement).fetchall()
+        return opened
+
+    def close(self) -> None:
+        self._duckdb.close()
+
+    def snapshot(self, epoch: int | None = None) -> Snapshot:
+        """Of the newest epoch, or an older one that is kept. Raises QueryError."""
+        try:
+            return self.views.newest() if epoch is None else self.views.at_epoch(epoch)
+        except PipelineError as error:
+            raise as_query_error(error) from error
+
+    def translate(
+        self,
+        text: str,
+        context: Context,
+        types: Sequence[int] = (),
+        dialect: str = "postgres",
+        snapshot: Snapshot | None = None,
+    ) -> Query:
+        """Raises QueryError."""
+        seen = snapshot if snapshot is not None else self.snapshot()
+
+        def columns(name: str) -> pa.Schema | None:
+            try:
+                return seen.columns(name)
+            except CatalogError as error:
+                if any(known.lower() == name.lower() for known in table_ids(seen.manifest)):
+                    raise QueryError("55000", str(error)) from None
+                return None
+
+        return translate(text, columns, context, types, dialect)
+
+    def describe(self, query: Query, snapshot: Snapshot) -> tuple[Column, ...]:
+        """The columns of a query's result, without running it. Raises QueryError."""
+        connection = self._connection(query, snapshot)
+        try:
+            for relation in query.relations:
+                connection.register(relation.name, snapshot.columns(relation.view).empty_table())
+            return _columns(self._bound(connection, query, [None] * len(query.parameters)), query)
+        except (duckdb.Error, PipelineError) as error:
+            raise as_query_error(error) from error
+        finally:
+            connection.close()
+
+    def run(self, query: Query, values: Mapping[int, Any], snapshot: Snapshot) -> Result:
+        """`values` by the parameters' numbers. Nothing is read by the engine before the result is. Raises QueryError."""
+        connection = self._connection(query, snapshot)
+        try:
+            for relation in query.relations:
+                keys = _keys(snapshot, relation, values)
+                connection.register(relation.name, snapshot.rows(relation.view, keys))
+            given = [values.get(parameter.number) for parameter in query.parameters]
+            found = self._bound(connection, query, given)
+            return Result(connection, found, _columns(found, query), snapshot.manifest.epoch)
+        except (duckdb.Error, PipelineError, MemoryError) as error:
+            connection.close()
+            raise as_query_error(error) from error
+        except BaseException:
+            connection.close()
+            raise
+
+    def explain(self, query: Query, snapshot: Snapshot) -> list[str]:
+        """Which rows are read, and DuckDB's plan. Raises QueryError."""
+        lines = [f"Epoch {snapshot.manifest.epoch}"]
+        for relation in query.relations:
+            state = snapshot.state(relation.view)
+            keys = _keys(snapshot, relation, {})
+            slots = any(isinstance(value, Slot) for _, values in relation.equal for value in values)
+            by = "by key" if keys is not None else "by key or whole, as the parameters are" if slots else "whole"
+            where = "from memory" if state.table.table_id in snapshot.held else f"from {len(state.runs)} runs"
+            lines.append(f"Read {relation.view} {by}, {where}: {sum(run.rows for run in state.runs)} stored rows")
+        if not query.parameters:
+            result = self.run(query, {}, snapshot)
+            try:
+                plan = str(result._relation.explain())
+            finally:
+                result.close()
+            lines += [line.rstrip()[:_EXPLAIN_WIDTH] for line in plan.splitlines() if line.strip()]
+        return lines
+
+    def _connection(self, query: Query, snapshot: Snapshot) -> Any:
+        with self._lock:
+            if query.catalog:
+                self._fill_catalog(snapshot)
+            return self._duckdb.cursor()
+
+    def _bound(self, connection: Any, query: Query, values: list[Any]) -> Any:
+        found = duckdb.extract_statements(query.sql)
+        if len(found) != 1 or found[0].type != duckdb.StatementType.SELECT:
+            raise QueryError("25006", "only queries are answered")
+        return connection.sql(query.sql, params=values or None)
+
+    def _fill_catalog(self, snapshot: Snapshot) -> None:
+        views = snapshot.manifest.views
+        seen = (views.get("catalog"), views.get("columns"), views.get("tables"), sorted(snapshot.manifest.tables))
+        if seen == self._catalog_of:
+            return
+        connection = self._duckdb.cursor()
+        try:
+            if self._catalog_of is None:
+                for statement in base_statements():
+                    connection.execute(statement).fetchall()
+            connection.execute("BEGIN").fetchall()
+            for name, rows in catalog_tables(self.database, view_entries(snapshot)).items():
+                connection.execute(f'DELETE FROM {SCHEMA}."{name}"').fetchall()
+                connection.register("_new", rows)
+                connection.execute(f'INSERT INTO {SCHEMA}."{name}" BY NAME SELECT * FROM _new').fetchall()
+            connection.execute("COMMIT").fetchall()
+            self._catalog_of = seen
+        finally:
+            connection.close()
+
+
+def view_entries(snapshot: Snapshot) -> list[ViewEntry]:
+    """What has rows, as the system catalogs tell of it."""
+    texts = {str(item["name"]): str(item["statement"]) for item in snapshot.manifest.views.get("catalog", [])}
+    found = []
+    for name, table_id in table_ids(snapshot.manifest).items():
+        if table_id not in snapshot.manifest.tables:
+            continue
+        state, columns = snapshot.state(name), snapshot.columns(name)
+        key = state.table.key if set(state.table.key) <= set(columns.names) else ()
+        text = texts.get(name, "")
+        kind = "r" if re.match(r"\s*CREATE\s+TABLE\b", text, re.IGNORECASE) else "m"
+        definition = re.split(r"\bAS\b\s*", text, maxsplit=1, flags=re.IGNORECASE)[-1] if kind == "m" else text
+        size, rows = sum(run.size_bytes for run in state.runs), sum(run.rows for run in state.runs)
+        found.append(ViewEntry(name, table_id, kind, columns, key, definition, size, rows))
+    return found
+
+
+_VECTORS: Final = ("indkey", "indoption", "indclass", "indcollation")
+"""Columns of catalogs that clients read as `1 2`, not as `{1,2}`."""
+
+
+def _columns(relation: Any, query: Query) -> tuple[Column, ...]:
+    names = query.names if query.names is not None and len(query.names) == len(relation.types) else relation.columns
+    found = []
+    for name, kind in zip(names, relation.types, strict=True):
+        vector = query.catalog and name in _VECTORS and str(kind) in ("SMALLINT[]", "UINTEGER[]")
+        found.append(Column(name, *((BY_NAME["int2vector"], -1) if vector else of_duckdb(str(kind)))))
+    return tuple(found)
+
+
+def _keys(snapshot: Snapshot, relation: Relation, values: Mapping[int, Any]) -> pa.Table | None:
+    """The keys that the query says it wants, as far as it does."""
+    table = snapshot.state(relation.view).table
+    found = {}
+    for column, wanted in relation.equal:
+        if column not in table.key or column in found:
+            continue
+        kind = table.schema.field(column).type
+        typed = []
+        for value in wanted:
+            if isinstance(value, Slot):
+                value = values.get(value.number)
+            value = _typed(value, kind)
+            if value is None:
+                break
+            typed.append(value)
+        else:
+            try:
+                found[column] = pa.array(typed, kind)
+            except (pa.ArrowException, ValueError, OverflowError):
+                continue
+    return key_rows(table, found) if found else None
+
+
+def _typed(value: Any, kind: Any) -> Any:
+    """A value in the column's type, where being equal to it means the same in Python; else None."""
+    if pa.types.is_integer(kind):
+        if isinstance(value, str):
+            return int(value) if re.fullmatch(r"-?[0-9]{1,19}", value) else None
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return value if isinstance(value, str) else None
+    if pa.types.is_date32(kind) and isinstance(value, str):
+        try:
+            return date.fromisoformat(value) if re.fullmatch(r"\d{4}-\d\d-\d\d", value) else None
+        except ValueError:
+            return None
+    return value if pa.types.is_boolean(kind) and isinstance(value, bool) else None
+
+
+_CODES: Final = (
+    (duckdb.InterruptException, "57014"),
+    (duckdb.OutOfMemoryException, "53200"),
+    (duckdb.ParserException, "42601"),
+    (duckdb.ConversionException, "22P02"),
+    (duckdb.OutOfRangeException, "22003"),
+    (duckdb.PermissionException, "42501"),
+    (duckdb.NotImplementedException, "0A000"),
+    (duckdb.TypeMismatchException, "42804"),
+)
+
+_BY_TEXT: Final = (
+    (r"^Catalog Error: Table .* does not exist", "42P01"),
+    (r"Function with name .* does not exist", "42883"),
+    (r"No function matches", "42883"),
+    (r"[Rr]eferenced column .* not found|does not have a column", "42703"),
+    (r"must appear in the GROUP BY", "42803"),
+    (r"[Aa]mbiguous", "42702"),
+    (r"[Rr]eferenced table .* not found", "42P01"),
+    (r"Type with name .* does not exist", "42704"),
+    (r"out of range|[Oo]verflow", "22003"),
+    (r"Cannot compare|Cannot mix|Could not choose", "42804"),
+)
+
+
+def as_query_error(error: BaseException) -> QueryError:
+    """What a client is told, with SQLSTATE."""
+    if isinstance(error, QueryError):
+        return error
+    if isinstance(error, PipelineError):
+        codes = (
+            (UnknownEpochError, "72000"),
+            (ViewTooLargeError, "53200"),
+            (CatalogError, "42P01"),
+            (DamagedStateError, "XX001"),
+        )
+        return QueryError(next((code for kind, code in codes if isinstance(error, kind)), "58000"), str(error))
+    if isinstance(error, MemoryError):
+        return QueryError("53200", "out of memory")
+    text = str(error)
+    code = next((code for kind, code in _CODES if isinstance(error, kind)), None)
+    code = code or next((code for pattern, code in _BY_TEXT if re.search(pattern, text)), None)
+    if "INTERRUPT" in text.upper()[:60]:
+        code = "57014"
+    if code == "57014":
+        return QueryError(code, "canceling statement due to user request")
+    first, _, rest = text.partition("\n")
+    first = re.sub(r"^[A-Z][A-Za-z -]* Error: ", "", first).strip()
+    hint = next(
+        (line.strip() for line in rest.splitlines() if line.startswith(("Did you mean", "Candidate", "Either"))), ""
+    )
+    return QueryError(code or "42000", first or "the query failed", hint)

@@ -1,0 +1,1 @@
+"""PostgreSQL's protocol, version 3: bytes only."""

@@ -1,0 +1,112 @@
+"""`magnetar pipeline serve`: views of pipelines to clients of PostgreSQL, with the credentials and roles of the brokers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from magnetar.base.clock import Clock, SystemClock
+from magnetar.broker.auth.authenticate import BASIC, TLS, TOKEN, Authentication, Credentials
+from magnetar.broker.auth.tls import TlsContext
+from magnetar.broker.config import TlsConfig
+from magnetar.broker.errors import AuthenticationError
+from magnetar.broker.settings.security import names_of
+from magnetar.pipeline.home import Place
+from magnetar.pipeline.serving.reader import Views
+from magnetar.pipeline.serving.server import AccessRefused, Bounds, Gate, OpenGate, Served, Server
+from magnetar.pipeline.state.files import StateFiles
+from magnetar.processes.composition import Composition
+from magnetar.processes.configurations import ViewServerConfig
+from magnetar.processes.serving import serve_until_told
+
+_TOKEN: Final = re.compile(rb"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*")
+
+
+class BrokerGate:
+    """Tokens, passwords and client certificates as a broker takes them. A token is shown in place of a password."""
+
+    asks = True
+
+    def __init__(self, config: ViewServerConfig, clock: Clock) -> None:
+        """Raises ConfigError."""
+        self._config = config
+        self._authentication = Authentication(config, clock.now_ms)
+        self._readers = names_of(config.view_reader_roles)
+        self._superusers = names_of(config.super_user_roles)
+
+    def by_certificate(self, certificate: Mapping[str, Any]) -> str | None:
+        try:
+            return self._authentication.authenticate(Credentials(TLS, certificate=certificate)).role
+        except AuthenticationError:
+            return None
+
+    def by_password(self, user: str, password: bytes) -> str:
+        shown = (
+            Credentials(TOKEN, password)
+            if _TOKEN.fullmatch(password)
+            else Credentials(BASIC, user.encode() + b":" + password)
+        )
+        try:
+            role = self._authentication.authenticate(shown).role
+        except AuthenticationError as error:
+            raise AccessRefused(f'authentication failed for user "{user}": {error}') from error
+        if shown.method == TOKEN and user != role and user not in ("", "token"):
+            raise AccessRefused(
+                f'authentication failed for user "{user}": the token is for another role; connect as that, or as "token"'
+            )
+        return role
+
+    def may_read(self, role: str, pipeline: str) -> bool:
+        if not self._config.authorization_enabled or role in self._superusers:
+            return True
+        return role in self._readers or f"{pipeline}:{role}" in self._readers
+
+
+class ViewServerProcess(Composition):
+    """Serves the pipelines at these places, which need not run."""
+
+    def __init__(self, config: ViewServerConfig, places: Sequence[Place]) -> None:
+        super().__init__()
+        self.config = config
+        self._places = places
+        self._port = 0
+
+    @property
+    def urls(self) -> Sequence[str]:
+        host = self.config.advertised_host
+        return [f"postgresql://{host}:{self._port}/{place.name}" for place in self._places]
+
+    async def _start(self) -> None:
+        config, clock = self.config, SystemClock()
+        bounds = Bounds(
+            connections=config.max_connections,
+            per_address=config.max_connections,
+            memory_mb=config.query_memory_mb,
+            statement_timeout_s=config.statement_timeout_s,
+        )
+        served = {
+            place.name: Served(
+                Views(StateFiles(place.directory), clock, config.view_memory_mb << 20), place.name, bounds
+            )
+            for place in self._places
+        }
+        tls = None
+        if config.tls_certificate_file_path:
+            files = TlsConfig(
+                certificate_file=config.tls_certificate_file_path,
+                key_file=config.tls_key_file_path,
+                trust_certs_file="" if config.tls_allow_insecure_connection else config.tls_trust_certs_file_path,
+                require_client_cert=config.tls_require_trusted_client_cert_on_connect,
+                refresh_check_s=config.tls_cert_refresh_check_s,
+            )
+            tls = TlsContext(files, clock.monotonic_s).context
+        gate: Gate = BrokerGate(config, clock) if config.authentication_enabled else OpenGate()
+        server = Server(served, gate, bounds, tls, plain_passwords=config.insecure_listen)
+        self._port = await server.start(config.bind_address, config.port)
+        self._stack.push_async_callback(server.stop)
+
+
+async def run(config: ViewServerConfig, places: Sequence[Place]) -> int:
+    """Serve until SIGINT or SIGTERM. Returns the exit code."""
+    return await serve_until_told(ViewServerProcess(config, places), config.warnings())
