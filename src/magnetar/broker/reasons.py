@@ -36,7 +36,9 @@ class Code(StrEnum):
     # ---- What else there is to know of a subscription
     CAUGHT_UP = "caught-up"
     ACKNOWLEDGED_IN_TRANSACTION = "acknowledged-in-transaction"
+    KEY_SKEWED = "key-skewed"
     REDELIVERED_OFTEN = "redelivered-often"
+    RETRIED_OFTEN = "retried-often"
     EXPIRED = "expired"
     SNAPSHOT_MISSING = "snapshot-missing"
     DROPS_WITHOUT_PERMITS = "drops-without-permits"
@@ -75,6 +77,25 @@ class Code(StrEnum):
     MESSAGE_ACKNOWLEDGED = "message-acknowledged"
     NO_SUBSCRIPTION = "no-subscription"
     KEY_OWNED = "key-owned"
+    # ---- Ledgers, bundles, cursors in other clusters
+    COPIES_MISSING = "copies-missing"
+    UNDERREPLICATED = "underreplicated"
+    LEDGER_OPEN = "ledger-open"
+    LEDGER_CURRENT = "ledger-current"
+    KEPT_BY_SUBSCRIPTION = "kept-by-subscription"
+    KEPT_BY_RETENTION = "kept-by-retention"
+    KEPT_FOR_CURSOR = "kept-for-cursor"
+    KEPT_BY_NOBODY = "kept-by-nobody"
+    LEDGER_DELETABLE = "ledger-deletable"
+    LEDGER_DROPPED = "ledger-dropped"
+    BUNDLE_UNOWNED = "bundle-unowned"
+    BUNDLE_LEAVING = "bundle-leaving"
+    BUNDLE_WOULD_MOVE = "bundle-would-move"
+    BUNDLE_WOULD_SPLIT = "bundle-would-split"
+    BUNDLE_HELD = "bundle-held"
+    BUNDLE_SERVED = "bundle-served"
+    NOT_REPLICATED = "not-replicated"
+    CURSOR_FOLLOWS = "cursor-follows"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from magnetar.base.clock import Clock
 from magnetar.base.errors import MagnetarError
 from magnetar.base.tasks import TaskScope, in_turns
 from magnetar.broker.config import BrokerConfig
+from magnetar.broker.explain.watch import StandingWatch
 from magnetar.broker.topics.persistent import PersistentTopic
 from magnetar.broker.topics.registry import TopicRegistry
 from magnetar.broker.topics.upkeep import TopicUpkeep
@@ -28,6 +29,7 @@ class Upkeep:
         self._topics = topics
         self._config = config
         self._clock = clock
+        self._watch = StandingWatch(clock)
 
     def start(self, scope: TaskScope) -> None:
         config = self._config
@@ -74,5 +76,8 @@ class Upkeep:
         while True:
             await asyncio.sleep(STATS_INTERVAL_S)
             now_s = self._clock.monotonic_s()
+            self._watch.begin_round()
             async for topic in in_turns(self._topics.loaded):
                 topic.sample_rates(now_s)
+                if isinstance(topic, PersistentTopic):
+                    self._watch.look(topic)

@@ -7,7 +7,9 @@ from typing import Any
 import pulsar
 import pytest
 import requests
+from click.testing import CliRunner
 
+from magnetar.cli.main import cli
 from magnetar.testing.server import ServerProcess
 from magnetar.wire.pulsar.PulsarApi_pb2 import CommandSubscribe
 from tests.integration.admin.conftest import Api
@@ -285,3 +287,92 @@ def test_without_a_subscription(server: ServerProcess, client: pulsar.Client, to
     assert answer.status_code == 400
     answer = requests.get(f"{server.http_url}/admin/v2/explain/subscription?topic={topic}&subscription=no", timeout=10)
     assert answer.status_code == 404
+
+
+def test_a_key_that_is_most_of_the_traffic(explain: Explainer, client: pulsar.Client, topic: str) -> None:
+    key_shared(client, topic, "c1")
+    key_shared(client, topic, "c2", message_listener=acknowledging)
+    name = next(
+        f"hot-{number}"
+        for number in range(100)
+        if explain.ask("key", topic=topic, key=f"hot-{number}", subscription="sub")["details"]["subscriptions"][0][
+            "consumer"
+        ]
+        == "c1"
+    )
+    producer = client.create_producer(topic, batching_enabled=False)
+    for _ in range(60):
+        producer.send(b"x", partition_key=name)
+    producer.close()
+
+    def skew() -> dict[str, Any] | None:
+        reasons = explain.subscription(topic)["reasons"]
+        return next((reason for reason in reasons if reason["code"] == "key-skewed"), None)
+
+    reason = wait_until(skew)
+    assert reason["facts"]["percent"] == 100
+    assert reason["facts"]["keys"] == [name]
+    assert reason["facts"]["consumer"] == "c1"
+
+
+def test_a_retry_topic_that_goes_round(explain: Explainer, client: pulsar.Client, topic: str) -> None:
+    """As clients publish what is to be retried: the official Python client leaves that to the application."""
+    retry = f"{topic}-sub-RETRY"
+    client.subscribe(retry, "sub").close()
+    client.create_producer(retry).send(b"x", properties={"RECONSUMETIMES": "7", "REAL_TOPIC": topic})
+    reason = next(each for each in explain.subscription(retry)["reasons"] if each["code"] == "retried-often")
+    assert reason["facts"]["times"] == 7
+    assert reason["facts"]["origin"] == topic
+
+
+def test_a_message_ttl(start_server: StartServer, connect: Connect, topic: str) -> None:
+    server = start_server(ttlDurationDefaultInSeconds=1, messageExpiryCheckIntervalInMinutes=0.01)
+    client, explain = connect(server.service_url), Explainer(server.http_url)
+    client.subscribe(topic, "sub").close()
+    client.create_producer(topic).send(b"x")
+
+    def expired() -> dict[str, Any] | None:
+        reasons = explain.subscription(topic)["reasons"]
+        return next((reason for reason in reasons if reason["code"] == "expired"), None)
+
+    assert wait_until(expired, timeout_s=20)["facts"]["rule"] == "message TTL"
+    assert "messages expired topic=" in server.log()
+
+
+def test_the_log_and_the_metrics_say_the_same(
+    explain: Explainer, server: ServerProcess, client: pulsar.Client, topic: str
+) -> None:
+    """One line when it stands still, one when it goes on; the metric has the code meanwhile."""
+    consumer = client.subscribe(topic, "sub", consumer_name="lazy", receiver_queue_size=QUEUE)
+    send_all(client.create_producer(topic, batching_enabled=False), BODIES)
+    explain.finds(topic, "no-permits", False)
+
+    def metric() -> list[str]:
+        lines = requests.get(f"{server.http_url}/metrics", timeout=10).text.splitlines()
+        return [line for line in lines if line.startswith("magnetar_subscription_blocked{") and f'"{topic}"' in line]
+
+    (line,) = metric()
+    assert 'reason="no-permits"' in line
+    assert line.endswith(" 1.0")
+
+    def logged(words: str) -> list[str]:
+        return [line for line in server.log().splitlines() if words in line and f"topic={topic} " in line]
+
+    wait_until(lambda: logged("subscription stands still"), timeout_s=30)
+    assert all("reason=no-permits" in line for line in logged("subscription stands still"))
+    take(consumer, len(BODIES))
+    wait_until(lambda: logged("subscription goes on"), timeout_s=30)
+    assert len(logged("subscription stands still")) == len(logged("subscription goes on")) == 1
+    assert metric() == []
+
+
+def test_stats_show_the_cause(explain: Explainer, client: pulsar.Client, topic: str) -> None:
+    client.subscribe(topic, "sub", consumer_name="lazy", receiver_queue_size=QUEUE)
+    send_all(client.create_producer(topic, batching_enabled=False), BODIES)
+    explain.finds(topic, "no-permits", False)
+    shown = CliRunner().invoke(cli, ["topics", "stats", topic, "--admin-url", explain.http_url]).output
+    rows = [line.split("\t") for line in shown.splitlines()]
+    subscription = next(row for row in rows if row[0] == "sub")
+    assert subscription[-1] == "no-permits"
+    consumer = next(row for row in rows if row[:2] == ["sub", "lazy"])
+    assert consumer[3] == "0"

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
 from functools import cache
 from pathlib import Path
+
+import click
 
 import magnetar.broker
 from magnetar.broker.errors import NotAllowedError
@@ -21,6 +24,7 @@ from magnetar.broker.explain.sentences import (
 from magnetar.broker.explain.topic import REFUSALS, refusals
 from magnetar.broker.reasons import Code, Named, because
 from magnetar.broker.refused_clients import PER_TOPIC_MAX, REMEMBERED_MS, TOPICS_MAX, RecentRefusals, Refused
+from magnetar.cli.main import cli
 
 SOURCE = Path(magnetar.broker.__file__).parent
 CONSUMER = {"consumer", "address"}
@@ -96,6 +100,21 @@ def test_texts_are_sentences() -> None:
     for code, meaning in MEANINGS.items():
         assert meaning.text.rstrip("]").endswith("."), code
         assert meaning.change.endswith("."), code
+
+
+def test_commands_that_texts_name_exist() -> None:
+    for code, meaning in MEANINGS.items():
+        for words in re.findall(r"`magnetar ([^`]*)`", meaning.text + meaning.change):
+            node: click.Command = cli
+            context = click.Context(cli)
+            for word in words.split():
+                if isinstance(node, click.Group) and not word.startswith("-"):
+                    found = node.get_command(context, word)
+                    assert found is not None, f"{code}: `magnetar {words}` names no command"
+                    node = found
+                elif word.startswith("-"):
+                    flags = {flag for param in node.params for flag in param.opts}
+                    assert word in flags, f"{code}: `magnetar {words}`: no flag {word}"
 
 
 def test_counts_and_lists() -> None:

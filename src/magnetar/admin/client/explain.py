@@ -38,6 +38,18 @@ class Explain(Noun):
         """Where a message is, `ledger:entry` or `ledger:entry:partition:batch index`, for each subscription or for one."""
         return self._explained("message", topic=topic, id=message_id, subscription=subscription)
 
+    def cursor(self, topic: str, subscription: str) -> Explanation:
+        """Where a replicated subscription is in other clusters, and why not further."""
+        return self._explained("cursor", topic=topic, subscription=subscription)
+
+    def bundle(self, topic: str, *, if_broker_dies: str | None = None) -> Explanation:
+        """Why the topic's bundle is on its broker, and what would move it."""
+        return self._explained("bundle", topic=topic, ifBrokerDies=if_broker_dies)
+
+    def ledger(self, ledger_id: int) -> Explanation:
+        """Whose a ledger is, its copies, and what keeps it from being deleted."""
+        return self._explained("ledger", id=ledger_id)
+
     def _explained(self, kind: str, **query: object) -> Explanation:
         found: Explanation = self._get(f"/explain/{kind}", Explanation, query)
         return found

@@ -20,9 +20,11 @@ from magnetar.admin.metrics.server import (
     namespace_families,
 )
 from magnetar.admin.metrics.topics import (
+    BLOCKED_COLUMNS,
     REPLICATOR_COLUMNS,
     SUBSCRIPTION_COLUMNS,
     TOPIC_COLUMNS,
+    blocked_values,
     replicator_values,
     subscription_values,
     topic_values,
@@ -60,6 +62,7 @@ async def gather(admin: AdminContext, pace: Pace) -> Gathered:
         lines += bookie_families(bookie, cluster=cluster)
     topic_rows: list[Row] = []
     subscription_rows: list[Row] = []
+    blocked_rows: list[Row] = []
     replicator_rows: list[Row] = []
     topics_count: dict[str, int] = {}
     for topic in broker.topics.loaded:
@@ -70,6 +73,8 @@ async def gather(admin: AdminContext, pace: Pace) -> Gathered:
             for subscription in topic.subscriptions.all:
                 about = labels(cluster=cluster, namespace=namespace, topic=name, subscription=subscription.name)
                 subscription_rows.append((about, subscription_values(subscription)))
+                for code, weight in blocked_values(topic, subscription, broker.clock).items():
+                    blocked_rows.append((f"{about[:-1]},{labels(reason=code)[1:]}", (weight,)))
                 await pace.breathe()
             for remote, row in topic.replication_stats().items():
                 about = labels(cluster=cluster, namespace=namespace, topic=name, remote_cluster=remote)
@@ -80,6 +85,7 @@ async def gather(admin: AdminContext, pace: Pace) -> Gathered:
     tables = [
         (TOPIC_COLUMNS, topic_rows),
         (SUBSCRIPTION_COLUMNS, subscription_rows),
+        (BLOCKED_COLUMNS, blocked_rows),
         (REPLICATOR_COLUMNS, replicator_rows),
         (COORDINATOR_COLUMNS, coordinator_rows),
     ]

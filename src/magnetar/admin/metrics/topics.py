@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from magnetar.base.clock import Clock
+from magnetar.broker.explain.subscription import blocked_by, standing_of
 from magnetar.broker.subscriptions.nonpersistent import NonPersistentSubscription
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.persistent import PersistentTopic
@@ -61,6 +63,9 @@ SUBSCRIPTION_COLUMNS = (
     "pulsar_subscription_last_acked_timestamp",
     "pulsar_subscription_last_consumed_flow_timestamp",
 )
+
+BLOCKED_COLUMNS = ("magnetar_subscription_blocked",)
+"""With the label `reason`: a row for each code that holds something up in a subscription, 1 where all of it stands still, else 0.5."""
 
 REPLICATOR_COLUMNS = (
     "pulsar_replication_rate_in",
@@ -135,6 +140,15 @@ def topic_values(topic: AnyTopic) -> Sequence[float]:
 
 def subscriptions_of(topic: AnyTopic) -> Sequence[Subscription | NonPersistentSubscription]:
     return topic.subscriptions.all if isinstance(topic, PersistentTopic) else topic.subscriptions
+
+
+def blocked_values(topic: PersistentTopic, subscription: Subscription, clock: Clock) -> dict[str, float]:
+    """By code. Nothing is asked where nothing waits."""
+    if not subscription.backlog_entries and topic.transactions.buffer is None:
+        return {}
+    standing = standing_of(topic, subscription, clock)
+    weight = 1.0 if standing.moving is False else 0.5
+    return {str(code): weight for code in blocked_by(standing)}
 
 
 def subscription_values(subscription: Subscription) -> Sequence[float]:

@@ -9,23 +9,33 @@ from starlette.responses import Response
 
 from magnetar.admin.answers import as_json
 from magnetar.admin.call import Call
-from magnetar.admin.errors import BadRequestError
+from magnetar.admin.errors import BadRequestError, NotFoundError
 from magnetar.admin.explain_documents import Explanation
 from magnetar.admin.operation import documented
 from magnetar.admin.redirects import credentials_of
 from magnetar.admin.routing import ADMIN, Handler, Route
 from magnetar.admin.topic_access import as_persistent, unused
+from magnetar.bookkeeper.autorecovery.underreplication import UnderreplicationManager
+from magnetar.bookkeeper.errors import NoSuchLedgerError
 from magnetar.broker.auth.decide import Access
-from magnetar.broker.errors import SubscriptionNotFoundError, TopicNotFoundError
+from magnetar.broker.errors import ServiceNotReadyError, SubscriptionNotFoundError, TopicNotFoundError
+from magnetar.broker.explain.bundle import explain_bundle
 from magnetar.broker.explain.key import Question, explain_key, partition_of
+from magnetar.broker.explain.ledger import explain_ledger, read_ledger, topic_of
 from magnetar.broker.explain.message import explain_message, parse_id
-from magnetar.broker.explain.subscription import explain_non_persistent, explain_subscription, subject_of
+from magnetar.broker.explain.subscription import (
+    explain_cursor,
+    explain_non_persistent,
+    explain_subscription,
+    subject_of,
+)
 from magnetar.broker.explain.topic import explain_producer, explain_topic, not_loaded, not_there, refusals
 from magnetar.broker.namespaces.errors import NotOwnedError
 from magnetar.broker.namespaces.records import BrokerAddress
 from magnetar.broker.naming import TopicName
 from magnetar.broker.reasons import Code, because
 from magnetar.broker.topics.nonpersistent import NonPersistentTopic
+from magnetar.broker.topics.persistent import PersistentTopic
 from magnetar.hashing.errors import HashingError
 
 _ROOT = f"{ADMIN}/explain"
@@ -226,6 +236,90 @@ async def message(call: Call) -> Response:
     return as_json((await explain_message(loaded, asked, named, call.broker.bookkeeper, call.broker.clock)).document())
 
 
+@documented(answer=Explanation, query={"id": int}, required=("id",), errors=(404, 412))
+async def ledger(call: Call) -> Response:
+    """Whose a ledger is, its segments and copies, which of its bookies are missing, and what keeps it from being deleted. The broker that
+    serves its topic answers."""
+    broker, ledger_id = call.broker, call.query_number("id", 0)
+    if "id" not in call.request.query_params:
+        raise BadRequestError("name the ledger: ?id=NUMBER")
+    try:
+        metadata, owner = await read_ledger(broker.bookkeeper, ledger_id)
+    except NoSuchLedgerError:
+        raise NotFoundError(f"there is no ledger {ledger_id}") from None
+    name = topic_of(owner)
+    loaded = broker.topics.get_loaded(name) if name is not None else None
+    if name is not None and loaded is None and await broker.lookup.stored(name):
+        await broker.lookup.require(name)
+        loaded = await broker.topics.get(name, create=False)
+    mark = await UnderreplicationManager(broker.metadata, broker.clock, broker.ownership.broker_id).get(ledger_id)
+    found = explain_ledger(
+        ledger_id,
+        metadata,
+        owner,
+        loaded if isinstance(loaded, PersistentTopic) else None,
+        broker.bookkeeper.bookies.registered(),
+        mark,
+        broker.clock.now_ms(),
+    )
+    return as_json(found.document())
+
+
+@documented(
+    answer=Explanation, query={"topic": str, "ifBrokerDies": str}, required=("topic",), errors=(404, 405, 412, 503)
+)
+async def bundle(call: Call) -> Response:
+    """Why the topic's bundle is on its broker, what would move it, and where it would go if that broker (`host:port` of its admin API)
+    died. Other brokers send on to the leader."""
+    broker = call.broker
+    leadership = broker.cluster.leadership
+    if not leadership.is_leader:
+        leader = await leadership.leader()
+        address = None if leader is None else await broker.cluster.brokers.get(leader.broker_id)
+        if leader is None or address is None or leader.broker_id == broker.ownership.broker_id:
+            raise ServiceNotReadyError("there is no leader at the moment; ask again in a second")
+        raise NotOwnedError("the plan", address)
+    name = await broker.ownership.bundle_of(call.topic)
+    found = await explain_bundle(
+        name,
+        str(call.topic),
+        broker.ownership,
+        broker.load_manager,
+        broker.cluster.load_placement,
+        broker.config.settings,
+        call.query("ifBrokerDies"),
+    )
+    return as_json(found.document())
+
+
+@documented(
+    answer=Explanation,
+    query={"topic": str, "subscription": str},
+    required=("topic", "subscription"),
+    errors=(404, 405, 412),
+    heavy=True,
+)
+async def cursor(call: Call) -> Response:
+    """Where a replicated subscription is in other clusters, and why its place there does not move: the last snapshot, who is missing, what
+    a failover would repeat. Of a partitioned topic all partitions."""
+    if "subscription" not in call.params:
+        raise BadRequestError("name the subscription: &subscription=NAME")
+    name = call.subscription
+    parts = await call.admin.partitioned.parts(call.topic)
+    if parts == [call.topic]:
+        return as_json(await _cursor(call, call.topic))
+    found = {part: document async for part, document in _each(call, parts, "cursor", _cursor)}
+    if not found:
+        raise SubscriptionNotFoundError("Subscription not found")
+    subject = {"kind": "cursor", "topic": str(call.topic), "subscription": name}
+    return as_json(_joined(subject, f"The place of subscription {name} in other clusters", found))
+
+
+async def _cursor(call: Call, part: TopicName) -> dict[str, Any]:
+    loaded = as_persistent(await call.broker.topics.get(part, create=False))
+    return explain_cursor(loaded, call.subscription, call.broker.clock.now_ms()).document()
+
+
 def _of_topic(kind: str, handler: Handler) -> Route:
     return Route("GET", f"{_ROOT}/{kind}", Access.LOOKUP, handler, by_query=True)
 
@@ -236,4 +330,7 @@ ROUTES = (
     _of_topic("producer", producer),
     _of_topic("key", key),
     _of_topic("message", message),
+    _of_topic("cursor", cursor),
+    Route("GET", f"{_ROOT}/bundle", Access.NAMESPACE, bundle, by_query=True),
+    Route("GET", f"{_ROOT}/ledger", Access.SUPERUSER, ledger),
 )

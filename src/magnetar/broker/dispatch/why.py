@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final
@@ -23,6 +24,13 @@ SLOTS_SHOWN_MAX: Final = 10
 
 REDELIVERIES_MANY: Final = 3
 """A message that has come back so often is worth a word."""
+
+SAMPLED_MAX: Final = 1000
+"""Waiting entries of each consumer by which skew is judged."""
+
+SKEW_WAITING_MIN: Final = 20
+SKEW_PERCENT_MIN: Final = 50
+"""At least so many waiting entries, and so large a part of them of one slot, are a skew."""
 
 SLOT_MAX: Final = (1 << SLOT_BITS) - 1
 
@@ -86,7 +94,33 @@ def of_lanes(lanes: Lanes) -> list[Reason]:
     stuck = [lane for lane in lanes.all if not lane.can_take and (lane.waiting or lane.skipped)]
     stuck.sort(key=lambda lane: lane.consumer.last_consumed_ms)
     frozen = [reason for lane in stuck[:CONSUMERS_NAMED_MAX] for reason in _frozen(lanes, lane)]
-    return [*frozen, *_draining(lanes, sorted(lanes.draining)), *_uncovered(lanes)]
+    return [*frozen, *_draining(lanes, sorted(lanes.draining)), *_uncovered(lanes), *_skew(lanes)]
+
+
+def _skew(lanes: Lanes) -> Iterator[Reason]:
+    """The slot that most of what waits is of, as far as a sample of each consumer's waiting entries tells."""
+    seen: Counter[int] = Counter()
+    first: dict[int, int] = {}
+    for lane in lanes.all:
+        for packed in islice(lane.waiting, SAMPLED_MAX):
+            slot = packed & SLOT_MASK
+            seen[slot] += 1
+            first.setdefault(slot, packed >> SLOT_BITS)
+    waiting = seen.total()
+    if waiting < SKEW_WAITING_MIN:
+        return
+    ((slot, most),) = seen.most_common(1)
+    lane_of_it = lanes.owner(slot)
+    if most * 100 < waiting * SKEW_PERCENT_MIN or lane_of_it is None:
+        return
+    yield because(
+        Code.KEY_SKEWED,
+        keys_at=[first[slot]],
+        percent=round(100 * most / waiting),
+        slot=slot,
+        waiting=waiting,
+        **lane_of_it.consumer.described(),
+    )
 
 
 def of_slot(lanes: Lanes, slot: int) -> list[Reason]:

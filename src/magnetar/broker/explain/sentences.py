@@ -106,6 +106,16 @@ MEANINGS: Final[Mapping[Code, Meaning]] = {
         "{entries:#entry|is|are} acknowledged within the open {transactions:list}, and consumed when that commits.",
         "Commit or abort the transaction.",
     ),
+    Code.KEY_SKEWED: Meaning(
+        "{percent} % of the messages that wait are of hash slot {slot}[, which is that of the key {keys:list}]: one consumer gets"
+        " them, however many there are.",
+        "Spread the key over several, or use a Shared subscription where order does not matter.",
+        ("waiting", "consumer", "address"),
+    ),
+    Code.RETRIED_OFTEN: Meaning(
+        "The next message, {message}, went through the retry topic {times} times; it came from {origin}.",
+        "Look why the application fails on it; a dead letter policy with a limit ends the loop.",
+    ),
     Code.REDELIVERED_OFTEN: Meaning(
         "Message {message}[ with the key {keys:list}] was given back {times} times; {messages:#message|was|were} given"
         " back more than twice.",
@@ -119,7 +129,7 @@ MEANINGS: Final[Mapping[Code, Meaning]] = {
     ),
     Code.SNAPSHOT_MISSING: Meaning(
         "The subscription's place does not follow to other clusters: {problem}.",
-        "Bring the missing cluster back, or go on without it: `magnetar subscriptions exclude-cluster`.",
+        "Bring the missing cluster back, or go on without it: `magnetar topics replicated-subscription exclude`.",
         ("would_repeat", "missing"),
     ),
     Code.DROPS_WITHOUT_PERMITS: Meaning(
@@ -273,6 +283,83 @@ MEANINGS: Final[Mapping[Code, Meaning]] = {
         "Consumer {consumer} of subscription {subscription} has the key's hash slot {slot} by {by} and holds {held:#entry} of the slot.",
         "Nothing needs to be done.",
         ("address",),
+    ),
+    Code.COPIES_MISSING: Meaning(
+        "Ledger {ledger}, from entry {first_entry} on, has copies on {missing:list}, which is not there: of some entries"
+        " {copies_left:#copy|is|are} left of {write_quorum}, and {ack_quorum} are needed for a receipt.",
+        "Bring the bookie back, or let auto-recovery copy what it held: `magnetar bookies recover`.",
+    ),
+    Code.UNDERREPLICATED: Meaning(
+        "The auditor has marked ledger {ledger}: the copies of {missing:list} are missing, and workers will restore them.",
+        "Wait; see that auto-recovery runs and that enough bookies are writable.",
+    ),
+    Code.LEDGER_OPEN: Meaning(
+        "Ledger {ledger} is not closed (state {state}): its writer has it, or a reader is recovering it.",
+        "Nothing needs to be done: it is closed when it is full, or when its topic is opened again.",
+    ),
+    Code.LEDGER_CURRENT: Meaning(
+        "Ledger {ledger} is the one that {topic} writes to now.",
+        "Nothing needs to be done: it is closed when it is full.",
+    ),
+    Code.KEPT_BY_SUBSCRIPTION: Meaning(
+        "Ledger {ledger} of {topic} is kept for what is not consumed: {subscriptions:list}.",
+        "Consume, skip the backlog, or delete a subscription that nobody needs.",
+    ),
+    Code.KEPT_BY_RETENTION: Meaning(
+        "Ledger {ledger} of {topic} is consumed and kept by the retention of {retention_minutes} minutes or {retention_mb} MB (-1: for"
+        " ever).",
+        "Wait, or shorten the retention: `magnetar topicPolicies set-retention`.",
+    ),
+    Code.KEPT_FOR_CURSOR: Meaning(
+        "Ledger {ledger} holds the positions of subscription {subscription}.",
+        "Nothing needs to be done: it goes when the positions have moved to the next ledger, or with the subscription.",
+    ),
+    Code.KEPT_BY_NOBODY: Meaning(
+        "Ledger {ledger} belongs to no topic; its component is {component}.",
+        "Whoever made it deletes it: schemas, indexes of delayed messages, or another program.",
+    ),
+    Code.LEDGER_DELETABLE: Meaning(
+        "Ledger {ledger} of {topic} is consumed by everybody, and its retention is over: it goes at the next check.",
+        "Wait, or run `magnetar topics trim-topic`.",
+    ),
+    Code.LEDGER_DROPPED: Meaning(
+        "Ledger {ledger} is no longer in the list of {topic}: its deletion has begun.",
+        "Wait; what a crash left behind is deleted by `magnetar ledger` commands only.",
+    ),
+    Code.BUNDLE_UNOWNED: Meaning(
+        "No broker has bundle {bundle}; the next client that looks one of its topics up brings it to {broker}: {problem}.",
+        "Nothing needs to be done while a broker is named.",
+    ),
+    Code.BUNDLE_LEAVING: Meaning(
+        "Bundle {bundle} is being handed over from {broker} to {successor}.",
+        "Wait: it takes seconds.",
+    ),
+    Code.BUNDLE_WOULD_MOVE: Meaning(
+        "Bundle {bundle} would move to {broker} at the leader's next round: {problem}.",
+        "Wait, or move it yourself: `magnetar namespaces unload --destination-broker`.",
+    ),
+    Code.BUNDLE_WOULD_SPLIT: Meaning(
+        "Bundle {bundle} would be split at the leader's next round: {problem}.",
+        "Wait, or split it yourself: `magnetar namespaces split-bundle`.",
+    ),
+    Code.BUNDLE_HELD: Meaning(
+        "Bundle {bundle} stays although it might move: {problem}.",
+        "See `magnetar loadbalance plan`.",
+    ),
+    Code.BUNDLE_SERVED: Meaning(
+        "Bundle {bundle} is on {broker}, which has {bundles:#bundle} and a usage of {usage} %[; {others:list} may serve it too].",
+        "It moves when its broker dies, drains or is overloaded, or by `magnetar namespaces unload`.",
+        ("isolated",),
+    ),
+    Code.NOT_REPLICATED: Meaning(
+        "Subscription {subscription} is not replicated: its place does not follow it to other clusters.",
+        "Subscribe with replicated state, or switch it on: `magnetar topics set-replicated-subscription-status`.",
+    ),
+    Code.CURSOR_FOLLOWS: Meaning(
+        "The place of subscription {subscription} in other clusters[, {clusters:list},] is that of the last snapshot that it passed, at"
+        " {at}; {would_repeat:#message} would be given again there.",
+        "Nothing needs to be done; snapshots more often repeat less: replicatedSubscriptionsSnapshotFrequencyMillis.",
+        ("mark_delete",),
     ),
 }
 

@@ -152,7 +152,8 @@ async def explain_subscription(
     Raises SubscriptionNotFoundError."""
     subscription = topic.subscriptions.get(name)
     moving, reasons = standing_of(topic, subscription, clock)
-    reasons = in_order([*reasons, *snapshot_missing(topic, subscription, clock.now_ms())])
+    retried = await _retried(subscription)
+    reasons = in_order([*reasons, *snapshot_missing(topic, subscription, clock.now_ms()), *retried])
     reasons = [await completed(topic.ledger, reason) for reason in reasons]
     reasons = [*reasons, *others] if subscription.consumers else [*others, *reasons]
     return Explanation(
@@ -162,6 +163,42 @@ async def explain_subscription(
         reasons,
         _details(topic.ledger, subscription),
     )
+
+
+def explain_cursor(topic: PersistentTopic, name: str, now_ms: int) -> Explanation:
+    """Where a replicated subscription is in other clusters, and why not further. Raises SubscriptionNotFoundError."""
+    subscription = topic.subscriptions.get(name)
+    found = status_of(topic.replicated_subscriptions, topic.ledger, now_ms)
+    own = next((each for each in found.subscriptions if each.name == name), None)
+    clusters = [each.cluster for each in found.clusters]
+    reasons: list[Reason] = []
+    moving: bool | None = None
+    if own is None:
+        reasons.append(because(Code.NOT_REPLICATED, subscription=name))
+    else:
+        reasons += snapshot_missing(topic, subscription, now_ms)
+        moving = not reasons
+        if own.told is not None:
+            reasons.append(
+                because(
+                    Code.CURSOR_FOLLOWS,
+                    found.snapshot_ms,
+                    subscription=name,
+                    clusters=clusters,
+                    at=place(own.told),
+                    would_repeat=own.would_repeat or 0,
+                    mark_delete=place(own.mark_delete),
+                )
+            )
+    subject = {"kind": "cursor", "topic": str(topic.name), "subscription": name}
+    details = {
+        "cluster": found.cluster,
+        "last_snapshot": iso_or_none(found.snapshot_ms),
+        "snapshot_pending": found.pending,
+        "clusters": [each._asdict() for each in found.clusters],
+    }
+    about = f"The place of subscription {name} in other clusters"
+    return Explanation(subject, verdict(about, moving, reasons), moving, reasons, details)
 
 
 def explain_non_persistent(topic: str, subscription: NonPersistentSubscription) -> Explanation:
@@ -195,6 +232,30 @@ async def completed(ledger: ManagedLedger, reason: Reason) -> Reason:
         return reason
     keys = [key async for key in _keys(ledger, reason.keys_at)]
     return replace(reason, facts={**reason.facts, "keys": list(dict.fromkeys(keys))})
+
+
+RETRIES_PROPERTY: Final = "RECONSUMETIMES"
+ORIGIN_PROPERTY: Final = "REAL_TOPIC"
+"""What clients give a message that they put into a retry topic."""
+
+RETRIES_MANY: Final = 3
+
+
+async def _retried(subscription: Subscription) -> list[Reason]:
+    """Whether the next message goes round through a retry topic."""
+    try:
+        entry = await subscription.peek(1)
+        metadata = parse_metadata(entry.data) if entry is not None else None
+    except (MagnetarError, ValueError):
+        return []
+    if entry is None or metadata is None:
+        return []
+    properties = {pair.key: pair.value for pair in metadata.properties}
+    times = properties.get(RETRIES_PROPERTY, "")
+    if not (times.isascii() and times.isdigit() and len(times) < 10 and int(times) >= RETRIES_MANY):
+        return []
+    origin = properties.get(ORIGIN_PROPERTY) or "a topic that it does not name"
+    return [because(Code.RETRIED_OFTEN, message=place(entry.position), times=int(times), origin=origin)]
 
 
 async def _published_ms(ledger: ManagedLedger, positions: Sequence[Position]) -> Any:

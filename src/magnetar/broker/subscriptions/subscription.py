@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +19,7 @@ from magnetar.broker.dispatch.pump import Pump
 from magnetar.broker.dispatch.throttle import Sent
 from magnetar.broker.errors import NotAllowedError
 from magnetar.broker.rate_limits import Rates
-from magnetar.broker.reasons import EXPIRIES_MAX, Expiry, Rule
+from magnetar.broker.reasons import EXPIRIES_MAX, Code, Expiry, Rule
 from magnetar.broker.subscriptions import maintenance
 from magnetar.broker.subscriptions.acks import (
     AckDone,
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
     from magnetar.managed_ledger.cursor.cursor import ManagedCursor
     from magnetar.managed_ledger.entry import Entry
     from magnetar.managed_ledger.ledger import ManagedLedger
+
+
+logger = logging.getLogger(__name__)
 
 
 class Subscription:
@@ -314,6 +318,14 @@ class Subscription:
         self.last_expire_ms = self._clock.now_ms()
         if expired:
             self.expiries.append(Expiry(after, upto, expired, self.last_expire_ms, rule))
+            logger.info(
+                "messages expired topic=%s subscription=%s reason=%s entries=%d by=%s",
+                self.topic_name,
+                self.name,
+                Code.EXPIRED,
+                expired,
+                rule,
+            )
         return expired
 
     async def peek(self, number: int) -> Entry | None:

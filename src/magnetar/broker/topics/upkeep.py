@@ -9,7 +9,7 @@ from magnetar.base.clock import Clock
 from magnetar.broker.compaction.topic_compaction import TopicCompaction
 from magnetar.broker.namespaces.policies import EffectivePolicies
 from magnetar.broker.naming import TopicName
-from magnetar.broker.reasons import Rule
+from magnetar.broker.reasons import Code, Rule
 from magnetar.broker.replicators.replicator_set import ReplicatorSet
 from magnetar.broker.topics import deduplication, policy_rules
 from magnetar.broker.topics.expiry import last_of_older_row, position_older_than, publish_time_after_ms
@@ -147,6 +147,9 @@ class TopicUpkeep:
                     if exceeded is None:
                         for subscription in self._subscriptions.all:
                             await subscription.expire(oldest, Rule.QUOTA)
+        if (exceeded is None) != (self._publishers.refusal is None):
+            change = "producers are refused" if exceeded is not None else "producers are taken again"
+            logger.info("%s topic=%s reason=%s", change, self._name, Code.QUOTA_EXCEEDED)
         self.refused_since_ms = 0 if exceeded is None else self.refused_since_ms or self._clock.now_ms()
         self._publishers.refusal = exceeded
         if exceeded is not None:

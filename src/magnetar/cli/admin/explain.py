@@ -119,6 +119,37 @@ def message_command(message_id: str, topic: str, subscription: str | None, admin
         show(admin.explain.message(topic, message_id, subscription), as_json)
 
 
+@explain_group.command("cursor")
+@click.argument("subscription")
+@topic_option
+@common
+def cursor_command(subscription: str, topic: str, admin_url: str, as_json: bool) -> None:
+    """Say where the replicated SUBSCRIPTION is in other clusters, and why its place there does not move."""
+    with connected(admin_url) as admin:
+        show(admin.explain.cursor(topic, subscription), as_json)
+
+
+@explain_group.command("bundle")
+@topic_option
+@click.option(
+    "--if-broker-dies", metavar="ID", help="Show where it would go without this broker (HOST:PORT of its admin API)."
+)
+@common
+def bundle_command(topic: str, if_broker_dies: str | None, admin_url: str, as_json: bool) -> None:
+    """Say why the bundle of a topic is on its broker, and what would move it."""
+    with connected(admin_url) as admin:
+        show(admin.explain.bundle(topic, if_broker_dies=if_broker_dies), as_json)
+
+
+@explain_group.command("ledger")
+@click.argument("ledger_id", type=click.IntRange(0))
+@common
+def ledger_command(ledger_id: int, admin_url: str, as_json: bool) -> None:
+    """Say whose the ledger LEDGER_ID is, where its copies are, and what keeps it from being deleted."""
+    with connected(admin_url) as admin:
+        show(admin.explain.ledger(ledger_id), as_json)
+
+
 def show(found: Explanation, as_json: bool) -> None:
     """The whole document as JSON, or the verdict, its reasons and the details a person looks at."""
     if as_json:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal
 
 import click
 
+from magnetar.admin.client.client import AdminClient
+from magnetar.admin.client.errors import AdminClientError
 from magnetar.admin.topic_documents import MessageId
 from magnetar.cli.admin.common import MESSAGE_ID, common, show_document, show_value
 from magnetar.cli.admin.http import connected
@@ -54,6 +57,7 @@ def show_stats(topic: str, partitioned: bool, per_partition: bool, admin_url: st
     leaf, query = ("/partitioned-stats", {"perPartition": per_partition}) if partitioned else ("/stats", {})
     with connected(admin_url) as admin:
         document = admin.call("GET", ADMIN + TOPIC + leaf, topic_names(topic), query).json()
+        causes = {} if as_json or partitioned else standing_still(admin, topic)
     if as_json:
         print_json(document)
         return
@@ -61,8 +65,25 @@ def show_stats(topic: str, partitioned: bool, per_partition: bool, admin_url: st
     subscriptions = document.get("subscriptions") or {}
     if subscriptions:
         click.echo()
-        rows = [subscription_row(name, subscriptions[name]) for name in sorted(subscriptions)]
+        rows = [subscription_row(name, subscriptions[name], causes) for name in sorted(subscriptions)]
         emit(rows, as_json=False, title="subscriptions")
+        consumers = [
+            consumer_row(name, each)
+            for name in sorted(subscriptions)
+            for each in subscriptions[name].get("consumers") or ()
+        ]
+        if consumers:
+            click.echo()
+            emit(consumers, as_json=False, title="consumers")
+
+
+def standing_still(admin: AdminClient, topic: str) -> dict[str, str]:
+    """By subscription the code of what it stands still for; nothing from a server that does not explain, such as Apache Pulsar's."""
+    try:
+        rows = admin.explain.topic(topic).details.get("subscriptions", [])
+    except AdminClientError:
+        return {}
+    return {row["subscription"]: row["cause"] for row in rows if row["moving"] is False and row["cause"]}
 
 
 def summary(document: dict[str, Any]) -> dict[str, object]:
@@ -79,9 +100,23 @@ def summary(document: dict[str, Any]) -> dict[str, object]:
     }
 
 
-def subscription_row(name: str, stats: dict[str, Any]) -> dict[str, object]:
+def subscription_row(name: str, stats: dict[str, Any], causes: Mapping[str, str]) -> dict[str, object]:
+    """`stands still`: the code of the cause; `magnetar explain subscription` says more."""
     row: dict[str, object] = {"subscription": name, "consumers": len(stats.get("consumers") or ())}
-    return row | {title: stats.get(field) for title, field in SUBSCRIPTION_COLUMNS.items()}
+    row |= {title: stats.get(field) for title, field in SUBSCRIPTION_COLUMNS.items()}
+    return row | {"stands still": causes.get(name, "")}
+
+
+def consumer_row(subscription: str, stats: dict[str, Any]) -> dict[str, object]:
+    return {
+        "subscription": subscription,
+        "consumer": stats.get("consumerName"),
+        "address": stats.get("address"),
+        "permits": stats.get("availablePermits"),
+        "unacked": stats.get("unackedMessages"),
+        "blocked": stats.get("blockedConsumerOnUnackedMsgs"),
+        "msg_rate_out": stats.get("msgRateOut"),
+    }
 
 
 @click.command("stats-internal")
