@@ -112,7 +112,7 @@ def test_what_people_are_told_of_stages(spark: SparkSession) -> None:
         "  stage computed/1-materialize: Materialize",
         "    input <- fused, to vnode(_key_g)",
         "      where sn > 0",
-        "      select sn + 1 as s1, `g` as _key_g",
+        "      select TRY_ADD(sn, 1) as s1, `g` as _key_g",
         "    rows of the view: (s1, _key_g) by (_key_g)",
     ]
 

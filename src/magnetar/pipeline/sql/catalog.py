@@ -9,9 +9,10 @@ from typing import Any, Final
 from magnetar.pipeline.errors import CatalogError
 from magnetar.pipeline.sql.options import Options
 from magnetar.pipeline.sql.parser import parse_one
-from magnetar.pipeline.sql.plan import Plan, Scan, output_names, sources
+from magnetar.pipeline.sql.plan import Plan, Scan, output_kinds, output_names, sources
 from magnetar.pipeline.sql.planner import plan_query
 from magnetar.pipeline.sql.printer import print_statement
+from magnetar.pipeline.sql.scope import Columns
 from magnetar.pipeline.sql.statements import (
     AlterOptions,
     CreateSink,
@@ -22,6 +23,7 @@ from magnetar.pipeline.sql.statements import (
     SetParallelism,
     Show,
 )
+from magnetar.pipeline.sql.typed import kind_of_type
 
 _ADDRESSES: Final = ("service.url", "admin.url", "pulsar.client.")
 
@@ -39,6 +41,8 @@ class Entry:
     columns: tuple[str, ...] | None = None
     parallelism: int | None = None
     adaptive: bool = False
+    kinds: Mapping[str, str | None] = field(default_factory=dict, compare=False, repr=False)
+    """The sorts of values of its columns, by lower-case name, where they are known."""
 
     @property
     def kind(self) -> ObjectKind:
@@ -146,7 +150,11 @@ class Catalog:
 
     def relations(self) -> dict[str, tuple[str, ...] | None]:
         """What a query may read, with columns where they are known."""
-        return {name: entry.columns for name, entry in self.entries.items() if entry.kind != "SINK"}
+        return {
+            name: None if entry.columns is None else Columns.of(entry.columns, entry.kinds)
+            for name, entry in self.entries.items()
+            if entry.kind != "SINK"
+        }
 
     def to_plain(self) -> list[dict[str, Any]]:
         """For the manifest's `views`: strings and numbers, without credentials."""
@@ -181,7 +189,7 @@ class Catalog:
 
     def _entry(self, statement: CreateSource | CreateView | CreateSink) -> Entry:
         if isinstance(statement, CreateSource):
-            return Entry(statement, columns=_source_columns(statement))
+            return Entry(statement, columns=_source_columns(statement), kinds=_source_kinds(statement))
         relations = self.relations()
         if isinstance(statement, CreateView):
             plan = plan_query(statement.query, relations)
@@ -190,16 +198,32 @@ class Catalog:
             if entry.kind == "SINK":
                 raise CatalogError(f"{statement.source} is a SINK; a sink reads from a source or a view")
             plan = Scan(entry.statement.name)
-            return Entry(statement, plan, entry.columns)
+            return Entry(statement, plan, entry.columns, kinds=entry.kinds)
         else:
             plan = plan_query(statement.source, relations)
-        return Entry(statement, plan, output_names(plan))
+        return Entry(statement, plan, output_names(plan), kinds=output_kinds(plan, lambda name: self.find(name).kinds))
 
 
 def _source_columns(source: CreateSource) -> tuple[str, ...] | None:
     if not source.columns:
         return None
     return (*(column.name for column in source.columns), *(include.name for include in source.includes))
+
+
+_INCLUDED_KINDS: Final = {
+    "KEY": "text",
+    "TIMESTAMP": "timestamptz",
+    "EVENT_TIME": "timestamptz",
+    "PARTITION": "int",
+    "TOPIC": "text",
+}
+
+
+def _source_kinds(source: CreateSource) -> dict[str, str | None]:
+    found = {
+        column.name.lower(): None if column.type is None else kind_of_type(column.type) for column in source.columns
+    }
+    return found | {include.name.lower(): _INCLUDED_KINDS.get(include.kind) for include in source.includes}
 
 
 def identity(statement: CreateSource | CreateView | CreateSink) -> str:

@@ -9,6 +9,7 @@ import sqlglot.errors
 from sqlglot import exp
 
 from magnetar.pipeline.errors import SqlError
+from magnetar.pipeline.sql.postgres import PipelineSql
 
 _FAILURES = (sqlglot.errors.SqlglotError, RecursionError, ValueError, AttributeError, IndexError, KeyError, TypeError)
 
@@ -37,7 +38,7 @@ def _clauses(tree: exp.Expr) -> list[str]:
 
 def _read(text: str, line: int, column: int) -> exp.Expr:
     try:
-        trees = sqlglot.parse(text, read="risingwave", error_level=sqlglot.errors.ErrorLevel.IMMEDIATE)
+        trees = sqlglot.parse(text, read=PipelineSql, error_level=sqlglot.errors.ErrorLevel.IMMEDIATE)
     except sqlglot.errors.ParseError as error:
         first: dict[str, Any] = error.errors[0] if error.errors else {}
         at_line, at_column = int(first.get("line") or 1), int(first.get("col") or 1)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from sqlglot import exp
 
 from magnetar.pipeline.sql.intervals import interval_us
-from magnetar.pipeline.sql.plan import Join, LateRows, Named, Plan, Scan, Windowed, output_names
-from magnetar.pipeline.sql.scope import Relations, Scope, Side, refuse
+from magnetar.pipeline.sql.plan import Join, LateRows, Named, Plan, Scan, Windowed, output_kinds, output_names
+from magnetar.pipeline.sql.scope import Columns, Relations, Scope, Side, refuse
 from magnetar.pipeline.sql.statements import Query
 
 PlanOf: TypeAlias = Callable[[Query, exp.Expr, Relations, dict[str, Plan]], Plan]
@@ -41,7 +41,7 @@ class FromClause:
     def _side(self, node: exp.Expr) -> Side:
         if isinstance(node, exp.Subquery):
             plan = self.plan_of(self.query, node.this, self.relations, self.named)
-            return Side(node.alias or "subquery", plan, output_names(plan))
+            return Side(node.alias or "subquery", plan, output_names(plan), self._kinds(plan))
         if not isinstance(node, exp.Table):
             raise refuse(self.query, node, "FROM takes sources, views, subqueries, TUMBLE, HOP and LATE_ROWS")
         if isinstance(node.this, exp.Anonymous):
@@ -53,16 +53,23 @@ class FromClause:
     def _relation(self, node: exp.Expr, alias: str) -> Side:
         found = self.named.get(node.name.lower())
         if found is not None:
-            return Side(alias, found, output_names(found))
+            return Side(alias, found, output_names(found), self._kinds(found))
         for name, columns in self.relations.items():
             if name.lower() == node.name.lower():
-                return Side(alias, Scan(name), columns)
+                return Side(alias, Scan(name), columns, self._kinds(Scan(name)))
         known = ", ".join(sorted(self.relations)) or "nothing yet"
         raise refuse(
             self.query,
             node,
             f"{node.name} does not exist; CREATE SOURCE or a view of that name first (there is {known})",
         )
+
+    def _kinds(self, plan: Plan) -> dict[str, str | None]:
+        def of_relation(name: str) -> Mapping[str, str | None]:
+            columns = self.relations.get(name)
+            return columns.kinds if isinstance(columns, Columns) else {}
+
+        return output_kinds(plan, of_relation)
 
     def _windowed(self, node: exp.Table) -> Side:
         call = node.this
@@ -100,7 +107,8 @@ class FromClause:
         scope = Scope(self.query, [side])
         column = scope.sql(scope.resolved(arguments[1]))
         columns = None if side.columns is None else (*side.columns, "window_start", "window_end")
-        return Side(node.alias or side.alias, Windowed(side.plan, column, size, slide), columns)
+        plan = Windowed(side.plan, column, size, slide)
+        return Side(node.alias or side.alias, plan, columns, self._kinds(plan))
 
     def _late(self, node: exp.Table) -> Side:
         arguments = node.this.expressions
@@ -139,7 +147,8 @@ class FromClause:
 
         def plan() -> Join:
             columns = [
-                tuple(Named(_identifier(name), f"{of.alias}__{name}") for name in of.used) for of in (left, right)
+                tuple(Named(_identifier(name), f"{of.alias}__{name}", of.kinds.get(name.lower())) for name in of.used)
+                for of in (left, right)
             ]
             return Join(
                 left.plan, right.plan, "left" if side == "left" else "inner", keys, columns[0], columns[1], temporal
@@ -174,7 +183,7 @@ class FromClause:
 
     def _on_one(self, side: Side | None, node: exp.Expr) -> str:
         assert side is not None
-        alone = Scope(self.query, [Side(side.alias, side.plan, side.columns)])
+        alone = Scope(self.query, [Side(side.alias, side.plan, side.columns, side.kinds)])
         return alone.sql(alone.resolved(node))
 
 

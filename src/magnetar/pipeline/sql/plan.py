@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 EPOCH_TIMESTAMP = "__epoch_timestamp"
@@ -17,6 +18,8 @@ class Named:
 
     sql: str
     name: str
+    kind: str | None = field(default=None, compare=False, repr=False)
+    """The sort of its values (`typed.KINDS`), where that is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +188,27 @@ def output_names(plan: Plan) -> tuple[str, ...] | None:
     if isinstance(plan, TopN) and plan.rank is not None:
         found = (*found, plan.rank)
     return None if "*" in found else found
+
+
+def output_kinds(plan: Plan, of_relation: Callable[[str], Mapping[str, str | None]]) -> dict[str, str | None]:
+    """The sorts of values of the columns it gives, by lower-case name, where they are known. `of_relation`: those of what it reads."""
+    if isinstance(plan, Scan):
+        return dict(of_relation(plan.name))
+    if isinstance(plan, LateRows):
+        return {}
+    if isinstance(plan, UnionAll):
+        return output_kinds(plan.inputs[0], of_relation)
+    if isinstance(plan, Windowed):
+        below = output_kinds(plan.input, of_relation)
+        time = below.get(plan.time_column.strip("`").lower())
+        return {**below, "window_start": time, "window_end": time}
+    named = (*plan.left_columns, *plan.right_columns) if isinstance(plan, Join) else plan.outputs
+    found = {column.name.lower(): column.kind for column in named if column.name != "*"}
+    if any(column.name == "*" for column in named) and not isinstance(plan, Join):
+        found = {**output_kinds(plan.input, of_relation), **found}
+    if isinstance(plan, TopN) and plan.rank is not None:
+        found[plan.rank.lower()] = "int"
+    return found
 
 
 def explain(plan: Plan, indent: int = 0) -> str:

@@ -22,6 +22,7 @@ from magnetar.pipeline.sql.plan import (
 )
 from magnetar.pipeline.sql.scope import Relations, Scope, refuse
 from magnetar.pipeline.sql.statements import Query
+from magnetar.pipeline.sql.typed import of_kind
 
 _ONE_ROW_CALLS: dict[type[exp.Expr], str] = {
     exp.Count: "count",
@@ -228,7 +229,7 @@ def _aggregate(select: _Select, group: exp.Expr | None, having: exp.Expr | None,
     def lifted(node: exp.Expr) -> exp.Expr:
         for key, name in keys:
             if node == key:
-                return exp.column(exp.to_identifier(name, quoted=not name.isidentifier()))
+                return of_kind(exp.column(exp.to_identifier(name, quoted=not name.isidentifier())), scope.kind(node))
         inner = node.this if isinstance(node, exp.Filter) else node
         if isinstance(inner, exp.AggFunc):
             if len(_calls(inner)) > 1:
@@ -237,14 +238,15 @@ def _aggregate(select: _Select, group: exp.Expr | None, having: exp.Expr | None,
                 )
             text = scope.sql(node)
             call = calls.setdefault(text, _call(scope, node, f"__call{len(calls)}"))
-            return exp.column(call.name)
+            return of_kind(exp.column(call.name), scope.kind(inner))
         if isinstance(node, exp.Column):
             raise select.refuse(
                 node, f"{node.name} is neither in GROUP BY nor within an aggregate; add it to GROUP BY or take max()"
             )
         return node
 
-    outputs = tuple(Named(scope.sql(node.copy().transform(lifted)), name) for node, name in select.outputs)
+    lifts = [(node.copy().transform(lifted), name) for node, name in select.outputs]
+    outputs = tuple(Named(scope.sql(node), name, scope.kind(node)) for node, name in lifts)
     kept = None if resolved_having is None else scope.sql(resolved_having.copy().transform(lifted))
     named_keys = tuple(Named(scope.sql(node), name) for node, name in keys)
     return Aggregate(below, named_keys, tuple(calls.values()), outputs, select.condition, kept)

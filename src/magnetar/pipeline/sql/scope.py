@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from sqlglot import exp
@@ -10,7 +10,9 @@ from sqlglot import exp
 from magnetar.pipeline.errors import PlanRefusedError, SqlError
 from magnetar.pipeline.sql.expressions import place_of, spark_sql
 from magnetar.pipeline.sql.plan import EPOCH_TIMESTAMP, Named, Plan
+from magnetar.pipeline.sql.postgres import translated
 from magnetar.pipeline.sql.statements import Query
+from magnetar.pipeline.sql.typed import kind, of_kind
 
 _NOT_REPEATABLE = {"rand", "random", "uuid", "gen_random_uuid", "randn", "monotonically_increasing_id", "shuffle"}
 
@@ -27,6 +29,8 @@ class Side:
     alias: str
     plan: Plan
     columns: tuple[str, ...] | None
+    kinds: Mapping[str, str | None] = field(default_factory=dict)
+    """By lower-case name, where they are known."""
     used: dict[str, None] = field(default_factory=dict)
 
 
@@ -71,11 +75,11 @@ class Scope:
             name = node.name if len(self.sides) == 1 else f"{side.alias}__{node.name}"
             column = exp.column(exp.to_identifier(name, quoted=not name.isidentifier()))
             column.this.meta.update(node.this.meta)
-            return column
+            return of_kind(column, side.kinds.get(node.name.lower()))
         if isinstance(node, exp.CurrentTimestamp) or (
             isinstance(node, exp.Anonymous) and node.name.lower() == "proctime"
         ):
-            return exp.column(EPOCH_TIMESTAMP)
+            return of_kind(exp.column(EPOCH_TIMESTAMP), "timestamptz")
         if isinstance(node, exp.Query | exp.Exists):
             raise refuse(
                 self.query, node, "a SELECT within an expression has no incremental plan; write a JOIN with it"
@@ -90,7 +94,7 @@ class Scope:
     def sql(self, node: exp.Expr) -> str:
         """Spark SQL of a node that is resolved already."""
         try:
-            return spark_sql(node)
+            return spark_sql(translated(node))
         except PlanRefusedError:
             raise
         except SqlError as error:
@@ -140,11 +144,30 @@ class Scope:
         return result
 
     def outputs(self, named: list[tuple[exp.Expr, str]]) -> tuple[Named, ...]:
-        return tuple(Named("*" if name == "*" else self.sql(node), name) for node, name in named)
+        return tuple(Named("*" if name == "*" else self.sql(node), name, self.kind(node)) for node, name in named)
+
+    def kind(self, node: exp.Expr) -> str | None:
+        """The sort of value that a resolved node has, where that is known."""
+        try:
+            return kind(translated(node))
+        except SqlError:
+            return None
 
 
 def _plain(node: exp.Expr) -> str:
     return f"{node.key}_" if isinstance(node, exp.Func) else "column_"
+
+
+class Columns(tuple[str, ...]):
+    """Names of columns, and the sorts of values of those that are known, by lower-case name."""
+
+    kinds: Mapping[str, str | None]
+
+    @classmethod
+    def of(cls, names: Iterable[str], kinds: Mapping[str, str | None]) -> Columns:
+        found = cls(names)
+        found.kinds = kinds
+        return found
 
 
 Relations = Mapping[str, tuple[str, ...] | None]

@@ -41,12 +41,12 @@ JOINED = Join(Scan("o"), Scan("c"), "inner", (("cid", "id"),), (Named("id", "o__
         ("SELECT * FROM u", Project(Scan("u"), (Named("*", "*"),))),
         ("SELECT q.a FROM t AS q", Project(Scan("t"), (A,))),
         (
-            "SELECT a, sum(x) FILTER (WHERE b > 1) / count(*) AS r FROM t GROUP BY 1 HAVING count(*) > 1",
+            "SELECT a, sum(x) FILTER (WHERE b > 1) - count(*) AS r FROM t GROUP BY 1 HAVING count(*) > 1",
             Aggregate(
                 Scan("t"),
                 (A,),
                 (Call("sum", "x", "__call0", "b > 1"), Call("count", None, "__call1")),
-                (A, Named("__call0 / __call1", "r")),
+                (A, Named("__call0 - __call1", "r")),
                 having="__call1 > 1",
             ),
         ),
