@@ -26,6 +26,8 @@ WITHOUT_METHOD = (
     "/admin/v3/transactions/participants",  # between brokers
     "/admin/v2/segments",  # between brokers
     "/admin/v2/scalable/{tenant}/{namespace}/{topic}/segments/{segmentId}/subscription",  # between brokers
+    "/ws/v2/",
+    "/topics/",
     "/admin/v3/functions",
     "/admin/v3/sources",
     "/admin/v3/sinks",
@@ -36,7 +38,8 @@ WITHOUT_METHOD = (
     "/admin/v2/namespaces/{tenant}/{namespace}/removeOffloadPolicies",
     "/admin/v2/bookies",
 )
-"""There is no functions worker; then four for other tools; one is an older name; bookies have their own commands."""
+"""There is no functions worker; the first two are for programs without a client library, four are for other tools; one is an older
+name; bookies have their own commands."""
 
 FORMER_METHODS = {("get", "/admin/v2/{domain}/{tenant}/{namespace}/{topic}/subscription/{subscription}/analyzeBacklog")}
 """What clients before Pulsar 3 use where the typed client uses another method of the same path."""

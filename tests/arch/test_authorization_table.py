@@ -85,6 +85,8 @@ def test_rows_that_change_something_take_more_than_a_look() -> None:
             assert access is Access.CONSUME, place  # a question in the form of a PUT
         elif path.endswith("/{topic}/messages"):
             assert access is Access.PRODUCE, place
+        elif path.startswith("/topics/"):
+            assert access is Access.PRODUCE, place  # a message
         elif path.startswith("/admin/v2/schemas"):
             assert access in (Access.PRODUCE, Access.TENANT), place
         else:

@@ -39,6 +39,8 @@ from magnetar.broker.peers import ORIGINAL_PRINCIPAL_HEADER
 LIGHT_PARTITIONS_MAX = 32
 """A request over a topic of at most so many partitions is like any other."""
 
+WEBSOCKETS = "/ws/"
+
 logger = logging.getLogger(__name__)
 
 
@@ -81,6 +83,7 @@ class AdminApp:
 
     async def _perform(self, call: Call, route: Route, turn: AsyncExitStack) -> Response:
         check_page(call, route)
+        check_origin(call, route)
         await authorize(call, route)
         if await is_heavy(call, route):
             await turn.enter_async_context(self._context.workload.turn(call.who))
@@ -145,6 +148,17 @@ def check_page(call: Call, route: Route) -> None:
         raise ForbiddenError(FOREIGN_PAGE)
 
 
+def check_origin(call: Call, route: Route) -> None:
+    """Browsers let every page connect to every WebSocket: only the server can ask whose page it is. Raises ForbiddenError."""
+    origin = call.request.headers.get("origin")
+    if origin is None or not route.path.startswith(WEBSOCKETS):
+        return
+    if not call.query("token") and not call.admin.takes_origin(call.request.headers.get("host", ""), origin):
+        raise ForbiddenError(
+            f"WebSockets are not opened for pages of {origin[:100]}: add its name to webServiceAllowedHosts, or show a token in the query"
+        )
+
+
 async def is_heavy(call: Call, route: Route) -> bool:
     """True if this request works through many topics. One of a single partition, or of what is `here`, is not:
     a heavy one at another broker may wait for it."""
@@ -181,12 +195,18 @@ async def authorize(call: Call, route: Route) -> None:
     if security.authorizer.needs_credential(route.access):
         headers = call.request.headers
         principal = security.authentication.of_http(
-            headers.get("authorization", ""),
+            headers.get("authorization", "") or token_of(call, route),
             call.request.scope.get("state", {}).get(CERTIFICATE),
             headers.get(ORIGINAL_PRINCIPAL_HEADER, ""),
         )
     call.principal = principal
     await security.authorizer.check(principal, route.access, resource_of(call))
+
+
+def token_of(call: Call, route: Route) -> str:
+    """The token in the query of a WebSocket's address: browsers cannot set headers there."""
+    token = call.query("token") if route.path.startswith(WEBSOCKETS) else ""
+    return f"Bearer {token}" if token else ""
 
 
 def resource_of(call: Call) -> Resource:

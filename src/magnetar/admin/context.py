@@ -83,6 +83,8 @@ class AdminContext:
     broker: Broker
     storage: Storage
     shut_down: Callable[[], None] | None = None
+    takes_origin: Callable[[str, str], bool] = lambda host, origin: False
+    """Whether a page of that origin may open WebSockets here without a token."""
     partitioned: PartitionedTopics = field(init=False)
     workload: Workload = field(default_factory=Workload, init=False)
     name_lists: NameLists = field(default_factory=NameLists, init=False)

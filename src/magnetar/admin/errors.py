@@ -68,6 +68,20 @@ class ForceNotAllowedError(AdminError):
     status = 405
 
 
+class UpgradeRequiredError(AdminError):
+    """The address is that of a WebSocket, and the request is not the beginning of one."""
+
+    slug = "upgrade-required"
+    status = 426
+
+
+class BusyError(AdminError):
+    """Somebody else is the exclusive consumer, or has the producer's name."""
+
+    slug = "busy"
+    status = 409
+
+
 class SlowBodyError(AdminError):
     """The body did not arrive in time."""
 

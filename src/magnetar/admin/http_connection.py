@@ -16,6 +16,7 @@ import json
 import logging
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Final, Protocol, cast
 from urllib.parse import unquote
@@ -23,6 +24,9 @@ from urllib.parse import unquote
 import httptools
 
 from magnetar.admin.http_guard import HttpGuard
+from magnetar.admin.http_request import HttpRequest, check_head
+from magnetar.admin.websocket.framing import GOING_AWAY, UPGRADE, Handler, WebSocket
+from magnetar.admin.websocket.framing import SLICE_BYTES as WEBSOCKET_SLICE_BYTES
 from magnetar.base.limits import CLOSE_TIMEOUT_S
 from magnetar.base.network import AdmittedProtocol
 from magnetar.base.tasks import LooseTasks
@@ -61,51 +65,6 @@ OUTPUT_HIGH_BYTES: Final = 256 * 1024
 """Unsent output at which an answer that is made in pieces waits for its client."""
 
 
-class _Request:
-    """What the parser has found of one request, and how far its answer is."""
-
-    __slots__ = (
-        "answered",
-        "body",
-        "body_bytes",
-        "changed",
-        "chunked",
-        "complete",
-        "expects_continue",
-        "headers",
-        "keep_alive",
-        "method",
-        "started",
-        "target",
-        "version",
-    )
-
-    def __init__(self) -> None:
-        self.target = b""
-        self.method = ""
-        self.version = "1.1"
-        self.headers: list[tuple[bytes, bytes]] = []
-        self.keep_alive = True
-        self.expects_continue = False
-        self.body: list[bytes] = []
-        self.body_bytes = 0
-        self.complete = False
-        """Its body has arrived."""
-        self.changed = asyncio.Event()
-        """More of the body, or the client has left."""
-        self.started = False
-        """The head of the answer is written."""
-        self.answered = False
-        self.chunked = False
-
-    def values(self, name: bytes) -> list[bytes]:
-        return [value for each, value in self.headers if each == name]
-
-    def text(self, name: bytes) -> str | None:
-        """The value of the first header of this name."""
-        return next((value.decode("latin-1") for value in self.values(name)), None)
-
-
 class Server(Protocol):
     """What a connection needs of its server."""
 
@@ -126,12 +85,12 @@ class HttpConnection(AdmittedProtocol):
         self._server = server
         self._parser = httptools.HttpRequestParser(self)
         self._input = bytearray()
-        self._parsing: _Request | None = None
+        self._parsing: HttpRequest | None = None
         """Its head is arriving, or its body."""
         self._head_bytes = 0
-        self._waiting: deque[_Request] = deque()
+        self._waiting: deque[HttpRequest] = deque()
         """Parsed behind the one that is being answered: what one slice held."""
-        self._current: _Request | None = None
+        self._current: HttpRequest | None = None
         self._problem = ""
         """Why the input is not HTTP: what was asked before that is answered, nothing after it."""
         self._ended = False
@@ -142,6 +101,10 @@ class HttpConnection(AdmittedProtocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self._answered_any = False
+        self._socket: WebSocket | None = None
+        """What the connection has become."""
+        self._held = False
+        """The WebSocket takes no input for now."""
         self.lost = False
         self._timer: asyncio.TimerHandle | None = None
         self.queued = False
@@ -166,6 +129,8 @@ class HttpConnection(AdmittedProtocol):
         self._input.clear()
         self._waiting.clear()
         self._writable.set()
+        if self._socket is not None:
+            self._socket.end()
         if self._timer is not None:
             self._timer.cancel()
         if self._current is not None:
@@ -177,7 +142,7 @@ class HttpConnection(AdmittedProtocol):
             if self._discarded > LINGER_BYTES_MAX:
                 self._transport.abort()
             return
-        if self._ended or self._problem:
+        if (self._ended and not self._upgrading) or self._problem:
             return
         self._input += data
         if len(self._input) > SLICE_BYTES:
@@ -188,6 +153,8 @@ class HttpConnection(AdmittedProtocol):
         """The client has sent everything. What it asked is answered, as far as it came."""
         self._ended = True
         current = self._current
+        if self._socket is not None:
+            return False
         if self._discarded is not None or (current is None and not self._input and not self._waiting):
             return False
         if current is not None and not current.complete and not self._input:
@@ -199,12 +166,16 @@ class HttpConnection(AdmittedProtocol):
         self._writable.clear()
         if self.ticket is not None:
             self.ticket.unsettle()
+        if self._socket is not None:
+            self._socket.output_full(True)
 
     def resume_writing(self) -> None:
         self._write_paused = False
         self._writable.set()
-        if self.ticket is not None and self._current is not None:
+        if self.ticket is not None and (self._current is not None or self._socket is not None):
             self.ticket.settle()
+        if self._socket is not None:
+            self._socket.output_full(False)
 
     def evict(self) -> None:
         self._transport.abort()
@@ -212,7 +183,9 @@ class HttpConnection(AdmittedProtocol):
     def stop(self) -> None:
         """The server ends: an idle connection is closed now, another one after its answer."""
         self._ended = True
-        if self._current is None:
+        if self._socket is not None:
+            self._socket.close(GOING_AWAY, "the server is closing")
+        elif self._current is None:
             self.close()
 
     def _pause(self, paused: bool) -> None:
@@ -234,6 +207,10 @@ class HttpConnection(AdmittedProtocol):
     # ---- Parsing
 
     @property
+    def _upgrading(self) -> bool:
+        return self._socket is not None or (self._current is not None and self._current.upgrades)
+
+    @property
     def _may_parse(self) -> bool:
         if self._problem or self.lost or self._discarded is not None or self._waiting:
             return False
@@ -242,6 +219,8 @@ class HttpConnection(AdmittedProtocol):
 
     def parse_some(self) -> bool:
         """One slice of the input. Whether there is more that may be parsed now."""
+        if self._socket is not None:
+            return self._feed(self._socket)
         if not self._input or not self._may_parse:
             self._go_on()
             return False
@@ -250,9 +229,14 @@ class HttpConnection(AdmittedProtocol):
         self._head_bytes += len(data)
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._ended = True  # the request itself is answered as any other; what follows would be another protocol
-            self._input.clear()
+        except httptools.HttpParserUpgrade as upgrade:
+            self._ended = (
+                True  # the request itself is answered as any other; what follows is of another protocol, or nobody's
+            )
+            if self._upgrading:
+                self._input[:0] = data[upgrade.args[0] :]
+            else:
+                self._input.clear()
         except httptools.HttpParserError as error:
             cause = error.__context__ if isinstance(error, httptools.HttpParserCallbackError) else error
             if not isinstance(cause, ValueError | httptools.HttpParserError):
@@ -265,6 +249,21 @@ class HttpConnection(AdmittedProtocol):
         if self._input and self._may_parse:
             return True
         self._go_on()
+        return False
+
+    def _feed(self, socket: WebSocket) -> bool:
+        """As `parse_some`, for a WebSocket."""
+        if self._held or socket.over or not self._input:
+            if not self._input and not self._held:
+                self._pause(False)
+            return False
+        data = bytes(self._input[:WEBSOCKET_SLICE_BYTES])
+        del self._input[:WEBSOCKET_SLICE_BYTES]
+        socket.feed(data)
+        if self._input:
+            return not self._held
+        if not self._held:
+            self._pause(False)
         return False
 
     def _go_on(self) -> None:
@@ -295,7 +294,7 @@ class HttpConnection(AdmittedProtocol):
     # Callbacks of the parser. What they raise comes out of `feed_data`.
 
     def on_message_begin(self) -> None:
-        self._parsing = _Request()
+        self._parsing = HttpRequest()
         self._head_bytes = 0
         if self._answered_any and self._current is None and not self._waiting:
             self._close_after(HEAD_TIMEOUT_S)
@@ -320,6 +319,7 @@ class HttpConnection(AdmittedProtocol):
         request.keep_alive = self._parser.should_keep_alive()
         check_head(request.version, request.target, request.headers)
         request.method = self._parser.get_method().decode("ascii")
+        request.upgrades = self._parser.should_upgrade() and self._current is None and not self._waiting
         request.expects_continue = any(value.lower() == b"100-continue" for value in request.values(b"expect"))
         self._head_bytes = 0
         if self._current is None and not self._waiting:
@@ -347,14 +347,14 @@ class HttpConnection(AdmittedProtocol):
 
     # ---- Answering
 
-    def _begin(self, request: _Request) -> None:
+    def _begin(self, request: HttpRequest) -> None:
         self._current = request
         self._no_deadline()
         if request.complete and self.ticket is not None:
             self.ticket.settle()
         self._server.tasks.start(self._run(request), "request")
 
-    async def _run(self, request: _Request) -> None:
+    async def _run(self, request: HttpRequest) -> None:
         exchange = _Exchange(self, request)
         try:
             refusal = self._server.guard.refusal(request.method, request.text(b"host"), request.text(b"origin"))
@@ -371,7 +371,7 @@ class HttpConnection(AdmittedProtocol):
             if not request.answered and not self.lost:
                 self._transport.abort()
 
-    def _scope_of(self, request: _Request) -> dict[str, Any]:
+    def _scope_of(self, request: HttpRequest) -> dict[str, Any]:
         target, _, query = request.target.partition(b"?")
         return {
             "type": "http",
@@ -386,10 +386,41 @@ class HttpConnection(AdmittedProtocol):
             "raw_path": target,
             "query_string": query,
             "headers": request.headers,
-            "state": dict(self._state),
+            "state": dict(self._state) | ({UPGRADE: partial(self._upgrade, request)} if request.upgrades else {}),
         }
 
-    async def body_part(self, request: _Request) -> tuple[bytes, bool] | None:
+    def _upgrade(self, request: HttpRequest, handler: Handler, accept: bytes) -> None:
+        """The answer to the request: from here on the connection is a WebSocket."""
+        if self.lost:
+            handler.closed()
+            return
+        head = (
+            b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: Upgrade\r\nsec-websocket-accept: "
+        )
+        self._transport.write(head + accept + b"\r\n\r\n")
+        request.started = request.answered = self._answered_any = True
+        self._current = None
+        self._no_deadline()
+        self._socket = WebSocket(self, handler)
+        handler.opened(self._socket)
+        self._server.parse_soon(self)
+
+    # What a WebSocket asks for.
+
+    def hold(self, held: bool) -> None:
+        self._held = held
+        if held:
+            self._pause(True)
+        else:
+            self._server.parse_soon(self)
+
+    def hang_up(self, timeout_s: float) -> None:
+        if not self.lost:
+            self._discarded = self._discarded or 0
+            self._transport.close()
+            self._close_after(timeout_s)
+
+    async def body_part(self, request: HttpRequest) -> tuple[bytes, bool] | None:
         """The next part of the body and whether there will be more; None when the client has left."""
         if request.expects_continue and not request.complete and not request.body and not self.lost:
             request.expects_continue = False
@@ -419,11 +450,11 @@ class HttpConnection(AdmittedProtocol):
         if self.lost:
             raise ConnectionResetError("the client has left")
 
-    def keeps_alive(self, request: _Request) -> bool:
+    def keeps_alive(self, request: HttpRequest) -> bool:
         """True if another request may follow: a body that did not arrive would have to be read first."""
         return request.keep_alive and request.complete and not self._ended and not self._problem
 
-    def finished(self, request: _Request, *, keep_alive: bool) -> None:
+    def finished(self, request: HttpRequest, *, keep_alive: bool) -> None:
         """The answer is written."""
         request.answered = self._answered_any = True
         request.body.clear()
@@ -470,7 +501,7 @@ class _Exchange:
 
     __slots__ = ("_connection", "_keep_alive", "_request")
 
-    def __init__(self, connection: HttpConnection, request: _Request) -> None:
+    def __init__(self, connection: HttpConnection, request: HttpRequest) -> None:
         self._connection = connection
         self._request = request
         self._keep_alive = False
@@ -530,29 +561,6 @@ class _Exchange:
             self._connection.write(body)
         if not more:
             self._connection.finished(request, keep_alive=self._keep_alive)
-
-
-def check_head(version: str, target: bytes, headers: list[tuple[bytes, bytes]]) -> None:
-    """What the parser takes although two servers could understand two things. Raises ValueError."""
-    names = [name for name, _ in headers]
-    if version not in ("1.0", "1.1"):
-        raise ValueError(f"HTTP/{version} is unsupported; use HTTP/1.1")
-    if names.count(b"content-length") > 1:
-        raise ValueError("two Content-Length headers")
-    if b"transfer-encoding" in names:
-        if b"content-length" in names:
-            raise ValueError("Content-Length beside Transfer-Encoding")
-        if [value.lower() for name, value in headers if name == b"transfer-encoding"] != [b"chunked"]:
-            raise ValueError("the only Transfer-Encoding is chunked")
-        if version == "1.0":
-            raise ValueError("HTTP/1.0 has no Transfer-Encoding")
-    hosts = names.count(b"host")
-    if hosts > 1 or (hosts == 0 and version == "1.1"):
-        raise ValueError("exactly one Host header is needed")
-    if not target.startswith(b"/") and target != b"*":
-        raise ValueError("the target must be a path: this server is not a proxy")
-    if any(not 0x21 <= byte <= 0x7E for byte in target):
-        raise ValueError("the path has characters that must be percent-encoded")
 
 
 def _phrase(status: int) -> str:

@@ -39,6 +39,7 @@ class HttpGuard:
         known = {name.strip().lower().rstrip(".") for name in (*names, "localhost", socket.gethostname())}
         self._names = known - {""}
         self._suffixes = tuple(name for name in self._names if name.startswith("."))
+        self._any = ANY_HOST in known
         self._asks = asks_for_names and ANY_HOST not in known
 
     def refusal(self, method: str, host: str | None, origin: str | None) -> Refusal | None:
@@ -57,6 +58,21 @@ class HttpGuard:
         if host is not None and origin.partition("://")[2].lower() == host.lower():
             return None
         return Refusal(403, FOREIGN_PAGE)
+
+    def takes_origin(self, host: str, origin: str) -> bool:
+        """Whether a page of this origin belongs to this server: it is the server's own, or on this machine, or at a name that is known.
+
+        An address that is no loopback address may be anybody's.
+        """
+        authority = _authority(origin)
+        name = host_name(authority)
+        if not name:
+            return False
+        if self._any or authority == host.lower():
+            return True
+        if is_address(name):
+            return ipaddress.ip_address(name).is_loopback
+        return name in self._names or name.endswith(self._suffixes)
 
     def _is_own(self, host: str) -> bool:
         name = host_name(host)

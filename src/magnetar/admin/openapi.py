@@ -35,6 +35,7 @@ STATUSES = {
     412: "A name is not valid, or the present state or a limit forbids it",
     413: "The body is too large",
     422: "The schema is not valid",
+    426: "The address is a WebSocket's",
     503: "The server, or a part of it, cannot do its work now",
 }
 

@@ -29,17 +29,19 @@ class AdminServer(HttpServer):
     ) -> None:
         """`shut_down` is what `brokers/shutdown` calls; without it that is refused."""
 
+        settings = broker.config.settings
+        asks_for_names = broker.security.authentication is None or bool(settings.web_service_allowed_hosts)
+        guard = HttpGuard(settings.http_names, asks_for_names=asks_for_names)
+
         def make() -> Front:
             # Some 50 modules with all routes, a fifth of what a server imports: its start does not wait for them.
             from magnetar.admin.app import AdminApp
             from magnetar.admin.context import AdminContext, AnyStorage
 
-            context = AdminContext(broker, storage or AnyStorage(), shut_down)
+            context = AdminContext(broker, storage or AnyStorage(), shut_down, guard.takes_origin)
             return Front(context, AdminApp(context))
 
-        settings = broker.config.settings
-        asks_for_names = broker.security.authentication is None or bool(settings.web_service_allowed_hosts)
-        super().__init__(AppOnDemand(make), HttpGuard(settings.http_names, asks_for_names=asks_for_names))
+        super().__init__(AppOnDemand(make), guard)
 
 
 class Front:

@@ -8,7 +8,9 @@ from collections.abc import Callable
 import pulsar
 import pytest
 
+from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand
 from tests.integration.security.conftest import PASSWORD, Secured
+from tests.support.raw import RawClient
 from tests.support.tokens import token
 
 Connect = Callable[..., pulsar.Client]
@@ -30,6 +32,13 @@ def test_token(connect: Connect, tls: bool) -> None:
 
 def test_token_supplier(connect: Connect) -> None:
     round_trip(connect(pulsar.AuthenticationToken(lambda: token("tenant-admin"))), "t/ns/supplier")
+
+
+def test_a_token_with_the_end_of_its_line(secured: Secured) -> None:
+    """As clients send it that read a file and do no more."""
+    with RawClient(secured.process.port) as client:
+        client.connect(auth_method_name="token", auth_data=f"{token('tenant-admin')}\n".encode())
+        assert client.producer("persistent://t/ns/line").type == BaseCommand.PRODUCER_SUCCESS
 
 
 def test_basic(connect: Connect) -> None:

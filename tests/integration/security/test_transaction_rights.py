@@ -157,3 +157,13 @@ def test_nobody_elses_producer_comes_in_between(dial: Dial) -> None:
     rival.publish(message(b"plain"), sequence_id=1)
     assert rival.receipt().type == BaseCommand.SEND_RECEIPT
     owner.abort(txn)
+
+
+def test_a_transaction_is_shown_to_whom_it_belongs(limited: Secured, dial: Dial) -> None:
+    """As the Go client asks for it; to others it is not there."""
+    most, least = dial("producer").begin()
+    path = f"/admin/v3/transactions/transactionMetadata/{most}/{least}"
+    assert limited.http("GET", path, "producer").json()["owner"] == "producer"
+    assert limited.http("GET", path, "root").status_code == 200
+    assert limited.http("GET", path, "rival").status_code == 404
+    assert limited.http("GET", path, "stranger").status_code == 403

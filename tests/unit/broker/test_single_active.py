@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from magnetar.broker.dispatch.single_active import partition_index, ring_distance
+from magnetar.broker.dispatch.single_active import TELL_DELAY_MAX_MS, partition_index, ring_distance
 from magnetar.broker.errors import ConsumerBusyError
 from magnetar.broker.subscriptions.policies import SubscriptionType
 from magnetar.broker.subscriptions.stats import subscription_stats
@@ -180,23 +180,39 @@ def test_one_is_active_and_everybody_is_told_once() -> None:
     by_distance = sorted("az", key=lambda name: ring_distance(name, TOPIC))
     first = harness.consumer(FAILOVER, 2, by_distance[0])
     second = harness.consumer(FAILOVER, 10, by_distance[1])
+    harness.loop.advance(TELL_DELAY_MAX_MS)
     assert channel(first).active == [True]
     assert channel(second).active == [False]
     assert ids(got(first)) == [0, 1]
     assert got(second) == []
     harness.ack(first, got(first)[0])
     harness.leave(first)
+    harness.loop.advance(TELL_DELAY_MAX_MS)
     assert channel(second).active == [False, True]
     assert ids(got(second)) == [1, 2, 3]
     assert subscription_stats(harness.subscription, LedgerIndex())["activeConsumerName"] == by_distance[1]
 
 
-def test_news_about_activity_comes_after_the_answer_to_subscribe() -> None:
-    harness = DispatchHarness()
+def test_news_about_activity_does_not_come_right_behind_the_answer_to_subscribe() -> None:
+    """The Go client makes the consumer known to its connection only after it has seen the answer, and drops news about strangers."""
+    harness = DispatchHarness(failover_delay_ms=1000)
     consumer = harness.consumer(FAILOVER)
     channel(consumer).active.clear()
     joined = harness.subscription.consumers[0]
     assert joined is consumer
+    harness.subscription.remove_consumer(consumer)
+    consumer.notified_active = None
+    harness.subscription.add_consumer(consumer)
+    harness.loop.advance(TELL_DELAY_MAX_MS - 1)
+    assert channel(consumer).active == []
+    harness.loop.advance(1)
+    assert channel(consumer).active == [True]
+
+
+def test_without_a_delay_news_comes_after_the_answer_to_subscribe() -> None:
+    harness = DispatchHarness(failover_delay_ms=0)
+    consumer = harness.consumer(FAILOVER)
+    channel(consumer).active.clear()
     harness.subscription.remove_consumer(consumer)
     consumer.notified_active = None
     harness.subscription.add_consumer(consumer)

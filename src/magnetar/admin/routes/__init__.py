@@ -36,6 +36,7 @@ from magnetar.admin.routes import (
     topic_stats,
     topics,
     transactions,
+    websocket,
 )
 from magnetar.admin.routing import Route
 
@@ -71,6 +72,7 @@ MODULES = (
     topic_stats,
     topics,
     transactions,
+    websocket,
 )
 
 

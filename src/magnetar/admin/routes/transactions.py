@@ -31,7 +31,7 @@ from magnetar.admin.transaction_documents import (
 )
 from magnetar.broker.auth.decide import Access
 from magnetar.broker.cluster_participants import PARTICIPANTS_TARGET
-from magnetar.broker.errors import SubscriptionNotFoundError, TopicNotFoundError
+from magnetar.broker.errors import SubscriptionNotFoundError, TopicNotFoundError, TransactionNotFoundError
 from magnetar.broker.naming import PERSISTENT, TopicName
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.persistent import PersistentTopic
@@ -139,10 +139,13 @@ async def scale(call: Call) -> Response:
 
 @documented(answer=TransactionMetadata, errors=(404, 503))
 async def metadata(call: Call) -> Response:
-    """A transaction that has not ended yet, with what it does where."""
+    """A transaction that has not ended yet, with what it does where. For superusers, and for the role that has opened it."""
     txn = _txn(call)
     coordinator = await (await require(call, txn.most)).get(txn.most)
-    return _answer(await _metadata(call, coordinator.state.get(txn)))
+    found, owner = coordinator.state.get(txn), call.broker.security.authorizer.owner(call.principal)
+    if owner is not None and found.owner != owner:
+        raise TransactionNotFoundError(f"transaction {txn} is not open, or belongs to another role")
+    return _answer(await _metadata(call, found))
 
 
 async def _metadata(call: Call, transaction: Transaction) -> TransactionMetadata:
@@ -393,7 +396,7 @@ ROUTES = (
     Route("GET", f"{_ROOT}/coordinatorStats", Access.SUPERUSER, coordinator_stats),
     Route("GET", f"{_ROOT}/coordinatorInternalStats/{{coordinatorId}}", Access.SUPERUSER, coordinator_internal_stats),
     Route("POST", f"{_ROOT}/transactionCoordinator/replicas", Access.SUPERUSER, scale),
-    Route("GET", f"{_ROOT}/transactionMetadata/{_IDS}", Access.SUPERUSER, metadata),
+    Route("GET", f"{_ROOT}/transactionMetadata/{_IDS}", Access.SOMEWHERE, metadata),
     Route("GET", f"{_ROOT}/slowTransactions/{{timeout}}", Access.SUPERUSER, slow),
     Route("POST", f"{_ROOT}/abortTransaction/{_IDS}", Access.SUPERUSER, abort),
     _of_topic(f"transactionBufferStats/{_TOPIC}", buffer_stats),

@@ -69,6 +69,7 @@ class TokenAuthentication:
         """Raises AuthenticationError, whose text holds nothing of the token."""
         if len(credential) > TOKEN_BYTES_MAX:
             raise AuthenticationError("the token is too long")
+        credential = credential.strip()  # clients send files as they are, with the end of the line
         claims = claims_of(verified_payload(credential, self._keys))
         expires_ms = check_times(claims, self._now_ms(), self._rules.clock_skew_s * 1000)
         self._check_audience(claims)

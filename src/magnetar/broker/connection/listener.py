@@ -6,7 +6,9 @@ import asyncio
 import ssl
 
 from magnetar.base.network import Listener
+from magnetar.broker.auth.principal import Principal
 from magnetar.broker.connection.context import BrokerContext
+from magnetar.broker.connection.handlers import connect
 from magnetar.broker.connection.routes import BEFORE_CONNECT, ROUTES, RUNS, guarded
 from magnetar.broker.connection.session import Session
 
@@ -25,6 +27,9 @@ class ConnectionListener:
         """The live ones, oldest first."""
         return list(self._sessions)
 
+    def now_ms(self) -> int:
+        return self._context.clock.now_ms()
+
     async def serve(self, listener: Listener, tls: ssl.SSLContext | None = None) -> None:
         """Accept connections on a bound address, behind TLS if given."""
         self._listeners.append(listener)
@@ -37,6 +42,13 @@ class ConnectionListener:
 
     def _accept(self) -> asyncio.Protocol:
         return Session(self._context, BEFORE_CONNECT, self._routes, RUNS, self._changed)
+
+    def open_inside(self, transport: asyncio.Transport, principal: Principal | None, version: str) -> Session:
+        """A session for somebody within this process who was authenticated by other means; CONNECT is behind it."""
+        session = Session(self._context, BEFORE_CONNECT, self._routes, RUNS, self._changed)
+        session.connection_made(transport)
+        connect.greet_inside(session, principal, version)
+        return session
 
     def _changed(self, session: Session, is_open: bool) -> None:
         """Open from the end of the TLS handshake on: one that fails never was."""

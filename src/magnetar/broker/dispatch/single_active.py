@@ -62,6 +62,10 @@ def ring_distance(consumer_name: str, topic_name: str) -> int:
     return min((murmur3_positive(f"{consumer_name}{point}") - place) % POSITIVE_SPACE for point in range(RING_POINTS))
 
 
+TELL_DELAY_MAX_MS: Final = 250
+"""News about the active consumer waits for `activeConsumerFailoverDelayTimeMillis`, and no longer than this."""
+
+
 class SingleActiveDispatcher:
     """Hands entries to the active consumer while it has permits, and moves from one active consumer to the next.
 
@@ -181,10 +185,14 @@ class SingleActiveDispatcher:
             self._timer = None
 
     def _tell_soon(self) -> None:
-        """Tell consumers after the caller has answered SUBSCRIBE: a client does not expect news about a consumer before that."""
+        """Tell consumers after the caller has answered SUBSCRIBE: a client does not expect news about a consumer before that, and
+        the Go client loses what comes right behind the answer. Pulsar waits for the whole delay."""
         if self._announces and not self._telling:
             self._telling = True
-            self._scheduler.call_soon(self._tell)
+            if self._delay_ms > 0:
+                self._scheduler.call_later(min(self._delay_ms, TELL_DELAY_MAX_MS) / 1000, self._tell)
+            else:
+                self._scheduler.call_soon(self._tell)
 
     def _tell(self) -> None:
         self._telling = False

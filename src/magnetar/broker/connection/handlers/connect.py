@@ -91,6 +91,15 @@ def _authenticated(session: Session, authentication: Authentication, request: Co
     return True
 
 
+def greet_inside(session: Session, principal: Principal | None, version: str) -> None:
+    """As after CONNECT, for a session whose other end is in this process. It ends with the credential that was shown there."""
+    session.handshake_done(version, PROTOCOL_VERSION)
+    if principal is not None:
+        session.principal = principal
+        session.requests.belong_to(f"role {principal.role}")
+        _watch(session, principal, False)
+
+
 def _watch(session: Session, principal: Principal, can_refresh: bool) -> None:
     session.credential_watch = CredentialWatch(
         session.context.clock.now_ms,
