@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from magnetar.admin.client import AdminClient
-from magnetar.admin.client.errors import RefusedError
+from magnetar.admin.client.errors import ConflictError, RefusedError
 from magnetar.testing.server import ServerProcess
 from magnetar.wire.pulsar import PulsarApi_pb2 as pb
 from magnetar.wire.pulsar.headers import payload_of
@@ -156,6 +156,20 @@ def test_one_name_is_either_classic_or_scalable(client: ScalableClient, admin: A
     assert client.layout("topic://public/default/taken").dag.segments[0].legacy_topic_name
     with pytest.raises(RefusedError):
         admin.scalable_topics.create(topic)
+
+
+def test_a_classic_topic_never_hides_a_scalable_one(client: ScalableClient, admin: AdminClient, topic: str) -> None:
+    """Clients of Pulsar 4 are told so at once: what they wrote under that name, nobody would read."""
+    classic = topic.replace("topic://", "persistent://")
+    assert client.producer(classic).error.error == ServerError.NotAllowedError
+    assert client.subscribe(classic).error.error == ServerError.NotAllowedError
+    assert "topic://public/default" in client.producer(f"{classic}-partition-0", 2).error.message
+    for create in (admin.topics.create, lambda name: admin.topics.create_partitioned(name, 2)):
+        with pytest.raises(ConflictError):
+            create(classic)
+    request = {"topic": classic, "request_id": 1, "metadata_auto_creation_enabled": True}
+    client.send(BaseCommand(type=BaseCommand.PARTITIONED_METADATA, partitionMetadata=request))
+    assert client.until(BaseCommand.PARTITIONED_METADATA_RESPONSE).partitionMetadataResponse.partitions == 0
 
 
 def test_switched_off(start_server: Callable[..., ServerProcess]) -> None:

@@ -14,7 +14,7 @@ from magnetar.broker.namespaces.records import BrokerAddress
 from magnetar.broker.namespaces.registry import NamespaceRegistry
 from magnetar.broker.namespaces.session_gate import SessionGate
 from magnetar.broker.namespaces.topic_lists import TopicCounts
-from magnetar.broker.naming import TopicName
+from magnetar.broker.naming import PERSISTENT, TopicName
 from magnetar.metadata import paths
 from magnetar.metadata.store import MetadataStore
 
@@ -67,6 +67,7 @@ class Lookup:
             return 0
         if await self.stored(topic):
             return 0
+        await self.check_not_scalable(topic)
         await self.check_room(topic, policies.default_num_partitions)
         try:
             await self._registry.create_partitioned(topic, policies.default_num_partitions)
@@ -145,8 +146,19 @@ class Lookup:
         if partitions and topic.partition >= partitions:
             raise TopicNotFoundError(f"{topic.partitioned_name} has {partitions} partitions, no {topic.partition}")
 
+    async def check_not_scalable(self, topic: TopicName) -> None:
+        """Check that no scalable topic has the name of a classic one. Raises AlreadyExistsError."""
+        whole = topic.partitioned_name
+        path = paths.scalable_topic_path(whole.tenant, whole.namespace, whole.local_name)
+        if whole.domain == PERSISTENT and await self._metadata.exists(path):
+            raise AlreadyExistsError(
+                f"{whole.local_name} is a scalable topic, which only clients of Pulsar 5 can use, as "
+                f"topic://{whole.namespace_name}/{whole.local_name}; choose another name for a classic topic"
+            )
+
     async def check_creatable(self, topic: TopicName) -> None:
         """Check that a client may create this topic by using it. Raises TopicNotFoundError, NotAllowedError."""
+        await self.check_not_scalable(topic)
         policies = await self._registry.effective(topic.namespace_name)
         if topic.partition >= 0:
             partitions = await self._registry.partitions(topic.partitioned_name)

@@ -52,6 +52,7 @@ class PartitionedTopics:
         await self._namespaces.effective(topic.namespace_name)
         if await self._lookup.stored(topic):
             raise AlreadyExistsError("This topic already exists")
+        await self._lookup.check_not_scalable(topic)
         await self._lookup.check_room(topic, partitions)
         try:
             await self._namespaces.create_partitioned(topic, partitions, properties)

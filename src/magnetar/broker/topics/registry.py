@@ -186,6 +186,7 @@ class TopicRegistry:
         """An admin call creates the topic, whatever the auto-creation policy is. Raises AlreadyExistsError."""
         if name in self._loaded or await self._lookup.stored(name):
             raise AlreadyExistsError("This topic already exists")
+        await self._lookup.check_not_scalable(name)
         async with self._exclusive(name):
             topic = self._loaded.get(name)
             if topic is None:
@@ -199,6 +200,7 @@ class TopicRegistry:
         if name in self._loaded or await self._lookup.stored(name):
             raise AlreadyExistsError("This topic already exists")
         _check_is_topic(name)
+        await self._lookup.check_not_scalable(name)
         policies = await self._namespaces.effective(name.namespace_name)
         async with self._exclusive(name):
             if not policies.max_topics_per_namespace:
