@@ -80,6 +80,13 @@ class LayoutMachine(RuleBasedStateMachine):
         if sealed:
             self.drained.add(data.draw(st.sampled_from(sealed)))
 
+    @rule(data=st.data())
+    def drain_an_empty_one(self, data: st.DataObject) -> None:
+        """Nothing was ever sent to it, which its broker says whether or not anybody may read it yet."""
+        sealed = [each.id for each in self.layout.sealed]
+        if sealed:
+            self.drained.add(data.draw(st.sampled_from(sealed)))
+
     @rule()
     def prune(self) -> None:
         oldest = [each.id for each in self.layout.sealed if not each.parents and each.id in self.drained]
@@ -186,3 +193,11 @@ def test_what_is_not_a_layout() -> None:
         layout.merge(0, 7, 1)
     with pytest.raises(LayoutError):
         layout.without([0])
+
+
+def test_an_empty_parent_does_not_let_its_children_overtake() -> None:
+    """Apache's 5.0.0-M1 asks for direct parents only, and gives them out while the grandparent still has messages."""
+    layout = SegmentLayout.create(1, 1).split(0, 2).split(1, 3)
+    assert [each.id for each in readable(layout, {1})] == [0]
+    assert withheld(layout, {1}) == {1: [0], 2: [0], 3: [0], 4: [0]}
+    assert [each.id for each in readable(layout, {0, 1})] == [3, 4, 2]
