@@ -21,10 +21,10 @@ TOPIC = "topic://public/default/spread"
 SEGMENTS = 4
 
 
-@pytest.fixture
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcesses]:
+@pytest.fixture(params=["metadata-server", pytest.param("zookeeper", marks=pytest.mark.long)])
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcesses]:
     directory = tmp_path_factory.mktemp("cluster") / "c"
-    with ClusterProcesses(directory, bookies=2, brokers=2) as processes:
+    with ClusterProcesses(directory, bookies=2, brokers=2, zookeeper=request.param == "zookeeper") as processes:
         yield processes
 
 

@@ -137,6 +137,14 @@ def test_policies_of_a_topic(admin: AdminClient) -> None:
     assert admin.scalable_topics.policy("policy") is None
 
 
+def test_segments_that_were_made_beforehand_are_not_merged(admin: AdminClient) -> None:
+    admin.scalable_topics.create("prepared", 4)
+    admin.scalable_topics.set_policy("prepared", {"mergeWindowSeconds": 0, "mergeCooldownSeconds": 0})
+    assert admin.scalable_topics.explain("prepared").segment_ids == []
+    assert "no two neighbours" in admin.scalable_topics.explain("prepared").reason
+    assert len(segments(admin, "prepared")) == 4
+
+
 @pytest.mark.long
 def test_load_splits_and_quiet_merges(connected: Callable[[], ScalableClient], admin: AdminClient) -> None:
     """Rates are means over five seconds."""

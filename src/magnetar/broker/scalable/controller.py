@@ -85,6 +85,8 @@ class TopicController:
         self._closed = False
         self._finishing = False
         self._quiet_since_s: dict[int, float] = {}
+        self._used: set[int] = set()
+        """Segments that have had a load, or whose parents have: others were made beforehand, for a load to come, and are not merged."""
 
     @property
     def layout(self) -> SegmentLayout:
@@ -134,6 +136,9 @@ class TopicController:
         if before.layout == record.layout:
             return
         gone = set(before.layout.segments) - set(record.layout.segments)
+        self._used.update(
+            each.id for each in record.layout.segments.values() if not self._used.isdisjoint(each.parents)
+        )
         for subscription in self._subscriptions.values():
             subscription.forget(gone)
             subscription.rebalance(self.layout)
@@ -278,9 +283,12 @@ class TopicController:
                 logger.info("load not known topic=%s segment=%d error=%s", self.topic, segment.id, error)
                 continue
             rates = Rates(stats["msgRateIn"], stats["bytesRateIn"], stats["msgRateOut"], stats["bytesRateOut"])
-            if rates.over(policy.merge)[0] <= 1:
-                quiet[segment.id] = self._quiet_since_s.get(segment.id, now_s)
-            loads[segment.id] = SegmentLoad(rates, now_s - quiet.get(segment.id, now_s))
+            if rates != Rates():
+                self._used.add(segment.id)
+            if segment.id in self._used:
+                if rates.over(policy.merge)[0] <= 1:
+                    quiet[segment.id] = self._quiet_since_s.get(segment.id, now_s)
+                loads[segment.id] = SegmentLoad(rates, now_s - quiet.get(segment.id, now_s))
         self._quiet_since_s = quiet
         consumers = max((len(each.sessions) for each in self._subscriptions.values() if each.kind == STREAM), default=0)
         return decide(self.layout, loads, consumers, policy, context.clock.now_ms())
