@@ -15,6 +15,8 @@ from typing import Any
 
 import click
 
+import metric_names
+
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "magnetar"
 
@@ -26,7 +28,6 @@ ROOT_PAGES = {
 """Documents at the root of the repository by their place in the site."""
 
 _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)#\s]+)(#[^)\s]*)?\)")
-_METRIC = re.compile(r"(pulsar|bookie|bookkeeper|magnetar|autorecovery|zookeeper)_[A-Za-z0-9_]*[A-Za-z0-9]")
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -183,37 +184,11 @@ def metrics_page() -> Iterator[str]:
     """Names of metrics by the function or table that declares them."""
     yield "# Metrics\n"
     yield "Generated from the modules that export them. [Monitor](../how-to/monitor.md) explains which ones to watch.\n"
-    for path in sorted(SOURCE.rglob("*.py")):
-        text = path.read_text(encoding="utf-8")
-        if "metric" not in path.as_posix() and "families(" not in text:
-            continue
-        tree = ast.parse(text)
-        groups = [(_about_metrics(node), sorted(_names_in(node))) for node in tree.body]
-        if any(names for _, names in groups):
-            yield f"## {path.relative_to(SOURCE).with_suffix('').as_posix()}\n\n{_first_paragraph(ast.get_docstring(tree))}\n"
-            for about, names in groups:
-                if names:
-                    yield about + "\n" if about else ""
-                    yield "\n".join(f"- `{name}`" for name in names) + "\n"
-
-
-def _about_metrics(node: ast.stmt) -> str:
-    documented = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-    return _first_paragraph(ast.get_docstring(node)) if documented else ""  # type: ignore[arg-type]
-
-
-def _names_in(node: ast.AST) -> set[str]:
-    """Names of metrics among the strings below a statement; `*` stands for the parts that are computed."""
-    found = set()
-    parts = {id(value) for joined in ast.walk(node) if isinstance(joined, ast.JoinedStr) for value in joined.values}
-    for inner in ast.walk(node):
-        if isinstance(inner, ast.Constant) and isinstance(inner.value, str) and id(inner) not in parts:
-            found |= {inner.value} if _METRIC.fullmatch(inner.value) else set()
-        elif isinstance(inner, ast.JoinedStr):
-            pieces = [str(value.value) if isinstance(value, ast.Constant) else "*" for value in inner.values]
-            name = "".join(pieces).split("*{", maxsplit=1)[0]
-            found |= {name} if _METRIC.match(name) and re.fullmatch(r"[\w*]+", name) else set()
-    return found
+    for module, about, groups in metric_names.declarations():
+        yield f"## {module}\n\n{_first_paragraph(about)}\n"
+        for about_group, names in groups:
+            yield _first_paragraph(about_group) + "\n" if about_group else ""
+            yield "\n".join(f"- `{name}`" for name in names) + "\n"
 
 
 def limits_page() -> Iterator[str]:

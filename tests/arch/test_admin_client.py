@@ -32,6 +32,8 @@ WITHOUT_METHOD = (
     "/admin/v3/sources",
     "/admin/v3/sinks",
     "/status.html",
+    "/healthz",
+    "/readyz",
     "/metrics",
     "/openapi.json",
     "/docs",

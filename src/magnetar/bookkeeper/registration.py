@@ -57,6 +57,11 @@ class BookieRegistration:
         """What was last asked for."""
         return self._read_only
 
+    @property
+    def registered(self) -> bool:
+        """True while the lists say what was last asked for, as far as the session has told."""
+        return self._settled.is_set()
+
     def set_read_only(self, read_only: bool) -> None:
         """Move to the other list, soon."""
         if read_only != self._read_only:
@@ -83,6 +88,7 @@ class BookieRegistration:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._settled.clear()
         for end in self._end:
             end()
         await self._scope.__aexit__(kind, error, trace)
@@ -97,6 +103,8 @@ class BookieRegistration:
     def _session(self, event: SessionEvent) -> None:
         if event in (SessionEvent.SESSION_REESTABLISHED, SessionEvent.RECONNECTED):
             self._again()
+        elif event is SessionEvent.SESSION_LOST:
+            self._settled.clear()
 
     def _again(self) -> None:
         self._settled.clear()

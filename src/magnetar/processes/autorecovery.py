@@ -23,7 +23,7 @@ from magnetar.processes.bookie_wire import client_options
 from magnetar.processes.composition import Composition
 from magnetar.processes.configurations import AutorecoveryConfig, BookieProcessConfig
 from magnetar.processes.ledger_client import open_ledger_client
-from magnetar.processes.metadata_access import hold_to_cluster, metadata_credentials, open_metadata
+from magnetar.processes.metadata_access import SessionState, hold_to_cluster, metadata_credentials, open_metadata
 from magnetar.processes.serving import serve_until_told
 
 
@@ -86,7 +86,10 @@ class AutorecoveryProcess(Composition):
         name = f"autorecovery-{rng.getrandbits(64):016x}"
         self.recovery = await open_autorecovery(config, name, metadata, clock, rng, stack)
         if listener is not None:
-            app, guard = autorecovery_app(self.recovery.statistics), HttpGuard(config.http_names)
+            app, guard = (
+                autorecovery_app(self.recovery.statistics, SessionState(metadata).is_connected),
+                HttpGuard(config.http_names),
+            )
             http = await stack.enter_async_context(HttpServer(app, guard))
             await http.serve(listener)
             self._urls = [f"http://{config.advertised_host}:{listener.port}"]

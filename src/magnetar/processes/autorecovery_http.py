@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 
 from starlette.applications import Starlette
@@ -20,11 +20,18 @@ def autorecovery_families(statistics: AutoRecoveryStatistics) -> Iterator[str]:
     return families(((f"autorecovery_{name}", value) for name, value in asdict(statistics).items()), "")
 
 
-def autorecovery_app(statistics: AutoRecoveryStatistics) -> Starlette:
+def autorecovery_app(statistics: AutoRecoveryStatistics, is_connected: Callable[[], bool]) -> Starlette:
+    """`is_connected`: True while it has a session with the metadata store, without which it neither sees nor repairs anything."""
+
     async def metrics(request: Request) -> Response:
         return Response("".join(autorecovery_families(statistics)) + process_text(), media_type=CONTENT_TYPE)
 
     async def health(request: Request) -> Response:
         return PlainTextResponse("ok\n")
 
-    return Starlette(routes=[Route("/metrics", metrics), Route("/healthz", health)])
+    async def ready(request: Request) -> Response:
+        if not is_connected():
+            return PlainTextResponse("the metadata store cannot be reached\n", 503)
+        return PlainTextResponse("ok\n")
+
+    return Starlette(routes=[Route("/metrics", metrics), Route("/healthz", health), Route("/readyz", ready)])

@@ -57,8 +57,10 @@ from magnetar.processes.metadata_access import hold_to_cluster, metadata_credent
 from magnetar.processes.serving import serve_until_told
 
 
-def bookie_app(bookie: Bookie, scope: TaskScope, extra_metrics: Callable[[], str]) -> Starlette:
-    """`scope` runs a garbage collection that was asked for."""
+def bookie_app(
+    bookie: Bookie, scope: TaskScope, extra_metrics: Callable[[], str], is_registered: Callable[[], bool]
+) -> Starlette:
+    """`scope` runs a garbage collection that was asked for. `is_registered`: True while brokers can find it."""
 
     async def metrics(request: Request) -> Response:
         families = "".join(bookie_families(bookie.statistics(), bookie=bookie.config.bookie_id))
@@ -92,6 +94,16 @@ def bookie_app(bookie: Bookie, scope: TaskScope, extra_metrics: Callable[[], str
             return PlainTextResponse("Bookie is not ready\n", 503)
         return PlainTextResponse("OK\n")
 
+    async def ready(request: Request) -> Response:
+        """Takes entries, and brokers know of it. One that is read-only is healthy, and not ready."""
+        if bookie.failed is not None:
+            return PlainTextResponse(f"the bookie failed: {bookie.failed}\n", 503)
+        if bookie.read_only:
+            return PlainTextResponse("the bookie is read-only\n", 503)
+        if not is_registered():
+            return PlainTextResponse("the bookie is not registered in the metadata store\n", 503)
+        return PlainTextResponse("ok\n")
+
     async def collect_garbage(request: Request) -> Response:
         scope.spawn(bookie.collect_garbage(), "garbage on demand", REPORTED)
         return _json({"status": "started"})
@@ -100,6 +112,7 @@ def bookie_app(bookie: Bookie, scope: TaskScope, extra_metrics: Callable[[], str
         routes=[
             Route("/metrics", metrics),
             Route("/healthz", health),
+            Route("/readyz", ready),
             Route("/heartbeat", heartbeat),
             Route("/api/v1/bookie/info", info),
             Route("/api/v1/bookie/state", state),
@@ -240,10 +253,13 @@ class BookieProcess(Composition):
     async def _serve_http(self, listener: SocketListener | None, scope: TaskScope) -> int:
         if listener is None:
             return 0
-        app = bookie_app(self.bookie, scope, self._extra_metrics)
+        app = bookie_app(self.bookie, scope, self._extra_metrics, self._is_registered)
         http = await self._stack.enter_async_context(HttpServer(app, HttpGuard(self.config.http_names)))
         await http.serve(listener)
         return listener.port
+
+    def _is_registered(self) -> bool:
+        return self._registration is not None and self._registration.registered
 
     def _extra_metrics(self) -> str:
         families = [*admission_families(self._admission, bookie=self.bookie.config.bookie_id)]

@@ -14,7 +14,7 @@ from magnetar.metadata.digest_md5 import Credentials, credentials
 from magnetar.metadata.errors import MetadataReplacedError
 from magnetar.metadata.open import open_store
 from magnetar.metadata.settings import MetadataAccessSettings
-from magnetar.metadata.store import MetadataStore, ReplaceableStore
+from magnetar.metadata.store import MetadataStore, ReplaceableStore, SessionEvent
 
 
 class SessionLostError(StartupError):
@@ -53,3 +53,17 @@ def hold_to_cluster(metadata: MetadataStore, instance: str, fail: Callable[[Meta
     """
     if isinstance(metadata, ReplaceableStore):
         metadata.require(paths.INSTANCE_ID_PATH, instance.encode(), fail)
+
+
+class SessionState:
+    """Whether a metadata store answers, as far as its session has told."""
+
+    def __init__(self, metadata: MetadataStore) -> None:
+        self._connected = True
+        metadata.on_session(self._heard)
+
+    def is_connected(self) -> bool:
+        return self._connected
+
+    def _heard(self, event: SessionEvent) -> None:
+        self._connected = event in (SessionEvent.RECONNECTED, SessionEvent.SESSION_REESTABLISHED)

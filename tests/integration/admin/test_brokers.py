@@ -80,3 +80,8 @@ def test_a_forced_tenant_takes_its_namespaces_along(api: Api) -> None:
     api.put("persistent/doomed/ns/topic")
     api.delete("tenants/doomed?force=true")
     assert "doomed" not in api.get("tenants")
+
+
+def test_health_and_readiness(api: Api) -> None:
+    for path in ("healthz", "readyz"):
+        assert api.call("GET", f"{api.base}/{path}").text == "ok\n"

@@ -132,6 +132,7 @@ async def test_it_serves_registers_and_leaves(world: World) -> None:
         await asyncio.wait_for(stored.wait(), 10)
         url = bookie.urls[1]
         assert await http(url, "/healthz") == (200, "ok\n")
+        assert await http(url, "/readyz") == (200, "ok\n")
         assert await http(url, "/heartbeat") == (200, "OK\n")
         assert await http(url, "/api/v1/bookie/is_ready") == (200, "OK\n")
         state = json.loads((await http(url, "/api/v1/bookie/state"))[1])
@@ -174,6 +175,7 @@ async def test_a_full_disk_moves_it_to_the_other_list_and_back(world: World) -> 
         await until(lambda: _is(listed, (False, True)), "it is listed as read-only")
         assert (await http(bookie.urls[1], "/healthz"))[0] == 200
         assert (await http(bookie.urls[1], "/api/v1/bookie/is_ready"))[0] == 503
+        assert await http(bookie.urls[1], "/readyz") == (503, "the bookie is read-only\n")
         assert json.loads((await http(bookie.urls[1], "/api/v1/bookie/state"))[1])["availableForHighPriorityWrites"]
         assert await add(0, 0) == ReturnCode.READ_ONLY
         assert await add(0, FLAG_HIGH_PRIORITY | FLAG_RECOVERY_ADD) == ReturnCode.OK, "there is room for recovery"
@@ -306,6 +308,7 @@ async def test_auto_recovery_inside_a_bookie_and_in_a_process(world: World) -> N
     async with AutorecoveryProcess(config) as recovery:
         (url,) = recovery.urls
         assert await http(url, "/healthz") == (200, "ok\n")
+        assert await http(url, "/readyz") == (200, "ok\n")
         await until(lambda: _says(url, "autorecovery_auditor_elected 1\n"), "it is elected after the other has gone")
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -176,9 +177,16 @@ def test_a_failure_is_in_the_status_and_a_killed_driver_as_well(tmp_path: Path) 
 
 def test_metrics_are_served_and_a_taken_port_is_refused(tmp_path: Path) -> None:
     with Operations(place(tmp_path), SystemClock(), metrics_port=0) as operations:
+        base = f"http://127.0.0.1:{operations.port}"
+        with pytest.raises(urllib.error.HTTPError, match="503"):
+            urllib.request.urlopen(f"{base}/readyz", timeout=5)
+        with urllib.request.urlopen(f"{base}/healthz", timeout=5) as answer:
+            assert answer.read() == b"ok\n"
         operations.on_epoch(report(3, lag_messages=12, counters={"late_rows": 2}))
         with urllib.request.urlopen(f"http://127.0.0.1:{operations.port}/metrics", timeout=5) as answer:
             text = answer.read().decode()
+        with urllib.request.urlopen(f"{base}/readyz", timeout=5) as answer:
+            assert answer.read() == b"ok\n"
         for line in [
             'magnetar_pipeline_rows_total{pipeline="p"} 100.0',
             'magnetar_pipeline_lag_messages{pipeline="p"} 12.0',

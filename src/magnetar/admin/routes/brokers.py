@@ -48,6 +48,24 @@ async def ready(call: Call) -> Response:
     return text("ok")
 
 
+@documented("`ok` while the process works.", answer=str, media=TEXT)
+async def alive(call: Call) -> Response:
+    """Nothing else is asked: whoever restarts a process because its metadata store is gone makes it worse."""
+    return text("ok\n")
+
+
+@documented(
+    "`ok` while clients can be served: this broker takes part in the cluster, and entries can be stored.",
+    answer=str,
+    media=TEXT,
+)
+async def ready_for_clients(call: Call) -> Response:
+    """Raises UnhealthyError (503) with the reason."""
+    await ready(call)
+    check_storage(call.admin.storage)
+    return text("ok\n")
+
+
 @documented(answer=str, media=TEXT)
 async def status_page(call: Call) -> Response:
     """Health page that load balancers poll."""
@@ -172,6 +190,8 @@ async def delete_configuration(call: Call) -> Response:
 
 ROUTES = (
     Route("GET", "/status.html", Access.OPEN, status_page),
+    Route("GET", "/healthz", Access.OPEN, alive),
+    Route("GET", "/readyz", Access.OPEN, ready_for_clients),
     Route("GET", BROKERS, Access.SUPERUSER, active),
     Route("GET", f"{BROKERS}/health", Access.SUPERUSER, health),
     Route("GET", f"{BROKERS}/ready", Access.OPEN, ready),

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import socket
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from socketserver import ThreadingMixIn
+from threading import Thread
+from typing import TYPE_CHECKING, Final, cast
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, make_wsgi_app
 
 from magnetar.base.errors import StartupError
 from magnetar.pipeline.views.control.status import Status
 from magnetar.pipeline.views.epoch.progress import EpochReport
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 BUCKETS_S: Final = (0.1, 0.2, 0.35, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 20, 60)
 
@@ -21,6 +28,8 @@ class PipelineMetrics:
     def __init__(self, name: str) -> None:
         self.registry = CollectorRegistry()
         self._name = name
+        self.ready = False
+        """True once the driver has told something: it has recovered its state and goes through its epochs."""
         gauges = {
             "epoch": "Number of the last committed epoch",
             "units": "Parallel units",
@@ -66,6 +75,7 @@ class PipelineMetrics:
 
     def tick(self, status: Status) -> None:
         """What changes without an epoch."""
+        self.ready = True
         if status.lag_messages is not None:
             self._gauges["lag_messages"].labels(self._name).set(status.lag_messages)
         self._gauges["rows_per_second"].labels(self._name).set(status.rows_per_s)
@@ -79,18 +89,52 @@ class PipelineMetrics:
         return Counter(f"magnetar_pipeline_{key}", text, ["pipeline", *labels], registry=self.registry)
 
 
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+
+class _ServerOfIPv6(_Server):
+    address_family = socket.AF_INET6
+
+
+class _Quiet(WSGIRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        """Scrapes come every few seconds: they are not logged."""
+
+
 @contextmanager
 def serving(metrics: PipelineMetrics, port: int, host: str = "127.0.0.1") -> Iterator[int]:
-    """`http://HOST:PORT/metrics` meanwhile; the port, which 0 leaves to the system. StartupError when it is taken."""
+    """`/metrics`, `/healthz` and `/readyz` at `http://HOST:PORT` meanwhile. Yields the port, which 0 leaves to the system.
+
+    Raises StartupError when it is taken.
+    """
     try:
-        server, thread = start_http_server(port, host, metrics.registry)
+        server = make_server(host, port, _app(metrics), _ServerOfIPv6 if ":" in host else _Server, _Quiet)
     except OSError as error:
         raise StartupError(
             f"metrics: port {port} of {host} cannot be used ({error}); give another --metrics-port"
         ) from error
+    thread = Thread(target=server.serve_forever, name="metrics", daemon=True)
+    thread.start()
     try:
         yield server.server_port
     finally:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def _app(metrics: PipelineMetrics) -> WSGIApplication:
+    shown = make_wsgi_app(metrics.registry)
+
+    def app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        path = environ["PATH_INFO"]
+        if path not in ("/healthz", "/readyz"):
+            return cast("Iterable[bytes]", shown(environ, start_response))
+        waits = path == "/readyz" and not metrics.ready
+        start_response(
+            "503 Service Unavailable" if waits else "200 OK", [("Content-Type", "text/plain; charset=utf-8")]
+        )
+        return [b"the pipeline has not begun yet\n" if waits else b"ok\n"]
+
+    return app
