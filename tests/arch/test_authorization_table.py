@@ -17,7 +17,7 @@ from magnetar.broker.connection.routes import guarded
 from magnetar.broker.connection.session import Handler
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand
 
-GRANTED_BY_DESIGN = {"/status.html", "/admin/v2/brokers/ready"}
+GRANTED_BY_DESIGN = {"/status.html", "/admin/v2/brokers/ready", "/healthz", "/readyz"}
 SERVER_WIDE = tuple(f"/admin/v2/{noun}" for noun in ("clusters", "tenants", "brokers", "resource-quotas", "segments"))
 ROUTES = {(route.method, route.template): route.access for route in all_routes()}
 ON_THE_MESSAGE_PATH = ("SEND", "FLOW", "ACK", "REDELIVER_UNACKNOWLEDGED_MESSAGES")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import time
 from collections.abc import Iterator
 from html.parser import HTMLParser
+from pathlib import Path
 from urllib.parse import quote
 
 import pulsar
@@ -12,6 +15,9 @@ import pytest
 import requests
 
 from magnetar.admin.console.pages import all_pages
+from magnetar.base.executor import ThreadExecutor
+from magnetar.metadata import paths
+from magnetar.metadata.sqlite import SqliteMetadataStore
 from magnetar.testing.server import ServerProcess
 from tests.integration.admin.conftest import Api
 
@@ -246,3 +252,39 @@ def test_the_overview_as_json(api: Api) -> None:
     assert len(found["brokers"]) == 1
     assert found["brokers"][0]["problem"] is None
     assert [each["state"] for each in found["bookies"]] == ["writable"]
+
+
+async def _register(path: Path, count: int) -> None:
+    """Topics that nobody has used, in a server's metadata while it does not run."""
+    executor = ThreadExecutor("topics")
+    store = await SqliteMetadataStore.open(path, executor)
+    for first in range(0, count, 5_000):
+        numbers = range(first, first + 5_000)
+        await store.create_missing(
+            [paths.managed_ledger_path("public", "default", "persistent", f"topic-{number:06}") for number in numbers]
+        )
+    await store.close()
+    executor.close()
+
+
+@pytest.mark.long
+def test_a_hundred_thousand_topics(tmp_path: Path) -> None:
+    """A page has 50 of them whatever their number, and takes no longer than a person waits."""
+    server = ServerProcess(tmp_path / "data").start()
+    server.stop()
+    asyncio.run(_register(tmp_path / "data" / "metadata.sqlite", 100_000))
+    server.start()
+    try:
+        pages = Pages(server)
+        first = pages.text("/console/tenants/public/default")
+        assert "100,000 topics" in first
+        assert "topic-000049" in first
+        assert "topic-000050" not in first
+        began_s = time.monotonic()
+        middle = pages.text("/console/tenants/public/default?after=persistent://public/default/topic-080000")
+        assert "topic-080001" in middle
+        assert "topic-099999" in pages.text("/console/tenants/public/default?filter=099999")
+        assert time.monotonic() - began_s < 10
+        assert len(pages.get("/console/tenants/public/default").content) < 100_000
+    finally:
+        server.close()

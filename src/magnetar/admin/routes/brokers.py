@@ -60,9 +60,12 @@ async def alive(call: Call) -> Response:
     media=TEXT,
 )
 async def ready_for_clients(call: Call) -> Response:
-    """Raises UnhealthyError (503) with the reason."""
+    """Raises UnhealthyError (503); with authentication on, the reason is for those who may ask `brokers/health`."""
     await ready(call)
-    check_storage(call.admin.storage)
+    if call.broker.security.authentication is None:
+        check_storage(call.admin.storage)
+    elif call.admin.storage.problem() is not None:
+        raise UnhealthyError("nothing new can be stored; brokers/health says why")
     return text("ok\n")
 
 
