@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 
 import pulsar
 import pytest
+import requests
 
 from magnetar.testing.cluster import ClusterProcesses
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand, CommandSubscribe, ServerError
@@ -148,3 +150,35 @@ def test_any_broker_explains(cluster: ClusterProcesses, connect: Connect, topic:
         whole = get(f"{url}{topic}")
         assert [reason["code"] for reason in whole["reasons"]] == ["no-consumers"] * 8
         assert len({reason["facts"]["topic"] for reason in whole["reasons"]}) == 8
+
+
+def test_the_console_of_one_broker_shows_and_changes_the_topics_of_the_other(
+    cluster: ClusterProcesses, connect: Connect
+) -> None:
+    """Pages ask whoever serves a topic; sums and lists are over both."""
+    names = [f"seen-{next(_names)}" for _ in range(8)]
+    spread_out(cluster, names)
+    for name in names:
+        connect(cluster.service_urls).subscribe(name, "s").close()
+        connect(cluster.service_urls).create_producer(name).send(f"hello of {name}".encode())
+    assert {owner_of(cluster, name) for name in names} == set(broker_names(cluster))
+    http = cluster.broker(broker_names(cluster)[0])[1]
+    overview = get(f"{http}/admin/v2/broker-stats/overview")
+    assert [broker["problem"] for broker in overview["brokers"]] == [None, None]
+    assert sum(broker["topics"] for broker in overview["brokers"]) >= 8
+    listed = get(f"{http}/admin/v2/namespaces/public/default/topicsPage?sort=backlog&filter=seen-")["topics"]
+    assert sorted(row["msgBacklog"] for row in listed) == [1] * 8
+    session = requests.Session()
+    for name in names:
+        page = f"{http}/console/topics/persistent/public/default/{name}"
+        for rest in ("", "/schemas", "/policies", "/subscriptions/s"):
+            assert session.get(f"{page}{rest}", timeout=10).status_code == 200
+        messages = session.get(f"{page}/messages", timeout=10).text
+        assert f"hello of {name}" in messages
+        found = re.search(r'name="form_token" value="(\w+)"', messages)
+        assert found is not None
+        form = {"form_token": found[1], "payload": "by hand", "confirm": "yes"}
+        for rest in ("/messages", "/subscriptions/s/clear"):
+            assert session.post(f"{page}{rest}", form, timeout=10, allow_redirects=False).status_code == 303
+    listed = get(f"{http}/admin/v2/namespaces/public/default/topicsPage?sort=backlog&filter=seen-")["topics"]
+    assert [row["msgBacklog"] for row in listed] == [0] * 8

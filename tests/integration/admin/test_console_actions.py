@@ -268,6 +268,9 @@ def test_keys_over_consumers_and_slots_that_drain(
     assert draining["drainingHashesUnackedMessages"] >= draining["drainingHashesCount"]
     found = pages.get(page)
     assert f"{draining['drainingHashesCount']} slots drain" in Elements(found.text).text
+    assert re.search(r"first\s+\d+\s+second", Elements(found.text.replace("<td", " <td")).text), (
+        "who holds it, and who waits"
+    )
     assert found.text.count('class="drain"') == draining["drainingHashesCount"]
     assert 'class="arc c1"' in found.text
     for message in held:

@@ -140,6 +140,10 @@ def test_a_large_form_is_refused(browser: Browser) -> None:
     assert browser.session.post(f"{browser.base}/console/login", headers=headers, timeout=10).status_code == 413
 
 
+def test_a_form_of_too_many_fields_is_refused(browser: Browser) -> None:
+    assert browser.post("/console/login", {f"f{number}": "x" for number in range(300)}).status_code == 400
+
+
 @pytest.mark.parametrize("role", ["stranger", "other-admin", "anonymous"])
 def test_strangers_see_nothing_of_a_tenant(secured: Secured, role: str) -> None:
     """No page below the tenant, whether it exists or not, and no word of what is there."""

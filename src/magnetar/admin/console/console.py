@@ -22,7 +22,14 @@ from magnetar.admin.console.rendering import Renderer
 from magnetar.admin.console.session import FORM_TOKEN, Session, of_login
 from magnetar.admin.console.visit import Visit
 from magnetar.admin.context import AdminContext
-from magnetar.admin.errors import ForbiddenError, MethodNotAllowedError, UnhealthyError, reason_of, status_of
+from magnetar.admin.errors import (
+    BadRequestError,
+    ForbiddenError,
+    MethodNotAllowedError,
+    UnhealthyError,
+    reason_of,
+    status_of,
+)
 from magnetar.admin.http_connection import CERTIFICATE
 from magnetar.admin.http_guard import FOREIGN_PAGE, is_of_foreign_page
 from magnetar.admin.routing import RouteTable
@@ -48,6 +55,9 @@ HEADERS: Final[Mapping[str, str]] = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+
+FIELDS_MAX: Final = 200
+"""Fields of a form; more are refused with 400."""
 
 FORGED: Final = (
     "this form was not sent by a page of this console, or you have logged in anew since; load the page again"
@@ -93,8 +103,7 @@ class Console:
     async def _routed(self, request: Request, session: Session, visit: Visit, path: str) -> Response:
         if request.method == "POST":
             body = await Call(self._context, request, {}).body()
-            fields = parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=200)
-            visit.form = FormData(list(fields))
+            visit.form = FormData(list(fields_of(body)))
             if not session.is_own_form(str(visit.form.get(FORM_TOKEN, ""))):
                 raise ForbiddenError(FORGED)
         if path in (LOGIN, LOGOUT):
@@ -193,6 +202,14 @@ class Console:
         if isinstance(error, MethodNotAllowedError):
             response.headers["Allow"] = error.allowed
         return response
+
+
+def fields_of(body: bytes) -> list[tuple[str, str]]:
+    """The fields of a form. Raises BadRequestError."""
+    try:
+        return parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=FIELDS_MAX)
+    except ValueError:
+        raise BadRequestError(f"a form has at most {FIELDS_MAX} fields") from None
 
 
 def own_page(target: str) -> str:

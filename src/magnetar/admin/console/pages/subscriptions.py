@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -24,7 +25,8 @@ async def subscription(visit: Visit) -> Page:
     found = await one(visit, name, wanted, partitions)
     consumers = found["consumers"][:CONSUMERS_SHOWN]
     members = [str(each["consumerName"]) for each in consumers]
-    arcs, draining = slots_of(consumers)
+    arcs, held = slots_of(consumers)
+    draining = {slot: (*who, owner_of(slot, arcs)) for slot, who in held.items()}
     values = {
         "topic": name,
         "subscription": wanted,
@@ -68,6 +70,12 @@ def slots_of(consumers: list[Mapping[str, Any]]) -> tuple[list[tuple[int, int, s
         for row in each.get("drainingHashes") or ()
     }
     return sorted(arcs), dict(sorted(draining.items()))
+
+
+def owner_of(slot: int, arcs: list[tuple[int, int, str]]) -> str:
+    """Who gets the keys of a slot once it has drained; empty where nobody does."""
+    place = bisect_right(arcs, slot, key=lambda arc: arc[0]) - 1
+    return arcs[place][2] if place >= 0 and arcs[place][1] >= slot else ""
 
 
 # ---- What changes a subscription: the first POST shows what it would do, the second one does it
