@@ -11,6 +11,7 @@ import click
 
 import magnetar.broker
 from magnetar.broker.errors import NotAllowedError
+from magnetar.broker.explain.answer import stored_metadata
 from magnetar.broker.explain.sentences import (
     MEANINGS,
     change_of,
@@ -25,6 +26,7 @@ from magnetar.broker.explain.topic import REFUSALS, refusals
 from magnetar.broker.reasons import Code, Named, because
 from magnetar.broker.refused_clients import PER_TOPIC_MAX, REMEMBERED_MS, TOPICS_MAX, RecentRefusals, Refused
 from magnetar.cli.main import cli
+from magnetar.managed_ledger.entry import Entry
 
 SOURCE = Path(magnetar.broker.__file__).parent
 CONSUMER = {"consumer", "address"}
@@ -142,3 +144,9 @@ def test_verdicts() -> None:
     assert verdict("Subscription s", False, [reason]).startswith("Subscription s stands still: nobody is connected")
     assert verdict("Subscription s", True, []) == "Subscription s is moving."
     assert verdict("Subscription s", True, [reason]).startswith("Subscription s is moving, but: nobody")
+
+
+def test_a_damaged_entry_has_no_metadata() -> None:
+    for data in (b"", b"\x00\x00\x00\x04\xff\xff\xff\xffpayload", b"\x0e\x01" + b"\x00" * 20):
+        found = stored_metadata(Entry(1, 0, data))
+        assert found is None or not found.producer_name

@@ -7,10 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from google.protobuf.message import DecodeError
+
 from magnetar.base.clock import iso_time
 from magnetar.broker.explain import sentences
 from magnetar.broker.reasons import Named, Reason
+from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.position import Position
+from magnetar.wire.pulsar.headers import parse_metadata
+from magnetar.wire.pulsar.PulsarApi_pb2 import MessageMetadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,14 @@ def outside(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [outside(item) for item in value]
     return value
+
+
+def stored_metadata(entry: Entry) -> MessageMetadata | None:
+    """The whole metadata of an entry; None of one that its producer or the disk has damaged."""
+    try:
+        return parse_metadata(entry.data)
+    except (ValueError, DecodeError):
+        return None
 
 
 def place(position: Position) -> str:

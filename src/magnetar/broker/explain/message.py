@@ -14,7 +14,7 @@ from magnetar.bookkeeper.quorum import write_set
 from magnetar.broker.dispatch.dispatcher import Where
 from magnetar.broker.dispatch.entry_metadata import NO_MARKER, EntryMetadata, metadata_of
 from magnetar.broker.dispatch.position_key import key_of
-from magnetar.broker.explain.answer import Explanation, iso_or_none, place
+from magnetar.broker.explain.answer import Explanation, iso_or_none, place, stored_metadata
 from magnetar.broker.explain.sentences import in_order, text_of, verdict
 from magnetar.broker.explain.subscription import HOLDING_UP, standing_of
 from magnetar.broker.reasons import Code, Reason, because
@@ -23,7 +23,6 @@ from magnetar.broker.topics.persistent import PersistentTopic
 from magnetar.broker.transactions.types import TxnId
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.position import Position
-from magnetar.wire.pulsar.headers import parse_metadata
 
 SUBSCRIPTIONS_MAX: Final = 50
 """Subscriptions of one answer; name one to see it alone."""
@@ -134,7 +133,9 @@ async def _stored(topic: PersistentTopic, position: Position, client: BookKeeper
 
 
 def _described(entry: Entry, metadata: EntryMetadata) -> dict[str, Any]:
-    full = parse_metadata(entry.data)
+    full = stored_metadata(entry)
+    if full is None:
+        return {"size_bytes": len(entry.data), "damaged": True}
     key = full.partition_key
     return {
         "producer": full.producer_name,
@@ -152,8 +153,8 @@ def _of_topic(topic: PersistentTopic, message: MessageId, entry: Entry, metadata
     """What holds for every subscription."""
     if metadata.marker_type != NO_MARKER:
         return [because(Code.MESSAGE_IS_MARKER, message=str(message))]
-    full, buffer = parse_metadata(entry.data), topic.transactions.buffer
-    if buffer is None or not full.HasField("txnid_most_bits"):
+    full, buffer = stored_metadata(entry), topic.transactions.buffer
+    if buffer is None or full is None or not full.HasField("txnid_most_bits"):
         return []
     txn = TxnId(full.txnid_most_bits, full.txnid_least_bits)
     if buffer.state.is_aborted(txn):

@@ -11,7 +11,7 @@ from magnetar.base.errors import MagnetarError
 from magnetar.broker.dispatch import why
 from magnetar.broker.dispatch.entry_metadata import metadata_of
 from magnetar.broker.dispatch.position_key import position_of
-from magnetar.broker.explain.answer import Explanation, iso_or_none, place
+from magnetar.broker.explain.answer import Explanation, iso_or_none, place, stored_metadata
 from magnetar.broker.explain.sentences import in_order, verdict
 from magnetar.broker.reasons import Code, Named, Reason, Standing, because
 from magnetar.broker.replication.status import status_of
@@ -21,7 +21,6 @@ from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.persistent import PersistentTopic
 from magnetar.managed_ledger.ledger import ManagedLedger
 from magnetar.managed_ledger.position import Position
-from magnetar.wire.pulsar.headers import parse_metadata
 
 ACTIVE_MS: Final = 10_000
 """Where everything is delivered, a subscription moves while the last acknowledgement is younger."""
@@ -245,9 +244,9 @@ async def _retried(subscription: Subscription) -> list[Reason]:
     """Whether the next message goes round through a retry topic."""
     try:
         entry = await subscription.peek(1)
-        metadata = parse_metadata(entry.data) if entry is not None else None
-    except (MagnetarError, ValueError):
+    except MagnetarError:
         return []
+    metadata = stored_metadata(entry) if entry is not None else None
     if entry is None or metadata is None:
         return []
     properties = {pair.key: pair.value for pair in metadata.properties}
@@ -270,11 +269,10 @@ async def _keys(ledger: ManagedLedger, position_keys: Sequence[int]) -> Any:
     """Of entries that can be read and have one."""
     for position_key in position_keys:
         try:
-            entry = await ledger.read_entry(position_of(position_key))
-            metadata = parse_metadata(entry.data)
-        except (MagnetarError, ValueError):
+            metadata = stored_metadata(await ledger.read_entry(position_of(position_key)))
+        except MagnetarError:
             continue
-        key = metadata.partition_key
+        key = metadata.partition_key if metadata is not None else ""
         if key:
             yield key if isinstance(key, str) else key.decode("utf-8", "replace")
 

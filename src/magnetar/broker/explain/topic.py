@@ -18,9 +18,10 @@ from magnetar.broker.explain.answer import Explanation, iso_or_none, place
 from magnetar.broker.explain.sentences import in_order, text_of, verdict
 from magnetar.broker.explain.subscription import standing_of
 from magnetar.broker.namespaces.errors import NotOwnedError
-from magnetar.broker.reasons import Code, Reason, because
+from magnetar.broker.reasons import Code, Reason, Standing, because
 from magnetar.broker.refused_clients import RecentRefusals, Refused
 from magnetar.broker.replicators.replicator import Replicator
+from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.persistent import PersistentTopic
 from magnetar.broker.topics.producer import Producer
 from magnetar.broker.topics.registry import AnyTopic
@@ -28,6 +29,9 @@ from magnetar.managed_ledger.append_pipeline import State
 
 SUBSCRIPTIONS_MAX: Final = 20
 """Subscriptions that stand still and have a reason of their own in the answer for their topic."""
+
+LOOKED_AT_MAX: Final = 1000
+"""Subscriptions of a topic that one answer looks at."""
 
 DETAILED_MAX: Final = 100
 """Producers and subscriptions that an answer has details of."""
@@ -111,24 +115,26 @@ def _quota(topic: PersistentTopic) -> Reason:
     )
 
 
-def _standing_still(topic: PersistentTopic, clock: Clock) -> list[Reason]:
+def _standings(topic: PersistentTopic, clock: Clock) -> list[tuple[Subscription, Standing]]:
+    """Of the first LOOKED_AT_MAX subscriptions."""
+    some = topic.subscriptions.all[:LOOKED_AT_MAX]
+    return [(subscription, standing_of(topic, subscription, clock)) for subscription in some]
+
+
+def _standing_still(standings: Sequence[tuple[Subscription, Standing]]) -> list[Reason]:
     """One reason for each subscription that stands still, with its first cause."""
-    found: list[Reason] = []
-    for subscription in topic.subscriptions.all:
-        moving, reasons = standing_of(topic, subscription, clock)
-        if moving is False and reasons and len(found) < SUBSCRIPTIONS_MAX:
-            first = reasons[0]
-            found.append(
-                because(
-                    Code.SUBSCRIPTION_STANDS_STILL,
-                    first.since_ms,
-                    subscription=subscription.name,
-                    backlog=subscription.backlog_entries,
-                    cause=str(first.code),
-                    problem=text_of(first).rstrip("."),
-                )
-            )
-    return found
+    found = [(subscription, reasons[0]) for subscription, (moving, reasons) in standings if moving is False and reasons]
+    return [
+        because(
+            Code.SUBSCRIPTION_STANDS_STILL,
+            first.since_ms,
+            subscription=subscription.name,
+            backlog=subscription.backlog_entries,
+            cause=str(first.code),
+            problem=text_of(first).rstrip("."),
+        )
+        for subscription, first in found[:SUBSCRIPTIONS_MAX]
+    ]
 
 
 def _replicators(topic: PersistentTopic) -> list[Reason]:
@@ -161,8 +167,9 @@ def explain_topic(topic: AnyTopic, refused: RecentRefusals, storage_problem: str
     reasons += refusals(refused.of(name, clock.now_ms()))
     details: dict[str, Any] = {"producers": len(topic.publishers.producers)}
     if isinstance(topic, PersistentTopic):
-        reasons += [*_standing_still(topic, clock), *_replicators(topic)]
-        details |= _details(topic, clock)
+        standings = _standings(topic, clock)
+        reasons += [*_standing_still(standings), *_replicators(topic)]
+        details |= _details(topic, standings)
     reasons = in_order(reasons)
     return Explanation(
         {"kind": "topic", "topic": name}, verdict(f"Topic {name}", moving, reasons), moving, reasons, details
@@ -181,13 +188,17 @@ def not_there(name: str, refused: Sequence[Refused]) -> Explanation:
     return Explanation({"kind": "topic", "topic": name}, verdict(f"Topic {name}", False, reasons), False, reasons)
 
 
-def _details(topic: PersistentTopic, clock: Clock) -> dict[str, Any]:
-    subscriptions = []
-    for subscription in topic.subscriptions.all[:DETAILED_MAX]:
-        moving, reasons = standing_of(topic, subscription, clock)
-        cause = str(reasons[0].code) if reasons else None
-        row = {"subscription": subscription.name, "moving": moving, "cause": cause}
-        subscriptions.append({**row, "backlog": subscription.backlog_entries, "consumers": len(subscription.consumers)})
+def _details(topic: PersistentTopic, standings: Sequence[tuple[Subscription, Standing]]) -> dict[str, Any]:
+    subscriptions = [
+        {
+            "subscription": subscription.name,
+            "moving": moving,
+            "cause": str(reasons[0].code) if reasons else None,
+            "backlog": subscription.backlog_entries,
+            "consumers": len(subscription.consumers),
+        }
+        for subscription, (moving, reasons) in standings[:DETAILED_MAX]
+    ]
     return {
         "subscriptions_count": len(topic.subscriptions.all),
         "backlog_bytes": topic.backlog_bytes,

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import logging
 from typing import Final
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from magnetar.base.clock import Clock
 from magnetar.broker.explain.sentences import text_of
 from magnetar.broker.explain.subscription import standing_of
+from magnetar.broker.reasons import Code
 from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics.persistent import PersistentTopic
 
 LINES_PER_ROUND_MAX: Final = 50
-"""Lines of one look at all topics; what changed beyond that is logged at the next looks."""
+"""Lines of one round over all topics; what changed beyond that is logged in the next rounds."""
+
+LOOKS_PER_ROUND_MAX: Final = 1000
+"""Subscriptions with a backlog that one round looks at, 40 us each; the others have their turn in the next rounds."""
 
 logger = logging.getLogger(__name__)
 
@@ -31,10 +35,14 @@ class StandingWatch:
         """Messages sent and the last acknowledgement at the last look, of subscriptions that have a backlog."""
         self._told: WeakKeyDictionary[Subscription, str] = WeakKeyDictionary()
         """The code that the log was told last, of subscriptions that stand still."""
-        self._lines = 0
+        self._looked: WeakSet[Subscription] = WeakSet()
+        """Those that had their turn since all had theirs."""
+        self._looks = self._lines = 0
 
     def begin_round(self) -> None:
-        self._lines = 0
+        if self._looks < LOOKS_PER_ROUND_MAX:
+            self._looked.clear()
+        self._looks = self._lines = 0
 
     def look(self, topic: PersistentTopic) -> None:
         for subscription in topic.subscriptions.all:
@@ -44,6 +52,10 @@ class StandingWatch:
         if not subscription.cursor.backlog_entries and subscription not in self._told:
             self._sent.pop(subscription, None)
             return
+        if self._looks >= LOOKS_PER_ROUND_MAX or subscription in self._looked:
+            return
+        self._looks += 1
+        self._looked.add(subscription)
         now = (subscription.messages_out, subscription.last_acked_ms)
         before = self._sent.get(subscription)
         self._sent[subscription] = now
@@ -52,6 +64,8 @@ class StandingWatch:
             return  # it has a backlog only now
         standing = standing_of(topic, subscription, self._clock) if before == now else None
         reason = standing.reasons[0] if standing is not None and standing.moving is False and standing.reasons else None
+        if reason is not None and reason.code is Code.NO_CONSUMERS and not subscription.last_flow_ms:
+            reason = None  # nobody has consumed since it was loaded: no change
         code = str(reason.code) if reason is not None else ""
         if code == told or self._lines >= LINES_PER_ROUND_MAX:
             return
