@@ -18,9 +18,9 @@ from magnetar.bookkeeper.bookie.storage.entry_log_format import (
     TRAILER_BYTES,
     TRAILER_MAGIC,
     Location,
+    RecordHeaders,
     check_header,
     pack_header,
-    pack_record_header,
     pack_seal,
     scan_records,
     unpack_entry_record,
@@ -34,7 +34,7 @@ entries = st.lists(st.binary(max_size=60), min_size=1, max_size=8)
 
 def record(entry_id: int, content: bytes) -> bytes:
     entry = pack(">qq", 1, entry_id) + content
-    return pack_record_header(entry) + entry
+    return RecordHeaders().pack(entry) + entry
 
 
 @given(contents=entries)

@@ -68,10 +68,13 @@ class Life:
             await self.check()
 
     def append(self) -> None:
+        """An entry, or several together."""
         if not self.writer.closed:
-            payload = b"%d" % len(self.payloads) * self.rng.randint(1, 3)
-            self.payloads.append(payload)
-            self.outcomes.append(self.writer, payload)
+            first = len(self.payloads)
+            count = self.rng.choice((1, 1, 2, 4))
+            run = [b"%d" % number * self.rng.randint(1, 3) for number in range(first, first + count)]
+            self.payloads += run
+            self.outcomes.append_run(self.writer, run)
 
     def arrive(self) -> None:
         busy = [bookie.travelling for bookie in self.cluster.bookies if bookie.travelling]

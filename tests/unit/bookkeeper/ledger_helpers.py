@@ -18,6 +18,14 @@ class Outcomes:
     def append(self, writer: LedgerWriter, payload: bytes) -> int:
         return writer.append(payload, lambda error: self.calls.append((payload, error)))
 
+    def append_run(self, writer: LedgerWriter, payloads: list[bytes]) -> int:
+        left = iter(payloads)
+
+        def done(error: LedgerError | None, count: int) -> None:
+            self.calls.extend((next(left), error) for _ in range(count))
+
+        return writer.append_run(payloads, done)
+
     @property
     def stored(self) -> list[bytes]:
         return [payload for payload, error in self.calls if error is None]

@@ -70,23 +70,31 @@ class Workload:
                 await asyncio.sleep(0)
 
     def _append(self, writer: LedgerWriter, ledger: LedgerHistory, rng: random.Random) -> None:
+        """An entry, or a run of several."""
         number = len(ledger.sent)
-        payload = f"{ledger.ledger_id}/{number}/".encode() + rng.randbytes(
-            rng.randint(0, self._scenario.payload_bytes_max)
-        )
+        payloads = [
+            f"{ledger.ledger_id}/{number + offset}/".encode()
+            + rng.randbytes(rng.randint(0, self._scenario.payload_bytes_max))
+            for offset in range(rng.choice((1, 1, 1, 2, 5)))
+        ]
         checkers = self._checkers
-        box = [-1]
+        following = -1
         lac = writer.last_add_confirmed
 
-        def done(error: MagnetarError | None) -> None:
-            if error is None:
-                checkers.acked(ledger, box[0], writer.last_add_confirmed)
-            elif box[0] >= 0:
-                ledger.failed[box[0]] = type(error).__name__
+        def done(error: MagnetarError | None, count: int) -> None:
+            nonlocal following
+            for entry_id in range(following, following + count) if following >= 0 else ():
+                if error is None:
+                    checkers.acked(ledger, entry_id, writer.last_add_confirmed)
+                else:
+                    ledger.failed[entry_id] = type(error).__name__
+            following += count
 
-        box[0] = writer.append(payload, done)
-        if box[0] >= 0:
-            checkers.sent(ledger, box[0], payload, lac)
+        first = writer.append_run(payloads, done)
+        if first >= 0:
+            following = first
+            for entry_id, payload in enumerate(payloads, first):
+                checkers.sent(ledger, entry_id, payload, lac)
 
     async def _finish(self, node: ClientNode, writer: LedgerWriter, ledger: LedgerHistory, rng: random.Random) -> None:
         """Close it, or walk away and leave it to somebody's recovery."""

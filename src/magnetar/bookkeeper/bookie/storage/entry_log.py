@@ -20,11 +20,11 @@ from magnetar.bookkeeper.bookie.storage.entry_log_format import (
     LOG_ID_MAX,
     RECORD_HEADER_BYTES,
     TRAILER_BYTES,
+    RecordHeaders,
     ScannedRecord,
     Trailer,
     check_header,
     pack_header,
-    pack_record_header,
     pack_seal,
     scan_records,
     unpack_map,
@@ -97,9 +97,10 @@ class EntryLogs:
         assert meta.ledgers is not None
         log_id, ledgers, start = meta.log_id, meta.ledgers, meta.end
         offset = start
+        pack_header_of = RecordHeaders().pack
         for ledger_id, entry_id, entry in entries:
             size = len(entry)
-            parts.append(pack_record_header(entry))
+            parts.append(pack_header_of(entry))
             parts.append(entry)
             indexed.append((ledger_id, entry_id, (log_id, offset, size)))
             offset += RECORD_HEADER_BYTES + size

@@ -62,9 +62,25 @@ def check_header(data: bytes, log_id: int) -> None:
         raise CorruptionError(f"entry log {log_id} has a damaged header")
 
 
-def pack_record_header(entry: bytes) -> bytes:
-    size = _pack_u32(len(entry))
-    return _pack_u32(crc32c_extend(crc32c(size), entry)) + size
+class RecordHeaders:
+    """Headers of many records: entries are often of one length, whose checksum is then computed once."""
+
+    __slots__ = ("_crc_of_size",)
+
+    def __init__(self) -> None:
+        self._crc_of_size: dict[int, int] = {}
+
+    def pack(self, entry: bytes) -> bytes:
+        size = len(entry)
+        crc = self._crc_of_size.get(size)
+        if crc is None:
+            if len(self._crc_of_size) >= _SIZES_REMEMBERED_MAX:
+                self._crc_of_size.clear()
+            crc = self._crc_of_size[size] = crc32c(_pack_u32(size))
+        return _pack_record(crc32c_extend(crc, entry), size)
+
+
+_SIZES_REMEMBERED_MAX: Final = 4096
 
 
 def unpack_entry_record(data: bytes, start: int, location: Location, ledger_id: int, entry_id: int) -> bytes:

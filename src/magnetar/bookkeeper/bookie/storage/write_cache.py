@@ -37,9 +37,10 @@ class CacheHalf:
         """Free everything, on a side thread: tens of thousands of frees would hold up the event loop."""
         while self.ledgers:
             _, entries = self.ledgers.popitem()
-            while entries:
-                for _ in range(min(_FREED_AT_ONCE, len(entries))):
-                    entries.popitem()
+            left = list(entries.values())
+            entries.clear()
+            while left:
+                del left[-_FREED_AT_ONCE:]
                 hand_over()
 
     def drop(self, ledger_id: int) -> None:
