@@ -40,7 +40,7 @@ CAUGHT_BY = {
     "holes are not restored": ("1", ACKNOWLEDGED),
     "a read that was cut short goes on behind it": ("0", COMPLETE),
     "ledgers are trimmed by acknowledgements that are not stored": ("0", KEPT),
-    "a topic is taken over without fencing": ("2", ACKNOWLEDGED),
+    "a topic is taken over without fencing": ("9", ACKNOWLEDGED),
     "the last entry of a recovered ledger is left out": ("0", COMPLETE),
     "a ledger is dropped from the list at a change": ("0", COMPLETE),
     "what was stored behind the snapshot is not replayed": ("0", REPEATS),
