@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+import psycopg
 import pulsar
 import pytest
 
@@ -112,7 +113,7 @@ def expected(total: int) -> list[dict[str, Any]]:
 @pytest.mark.long
 def test_run_look_rescale_kill_go_on_stop(commands: Commands, client: pulsar.Client, topic: str) -> None:
     send(client, topic, range(200))
-    driver = commands.drive("--units", "2", "--metrics-port", "0", "--ui")
+    driver = commands.drive("--units", "2", "--metrics-port", "0", "--serve", "0", "--ui")
     commands.wait_for_rows(200, driver)
     remarks = (commands.home / "run.err").read_text()
     metrics = remarks.rpartition("metrics: ")[2].split()[0]
@@ -122,6 +123,12 @@ def test_run_look_rescale_kill_go_on_stop(commands: Commands, client: pulsar.Cli
     status = json.loads(commands("status", "--json"))
     assert (status["state"], status["units"], status["rows"]) == ("running", 2, 200)
     assert status["views"]["delays"]["changes"] == 5
+
+    wait_until(lambda: "views: " in (commands.home / "run.err").read_text(), 60)
+    url = (commands.home / "run.err").read_text().rpartition("views: ")[2].split()[0]
+    with psycopg.connect(url, user="me", autocommit=True) as connection:
+        found = connection.execute("SELECT * FROM delays ORDER BY carrier").fetchall()
+        assert found == [tuple(row.values()) for row in expected(200)]
 
     refused = commands("run", str(commands.file), *commands.addresses, code=1)
     assert f"process {driver.pid} already; stop it with: magnetar pipeline stop flights" in refused

@@ -81,6 +81,18 @@ def test_scans_are_balanced_where_keys_only_grow(
 
 
 @pytest.mark.long
+def test_what_clients_of_postgresql_wait_for_is_measured_while_epochs_come(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = ["--rows", "3000", "--lookups", "20", "--scans", "3"]
+    monkeypatch.setattr(sys, "argv", ["serving.py", *sizes, "--epochs", "--json"])
+    assert loaded("serving").main() == 0
+    found = json.loads(capsys.readouterr().out)["ms"]
+    assert found["look-up p99"] >= found["look-up p50"] > 0
+    assert found["scan p50"] > 0 < found["cold query"]
+
+
+@pytest.mark.long
 @pytest.mark.usefixtures("settings_restored")
 def test_a_rescale_is_measured_against_sparks_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

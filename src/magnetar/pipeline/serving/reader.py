@@ -71,6 +71,7 @@ class Snapshot:
         held = self.held.get(state.table.table_id)
         if held is None and keys is not None and keys.num_rows <= KEYS_FROM_FILES_MAX:
             assert vnodes is not None
+            self.views.want(state.table.table_id)
             return self.views.reading(self, lambda: read_arrow(self.views.files, state, vnodes, keys)).select(columns)
         if held is None:
             held = self.views.load(self, state)
@@ -89,6 +90,7 @@ class Views:
         self._loading = threading.Lock()
         self._held: OrderedDict[int, HeldTable] = OrderedDict()
         self._kept: Counter[int] = Counter()
+        self._wanted: set[int] = set()
         self._manifest: Manifest | None = None
         self.on_change: Callable[[Manifest, int, Changed], None] | None = None
         """Told of the changes of tables in memory, by `refresh`."""
@@ -180,6 +182,19 @@ class Views:
             raise
         finally:
             gc.unpin(self.files, name)
+
+    def want(self, table_id: int) -> None:
+        """Keys of the table were asked for while it was not in memory: the next `warm` loads it."""
+        self._wanted.add(table_id)
+
+    def warm(self) -> None:
+        """Load the tables that `want` named, as far as they fit. For the thread that refreshes: nobody waits for it."""
+        while self._wanted:
+            table_id = self._wanted.pop()
+            snapshot = self.newest()
+            if table_id in snapshot.manifest.tables and table_id not in snapshot.held:
+                with suppress(ViewTooLargeError, UnknownEpochError):
+                    self.load(snapshot, snapshot.manifest.tables[table_id])
 
     def keep(self, table_id: int, more: int) -> None:
         """So many more (or fewer) need the table to stay in memory."""

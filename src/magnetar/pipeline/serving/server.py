@@ -132,6 +132,7 @@ class Served:
         while not self._ended.wait(pause_s):
             try:
                 self.feed.refresh()
+                self.views.warm()
                 self._said = ""
             except (MagnetarError, OSError) as error:
                 if str(error) != self._said:

@@ -120,9 +120,8 @@ def read_run(
         if wanted >> first & ((1 << (last - first + 1)) - 1)
     ]
     names = table.stored_schema.names if columns is None else list(columns)
-    empty = as_frame(table.stored_schema.empty_table().select(names))
     if not chosen:
-        return empty
+        return as_frame(table.stored_schema.empty_table().select(names))
     try:
         rows = _read_groups(files, run, chosen, names)
     except (OSError, ValueError) as error:  # pyarrow's own errors are among these

@@ -1,0 +1,50 @@
+"""The server that `pipeline run --serve` starts beside the driver."""
+
+from __future__ import annotations
+
+import socket
+import time
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from magnetar.cli.errors import CommandError
+from magnetar.cli.pipeline.serving_beside import check_port, serving_beside
+from tests.support.state_tables import StateTableHarness
+from tests.support.waiting import wait_until
+
+
+def test_it_serves_while_the_block_lasts(home: Path, harness: StateTableHarness) -> None:
+    said: list[str] = []
+    with serving_beside(str(home / "pipelines/flights"), 0, said.append):
+        wait_until(lambda: bool(said), 60)
+        assert said[0].startswith("views: postgresql://127.0.0.1:")
+        url = said[0].split()[1]
+        with psycopg.connect(url, user="me", autocommit=True) as connection:
+            assert connection.execute("SELECT count(*) FROM kinds").fetchone() == (3,)
+    assert len(said) == 1
+    with pytest.raises(psycopg.OperationalError):
+        psycopg.connect(url, user="me", connect_timeout=2)
+
+
+def test_without_a_port_there_is_none_and_a_taken_one_is_refused_before_anything_starts() -> None:
+    with serving_beside("/nowhere", None, print):
+        pass
+    check_port(None)
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(CommandError, match="choose another port"):
+        check_port(taken.getsockname()[1])
+
+
+def test_a_key_that_is_asked_for_again_comes_from_memory(
+    server: object, connection: psycopg.Connection[object]
+) -> None:
+    """The first look-up reads the runs, and has the view loaded meanwhile."""
+    deadline_s = time.monotonic() + 60
+    while "from memory" not in str(
+        connection.execute("EXPLAIN SELECT * FROM delays WHERE k = 'k7' AND n = 57").fetchall()
+    ):
+        assert connection.execute("SELECT v FROM delays WHERE k = %s AND n = %s", ["k7", 57]).fetchall() == [(57 / 4,)]
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+    assert connection.execute("SELECT v FROM delays WHERE k = %s AND n = %s", ["k7", 57]).fetchall() == [(57 / 4,)]
