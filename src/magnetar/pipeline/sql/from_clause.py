@@ -1,9 +1,10 @@
-"""FROM: names, subqueries, TUMBLE and HOP, and joins by equality."""
+"""FROM: names, subqueries, TUMBLE and HOP, and joins: any number of inputs, by equality where one is written."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
 
 from sqlglot import exp
 
@@ -23,20 +24,23 @@ class FromClause:
         self.relations = relations
         self.named = named
         self.plan_of = plan_of
+        self.filters: list[exp.Expr] = []
+        """What inner joins ask for beside equalities."""
 
     def read(self, tree: exp.Select) -> tuple[Scope, Callable[[], Plan]]:
-        """The scope, and a function for the plan: a join's columns are those that were asked of the scope by then."""
-        first = self._side(tree.args["from_"].this)
+        """The scope, and a function for the plan: a join's columns are those that were asked of the scope by then.
+
+        What an inner join asks for beside equalities is in `filters` afterwards.
+        """
+        self._first = tree.args["from_"].this
+        sides = [self._side(self._first)]
         joins = tree.args.get("joins") or []
-        if not joins:
-            return Scope(self.query, [first]), lambda: first.plan
-        if len(joins) > 1:
-            raise refuse(
-                self.query,
-                joins[1],
-                "a view joins two inputs; join the first two in a subquery or in a view of its own",
-            )
-        return self._join(first, joins[0])
+        where = tree.args.get("where")
+        terms = _terms(where.this) if where is not None else []
+        steps = [self._step(sides, join, terms) for join in joins]
+        turned = bool(joins) and (joins[0].side or "").lower() == "right"
+        written = [sides[1], sides[0], *sides[2:]] if turned else sides
+        return Scope(self.query, written), lambda: _joined(sides, steps)
 
     def _side(self, node: exp.Expr) -> Side:
         if isinstance(node, exp.Subquery):
@@ -127,64 +131,164 @@ class FromClause:
         except ValueError as error:
             raise refuse(self.query, node, str(error)) from None
 
-    def _join(self, left: Side, join: exp.Join) -> tuple[Scope, Callable[[], Plan]]:
-        query = self.query
-        side = (join.side or "").lower()
-        if side in ("right", "full") or join.kind in ("CROSS", "SEMI", "ANTI") or join.method:
-            instead = (
-                "swap the sides and write LEFT JOIN" if side == "right" else "use JOIN or LEFT JOIN ... ON a.x = b.x"
-            )
+    def _step(self, sides: list[Side], join: exp.Join, terms: list[exp.Expr]) -> _Step:
+        """One more input, which is among the sides afterwards. `terms`: what WHERE asks for, where equalities of a comma join stand."""
+        query, how = self.query, (join.side or "").lower()
+        if how == "full" or join.kind in ("SEMI", "ANTI") or join.method:
+            instead = "write JOIN or LEFT JOIN ... ON a.x = b.x"
             raise refuse(query, join, f"this join has no incremental plan; {instead}")
+        if how == "right" and len(sides) > 1:
+            raise refuse(
+                query,
+                join,
+                "a RIGHT JOIN is the first of its FROM; write the input that keeps all its rows first, and LEFT JOIN",
+            )
         table = join.this
         temporal = isinstance(table, exp.Table) and table.args.get("version") is not None
         if temporal and table.args["version"].expression.name.upper() not in ("PROCTIME", "NOW"):
             raise refuse(query, table, "only the present can be looked up; write FOR SYSTEM_TIME AS OF PROCTIME()")
         right = self._side(table)
-        if left.alias.lower() == right.alias.lower():
-            raise refuse(query, join, f"both sides have the name {left.alias}; give one another name with AS")
-        scope = Scope(query, [left, right])
-        keys = self._keys(scope, join, left, right)
+        if any(side.alias.lower() == right.alias.lower() for side in sides):
+            raise refuse(query, join, f"both sides have the name {right.alias}; give one another name with AS")
+        if how == "right":
+            sides[:] = [right]
+            right, how = self._side(self._first), "left"
+        outer = how == "left"
+        keys = self._keys(sides, right, join, terms, outer)
+        sides.append(right)
+        return _Step(right, "left" if outer else "inner", keys, temporal)
 
-        def plan() -> Join:
-            columns = [
-                tuple(Named(_identifier(name), f"{of.alias}__{name}", of.kinds.get(name.lower())) for name in of.used)
-                for of in (left, right)
-            ]
-            return Join(
-                left.plan, right.plan, "left" if side == "left" else "inner", keys, columns[0], columns[1], temporal
-            )
-
-        return scope, plan
-
-    def _keys(self, scope: Scope, join: exp.Join, left: Side, right: Side) -> tuple[tuple[str, str], ...]:
+    def _keys(
+        self, sides: list[Side], right: Side, join: exp.Join, terms: list[exp.Expr], outer: bool
+    ) -> tuple[tuple[str, str], ...]:
         using = join.args.get("using")
         if using:
+            if len(sides) > 1:
+                raise refuse(self.query, join, f"USING joins two inputs; write ON {sides[0].alias}.x = {right.alias}.x")
             return tuple((_identifier(item.name), _identifier(item.name)) for item in using)
         condition = join.args.get("on")
-        fix = f"write ON {left.alias}.x = {right.alias}.y; other conditions go into WHERE or into a subquery"
-        if condition is None:
-            raise refuse(self.query, join, f"a join needs an equality; {fix}")
-        keys = []
-        for term in condition.flatten() if isinstance(condition, exp.And) else [condition]:
-            sides = (
-                [self._only_side(scope, half) for half in (term.this, term.expression)]
-                if isinstance(term, exp.EQ)
-                else []
-            )
-            if len(sides) != 2 or None in sides or sides[0] is sides[1]:
-                raise refuse(self.query, term, f"a join is by equality of both sides; {fix}")
-            halves = [self._on_one(side, half) for side, half in zip(sides, (term.this, term.expression), strict=True)]
-            keys.append((halves[0], halves[1]) if sides[0] is left else (halves[1], halves[0]))
-        return tuple(keys)
+        fix = f"write ON {sides[0].alias}.x = {right.alias}.y; other conditions go into WHERE or into a subquery"
+        keys: list[tuple[str, str]] = []
+        for term in _terms(condition) if condition is not None else terms:
+            pair = self._pair(sides, right, term)
+            if pair is not None:
+                keys.append(pair)
+            elif condition is not None and outer:
+                raise refuse(self.query, term, f"an outer join is by equality of both sides; {fix}")
+            elif condition is not None:
+                self.filters.append(term)
+        if not keys and (outer or condition is not None):
+            raise refuse(self.query, join, f"a join is by an equality of both sides; {fix}")
+        return tuple(keys) or (("TRUE", "TRUE"),)
 
-    def _only_side(self, scope: Scope, node: exp.Expr) -> Side | None:
-        sides = [scope.side_of(column) for column in node.find_all(exp.Column)]
-        return sides[0] if sides and all(side is sides[0] for side in sides) else None
+    def _pair(self, sides: list[Side], right: Side, term: exp.Expr) -> tuple[str, str] | None:
+        """The halves of an equality between the sides so far and the next one; None for anything else."""
+        if not isinstance(term, exp.EQ) or term.find(exp.Query, exp.Any, exp.All):
+            return None
+        for one, other in ((term.this, term.expression), (term.expression, term.this)):
+            if self._is_over(one, sides) and self._is_over(other, [right]):
+                return self._over(one, sides), self._over(other, [right])
+        return None
 
-    def _on_one(self, side: Side | None, node: exp.Expr) -> str:
-        assert side is not None
+    def _is_over(self, node: exp.Expr, sides: list[Side]) -> bool:
+        """Whether all its columns, of which there are some, are of these sides."""
+        columns = list(node.find_all(exp.Column))
+        return bool(columns) and all(self._has(sides, column) for column in columns)
+
+    def _has(self, sides: list[Side], column: exp.Column) -> bool:
+        if column.table:
+            return any(side.alias.lower() == column.table.lower() for side in sides)
+        return any(column.name.lower() in (name.lower() for name in side.columns or ()) for side in sides)
+
+    def _over(self, node: exp.Expr, sides: list[Side]) -> str:
+        """Spark SQL over one input as it is, or over several that are joined already."""
+        if len(sides) > 1:
+            joined = Scope(self.query, sides)
+            return joined.sql(joined.resolved(node))
+        (side,) = sides
         alone = Scope(self.query, [Side(side.alias, side.plan, side.columns, side.kinds)])
         return alone.sql(alone.resolved(node))
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A join with what stands left of it."""
+
+    right: Side
+    how: Literal["inner", "left"]
+    keys: tuple[tuple[str, str], ...]
+    temporal: bool
+
+
+def _joined(sides: list[Side], steps: list[_Step]) -> Plan:
+    """All joins, each over the result of the one before; a column of `o` is called `o__x` from its first join on."""
+    found = sides[0].plan
+    for number, step in enumerate(steps):
+        before = sides[: number + 1]
+        columns = [column for side in before for column in _named(side, number > 0)]
+        found = Join(
+            found, step.right.plan, step.how, step.keys, tuple(columns), tuple(_named(step.right, False)), step.temporal
+        )
+    return found
+
+
+def _named(side: Side, is_joined: bool) -> list[Named]:
+    names = [(name, f"{side.alias}__{name}") for name in side.used]
+    return [Named(_identifier(new if is_joined else name), new, side.kinds.get(name.lower())) for name, new in names]
+
+
+def _terms(condition: exp.Expr) -> list[exp.Expr]:
+    """What AND connects."""
+    inner = condition.unnest()
+    return [each for half in inner.flatten() for each in _terms(half)] if isinstance(inner, exp.And) else [inner]
+
+
+ADDED: Final = "__sub"
+"""How the names of inputs begin that nobody wrote."""
+
+
+def without_subqueries(tree: exp.Select) -> exp.Select:
+    """The SELECT with joins in place of subqueries in its WHERE and HAVING: `x IN (SELECT y ...)` is a join with the distinct `y`, and a
+    scalar subquery that aggregates all rows is a join with its one row. Correlated ones stay, and are refused."""
+    where = tree.args.get("where")
+    if where is None or not where.find(exp.Query):
+        return tree
+    tree = tree.copy()
+    kept: list[exp.Expr] = []
+    for number, term in enumerate(_terms(tree.args["where"].this)):
+        alias = f"{ADDED}{number}"
+        if (
+            isinstance(term, exp.In)
+            and isinstance(term.args.get("query"), exp.Subquery)
+            and len(term.args["query"].this.expressions) == 1
+        ):
+            inner = term.args["query"].this.copy()
+            inner.set("expressions", [exp.alias_(inner.expressions[0].unalias(), "__value")])
+            distinct = exp.select("__value").distinct().from_(inner.subquery(f"{alias}_of"))
+            on = exp.EQ(this=term.this.copy(), expression=exp.column("__value", table=alias))
+            tree = tree.join(distinct.subquery(alias), on=on, copy=False)
+            continue
+        for place, subquery in enumerate(list(term.find_all(exp.Subquery))):
+            inner = subquery.this
+            if not _is_one_row(inner):
+                continue
+            name = f"{alias}_{place}"
+            one = inner.copy()
+            one.set("expressions", [exp.alias_(inner.expressions[0].unalias(), "__value")])
+            tree = tree.join(one.subquery(name), join_type="cross", copy=False)
+            subquery.replace(exp.column("__value", table=name))
+        kept.append(term)
+    tree.set("where", exp.Where(this=exp.and_(*kept)) if kept else None)
+    return tree
+
+
+def _is_one_row(inner: exp.Expr) -> bool:
+    return (
+        isinstance(inner, exp.Select)
+        and len(inner.expressions) == 1
+        and not inner.args.get("group")
+        and inner.expressions[0].find(exp.AggFunc) is not None
+    )
 
 
 def _identifier(name: str) -> str:

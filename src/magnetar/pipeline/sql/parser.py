@@ -54,7 +54,7 @@ _CREATE_INSTEAD = {
     "VIEW": "write CREATE MATERIALIZED VIEW, or a WITH clause within the query",
     "INDEX": "a view is sorted by its key already; create a materialized view grouped by the other column",
     "SUBSCRIPTION": "send the changes to a topic with CREATE SINK and subscribe to the topic",
-    "FUNCTION": "register Python functions with Pipeline.function in Python",
+    "FUNCTION": "write the expression out, or compute it in the producer",
     "SCHEMA": "names have no schema here",
     "DATABASE": "there is one catalog for each pipeline",
     "SECRET": "write the value in WITH (...); it is never shown again",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 from sqlglot import exp
 
 from magnetar.pipeline.errors import PlanRefusedError
 from magnetar.pipeline.sql.expressions import read_query
-from magnetar.pipeline.sql.from_clause import FromClause
+from magnetar.pipeline.sql.from_clause import FromClause, without_subqueries
 from magnetar.pipeline.sql.plan import (
     Aggregate,
     Call,
@@ -74,13 +77,14 @@ def _plan(query: Query, tree: exp.Expr, relations: Relations, named: dict[str, P
     top = _top_n(query, tree, relations, named)
     if top is not None:
         return top
+    tree = without_subqueries(tree)
     clauses = FromClause(query, relations, named, _plan)
     scope, below = clauses.read(tree)
     named_outputs = scope.named(tree.expressions)
     where = tree.args.get("where")
-    condition = None if where is None else scope.resolved(where.this)
-    plan = _above(_Select(tree, scope, named_outputs, condition), below())
-    return plan
+    terms = [*clauses.filters, *([] if where is None else [where.this])]
+    condition = scope.resolved(exp.and_(*terms)) if terms else None
+    return _above(_Select(tree, scope, named_outputs, condition), below)
 
 
 def _with(query: Query, tree: exp.Expr, relations: Relations, named: dict[str, Plan]) -> dict[str, Plan]:
@@ -126,6 +130,10 @@ def _renamed(old: str, new: str) -> Named:
     return Named(_name(old), new)
 
 
+Below: TypeAlias = Callable[[], Plan]
+"""The plan of FROM, with the columns that were asked for until it is called: last of all."""
+
+
 class _Select:
     """One SELECT, resolved over its input."""
 
@@ -141,7 +149,7 @@ class _Select:
         return refuse(self.scope.query, node, message)
 
 
-def _above(select: _Select, below: Plan) -> Plan:
+def _above(select: _Select, below: Below) -> Plan:
     tree, scope = select.tree, select.scope
     windows: list[exp.Expr] = [node for output, _ in select.outputs for node in output.find_all(exp.Window)]
     having = tree.args.get("having")
@@ -162,16 +170,16 @@ def _above(select: _Select, below: Plan) -> Plan:
         return _aggregate(select, group, having, below)
     outputs = scope.outputs(select.outputs)
     if distinct is None:
-        return Project(below, outputs, select.condition)
+        return Project(below(), outputs, select.condition)
     if distinct.args.get("on"):
         order = tree.args.get("order")
         keys = tuple(scope.sql(scope.resolved(key)) for key in distinct.args["on"].expressions)
         ordered = _orders(scope, order.expressions if order is not None else [])
-        return Dedup(below, keys, tuple(item for item in ordered if item.sql not in keys), outputs, select.condition)
+        return Dedup(below(), keys, tuple(item for item in ordered if item.sql not in keys), outputs, select.condition)
     if any(output.name == "*" for output in outputs):
         raise select.refuse(tree, "SELECT DISTINCT * of an input whose columns are not known; name the columns")
     rows = (Call("count", None, "__rows"),)
-    return Aggregate(below, outputs, rows, tuple(Named(_name(o.name), o.name) for o in outputs), select.condition)
+    return Aggregate(below(), outputs, rows, tuple(Named(_name(o.name), o.name) for o in outputs), select.condition)
 
 
 def _calls(node: exp.Expr) -> list[exp.Expr]:
@@ -217,7 +225,7 @@ def _group_keys(select: _Select, group: exp.Expr | None) -> list[tuple[exp.Expr,
     return keys
 
 
-def _aggregate(select: _Select, group: exp.Expr | None, having: exp.Expr | None, below: Plan) -> Plan:
+def _aggregate(select: _Select, group: exp.Expr | None, having: exp.Expr | None, below: Below) -> Plan:
     scope = select.scope
     keys = _group_keys(select, group)
     resolved_having = None if having is None else scope.resolved(having.this)
@@ -249,7 +257,7 @@ def _aggregate(select: _Select, group: exp.Expr | None, having: exp.Expr | None,
     outputs = tuple(Named(scope.sql(node), name, scope.kind(node)) for node, name in lifts)
     kept = None if resolved_having is None else scope.sql(resolved_having.copy().transform(lifted))
     named_keys = tuple(Named(scope.sql(node), name) for node, name in keys)
-    return Aggregate(below, named_keys, tuple(calls.values()), outputs, select.condition, kept)
+    return Aggregate(below(), named_keys, tuple(calls.values()), outputs, select.condition, kept)
 
 
 def _is_incremental(call: exp.Expr) -> bool:
@@ -272,7 +280,7 @@ def _call(scope: Scope, node: exp.Expr, name: str) -> Call:
     return Call(function, argument, name, condition)
 
 
-def _over(select: _Select, windows: list[exp.Expr], below: Plan) -> Plan:
+def _over(select: _Select, windows: list[exp.Expr], below: Below) -> Plan:
     partitions = [tuple(window.args.get("partition_by") or ()) for window in windows]
     if not partitions[0]:
         raise select.refuse(
@@ -284,7 +292,7 @@ def _over(select: _Select, windows: list[exp.Expr], below: Plan) -> Plan:
 
 
 def _recompute(
-    select: _Select, keys: list[exp.Expr], below: Plan, group: list[exp.Expr], having: exp.Expr | None
+    select: _Select, keys: list[exp.Expr], below: Below, group: list[exp.Expr], having: exp.Expr | None
 ) -> Recompute:
     scope = select.scope
     if not keys:
@@ -293,7 +301,7 @@ def _recompute(
             "this aggregate over all rows would be recomputed each epoch; add GROUP BY, or use count, sum, avg, min, max",
         )
     return Recompute(
-        below,
+        below(),
         tuple(scope.sql(key) for key in keys),
         scope.outputs(select.outputs),
         select.condition,

@@ -112,7 +112,7 @@ class Scope:
                 continue
             table = expression.table if isinstance(expression, exp.Column) else ""
             for side in self.sides:
-                if table and side.alias.lower() != table.lower():
+                if (table and side.alias.lower() != table.lower()) or side.alias.startswith("__sub"):
                     continue
                 if side.columns is None and len(self.sides) > 1:
                     raise refuse(

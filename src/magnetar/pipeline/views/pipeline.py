@@ -40,9 +40,7 @@ from magnetar.pipeline.views.control.status import Status
 from magnetar.pipeline.views.epoch.progress import EpochReport
 from magnetar.pipeline.views.epoch.spark_steps import SparkTypes
 from magnetar.pipeline.views.lowering.explain import explain_view
-from magnetar.pipeline.views.lowering.lowering import Lowerer
 from magnetar.pipeline.views.lowering.program import assemble, forgotten
-from magnetar.pipeline.views.lowering.table_ids import TableIds
 from magnetar.pipeline.views.source.frame import with_columns
 from magnetar.pipeline.views.source.sources import Lag, TopicSources
 
@@ -161,8 +159,8 @@ class Pipeline:
         """The same in lines, by view or table."""
         manifest = ManifestStore(self.files, self._clock).latest()
         catalog = _applied(_catalog(manifest), self._statements)
-        plans = Lowerer(catalog, SparkTypes(self.spark), TableIds(None if manifest is None else manifest.views)).all()
-        return {name: explain_view(plan) for name, plan in plans.items()}
+        program, _ = assemble(catalog, {} if manifest is None else manifest.views, SparkTypes(self.spark))
+        return {plan.name: explain_view(plan) for plan in program.plans}
 
     def run(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -123,7 +124,12 @@ def _schema(names: list[str], found: StructType) -> pa.Schema:
 
 
 def _first_line(error: PySparkException) -> str:
-    return str(error).strip().splitlines()[0].strip()
+    line = str(error).strip().splitlines()[0].strip()
+    return _AROUND.sub("", line).strip()
+
+
+_AROUND: Final = re.compile(r"^\[[A-Z0-9_.]+\]\s*|\s*SQLSTATE: \w{5}.*$")
+"""Spark's class of an error, and its number."""
 
 
 WatermarkOf: TypeAlias = Callable[[Sequence[str]], int | None]
