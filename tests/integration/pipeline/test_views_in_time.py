@@ -82,7 +82,7 @@ def test_a_look_up_sees_the_table_of_its_epoch_and_is_not_corrected(spark: Spark
         ("SELECT g, sum(ts) AS x FROM s GROUP BY g", "CAST it"),
         ("SELECT s.i FROM s JOIN t ON s.g = t.k", "CAST one side"),
         ("SELECT nofunction(g) AS x FROM s", "NOFUNCTION"),
-        ("SELECT m + ts AS x FROM s", "DATATYPE_MISMATCH"),
+        ("SELECT m + ts AS x FROM s", "data type mismatch"),
     ],
 )
 def test_what_has_no_stages_is_refused_where_it_stands(spark: SparkSession, query: str, fix: str) -> None:

@@ -133,6 +133,38 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     )
 
 
+_STARTUP_MODE: Final = "scan.startup.mode"
+_STARTUP_MILLIS: Final = ("scan.startup.timestamp.millis", "scan.startup.timestamp_millis")
+_TOKEN: Final = "auth.token"
+_TOKEN_PLUGIN: Final = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
+
+
+def from_risingwave(given: Mapping[str, str]) -> dict[str, str]:
+    """RisingWave's names of options of its Pulsar connector as this connector's; all others as they are. Raises OptionError.
+
+    `scan.startup.mode` ('earliest', 'latest', 'timestamp'), `scan.startup.timestamp.millis`, `auth.token`.
+    """
+    lower = {name.lower(): value for name, value in given.items()}
+    found = {n: v for n, v in given.items() if n.lower() not in (_STARTUP_MODE, *_STARTUP_MILLIS, _TOKEN)}
+    millis = next((lower[name] for name in _STARTUP_MILLIS if name in lower), None)
+    mode = lower.get(_STARTUP_MODE, "timestamp" if millis is not None else "").lower()
+    if mode in ("earliest", "latest") and millis is None:
+        found["startingOffsets"] = mode
+    elif mode == "timestamp" and millis is not None:
+        found["startingTime"] = millis
+    elif mode:
+        raise OptionError(
+            f"{_STARTUP_MODE} is {mode!r}: give 'earliest', 'latest', or 'timestamp' together with {_STARTUP_MILLIS[0]}"
+        )
+    if mode and ("startingoffsets" in lower or "startingtime" in lower):
+        raise OptionError(f"{_STARTUP_MODE} and startingOffsets or startingTime say the same: leave one out")
+    if _TOKEN in lower:
+        if f"{CLIENT}authparams" in lower:
+            raise OptionError(f"{_TOKEN} and {CLIENT}authParams say the same: leave one out")
+        found |= {f"{CLIENT}authPluginClassName": _TOKEN_PLUGIN, f"{CLIENT}authParams": f"token:{lower[_TOKEN]}"}
+    return found
+
+
 @dataclass(frozen=True)
 class WriteOptions:
     """Where to write. Without `topic` the rows say it. `schema`: json or avro, None for values that are bytes already."""

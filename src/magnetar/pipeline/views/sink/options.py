@@ -9,7 +9,7 @@ from typing import Final, Literal
 import pyarrow as pa
 
 from magnetar.pipeline.connect.errors import SinkError
-from magnetar.pipeline.connect.options import WriteOptions, write_options
+from magnetar.pipeline.connect.options import WriteOptions, from_risingwave, write_options
 from magnetar.pipeline.sql.statements import CreateSink
 
 CONNECTORS: Final = ("pulsar", "magnetar")
@@ -57,7 +57,7 @@ def sink_of(statement: CreateSink, schema: pa.Schema, key: tuple[str, ...], appe
         options |= {name.lower(): value for name, value in given.options.items()}
     if options.get(SNAPSHOT, "true").lower() not in ("true", "false"):
         raise SinkError(f"sink {statement.name}: {SNAPSHOT} is {options[SNAPSHOT]!r}; give 'true' or 'false'")
-    write = write_options({name: value for name, value in options.items() if name not in OWN})
+    write = write_options(from_risingwave({name: value for name, value in options.items() if name not in OWN}))
     if write.topic is None:
         raise SinkError(f"sink {statement.name}: WITH names no topic; add topic = '...'")
     event_time = _columns(statement, options, EVENT_TIME, schema)

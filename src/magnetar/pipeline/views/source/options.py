@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, Literal, cast, get_args
 
 from magnetar.pipeline.connect.errors import SourceError
-from magnetar.pipeline.connect.options import full_name
+from magnetar.pipeline.connect.options import from_risingwave, full_name
 from magnetar.pipeline.sql.statements import CreateSource
 
 ON_DECODE_ERROR: Final = "on.decode.error"
@@ -27,8 +27,8 @@ _OWN: Final = (CONNECTOR, ON_DECODE_ERROR, DEAD_LETTER_TOPIC)
 
 
 def reader_options(source: CreateSource) -> dict[str, str]:
-    """Of WITH (...), what `spark.readStream.format("magnetar")` takes."""
-    return {name: value for name, value in source.options.items() if name.lower() not in _OWN}
+    """Of WITH (...), what `spark.readStream.format("magnetar")` takes. Raises OptionError."""
+    return from_risingwave({name: value for name, value in source.options.items() if name.lower() not in _OWN})
 
 
 def decode_policy(source: CreateSource) -> DecodePolicy:
