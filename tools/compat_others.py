@@ -285,11 +285,11 @@ SUITES = {
     for suite in (
         Suite("go", f"Go client {GO_VERSION}", "go", go_client),
         Suite("go-admin", f"Admin package of the Go client {GO_VERSION}", "go", go_admin),
-        Suite("rust", f"pulsar-rs {CRATE_VERSION}", "cargo", lambda scratch: rust_tests(scratch, tls=True)),
+        Suite("rust", f"pulsar-rs {CRATE_VERSION}", "protoc", lambda scratch: rust_tests(scratch, tls=True)),
         Suite(
             "rust-plain",
             f"pulsar-rs {CRATE_VERSION}, a server without TLS port",
-            "cargo",
+            "protoc",
             lambda scratch: rust_tests(scratch, tls=False),
         ),
     )

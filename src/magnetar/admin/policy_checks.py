@@ -145,7 +145,7 @@ def auto_topic(name: str, value: Any) -> Any:
     if found.get("topicType") == "partitioned" and found.get("defaultNumPartitions") is None:
         raise PreconditionFailedError(
             "Invalid configuration for autoTopicCreationOverride. "
-            "defaultNumPartitions is required when the type is partitioned."
+            "the detail is [defaultNumPartitions] cannot be null when the type is partitioned."
         )
     return found
 
