@@ -5,7 +5,7 @@ Fields are Pulsar's in snake case; on the wire they are in camel case unless Pul
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -90,6 +90,31 @@ class TenantInfo(Document):
 
     admin_roles: list[str] = []
     allowed_clusters: list[str] = []
+
+
+class ResourceGroup(Document):
+    """Rates that the namespaces of a group share, at each broker; null or -1: no limit."""
+
+    publish_rate_in_msgs: int | None = None
+    publish_rate_in_bytes: int | None = None
+    dispatch_rate_in_msgs: int | None = None
+    dispatch_rate_in_bytes: int | None = None
+
+
+class TopicHashPositions(Document):
+    """Where topics stand in their namespace's hash range."""
+
+    namespace: str
+    bundle: str
+    topic_hash_positions: dict[str, int]
+
+
+class TopicGrant(Struct, kw_only=True):
+    """What a role may do on a topic; without actions: what it may do no more."""
+
+    topic: str
+    role: str
+    actions: list[Literal["produce", "consume", "functions", "sources", "sinks", "packages"]] = []
 
 
 # ---- Brokers

@@ -148,6 +148,7 @@ POLICY_ROWS = (
         "subscription_expiration",
         whole(text="Invalid value for subscription expiration time"),
         namespace="subscriptionExpirationTime",
+        topic="subscriptionExpirationTime",
     ),
     PolicyRow("encryption_required", truth, namespace="encryptionRequired", unset=False),
     PolicyRow(

@@ -7,8 +7,20 @@ from collections.abc import Collection
 from magnetar.admin.call import Call
 from magnetar.admin.errors import ForbiddenError
 from magnetar.broker.namespaces.errors import AlreadyExistsError, PreconditionFailedError
+from magnetar.broker.namespaces.policies import Document
 from magnetar.broker.naming import NamespaceName
 from magnetar.metadata import paths
+
+ALLOWED_CLUSTERS = "allowed_clusters"
+"""In a namespace's document: the clusters that it may be replicated to, if they are fewer than the tenant's."""
+
+
+def check_allowed(document: Document, clusters: Collection[str]) -> None:
+    """Raises ForbiddenError for a cluster that the namespace may not use."""
+    allowed = document.get(ALLOWED_CLUSTERS) or []
+    for cluster in clusters:
+        if allowed and cluster not in allowed:
+            raise ForbiddenError(f"Cluster [{cluster}] is not in the list of allowed clusters of the namespace")
 
 
 async def check_tenant_room(call: Call) -> None:

@@ -131,6 +131,24 @@ def meter_for(limit: RateLimit, former: RateMeter | None, now_s: float) -> RateM
     return former if former is not None and former.limit == limit else RateMeter(limit, now_s)
 
 
+class GroupMeters:
+    """Meters of resource groups: one for all topics of this broker that belong to a group."""
+
+    __slots__ = ("_meters",)
+
+    def __init__(self) -> None:
+        self._meters: dict[tuple[str, str], RateMeter | None] = {}
+
+    def meter(self, group: str, side: str, limit: RateLimit, now_s: float) -> RateMeter | None:
+        """None without a limit. `side`: publish or dispatch."""
+        if limit.unlimited:
+            self._meters.pop((group, side), None)
+            return None
+        key = (group, side)
+        self._meters[key] = meter = meter_for(limit, self._meters.get(key), now_s)
+        return meter
+
+
 def longest_delay_s(meters: Sequence[RateMeter], now_s: float) -> float:
     """Seconds until all of them let something through."""
     return max((meter.delay_s(now_s) for meter in meters), default=0.0)

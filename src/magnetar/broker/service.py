@@ -162,7 +162,7 @@ class Broker:
             ),
             scope=self._scope,
         )
-        self.dynamic.applied = self._defaults_changed
+        self.dynamic.applied = self.defaults_changed
         self.participants = ClusterParticipants(TopicParticipants(self.topics), self.lookup, self.peers)
         self.transactions = self._coordinators()
         self.moves = self._bundle_moves()
@@ -244,7 +244,8 @@ class Broker:
         path, _ = await self.metadata.put(paths.PRODUCER_NAME_PREFIX + "start-", b"", sequential=True)
         return paths.sequence_of(path)
 
-    async def _defaults_changed(self) -> None:
+    async def defaults_changed(self) -> None:
+        """What topics fall back on has changed: a setting, a resource group."""
         self.namespaces.forget_effective()
         self.entry_cache.max_bytes = self.config.settings.managed_ledger_cache_size_mb * MIB
         self.entry_cache.evict()
@@ -262,6 +263,8 @@ class Broker:
         """Policies of a namespace or a topic take effect on loaded topics at once, whichever broker they were set at."""
         if path in (RESYNC, paths.DYNAMIC_CONFIGURATION_PATH):
             self._scope.spawn(self._load_dynamic(), "dynamic configuration changed", REPORTED)
+        if path.startswith(paths.RESOURCE_GROUPS_PATH):
+            self._scope.spawn(self.defaults_changed(), "resource groups changed", REPORTED)
         if path == RESYNC:
             for namespace in dict.fromkeys(topic.name.namespace_name for topic in self.topics.loaded):
                 self._scope.spawn(self.topics.policies_changed(namespace), "policies may have changed", REPORTED)

@@ -38,11 +38,28 @@ COMMANDS = {
         "magnetar.cli.admin.load_balance:load_balance_group",
         "Loads of brokers, what would move and why, and a simulation.",
     ),
+    "broker-stats": LazyCommand(
+        "magnetar.cli.admin.broker_stats:broker_stats_group", "Metrics, topics and load of a broker, as documents."
+    ),
+    "ns-isolation-policy": LazyCommand(
+        "magnetar.cli.admin.isolation:isolation_group", "Which brokers serve which namespaces."
+    ),
+    "resourcegroups": LazyCommand("magnetar.cli.admin.resources:resource_groups_group", "Rates that namespaces share."),
+    "resource-quotas": LazyCommand(
+        "magnetar.cli.admin.resources:resource_quotas_group", "What bundles are expected to use."
+    ),
+    "proxy-stats": LazyCommand("magnetar.cli.admin.broker_stats:proxy_stats_group", "Refused: there is no proxy."),
     "tenants": LazyCommand("magnetar.cli.admin.tenants:tenants_group", "List, create, change and delete tenants."),
     "topics": LazyCommand("magnetar.cli.admin.topics:topics_group", "List, create, inspect and delete topics."),
     "scalable-topics": LazyCommand(
         "magnetar.cli.admin.scalable_topics:scalable_topics_group",
         "Scalable topics of Pulsar 5: create, inspect, split, merge, delete.",
+    ),
+    "persistent": LazyCommand(
+        "magnetar.cli.admin.former_groups:persistent_group", "A former name of `topics`, for scripts."
+    ),
+    "non-persistent": LazyCommand(
+        "magnetar.cli.admin.former_groups:non_persistent_group", "A former name of `topics` for non-persistent topics."
     ),
     "subscriptions": LazyCommand(
         "magnetar.cli.admin.subscriptions:subscriptions_group", "List, create, move and delete subscriptions."

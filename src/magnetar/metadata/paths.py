@@ -61,6 +61,7 @@ LOAD_ORDERS_PATH: Final = "/loadbalance/orders"
 BUNDLE_DATA_PATH: Final = "/loadbalance/bundle-data"
 BROKER_TIME_AVERAGE_PATH: Final = "/loadbalance/broker-time-average"
 BOOKIE_RACKS_PATH: Final = "/bookies"
+RESOURCE_GROUPS_PATH: Final = "/admin/resourcegroups"
 RESOURCE_QUOTAS_PATH: Final = "/loadbalance/resource-quota"
 SCHEMAS_PATH: Final = "/schemas"
 SCALABLE_TOPICS_PATH: Final = "/topics"
@@ -184,6 +185,10 @@ def failure_domain_path(cluster: str, domain: str) -> str:
 def resource_quota_path(*names: str) -> str:
     """Without names the default; of a bundle with tenant, namespace and bundle."""
     return _join(RESOURCE_QUOTAS_PATH, *(names or ("default",)))
+
+
+def resource_group_path(name: str) -> str:
+    return _join(RESOURCE_GROUPS_PATH, name)
 
 
 def tenant_path(tenant: str) -> str:

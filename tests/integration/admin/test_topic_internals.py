@@ -44,7 +44,7 @@ def test_messages_are_examined_from_both_ends(api: Api, client: pulsar.Client, t
         assert api.call("GET", f"{path_of(topic)}/examinemessage{query}").text == expected
     api.reason("GET", f"{path_of(topic)}/examinemessage?initialPosition=middle", status=412)
     api.reason("GET", f"{path_of(topic)}/examinemessage?messagePosition=-1", status=400)
-    reason = api.reason("GET", f"{path_of(topic)}/messageIdByIndex?index=0", status=412)
+    reason = api.reason("GET", f"{path_of(topic)}/getMessageIdByIndex?index=0", status=412)
     assert "broker entry metadata" in reason
 
 

@@ -47,6 +47,8 @@ VALUES: dict[str, Any] = {
     "schemaValidationEnforced": True,
     "replication": ["standalone"],
     "offloadPolicies": {"managedLedgerOffloadDriver": "filesystem"},
+    "subscriptionExpirationTime": 90,
+    "subscriptionTypesEnabled": ["Failover", "Shared"],
 }
 TOPIC_ROWS = [row for row in POLICY_ROWS if row.topic]
 
@@ -66,8 +68,8 @@ def set_policy(api: Api, base: str, path: str, value: Any, status: int = 204, qu
         api.call(row.topic_setter, f"{base}/{path}{query}", value, status)
 
 
-def test_there_are_26_with_the_backlog_quota() -> None:
-    assert len(TOPIC_ROWS) + 1 == 26
+def test_there_are_28_with_the_backlog_quota() -> None:
+    assert len(TOPIC_ROWS) + 1 == 28
     assert set(VALUES) == {row.topic for row in TOPIC_ROWS}
 
 

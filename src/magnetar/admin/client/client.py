@@ -24,6 +24,7 @@ from magnetar.admin.client.servers import (
     Clusters,
     LoadBalance,
     Lookups,
+    ResourceGroups,
     ResourceQuotas,
     Tenants,
 )
@@ -74,6 +75,7 @@ class AdminClient:
         self.brokers = Brokers(self.call)
         self.broker_stats = BrokerStats(self.call)
         self.load_balance = LoadBalance(self.call)
+        self.resource_groups = ResourceGroups(self.call)
         self.resource_quotas = ResourceQuotas(self.call)
         self.lookups = Lookups(self.call)
         self.transactions = Transactions(self.call)

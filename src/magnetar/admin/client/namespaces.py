@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from magnetar.admin.client.noun import NAMESPACE, Noun, Texts, namespace_names
-from magnetar.admin.documents import BookieAffinity
+from magnetar.admin.documents import BookieAffinity, TopicGrant, TopicHashPositions
 from magnetar.admin.policy_documents import BacklogQuota, StoredBundles, StoredPolicies
 from magnetar.admin.topic_documents import PolicySource, TopicPage
 
+Grants = list[TopicGrant]
 QuotaType = Literal["destination_storage", "message_age"]
 Mode = Literal["PERSISTENT", "NON_PERSISTENT", "ALL"]
 Sort = Literal["name", "backlog", "rateIn", "rateOut", "size"]
@@ -89,6 +90,59 @@ class Namespaces(Noun):
 
     def delete_bundle(self, namespace: str, bundle: str, *, force: bool = False) -> None:
         self._delete(_BUNDLE, {"force": force}, bundle=bundle, **namespace_names(namespace))
+
+    def topic_positions(self, namespace: str, bundle: str, topics: Texts | None = None) -> TopicHashPositions:
+        """Where the bundle's topics stand in the hash range."""
+        query = {"topics": ",".join(topics) if topics else None}
+        template, names = _BUNDLE + "/topicHashPositions", namespace_names(namespace)
+        found: TopicHashPositions = self._get(template, TopicHashPositions, query, bundle=bundle, **names)
+        return found
+
+    def non_persistent_topics(self, namespace: str, bundle: str) -> Texts:
+        """Of one bundle."""
+        names = namespace_names(namespace)
+        return [*self._get("/non-persistent/{tenant}/{namespace}/{bundle}", Texts, bundle=bundle, **names)]
+
+    # ---- Where it may be
+
+    def allowed_clusters(self, namespace: str) -> Texts:
+        """Empty: those of the tenant."""
+        return [*self._get(NAMESPACE + "/allowedClusters", Texts, **namespace_names(namespace))]
+
+    def set_allowed_clusters(self, namespace: str, clusters: Texts) -> None:
+        self._post(NAMESPACE + "/allowedClusters", clusters, **namespace_names(namespace))
+
+    def anti_affinity_group(self, namespace: str) -> str:
+        """Empty without one."""
+        return self._text("GET", NAMESPACE + "/antiAffinity", **namespace_names(namespace))
+
+    def set_anti_affinity_group(self, namespace: str, group: str) -> None:
+        self._post(NAMESPACE + "/antiAffinity", group, **namespace_names(namespace))
+
+    def delete_anti_affinity_group(self, namespace: str) -> None:
+        self._delete(NAMESPACE + "/antiAffinity", **namespace_names(namespace))
+
+    def anti_affinity_namespaces(self, cluster: str, group: str, *, tenant: str | None = None) -> Texts:
+        template = "/namespaces/{cluster}/antiAffinity/{group}"
+        return [*self._get(template, Texts, {"property": tenant}, cluster=cluster, group=group)]
+
+    def resource_group(self, namespace: str) -> str:
+        """Empty without one."""
+        return self._text("GET", NAMESPACE + "/resourcegroup", **namespace_names(namespace))
+
+    def set_resource_group(self, namespace: str, group: str) -> None:
+        self._post(NAMESPACE + "/resourcegroup/{resourcegroup}", resourcegroup=group, **namespace_names(namespace))
+
+    def remove_resource_group(self, namespace: str) -> None:
+        self._delete(NAMESPACE + "/resourcegroup", **namespace_names(namespace))
+
+    # ---- Permissions on many topics
+
+    def grant_on_topics(self, grants: Grants) -> None:
+        self._post("/namespaces/grantPermissionsOnTopics", grants)
+
+    def revoke_on_topics(self, grants: Grants) -> None:
+        self._post("/namespaces/revokePermissionsOnTopics", grants)
 
     # ---- Backlogs of all topics
 

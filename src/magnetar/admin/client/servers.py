@@ -21,6 +21,7 @@ from magnetar.admin.documents import (
     LoadReport,
     Metrics,
     NamespaceOwnership,
+    ResourceGroup,
     ResourceQuota,
     TenantInfo,
 )
@@ -34,6 +35,7 @@ _Racks = dict[str, dict[str, BookieInfo]]
 
 _CLUSTER = "/clusters/{cluster}"
 _DOMAIN = _CLUSTER + "/failureDomains/{domainName}"
+_GROUP = "/resourcegroups/{resourcegroup}"
 _RACK = "/bookies/racks-info/{bookie}"
 _POLICIES = _CLUSTER + "/namespaceIsolationPolicies"
 _POLICY = _POLICIES + "/{policyName}"
@@ -98,6 +100,24 @@ class Clusters(Noun):
             _POLICIES + "/brokers/{broker}", IsolatedBroker, cluster=cluster, broker=broker
         )
         return found
+
+
+class ResourceGroups(Noun):
+    """Rates that namespaces share at each broker."""
+
+    def list(self) -> Texts:
+        return [*self._get("/resourcegroups", Texts)]
+
+    def get(self, group: str) -> ResourceGroup:
+        found: ResourceGroup = self._get(_GROUP, ResourceGroup, resourcegroup=group)
+        return found
+
+    def set(self, group: str, rates: ResourceGroup) -> None:
+        """Create it, or change the rates that are given."""
+        self._put(_GROUP, rates, resourcegroup=group)
+
+    def delete(self, group: str) -> None:
+        self._delete(_GROUP, resourcegroup=group)
 
 
 class Bookies(Noun):

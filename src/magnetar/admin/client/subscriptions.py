@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from magnetar.admin.client.http import Answer
 from magnetar.admin.client.noun import ADMIN, TOPIC, Noun, Texts, topic_names
+from magnetar.admin.policy_documents import DispatchRate
 from magnetar.admin.topic_documents import BacklogAnalysis, MessageId, ReplicatedSubscriptionsStatus, ResetPosition
 
 _ONE = TOPIC + "/subscription/{subscription}"
+_RATE = TOPIC + "/{subscription}/dispatchRate"
 _REPLICATED = TOPIC + "/replicatedSubscriptions"
 
 Statuses = list[ReplicatedSubscriptionsStatus]
@@ -37,6 +39,20 @@ class Subscriptions(Noun):
     def delete(self, topic: str, subscription: str, *, force: bool = False) -> None:
         """`force`: even while consumers are connected."""
         self._delete(_ONE, {"force": force}, subscription=subscription, **topic_names(topic))
+
+    def dispatch_rate(self, topic: str, subscription: str, *, applied: bool = False) -> DispatchRate | None:
+        """The subscription's own; `applied`: what holds."""
+        query = {"applied": applied or None}
+        found: DispatchRate | None = self._get(
+            _RATE, DispatchRate, query, subscription=subscription, **topic_names(topic)
+        )
+        return found
+
+    def set_dispatch_rate(self, topic: str, subscription: str, rate: DispatchRate) -> None:
+        self._post(_RATE, rate, subscription=subscription, **topic_names(topic))
+
+    def remove_dispatch_rate(self, topic: str, subscription: str) -> None:
+        self._delete(_RATE, subscription=subscription, **topic_names(topic))
 
     def properties(self, topic: str, subscription: str) -> dict[str, str]:
         template = _ONE + "/properties"

@@ -221,9 +221,13 @@ class Topics(Noun):
         found: MessageId = self._get(template, MessageId, timestamp=timestamp_ms, **topic_names(topic))
         return found
 
+    def remove_policies(self, topic: str) -> None:
+        """All that the topic has of its own."""
+        self._delete(TOPIC + "/policies", **topic_names(topic))
+
     def message_id_by_index(self, topic: str, index: int) -> MessageId:
         """Id of the message with an index. Needs an index for each message (Pulsar with broker entry metadata)."""
-        found: MessageId = self._get(TOPIC + "/messageIdByIndex", MessageId, {"index": index}, **topic_names(topic))
+        found: MessageId = self._get(TOPIC + "/getMessageIdByIndex", MessageId, {"index": index}, **topic_names(topic))
         return found
 
     def message_by_id(self, topic: str, ledger_id: int, entry_id: int) -> Answer:

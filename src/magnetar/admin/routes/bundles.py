@@ -9,10 +9,11 @@ from starlette.responses import Response
 
 from magnetar.admin.answers import as_json, done
 from magnetar.admin.call import Call
+from magnetar.admin.documents import TopicHashPositions
 from magnetar.admin.operation import FORCE, documented
 from magnetar.admin.policy_documents import StoredBundles
 from magnetar.admin.redirects import credentials_of
-from magnetar.admin.routing import NAMESPACE, Route
+from magnetar.admin.routing import ADMIN, NAMESPACE, Route
 from magnetar.broker.auth.decide import Access
 from magnetar.broker.errors import TopicNotFoundError
 from magnetar.broker.load_balance.splitting import TopicLoad, boundary
@@ -20,7 +21,7 @@ from magnetar.broker.load_manager.bundle_loads import edges, topic_loads
 from magnetar.broker.namespaces.errors import AlreadyExistsError, NotOwnedError, PreconditionFailedError
 from magnetar.broker.namespaces.records import BundleName, bundle_of
 from magnetar.broker.namespaces.registry import bundle_place
-from magnetar.broker.naming import TopicName
+from magnetar.broker.naming import NON_PERSISTENT, TopicName
 from magnetar.broker.peers import raise_for
 from magnetar.broker.settings.load_balance import FLOW_OR_QPS, RANGE, SPLITS
 from magnetar.hashing.bundles import LAST_BOUNDARY
@@ -55,6 +56,24 @@ async def _bundles(call: Call) -> list[BundleName]:
         bundle_place(call.params["bundle"], boundaries, str(name))
         return [BundleName(name, call.params["bundle"])]
     return [BundleName(name, f"{low}_{high}") for low, high in pairwise(boundaries)]
+
+
+@documented(answer=TopicHashPositions, query={"topics": str}, heavy=True)
+async def hash_positions(call: Call) -> Response:
+    """Where the bundle's topics stand in the hash range; `topics` names some of them, separated by commas."""
+    wanted = [part for part in call.query("topics").split(",") if part]
+    every = [TopicName.parse(text) for text in wanted] or await call.admin.partitioned.topics_of(call.namespace)
+    await call.broker.namespaces.policies(call.namespace)
+    found = {str(topic): crc32(str(topic).encode()) for topic in await bundle_topics(call, every)}
+    return as_json({"namespace": str(call.namespace), "bundle": call.params["bundle"], "topicHashPositions": found})
+
+
+@documented(answer=list[str], heavy=True)
+async def non_persistent_topics(call: Call) -> Response:
+    """The bundle's non-persistent topics that are loaded."""
+    await call.broker.namespaces.policies(call.namespace)
+    every = await call.admin.partitioned.topics_of(call.namespace, (NON_PERSISTENT,))
+    return as_json([str(topic) for topic in await bundle_topics(call, every)])
 
 
 @documented(query={"destinationBroker": str})
@@ -136,6 +155,10 @@ async def delete(call: Call) -> Response:
 
 
 ROUTES = (
+    Route("GET", f"{NAMESPACE}/{{bundle}}/topicHashPositions", Access.TENANT, hash_positions),
+    Route(
+        "GET", f"{ADMIN}/non-persistent/{{tenant}}/{{namespace}}/{{bundle}}", Access.NAMESPACE, non_persistent_topics
+    ),
     Route("GET", f"{NAMESPACE}/bundles", Access.NAMESPACE, names),
     Route("PUT", f"{NAMESPACE}/unload", Access.SUPERUSER, unload),
     Route("PUT", f"{NAMESPACE}/{{bundle}}/unload", Access.SUPERUSER, unload),

@@ -190,7 +190,7 @@ ROUTES = (
     *both_domains("GET", f"{SUBSCRIPTION}/position/{{number}}", Access.CONSUME, peek),
     *both_domains("GET", "/{topic}/ledger/{ledger}/entry/{entry}", Access.CONSUME, by_id),
     *both_domains("GET", "/{topic}/examinemessage", Access.CONSUME, examine),
-    *both_domains("GET", "/{topic}/messageIdByIndex", Access.CONSUME, by_index),
+    *both_domains("GET", "/{topic}/getMessageIdByIndex", Access.CONSUME, by_index),
     *both_domains("GET", "/{topic}/lastMessageId", Access.CONSUME, last),
     *both_domains("GET", "/{topic}/messageid/{timestamp}", Access.CONSUME, by_time),
 )

@@ -13,7 +13,7 @@ from magnetar.admin.policy_checks import backlog_quota
 from magnetar.admin.policy_documents import POLICY_TYPES, BacklogQuota
 from magnetar.admin.policy_rows import POLICY_ROWS, PolicyRow, checked
 from magnetar.admin.routing import NAMESPACE, Handler, Route
-from magnetar.admin.tenancy import check_clusters
+from magnetar.admin.tenancy import check_allowed, check_clusters
 from magnetar.broker.auth.decide import Access
 from magnetar.broker.namespaces.policies import DESTINATION_STORAGE, Document
 from magnetar.broker.namespaces.policy_layers import namespace_value
@@ -35,6 +35,7 @@ def _setter(row: PolicyRow) -> Handler:
         value = checked(row, row.namespace, await call.json(), call.broker.config)
         if row.name == "replication":
             await check_clusters(call, call.namespace.tenant, value or ())
+            check_allowed(await call.broker.namespaces.policies(call.namespace), value or ())
         await _set(call, row, value)
         return done()
 

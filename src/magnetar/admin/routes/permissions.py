@@ -8,11 +8,13 @@ from starlette.responses import Response
 
 from magnetar.admin.answers import as_json, done
 from magnetar.admin.call import Call
+from magnetar.admin.documents import TopicGrant
 from magnetar.admin.errors import BadRequestError
 from magnetar.admin.operation import documented
-from magnetar.admin.routing import NAMESPACE, Route, both_domains
+from magnetar.admin.routing import ADMIN, NAMESPACE, Route, both_domains
 from magnetar.broker.auth.decide import Access
 from magnetar.broker.namespaces.policies import Document
+from magnetar.broker.naming import TopicName
 
 Action = Literal["produce", "consume", "functions", "sources", "sinks", "packages"]
 ACTIONS = get_args(Action)
@@ -124,6 +126,32 @@ async def revoke_on_topic(call: Call) -> Response:
     return done()
 
 
+@documented(body=list[TopicGrant])
+async def grant_on_topics(call: Call) -> Response:
+    """For several topics and roles at once; what is listed replaces what the role had on the topic."""
+    for grant in await call.body_as(list[TopicGrant]):
+        topic, role, actions = TopicName.parse(grant.topic), _checked(grant.role), sorted(set(grant.actions))
+
+        def change(document: Document, topic: TopicName = topic, role: str = role, actions: Any = actions) -> None:
+            _part(document, TOPIC_AUTH).setdefault(str(topic), {})[role] = actions
+
+        await call.broker.namespaces.update_policies(topic.namespace_name, change)
+    return done()
+
+
+@documented(body=list[TopicGrant])
+async def revoke_on_topics(call: Call) -> Response:
+    """Take all actions on the topics from the roles."""
+    for grant in await call.body_as(list[TopicGrant]):
+        topic, role = TopicName.parse(grant.topic), _checked(grant.role)
+
+        def change(document: Document, topic: TopicName = topic, role: str = role) -> None:
+            (_part(document, TOPIC_AUTH).get(str(topic)) or {}).pop(role, None)
+
+        await call.broker.namespaces.update_policies(topic.namespace_name, change)
+    return done()
+
+
 # ---- Subscriptions: once a name has roles, consuming through it takes one of them
 
 
@@ -160,6 +188,8 @@ async def revoke_on_subscription(call: Call) -> Response:
 
 
 ROUTES = (
+    Route("POST", f"{ADMIN}/namespaces/grantPermissionsOnTopics", Access.SUPERUSER, grant_on_topics),
+    Route("POST", f"{ADMIN}/namespaces/revokePermissionsOnTopics", Access.SUPERUSER, revoke_on_topics),
     Route("GET", f"{NAMESPACE}/permissions", Access.TENANT, get),
     Route("POST", f"{NAMESPACE}/permissions/{{role}}", Access.TENANT, grant),
     Route("DELETE", f"{NAMESPACE}/permissions/{{role}}", Access.TENANT, revoke),

@@ -15,18 +15,23 @@ from magnetar.admin.answers import as_json, as_json_or_nothing, done
 from magnetar.admin.call import Call
 from magnetar.admin.errors import BadRequestError
 from magnetar.admin.operation import QUOTA_TYPE, documented
-from magnetar.admin.policy_checks import backlog_quota
-from magnetar.admin.policy_documents import POLICY_TYPES, BacklogQuota
+from magnetar.admin.policy_checks import backlog_quota, dispatch_rate
+from magnetar.admin.policy_documents import POLICY_TYPES, BacklogQuota, DispatchRate
 from magnetar.admin.policy_rows import POLICY_ROWS, PolicyRow, checked
 from magnetar.admin.routing import Handler, Route, both_domains
-from magnetar.admin.tenancy import check_clusters
+from magnetar.admin.tenancy import check_allowed, check_clusters
 from magnetar.broker.auth.decide import Access
 from magnetar.broker.errors import NotAllowedError, TopicNotFoundError
-from magnetar.broker.namespaces.policies import DESTINATION_STORAGE, Document, merged_quotas
+from magnetar.broker.namespaces.policies import DESTINATION_STORAGE, SUBSCRIPTIONS, Document, merged_quotas
 from magnetar.broker.namespaces.policy_layers import Documents, merged
 from magnetar.broker.naming import TopicName
 
 QUOTAS = "backLogQuotaMap"
+RATE = "dispatchRate"
+SUBSCRIPTION_RATE = "/{topic}/{subscription}/dispatchRate"
+SUBSCRIPTION_RATES_MAX = 1000
+"""Subscriptions of a topic with a rate of their own, which its document holds. More are refused with 400."""
+
 GLOBAL: Mapping[str, Any] = {"isGlobal": bool}
 APPLIED: Mapping[str, Any] = {"applied": bool, "isGlobal": bool}
 
@@ -74,6 +79,7 @@ def _setter(row: PolicyRow) -> Handler:
         value = checked(row, row.topic, given, call.broker.config)
         if row.name == "replication":
             await check_clusters(call, name.tenant, value or ())
+            check_allowed(await call.broker.namespaces.policies(name.namespace_name), value or ())
         await _set(call, name, row, value)
         return done()
 
@@ -137,6 +143,54 @@ async def remove_quota(call: Call) -> Response:
     return done()
 
 
+# ---- Of single subscriptions
+
+
+@documented("The subscription's own dispatch rate.", answer=DispatchRate, may_be_unset=True, query=APPLIED)
+async def get_subscription_rate(call: Call) -> Response:
+    name = await _topic(call)
+    own = await call.broker.namespaces.topic_policies.get(name, call.flag("isGlobal"))
+    found = ((own.get(SUBSCRIPTIONS) or {}).get(call.subscription) or {}).get(RATE)
+    if found is None and call.flag("applied"):
+        found = merged("subscription_dispatch_rate", await _documents(call, name))
+    return as_json_or_nothing(found)
+
+
+@documented("Set a dispatch rate of the subscription's own; null unsets it.", body=DispatchRate | None, query=GLOBAL)
+async def set_subscription_rate(call: Call) -> Response:
+    name, value = await _topic(call), await call.json()
+    await _set_subscription_rate(call, name, None if value is None else dispatch_rate(RATE, value))
+    return done()
+
+
+@documented("Unset it: the rate that all subscriptions of the topic have holds.", query=GLOBAL)
+async def remove_subscription_rate(call: Call) -> Response:
+    await _set_subscription_rate(call, await _topic(call), None)
+    return done()
+
+
+async def _set_subscription_rate(call: Call, name: TopicName, value: object) -> None:
+    def change(document: Document) -> None:
+        rates = {key: each for key, each in (document.get(SUBSCRIPTIONS) or {}).items() if key != call.subscription}
+        if value is not None:
+            if len(rates) >= SUBSCRIPTION_RATES_MAX:
+                raise BadRequestError(
+                    f"at most {SUBSCRIPTION_RATES_MAX} subscriptions of a topic have rates of their own"
+                )
+            rates[call.subscription] = {RATE: value}
+        document[SUBSCRIPTIONS] = rates
+
+    await _change(call, name, change)
+
+
+@documented("Unset all policies of the topic.")
+async def remove_all(call: Call) -> Response:
+    name = await _topic(call)
+    await call.broker.namespaces.topic_policies.delete(name)
+    await call.broker.topics.policies_changed(name.namespace_name, name)
+    return done()
+
+
 def _rows() -> Iterator[Route]:
     for row in POLICY_ROWS:
         if row.topic:
@@ -154,6 +208,10 @@ def _rows() -> Iterator[Route]:
 
 ROUTES = (
     *_rows(),
+    *both_domains("DELETE", "/{topic}/policies", Access.TENANT, remove_all),
+    *both_domains("GET", SUBSCRIPTION_RATE, Access.TENANT, get_subscription_rate),
+    *both_domains("POST", SUBSCRIPTION_RATE, Access.TENANT, set_subscription_rate),
+    *both_domains("DELETE", SUBSCRIPTION_RATE, Access.TENANT, remove_subscription_rate),
     *both_domains("GET", "/{topic}/backlogQuotaMap", Access.TENANT, get_quotas),
     *both_domains("POST", "/{topic}/backlogQuota", Access.TENANT, set_quota),
     *both_domains("DELETE", "/{topic}/backlogQuota", Access.TENANT, remove_quota),

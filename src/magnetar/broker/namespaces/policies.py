@@ -12,7 +12,7 @@ from typing import Any, Final
 from magnetar.broker.config import BrokerConfig, ReplicatedSubscriptionsConfig, replicated_subscriptions_config
 from magnetar.broker.namespaces.policy_layers import Documents, merged
 from magnetar.broker.namespaces.records import boundaries_text
-from magnetar.broker.rate_limits import RateLimit, SubscribeRate
+from magnetar.broker.rate_limits import UNLIMITED, RateLimit, SubscribeRate
 
 DESTINATION_STORAGE = "destination_storage"
 MESSAGE_AGE = "message_age"
@@ -30,6 +30,11 @@ PARTIAL: Final = "replicatedSubscriptionsPartialSnapshotsAfterSeconds"
 
 
 Document = dict[str, Any]
+
+SUBSCRIPTIONS: Final = "subscriptionPolicies"
+"""In a topic's document: what single subscriptions have of their own."""
+
+RESOURCE_GROUP: Final = "resource_group_name"
 
 DELETE_MODES = (DELETE_WHEN_NO_SUBSCRIPTIONS, DELETE_WHEN_SUBSCRIPTIONS_CAUGHT_UP)
 BACKLOG_POLICIES = (PRODUCER_REQUEST_HOLD, PRODUCER_EXCEPTION, CONSUMER_BACKLOG_EVICTION)
@@ -51,6 +56,18 @@ class InactivePolicy:
     delete: bool = False
     mode: str = DELETE_WHEN_NO_SUBSCRIPTIONS
     max_inactive_s: int = 60
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceGroup:
+    """Namespaces that share rates, at each broker."""
+
+    name: str
+    publish_rate: RateLimit = UNLIMITED
+    dispatch_rate: RateLimit = UNLIMITED
+
+
+NO_GROUP: Final = ResourceGroup("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +115,11 @@ class EffectivePolicies:
     schema_compatibility_strategy: str
     schema_validation_enforced: bool
     allow_auto_update_schema: bool
+    subscription_rates: Mapping[str, RateLimit]
+    """Of single subscriptions, by name."""
     mark_delete_rate: float
     """Times a second that a subscription's progress may be written; 0: the managed ledger's own interval."""
+    resource_group: ResourceGroup = NO_GROUP
 
 
 def new_document(cluster: str, num_bundles: int) -> Document:
@@ -150,6 +170,7 @@ def effective(
         publish_rate=_publish_rate(value("publish_rate")),
         dispatch_rate=_dispatch_rate(value("dispatch_rate")),
         subscription_dispatch_rate=_dispatch_rate(value("subscription_dispatch_rate")),
+        subscription_rates=_subscription_rates(documents.topic),
         replicator_dispatch_rate=_dispatch_rate(value("replicator_dispatch_rate")),
         replication_clusters=tuple(value("replication")),
         subscribe_rate=_subscribe_rate(value("subscribe_rate"), config),
@@ -195,6 +216,20 @@ def _publish_rate(body: Mapping[str, Any]) -> RateLimit:
     return RateLimit(
         _field(body, "publishThrottlingRateInMsg", 0), _field(body, "publishThrottlingRateInByte", 0), period_s=1
     )
+
+
+def _subscription_rates(topic: Mapping[str, Any]) -> dict[str, RateLimit]:
+    own = {name: (each or {}).get("dispatchRate") for name, each in (topic.get(SUBSCRIPTIONS) or {}).items()}
+    return {name: _dispatch_rate(rate) for name, rate in own.items() if rate}
+
+
+def resource_group(name: str, document: Mapping[str, Any]) -> ResourceGroup:
+    """Of a stored document; what it does not limit is None or -1 there."""
+
+    def rate(side: str) -> RateLimit:
+        return RateLimit(int(document.get(f"{side}RateInMsgs") or 0), int(document.get(f"{side}RateInBytes") or 0))
+
+    return ResourceGroup(name, rate("publish"), rate("dispatch"))
 
 
 def _dispatch_rate(body: Mapping[str, Any]) -> RateLimit:

@@ -79,6 +79,12 @@ def _persistence(settings: BrokerSettings) -> dict[str, Any]:
     }
 
 
+def _expiration_minutes(settings: BrokerSettings) -> float:
+    """The broker's may be a part of a minute; a policy is a whole number."""
+    minutes = settings.subscription_expiration_minutes
+    return int(minutes) if minutes == int(minutes) else minutes
+
+
 def _inactive(settings: BrokerSettings) -> dict[str, Any]:
     return {
         "inactiveTopicDeleteMode": settings.broker_delete_inactive_topics_mode,
@@ -185,8 +191,8 @@ LAYERS: dict[str, Layer] = {
         lambda settings: {"allowAutoSubscriptionCreation": settings.allow_auto_subscription_creation},
     ),
     "subscription_expiration": Layer(
-        "", "subscription_expiration_time_minutes"
-    ),  # the broker's may be a part of a minute
+        "subscriptionExpirationTimeMinutes", "subscription_expiration_time_minutes", _expiration_minutes
+    ),
     "encryption_required": Layer("", "encryption_required", lambda settings: settings.encryption_require_on_producer),
     "subscription_types": Layer(
         "subscriptionTypesEnabled",

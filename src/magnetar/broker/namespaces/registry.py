@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -190,11 +191,20 @@ class NamespaceRegistry:
         while True:
             known, changes = self._effective.get(name), self._changes
             if known is None:
-                known = policy_rules.effective(self._config, await self.policies(name))
+                known = await self._effective_policies(name, None)
                 if changes != self._changes:
                     continue  # what was read may be of before the change
                 self._remember(name, known)
             return known
+
+    async def _effective_policies(self, name: NamespaceName, own: Document | None) -> EffectivePolicies:
+        document = await self.policies(name)
+        found = policy_rules.effective(self._config, document, own)
+        group = document.get(policy_rules.RESOURCE_GROUP)
+        node = await self._metadata.get(paths.resource_group_path(str(group))) if group else None
+        if node is None:
+            return found
+        return replace(found, resource_group=policy_rules.resource_group(str(group), _decode(node.value)))
 
     async def effective_of(self, topic: TopicName) -> EffectivePolicies:
         """The policies in effect for one topic; partitions share their topic's. Raises NamespaceNotFoundError."""
@@ -205,7 +215,7 @@ class NamespaceRegistry:
                 own = await self.topic_policies.merged(name)
                 namespace = topic.namespace_name
                 if own:
-                    known = policy_rules.effective(self._config, await self.policies(namespace), own)
+                    known = await self._effective_policies(namespace, own)
                 else:
                     known = await self.effective(namespace)
                 if changes != self._changes:

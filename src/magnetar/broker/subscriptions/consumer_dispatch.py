@@ -234,9 +234,9 @@ class ConsumerDispatch:
 
 
 class DispatchLimits:
-    """The topic's rate, shared with its other subscriptions, and the subscription's own."""
+    """The topic's rate, shared with its other subscriptions, the subscription's own, and that of the resource group."""
 
-    __slots__ = ("_clock", "_meter", "_pump", "_sent", "_topic_meter")
+    __slots__ = ("_clock", "_group_meter", "_meter", "_pump", "_sent", "_topic_meter")
 
     def __init__(self, pump: Pump, clock: Clock, sent: Callable[[], Sent]) -> None:
         """`sent`: everything that the subscription has sent so far."""
@@ -245,14 +245,18 @@ class DispatchLimits:
         self._sent = sent
         self._topic_meter: RateMeter | None = None
         self._meter: RateMeter | None = None
+        self._group_meter: RateMeter | None = None
 
-    def apply(self, topic_meter: RateMeter | None, own: RateLimit = UNLIMITED) -> None:
+    def apply(
+        self, topic_meter: RateMeter | None, own: RateLimit = UNLIMITED, group_meter: RateMeter | None = None
+    ) -> None:
         """Rates from now on. The same ones again change nothing."""
         meter = meter_for(own, self._meter, self._clock.monotonic_s())
-        if meter is self._meter and topic_meter is self._topic_meter:
+        now = (meter, topic_meter, group_meter)
+        if all(new is old for new, old in zip(now, (self._meter, self._topic_meter, self._group_meter), strict=True)):
             return
-        self._meter, self._topic_meter = meter, topic_meter
-        meters = [known for known in (topic_meter, meter) if known is not None]
+        self._meter, self._topic_meter, self._group_meter = now
+        meters = [known for known in (topic_meter, meter, group_meter) if known is not None]
         self._pump.limit(DispatchThrottle(meters, self._sent) if meters else None)
 
     def publish_rate_is(self, messages_per_s: float, bytes_per_s: float, now_s: float) -> None:

@@ -44,7 +44,7 @@ class NonPersistentTopic:
         self.last_publish_ms = 0
         self.rates = Rates()
         self.publishers = Publishers(topic_name=str(name), append=self._publish, clock=context.clock)
-        self._gate = PublishGate(context.scheduler, context.clock)
+        self._gate = PublishGate(context.scheduler, context.clock, context.groups)
         self._inactivity = Inactivity(context.clock.monotonic_s())
         self.apply_policies(policies)
 

@@ -115,7 +115,7 @@ class PersistentTopic:
             self.compaction,
             self.transactions,
         )
-        self._gate = PublishGate(context.scheduler, context.clock)
+        self._gate = PublishGate(context.scheduler, context.clock, context.groups)
         self._subscribe_limiter = SubscribeLimiter()
         self._inactivity = Inactivity(context.clock.monotonic_s())
 

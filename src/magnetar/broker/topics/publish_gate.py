@@ -14,7 +14,7 @@ from magnetar.broker.dispatch.ports import Scheduler, Timer
 from magnetar.broker.errors import MetadataRefusedError
 from magnetar.broker.namespaces.errors import MessageTooLargeError
 from magnetar.broker.namespaces.policies import EffectivePolicies
-from magnetar.broker.rate_limits import RateMeter, meter_for
+from magnetar.broker.rate_limits import GroupMeters, RateMeter, longest_delay_s, meter_for
 from magnetar.broker.reasons import Code, Reason, because
 from magnetar.broker.topics.publish import PublishOp, PublishOwner
 from magnetar.wire.pulsar.headers import parse_metadata
@@ -26,10 +26,13 @@ PAUSE_MIN_S = 0.01
 class PublishGate:
     """One per topic. `update` before use; `open` tells when it is not needed any more."""
 
-    def __init__(self, scheduler: Scheduler, clock: Clock) -> None:
+    def __init__(self, scheduler: Scheduler, clock: Clock, groups: GroupMeters) -> None:
         self._scheduler = scheduler
+        self._groups = groups
         self._monotonic_s = clock.monotonic_s
         self._meter: RateMeter | None = None
+        self._meters: tuple[RateMeter, ...] = ()
+        """The topic's own, and that of its resource group."""
         self._size_max = 0
         self._encryption_required = False
         self._paused: list[PublishOwner] = []
@@ -38,13 +41,14 @@ class PublishGate:
     @property
     def open(self) -> bool:
         """True if everything passes."""
-        return self._meter is None and not self._size_max and not self._encryption_required
+        return not self._meters and not self._size_max and not self._encryption_required
 
     def standing(self) -> list[Reason]:
         """Why producers are held back, if any are."""
-        meter, paused = self._meter, len(self._paused)
-        if meter is None or not paused:
+        paused, now_s = len(self._paused), self._monotonic_s()
+        if not self._meters or not paused:
             return []
+        meter = max(self._meters, key=lambda each: each.delay_s(now_s))
         limit = meter.limit
         return [
             because(
@@ -53,26 +57,31 @@ class PublishGate:
                 size_bytes=max(0, limit.size_bytes),
                 period_s=limit.period_s,
                 producers=paused,
-                delay_s=round(meter.delay_s(self._monotonic_s()), 3),
+                delay_s=round(meter.delay_s(now_s), 3),
             )
         ]
 
     def update(self, policies: EffectivePolicies) -> None:
         """New policies. Who is held back by a rate that has changed goes on at once."""
-        meter = meter_for(policies.publish_rate, self._meter, self._monotonic_s())
+        now_s = self._monotonic_s()
+        self._meter = meter_for(policies.publish_rate, self._meter, now_s)
+        group = policies.resource_group
+        shared = self._groups.meter(group.name, "publish", group.publish_rate, now_s)
+        meters = tuple(meter for meter in (self._meter, shared) if meter is not None)
         self._size_max = policies.max_message_size_bytes
         self._encryption_required = policies.encryption_required
-        if meter is not self._meter:
-            self._meter = meter
+        if meters != self._meters:
+            self._meters = meters
             self.release()
 
     def admit(self, op: PublishOp, data: bytes, is_chunk: bool) -> bool:
         """False when the entry is refused; its error then waits for its turn in the producer's queue."""
-        meter = self._meter
-        if meter is not None and not op.replicated:
+        meters = self._meters
+        if meters and not op.replicated:
             now_s = self._monotonic_s()
-            meter.take(op.num_messages, op.data_bytes, now_s)
-            delay_s = meter.delay_s(now_s)
+            for meter in meters:
+                meter.take(op.num_messages, op.data_bytes, now_s)
+            delay_s = longest_delay_s(meters, now_s)
             if delay_s > 0:
                 self._hold(op.producer, delay_s)
         error = self._problem(op, data, is_chunk)
@@ -96,7 +105,7 @@ class PublishGate:
 
     def _due(self) -> None:
         self._timer = None
-        delay_s = self._meter.delay_s(self._monotonic_s()) if self._meter is not None else 0.0
+        delay_s = longest_delay_s(self._meters, self._monotonic_s())
         if delay_s > 0:
             self._timer = self._scheduler.call_later(max(delay_s, PAUSE_MIN_S), self._due)
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from magnetar.base.clock import Clock
 from magnetar.broker.compaction.compacted_source import CompactedTopic
@@ -20,7 +20,7 @@ from magnetar.broker.errors import (
 from magnetar.broker.namespaces.errors import AlreadyExistsError, PreconditionFailedError
 from magnetar.broker.namespaces.policies import EffectivePolicies
 from magnetar.broker.naming import is_internal_cursor, subscription_name
-from magnetar.broker.rate_limits import RateMeter, meter_for
+from magnetar.broker.rate_limits import GroupMeters, RateMeter, meter_for
 from magnetar.broker.replication.ports import ReplicationContext
 from magnetar.broker.replicators.service import ReplicationService
 from magnetar.broker.subscriptions.config import SubscriptionConfig
@@ -51,6 +51,8 @@ class TopicContext:
     replication: ReplicationService | None = None
     drained: Callable[[str, str], None] = lambda topic, subscription: None
     """Called with topic and subscription when everything in a terminated topic is acknowledged; now and then once more."""
+    groups: GroupMeters = field(default_factory=GroupMeters)
+    """Of this broker's resource groups."""
 
 
 class SubscriptionSet:
@@ -97,7 +99,15 @@ class SubscriptionSet:
         self.dispatch_meter = meter_for(policies.dispatch_rate, self.dispatch_meter, context.clock.monotonic_s())
         for subscription in self._by_name.values():
             subscription.set_config(context.config(policies))
-            subscription.dispatch_limits.apply(self.dispatch_meter, policies.subscription_dispatch_rate)
+            self._limit(subscription)
+
+    def _limit(self, subscription: Subscription) -> None:
+        """A rate of the subscription's own wins over the one that all of the topic's have."""
+        policies, group = self.policies, self.policies.resource_group
+        now_s = self._context.clock.monotonic_s()
+        shared = self._context.groups.meter(group.name, "dispatch", group.dispatch_rate, now_s)
+        own = policies.subscription_rates.get(subscription.name, policies.subscription_dispatch_rate)
+        subscription.dispatch_limits.apply(self.dispatch_meter, own, shared)
 
     def publish_rate_is(self, messages_per_s: float, bytes_per_s: float, now_s: float) -> None:
         """Adapt dispatch rates that are relative to the publish rate."""
@@ -278,7 +288,7 @@ class SubscriptionSet:
         subscription.drained = context.drained
         if self._ledger.terminated:
             subscription.topic_terminated()
-        subscription.dispatch_limits.apply(self.dispatch_meter, self.policies.subscription_dispatch_rate)
+        self._limit(subscription)
         self.added(subscription)
         self._by_name[name] = subscription
         return subscription

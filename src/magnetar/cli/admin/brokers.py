@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from magnetar.cli.admin.common import common, show_document, show_names, show_value
+from magnetar.cli.admin.common import accepted, common, show_document, show_names, show_value
 from magnetar.cli.admin.http import connected
 from magnetar.cli.output import emit_done
 
@@ -33,7 +33,7 @@ def leader_command(admin_url: str, as_json: bool) -> None:
 
 @brokers_group.command("namespaces")
 @click.argument("cluster", default="standalone")
-@click.option("--url", "broker", required=True, help="Address of the broker (host:port).")
+@click.option("-u", "--url", "broker", required=True, help="Address of the broker (host:port).")
 @common
 def namespaces_command(cluster: str, broker: str, admin_url: str, as_json: bool) -> None:
     """List the bundles that a broker of CLUSTER serves."""
@@ -42,7 +42,9 @@ def namespaces_command(cluster: str, broker: str, admin_url: str, as_json: bool)
 
 
 @brokers_group.command("healthcheck")
-@click.option("--topic-version", type=click.Choice(["V1", "V2"]), help="Accepted as in pulsar-admin; has no effect.")
+@click.option(
+    "-tv", "--topic-version", type=click.Choice(["V1", "V2"]), help="Accepted as in pulsar-admin; has no effect."
+)
 @common
 def healthcheck_command(topic_version: str | None, admin_url: str, as_json: bool) -> None:
     """Print `ok` if the broker can store and deliver messages; fail with the reason otherwise."""
@@ -68,6 +70,8 @@ def quota_command(admin_url: str, as_json: bool) -> None:
 
 
 @brokers_group.command("shutdown")
+@accepted("-m", "--max-concurrent-unload-per-sec", help="Bundles are handed over one after the other.")
+@accepted("-f", "--forced-terminate-topic", help="Topics are closed after brokerShutdownTimeoutMs at the latest.")
 @common
 def shutdown_command(admin_url: str, as_json: bool) -> None:
     """Stop the broker cleanly."""
@@ -78,7 +82,7 @@ def shutdown_command(admin_url: str, as_json: bool) -> None:
 
 # ---- Settings
 
-_config = click.option("--config", "key", required=True, help="Name of the setting.")
+_config = click.option("-c", "--config", "key", required=True, help="Name of the setting.")
 
 
 @brokers_group.command("list-dynamic-config")
@@ -99,7 +103,7 @@ def get_dynamic_command(admin_url: str, as_json: bool) -> None:
 
 @brokers_group.command("update-dynamic-config")
 @_config
-@click.option("--value", required=True, help="New value.")
+@click.option("-v", "--value", required=True, help="New value.")
 @common
 def update_dynamic_command(key: str, value: str, admin_url: str, as_json: bool) -> None:
     """Change a setting of all brokers. It takes effect at once and survives restarts."""

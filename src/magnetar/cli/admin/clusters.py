@@ -23,6 +23,7 @@ def _addresses(function: click.decorators.FC) -> click.decorators.FC:
             "--remote-auth-plugin", "authentication_plugin", help="Authentication plugin for CLUSTER, such as token."
         ),
         click.option(
+            "--auth-parameters",
             "--remote-auth-parameters",
             "authentication_parameters",
             help="Credential for CLUSTER, such as token:... or file:///path.",
@@ -71,11 +72,13 @@ def _data(peer_clusters: str | None, **fields: Any) -> ClusterData:
 
 
 @clusters_group.command("list")
+@click.option("-c", "--current", is_flag=True, help="Mark the cluster of the server with (*).")
 @common
-def list_command(admin_url: str, as_json: bool) -> None:
-    """All clusters."""
+def list_command(current: bool, admin_url: str, as_json: bool) -> None:
+    """List all clusters."""
     with connected(admin_url) as admin:
-        show_names(admin.clusters.list(), as_json, "cluster")
+        own = admin.brokers.runtime_configuration().get("clusterName") if current else None
+        show_names([f"{name}(*)" if name == own else name for name in admin.clusters.list()], as_json, "cluster")
 
 
 @clusters_group.command("get")

@@ -23,6 +23,11 @@ def common(function: F) -> F:
     return admin_url_option(json_option(function))
 
 
+def accepted(*names: str, help: str, **attributes: Any) -> Callable[[F], F]:
+    """An option of pulsar-admin's that is taken and not used; `help` says what is done in any case."""
+    return click.option(*names, expose_value=False, help=f"Accepted as in pulsar-admin. {help}", **attributes)
+
+
 class MessageIdType(click.ParamType):  # type: ignore[type-arg]  # generic in the stubs, not in every click
     """`ledger:entry`, as `topics stats-internal` and receipts show them, or `earliest` or `latest`."""
 

@@ -26,6 +26,17 @@ def list_command(tenant: str, admin_url: str, as_json: bool) -> None:
         show_names(admin.namespaces.list(tenant), as_json, "namespace", tenant)
 
 
+@namespaces_group.command("list-cluster")
+@click.argument("cluster")
+@common
+def list_cluster_command(cluster: str, admin_url: str, as_json: bool) -> None:
+    """List the namespaces that are replicated to CLUSTER."""
+    with connected(admin_url) as admin:
+        every = [name for tenant in admin.tenants.list() for name in admin.namespaces.list(tenant)]
+        found = [name for name in every if cluster in admin.namespaces.policies(name).replication_clusters]
+    show_names(found, as_json, "namespace", cluster)
+
+
 @namespaces_group.command("topics")
 @click.argument("namespace")
 @click.option(
@@ -35,7 +46,14 @@ def list_command(tenant: str, admin_url: str, as_json: bool) -> None:
     default="ALL",
     help="Which topics to list.",
 )
-@click.option("--system-topic", is_flag=True, help="Include the server's own system topics.")
+@click.option(
+    "-ist",
+    "--include-system-topic",
+    "--system-topic",
+    "system_topic",
+    is_flag=True,
+    help="Include the server's own system topics.",
+)
 @common
 def topics_command(namespace: str, mode: Any, system_topic: bool, admin_url: str, as_json: bool) -> None:
     """List the topics of NAMESPACE, each partition separately."""
@@ -83,7 +101,13 @@ def bundles_command(namespace: str, admin_url: str, as_json: bool) -> None:
 @namespaces_group.command("unload")
 @click.argument("namespace")
 @_bundle
-@click.option("-d", "--destination-broker", "destinationBroker", help="Broker that takes over the bundle (host:port).")
+@click.option(
+    "-d",
+    "--destinationBroker",
+    "--destination-broker",
+    "destinationBroker",
+    help="Broker that takes over the bundle (host:port).",
+)
 @common
 def unload_command(
     namespace: str, bundle: str | None, destinationBroker: str | None, admin_url: str, as_json: bool
@@ -124,7 +148,7 @@ def split_command(
 @click.argument("namespace")
 @click.option("-s", "--sub", help="Only this subscription. [default: all]")
 @_bundle
-@click.option("-f", "--force", is_flag=True, help="Do not ask for confirmation.")
+@click.option("-f", "-force", "--force", "force", is_flag=True, help="Do not ask for confirmation.")
 @common
 def clear_command(
     namespace: str, sub: str | None, bundle: str | None, force: bool, admin_url: str, as_json: bool
@@ -200,7 +224,7 @@ def subscription_permission_command(namespace: str, admin_url: str, as_json: boo
 @namespaces_group.command("grant-subscription-permission")
 @click.argument("namespace")
 @click.option("-s", "--subscription", required=True, help="Name of the subscription.")
-@click.option("--roles", required=True, help="Roles, separated by commas.")
+@click.option("-rs", "--roles", required=True, help="Roles, separated by commas.")
 @common
 def grant_subscription_command(namespace: str, subscription: str, roles: str, admin_url: str, as_json: bool) -> None:
     """Allow only the given roles to use a subscription in NAMESPACE."""
@@ -212,7 +236,7 @@ def grant_subscription_command(namespace: str, subscription: str, roles: str, ad
 @namespaces_group.command("revoke-subscription-permission")
 @click.argument("namespace")
 @click.option("-s", "--subscription", required=True, help="Name of the subscription.")
-@_role
+@click.option("-r", "--role", required=True, help="Name of the role.")
 @common
 def revoke_subscription_command(namespace: str, subscription: str, role: str, admin_url: str, as_json: bool) -> None:
     """Remove a role from those that may use a subscription in NAMESPACE."""
@@ -323,5 +347,118 @@ def delete_affinity_command(namespace: str, admin_url: str, as_json: bool) -> No
         admin.namespaces.remove_bookie_affinity(namespace)
     emit_done(as_json, updated=namespace)
 
+
+# ---- Where it may be, and with whom
+
+
+@namespaces_group.command("get-topic-positions")
+@click.argument("namespace")
+@click.option("-b", "--bundle", required=True, help="The bundle, such as 0x00000000_0x40000000.")
+@click.option("-tl", "--topic-list", "topics", help="Only these topics, separated by commas.")
+@common
+def positions_command(namespace: str, bundle: str, topics: str | None, admin_url: str, as_json: bool) -> None:
+    """Show where the topics of a bundle of NAMESPACE stand in the hash range."""
+    with connected(admin_url) as admin:
+        show_document(admin.namespaces.topic_positions(namespace, bundle, words(topics)), as_json, namespace)
+
+
+@namespaces_group.command("get-allowed-clusters")
+@click.argument("namespace")
+@common
+def get_allowed_command(namespace: str, admin_url: str, as_json: bool) -> None:
+    """List the clusters that NAMESPACE may be replicated to; none are listed while those of its tenant hold."""
+    with connected(admin_url) as admin:
+        show_names(admin.namespaces.allowed_clusters(namespace), as_json, "cluster", namespace)
+
+
+@namespaces_group.command("set-allowed-clusters")
+@click.argument("namespace")
+@click.option(
+    "-c", "--clusters", required=True, help="Clusters separated by commas, those it is replicated to among them."
+)
+@common
+def set_allowed_command(namespace: str, clusters: str, admin_url: str, as_json: bool) -> None:
+    """Set the clusters that NAMESPACE may be replicated to."""
+    with connected(admin_url) as admin:
+        admin.namespaces.set_allowed_clusters(namespace, words(clusters))
+    emit_done(as_json, updated=namespace)
+
+
+@namespaces_group.command("get-anti-affinity-group")
+@click.argument("namespace")
+@common
+def get_anti_affinity_command(namespace: str, admin_url: str, as_json: bool) -> None:
+    """Show the anti-affinity group of NAMESPACE."""
+    with connected(admin_url) as admin:
+        show_value(admin.namespaces.anti_affinity_group(namespace), as_json, "group")
+
+
+@namespaces_group.command("set-anti-affinity-group")
+@click.argument("namespace")
+@click.option("-g", "--group", required=True, help="Group whose namespaces are served apart from each other.")
+@common
+def set_anti_affinity_command(namespace: str, group: str, admin_url: str, as_json: bool) -> None:
+    """Serve NAMESPACE apart from the other namespaces of a group."""
+    with connected(admin_url) as admin:
+        admin.namespaces.set_anti_affinity_group(namespace, group)
+    emit_done(as_json, updated=namespace)
+
+
+@namespaces_group.command("delete-anti-affinity-group")
+@click.argument("namespace")
+@common
+def delete_anti_affinity_command(namespace: str, admin_url: str, as_json: bool) -> None:
+    """Serve NAMESPACE anywhere again."""
+    with connected(admin_url) as admin:
+        admin.namespaces.delete_anti_affinity_group(namespace)
+    emit_done(as_json, updated=namespace)
+
+
+@namespaces_group.command("get-anti-affinity-namespaces")
+@click.option("-c", "--cluster", default="standalone", show_default=True, help="Name of the cluster.")
+@click.option("-g", "--group", required=True, help="Name of the anti-affinity group.")
+@click.option("-p", "--tenant", help="Only namespaces of this tenant. [default: all]")
+@common
+def anti_affinity_namespaces_command(
+    cluster: str, group: str, tenant: str | None, admin_url: str, as_json: bool
+) -> None:
+    """List the namespaces of an anti-affinity group."""
+    with connected(admin_url) as admin:
+        show_names(
+            admin.namespaces.anti_affinity_namespaces(cluster, group, tenant=tenant), as_json, "namespace", group
+        )
+
+
+@namespaces_group.command("get-resource-group")
+@click.argument("namespace")
+@common
+def get_resource_group_command(namespace: str, admin_url: str, as_json: bool) -> None:
+    """Show the resource group of NAMESPACE."""
+    with connected(admin_url) as admin:
+        show_value(admin.namespaces.resource_group(namespace), as_json, "resourcegroup")
+
+
+@namespaces_group.command("set-resource-group")
+@click.argument("namespace")
+@click.option("-rgn", "--resource-group-name", "group", required=True, help="Name of the resource group.")
+@common
+def set_resource_group_command(namespace: str, group: str, admin_url: str, as_json: bool) -> None:
+    """Make NAMESPACE share the rates of a resource group."""
+    with connected(admin_url) as admin:
+        admin.namespaces.set_resource_group(namespace, group)
+    emit_done(as_json, updated=namespace)
+
+
+@namespaces_group.command("remove-resource-group")
+@click.argument("namespace")
+@common
+def remove_resource_group_command(namespace: str, admin_url: str, as_json: bool) -> None:
+    """Take NAMESPACE out of its resource group."""
+    with connected(admin_url) as admin:
+        admin.namespaces.remove_resource_group(namespace)
+    emit_done(as_json, updated=namespace)
+
+
+namespaces_group.add_command(topics_command, "destinations")
 
 __all__ = ["namespaces_group"]

@@ -11,6 +11,7 @@ import click
 from magnetar.admin.client.errors import NotFoundError
 from magnetar.admin.client.http import Answer
 from magnetar.base.printable import as_text
+from magnetar.cli.admin.common import accepted
 from magnetar.cli.admin.http import admin_url_option, connected
 from magnetar.cli.errors import CommandError
 from magnetar.cli.output import emit, json_option, print_json
@@ -31,6 +32,8 @@ PROPERTY_PREFIX = "x-pulsar-property-"
     show_default=True,
     help="Number of entries; a batch is one entry.",
 )
+@accepted("-ssm", "--show-server-marker", help="The server's own markers are never shown.")
+@accepted("-til", "--transaction-isolation-level", help="Messages of open and aborted transactions are never shown.")
 @admin_url_option
 @json_option
 def peek_command(topic: str, subscription: str, count: int, admin_url: str, as_json: bool) -> None:

@@ -109,32 +109,51 @@ def _add(group: click.Group, level: Level, row: PolicyRow) -> None:
     method = row.topic_setter if level.is_topic else row.namespace_setter
     flags, words = commands.flags, noun.replace("-", " ")
 
-    def get(path: str, admin_url: str, is_global: bool, as_json: bool, applied: bool = False) -> None:
+    def get(path: str, admin_url: str, is_global: bool, as_json: bool, applied: bool = False, leaf: str = leaf) -> None:
         query = _query(level, is_global, applied="true" if applied else None)
         show(request("GET", admin_url, f"{path}/{leaf}{query}").json(), as_json, words)
 
-    def put(path: str, admin_url: str, is_global: bool, **values: Any) -> None:
+    def put(path: str, admin_url: str, is_global: bool, leaf: str = leaf, **values: Any) -> None:
         body = _body(flags, values)
         if level.is_topic and row.query:
             request(method, admin_url, f"{path}/{leaf}{_query(level, is_global, **{leaf: body})}")
         else:
             request(method, admin_url, f"{path}/{leaf}{_query(level, is_global)}", body)
 
-    def remove(path: str, admin_url: str, is_global: bool) -> None:
+    def remove(path: str, admin_url: str, is_global: bool, leaf: str = leaf) -> None:
         request("DELETE", admin_url, f"{path}/{leaf}{_query(level, is_global)}")
 
+    if row.name == "subscription_dispatch_rate" and level.is_topic:
+        get, put, remove = (_of_subscription(each) for each in (get, put, remove))
+    own = [_SUBSCRIPTION] if row.name == "subscription_dispatch_rate" and level.is_topic else []
     shown = f"{words} of {level.argument.upper()}"
-    _command(group, level, f"get-{noun}", f"Show the {shown}.", get, *_shown_options(level))
+    _command(group, level, f"get-{noun}", f"Show the {shown}.", get, *own, *_shown_options(level))
     options = [_option(place, flag) for place, flag in enumerate(flags)]
-    _command(group, level, f"set-{noun}", f"Set the {shown}.", put, *options)
-    _command(group, level, f"remove-{noun}", f"Unset the {shown}: the level below decides.", remove)
+    _command(group, level, f"set-{noun}", f"Set the {shown}.", put, *own, *options)
+    _command(group, level, f"remove-{noun}", f"Unset the {shown}: the level below decides.", remove, *own)
+
+
+_SUBSCRIPTION = click.Option(
+    ["-s", "--subscription"], help="Only for this subscription. [default: for each of the topic's]"
+)
+
+
+def _of_subscription(function: Callable[..., None]) -> Callable[..., None]:
+    """The same for one subscription, if one is named: its rate is below it in the path."""
+
+    def run(path: str, subscription: str | None = None, **values: Any) -> None:
+        if subscription is not None:
+            path, values = f"{path}/{quote(subscription, safe='')}", {**values, "leaf": "dispatchRate"}
+        function(path, **values)
+
+    return run
 
 
 def _shown_options(level: Level) -> list[click.Option]:
     """Of commands that show a policy."""
     as_json = click.Option(["--json", "as_json"], is_flag=True, help="Print JSON.")
     holds = "Show the effective value: the topic's, else the namespace's, else the broker's."
-    applied = click.Option(["-ap", "--applied"], is_flag=True, help=holds)
+    applied = click.Option(["-ap", "-a", "--applied", "applied"], is_flag=True, help=holds)
     return [as_json, applied] if level.is_topic else [as_json]
 
 

@@ -217,7 +217,12 @@ POLICY_COMMANDS: dict[str, PolicyCommands] = {
         "max-unacked-messages-per-consumer",
         "max-unacked-messages-per-consumer",
         _number(
-            "-m", "-c", "--maxNum", "--max-unacked-messages-per-consumer", help="Maximum number; 0 means no limit."
+            "-m",
+            "-c",
+            "--maxNum",
+            "--max-unacked-messages-per-topic",
+            "--max-unacked-messages-per-consumer",
+            help="Maximum number; 0 means no limit.",
         ),
     ),
     "max_unacked_per_subscription": PolicyCommands(
@@ -317,7 +322,7 @@ POLICY_COMMANDS: dict[str, PolicyCommands] = {
     ),
     "subscription_expiration": PolicyCommands(
         "subscription-expiration-time",
-        "",
+        "subscription-expiration-time",
         (Flag(("-t", "--time"), "", BARE_MINUTES, "Time such as 7d (plain numbers are minutes); 0 means never."),),
     ),
     "encryption_required": PolicyCommands("encryption-required", "", (Switch(""),)),
@@ -338,7 +343,7 @@ POLICY_COMMANDS: dict[str, PolicyCommands] = {
         "schema-compatibility-strategy",
         (
             Flag(
-                ("-c", "--compatibility", "--strategy"),
+                ("-c", "-s", "--compatibility", "--strategy"),
                 "",
                 click.STRING,
                 "Strategy, such as BACKWARD or FULL_TRANSITIVE.",

@@ -9,9 +9,10 @@ import click
 import msgspec
 
 from magnetar.admin.topic_documents import SchemaInfo, SchemaPayload
+from magnetar.cli.admin.common import show_document
 from magnetar.cli.admin.http import admin_url_option, connected
 from magnetar.cli.errors import CommandError
-from magnetar.cli.output import emit, emit_record, json_option, print_json
+from magnetar.cli.output import emit, emit_done, emit_record, json_option, print_json
 
 
 @click.group("schemas")
@@ -54,11 +55,16 @@ filename_option = click.option(
 @schemas_group.command("get")
 @click.argument("topic")
 @click.option("-v", "--version", type=click.IntRange(0), help="Version of the schema. [default: the latest]")
+@click.option("-a", "--all-version", "every", is_flag=True, help="Show all versions.")
 @admin_url_option
 @json_option
-def get_command(topic: str, version: int | None, admin_url: str, as_json: bool) -> None:
+def get_command(topic: str, version: int | None, every: bool, admin_url: str, as_json: bool) -> None:
     """Show the schema of TOPIC."""
     with connected(admin_url) as admin:
+        if every:
+            all_of_them = admin.schemas.list(topic)
+            show_document(all_of_them, as_json, topic)
+            return
         found = admin.schemas.get(topic, version)
     if as_json:
         print_json(msgspec.to_builtins(found))
@@ -85,6 +91,16 @@ def row_of(info: SchemaInfo) -> dict[str, object]:
     return {"version": info.version, "type": info.type, "timestamp": info.timestamp, "properties": properties}
 
 
+@schemas_group.command("metadata")
+@click.argument("topic")
+@admin_url_option
+@json_option
+def metadata_command(topic: str, admin_url: str, as_json: bool) -> None:
+    """Show where the versions of TOPIC's schema are stored."""
+    with connected(admin_url) as admin:
+        show_document(admin.schemas.metadata(topic), as_json, topic)
+
+
 @schemas_group.command("upload")
 @click.argument("topic")
 @filename_option
@@ -102,10 +118,12 @@ def upload_command(topic: str, filename: Path, admin_url: str, as_json: bool) ->
 @click.argument("topic")
 @click.option("-f", "--force", is_flag=True, help="Remove all versions; consumers cannot decode old messages any more.")
 @admin_url_option
-def delete_command(topic: str, force: bool, admin_url: str) -> None:
+@json_option
+def delete_command(topic: str, force: bool, admin_url: str, as_json: bool) -> None:
     """Delete the schema of TOPIC. With --force all versions are removed."""
     with connected(admin_url) as admin:
         admin.schemas.delete(topic, force=force)
+    emit_done(as_json, deleted=topic)
 
 
 @schemas_group.command("compatibility")

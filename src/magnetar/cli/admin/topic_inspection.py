@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import click
 
 from magnetar.admin.client.client import AdminClient
 from magnetar.admin.client.errors import AdminClientError
 from magnetar.admin.topic_documents import MessageId
-from magnetar.cli.admin.common import MESSAGE_ID, common, show_document, show_value
+from magnetar.cli.admin.common import MESSAGE_ID, accepted, common, show_document, show_value
 from magnetar.cli.admin.http import connected
 from magnetar.cli.admin.peek import messages_of
 from magnetar.cli.errors import CommandError
 from magnetar.cli.output import emit, emit_record, print_json
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 SUBSCRIPTION_COLUMNS = {
     "type": "type",
@@ -26,37 +28,67 @@ SUBSCRIPTION_COLUMNS = {
 }
 
 
+def _switches(function: F) -> F:
+    """Parts of the statistics that cost more than the others."""
+    for option in (
+        click.option(
+            "-etb",
+            "--get-earliest-time-in-backlog",
+            "earliest",
+            is_flag=True,
+            help="Include the publish time of the oldest message of each backlog.",
+        ),
+        click.option(
+            "-sbs", "--get-subscription-backlog-size", "sizes", is_flag=True, help="Include the size of each backlog."
+        ),
+        accepted("-gpb", "--get-precise-backlog", is_flag=True, help="Backlogs are always precise."),
+    ):
+        function = option(function)
+    return function
+
+
 @click.command("stats")
 @click.argument("topic")
+@_switches
 @click.option(
     "--partitioned",
     is_flag=True,
     help="TOPIC is a partitioned topic: show the sum over its partitions. [default: detected]",
 )
 @common
-def stats_command(topic: str, partitioned: bool, admin_url: str, as_json: bool) -> None:
+def stats_command(topic: str, partitioned: bool, sizes: bool, earliest: bool, admin_url: str, as_json: bool) -> None:
     """Show rates, sizes, producers and subscriptions of TOPIC; --json prints Pulsar's complete document."""
     with connected(admin_url) as admin:
         partitioned = partitioned or admin.topics.partitions(topic).partitions > 0
-    show_stats(topic, partitioned, True, admin_url, as_json)
+    show_stats(topic, partitioned, True, switches(sizes, earliest), admin_url, as_json)
 
 
 @click.command("partitioned-stats")
 @click.argument("topic")
 @click.option("--per-partition", is_flag=True, help="Include the statistics of each partition (with --json).")
+@_switches
 @common
-def partitioned_stats_command(topic: str, per_partition: bool, admin_url: str, as_json: bool) -> None:
+def partitioned_stats_command(
+    topic: str, per_partition: bool, sizes: bool, earliest: bool, admin_url: str, as_json: bool
+) -> None:
     """Show the statistics of TOPIC, summed over its partitions."""
-    show_stats(topic, True, per_partition, admin_url, as_json)
+    show_stats(topic, True, per_partition, switches(sizes, earliest), admin_url, as_json)
 
 
-def show_stats(topic: str, partitioned: bool, per_partition: bool, admin_url: str, as_json: bool) -> None:
+def switches(sizes: bool, earliest: bool) -> dict[str, object]:
+    """The query of a request for statistics."""
+    return {"subscriptionBacklogSize": sizes or None, "getEarliestTimeInBacklog": earliest or None}
+
+
+def show_stats(
+    topic: str, partitioned: bool, per_partition: bool, query: dict[str, object], admin_url: str, as_json: bool
+) -> None:
     """The whole document as JSON, or the lines that are looked at first."""
     from magnetar.admin.client.noun import ADMIN, TOPIC, topic_names
 
-    leaf, query = ("/partitioned-stats", {"perPartition": per_partition}) if partitioned else ("/stats", {})
+    leaf, more = ("/partitioned-stats", {"perPartition": per_partition}) if partitioned else ("/stats", {})
     with connected(admin_url) as admin:
-        document = admin.call("GET", ADMIN + TOPIC + leaf, topic_names(topic), query).json()
+        document = admin.call("GET", ADMIN + TOPIC + leaf, topic_names(topic), {**query, **more}).json()
         causes = {} if as_json or partitioned else standing_still(admin, topic)
     if as_json:
         print_json(document)
@@ -121,6 +153,7 @@ def consumer_row(subscription: str, stats: dict[str, Any]) -> dict[str, object]:
 
 @click.command("stats-internal")
 @click.argument("topic")
+@accepted("-m", "--metadata", is_flag=True, help="`magnetar ledger show` has the metadata of each ledger.")
 @common
 def internal_command(topic: str, admin_url: str, as_json: bool) -> None:
     """Show the ledgers and cursors of TOPIC."""
@@ -172,13 +205,21 @@ def lookup_command(topic: str, admin_url: str, as_json: bool) -> None:
 
 @click.command("partitioned-lookup")
 @click.argument("topic")
+@click.option(
+    "-s", "--sort-by-broker", "by_broker", is_flag=True, help="Show for each broker the partitions that it serves."
+)
 @common
-def partitioned_lookup_command(topic: str, admin_url: str, as_json: bool) -> None:
+def partitioned_lookup_command(topic: str, by_broker: bool, admin_url: str, as_json: bool) -> None:
     """Show the address of the broker of each partition of TOPIC."""
     with connected(admin_url) as admin:
         count = admin.topics.partitions(topic).partitions
         parts = [f"{topic}-partition-{index}" for index in range(count)] or [topic]
         rows = [{"topic": part, "brokerUrl": admin.lookups.topic(part).broker_url} for part in parts]
+    if by_broker:
+        served: dict[str, list[str]] = {}
+        for row in rows:
+            served.setdefault(row["brokerUrl"], []).append(row["topic"])
+        rows = [{"brokerUrl": broker, "topic": ",".join(names)} for broker, names in sorted(served.items())]
     emit(rows, as_json=as_json, title=topic)
 
 

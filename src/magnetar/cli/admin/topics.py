@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import time
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from magnetar.cli.admin import replicated_subscriptions, topic_inspection
 from magnetar.cli.admin import subscriptions as subscription_commands
-from magnetar.cli.admin.common import common, force_option, properties_option, show_document, show_names
+from magnetar.cli.admin.common import accepted, common, force_option, properties_option, show_document, show_names
 from magnetar.cli.admin.http import admin_url_option, connected, pairs, words
 from magnetar.cli.admin.peek import peek_command
 from magnetar.cli.admin.policy_commands import topic_policies_group
@@ -25,6 +26,13 @@ _domain = click.option(
     show_default=True,
     help="persistent or non-persistent; non-persistent topics exist only while they are used.",
 )
+_system = accepted(
+    "-ist",
+    "--include-system-topic",
+    is_flag=True,
+    help="Topics of the server itself lie in pulsar/system and are listed there.",
+)
+_schema = accepted("-d", "--deleteSchema", is_flag=True, help="The schema goes with its topic.")
 _partitions = click.option("-p", "--partitions", type=click.IntRange(1), required=True, help="Number of partitions.")
 _metadata = click.option(
     "-m", "--metadata", "properties", multiple=True, help="Property name=value; may be given several times."
@@ -42,17 +50,24 @@ def topics_group() -> None:
 @topics_group.command("list")
 @click.argument("namespace", default="public/default")
 @click.option("--partitioned", is_flag=True, help="List partitioned topics instead of the topics that store messages.")
+@click.option("-b", "--bundle", help="Only topics of this bundle, such as 0x00000000_0x40000000.")
+@_system
 @_domain
 @common
-def list_command(namespace: str, partitioned: bool, topic_domain: Any, admin_url: str, as_json: bool) -> None:
+def list_command(
+    namespace: str, partitioned: bool, bundle: str | None, topic_domain: Any, admin_url: str, as_json: bool
+) -> None:
     """List the topics of NAMESPACE (tenant/namespace)."""
     with connected(admin_url) as admin:
-        found = admin.topics.list_partitioned if partitioned else admin.topics.list
-        show_names(found(namespace, domain=topic_domain), as_json, "topic", namespace)
+        found = (admin.topics.list_partitioned if partitioned else admin.topics.list)(namespace, domain=topic_domain)
+        if bundle is not None and found:
+            found = list(admin.namespaces.topic_positions(namespace, bundle, found).topic_hash_positions)
+        show_names(found, as_json, "topic", namespace)
 
 
 @topics_group.command("list-partitioned-topics")
 @click.argument("namespace", default="public/default")
+@_system
 @_domain
 @common
 def list_partitioned_command(namespace: str, topic_domain: Any, admin_url: str, as_json: bool) -> None:
@@ -89,6 +104,8 @@ def create_partitioned_command(
 
 @topics_group.command("update-partitioned-topic")
 @click.argument("topic")
+@accepted("-ulo", "--update-local-only", is_flag=True, help="Each cluster makes its own partitions.")
+@accepted("-f", "--force", is_flag=True, help="Topics that are named like the new partitions are taken as these.")
 @_partitions
 @common
 def update_partitioned_command(topic: str, partitions: int, admin_url: str, as_json: bool) -> None:
@@ -109,6 +126,7 @@ def partitions_command(topic: str, admin_url: str, as_json: bool) -> None:
 
 @topics_group.command("delete")
 @click.argument("topic")
+@_schema
 @click.option("--partitioned", is_flag=True, help="TOPIC is a partitioned topic: delete all its partitions.")
 @force_option
 @common
@@ -121,6 +139,7 @@ def delete_command(topic: str, partitioned: bool, force: bool, admin_url: str, a
 
 @topics_group.command("delete-partitioned-topic")
 @click.argument("topic")
+@_schema
 @force_option
 @common
 def delete_partitioned_command(topic: str, force: bool, admin_url: str, as_json: bool) -> None:
@@ -181,6 +200,9 @@ def terminate_partitions_command(topic: str, admin_url: str, as_json: bool) -> N
     show_document(ids, as_json, topic)
 
 
+topics_group.add_command(terminate_partitions_command, "partitioned-terminate")
+
+
 # ---- Properties and permissions
 
 
@@ -226,8 +248,9 @@ def permissions_command(topic: str, admin_url: str, as_json: bool) -> None:
 
 @topics_group.command("grant-permission")
 @click.argument("topic")
-@click.option("--role", required=True, help="Name of the role.")
+@click.option("-r", "--role", required=True, help="Name of the role.")
 @click.option(
+    "-a",
     "--actions",
     required=True,
     help="Actions separated by commas: produce, consume, functions, sources, sinks, packages.",
@@ -242,7 +265,7 @@ def grant_command(topic: str, role: str, actions: str, admin_url: str, as_json: 
 
 @topics_group.command("revoke-permission")
 @click.argument("topic")
-@click.option("--role", required=True, help="Name of the role.")
+@click.option("-r", "--role", required=True, help="Name of the role.")
 @common
 def revoke_command(topic: str, role: str, admin_url: str, as_json: bool) -> None:
     """Revoke all actions that a role was granted on TOPIC itself."""
@@ -313,3 +336,32 @@ topics_group.add_command(scalable_topics_group, "scalable")
 subscription_commands.add_to(topics_group, short=False)
 for verb in ("get", "set", "remove"):  # pulsar-admin has them here
     topics_group.add_command(topic_policies_group.commands[f"{verb}-replication-clusters"])
+
+FORMER_NAMES: Final = {
+    "backlog-quotas": "backlog-quota",
+    "deduplication-enabled": "deduplication",
+    "max-subscriptions": "max-subscriptions-per-topic",
+    "max-unacked-messages-on-consumer": "max-unacked-messages-per-consumer",
+    "max-unacked-messages-on-subscription": "max-unacked-messages-per-subscription",
+    "maxProducers": "max-producers",
+}
+"""Of policies, from before they had a group of their own."""
+
+
+def _add_former_commands() -> None:
+    """Policies could be set here as well: scripts still do."""
+    policies = topic_policies_group.commands
+    former = {
+        f"{verb}-{name}": policies[f"{verb}-{today}"]
+        for name, today in FORMER_NAMES.items()
+        for verb in ("get", "set", "remove")
+        if f"{verb}-{today}" in policies
+    }
+    for name, command in {**policies, **former}.items():
+        if name not in topics_group.commands:
+            hidden = copy.copy(command)
+            hidden.hidden = True
+            topics_group.add_command(hidden, name)
+
+
+_add_former_commands()

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from magnetar.cli.admin.common import common, show_document, show_value
+from magnetar.cli.admin.common import accepted, common, show_document, show_value
 from magnetar.cli.admin.http import connected
 from magnetar.cli.admin.policy_flags import Amount
 from magnetar.cli.output import emit_done
@@ -17,7 +17,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 MILLISECONDS = Amount("s", unit=0.001)
 
 topic_option = click.option("-t", "--topic", required=True, help="Name of the topic.")
-subscription_option = click.option("-s", "--sub-name", "subscription", required=True, help="Name of the subscription.")
+subscription_option = click.option(
+    "-s", "--sub-name", "--subscription-name", "subscription", required=True, help="Name of the subscription."
+)
 coordinator_option = click.option("-c", "--coordinator-id", type=click.IntRange(0), help="Only this coordinator.")
 metadata_flag = click.option("-m", "--metadata", is_flag=True, help="Accepted as in pulsar-admin; has no effect.")
 low_water_mark_flag = click.option(
@@ -143,6 +145,7 @@ def abort_command(most: int, least: int, admin_url: str, as_json: bool) -> None:
 
 
 @transactions_group.command("transaction-buffer-stats")
+@accepted("-s", "--segment-stats", is_flag=True, help="Snapshots have no segments.")
 @topic_option
 @low_water_mark_flag
 @common
@@ -158,6 +161,16 @@ def buffer_command(topic: str, low: bool, admin_url: str, as_json: bool) -> None
 @common
 def buffer_internal_command(topic: str, metadata: bool, admin_url: str, as_json: bool) -> None:
     """Show where a topic stores the state of its transactions."""
+    with connected(admin_url) as admin:
+        show_document(admin.transactions.buffer_internal_stats(topic, metadata=metadata), as_json, topic)
+
+
+@transactions_group.command("buffer-snapshot-internal-stats")
+@topic_option
+@metadata_flag
+@common
+def snapshot_command(topic: str, metadata: bool, admin_url: str, as_json: bool) -> None:
+    """Show what the topic's last snapshot of ended transactions says, with its other internal statistics."""
     with connected(admin_url) as admin:
         show_document(admin.transactions.buffer_internal_stats(topic, metadata=metadata), as_json, topic)
 

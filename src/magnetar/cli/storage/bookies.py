@@ -24,6 +24,8 @@ from magnetar.bookkeeper.client.channel.options import ChannelOptions
 from magnetar.bookkeeper.codes import ReturnCode
 from magnetar.bookkeeper.rack_mapping import DEFAULT_GROUP, delete_rack, locations_of, read_mapping, set_rack
 from magnetar.bookkeeper.service_info import BookieServiceInfo
+from magnetar.cli.admin.common import common, show_document, show_names
+from magnetar.cli.admin.http import connected
 from magnetar.cli.errors import CommandError
 from magnetar.cli.output import emit, emit_done, emit_record, json_option, progress_bar
 from magnetar.cli.storage.bookie_access import access_options, opened_cluster
@@ -141,6 +143,59 @@ def racks_delete_command(source: StoreSource, bookie: str, as_json: bool) -> Non
     """Remove the rack of BOOKIE."""
     if not run_with_store(source, lambda store: delete_rack(store, bookie)):
         raise CommandError(f"nobody has said where {bookie} stands: there is nothing to delete")
+    emit_done(as_json, deleted=bookie)
+
+
+# ---- The same under the names of pulsar-admin, through a broker
+
+_bookie = click.option("-b", "--bookie", required=True, help="Id of the bookie (host:port).")
+
+
+@bookies_group.command("racks-placement")
+@common
+def placement_command(admin_url: str, as_json: bool) -> None:
+    """Show the racks of all bookies, by group, as a broker says them."""
+    with connected(admin_url) as admin:
+        show_document(admin.bookies.racks(), as_json)
+
+
+@bookies_group.command("list-bookies")
+@common
+def list_bookies_command(admin_url: str, as_json: bool) -> None:
+    """List the bookies that a broker knows, running or not."""
+    with connected(admin_url) as admin:
+        show_names(admin.bookies.list(), as_json, "bookie")
+
+
+@bookies_group.command("get-bookie-rack")
+@_bookie
+@common
+def get_rack_command(bookie: str, admin_url: str, as_json: bool) -> None:
+    """Show the rack of a bookie, as a broker says it."""
+    with connected(admin_url) as admin:
+        show_document(admin.bookies.rack(bookie), as_json, bookie)
+
+
+@bookies_group.command("set-bookie-rack")
+@_bookie
+@click.option("-g", "--group", default=DEFAULT_GROUP, show_default=True, help="Group of bookies that it belongs to.")
+@click.option("-r", "--rack", required=True, help="The rack: RACK, /RACK or /REGION/RACK.")
+@click.option("-hn", "--hostname", help="Host name of the bookie.")
+@common
+def set_rack_command(bookie: str, group: str, rack: str, hostname: str | None, admin_url: str, as_json: bool) -> None:
+    """Set the rack of a bookie, through a broker."""
+    with connected(admin_url) as admin:
+        admin.bookies.set_rack(bookie, group, rack, hostname)
+    emit_done(as_json, bookie=bookie, rack=rack, group=group)
+
+
+@bookies_group.command("delete-bookie-rack")
+@_bookie
+@common
+def delete_rack_command(bookie: str, admin_url: str, as_json: bool) -> None:
+    """Remove the rack of a bookie, through a broker."""
+    with connected(admin_url) as admin:
+        admin.bookies.delete_rack(bookie)
     emit_done(as_json, deleted=bookie)
 
 
