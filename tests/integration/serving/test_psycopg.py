@@ -164,6 +164,13 @@ def test_a_running_query_is_cancelled_and_the_connection_goes_on(connection: Con
         ("SELECT * FROM nothing", "42P01"),
         ("SELECT nothing(1)", "42883"),
         ("SELECT 'x'::int", "22P02"),
+        ("SELECT 1 / 0", "22012"),
+        ("LOCK TABLE delays", "0A000"),
+        ("SELECT to_char(at, 'HH:MI') FROM kinds", "0A000"),
+        ("SELECT to_char(at, 'Day') FROM kinds", "0A000"),
+        ("SELECT to_char(at, label) FROM kinds", "0A000"),
+        ("SELECT decode('ff', 'hex')", "0A000"),
+        ("SELECT label SIMILAR TO label FROM kinds", "0A000"),
         ("SELECT 9223372036854775807 + 1", "22003"),
         ("SELECT k, count(*) FROM delays", "42803"),
         ("INSERT INTO delays VALUES (1)", "0A000"),
@@ -226,6 +233,23 @@ def test_a_query_that_needs_too_much_memory_fails_alone(connection: Connection) 
     with pytest.raises((errors.OutOfMemory, errors.QueryCanceled)):
         connection.execute("SELECT count(DISTINCT x || repeat('x', 200)) FROM range(60000000) a(x)")
     assert connection.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_what_means_something_else_in_duckdb_means_what_it_does_in_postgresql(connection: Connection) -> None:
+    for expression, expected in (
+        ("'abc' SIMILAR TO 'a%'", True),
+        ("'a.c' SIMILAR TO 'a.c'", True),
+        ("'abc' SIMILAR TO 'a.c'", False),
+        ("'xbc' SIMILAR TO '(a|x)_c'", True),
+        ("extract(second FROM timestamp '2024-01-01 00:00:01.5')", 1.5),
+        ("-7 / 2", -3),
+        ("-7 % 2", -1),
+        ("round(2.5)", Decimal(3)),
+        ("3.5::int", 4),
+        ("to_char(timestamp '2024-03-03 14:05:06', 'YYYY-MM-DD HH24:MI:SS')", "2024-03-03 14:05:06"),
+    ):
+        assert connection.execute(f"SELECT {expression}").fetchone() == (expected,), expression
+    assert connection.execute("SELECT every(id > 0) FROM kinds").fetchone() == (True,)
 
 
 def test_what_a_session_says_of_itself(connection: Connection) -> None:

@@ -312,6 +312,7 @@ _BY_TEXT: Final = (
     (r"[Aa]mbiguous", "42702"),
     (r"[Rr]eferenced table .* not found", "42P01"),
     (r"Type with name .* does not exist", "42704"),
+    (r"Division by zero", "22012"),
     (r"out of range|[Oo]verflow", "22003"),
     (r"Cannot compare|Cannot mix|Could not choose", "42804"),
 )
@@ -339,6 +340,8 @@ def as_query_error(error: BaseException) -> QueryError:
     if code == "57014":
         return QueryError(code, "canceling statement due to user request")
     first, _, rest = text.partition("\n")
+    if code == "22012":
+        return QueryError(code, "division by zero")
     first = re.sub(r"^[A-Z][A-Za-z -]* Error: ", "", first).strip()
     hint = next(
         (line.strip() for line in rest.splitlines() if line.startswith(("Did you mean", "Candidate", "Either"))), ""

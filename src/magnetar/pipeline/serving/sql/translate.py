@@ -16,6 +16,7 @@ from sqlglot import exp, parse, tokenize
 from sqlglot.errors import SqlglotError
 
 from magnetar.pipeline.serving.sql import catalog_functions
+from magnetar.pipeline.serving.sql.differences import refusal, same_in_duckdb
 from magnetar.pipeline.serving.sql.result_names import Node, cast_type, result_names
 from magnetar.pipeline.serving.sql.system_catalog import INFORMATION_SCHEMA, PG_CATALOG, RELATIONS, SCHEMA
 from magnetar.pipeline.serving.wire.types import BY_NAME, BY_OID, TEXT, PgType, of_arrow
@@ -196,7 +197,8 @@ class _Translation:
     def run(self, tree: Node, epoch: int | None) -> Query:
         query = tree.unnest() if isinstance(tree, exp.Subquery) else tree
         if not isinstance(query, exp.Select | exp.SetOperation | exp.Values | exp.Subquery):
-            raise QueryError("0A000", f"{tree.key.upper()} is not supported", _READ_ONLY_HINT)
+            word = tree.name if isinstance(tree, exp.Command) else tree.sql("postgres").split(None, 1)[0]
+            raise QueryError("0A000", f"{word.upper()} is not supported", _READ_ONLY_HINT)
         for node in tree.walk():
             if isinstance(node, _NOT_QUERIES) and not isinstance(node, exp.Query):
                 raise QueryError("25006", f"{node.key.upper()} is not supported", _READ_ONLY_HINT)
@@ -254,6 +256,11 @@ class _Translation:
         for node in reversed(list(tree.walk(bfs=False))):
             changed = catalog_functions.rewritten(node, context.user, context.database, context.settings)
             if changed is node:
+                changed = same_in_duckdb(node)
+            if changed is node:
+                reason = refusal(node)
+                if reason is not None:
+                    raise QueryError("0A000", reason)
                 continue
             self._catalog = self._catalog or (isinstance(changed, exp.Dot) and changed.this.name == SCHEMA)
             if node is tree:
