@@ -39,7 +39,8 @@ from magnetar.pipeline.views.epoch.spark_steps import SparkTypes
 from magnetar.pipeline.views.lowering.program import assemble
 
 SQL = """
-CREATE SOURCE s (k VARCHAR, v BIGINT) WITH (connector = 'pulsar', service.url = 'pulsar://none:1', topic = 't') FORMAT PLAIN ENCODE JSON;
+CREATE SOURCE s (k VARCHAR, v BIGINT)
+  WITH (connector = 'pulsar', service.url = 'pulsar://none:1', topic = 't', on.decode.error = 'strict') FORMAT PLAIN ENCODE JSON;
 CREATE MATERIALIZED VIEW m AS SELECT k, count(*) AS c, sum(v) AS s, min(v) AS lo, max(v) AS hi FROM s GROUP BY k;
 """
 SCHEMA = "k string, v bigint"
@@ -71,6 +72,9 @@ class ParquetFiles:
 
     def decoded(self, raw: Any, source: Any, counted: Any = None) -> Any:
         return raw.selectExpr("k", "v", "cast(0 AS tinyint) AS _change", "'' AS _row_id")
+
+    def dead_letters(self, raw: Any, source: Any) -> None:
+        return None
 
     def acknowledge(self, source: Any, positions: Any) -> None:
         pass
