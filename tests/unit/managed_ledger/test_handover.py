@@ -22,7 +22,7 @@ from magnetar.managed_ledger.errors import (
     WriteFailedError,
 )
 from magnetar.managed_ledger.position import EARLIEST, Position
-from magnetar.metadata.paths import named_managed_ledger_path
+from magnetar.metadata.paths import cursor_path, named_managed_ledger_path
 from magnetar.metadata.store import MUST_NOT_EXIST
 from tests.unit.managed_ledger.ledger_harness import (
     NAME,
@@ -421,3 +421,61 @@ async def test_opened_by_another_broker_while_it_is_opened(monkeypatch: pytest.M
         monkeypatch.setattr(harness.metadata, "put", opened_first)
         with pytest.raises(ManagedLedgerFencedError):
             await factory.open(NAME)
+
+
+async def test_a_former_owner_that_closes_deletes_nothing_that_the_new_one_is_about_to_read() -> None:
+    """The new owner has read the cursor's znode and not yet the cursor ledger that it names (found by the simulator)."""
+    harness = LedgerHarness()
+    async with harness.broker() as one, harness.broker() as two:
+        mine = await one.open(NAME)
+        cursor = await mine.open_cursor("sub", initial=EARLIEST)
+        positions = await append_all(mine, numbered(10))
+        await acknowledge(cursor, [positions[0], positions[2], positions[4]])
+        node_read, closed = asyncio.Event(), asyncio.Event()
+        get = harness.metadata.get
+
+        async def get_and_wait(path: str) -> Any:
+            node = await get(path)
+            if path == cursor_path(NAME, "sub") and not closed.is_set():
+                node_read.set()
+                await closed.wait()
+            return node
+
+        harness.metadata.get = get_and_wait  # type: ignore[method-assign]
+        opening = asyncio.ensure_future(two.open(NAME))
+        await node_read.wait()
+        closed.set()
+        await mine.close()
+        theirs = (await opening).cursors["sub"]
+        assert [theirs.is_acknowledged(position) for position in positions[:5]] == [True, False, True, False, True]
+
+
+async def test_a_former_owner_confirms_no_acknowledgement_that_the_new_one_has_not_read() -> None:
+    """Its first write of the cursor meets the version that it knows: the new owner has only read the cursor so far."""
+    harness = LedgerHarness()
+    async with harness.broker() as one, harness.broker() as two:
+        mine = await one.open(NAME)
+        cursor = await mine.open_cursor("sub", initial=EARLIEST)
+        positions = await append_all(mine, numbered(10))
+        verified, taken_over = asyncio.Event(), asyncio.Event()
+        put = harness.metadata.put
+
+        async def wait_and_put(path: str, *args: Any, **more: Any) -> Any:
+            if path == cursor_path(NAME, "sub") and not taken_over.is_set():
+                verified.set()
+                await taken_over.wait()
+            return await put(path, *args, **more)
+
+        harness.metadata.put = wait_and_put  # type: ignore[method-assign]
+        acknowledging = asyncio.ensure_future(acknowledge(cursor, [positions[0]]))
+        await verified.wait()
+        theirs = (await two.open(NAME)).cursors["sub"]
+        assert not theirs.is_acknowledged(positions[0])
+        taken_over.set()
+        with pytest.raises(ManagedLedgerFencedError):
+            await acknowledging
+        await acknowledge(theirs, [positions[1]])
+    async with harness.broker() as three:
+        stored = (await three.open(NAME)).cursors["sub"]
+        assert not stored.is_acknowledged(positions[0])
+        assert stored.is_acknowledged(positions[1])

@@ -3,6 +3,11 @@
 The newest complete state in the cursor ledger counts; the znode names that ledger and holds a mark-delete to fall back on. After
 `cursor_ledger_max_entries` or `cursor_ledger_max_age_ms` the state moves to a new ledger: create, append, save the znode, delete
 the old one, in that order, so that a crash finds a complete state at any moment.
+
+**A former owner confirms nothing and deletes nothing.** The compare-and-set of the znode alone does not stop one: until the new owner
+writes the znode for the first time, it has the version that the former one knows. So after each write of the znode the list of
+ledgers is looked at, which a new owner changes before it reads any cursor. If it is still ours, the new owner will read what was
+written. Otherwise it may have read the state before: what came since is not stored, and the cursor ledger of that state is still needed.
 """
 
 from __future__ import annotations
@@ -160,6 +165,7 @@ class CursorStore:
             old, self._handle = self._handle, handle
             old_id, self.ledger_id = self.ledger_id, handle.ledger_id
             self._entries_written, self._created_s = written, context.clock.monotonic_s()
+            await context.store.verify_owner()
             if old is not None:
                 await _close_quietly(old)
             if old_id != IN_NODE:
@@ -175,6 +181,7 @@ class CursorStore:
                 await self._save(IN_NODE, state, complete=True)
                 old_id, self.ledger_id = self.ledger_id, IN_NODE
                 self._handle = None
+                await self._context.store.verify_owner()
                 if old_id != IN_NODE:
                     await self._context.delete_orphans(old_id)
         except ManagedLedgerFencedError as error:
@@ -191,9 +198,11 @@ class CursorStore:
             self._check_open()
             if self.ledger_id != IN_NODE:
                 await self._save(self.ledger_id, state, complete=False)
+                await self._context.store.verify_owner()
                 return
             if self._fits_node(state):
                 await self._save(IN_NODE, state, complete=True)
+                await self._context.store.verify_owner()
                 return
         await self._switch(state)
 
@@ -214,6 +223,7 @@ class CursorStore:
                     await _close_quietly(handle)
                 await self._save(IN_NODE, state, complete=True)
                 self.ledger_id = IN_NODE
+                await self._context.store.verify_owner()
                 if old_id != IN_NODE:
                     await self._context.delete_orphans(old_id)
             elif handle is not None:
@@ -229,6 +239,7 @@ class CursorStore:
             if self.exists:
                 await delete_or_look(self._context.metadata, self._path)
                 self._version = MUST_NOT_EXIST
+                await self._context.store.verify_owner()
             if handle is not None:
                 await _close_quietly(handle)
             if self.ledger_id != IN_NODE:
