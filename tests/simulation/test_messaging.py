@@ -19,6 +19,7 @@ from magnetar.testing.sim.messaging.promises import (
     KEY_ORDER,
     ORDER,
     REPEATS,
+    STORED,
 )
 from magnetar.testing.sim.messaging.run import run_messaging_seed
 from magnetar.testing.sim.messaging.scenario import messaging_scenario
@@ -27,29 +28,18 @@ from magnetar.testing.sim.report import Totals, seed_report
 SEEDS = 20
 SEEDS_LONG = 500
 
-CAUGHT_BY = {
-    "a draining slot is released while an entry is held": ("0", KEY_EXCLUSIVE),
-    "a slot that moves does not drain": ("0", KEY_EXCLUSIVE),
-    "what waited is sent newest first": ("0", KEY_ORDER),
-    "Failover serves all its consumers in turn": ("0", ORDER),
-    "what a leaving consumer held is forgotten": ("0", COMPLETE),
-    "the next consumer goes on where the last one stopped reading": ("0", COMPLETE),
-    "an acknowledgement is confirmed before it is stored": ("0", ACKNOWLEDGED),
-    "a failed write of a cursor counts as stored": ("5", ACKNOWLEDGED),
-    "the mark-delete passes holes": ("3", COMPLETE),
-    "holes are not restored": ("1", ACKNOWLEDGED),
-    "a read that was cut short goes on behind it": ("0", COMPLETE),
-    "ledgers are trimmed by acknowledgements that are not stored": ("0", KEPT),
-    "a topic is taken over without fencing": ("9", ACKNOWLEDGED),
-    "the last entry of a recovered ledger is left out": ("0", COMPLETE),
-    "a ledger is dropped from the list at a change": ("0", COMPLETE),
-    "what was stored behind the snapshot is not replayed": ("0", REPEATS),
-    "the snapshot is not restored": ("19", REPEATS),
-    "a message counts as stored when it is handed to the ledger": ("3", COMPLETE),
-    "a repeat is not recognized": ("0", REPEATS),
-    "a new owner begins at the end": ("0", COMPLETE),
+RARE = {
+    "what was stored behind the snapshot is not replayed",
+    "the snapshot is not restored",
+    "a message counts as stored when it is handed to the ledger",
+    "a repeat is not recognized",
 }
-"""The first seed that catches each deliberate bug in its focus, and the promise that it breaks there."""
+"""Deliberate bugs that need a fault at one certain moment, so many seeds of their focus."""
+
+SEEDS_OF_A_BUG = 15
+SEEDS_OF_A_RARE_BUG = 200
+
+PROMISES = {STORED, ORDER, REPEATS, KEY_EXCLUSIVE, KEY_ORDER, ACKNOWLEDGED, COMPLETE, KEPT}
 
 
 def check(count: int) -> Totals:
@@ -91,6 +81,7 @@ from magnetar.testing.sim.messaging.promises import (
     KEY_ORDER,
     ORDER,
     REPEATS,
+    STORED,
 )
 from magnetar.testing.sim.messaging.run import run_messaging_seed
 logging.disable(logging.CRITICAL)
@@ -101,25 +92,36 @@ print(*[run_messaging_seed(seed).digest for seed in {seeds}])
     assert done.stdout.split() == here
 
 
-def test_every_deliberate_bug_is_listed() -> None:
-    assert sorted(CAUGHT_BY) == sorted(MUTATIONS)
+def first_caught(name: str, seeds: int) -> str | None:
+    """The first seed of the bug's focus with a broken promise."""
+    for number in range(seeds):
+        with mutated(name):
+            result = run_messaging_seed(str(number), focused(messaging_scenario(str(number)), name))
+        if PROMISES & {violation.checker for violation in result.violations}:
+            return str(number)
+    return None
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", MUTATIONS)
+@pytest.mark.parametrize("name", sorted(set(MUTATIONS) - RARE))
 def test_a_deliberate_bug_is_caught(name: str) -> None:
-    seed, promise = CAUGHT_BY[name]
-    with mutated(name):
-        result = run_messaging_seed(seed, focused(messaging_scenario(seed), name))
-    assert promise in {violation.checker for violation in result.violations}, seed_report(result)
+    assert first_caught(name, SEEDS_OF_A_BUG) is not None
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", MUTATIONS)
-def test_the_same_seed_passes_without_the_bug(name: str) -> None:
-    seed, _ = CAUGHT_BY[name]
-    result = run_messaging_seed(seed, focused(messaging_scenario(seed), name))
-    assert not result.failed, seed_report(result)
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", sorted(RARE))
+def test_a_rare_deliberate_bug_is_caught(name: str) -> None:
+    assert first_caught(name, SEEDS_OF_A_RARE_BUG) is not None
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", sorted(MUTATIONS))
+def test_the_same_seeds_pass_without_the_bug(name: str) -> None:
+    for number in range(SEEDS_OF_A_BUG):
+        result = run_messaging_seed(str(number), focused(messaging_scenario(str(number)), name))
+        assert not result.failed, seed_report(result)
 
 
 def test_the_command_reports_and_replays() -> None:

@@ -7,7 +7,7 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from magnetar.testing.sim.messaging.connection import ClientError, Connection
@@ -27,13 +27,16 @@ from magnetar.wire.pulsar.PulsarApi_pb2 import (
     BaseCommand,
     CommandAck,
     CommandLookupTopicResponse,
+    CommandMessage,
     CommandSubscribe,
     MessageMetadata,
+    SingleMessageMetadata,
 )
 
 BACKOFF_S: Final = 0.1
 BACKOFF_S_MAX: Final = 2.0
 REDIRECTS_MAX: Final = 10
+WORD_MASK: Final = 2**64 - 1
 
 
 def host_of(url: str) -> str:
@@ -126,9 +129,10 @@ class Reconnecting:
 
 @dataclass
 class Pending:
-    """A message without a receipt."""
+    """An entry without a receipt: a message, or a batch."""
 
-    name: Name
+    names: list[Name]
+    is_batch: bool
     frame: tuple[BaseCommand, bytes]
 
 
@@ -152,24 +156,28 @@ class Producer(Reconnecting):
         self._next_number = next_number
         self._registered = False
 
-    def send(self, key: str, padding: bytes) -> None:
-        """One message; it is sent now or as soon as there is a connection, and again until it has a receipt."""
-        name = Name(self.name, self._next_number())
-        payload = payload_of_message(name, key, padding)
-        metadata = MessageMetadata(
-            producer_name=self.name,
-            sequence_id=name.number,
-            publish_time=1,
-            partition_key=key,
-            partition_key_b64_encoded=False,
-        )
-        command = BaseCommand(type=BaseCommand.SEND)
-        command.send.producer_id, command.send.sequence_id, command.send.num_messages = 1, name.number, 1
-        pending = Pending(name, (command, with_checksum(metadata, payload)))
-        self._promises.sent(self.topic, name, payload)
+    def send(self, key: str, paddings: list[bytes]) -> None:
+        """One message, or a batch if there are several paddings; it is sent now or as soon as there is a connection, and again until it has
+        a receipt. All messages of a batch have one key, as with the official clients' key-based batching."""
+        names = [Name(self.name, self._next_number()) for _ in paddings]
+        payloads = [payload_of_message(name, key, padding) for name, padding in zip(names, paddings, strict=True)]
+        for name, payload in zip(names, payloads, strict=True):
+            self._promises.sent(self.topic, name, payload)
+        pending = Pending(names, len(names) > 1, self._frame(names, key, payloads))
         self.pending.append(pending)
         if self._registered and self.connection is not None:
             self.connection.send(*pending.frame)
+
+    def _frame(self, names: list[Name], key: str, payloads: list[bytes]) -> tuple[BaseCommand, bytes]:
+        first, last = names[0].number, names[-1].number
+        metadata = MessageMetadata(producer_name=self.name, sequence_id=first, publish_time=1, partition_key=key)
+        command = BaseCommand(type=BaseCommand.SEND)
+        command.send.producer_id, command.send.sequence_id, command.send.num_messages = 1, first, len(names)
+        if len(names) == 1:
+            return command, with_checksum(metadata, payloads[0])
+        command.send.highest_sequence_id = metadata.highest_sequence_id = last
+        metadata.num_messages_in_batch = len(names)
+        return command, with_checksum(metadata, batch_of(names, key, payloads))
 
     async def _open(self, connection: Connection, broker: str) -> None:
         command = BaseCommand(type=BaseCommand.PRODUCER)
@@ -194,16 +202,41 @@ class Producer(Reconnecting):
 
     def _receipt(self, command: BaseCommand) -> None:
         receipt = command.send_receipt
-        if not self.pending or receipt.sequence_id < self.pending[0].name.number:
-            return  # of a message that was sent twice
+        if not self.pending or receipt.sequence_id < self.pending[0].names[0].number:
+            return  # of an entry that was sent twice
         first = self.pending.popleft()
-        if receipt.sequence_id > first.name.number:
+        if receipt.sequence_id > first.names[0].number:
             self._promises.violate(
-                "P2 receipts come in the order of sending", f"{receipt.sequence_id} before {first.name}"
+                "P2 receipts come in the order of sending", f"{receipt.sequence_id} before {first.names[0]}"
             )
             return
-        place = Place(receipt.message_id.ledgerId, receipt.message_id.entryId)
-        self._promises.receipt(self.topic, first.name, place)
+        where = receipt.message_id
+        for index, name in enumerate(first.names):
+            place = Place(where.ledgerId, where.entryId, index if first.is_batch else -1)
+            self._promises.receipt(self.topic, name, place)
+
+
+def batch_of(names: list[Name], key: str, payloads: list[bytes]) -> bytes:
+    """The payload of a batch: each message behind its own metadata."""
+    parts: list[bytes] = []
+    for name, payload in zip(names, payloads, strict=True):
+        single = SingleMessageMetadata(payload_size=len(payload), partition_key=key, sequence_id=name.number)
+        serialized = single.SerializeToString()
+        parts += (len(serialized).to_bytes(4, "big"), serialized, payload)
+    return b"".join(parts)
+
+
+def messages_of_batch(data: bytes, count: int) -> list[bytes]:
+    """The payloads in the payload of a batch."""
+    payloads: list[bytes] = []
+    offset = 0
+    for _ in range(count):
+        size = int.from_bytes(data[offset : offset + 4], "big")
+        single = SingleMessageMetadata.FromString(data[offset + 4 : offset + 4 + size])
+        start = offset + 4 + size
+        offset = start + single.payload_size
+        payloads.append(data[start:offset])
+    return payloads
 
 
 @dataclass
@@ -212,6 +245,17 @@ class Message:
 
     place: Place
     payload: bytes
+
+
+@dataclass
+class Batch:
+    """A delivered batch that is not acknowledged as a whole."""
+
+    size: int
+    left: int
+    """A bit for each message that is not acknowledged."""
+    done: list[Place] = field(default_factory=list)
+    """Acknowledged messages of which the broker has not been told."""
 
 
 class Consumer(Reconnecting):
@@ -226,12 +270,16 @@ class Consumer(Reconnecting):
         promises: Promises,
         subscription: SubscriptionHistory,
         queue: int,
+        by_index: bool,
     ) -> None:
+        """`queue`: permits. `by_index`: the broker keeps acknowledgements of parts of a batch."""
         super().__init__(node, brokers, topic, rng)
         assert node.process is not None
         self.name = node.process.name
         self.subscription = subscription
         self.inbox: deque[Message] = deque()
+        self.by_index = by_index
+        self._batches: dict[tuple[int, ...], Batch] = {}
         self.arrived = asyncio.Event()
         self._promises = promises
         self._queue = queue
@@ -267,6 +315,7 @@ class Consumer(Reconnecting):
 
     def _closed(self) -> None:
         self.inbox.clear()
+        self._batches.clear()
         self._promises.left(self.subscription, self._holder.consumer)
         super()._closed()
 
@@ -274,13 +323,25 @@ class Consumer(Reconnecting):
         if command.type == BaseCommand.CLOSE_CONSUMER:
             self.disconnect()
         elif command.type == BaseCommand.MESSAGE:
-            where = command.message.message_id
-            message = Message(Place(where.ledgerId, where.entryId), payload_of(rest))
-            metadata = parse_metadata(rest)
-            assert not metadata.HasField("num_messages_in_batch")
-            self.inbox.append(message)
-            self._promises.delivered(self.topic, self.subscription, message.place, message.payload, self._holder)
-            self.arrived.set()
+            self._received(command.message, rest)
+
+    def _received(self, command: CommandMessage, rest: bytes) -> None:
+        """An entry: its message, or those of its batch that the broker does not say are acknowledged."""
+        where, metadata = command.message_id, parse_metadata(rest)
+        payloads, batched = [payload_of(rest)], metadata.HasField("num_messages_in_batch")
+        if batched:
+            payloads = messages_of_batch(payloads[0], metadata.num_messages_in_batch)
+        left = sum((word & WORD_MASK) << 64 * number for number, word in enumerate(command.ack_set))
+        if not command.ack_set:
+            left = (1 << len(payloads)) - 1
+        if batched:
+            self._batches[where.ledgerId, where.entryId] = Batch(len(payloads), left)
+        for index, payload in enumerate(payloads):
+            if left >> index & 1:
+                place = Place(where.ledgerId, where.entryId, index if batched else -1)
+                self.inbox.append(Message(place, payload))
+                self._promises.delivered(self.topic, self.subscription, place, payload, self._holder)
+        self.arrived.set()
 
     def take(self) -> Message:
         """The next message of the inbox; gives its permit back in halves of the queue."""
@@ -292,23 +353,49 @@ class Consumer(Reconnecting):
         return message
 
     async def acknowledge(self, places: list[Place], *, cumulative: bool = False, receipt: bool = False) -> None:
-        """Individual, or cumulative up to the last of `places`. With `receipt` it is waited for; ClientError when there is none."""
+        """Individual, or cumulative up to the entry of the last of `places`. With `receipt` it is waited for. Raises ClientError.
+
+        Of a batch that is not finished the broker is told the rest, if it keeps that (`by_index`), else nothing yet.
+        """
         connection = self.connection
         if connection is None:
             raise ClientError("not connected")
         command = BaseCommand(type=BaseCommand.ACK)
         command.ack.consumer_id = 1
         command.ack.ack_type = CommandAck.Cumulative if cumulative else CommandAck.Individual
-        for place in places[-1:] if cumulative else places:
-            command.ack.message_id.add(ledgerId=place.ledger_id, entryId=place.entry_id)
+        told = self._add_ids(command.ack, places[-1:] if cumulative else places)
         self._promises.let_go(self.subscription, places)
+        if not command.ack.message_id:
+            return
         if not receipt:
             connection.send(command)
             return
         answer = await connection.ask(command, command.ack)
         if answer.ackResponse.HasField("error"):
             raise ClientError(f"acknowledgement: {answer.ackResponse.message}")
-        self._promises.settled(self.subscription, places, self._holder.consumer)
+        self._promises.settled(self.subscription, places if cumulative else told, self._holder.consumer)
+
+    def _add_ids(self, ack: CommandAck, places: list[Place]) -> list[Place]:
+        """Puts the entries into the command; the places that it acknowledges."""
+        told: list[Place] = []
+        for place in places:
+            batch = self._batches.get(place[:2]) if place.batch_index >= 0 else None
+            if batch is None:
+                ack.message_id.add(ledgerId=place.ledger_id, entryId=place.entry_id)
+                told.append(place)
+                continue
+            batch.left &= ~(1 << place.batch_index)
+            batch.done.append(place)
+            if batch.left and not self.by_index:
+                continue
+            words = [batch.left >> 64 * number & WORD_MASK for number in range((batch.size + 63) // 64)]
+            signed = [word - 2**64 if word >> 63 else word for word in words] if batch.left else []
+            ack.message_id.add(ledgerId=place.ledger_id, entryId=place.entry_id, ack_set=signed, batch_size=batch.size)
+            told += batch.done
+            batch.done = []
+            if not batch.left:
+                del self._batches[place[:2]]
+        return told
 
     def ask_again(self, places: list[Place]) -> None:
         """Negative acknowledgement: the broker delivers them again."""

@@ -57,6 +57,7 @@ KEY_SHARED: Mapping[str, Any] = {
     "work_s": 0.002,
 }
 RESTARTS: Mapping[str, Any] = {
+    "batch_max": 1,
     "faults": ("client kill", "session expiry"),
     "fault_gap_s": 0.5,
     "outage_s": 0.2,
@@ -96,6 +97,7 @@ ZOMBIES: Mapping[str, Any] = {
 """A broker stands still for longer than its session lasts, and goes on with what its clients have sent meanwhile."""
 
 FAILED_WRITES: Mapping[str, Any] = {
+    "batch_max": 1,
     "faults": ("bookie kill", "bookie power", "cut"),
     "fault_gap_s": 0.4,
     "outage_s": 0.5,
@@ -293,6 +295,28 @@ def _goes_on_behind(stack: ExitStack) -> None:
 )
 def _trimmed_by_memory(stack: ExitStack) -> None:
     patch_attribute(stack, ManagedCursor, "stored_mark_delete", property(lambda self: self.acks.mark_delete))
+
+
+BATCHES: Mapping[str, Any] = {
+    "subscriptions": (("Shared", 2),),
+    "batch_max": 70,
+    "messages_max": 400,
+    "hoard": 0.5,
+    "receipts": 1.0,
+    "gap_s": 0.005,
+    "work_s": 0.002,
+    "broker": {"acknowledgment_at_batch_index_level_enabled": True},
+}
+
+
+@_mutation("what is left of a batch is not told", {**BATCHES, "leave": 0.05, "faults": (), "aims": ()})
+def _whole_batches(stack: ExitStack) -> None:
+    patch_attribute(stack, ManagedCursor, "ack_set_of", lambda self, position: None)
+
+
+@_mutation("parts of a batch are not restored", {**RESTARTS, **BATCHES, "only_brokers": True})
+def _parts_forgotten(stack: ExitStack) -> None:
+    patch_attribute(stack, AckRanges, "restore_batch", lambda self, *args: None)
 
 
 # ---- Ledgers of a topic

@@ -26,10 +26,11 @@ NOWHERE: Final = 2**64 - 1
 
 
 class Place(NamedTuple):
-    """Where a message is stored."""
+    """Where a message is stored. `batch_index`: in its batch, -1 for an entry that is one message."""
 
     ledger_id: int
     entry_id: int
+    batch_index: int = -1
 
 
 class Name(NamedTuple):

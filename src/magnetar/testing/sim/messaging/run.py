@@ -144,6 +144,10 @@ class MessagingRun:
                     applications.append(ApplicationNode(self.world, name, partial(self._consume, topic, subscription)))
 
     @property
+    def _by_index(self) -> bool:
+        return bool(self.scenario.broker.get("acknowledgment_at_batch_index_level_enabled"))
+
+    @property
     def broker_hosts(self) -> list[str]:
         return [broker.name for broker in self.cluster.brokers]
 
@@ -239,9 +243,9 @@ class MessagingRun:
                 await until(lambda: len(producer.pending) < scenario.window or self.stopping, RUN_LIMIT_S)
                 if self.stopping:
                     break
-                producer.send(
-                    f"k{rng.randrange(scenario.keys)}", rng.randbytes(rng.randint(0, scenario.payload_bytes_max))
-                )
+                key = f"k{rng.randrange(scenario.keys)}"
+                count = rng.randint(1, scenario.batch_max)
+                producer.send(key, [rng.randbytes(rng.randint(0, scenario.payload_bytes_max)) for _ in range(count)])
                 await asyncio.sleep(rng.expovariate(1 / scenario.gap_s) if scenario.gap_s else 0)
             await until(lambda: self.ended, RUN_LIMIT_S, 0.1)
             producer.stop()
@@ -261,7 +265,9 @@ class MessagingRun:
     def _consumer(
         self, node: ApplicationNode, topic: TopicHistory, subscription: SubscriptionHistory, queue: int
     ) -> Consumer:
-        return Consumer(node, self.broker_hosts, topic, self._rng(node), self.promises, subscription, queue)
+        return Consumer(
+            node, self.broker_hosts, topic, self._rng(node), self.promises, subscription, queue, self._by_index
+        )
 
     def _rng(self, node: ApplicationNode) -> random.Random:
         assert node.process is not None
@@ -377,7 +383,7 @@ class Worker:
             if rng.random() < scenario.hoard:
                 self._hoard.append(place)
                 return
-        if self._subscription.ordered and not self._hoard and rng.random() < 0.3:
+        if self._subscription.ordered and not self._hoard and place.batch_index < 0 and rng.random() < 0.3:
             await self._acknowledge([place], cumulative=True)
         else:
             await self._acknowledge([place])

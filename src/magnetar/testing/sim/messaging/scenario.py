@@ -62,8 +62,10 @@ class MessagingScenario:
     messages_max: int = 300
     """Of all producers together."""
     keys: int = 8
+    batch_max: int = 1
+    """Messages of the largest batch; 1: no batches."""
     window: int = 8
-    """Messages of a producer without receipt."""
+    """Entries of a producer without receipt."""
     gap_s: float = 0.02
     payload_bytes_max: int = 200
     queue: int = 10
@@ -108,7 +110,6 @@ def messaging_scenario(seed: str) -> MessagingScenario:
     """The configuration that belongs to a seed."""
     rng = random.Random(f"{seed}/messaging")
     deduplicated = rng.random() < 0.4
-    size, write_quorum, ack_quorum = rng.choice(((3, 2, 2), (3, 3, 2), (2, 2, 2), (2, 2, 1), (1, 1, 1)))
     subscriptions = tuple(
         (kind, 1 if kind == "Exclusive" else rng.randint(1, 3)) for kind in rng.sample(KINDS, rng.choice((1, 1, 2, 3)))
     )
@@ -129,6 +130,7 @@ def messaging_scenario(seed: str) -> MessagingScenario:
         duration_s=rng.uniform(2, 8),
         messages_max=rng.choice((60, 200, 400)),
         keys=rng.choice((1, 3, 8, 30)),
+        batch_max=rng.choice((1, 1, 3, 70)),
         window=rng.choice((1, 4, 16, 64)),
         gap_s=rng.choice((0.0, 0.005, 0.02, 0.1)),
         payload_bytes_max=rng.choice((10, 200, 2000)),
@@ -151,20 +153,7 @@ def messaging_scenario(seed: str) -> MessagingScenario:
         fault_gap_s=rng.choice((0.5, 1.0, 3.0)),
         outage_s=rng.choice((0.2, 1.0, 4.0)),
         aims=aims,
-        broker={
-            "managed_ledger_ensemble_size": size,
-            "managed_ledger_write_quorum": write_quorum,
-            "managed_ledger_ack_quorum": ack_quorum,
-            "managed_ledger_max_entries_per_ledger": rng.choice((5, 20, 100)),
-            "managed_ledger_min_rollover_minutes": 0,
-            "managed_ledger_cursor_max_entries_per_ledger": rng.choice((5, 20, 1000)),
-            "broker_deduplication_enabled": deduplicated,
-            "broker_deduplication_entries_interval": rng.choice((5, 50)),
-            "subscription_key_shared_use_consistent_hashing": rng.random() < 0.5,
-            "max_unacked_messages_per_consumer": rng.choice((5, 100, 50_000)),
-            "load_balancer_enabled": False,
-            "transaction_coordinator_enabled": False,
-        },
+        broker=_broker(rng, deduplicated),
         bookie={
             "journal_file_bytes": rng.choice((16, 64)) * 1024,
             "write_cache_bytes": rng.choice((8, 64)) * 1024,
@@ -173,6 +162,25 @@ def messaging_scenario(seed: str) -> MessagingScenario:
             "gc_interval_s": rng.choice((0.5, 2.0, 10.0)),
         },
     )
+
+
+def _broker(rng: random.Random, deduplicated: bool) -> dict[str, Any]:
+    size, write_quorum, ack_quorum = rng.choice(((3, 2, 2), (3, 3, 2), (2, 2, 2), (2, 2, 1), (1, 1, 1)))
+    return {
+        "managed_ledger_ensemble_size": size,
+        "managed_ledger_write_quorum": write_quorum,
+        "managed_ledger_ack_quorum": ack_quorum,
+        "managed_ledger_max_entries_per_ledger": rng.choice((5, 20, 100)),
+        "managed_ledger_min_rollover_minutes": 0,
+        "managed_ledger_cursor_max_entries_per_ledger": rng.choice((5, 20, 1000)),
+        "broker_deduplication_enabled": deduplicated,
+        "broker_deduplication_entries_interval": rng.choice((5, 50)),
+        "subscription_key_shared_use_consistent_hashing": rng.random() < 0.5,
+        "acknowledgment_at_batch_index_level_enabled": rng.random() < 0.5,
+        "max_unacked_messages_per_consumer": rng.choice((5, 100, 50_000)),
+        "load_balancer_enabled": False,
+        "transaction_coordinator_enabled": False,
+    }
 
 
 def without_faults(scenario: MessagingScenario) -> MessagingScenario:
