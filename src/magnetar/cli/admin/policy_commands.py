@@ -13,7 +13,7 @@ from magnetar.admin.policy_rows import POLICY_ROWS, PolicyRow
 from magnetar.broker.naming import NamespaceName
 from magnetar.cli.admin.http import admin_url_option, request, topic_path
 from magnetar.cli.admin.policy_flags import POLICY_COMMANDS, SECONDS, SIZE, Flag, Switch
-from magnetar.cli.output import echo_text, emit, emit_record, json_option, print_json
+from magnetar.cli.output import echo_text, emit, emit_done, emit_record, json_option, print_json
 
 UNSET = "not set"
 
@@ -63,11 +63,15 @@ def _command(
 ) -> None:
     """`function(path, admin_url, is_global, **flags)` as a command of the group."""
 
+    shows = any(param.name == "as_json" for param in params)
+
     def run(admin_url: str, is_global: bool = False, **flags: Any) -> None:
         target = flags.pop(level.argument)
+        as_json = False if shows else flags.pop("as_json")
         function(level.path(target), admin_url=admin_url, is_global=is_global, **flags)
+        emit_done(as_json, updated=target)
 
-    command = click.command(name, help=help)(admin_url_option(run))
+    command = click.command(name, help=help)(admin_url_option(run if shows else json_option(run)))
     extra = [
         click.Option(["-g", "--global", "is_global"], is_flag=True, help="Use the policy that applies to all clusters.")
     ]
