@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -26,6 +28,27 @@ def test_it_serves_while_the_block_lasts(home: Path, harness: StateTableHarness)
     assert len(said) == 1
     with pytest.raises(psycopg.OperationalError):
         psycopg.connect(url, user="me", connect_timeout=2)
+
+
+def test_it_ends_with_a_driver_that_is_killed(home: Path, harness: StateTableHarness) -> None:
+    program = (
+        "import sys, time\nfrom magnetar.cli.pipeline.serving_beside import serving_beside\n"
+        f"with serving_beside({str(home / 'pipelines/flights')!r}, 0, lambda text: print(text, flush=True)):\n    time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as driver:
+        assert driver.stdout is not None
+        url = driver.stdout.readline().split()[1]
+        psycopg.connect(url, user="me").close()
+        driver.kill()
+
+    def gone() -> bool:
+        try:
+            psycopg.connect(url, user="me", connect_timeout=2).close()
+        except psycopg.OperationalError:
+            return True
+        return False
+
+    wait_until(gone, 30)
 
 
 def test_without_a_port_there_is_none_and_a_taken_one_is_refused_before_anything_starts() -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
+import threading
 from pathlib import Path
 
 import click
@@ -23,6 +27,7 @@ from magnetar.processes.configurations import ViewServerConfig
     type=click.IntRange(64),
     help="Memory for the rows of each pipeline's views.  [default: 1024]",
 )
+@click.option("--until-stdin-ends", is_flag=True, hidden=True, help="End when stdin does.")
 @server_options
 @click.pass_context
 def serve_command(
@@ -31,6 +36,7 @@ def serve_command(
     names: tuple[str, ...],
     config_file: Path | None,
     assignments: tuple[str, ...],
+    until_stdin_ends: bool,
     **flags: object,
 ) -> None:
     """Serve the views of pipelines NAMES (or the only one) by PostgreSQL's protocol: a pipeline is a database, read-only, without Spark.
@@ -47,4 +53,13 @@ def serve_command(
     config = configuration(ViewServerConfig, config_file, assignments, flags)
     from magnetar.processes import view_server
 
+    if until_stdin_ends:
+        threading.Thread(target=_end_with_stdin, daemon=True).start()
     ctx.exit(serve(view_server.run(config, places)))
+
+
+def _end_with_stdin() -> None:
+    """Whoever started this process holds the other end: it closes when that one is gone, kill -9 included."""
+    while os.read(sys.stdin.fileno(), 1024):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -34,9 +34,12 @@ def serving_beside(directory: str, port: int | None, say: Callable[[str], None])
         yield
         return
     target = directory if "/" in directory else f"./{directory}"
-    command = [sys.executable, "-m", "magnetar", "pipeline", "serve", target, "--port", str(port)]
+    command = [sys.executable, "-m", "magnetar", "pipeline", "serve", target, "--port", str(port), "--until-stdin-ends"]
     # A group of its own: Ctrl-C is the driver's, which ends the server when its last epoch is committed.
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    # Its stdin ends with this process, however that ends, and it ends with its stdin.
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
     ending = threading.Event()
 
     def follow() -> None:
@@ -60,5 +63,6 @@ def serving_beside(directory: str, port: int | None, say: Callable[[str], None])
             process.kill()
             process.wait()
         thread.join(STOP_TIMEOUT_S)
-        if process.stdout is not None:
-            process.stdout.close()
+        for stream in (process.stdin, process.stdout):
+            if stream is not None:
+                stream.close()
