@@ -29,6 +29,8 @@ SEEDS = 20
 SEEDS_LONG = 500
 
 RARE = {
+    "a failed write of a cursor counts as stored",
+    "a topic is taken over without fencing",
     "what was stored behind the snapshot is not replayed",
     "the snapshot is not restored",
     "a message counts as stored when it is handed to the ledger",
