@@ -62,7 +62,7 @@ class HttpGuard:
     def takes_origin(self, host: str, origin: str) -> bool:
         """Whether a page of this origin belongs to this server: it is the server's own, or on this machine, or at a name that is known.
 
-        An address that is no loopback address may be anybody's.
+        An address other than a loopback address may be anybody's.
         """
         authority = _authority(origin)
         name = host_name(authority)

@@ -31,7 +31,7 @@ def write_sets(ensemble_size: int, write_quorum: int) -> tuple[tuple[int, ...], 
 
 
 class Coverage:
-    """Has every possible ack quorum been heard from?
+    """Tells whether every possible ack quorum has been heard from.
 
     A bookie is known once it said what it holds (an entry, or an explicit negative). Covered means: in every write set fewer than
     Qa bookies are unknown, so no entry can have been confirmed by unknown bookies alone.

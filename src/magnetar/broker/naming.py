@@ -174,7 +174,7 @@ def local_topic_name(text: str) -> str:
 
 
 def is_internal_cursor(name: str) -> bool:
-    """True for the name of a cursor that is no subscription, but the server's own: to read, move or remove it from outside would lose or
+    """True for the name of a cursor that is the server's own and not a subscription: to read, move or remove it from outside would lose or
     repeat messages, here or in another cluster."""
     return name.startswith(INTERNAL_CURSOR_PREFIX) or name == COMPACTION_CURSOR
 

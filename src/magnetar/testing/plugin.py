@@ -55,7 +55,7 @@ def create_namespace(http_url: str, namespace: str) -> None:
 
 
 def delete_namespace(http_url: str, namespace: str) -> None:
-    """Delete a namespace with all its topics. It is no error if the test has deleted it itself."""
+    """Delete a namespace with all its topics. Nothing happens if the test has deleted it itself."""
     call(http_url, "DELETE", f"/admin/v2/namespaces/{namespace}?force=true", expected=(204, 404))
 
 

@@ -15,7 +15,7 @@ from magnetar.broker.errors import MetadataRefusedError
 from magnetar.wire.pulsar.PulsarApi_pb2 import CompressionType, MessageIdData, MessageMetadata, SingleMessageMetadata
 
 FAILED_TO_PRODUCE, FAILED_TO_SUBSCRIBE, NOT_JSON, BAD_PAYLOAD, UNKNOWN = 1, 2, 3, 7, 8
-"""Pulsar's `errorCode` of an answer that is no success."""
+"""Pulsar's `errorCode` of an unsuccessful answer."""
 
 SEND_ERROR: Final = "send-error:{}"
 

@@ -41,7 +41,7 @@ def error_of(code: int, message: str) -> MagnetarError:
 
 
 class Link:
-    """`told` gets what is no answer: MESSAGE, SEND_RECEIPT, SEND_ERROR, CLOSE_*; `ended` why the session ended, once."""
+    """`told` gets the commands that answer no request: MESSAGE, SEND_RECEIPT, SEND_ERROR, CLOSE_*; `ended` why the session ended, once."""
 
     def __init__(
         self,

@@ -89,7 +89,7 @@ class LedgerState:
             self.fence_durable = durable
 
     def authorizes(self, master_key: bytes) -> bool:
-        """Is this the ledger's key?"""
+        """True if this is the ledger's key."""
         return hmac.compare_digest(self.master_key, master_key)
 
     def fence(self) -> None:

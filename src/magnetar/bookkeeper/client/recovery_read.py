@@ -1,4 +1,4 @@
-"""One fencing read of one entry during a recovery: does it exist?"""
+"""One fencing read of one entry during a recovery, which finds out whether it exists."""
 
 from __future__ import annotations
 

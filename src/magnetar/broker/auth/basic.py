@@ -1,6 +1,6 @@
 """User names and passwords from an htpasswd file: `$apr1$` (what `htpasswd -m` writes) and `{SHA}`.
 
-Plain text, crypt and bcrypt lines are refused at start: the first two are no protection, the last needs a library of its own.
+Plain text, crypt and bcrypt lines are refused at start: the first two protect nothing, the last needs a library of its own.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One line of the log for each change: a subscription begins to stand still, another cause, or it goes on.
 
 Looked at with the sampling of rates, so nothing of it is on the way of a message. A subscription that has sent something since the last
-look moves: that it waits for permits at one moment is no news.
+look moves: waiting for permits at one moment is normal.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class Gate(Protocol):
         ...
 
     def by_certificate(self, certificate: Mapping[str, Any]) -> str | None:
-        """The role of a TLS client certificate, None where that is no credential here."""
+        """The role of a TLS client certificate, None where certificates are not accepted as credentials."""
         ...
 
     def by_password(self, user: str, password: bytes) -> str:

@@ -14,7 +14,7 @@ from magnetar.bookkeeper.errors import BookieUnavailableError
 from magnetar.wire.bookkeeper.frames import BookieFrameError, FrameCutter
 
 Receive = Callable[[list[bytes]], None]
-"""Takes frames in order, without their lengths; raises BookieFrameError for what is no answer: the connection ends."""
+"""Takes frames in order, without their lengths; raises BookieFrameError for bytes that are not an answer: the connection ends."""
 
 
 class BookieConnection(asyncio.Protocol):

@@ -14,7 +14,7 @@ GSS_REQUEST: Final = 80877104
 
 
 class ProtocolError(Exception):
-    """What came is no message of the protocol: the connection ends."""
+    """The bytes are not a message of the protocol: the connection ends."""
 
 
 # ---- In
