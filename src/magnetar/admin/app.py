@@ -85,6 +85,7 @@ class AdminApp:
         check_page(call, route)
         check_origin(call, route)
         await authorize(call, route)
+        check_subscription(call, route)
         if await is_heavy(call, route):
             await turn.enter_async_context(self._context.workload.turn(call.who))
         return await spread(call, route) or await route.handler(call)
@@ -157,6 +158,15 @@ def check_origin(call: Call, route: Route) -> None:
         raise ForbiddenError(
             f"WebSockets are not opened for pages of {origin[:100]}: add its name to webServiceAllowedHosts, or show a token in the query"
         )
+
+
+def check_subscription(call: Call, route: Route) -> None:
+    """The one place that keeps the cursors of the server's own from every route that names a subscription, before anything is looked up.
+    Raises NotAllowedError (405), InvalidTopicNameError (412)."""
+    if "subscription" not in call.params:
+        return
+    operation = OPERATIONS.get(route.handler)
+    _ = call.cursor if operation is not None and operation.of_replicators else call.subscription
 
 
 async def is_heavy(call: Call, route: Route) -> bool:

@@ -149,7 +149,7 @@ def errors_of(method: str, template: str, about: Operation) -> list[int]:
     found = {400, 401, 403, 503, *about.errors}
     if "{" in template:
         found |= {404, 412}
-    if "{domain}" in template:
+    if "{domain}" in template or "{subscription}" in template:
         found.add(405)
     if about.body is not None:
         found |= {408, 413}

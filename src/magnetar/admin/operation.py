@@ -38,6 +38,8 @@ class Operation:
     """Its work grows with the topics of a namespace or a broker, or with the partitions of a topic: see `admin/pacing`."""
     effect: bool | str = False
     """A GET that changes something: always, or where this query parameter is true. Refused to pages of other sites like a PUT."""
+    of_replicators: bool = False
+    """The subscription that its path names may be the cursor of a replicator: an administrator may give up its backlog."""
     always_fails: bool = False
     """No success is possible: only errors are documented."""
 

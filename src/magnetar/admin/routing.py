@@ -26,8 +26,12 @@ Handler = Callable[["Call"], Awaitable["Response"]]
 ADMIN = "/admin/v2"
 NAMESPACE = f"{ADMIN}/namespaces/{{tenant}}/{{namespace}}"
 
-SHAPES: Mapping[str, re.Pattern[str]] = {"bundle": re.compile(r"0[xX][0-9a-fA-F]+_0[xX][0-9a-fA-F]+")}
-"""Variables that only take segments of this form, so that an unknown path below a namespace is not taken for a bundle of it."""
+SHAPES: Mapping[str, re.Pattern[str]] = {
+    "bundle": re.compile(r"0[xX][0-9a-fA-F]+_0[xX][0-9a-fA-F]+"),
+    "timestamp": re.compile(r"[0-9]+"),
+}
+"""Variables that only take segments of this form: an unknown path below a namespace is not taken for a bundle of it, nor the
+`dispatchRate` of a subscription called `messageid` for a time. Anything else is 404, as in Pulsar."""
 
 PATH_SHOWN_MAX = 200
 """Characters of an unknown path that its error repeats."""

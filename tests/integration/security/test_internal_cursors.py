@@ -9,6 +9,7 @@ import pytest
 
 from magnetar.admin.routes import all_routes
 from magnetar.admin.routing import Route
+from magnetar.broker.auth.decide import Access
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand, ServerError
 from tests.integration.security.conftest import Secured, check_log, error_code, grant, start
 from tests.integration.security.test_route_matrix import path_of
@@ -141,8 +142,20 @@ def test_no_route_touches_one(untouched: Secured, route: Route) -> None:
         if not spares(route, name):
             for role in ADMINISTRATORS:
                 answer = untouched.http(route.method, path, role, json=body_of(route))
+                if route.access is Access.SUPERUSER and role != "root":
+                    assert answer.status_code == 403, (role, name, answer.text)
+                    continue
                 assert answer.status_code == 405, (role, name, answer.text)
                 assert "a cursor of the server itself" in answer.text
+
+
+@pytest.mark.parametrize("name", KEPT + NEVER_THERE)
+def test_no_segment_is_created_with_one(untouched: Secured, name: str) -> None:
+    segment = "/admin/v2/segments/t/ns/fresh/0000-ffff-0"
+    answer = untouched.http("PUT", segment, "root", json=["mine", name])
+    assert answer.status_code == 405, answer.text
+    assert "a cursor of the server itself" in answer.text
+    assert untouched.http("GET", f"{segment}/stats", "root").status_code == 404
 
 
 def test_clearing_a_namespace_leaves_them(untouched: Secured) -> None:

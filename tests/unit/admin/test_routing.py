@@ -6,7 +6,7 @@ import pytest
 
 from magnetar.admin.errors import BadRequestError, MethodNotAllowedError, NotFoundError
 from magnetar.admin.routes import all_routes
-from magnetar.admin.routing import Handler, Route, RouteTable
+from magnetar.admin.routing import SHAPES, Handler, Route, RouteTable
 from magnetar.broker.auth.decide import Access
 
 
@@ -89,8 +89,14 @@ def test_a_fixed_segment_hides_a_variable_from_its_own_methods_only(table: Route
     assert refused.value.allowed == "DELETE, GET, HEAD, OPTIONS, PUT"
 
 
+SHAPED = {"{bundle}": "0x0_0x1", "{timestamp}": "7"}
+"""Variables that are no names, and a value of theirs: words do not fit there."""
+
+
 def test_every_route_takes_names_that_are_parts_of_other_routes() -> None:
-    """What still leads elsewhere are names that Pulsar's own paths give two meanings to: of a cluster, an isolation policy, a bundle."""
+    """What still leads elsewhere are names that Pulsar's own paths give two meanings to: of a cluster, an isolation policy, a bundle;
+    and those of `TWO_MEANINGS`."""
+    assert {name[1:-1] for name in SHAPED} == set(SHAPES)
     table = RouteTable()
     routes = list(all_routes())
     for route in routes:
@@ -100,10 +106,10 @@ def test_every_route_takes_names_that_are_parts_of_other_routes() -> None:
     for route in routes:
         parts = route.path.split("/")
         for place, part in enumerate(parts):
-            if not part.startswith("{") or part == "{bundle}":
+            if not part.startswith("{") or part in SHAPED:
                 continue
             for word in words:
-                filled = ["0x0_0x1" if each == "{bundle}" else "x" if each.startswith("{") else each for each in parts]
+                filled = [SHAPED.get(each, "x") if each.startswith("{") else each for each in parts]
                 filled[place] = word
                 found, _ = table.match(route.method, "/".join(filled))
                 if found is not route:
@@ -111,7 +117,21 @@ def test_every_route_takes_names_that_are_parts_of_other_routes() -> None:
     assert ambiguous == {
         *(("GET", "{cluster}", word) for word in CLUSTER_WORDS),
         ("GET", "{policyName}", "brokers"),
+        *TWO_MEANINGS,
     }
+
+
+def test_the_rate_of_a_subscription_called_messageid_is_not_taken_for_a_time() -> None:
+    table = RouteTable()
+    for route in all_routes():
+        table.add(route)
+    topic = "/admin/v2/persistent/t/ns/one"
+    route, params = table.match("GET", f"{topic}/messageid/dispatchRate")
+    assert (route.path.rpartition("/")[2], params["subscription"]) == ("dispatchRate", "messageid")
+    route, params = table.match("GET", f"{topic}/messageid/1700000000000")
+    assert params["timestamp"] == "1700000000000"
+    with pytest.raises(NotFoundError):
+        table.match("GET", f"{topic}/messageid/yesterday")
 
 
 CLUSTER_WORDS = (
@@ -124,3 +144,19 @@ CLUSTER_WORDS = (
     "version",
 )
 """`/admin/v2/brokers/{cluster}` has these beside it."""
+
+TWO_MEANINGS = (
+    ("GET", "{namespace}", "antiAffinity"),
+    ("DELETE", "{subscription}", "subscription"),
+    ("DELETE", "{subscription}", "permissions"),
+    ("POST", "{subscription}", "permissions"),
+)
+"""Two names make up the path in one of its meanings, and either could be the word of the other: whichever wins hides some names.
+
+- `GET namespaces/{cluster}/antiAffinity/{group}` hides what is read below a namespace called `antiAffinity`; the other way around it
+  would hide every group that is called like a policy.
+- `{topic}/{subscription}/dispatchRate` yields to `{topic}/subscription/{subscription}`: the request to delete a subscription called
+  `dispatchRate` does that. The rate of a subscription called `subscription` is unset by a POST of `null`.
+- It yields to `{topic}/permissions/{role}` as well: to take rights from a role called `dispatchRate` must never be answered with 204
+  and do something else. A POST of a rate is no list of actions, and is refused there.
+"""

@@ -23,7 +23,7 @@ from magnetar.admin.scalable_documents import (
 )
 from magnetar.broker.auth.decide import Access
 from magnetar.broker.errors import NotAllowedError, SubscriptionNotFoundError, TopicNotFoundError
-from magnetar.broker.naming import SCALABLE, SEGMENT, TopicName
+from magnetar.broker.naming import SCALABLE, SEGMENT, TopicName, subscription_name
 from magnetar.broker.scalable.assignment import withheld
 from magnetar.broker.scalable.records import QUEUE, STREAM, TopicRecord
 from magnetar.broker.scalable.segments import OwnSegments, segment_name
@@ -216,6 +216,7 @@ async def create_segment(call: Call) -> Response:
     subscriptions = body if body is not None else []
     if not isinstance(subscriptions, list) or not all(isinstance(each, str) for each in subscriptions):
         raise BadRequestError('expected names of subscriptions: ["a", "b"]')
+    subscriptions = [subscription_name(each) for each in subscriptions]
     await call.broker.namespaces.policies(name.namespace_name)
     check_storage(call.admin.storage)
     await _own(call).create(name, subscriptions)

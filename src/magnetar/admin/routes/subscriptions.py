@@ -119,7 +119,7 @@ async def analyze_backlog(call: Call) -> Response:
     return as_json(await _analyzed(subscription, position))
 
 
-@documented(heavy=True)
+@documented(heavy=True, of_replicators=True)
 async def skip_all(call: Call) -> Response:
     """Clear the backlog; of a replicator when the name is its cursor's, `pulsar.repl.<cluster>`."""
     for reader in await every_backlog(call):
@@ -127,7 +127,7 @@ async def skip_all(call: Call) -> Response:
     return done()
 
 
-@documented()
+@documented(of_replicators=True)
 async def skip(call: Call) -> Response:
     """Skip messages. Refused for partitioned topics, as by Pulsar: it is undefined which partition's messages to skip."""
     count = call.number("count")
@@ -137,7 +137,7 @@ async def skip(call: Call) -> Response:
     return done()
 
 
-@documented(heavy=True)
+@documented(heavy=True, of_replicators=True)
 async def expire(call: Call) -> Response:
     """Mark messages older than so many seconds as consumed."""
     name, age_s = call.cursor, call.number("seconds")
@@ -154,7 +154,7 @@ async def expire_all_subscriptions(call: Call) -> Response:
     return done()
 
 
-@documented(body=ResetPosition)
+@documented(body=ResetPosition, of_replicators=True)
 async def expire_to_position(call: Call) -> Response:
     """The body's message and everything before it count as consumed, or only what is before with `isExcluded`."""
     position, document = await call.position()
