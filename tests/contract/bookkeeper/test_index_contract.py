@@ -9,6 +9,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,6 +19,7 @@ from magnetar.base.errors import ConfigError, StartupError, StorageError
 from magnetar.bookkeeper.bookie.storage.entry_log_format import Location
 from magnetar.bookkeeper.bookie.storage.index import Index
 from magnetar.bookkeeper.bookie.storage.index_factory import open_index
+from magnetar.bookkeeper.bookie.storage.rocksdb_index import RocksdbIndex
 
 BACKENDS = ["rocksdb", "sqlite"]
 BIG = 2**63 - 1
@@ -214,4 +216,21 @@ def test_like_a_dict(
         for entry_id in range(13):
             found = index.locations(ledger_id, entry_id, 1)
             assert found == ([model[ledger_id, entry_id]] if entry_id in held else [])
+    index.close()
+
+
+def test_no_step_of_a_write_has_entries_behind_the_end_of_their_log(tmp_path: Path) -> None:
+    """Many entries are written in steps. A process that is killed between two of them cuts the log off at its end when it starts again."""
+    index = RocksdbIndex(str(tmp_path / "index"))
+    steps: list[int] = []
+    write = index._write
+
+    def write_and_look(batch: Any, options: Any) -> None:
+        write(batch, options)
+        steps.append(index.log_ends().get(7, 0))
+
+    index._write = write_and_look  # type: ignore[method-assign]
+    index.write([(1, entry_id, (7, 100 * entry_id, 92)) for entry_id in range(1000)], [], [(7, 100_000)])
+    assert len(steps) > 1
+    assert steps[0] == 100_000
     index.close()

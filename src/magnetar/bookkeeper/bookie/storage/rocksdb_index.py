@@ -114,6 +114,10 @@ class RocksdbIndex:
     ) -> None:
         pack_key, pack_location = _ENTRY_KEY.pack, _LOCATION.pack
         batch = rocksdict.WriteBatch(raw_mode=True)
+        # First: a process that is killed between two of these writes must not find entries behind the end of their log, which is cut
+        # off there at the next start.
+        for log_id, offset in log_ends:
+            batch.put(_STATE_KEY.pack(_LOG_END, log_id), _OFFSET.pack(offset))
         count = writes = 0
         for ledger_id, entry_id, (log_id, offset, size) in entries:
             batch.put(pack_key(_ENTRY, ledger_id, entry_id), pack_location(log_id, offset, size))
@@ -126,8 +130,6 @@ class RocksdbIndex:
                 hand_over()
         for ledger_id, state in states:
             batch.put(_STATE_KEY.pack(_STATE, ledger_id), state)
-        for log_id, offset in log_ends:
-            batch.put(_STATE_KEY.pack(_LOG_END, log_id), _OFFSET.pack(offset))
         self._write(batch, self._synced)
 
     def delete_ledger(self, ledger_id: int, tombstone: bytes | None) -> None:
