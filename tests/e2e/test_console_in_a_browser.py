@@ -66,7 +66,9 @@ class Browser:
         return self.driver.find_element("css selector", css)
 
     def text(self, css: str = "main") -> str:
-        return str(self.find(css).text)
+        """What a person reads there; empty without such an element. Found and read in one step of the page's own thread:
+        a live page may put another element in its place between two."""
+        return str(self.driver.execute_script("return document.querySelector(arguments[0])?.innerText ?? ''", css))
 
     def wait_for(self, wanted: str, css: str = "main") -> None:
         wait_until(lambda: wanted in self.text(css), 15, f"{wanted!r} in {css}")

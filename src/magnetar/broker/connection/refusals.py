@@ -55,10 +55,10 @@ def remember(session: Session, command: BaseCommand, error: MagnetarError) -> No
     context.refused.remember(topic, who, name, subscription, session.address, error, context.clock.now_ms())
 
 
-async def remembered(session: Session, command: BaseCommand, work: Coroutine[Any, Any, None]) -> None:
-    """`work`, whose failure is remembered."""
+async def remembered(session: Session, command: BaseCommand, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """What `work` begins, whose failure is remembered. It begins with this, so that nothing is left over when this is never run."""
     try:
-        await work
+        await work()
     except MagnetarError as error:
         remember(session, command, error)
         raise

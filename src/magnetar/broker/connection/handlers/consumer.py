@@ -5,6 +5,8 @@ The C++ client does not send SUBSCRIBE again after a retriable error: this broke
 
 from __future__ import annotations
 
+from functools import partial
+
 from magnetar.base import limits
 from magnetar.base.clock import iso_time
 from magnetar.base.errors import MetadataError
@@ -36,7 +38,9 @@ _WRAP = 1 << 64
 
 def subscribe(session: Session, command: BaseCommand, rest: bytes) -> None:
     request = command.subscribe
-    session.request(remembered(session, command, _subscribe(session, request)), request.request_id, "subscribe")
+    session.request(
+        remembered(session, command, partial(_subscribe, session, request)), request.request_id, "subscribe"
+    )
 
 
 async def _subscribe(session: Session, request: CommandSubscribe) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from magnetar.base import limits
 from magnetar.broker.connection.refusals import remembered
 from magnetar.broker.connection.session import Session
@@ -18,7 +20,7 @@ from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand, CommandProducer
 
 def producer(session: Session, command: BaseCommand, rest: bytes) -> None:
     request = command.producer
-    session.request(remembered(session, command, _producer(session, request)), request.request_id, "producer")
+    session.request(remembered(session, command, partial(_producer, session, request)), request.request_id, "producer")
 
 
 async def _producer(session: Session, request: CommandProducer) -> None:
