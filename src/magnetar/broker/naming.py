@@ -95,7 +95,8 @@ class TopicName:
             return cls._segment(text, rest)
         if domain == SCALABLE and not scalable:
             raise InvalidTopicNameError(
-                f"'{text}' is a scalable topic: messages are in its segments, which clients of Pulsar 5 find by themselves"
+                f"'{text}' is a scalable topic, whose messages are in segments: clients of Pulsar 5 open it by this name, "
+                "`scalable-topics stats` lists its segments (segment://...), `scalable-topics explain` says what becomes of them"
             )
         if domain not in (*DOMAINS, SCALABLE):
             raise InvalidTopicNameError(f"'{text}': the domain must be persistent or non-persistent, not '{domain}'")
