@@ -14,12 +14,13 @@ export PYTHONDONTWRITEBYTECODE :=
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
-# One stamp for what the demo needs, one for everything; both are remade only when pyproject.toml changes.
-$(VENV)/.demo: pyproject.toml tools/install
+# One stamp for what the demo needs, one for everything; both are remade only when one of these changes.
+INSTALLED_FROM := pyproject.toml tools/install hatch_build.py src/magnetar/wire/pulsar/_kernel.c
+$(VENV)/.demo: $(INSTALLED_FROM)
 	@PYTHON="$(PYTHON)" tools/install $(VENV) demo
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml tools/install
+$(VENV)/.dev: $(INSTALLED_FROM)
 	@PYTHON="$(PYTHON)" tools/install $(VENV) dev
 	@touch $@ $(VENV)/.demo
 

@@ -10,6 +10,7 @@ from click.shell_completion import get_completion_class
 
 from magnetar import __version__
 from magnetar.cli.output import emit_record, json_option
+from magnetar.wire.pulsar.kernel import kernel
 
 PARTS = ("pulsar-client", "protobuf", "rocksdict", "uvloop")
 
@@ -22,6 +23,7 @@ def version_command(as_json: bool) -> None:
         "magnetar": __version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
+        "message path": "compiled" if kernel else "Python",
     }
     for part in PARTS:
         try:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.wire.pulsar import commands
-from magnetar.wire.pulsar.frequent import MessageHeads, read_ack, read_send, send_receipts
+from magnetar.wire.pulsar.frequent import MessageHeads, read_ack, read_send, send_receipts_in_python
 from magnetar.wire.pulsar.parsers import parse_command
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand
 
@@ -130,7 +130,7 @@ def test_receipts_of_a_run_are_those_of_its_entries(case: tuple[int, list[int], 
         commands.send_receipt(producer_id, sequence_id, last, ledger_id, entry_id + offset)
         for offset, (sequence_id, last) in enumerate(zip(ids, highest, strict=True))
     ]
-    assert send_receipts(*case) == b"".join(single)
+    assert send_receipts_in_python(*case) == b"".join(single)
 
 
 # ---- Acknowledgements

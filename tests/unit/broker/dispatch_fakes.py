@@ -334,6 +334,10 @@ class FakeChannel:
         if self.on_deliver is not None:
             self.on_deliver(entry)
 
+    def deliver_run(self, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            self.deliver(entry, 0, None, None)
+
     def active_changed(self, is_active: bool) -> None:
         self.active.append(is_active)
 

@@ -95,9 +95,11 @@ def test_rewind_during_a_read_drops_what_it_brings() -> None:
 
 
 def test_consumer_removed_inside_a_delivery_gets_nothing_more() -> None:
+    """Of entries that are delivered one by one; a run of them is one delivery."""
     harness = DispatchHarness()
     harness.publish(5)
     consumer = harness.consumer(EXCLUSIVE)
+    consumer.consumer_epoch = 1
     channel(consumer).on_deliver = lambda entry: harness.subscription.remove_consumer(consumer)
     harness.flow(consumer, 10)
     assert ids(got(consumer)) == [0]

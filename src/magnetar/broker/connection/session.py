@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol, cast
 
 from google.protobuf.message import DecodeError
@@ -33,7 +33,7 @@ from magnetar.broker.topics.publish import PublishOp
 from magnetar.broker.topics.registry import AnyTopic
 from magnetar.wire.pulsar import commands
 from magnetar.wire.pulsar.frames import Frame, FrameDecoder, FrameError
-from magnetar.wire.pulsar.frequent import send_receipts
+from magnetar.wire.pulsar.frequent import MessageHeads, StoredEntry, send_receipts
 from magnetar.wire.pulsar.parsers import FREQUENT_COMMANDS, parse_command, parse_frequent_command
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand
 
@@ -418,6 +418,13 @@ class Session(AdmittedProtocol):
         output.append(header)
         output.append(data)
         self._output_bytes += len(header) + len(data)
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def write_messages(self, heads: MessageHeads, entries: Sequence[StoredEntry]) -> None:
+        """MESSAGE frames of entries that go out whole and for the first time."""
+        self._output_bytes += heads.append_frames(entries, self._output)
         if not self._flush_scheduled:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush)

@@ -8,10 +8,12 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
+from magnetar.base.limits import BATCH_MESSAGES_MAX
 from magnetar.hashing.murmur3 import key_slot
 from magnetar.managed_ledger.entry import Entry
 from magnetar.wire.pulsar.batches import batch_messages_max
 from magnetar.wire.pulsar.headers import MAGIC_CRC32C, metadata_bounds
+from magnetar.wire.pulsar.kernel import kernel
 from magnetar.wire.pulsar.parsers import parse_stored_metadata
 from magnetar.wire.pulsar.PulsarApi_pb2 import MessageMetadata
 
@@ -63,19 +65,23 @@ def metadata_of(entry: Entry) -> EntryMetadata:
     """
     parsed = entry.parsed
     if parsed is None:
-        try:
-            data = entry.data
-            if data[:2] == MAGIC_CRC32C:
-                start, end = 10, 10 + int.from_bytes(data[6:10], "big")
-                if end > len(data):
-                    raise ValueError
-            else:
-                start, end = metadata_bounds(data)
-            parsed = from_message_metadata(parse_stored_metadata(data[start:end]), len(data) - end)
-        except (ValueError, DecodeError):
-            parsed = EntryMetadata(1, False, 0, 0, NO_MARKER, b"", 1)
-        entry.parsed = parsed
+        known = kernel.stored_metadata(entry.data, BATCH_MESSAGES_MAX) if kernel else None
+        parsed = entry.parsed = read_in_python(entry.data) if known is None else EntryMetadata(*known)
     return parsed  # type: ignore[no-any-return]  # Entry.parsed is the broker's scratch slot, Any by contract
+
+
+def read_in_python(data: bytes) -> EntryMetadata:
+    """See `metadata_of`."""
+    try:
+        if data[:2] == MAGIC_CRC32C:
+            start, end = 10, 10 + int.from_bytes(data[6:10], "big")
+            if end > len(data):
+                raise ValueError
+        else:
+            start, end = metadata_bounds(data)
+        return from_message_metadata(parse_stored_metadata(data[start:end]), len(data) - end)
+    except (ValueError, DecodeError):
+        return EntryMetadata(1, False, 0, 0, NO_MARKER, b"", 1)
 
 
 def from_message_metadata(metadata: MessageMetadata, payload_bytes: int) -> EntryMetadata:
@@ -87,24 +93,21 @@ def from_message_metadata(metadata: MessageMetadata, payload_bytes: int) -> Entr
     count = metadata.num_messages_in_batch
     if count != 1:
         count = max(1, min(count, batch_messages_max(metadata, payload_bytes)))
+    key: bytes | str = metadata.ordering_key
+    if not key:  # as in Pulsar the partition key, else a name unique to the message
+        key = metadata.partition_key
+        if key:
+            key = _decoded(key) if metadata.partition_key_b64_encoded else key
+        elif not metadata.HasField("ordering_key") and not metadata.HasField("partition_key"):
+            key = f"{metadata.producer_name}-{metadata.sequence_id}"
     return EntryMetadata(
         count,
         metadata.HasField("num_messages_in_batch"),
         metadata.publish_time,
         metadata.deliver_at_time,
         metadata.marker_type if metadata.HasField("marker_type") else NO_MARKER,
-        metadata.ordering_key or _partition_key(metadata),
+        key,
     )
-
-
-def _partition_key(metadata: MessageMetadata) -> bytes | str:
-    """Key_Shared's key below an ordering key as in Pulsar: the partition key, else a name unique to the message."""
-    key = metadata.partition_key
-    if key:
-        return _decoded(key) if metadata.partition_key_b64_encoded else key
-    if metadata.HasField("ordering_key") or metadata.HasField("partition_key"):
-        return b""
-    return f"{metadata.producer_name}-{metadata.sequence_id}"
 
 
 def _decoded(key: bytes | str) -> bytes:

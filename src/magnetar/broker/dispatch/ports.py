@@ -29,6 +29,10 @@ class ConsumerChannel(Protocol):
         """One MESSAGE frame. `ack_set`: the batch indexes that are left, None when all are."""
         ...
 
+    def deliver_run(self, entries: Sequence[Entry]) -> None:
+        """The MESSAGE frames of whole entries that are delivered for the first time, to a consumer without an epoch."""
+        ...
+
     def active_changed(self, is_active: bool) -> None:
         """ACTIVE_CONSUMER_CHANGE of a Failover subscription."""
         ...

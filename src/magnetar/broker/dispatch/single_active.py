@@ -246,8 +246,11 @@ class SingleActiveDispatcher:
         source = self._source
         channel = consumer.channel
         markers: list[Entry] = []
+        run: list[Entry] = []
+        left: list[Entry] = []
         rewinds = self._rewinds
         consumer.last_consumed_ms = now_ms
+        one_by_one = consumer.consumer_epoch is not None
         for index, entry in enumerate(entries):
             metadata = entry.parsed
             if metadata is None:
@@ -258,7 +261,7 @@ class SingleActiveDispatcher:
             if rewinds != self._rewinds:
                 break
             if consumer.permits <= 0:
-                self._leftover.extend(entries[index:])
+                left = entries[index:]
                 break
             messages = metadata.num_messages
             ack_set = None
@@ -271,7 +274,17 @@ class SingleActiveDispatcher:
             consumer.messages_out += messages
             consumer.entries_out += 1
             consumer.bytes_out += len(entry.data)
+            if ack_set is None and not one_by_one:
+                run.append(entry)
+                continue
+            if run:
+                channel.deliver_run(run)
+                run = []
             channel.deliver(entry, 0, ack_set, consumer.consumer_epoch)
+        if run:
+            channel.deliver_run(run)
+        if left and rewinds == self._rewinds:
+            self._leftover.extend(left)
         if markers:
             source.acknowledge([marker.position for marker in markers])
             if self.markers_read is not None:

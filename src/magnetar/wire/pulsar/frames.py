@@ -9,9 +9,12 @@ hostile size costs nothing: memory is used only for bytes that have arrived.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
+from typing import Final
 
 from magnetar.base.errors import MagnetarError
 from magnetar.wire.pieces import hold_piece
+from magnetar.wire.pulsar.kernel import kernel
 
 _HEADER = struct.Struct(">II")
 HEADER_BYTES = _HEADER.size
@@ -24,6 +27,24 @@ class FrameError(MagnetarError):
     """The stream is not a sequence of frames, or a frame is larger than allowed; the connection cannot be used further."""
 
     slug = "frame"
+
+
+def split_in_python(data: bytes, frame_bytes_max: int, command_bytes_max: int) -> tuple[list[Frame], int]:
+    """The frames at the beginning of `data`, and where they end: before one that is not complete, or not allowed."""
+    frames: list[Frame] = []
+    position, size = 0, len(data)
+    while size - position >= HEADER_BYTES:
+        total, command_size = _HEADER.unpack_from(data, position)
+        end = position + 4 + total
+        if total > frame_bytes_max or command_size > command_bytes_max or command_size + 4 > total or end > size:
+            break
+        split = position + HEADER_BYTES + command_size
+        frames.append((data[position + HEADER_BYTES : split], data[split:end]))
+        position = end
+    return frames, position
+
+
+split: Final[Callable[[bytes, int, int], tuple[list[Frame], int]]] = kernel.split if kernel else split_in_python
 
 
 class FrameDecoder:
@@ -56,20 +77,14 @@ class FrameDecoder:
                 return []
             data = b"".join(self._chunks)
             self._chunks.clear()
-        frames: list[Frame] = []
-        position, size = 0, len(data)
+        frames, position = split(data, self.frame_bytes_max, self.command_bytes_max)
+        size = len(data)
         self._need = HEADER_BYTES
-        while size - position >= HEADER_BYTES:
+        if size - position >= HEADER_BYTES:
             total, command_size = _HEADER.unpack_from(data, position)
             if total > self.frame_bytes_max or command_size > self.command_bytes_max or command_size + 4 > total:
                 raise FrameError(_problem(total, command_size, self.frame_bytes_max, self.command_bytes_max))
-            end = position + 4 + total
-            if end > size:
-                self._need = 4 + total
-                break
-            split = position + HEADER_BYTES + command_size
-            frames.append((data[position + HEADER_BYTES : split], data[split:end]))
-            position = end
+            self._need = 4 + total
         if position < size:
             self._chunks.append(data[position:] if position else data)
         self._have = size - position

@@ -1,14 +1,20 @@
 """SEND, SEND_RECEIPT, ACK and MESSAGE by offset: the commands of which there is one for each message have few fields.
 
 Readers answer None for whatever is not in the form that clients write (fields in ascending order, none unknown, numbers of up to 63
-bits): protobuf reads that. Writers answer what protobuf would write. `tests/property/wire` holds both against protobuf.
+bits): protobuf reads that. Writers answer what protobuf would write. `tests/property/wire` holds both against protobuf, and the functions
+for runs of entries against those of the compiled `kernel`, which take their place where it is there.
 """
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, Protocol
 
 from magnetar.wire.pulsar.commands import send_receipt
+from magnetar.wire.pulsar.frames import Frame
+from magnetar.wire.pulsar.headers import MAGIC_BROKER_ENTRY_METADATA, without_broker_metadata
+from magnetar.wire.pulsar.kernel import kernel
 
 _SEND: Final = b"\x08\x06\x32"
 """Type SEND, and the tag of its part."""
@@ -127,20 +133,71 @@ def read_ack(command: bytes) -> tuple[int, AckedEntries] | None:
     return (consumer_id, entries) if entries and at == end else None
 
 
+def take_acks_in_python(frames: deque[Frame], frames_max: int, ids_max: int) -> tuple[int, AckedEntries, int] | None:
+    """Take the plain ACKs of one consumer off the beginning of `frames`: consumer id, entries, and how many frames it were.
+
+    It ends with so many frames, or with the one that reaches `ids_max`. None: the first frame is not a plain ACK.
+    """
+    found = read_ack(frames[0][0])
+    if found is None:
+        return None
+    consumer_id, ids = found
+    frames.popleft()
+    taken = 1
+    while frames and taken < frames_max and len(ids) < ids_max:
+        found = read_ack(frames[0][0])
+        if found is None or found[0] != consumer_id:
+            break
+        ids += found[1]
+        frames.popleft()
+        taken += 1
+    return consumer_id, ids, taken
+
+
+take_acks: Final[Callable[[deque[Frame], int, int], tuple[int, AckedEntries, int] | None]] = (
+    kernel.plain_acks if kernel else take_acks_in_python
+)
+
+
 # ---- Messages
+
+
+class StoredEntry(Protocol):
+    """An entry as the managed ledger gives it."""
+
+    ledger_id: int
+    entry_id: int
+    data: bytes
 
 
 class MessageHeads:
     """MESSAGE frames of one consumer up to headers and payload, for whole entries that are delivered for the first time."""
 
-    __slots__ = ("_before", "_behind", "_consumer_id", "_ledger_id")
+    __slots__ = ("_before", "_behind", "_consumer_id", "_ledger_id", "_partition")
 
     def __init__(self, consumer_id: int, partition: int) -> None:
         """`partition`: -1 for a topic that is none."""
         self._consumer_id = consumer_id
+        self._partition = partition
         self._behind = b"\x18" + _varint_of(partition) if partition >= 0 else b""
         self._ledger_id = -1
         self._before: dict[int, tuple[int, bytes]] = {}
+
+    def append_frames(self, entries: Sequence[StoredEntry], pieces: list[bytes], kernel: Any = kernel) -> int:
+        """Append the frames of `entries` to `pieces`, each in two; answers how many bytes these have."""
+        if kernel:
+            added: int = kernel.message_pieces(self._consumer_id, self._partition, entries, pieces)
+            return added
+        total = 0
+        for entry in entries:
+            data = entry.data
+            if data[:2] == MAGIC_BROKER_ENTRY_METADATA:
+                data = without_broker_metadata(data)
+            head = self.head(entry.ledger_id, entry.entry_id, len(data))
+            pieces.append(head)
+            pieces.append(data)
+            total += len(head) + len(data)
+        return total
 
     def head(self, ledger_id: int, entry_id: int, data_bytes: int) -> bytes:
         """As `commands.message_header`."""
@@ -192,7 +249,7 @@ _BEHIND_ENTRY_ID: Final = 2
 """The highest sequence id, which is 0."""
 
 
-def send_receipts(
+def send_receipts_in_python(
     producer_id: int, sequence_ids: list[int], highest_sequence_ids: list[int], ledger_id: int, entry_id: int
 ) -> bytes:
     """The SEND_RECEIPT frames of consecutive entries from `entry_id` on.
@@ -231,3 +288,8 @@ def _low_bytes(first: int, count: int) -> bytes:
     """Of consecutive numbers that differ in nothing else."""
     low = first & 127
     return (_ENDS if first < 128 else _GOES_ON)[low : low + count]
+
+
+send_receipts: Final[Callable[[int, list[int], list[int], int, int], bytes]] = (
+    kernel.send_receipts if kernel else send_receipts_in_python
+)

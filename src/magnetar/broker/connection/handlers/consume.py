@@ -23,7 +23,7 @@ from magnetar.broker.topics.persistent import PersistentTopic
 from magnetar.broker.transactions.types import TxnId
 from magnetar.wire.pulsar import commands
 from magnetar.wire.pulsar.frames import Frame
-from magnetar.wire.pulsar.frequent import read_ack
+from magnetar.wire.pulsar.frequent import take_acks
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand, CommandAck
 
 _INDIVIDUAL, _CUMULATIVE = AckType.INDIVIDUAL, AckType.CUMULATIVE
@@ -42,19 +42,10 @@ def ack_run(session: Session, frames: deque[Frame], entries_max: int) -> int:
 
     Plain: whole entries, one by one, without answer, transaction or properties. 0: the first frame is not.
     """
-    found = read_ack(frames[0][0])
+    found = take_acks(frames, entries_max, RUN_ENTRIES_MAX)
     if found is None:
         return 0
-    consumer_id, ids = found
-    frames.popleft()
-    taken = 1
-    while frames and taken < entries_max and len(ids) < RUN_ENTRIES_MAX:
-        found = read_ack(frames[0][0])
-        if found is None or found[0] != consumer_id:
-            break
-        ids += found[1]
-        frames.popleft()
-        taken += 1
+    consumer_id, ids, taken = found
     consumer = session.consumers.get(consumer_id)
     if consumer is not None and consumer.subscription is not None:
         consumer.subscription.acknowledge(consumer, _INDIVIDUAL, ids)

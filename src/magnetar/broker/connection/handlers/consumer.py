@@ -5,6 +5,7 @@ The C++ client does not send SUBSCRIBE again after a retriable error: this broke
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from magnetar.base import limits
@@ -182,6 +183,9 @@ class SessionConsumerChannel:
             len(data),
         )
         self._session.write_message(header, data)
+
+    def deliver_run(self, entries: Sequence[Entry]) -> None:
+        self._session.write_messages(self._heads, entries)
 
     def active_changed(self, is_active: bool) -> None:
         if not self._session.closed:

@@ -7,12 +7,13 @@ itself (`send`): then the run is its one entry. Plain calls; the receipts leave 
 from __future__ import annotations
 
 from collections import deque
+from typing import Any
 
 from google.protobuf.message import DecodeError
 
 from magnetar.base.checksum import crc32c
 from magnetar.base.errors import MagnetarError
-from magnetar.base.limits import CHUNKS_MAX, MESSAGE_METADATA_BYTES_MAX
+from magnetar.base.limits import BATCH_MESSAGES_MAX, CHUNKS_MAX, MESSAGE_METADATA_BYTES_MAX
 from magnetar.broker.connection.handlers.transactions import acting_role
 from magnetar.broker.connection.session import Session
 from magnetar.broker.errors import ChecksumError, NotAllowedError
@@ -31,8 +32,9 @@ from magnetar.wire.pulsar import commands
 from magnetar.wire.pulsar.batches import batch_messages_max
 from magnetar.wire.pulsar.compression import unpacked_bytes_max
 from magnetar.wire.pulsar.frames import Frame
-from magnetar.wire.pulsar.frequent import read_send
+from magnetar.wire.pulsar.frequent import SendHead, read_send
 from magnetar.wire.pulsar.headers import MAGIC_BROKER_ENTRY_METADATA, MAGIC_CRC32C, metadata_bounds, with_checksum
+from magnetar.wire.pulsar.kernel import kernel as compiled
 from magnetar.wire.pulsar.parsers import parse_metadata
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand, CommandSend, MessageMetadata, ServerError
 
@@ -67,9 +69,48 @@ def send_run(session: Session, frames: deque[Frame], entries_max: int) -> int:
     topic = producer.topic
     entries_left, bytes_left = session.publish_room(entries_max if topic.gate is None and not topic.deduplicates else 1)
     own_name = producer.name if topic.deduplicates else None
+    columns = take_sends(frames, head, entries_left, bytes_left, own_name)
+    run = columns[0]
+    if run:
+        op = PublishOp(producer, *columns[1:])
+        session.publish_started(len(run), op.data_bytes)
+        producer.publish(op, run, is_chunk)
+    return len(run)
+
+
+SendColumns = tuple[list[bytes], list[int], list[int], list[int], list[int]]
+"""Entries, sequence ids, highest sequence ids, messages, bytes: an item for each SEND."""
+
+
+def take_sends(
+    frames: deque[Frame],
+    head: SendHead,
+    entries_left: int,
+    bytes_left: int,
+    own_name: str | None,
+    kernel: Any = compiled,
+) -> SendColumns:
+    """Take the plain SENDs of one producer off the beginning of `frames`, up to the one that reaches a bound. `head` is the first one's,
+    and `own_name` the producer's where messages have to be in it.
+
+    The compiled `kernel`, if there is one, takes as many as it knows; what it leaves is looked at here.
+    """
+    producer_id = head.producer_id
+    following: SendHead | None = head
     run: list[bytes] = []
-    sequence_ids, highest_sequence_ids, messages, sizes = [], [], [], []
-    while head is not None and head.producer_id == producer_id:
+    sequence_ids: list[int] = []
+    highest_sequence_ids: list[int] = []
+    messages: list[int] = []
+    sizes: list[int] = []
+    if kernel:
+        run, sequence_ids, highest_sequence_ids, messages, sizes = kernel.plain_sends(
+            frames, producer_id, entries_left, bytes_left, own_name, BATCH_MESSAGES_MAX
+        )
+        if run:
+            entries_left -= len(run)
+            bytes_left -= sum(sizes)
+            following = None if entries_left <= 0 or bytes_left <= 0 or not frames else read_send(frames[0][0])
+    while following is not None and following.producer_id == producer_id:
         rest = frames[0][1]
         try:
             metadata = checked_metadata(rest)
@@ -82,8 +123,8 @@ def send_run(session: Session, frames: deque[Frame], entries_max: int) -> int:
         frames.popleft()
         size_bytes = len(rest)
         run.append(rest)
-        sequence_ids.append(head.sequence_id)
-        highest_sequence_ids.append(head.highest_sequence_id)
+        sequence_ids.append(following.sequence_id)
+        highest_sequence_ids.append(following.highest_sequence_id)
         messages.append(
             metadata.num_messages_in_batch
         )  # and not what the command says: rates and statistics are charged by it
@@ -92,12 +133,8 @@ def send_run(session: Session, frames: deque[Frame], entries_max: int) -> int:
         bytes_left -= size_bytes
         if entries_left <= 0 or bytes_left <= 0 or not frames:
             break
-        head = read_send(frames[0][0])
-    if run:
-        op = PublishOp(producer, sequence_ids, highest_sequence_ids, messages, sizes)
-        session.publish_started(len(run), op.data_bytes)
-        producer.publish(op, run, is_chunk)
-    return len(run)
+        following = read_send(frames[0][0])
+    return run, sequence_ids, highest_sequence_ids, messages, sizes
 
 
 def send(session: Session, command: BaseCommand, rest: bytes) -> None:

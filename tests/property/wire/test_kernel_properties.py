@@ -1,0 +1,285 @@
+"""The compiled functions of the message path against those in Python: the same answers and the same refusals, for any bytes.
+
+They are built for this test from the source as it is. To build them with the compiler's sanitizers, which end the process at the first
+access out of bounds:
+
+    KERNEL_FLAGS="-g -fsanitize=address,undefined -fno-sanitize-recover" LD_PRELOAD="$(gcc -print-file-name=libasan.so)" \\
+        ASAN_OPTIONS=detect_leaks=0 python -m pytest -n 0 tests/property/wire/test_kernel_properties.py
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from magnetar.base.limits import BATCH_MESSAGES_MAX
+from magnetar.broker.connection.handlers.send import take_sends
+from magnetar.broker.dispatch.entry_metadata import EntryMetadata, read_in_python
+from magnetar.managed_ledger.entry import Entry
+from magnetar.wire.pulsar.frames import Frame, encode_frame, split_in_python
+from magnetar.wire.pulsar.frequent import (
+    MessageHeads,
+    read_send,
+    send_receipts_in_python,
+    take_acks_in_python,
+)
+from magnetar.wire.pulsar.headers import MAGIC_BROKER_ENTRY_METADATA, with_checksum
+from magnetar.wire.pulsar.kernel import REVISION
+from magnetar.wire.pulsar.PulsarApi_pb2 import MessageMetadata
+from tests.property.wire.test_frequent_command_properties import U63, U64, acks, receipts, sends
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    if shutil.which(os.environ.get("CC", "cc")) is None:
+        pytest.skip("there is no C compiler here: then there are no compiled functions either")
+    folder = tmp_path_factory.mktemp("kernel")
+    command = [sys.executable, str(ROOT / "hatch_build.py"), str(folder), *os.environ.get("KERNEL_FLAGS", "").split()]
+    clean = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    made = subprocess.run(command, capture_output=True, text=True, timeout=100, env=clean)
+    if "Python.h" in made.stderr:
+        pytest.skip("Python's headers are not installed here: then there are no compiled functions either")
+    assert made.returncode == 0, made.stderr
+    assert not made.stderr, "no warnings"
+    loader = importlib.machinery.ExtensionFileLoader("_kernel", made.stdout.strip())
+    spec = importlib.util.spec_from_loader("_kernel", loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    assert module.REVISION == REVISION
+    return module
+
+
+def damaged(draw: st.DrawFn, data: bytes) -> bytes:
+    """Mostly whole; else with some bytes changed, or cut off."""
+    kind = draw(st.sampled_from(["whole"] * 4 + ["changed", "cut"]))
+    if kind == "whole" or not data:
+        return data
+    if kind == "cut":
+        return data[: draw(st.integers(0, len(data) - 1))]
+    changed = bytearray(data)
+    for _ in range(draw(st.integers(1, 3))):
+        changed[draw(st.integers(0, len(changed) - 1))] = draw(st.integers(0, 255))
+    return bytes(changed)
+
+
+TEXT = st.text(st.characters(codec="utf-8"), max_size=20) | st.sampled_from(["", "raw", "key"])
+
+
+@st.composite
+def metadata(draw: st.DrawFn) -> MessageMetadata:
+    made = MessageMetadata(producer_name=draw(TEXT), sequence_id=draw(U64), publish_time=draw(U64))
+    for _ in range(draw(st.integers(0, 2))):
+        made.properties.add(key=draw(TEXT), value=draw(TEXT))
+    fields: dict[str, st.SearchStrategy[Any]] = {
+        "replicated_from": TEXT,
+        "partition_key": TEXT,
+        "compression": st.integers(0, 4),
+        "uncompressed_size": st.integers(0, 100),
+        "num_messages_in_batch": st.integers(-1, 20) | st.integers(-(2**31), 2**31 - 1),
+        "event_time": U64,
+        "schema_version": st.binary(max_size=9),
+        "partition_key_b64_encoded": st.booleans(),
+        "ordering_key": st.binary(max_size=9),
+        "deliver_at_time": st.integers(-(2**63), 2**63 - 1),
+        "marker_type": st.integers(0, 12),
+        "txnid_least_bits": U64,
+        "highest_sequence_id": U64,
+        "null_value": st.booleans(),
+        "uuid": TEXT,
+        "num_chunks_from_msg": st.integers(0, 3),
+        "chunk_id": st.integers(0, 3),
+        "null_partition_key": st.booleans(),
+    }
+    for name in draw(st.lists(st.sampled_from(sorted(fields)), max_size=3)):
+        setattr(made, name, draw(fields[name]))
+    return made
+
+
+@st.composite
+def entries(draw: st.DrawFn) -> bytes:
+    """Headers and payload: whole, damaged with a checksum that fits, or damaged afterwards."""
+    payload = draw(st.binary(max_size=40)) * draw(st.sampled_from([1, 1, 1, 50]))
+    serialized = draw(metadata()).SerializeToString()
+    if draw(st.integers(0, 3)) == 0:
+        serialized = damaged(draw, serialized + draw(st.binary(max_size=4)))
+        body = len(serialized).to_bytes(4, "big") + serialized + payload
+        return b"\x0e\x01" + int(google_crc32c.value(body)).to_bytes(4, "big") + body
+    made = with_checksum(MessageMetadata.FromString(serialized), payload)
+    kind = draw(st.sampled_from(["plain"] * 6 + ["damaged", "no checksum", "broker"]))
+    if kind == "no checksum":
+        return made[6:]
+    if kind == "broker":
+        return MAGIC_BROKER_ENTRY_METADATA + draw(st.integers(0, 9)).to_bytes(4, "big") + made
+    return damaged(draw, made) if kind == "damaged" else made
+
+
+@st.composite
+def send_frames(draw: st.DrawFn) -> list[Frame]:
+    """A run, and what may stand in it."""
+    frames = []
+    for number in range(draw(st.integers(1, 6))):
+        command = draw(sends())
+        if draw(st.integers(0, 3)):
+            command.send.producer_id, command.send.sequence_id = 1, number
+        frames.append((damaged(draw, command.SerializeToString()), draw(entries())))
+    return frames
+
+
+BYTES = st.binary(max_size=300)
+
+
+@given(frames=st.lists(st.tuples(BYTES, BYTES), max_size=5), data=st.data())
+def test_frames_are_split_alike(kernel: Any, frames: list[Frame], data: st.DataObject) -> None:
+    stream = data.draw(st.composite(damaged)(b"".join(encode_frame(*frame) for frame in frames)))
+    limits = data.draw(st.sampled_from([(2**32, 2**32), (100, 50), (4, 0), (0, 0)]))
+    assert kernel.split(stream, *limits) == split_in_python(stream, *limits)
+
+
+@given(stream=st.binary(max_size=64))
+def test_any_bytes_are_split_alike(kernel: Any, stream: bytes) -> None:
+    assert kernel.split(stream, 1000, 100) == split_in_python(stream, 1000, 100)
+
+
+@given(
+    frames=send_frames(),
+    entries_max=st.integers(-1, 7),
+    bytes_max=st.integers(-1, 2000),
+    own_name=st.none() | TEXT,
+)
+def test_sends_are_taken_alike(
+    kernel: Any, frames: list[Frame], entries_max: int, bytes_max: int, own_name: str | None
+) -> None:
+    """What is taken, what is left to be refused or looked at by itself, and what the publishing side is told of each."""
+    head = read_send(frames[0][0])
+    if head is None:
+        assert kernel.plain_sends(deque(frames), 1, entries_max, bytes_max, own_name, BATCH_MESSAGES_MAX)[0] == []
+        return
+    left, left_in_python = deque(frames), deque(frames)
+    found = take_sends(left, head, entries_max, bytes_max, own_name, kernel)
+    assert found == take_sends(left_in_python, head, entries_max, bytes_max, own_name, None)
+    assert left == left_in_python
+
+
+def test_plain_sends_are_taken_by_the_compiled_function(kernel: Any) -> None:
+    """It would also pass the comparison if it took none."""
+    plain = MessageMetadata(producer_name="raw", sequence_id=1, publish_time=2, partition_key="key")
+    plain.properties.add(key="colour", value="red")
+    batch = MessageMetadata(producer_name="raw", sequence_id=1, publish_time=2, num_messages_in_batch=3)
+    rests = [with_checksum(plain, b"x" * 2000), with_checksum(batch, b"x" * 20000), with_checksum(batch, b"x" * 17)]
+    frames = deque((b"\x08\x06\x32\x04\x08\x01\x10" + bytes([number]), rest) for number, rest in enumerate(rests))
+    taken = kernel.plain_sends(frames, 1, 64, 10**6, "raw", BATCH_MESSAGES_MAX)
+    assert taken == (rests[:2], [0, 1], [0, 0], [1, 3], [len(rest) for rest in rests[:2]])
+    assert len(frames) == 1, "17 bytes hold no three messages"
+
+
+@given(case=receipts())
+def test_receipts_are_written_alike(kernel: Any, case: tuple[int, list[int], list[int], int, int]) -> None:
+    assert kernel.send_receipts(*case) == send_receipts_in_python(*case)
+
+
+@pytest.mark.parametrize("place", range(5))
+@pytest.mark.parametrize("value", [-1, 2**64])
+def test_receipts_refuse_the_same_numbers(kernel: Any, place: int, value: int) -> None:
+    case: list[Any] = [1, [2], [3], 4, 5]
+    case[place] = [value] if isinstance(case[place], list) else value
+    for write in (kernel.send_receipts, send_receipts_in_python):
+        with pytest.raises(ValueError, match=r"range|64 bits|place"):
+            write(*case)
+
+
+@st.composite
+def ack_frames(draw: st.DrawFn) -> list[Frame]:
+    frames = []
+    for _ in range(draw(st.integers(1, 6))):
+        command = draw(acks(plain=draw(st.integers(0, 5)) > 0))
+        if draw(st.integers(0, 3)):
+            command.ack.consumer_id = 1
+        frames.append((damaged(draw, command.SerializeToString()), b""))
+    return frames
+
+
+@given(frames=ack_frames(), frames_max=st.integers(-1, 7), ids_max=st.integers(0, 9))
+def test_acknowledgements_are_taken_alike(kernel: Any, frames: list[Frame], frames_max: int, ids_max: int) -> None:
+    left, left_in_python = deque(frames), deque(frames)
+    found = kernel.plain_acks(left, frames_max, ids_max)
+    assert found == take_acks_in_python(left_in_python, frames_max, ids_max)
+    assert left == left_in_python
+
+
+@given(
+    consumer_id=U64,
+    partition=st.integers(-1, 2**31 - 1),
+    stored=st.lists(st.tuples(U63, U63, entries() | st.binary(max_size=12)), max_size=6),
+)
+def test_messages_are_written_alike(
+    kernel: Any, consumer_id: int, partition: int, stored: list[tuple[int, int, bytes]]
+) -> None:
+    heads = MessageHeads(consumer_id, partition)
+    run = [Entry(*each) for each in stored]
+    compiled: list[bytes] = []
+    pieces: list[bytes] = []
+    assert heads.append_frames(run, compiled, kernel) == heads.append_frames(run, pieces, None)
+    assert compiled == pieces
+
+
+def seen(metadata: EntryMetadata) -> tuple[Any, ...]:
+    return (
+        metadata.num_messages,
+        metadata.batched,
+        metadata.publish_time_ms,
+        metadata.deliver_at_ms,
+        metadata.marker_type,
+        metadata.slot,
+    )
+
+
+@given(data=entries() | st.binary(max_size=30), most=st.sampled_from([BATCH_MESSAGES_MAX]))
+def test_stored_metadata_is_read_alike(kernel: Any, data: bytes, most: int) -> None:
+    known = kernel.stored_metadata(data, most)
+    if known is not None:
+        assert seen(EntryMetadata(*known)) == seen(read_in_python(data))
+
+
+def test_stored_metadata_is_read_by_the_compiled_function(kernel: Any) -> None:
+    plain = MessageMetadata(producer_name="raw", sequence_id=20, publish_time=3)
+    assert kernel.stored_metadata(with_checksum(plain, b"x"), 10) == (1, False, 3, 0, -1, b"raw-20")
+
+
+@given(data=st.binary(max_size=100), times=st.sampled_from([1, 1, 7, 8, 80]))
+def test_checksums_are_alike(kernel: Any, data: bytes, times: int) -> None:
+    assert kernel.crc32c(data * times) == google_crc32c.value(data * times)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("split", (b"",)),
+        ("split", ("text", 1, 1)),
+        ("plain_sends", (deque([1]), 1, 1, 1, None, 1)),
+        ("plain_sends", (deque([(b"", "text")]), 1, 1, 1, None, 1)),
+        ("plain_sends", (deque(), 1, 1, 1, b"bytes", 1)),
+        ("plain_acks", (deque([(1, 2)]), 1, 1)),
+        ("send_receipts", (1, "ab", [1], 1, 1)),
+        ("send_receipts", (1, ["a"], [1], 1, 1)),
+        ("message_pieces", (1, 1, (), ())),
+        ("stored_metadata", ("text", 1)),
+        ("crc32c", ("text",)),
+    ],
+)
+def test_other_types_are_refused(kernel: Any, name: str, arguments: tuple[Any, ...]) -> None:
+    with pytest.raises((TypeError, SystemError)):
+        getattr(kernel, name)(*arguments)
