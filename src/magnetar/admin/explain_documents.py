@@ -25,3 +25,9 @@ class Explanation(Document):
     moving: bool | None
     reasons: list[ExplainedReason]
     details: dict[str, Any]
+
+
+class ReportTaken(Document):
+    """`followed`: somebody looks at the pipeline at the moment."""
+
+    followed: bool

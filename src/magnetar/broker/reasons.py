@@ -96,6 +96,16 @@ class Code(StrEnum):
     BUNDLE_SERVED = "bundle-served"
     NOT_REPLICATED = "not-replicated"
     CURSOR_FOLLOWS = "cursor-follows"
+    # ---- Views of pipelines
+    VIEW_DRIVER_FAILED = "view-driver-failed"
+    VIEW_DRIVER_GONE = "view-driver-gone"
+    VIEW_DRIVER_SILENT = "view-driver-silent"
+    VIEW_BACKFILLING = "view-backfilling"
+    VIEW_WAITS_FOR_WATERMARK = "view-waits-for-watermark"
+    VIEW_BEHIND = "view-behind"
+    VIEW_CURRENT = "view-current"
+    VIEW_ROW_ABSENT = "view-row-absent"
+    VIEW_KEY_PLACED = "view-key-placed"
 
 
 @dataclass(frozen=True, slots=True)

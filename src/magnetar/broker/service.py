@@ -36,6 +36,7 @@ from magnetar.broker.namespaces.registry import NamespaceRegistry
 from magnetar.broker.namespaces.topic_policies import topic_of_path
 from magnetar.broker.naming import NamespaceName, TopicName
 from magnetar.broker.peers import NonPersistentTopics, RemoteTopics
+from magnetar.broker.pipelines.registry import PipelineRegistry
 from magnetar.broker.refused_clients import RecentRefusals
 from magnetar.broker.replication.ports import ReplicationContext, SnapshotCounters
 from magnetar.broker.replicators.remote_clusters import RemoteClusters
@@ -91,6 +92,7 @@ class Broker:
         self.started_ms = clock.now_ms()
         self.snapshot_counters = SnapshotCounters()
         self.refused = RecentRefusals()
+        self.pipelines = PipelineRegistry(metadata, self.clock)
         self.ledger_client = bookkeeper.statistics
         """Statistics of the ledger client."""
         self.bookkeeper = bookkeeper

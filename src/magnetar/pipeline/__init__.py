@@ -1,22 +1,27 @@
 """Topics become materialized views on Spark. `state` and `operators` know nothing of Spark; needs the extra `[spark]`.
 
-`from magnetar.pipeline import Pipeline` is the way in.
+`from magnetar.pipeline import Pipeline` is the way in; `explain_view` says how fresh a view is and where a row comes from.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from magnetar.pipeline.views.control.why import explain_view
     from magnetar.pipeline.views.pipeline import Pipeline
 
-__all__ = ["Pipeline"]
+__all__ = ["Pipeline", "explain_view"]
+
+_HOMES: Final = {
+    "Pipeline": "magnetar.pipeline.views.pipeline",
+    "explain_view": "magnetar.pipeline.views.control.why",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """`Pipeline` when it is asked for: the parts below need not wait for Spark to be imported."""
-    if name != "Pipeline":
+    """Imported when they are asked for: the parts below need not wait for Spark."""
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from magnetar.pipeline.views.pipeline import Pipeline
-
-    return Pipeline
+    return getattr(import_module(_HOMES[name]), name)

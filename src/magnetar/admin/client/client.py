@@ -14,6 +14,7 @@ from magnetar.admin.client.explain import Explain
 from magnetar.admin.client.http import Answer, Http
 from magnetar.admin.client.namespaces import Namespaces
 from magnetar.admin.client.noun import filled, query_text
+from magnetar.admin.client.pipelines import Pipelines
 from magnetar.admin.client.policies import NamespacePolicies, TopicPolicies
 from magnetar.admin.client.scalable import ScalableTopics
 from magnetar.admin.client.schemas import Schemas
@@ -71,6 +72,7 @@ class AdminClient:
         self.topic_policies = TopicPolicies(self.call)
         self.subscriptions = Subscriptions(self.call)
         self.schemas = Schemas(self.call)
+        self.pipelines = Pipelines(self.call)
         self.bookies = Bookies(self.call)
         self.brokers = Brokers(self.call)
         self.broker_stats = BrokerStats(self.call)

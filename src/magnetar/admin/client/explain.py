@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from magnetar.admin.client.noun import Noun
 from magnetar.admin.explain_documents import Explanation
 
@@ -49,6 +51,11 @@ class Explain(Noun):
     def ledger(self, ledger_id: int) -> Explanation:
         """Whose a ledger is, its copies, and what keeps it from being deleted."""
         return self._explained("ledger", id=ledger_id)
+
+    def view(self, pipeline: str, view: str, key: Sequence[str] = (), *, if_units: int | None = None) -> Explanation:
+        """How stale a view is and why, as the pipeline's driver reported; of a key (`VALUE`, or `COLUMN=VALUE` for each column) its vnode
+        and unit; and what another number of units would move."""
+        return self._explained("view", pipeline=pipeline, view=view, key=list(key) or None, ifUnits=if_units)
 
     def _explained(self, kind: str, **query: object) -> Explanation:
         found: Explanation = self._get(f"/explain/{kind}", Explanation, query)

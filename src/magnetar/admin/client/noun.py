@@ -81,9 +81,13 @@ def filled(template: str, names: Mapping[str, object]) -> str:
 
 
 def query_text(query: Mapping[str, object] | None) -> str:
-    """`?a=b&c=true`; values that are None are left out."""
+    """`?a=b&c=true`; values that are None are left out, a list is its values one by one."""
     given = {name: value for name, value in (query or {}).items() if value is not None}
-    pairs = (f"{name}={quote(_word(value), safe='')}" for name, value in given.items())
+    pairs = (
+        f"{name}={quote(_word(each), safe='')}"
+        for name, value in given.items()
+        for each in (value if isinstance(value, list) else [value])
+    )
     return "?" + "&".join(pairs) if given else ""
 
 

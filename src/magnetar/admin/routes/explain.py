@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from starlette.responses import Response
@@ -13,6 +14,7 @@ from magnetar.admin.errors import BadRequestError, NotFoundError
 from magnetar.admin.explain_documents import Explanation
 from magnetar.admin.operation import documented
 from magnetar.admin.redirects import credentials_of
+from magnetar.admin.routes.pipelines import places_of
 from magnetar.admin.routing import ADMIN, Handler, Route
 from magnetar.admin.topic_access import as_persistent, unused
 from magnetar.bookkeeper.autorecovery.underreplication import UnderreplicationManager
@@ -191,7 +193,8 @@ def _joined(subject: Mapping[str, Any], about: str, found: Mapping[str, dict[str
 )
 async def key(call: Call) -> Response:
     """Where a key is: hashes, slot, partition, bundle, broker, bookies of the open ledger, and the consumer of each Key_Shared subscription
-    with what waits for it. `ifJoins`, `ifLeaves`: names of consumers whose coming or going is to be looked at; nothing is done."""
+    with what waits for it; vnode and unit in the stages of pipelines that report. `ifJoins`, `ifLeaves`: names of consumers whose coming
+    or going is to be looked at; nothing is done."""
     asked = call.request.query_params.get("key")
     if asked is None:
         raise BadRequestError("name the key: &key=KEY")
@@ -211,7 +214,9 @@ async def key(call: Call) -> Response:
         found = await explain_key(loaded, question, call.broker.bookkeeper, call.broker.clock, where)
     except HashingError as error:
         raise BadRequestError(f"that cannot be: {error}") from None
-    return as_json(found.document())
+    pipelines = await places_of(call, call.topic, asked)
+    details = {**found.details, "pipelines": pipelines}
+    return as_json(replace(found, details=details).document())
 
 
 @documented(

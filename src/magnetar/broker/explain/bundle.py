@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
 from magnetar.broker.explain.answer import Explanation
 from magnetar.broker.explain.sentences import in_order, verdict
@@ -53,12 +54,12 @@ async def explain_bundle(
             for held in plan.held
             if held.what in (name, owner.broker_id)
         ]
-    if if_broker_dies:
-        details["what_if"] = _after_death(name, owner.broker_id if owner else "", if_broker_dies, projection, settings)
     details["brokers"] = {
         other: {"usage": round(standing.percent, 1), "bundles": len(standing.bundles), "draining": standing.draining}
         for other, standing in projection.standing.items()
     }
+    if if_broker_dies:
+        details["what_if"] = _after_death(name, owner.broker_id if owner else "", if_broker_dies, projection, settings)
     reasons = in_order(reasons)
     moving = owner is not None and not owner.leaving
     subject = {"kind": "bundle", "topic": topic, "bundle": name}
@@ -87,26 +88,50 @@ def _of_owner(name: str, owner: str, projection: Projection) -> list[Reason]:
     ]
 
 
+BUNDLES_MAX: Final = 512
+"""Bundles of a broker that are given new ones in an answer, those of the topic's namespace first."""
+
+
 def _after_death(
     name: str, owner: str, dead: str, projection: Projection, settings: LoadBalanceSettings
 ) -> dict[str, Any]:
-    """Where it would go."""
+    """Where it would go, with all other bundles of that broker; for the namespace of the bundle the ranges before and after."""
     known = dead in projection.standing
-    if owner != dead:
-        return {
-            "broker_dies": dead,
-            "known": known,
-            "moves": False,
-            "broker_after": owner or None,
-            "reason": "another broker has it",
-        }
-    choice = choose(name, projection, settings, _middle, (dead,))
-    moved = sum(True for each in projection.standing[dead].bundles) if known else 0
+    before = {bundle: broker for broker, standing in projection.standing.items() for bundle in standing.bundles}
+    if owner:
+        before[name] = owner
+    gone = [bundle for bundle, broker in before.items() if broker == dead]
+    namespace = name.rpartition("/")[0]
+    gone.sort(key=lambda bundle: (bundle != name, bundle.rpartition("/")[0] != namespace, bundle))
+    after = dict(before)
+    reasons: dict[str, str] = {}
+    for bundle in gone[:BUNDLES_MAX]:
+        choice = choose(bundle, projection, settings, _middle, (dead,))
+        reasons[bundle] = choice.reason
+        if choice.broker is None:
+            del after[bundle]
+            continue
+        after[bundle] = choice.broker
+        if known and bundle in projection.standing[dead].bundles:
+            projection.move(bundle, dead, choice.broker)
     return {
         "broker_dies": dead,
         "known": known,
-        "moves": True,
-        "broker_after": choice.broker,
-        "reason": choice.reason,
-        "bundles_moved": moved,
+        "moves": owner == dead,
+        "broker_after": after.get(name) if owner else None,
+        "reason": reasons.get(name, "another broker has it"),
+        "bundles_moved": len(gone),
+        "ranges_before": _ranges(namespace, before),
+        "ranges_after": _ranges(namespace, after),
     }
+
+
+def _ranges(namespace: str, owners: Mapping[str, str]) -> list[list[Any]]:
+    """(first hash, last hash, broker) of a namespace's bundles, ascending."""
+    found = []
+    for bundle, broker in owners.items():
+        space, _, edges = bundle.rpartition("/")
+        if space == namespace:
+            low, _, high = edges.partition("_")
+            found.append([int(low, 16), max(int(high, 16) - 1, int(low, 16)), broker])
+    return sorted(found)

@@ -361,6 +361,46 @@ MEANINGS: Final[Mapping[Code, Meaning]] = {
         "Nothing needs to be done; snapshots more often repeat less: replicatedSubscriptionsSnapshotFrequencyMillis.",
         ("mark_delete",),
     ),
+    Code.VIEW_DRIVER_FAILED: Meaning(
+        "The driver of pipeline {pipeline} failed, and the view stays as it was at epoch {epoch}: {error}.",
+        "Mend the cause and run it again: `magnetar pipeline run` goes on behind the last committed epoch.",
+    ),
+    Code.VIEW_DRIVER_GONE: Meaning(
+        "The driver of pipeline {pipeline} {how}, and the view stays as it was at epoch {epoch}.",
+        "Run it again: `magnetar pipeline run` goes on behind the last committed epoch.",
+    ),
+    Code.VIEW_DRIVER_SILENT: Meaning(
+        "The driver of pipeline {pipeline} ({process}) has not been heard of for {seconds:#second}; the view was at epoch {epoch} then.",
+        "Look whether its process or its network hangs: `magnetar pipeline status` on its machine.",
+    ),
+    Code.VIEW_BACKFILLING: Meaning(
+        "View {view} is being built from what its topics held before it was created.",
+        "Wait: it has its rows with the next epoch.",
+    ),
+    Code.VIEW_WAITS_FOR_WATERMARK: Meaning(
+        "Windows of {view} close when the watermark of {source} reaches their end; it stands at {watermark}[, while the others are ahead:"
+        " {others:list}].",
+        "Send rows with later times to the topics of {source}, if need be a heartbeat: time only goes on with rows.",
+        ("stage", "topics", "lag"),
+    ),
+    Code.VIEW_BEHIND: Meaning(
+        "{lag:#entry|is|are} in the topics that the view does not have yet, by source: {sources:list}.",
+        "Wait; if it grows, use more units: `magnetar pipeline rescale`.",
+        ("epoch",),
+    ),
+    Code.VIEW_CURRENT: Meaning(
+        "The view has everything that its driver has seen, as of epoch {epoch}, which was committed at {committed}.",
+        "Nothing needs to be done: the next row comes with the next epoch.",
+    ),
+    Code.VIEW_ROW_ABSENT: Meaning(
+        "View {view} has no row for {key}, which would be in vnode {vnode} of unit {unit}: none came, a condition left it out, or it was"
+        " taken away again.",
+        "Look at the input: `magnetar topics peek-messages`, and at the statement: `magnetar pipeline explain`.",
+    ),
+    Code.VIEW_KEY_PLACED: Meaning(
+        "The row of {key} is in vnode {vnode}, which unit {unit} has[; it was read from {files:list}].",
+        "Nothing needs to be done; `--if-units` shows where another number of units would put it.",
+    ),
 }
 
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import date, datetime, time, timedelta
-from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -14,11 +11,10 @@ from magnetar.cli.hashing.support import hashing_errors, parse_nodes, plot_optio
 from magnetar.cli.output import emit, emit_record, json_option, print_json
 from magnetar.hashing.errors import KeyEncodingError, VnodeCountError
 from magnetar.hashing.key_encoding import encode_key
+from magnetar.hashing.key_text import value_of
 from magnetar.hashing.key_types import KeyType
 from magnetar.hashing.mapping import VnodeMapping, diff
 from magnetar.hashing.vnode import DEFAULT_VNODES, vnode
-
-NULL_TEXT = "NULL"
 
 
 @click.group("vnodes")
@@ -113,7 +109,7 @@ def key_command(values: tuple[str, ...], types: str, vnode_count: int, as_json: 
     columns = KeyType.parse("struct<" + _named(types) + ">").children
     if len(columns) != len(values):
         raise KeyEncodingError(f"{len(values)} values for {len(columns)} types")
-    row = [_value(text, column) for text, column in zip(values, columns, strict=True)]
+    row = [value_of(text, column) for text, column in zip(values, columns, strict=True)]
     record = {"vnode": vnode(row, columns, vnode_count), "vnodes": vnode_count, "bytes": encode_key(row, columns).hex()}
     emit_record(record, as_json=as_json)
 
@@ -150,33 +146,3 @@ def _named(types: str) -> str:
         else:
             current += character
     return ",".join(f"c{number}:{part}" for number, part in enumerate([*parts, current]))
-
-
-def _value(text: str, column: KeyType) -> Any:
-    if text == NULL_TEXT:
-        return None
-    name = column.name
-    try:
-        if name in ("tinyint", "smallint", "integer", "bigint", "int256", "serial"):
-            return int(text)
-        if name in ("real", "double"):
-            return float(text)
-        if name == "boolean":
-            return {"true": True, "false": False}[text.lower()]
-        if name == "decimal":
-            return Decimal(text)
-        if name == "bytea":
-            return bytes.fromhex(text)
-        if name == "interval":
-            return timedelta(seconds=float(text))
-        if name in ("array", "struct", "map", "vector"):
-            return json.loads(text)
-        parsers: dict[str, Any] = {
-            "date": date.fromisoformat,
-            "time": time.fromisoformat,
-            "timestamp": datetime.fromisoformat,
-            "timestamptz": datetime.fromisoformat,
-        }
-        return parsers[name](text) if name in parsers else text
-    except (ValueError, KeyError, InvalidOperation) as bad:
-        raise KeyEncodingError(f"{text!r} is not a valid {column}") from bad

@@ -7,24 +7,19 @@ from typing import Any, Final
 
 from magnetar.base.clock import SystemClock
 from magnetar.cli.errors import CommandError
-from magnetar.pipeline.home import Place, names, pipelines_directory
+from magnetar.pipeline.home import Place
+from magnetar.pipeline.views.control import listing
 from magnetar.pipeline.views.control import requests as control
 from magnetar.pipeline.views.control.driver_lock import Holder, holder
-from magnetar.pipeline.views.control.listing import Overview, overview
+from magnetar.pipeline.views.control.listing import Overview
 from magnetar.pipeline.views.control.requests import Kind
 
 POLL_S: Final = 0.05
 
 
 def meant(name: str | None) -> Overview:
-    """The pipeline of that name, or the only one. CommandError when none or several could be meant, CatalogError for an unknown one."""
-    if name is None:
-        known = names()
-        if len(known) != 1:
-            there = ", ".join(known) or "none"
-            raise CommandError(f"which pipeline? Give its name; below {pipelines_directory()} there are: {there}")
-        name = known[0]
-    return overview(name, SystemClock())
+    """The pipeline of that name, or the only one. CatalogError."""
+    return listing.meant(name, SystemClock())
 
 
 def ask_driver(place: Place, kind: Kind, timeout_s: float, units: int | None = None, least: int = 1) -> dict[str, Any]:

@@ -32,9 +32,10 @@ class LedgerSize(NamedTuple):
 class AdminRest:
     """Blocking requests, for the driver's side only."""
 
-    __slots__ = ("_access", "_tls", "_url")
+    __slots__ = ("_access", "_timeout_s", "_tls", "_url")
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, timeout_s: float = TIMEOUT_S) -> None:
+        self._timeout_s = timeout_s
         self._url = connection.admin_url or ""
         self._access = connection.admin or connection
         self._tls = _tls(self._access) if self._url.startswith("https://") else None
@@ -80,12 +81,18 @@ class AdminRest:
         status: object = self._get(f"{_topic_path(topic)}/stats").get("deduplicationStatus")
         return status == "Enabled"
 
+    def report(self, pipeline: str, report: bytes) -> bool:
+        """Tell a broker what a pipeline does; True if somebody looks at it there. Apache's brokers refuse it: they have no such route."""
+        path = f"/admin/v2/pipelines/{quote(pipeline, safe='')}"
+        answer: object = self._ask("PUT", path, report)
+        return isinstance(answer, dict) and answer.get("followed") is True
+
     def _get(self, path: str) -> Any:
         return self._ask("GET", path)
 
     def _ask(self, method: str, path: str, body: bytes | None = None) -> Any:
         try:
-            http = BlockingHttp(self._url, self._headers, self._tls, TIMEOUT_S, trusts_redirects=True)
+            http = BlockingHttp(self._url, self._headers, self._tls, self._timeout_s, trusts_redirects=True)
             try:
                 answer = http.request(method, path, body)
             finally:

@@ -132,6 +132,13 @@ def split(whole: Range, ledgers: Iterable[tuple[int, int]], parts: int) -> list[
     return [Range(whole.topic, low, high) for low, high in pairwise(bounds)]
 
 
+def total_lag(lags: Iterable[int | None]) -> int | None:
+    """None when one of them is not known."""
+    found = list(lags)
+    known = [lag for lag in found if lag is not None]
+    return sum(known) if len(known) == len(found) else None
+
+
 def _within(whole: Range, ledger: int, entries: int) -> tuple[int, int, int]:
     """(ledger, first entry, entry behind the last) of the part of a ledger that touches the range."""
     first = whole.start.entry if ledger == whole.start.ledger else 0

@@ -31,6 +31,11 @@ class SingleRow:
         self._table = StateTable(table_id, name, inner.output_schema, (), vnode_count)
 
     @property
+    def inner(self) -> Operator:
+        """What computes the row."""
+        return self._inner
+
+    @property
     def output_schema(self) -> pa.Schema:
         return self._table.schema
 

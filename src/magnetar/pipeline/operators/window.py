@@ -100,6 +100,16 @@ class WindowAggregate:
         (self._table,) = inner.state_tables()
 
     @property
+    def inner(self) -> Operator:
+        """What computes the rows."""
+        return self._inner
+
+    @property
+    def on_close(self) -> bool:
+        """Whether it gives a result only when a window is closed."""
+        return self._on_close
+
+    @property
     def output_schema(self) -> pa.Schema:
         return self._inner.output_schema
 

@@ -36,10 +36,12 @@ from magnetar.pipeline.state.manifest import Manifest, ManifestStore
 from magnetar.pipeline.views.control.driver import TRIGGER_S, Driver, claim
 from magnetar.pipeline.views.control.mapping import SharedMapping
 from magnetar.pipeline.views.control.operations import Operations
+from magnetar.pipeline.views.control.reporter import Reporter
 from magnetar.pipeline.views.control.status import Status
 from magnetar.pipeline.views.epoch.progress import EpochReport
 from magnetar.pipeline.views.epoch.spark_steps import SparkTypes
 from magnetar.pipeline.views.lowering.explain import explain_view
+from magnetar.pipeline.views.lowering.graph import GRAPH, graph
 from magnetar.pipeline.views.lowering.program import assemble, forgotten
 from magnetar.pipeline.views.source.frame import with_columns
 from magnetar.pipeline.views.source.sources import Lag, TopicSources
@@ -81,6 +83,7 @@ class Pipeline:
         self._metadata_credentials: Credentials | None = None
         self._metrics_port: int | None = None
         self._rebuilds = False
+        self._reports = True
         self._shared: SharedMapping | None = None
         self._operations = Operations(self.place, self._clock)
 
@@ -108,12 +111,16 @@ class Pipeline:
         metadata_url: str | None = None,
         metadata_credentials: Credentials | None = None,
         rebuild: bool = False,
+        report: bool = True,
     ) -> None:
         """For the next runs: how to start Spark if no session was given, units, where to serve metrics (0: any port) and, with
         `metadata_url`, in which metadata store the vnode mapping is shared, and what that asks its clients for.
 
+        `report`: tell the brokers of sources with `admin.url` what the pipeline does, for `explain` and the console.
+
         `rebuild`: what edited statements do not keep is built again, instead of a StateLossError."""
         self._rebuilds = rebuild
+        self._reports = report
         self._new_session = session if session is not None else self._new_session
         self._units = units if units is not None else self._units
         self._metadata_url = metadata_url
@@ -175,12 +182,14 @@ class Pipeline:
         an epoch failed with: running it again goes on behind the last committed epoch.
         """
         self._operations = Operations(self.place, self._clock, metrics_port=self._metrics_port)
-        with self._operations, ExitStack() as stack:
-            self._run(stack, once, on_epoch, on_start)
+        reporter = Reporter(self.name, self._clock, lambda: self.status)
+        with reporter, self._operations, ExitStack() as stack:
+            self._run(stack, reporter, once, on_epoch, on_start)
 
     def _run(
         self,
         stack: ExitStack,
+        reporter: Reporter,
         once: bool,
         on_epoch: Callable[[EpochReport], None] | None,
         on_start: Callable[[VnodeMapping], None] | None,
@@ -208,7 +217,7 @@ class Pipeline:
             trigger_s=self._trigger_s,
         )
         try:
-            driver.start(claimed, views)
+            driver.start(claimed, {**views, GRAPH: graph(program)})
             self._driver = driver
             if self._stop:
                 driver.request_stop()
@@ -221,11 +230,13 @@ class Pipeline:
             operations.attach(
                 self,
                 mapping,
-                lambda: lag.measure(driver.manifest.sources),
+                lambda: lag.by_source(driver.manifest.sources),
                 cores=self.spark.sparkContext.defaultParallelism,
                 adaptive_from=self._adaptive_from(catalog),
                 under_way=lambda: driver.epoch_began_s,
             )
+            if self._reports:
+                reporter.attach(program.sources, lambda: driver.manifest)
             if self._metadata_url is not None:
                 self._shared = stack.enter_context(
                     SharedMapping(

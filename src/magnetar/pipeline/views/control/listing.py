@@ -72,3 +72,14 @@ def overview(name_or_directory: str, clock: Clock) -> Overview:
         status.units = len(VnodeMapping.from_json(manifest.mapping).units)
         status.state_bytes = sum(run.size_bytes for state in manifest.tables.values() for run in state.runs)
     return Overview(place, status, manifest)
+
+
+def meant(name: str | None, clock: Clock) -> Overview:
+    """The pipeline of that name, or the only one. CatalogError when none or several could be meant, or there is no such one."""
+    if name is None:
+        known = names()
+        if len(known) != 1:
+            there = ", ".join(known) or "none"
+            raise CatalogError(f"which pipeline? Give its name; below {pipelines_directory()} there are: {there}")
+        name = known[0]
+    return overview(name, clock)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Final, Protocol
 
 from magnetar.base.clock import Clock
 from magnetar.hashing.mapping import VnodeMapping
+from magnetar.pipeline.connect.offsets import total_lag
 from magnetar.pipeline.home import Place
 from magnetar.pipeline.views.control import requests as control
 from magnetar.pipeline.views.control.driver_lock import DriverLock
@@ -55,7 +56,7 @@ class Operations:
         self._vnodes = 0
         self._cores = 1
         self._adaptive: AdaptiveUnits | None = None
-        self._lag: Callable[[], int | None] | None = None
+        self._lag: Callable[[], Mapping[str, int | None]] | None = None
         self._lag_took_s = 0.0
         self._under_way: Callable[[], float | None] = lambda: None
         self._waiting: list[Request] = []
@@ -77,6 +78,7 @@ class Operations:
             control.clear(self._place.local)
             if self._metrics_port is not None:
                 self.port = stack.enter_context(serving(self.metrics, self._metrics_port))
+                self.status.metrics_url = f"http://127.0.0.1:{self.port}/"
             self._write()
             lock.announce()
             thread = threading.Thread(target=self._listen, name="pipeline-control", daemon=True)
@@ -90,7 +92,7 @@ class Operations:
         self,
         steered: Steered,
         mapping: VnodeMapping,
-        lag: Callable[[], int | None] | None = None,
+        lag: Callable[[], Mapping[str, int | None]] | None = None,
         *,
         cores: int = 1,
         adaptive_from: int | None = None,
@@ -98,7 +100,7 @@ class Operations:
     ) -> None:
         """The driver that requests are for, and the mapping it begins with; requests that came earlier are handed to it now.
 
-        `lag`: how far the pipeline is behind, asked for about every second, in another thread than the driver's. `cores`: of Spark, the
+        `lag`: how far each source is behind, asked for about every second, in another thread than the driver's. `cores`: of Spark, the
         most units that following the load takes unless told otherwise. `adaptive_from`: follow it, with so many units at least.
         `under_way`: when the epoch began that is not done yet, monotonic.
         """
@@ -173,12 +175,14 @@ class Operations:
         if self._lag is None:
             return
         began_s = self._clock.monotonic_s()
+        behind: Mapping[str, int | None] | None
         try:
             behind = self._lag()
         except Exception:
             behind = None
         self._lag_took_s = self._clock.monotonic_s() - began_s
-        self.status.lag_messages = behind
+        self.status.lags = dict(behind) if behind is not None else {}
+        self.status.lag_messages = None if behind is None else total_lag(behind.values())
 
     def _take(self, steered: Steered) -> None:
         known = {request.number for request in self._waiting}

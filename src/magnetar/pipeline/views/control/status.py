@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
@@ -31,7 +32,9 @@ class Status:
     `views`: changes of each view since the driver began (`changes`) and in the last epoch (`last`). `busy`: share of the last seconds
     spent in epochs. `work`: share of them that a unit worked, the mean of all: what another number of units changes. `rescaled`: the
     last change of parallelism. `adaptive`: between how many units it follows the load, and the last reason; None when it does not.
-    `counters`: late rows and the like.
+    `counters`: late rows and the like. `stages`: changes that went into each stage since the driver began, in the last epoch, and a
+    second (`rows`, `last`, `rows_per_s`). `sources`: when each last had rows, its watermark, and since when that stands (`rows_at_ms`,
+    `watermark_us`, `watermark_at_ms`). `lags`: messages behind by source. `metrics_url`: where its metrics are.
     """
 
     name: str
@@ -56,6 +59,10 @@ class Status:
     rescaled: dict[str, Any] | None = None
     adaptive: dict[str, Any] | None = None
     error: str | None = None
+    stages: dict[str, dict[str, float]] = field(default_factory=dict)
+    sources: dict[str, dict[str, int]] = field(default_factory=dict)
+    lags: dict[str, int | None] = field(default_factory=dict)
+    metrics_url: str | None = None
 
     def load(self) -> Load:
         """What the number of units is judged by."""
@@ -80,6 +87,8 @@ def read_status(directory: Path) -> Status | None:
     if status.state in (STARTING, RUNNING) and holder(directory) is None:
         status.state = KILLED
         status.rows_per_s = status.busy = status.work = 0.0
+        for stage in status.stages.values():
+            stage["rows_per_s"] = 0.0
     return status
 
 
@@ -91,6 +100,7 @@ class _Done:
     rows: int
     total_s: float
     work_s: float
+    stage_rows: Mapping[str, int]
 
 
 class Meter:
@@ -125,9 +135,21 @@ class Meter:
                 "at_ms": now_ms,
             }
         work_s = report.work_s / max(min(report.units, self.slots), 1)
-        self._recent.append(_Done(now_s, report.rows_in, total_s, work_s))
+        for stage, rows in report.stage_rows.items():
+            before_rows = status.stages.get(stage, {}).get("rows", 0)
+            status.stages[stage] = {"rows": before_rows + rows, "last": rows, "rows_per_s": 0.0}
+        self._note_sources(report, now_ms)
+        self._recent.append(_Done(now_s, report.rows_in, total_s, work_s, report.stage_rows))
         self.tick(now_s)
         return status
+
+    def _note_sources(self, report: EpochReport, now_ms: int) -> None:
+        for name in report.moved:
+            self.status.sources.setdefault(name, {})["rows_at_ms"] = now_ms
+        for name, mark_us in report.watermarks_us.items():
+            known = self.status.sources.setdefault(name, {})
+            if known.get("watermark_us") != mark_us:
+                known |= {"watermark_us": mark_us, "watermark_at_ms": now_ms}
 
     def tick(self, now_s: float, under_way_s: float | None = None) -> None:
         """Rates fall while nothing comes. While an epoch is under way, since `under_way_s`, they are those of the time before it, for
@@ -136,6 +158,8 @@ class Meter:
         while self._recent and self._recent[0].at_s < end_s - WINDOW_S:
             self._recent.popleft()
         status = self.status
+        for stage in status.stages.values():
+            stage["rows_per_s"] = 0.0
         if not self._recent:
             status.rows_per_s = status.work = 0.0
             status.busy = 0.0 if under_way_s is None else 1.0
@@ -144,6 +168,9 @@ class Meter:
         began_s = first.at_s - first.total_s
         span_s = max(end_s - began_s, 1e-3)
         status.rows_per_s = sum(each.rows for each in self._recent) / span_s
+        for each in self._recent:
+            for name, rows in each.stage_rows.items():
+                status.stages[name]["rows_per_s"] += rows / span_s
         status.work = min(sum(each.work_s for each in self._recent) / span_s, 1.0)
         busy_s = sum(each.total_s for each in self._recent) + now_s - end_s
         status.busy = min(busy_s / max(now_s - began_s, 1e-3), 1.0)

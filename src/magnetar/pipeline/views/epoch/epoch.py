@@ -152,7 +152,8 @@ class EpochRunner:
             "total": done - started,
         }
         counted = sum(work.rows_in.get(stage_id, 0) for stage_id in set(self._program.counting_stages.values()))
-        report = self._report(manifest, committed, mapping, work, observed.rows() + counted, seconds)
+        rows_in = observed.rows() + counted
+        report = self._report(manifest, committed, mapping, work, rows_in, tuple(batch.frames), seconds)
         return committed, report
 
     def is_settled(self, manifest: Manifest) -> bool:
@@ -290,6 +291,7 @@ class EpochRunner:
         mapping: VnodeMapping,
         work: _Work,
         rows_in: int,
+        moved: tuple[str, ...],
         seconds: Mapping[str, float],
     ) -> EpochReport:
         previous = VnodeMapping.from_json(before.mapping)
@@ -304,6 +306,9 @@ class EpochRunner:
             work_s=work.unit_s,
             vnodes_moved=len(diff(previous, mapping)),
             counters=dict(work.counters),
+            stage_rows=dict(work.rows_in),
+            moved=moved,
+            watermarks_us=dict(after.watermarks_us),
         )
 
 

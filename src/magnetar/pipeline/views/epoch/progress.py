@@ -13,7 +13,8 @@ class EpochReport:
 
     `rows_in`: rows of the sources. `rows_changed`: changes of each view. `lag_messages`: entries of the topics behind the epoch, None
     where they are not known. `work_s`: what the tasks of all units took together. `vnodes_moved`, `pause_s`: of the change of
-    parallelism that took effect with it (planning it, and its own commit), else 0.
+    parallelism that took effect with it (planning it, and its own commit), else 0. `stage_rows`: changes that went into each stage.
+    `moved`: the sources that had rows. `watermarks_us`: of all sources that have one, after the epoch.
     """
 
     epoch: int
@@ -28,6 +29,9 @@ class EpochReport:
     vnodes_moved: int = 0
     pause_s: float = 0.0
     counters: Mapping[str, int] = field(default_factory=dict)
+    stage_rows: Mapping[str, int] = field(default_factory=dict)
+    moved: tuple[str, ...] = ()
+    watermarks_us: Mapping[str, int] = field(default_factory=dict)
 
     def describe(self) -> dict[str, Any]:
         """Plain values, for JSON."""

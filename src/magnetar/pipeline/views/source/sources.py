@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from magnetar.pipeline.connect.acknowledge import Acknowledger
 from magnetar.pipeline.connect.broker import Topics, patiently
 from magnetar.pipeline.connect.columns import schema_for
-from magnetar.pipeline.connect.offsets import EARLIEST, Position, from_document, to_document
+from magnetar.pipeline.connect.offsets import EARLIEST, Position, from_document, to_document, total_lag
 from magnetar.pipeline.connect.options import ReadOptions, read_options
 from magnetar.pipeline.sql.statements import CreateSource
 from magnetar.pipeline.views.source.dead_letters import DeadLetterSend, send_dead_letters
@@ -151,16 +151,16 @@ class Lag:
         self._lock = threading.Lock()
         self._topics = {name: Topics(read_options(reader_options(source))) for name, source in sources.items()}
 
-    def measure(self, positions: Mapping[str, Any]) -> int | None:
-        """`positions` as a manifest's `sources`. None when it cannot be told. Raises what the client and the admin API raise."""
+    def by_source(self, positions: Mapping[str, Any]) -> dict[str, int | None]:
+        """`positions` as a manifest's `sources`. None where it cannot be told. Raises what the client and the admin API raise."""
         with self._lock:
-            each = [
-                _behind(topics, topic, at if isinstance(at, Position) else EARLIEST)
+            return {
+                name: total_lag(
+                    _behind(topics, topic, at if isinstance(at, Position) else EARLIEST)
+                    for topic, at in from_document(positions.get(name, {})).items()
+                )
                 for name, topics in self._topics.items()
-                for topic, at in from_document(positions.get(name, {})).items()
-            ]
-        known = [behind for behind in each if behind is not None]
-        return sum(known) if len(known) == len(each) else None
+            }
 
     def close(self) -> None:
         with self._lock:
