@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import struct
 import subprocess
 import sys
 import textwrap
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 from magnetar.base.errors import ConfigError, StartupError, StorageError
 from magnetar.bookkeeper.bookie.storage.entry_log_format import Location
-from magnetar.bookkeeper.bookie.storage.index import Index
+from magnetar.bookkeeper.bookie.storage.index import Index, IndexedRun
 from magnetar.bookkeeper.bookie.storage.index_factory import open_index
 from magnetar.bookkeeper.bookie.storage.rocksdb_index import RocksdbIndex
 
@@ -38,7 +39,9 @@ def index(tmp_path: Path, backend: str) -> Iterator[Index]:
 
 
 def test_locations_are_consecutive_and_stop_at_the_first_gap(index: Index) -> None:
-    index.write([(1, number, (7, number * 10, 5)) for number in (0, 1, 2, 4, 5)] + [(2, 3, (8, 1, 1))], ())
+    index.write(
+        [IndexedRun(1, number, 7, number * 10, [5]) for number in (0, 1, 2, 4, 5)] + [IndexedRun(2, 3, 8, 1, [1])], ()
+    )
     assert index.locations(1, 0, 10) == [Location(7, 0, 5), Location(7, 10, 5), Location(7, 20, 5)]
     assert index.locations(1, 1, 1) == [Location(7, 10, 5)]
     assert index.locations(1, 3, 5) == []
@@ -47,13 +50,16 @@ def test_locations_are_consecutive_and_stop_at_the_first_gap(index: Index) -> No
 
 
 def test_many_locations(index: Index) -> None:
-    index.write([(1, number, (1, number, 3)) for number in range(5000)], ())
+    index.write([IndexedRun(1, number, 1, number, [3]) for number in range(5000)], ())
     assert index.locations(1, 0, 10_000) == [Location(1, number, 3) for number in range(5000)]
     assert len(index.locations(1, 4990, 2**62)) == 10
 
 
 def test_entry_ids_skip_gaps_and_come_in_portions(index: Index) -> None:
-    index.write([(1, number, (7, number % 10, 5)) for number in (0, 1, 5, BIG)] + [(2, 3, (8, 1, 1))], [(1, b"a")])
+    index.write(
+        [IndexedRun(1, number, 7, number % 10, [5]) for number in (0, 1, 5, BIG)] + [IndexedRun(2, 3, 8, 1, [1])],
+        [(1, b"a")],
+    )
     assert index.entry_ids(1, 0, 10) == [0, 1, 5, BIG]
     assert index.entry_ids(1, 0, 2) == [0, 1]
     assert index.entry_ids(1, 2, 2) == [5, BIG]
@@ -63,20 +69,22 @@ def test_entry_ids_skip_gaps_and_come_in_portions(index: Index) -> None:
 
 
 def test_a_later_write_replaces(index: Index) -> None:
-    index.write([(1, 0, (1, 1, 1))], [(1, b"a")])
-    index.write([(1, 0, (2, 2, 2))], [(1, b"b")])
+    index.write([IndexedRun(1, 0, 1, 1, [1])], [(1, b"a")])
+    index.write([IndexedRun(1, 0, 2, 2, [2])], [(1, b"b")])
     assert index.locations(1, 0, 1) == [Location(2, 2, 2)]
     assert index.states() == [(1, b"b")]
 
 
 def test_last_entry(index: Index) -> None:
     assert index.last_entry_id(1) == -1
-    index.write([(1, number, (1, 0, 1)) for number in (5, 300, 70_000)] + [(3, 1, (1, 0, 1))], [(2, b"x")])
+    index.write(
+        [IndexedRun(1, number, 1, 0, [1]) for number in (5, 300, 70_000)] + [IndexedRun(3, 1, 1, 0, [1])], [(2, b"x")]
+    )
     assert [index.last_entry_id(number) for number in range(5)] == [-1, 70_000, -1, 1, -1]
 
 
 def test_the_largest_ids(index: Index) -> None:
-    index.write([(BIG, BIG, (2**32 - 1, 2**32 - 1, 2**31))], [(BIG, b"x")])
+    index.write([IndexedRun(BIG, BIG, 2**32 - 1, 2**32 - 1, [2**31])], [(BIG, b"x")])
     assert index.locations(BIG, BIG, 3) == [Location(2**32 - 1, 2**32 - 1, 2**31)]
     assert index.last_entry_id(BIG) == BIG
     assert index.states() == [(BIG, b"x")]
@@ -86,7 +94,7 @@ def test_the_largest_ids(index: Index) -> None:
 
 def test_deleting_a_ledger_leaves_its_neighbours_and_a_tombstone(index: Index) -> None:
     for ledger_id in (1, 2, 3):
-        index.write([(ledger_id, number, (1, 0, 1)) for number in range(300)], [(ledger_id, b"state")])
+        index.write([IndexedRun(ledger_id, number, 1, 0, [1]) for number in range(300)], [(ledger_id, b"state")])
     index.delete_ledger(2, b"tombstone")
     index.sync()
     assert index.locations(2, 0, 5) == []
@@ -112,7 +120,11 @@ def test_log_ends(index: Index) -> None:
 def test_everything_is_there_after_reopening(tmp_path: Path, backend: str) -> None:
     for start in range(0, 30, 10):
         index = open_index(str(tmp_path), "auto" if start else backend)
-        index.write([(1, number, (1, number, 1)) for number in range(start, start + 10)], [(start, b"s")], [(start, 1)])
+        index.write(
+            [IndexedRun(1, number, 1, number, [1]) for number in range(start, start + 10)],
+            [(start, b"s")],
+            [(start, 1)],
+        )
         index.close()
     index = open_index(str(tmp_path), backend)
     assert len(index.locations(1, 0, 100)) == 30
@@ -130,9 +142,10 @@ def test_a_directory_keeps_its_index(tmp_path: Path, backend: str) -> None:
 def test_a_write_survives_the_death_of_the_process(tmp_path: Path, backend: str) -> None:
     program = f"""
         import os
+        from magnetar.bookkeeper.bookie.storage.index import IndexedRun
         from magnetar.bookkeeper.bookie.storage.index_factory import open_index
         index = open_index({str(tmp_path)!r}, {backend!r})
-        index.write([(1, n, (1, n, 1)) for n in range(5000)], [(1, b"x")], [(1, 5)])
+        index.write([IndexedRun(1, n, 1, n, [1]) for n in range(5000)], [(1, b"x")], [(1, 5)])
         index.delete_ledger(2, b"t"); index.sync()
         os.kill(os.getpid(), 9)
     """
@@ -145,7 +158,7 @@ def test_a_write_survives_the_death_of_the_process(tmp_path: Path, backend: str)
 
 def test_damage_is_an_error_never_an_absence(tmp_path: Path, backend: str) -> None:
     index = open_index(str(tmp_path), backend)
-    index.write([(1, number, (1, number, 1)) for number in range(20_000)], [(1, b"x")])
+    index.write([IndexedRun(1, number, 1, number, [1]) for number in range(20_000)], [(1, b"x")])
     index.close()
     if backend == "sqlite":  # everything into the one file
         database = sqlite3.connect(tmp_path / "index.sqlite")
@@ -202,7 +215,7 @@ def test_like_a_dict(
     model: dict[tuple[int, int], Location] = {}
     for what, ledger_id, entry_id, value in steps:
         if what == "put":
-            index.write([(ledger_id, entry_id, (1, value, 1))], ())
+            index.write([IndexedRun(ledger_id, entry_id, 1, value, [1])], ())
             model[ledger_id, entry_id] = Location(1, value, 1)
         elif what == "delete":
             index.delete_ledger(ledger_id, None)
@@ -219,6 +232,69 @@ def test_like_a_dict(
     index.close()
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.sampled_from(["write", "write", "write", "delete", "reopen"]),
+            st.lists(
+                st.tuples(st.integers(1, 2), st.integers(0, 30), st.lists(st.integers(1, 3), min_size=1, max_size=12)),
+                max_size=4,
+            ),
+        ),
+        max_size=12,
+    )
+)
+def test_runs_like_a_dict_whatever_they_overlap(
+    tmp_path_factory: pytest.TempPathFactory, backend: str, steps: list[tuple[str, list[tuple[int, int, list[int]]]]]
+) -> None:
+    """Adds that were repeated, compaction, and both within one write: an entry is where the last run with it said."""
+    path = str(tmp_path_factory.mktemp("index"))
+    index = open_index(path, backend)
+    model: dict[int, dict[int, Location]] = {1: {}, 2: {}}
+    offset = 0
+    for what, runs in steps:
+        if what == "write":
+            written = []
+            for ledger_id, first_entry_id, sizes in runs:
+                run = IndexedRun(ledger_id, first_entry_id, 7, offset, sizes)
+                written.append(run)
+                for entry_id, size in enumerate(sizes, first_entry_id):
+                    model[ledger_id][entry_id] = Location(7, offset, size)
+                    offset += 8 + size
+            index.write(written, ())
+        elif what == "delete":
+            index.delete_ledger(1, None)
+            model[1] = {}
+        else:
+            index.close()
+            index = open_index(path, backend)
+    for ledger_id, held in model.items():
+        assert index.entry_ids(ledger_id, 0, 100) == sorted(held)
+        assert index.entry_ids(ledger_id, 5, 3) == [entry_id for entry_id in sorted(held) if entry_id >= 5][:3]
+        assert index.last_entry_id(ledger_id) == max(held, default=-1)
+        for first in range(44):
+            expected = []
+            while len(expected) < 9 and (location := held.get(first + len(expected))) is not None:
+                expected.append(location)
+            assert index.locations(ledger_id, first, 9) == expected
+    index.close()
+
+
+def test_entries_that_an_earlier_version_indexed_are_found_and_replaced(tmp_path: Path) -> None:
+    """It wrote a key for each entry."""
+    index = RocksdbIndex(str(tmp_path / "index"))
+    for entry_id in range(300):
+        index._db.put(struct.pack(">cQQ", b"e", 1, entry_id), struct.pack(">III", 7, entry_id * 10, 2))
+    assert index.locations(1, 100, 50) == [Location(7, entry_id * 10, 2) for entry_id in range(100, 150)]
+    assert (index.last_entry_id(1), index.entry_ids(1, 297, 9)) == (299, [297, 298, 299])
+    index.write([IndexedRun(1, 290, 8, 0, [2] * 20)], ())
+    assert index.locations(1, 288, 3) == [Location(7, 2880, 2), Location(7, 2890, 2), Location(8, 0, 2)]
+    assert index.entry_ids(1, 0, 1000) == list(range(310))
+    index.close()
+
+
 def test_no_step_of_a_write_has_entries_behind_the_end_of_their_log(tmp_path: Path) -> None:
     """Many entries are written in steps. A process that is killed between two of them cuts the log off at its end when it starts again."""
     index = RocksdbIndex(str(tmp_path / "index"))
@@ -230,7 +306,7 @@ def test_no_step_of_a_write_has_entries_behind_the_end_of_their_log(tmp_path: Pa
         steps.append(index.log_ends().get(7, 0))
 
     index._write = write_and_look  # type: ignore[method-assign]
-    index.write([(1, entry_id, (7, 100 * entry_id, 92)) for entry_id in range(1000)], [], [(7, 100_000)])
+    index.write([IndexedRun(1, entry_id, 7, 100 * entry_id, [92]) for entry_id in range(1000)], [], [(7, 100_000)])
     assert len(steps) > 1
     assert steps[0] == 100_000
     index.close()

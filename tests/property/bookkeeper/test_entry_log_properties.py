@@ -34,7 +34,7 @@ entries = st.lists(st.binary(max_size=60), min_size=1, max_size=8)
 
 def record(entry_id: int, content: bytes) -> bytes:
     entry = pack(">qq", 1, entry_id) + content
-    return RecordHeaders().pack(entry) + entry
+    return RecordHeaders().pack([entry], [len(entry)])[0] + entry
 
 
 @given(contents=entries)

@@ -12,7 +12,7 @@ from magnetar.base.errors import DiskFullError, DiskIOError
 from magnetar.bookkeeper.bookie.bookie import Bookie
 from magnetar.bookkeeper.bookie.config import BookieConfig
 from magnetar.bookkeeper.bookie.storage.disk import Disk, DiskFile, DiskSpace, OsDisk
-from magnetar.bookkeeper.bookie.storage.index import Index, IndexedEntry
+from magnetar.bookkeeper.bookie.storage.index import Index, IndexedRun
 from magnetar.bookkeeper.bookie.storage.index_factory import open_index
 from magnetar.bookkeeper.codes import FLAG_FENCE
 from magnetar.bookkeeper.entry_format import Digest, DigestType, master_key, pack_entry
@@ -238,12 +238,12 @@ class FusedIndex:
 
     def write(
         self,
-        entries: Iterable[IndexedEntry],
+        runs: Iterable[IndexedRun],
         states: Sequence[tuple[int, bytes]],
         log_ends: Sequence[tuple[int, int]] = (),
     ) -> None:
         self._fuse.burn()
-        self._index.write(entries, states, log_ends)
+        self._index.write(runs, states, log_ends)
 
     def delete_ledger(self, ledger_id: int, tombstone: bytes | None) -> None:
         self._fuse.burn()

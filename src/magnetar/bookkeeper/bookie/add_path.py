@@ -21,7 +21,7 @@ from magnetar.bookkeeper.bookie.config import ENTRY_BYTES_MAX, BookieConfig
 from magnetar.bookkeeper.bookie.ledger_state import FENCED_KEYS_MAX, LedgerState
 from magnetar.bookkeeper.bookie.storage.journal import Journal, ignore
 from magnetar.bookkeeper.bookie.storage.journal_format import EXPLICIT_LAC, FENCE, KEY, pack_special
-from magnetar.bookkeeper.bookie.storage.write_cache import CacheHalf, WriteCache
+from magnetar.bookkeeper.bookie.storage.write_cache import CacheHalf, HeldEntries, WriteCache
 from magnetar.bookkeeper.codes import FLAG_HIGH_PRIORITY, FLAG_RECOVERY_ADD, ReturnCode
 from magnetar.bookkeeper.entry_format import ENTRY_BYTES_MIN, peek_ids
 from magnetar.bookkeeper.ports import AddDone
@@ -147,13 +147,14 @@ class AddPath:
             return
         half = self._cache.active
         held = half.ledgers.get(ledger_id)
-        if held is None:
-            held = half.ledgers[ledger_id] = {}
         count = len(entries)
-        if count == 1:
-            held[first_entry_id] = entries[0]
+        if held is None:
+            half.ledgers[ledger_id] = HeldEntries(first_entry_id, entries)
+        elif first_entry_id == held.next_entry_id:
+            held.newest += entries
+            held.next_entry_id = entry_id
         else:
-            held.update(zip(range(first_entry_id, entry_id), entries, strict=True))
+            held.put_run(first_entry_id, entries)
         half.entries_count += count
         half.size_bytes += size
         if half.size_bytes >= self._notice_bytes:

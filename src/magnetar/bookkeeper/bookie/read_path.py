@@ -186,12 +186,16 @@ class ReadPath:
             done(_TOO_MANY_REQUESTS, None)
 
     def _from_memory(self, ledger_id: int, first_entry_id: int, count: int, max_bytes: int) -> list[bytes]:
-        newer, older = self._cache.of_ledger(ledger_id)
+        halves = self._cache.of_ledger(ledger_id)
         get_cached: Callable[[int, int], bytes | None] = self._read_cache.get
         entries: list[bytes] = []
         size = 0
         for entry_id in range(first_entry_id, first_entry_id + count):
-            entry = newer.get(entry_id) or older.get(entry_id) or get_cached(ledger_id, entry_id)
+            for held in halves:
+                if (entry := held.get(entry_id)) is not None:
+                    break
+            else:
+                entry = get_cached(ledger_id, entry_id)
             if entry is None:
                 break
             size += len(entry)

@@ -53,7 +53,7 @@ def recover(config: BookieConfig, disk: Disk, storage: LedgerStorage) -> Recover
 
 
 def _apply(recovered: Recovered, records: list[bytes]) -> None:
-    ledgers, put, unpack = recovered.ledgers, recovered.half.put, _IDS.unpack_from
+    ledgers, put, unpack = recovered.ledgers, recovered.half.put_run, _IDS.unpack_from
     for record in records:
         ledger_id, entry_id = unpack(record)
         state = ledgers.get(ledger_id)
@@ -64,7 +64,7 @@ def _apply(recovered: Recovered, records: list[bytes]) -> None:
         elif state.deleted_ms is None:
             if state.keyless:
                 _fix_only_key(state)
-            put(ledger_id, entry_id, record)
+            put(ledger_id, entry_id, [record], len(record))
             _, _, lac = _IDS_LAC.unpack_from(record)
             if lac > state.lac:
                 state.lac = lac

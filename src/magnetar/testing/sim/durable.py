@@ -48,7 +48,8 @@ def durable_state(node: BookieNode) -> Durable:
         found.problem = error
         return found
     for ledger_id, entries in recovered.half.ledgers.items():
-        found.entries.setdefault(ledger_id, {}).update(entries)
+        for first_entry_id, run in entries.runs():
+            found.entries.setdefault(ledger_id, {}).update(enumerate(run, first_entry_id))
     found.fenced = {ledger_id for ledger_id, state in recovered.ledgers.items() if state.fenced or state.keyless}
     return found
 

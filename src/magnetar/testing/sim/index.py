@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from magnetar.bookkeeper.bookie.storage.disk import Disk, DiskFile
 from magnetar.bookkeeper.bookie.storage.entry_log_format import Location
-from magnetar.bookkeeper.bookie.storage.index import IndexedEntry
+from magnetar.bookkeeper.bookie.storage.index import IndexedRun
 
 FILE_NAME: Final = "index.sim"
 _HEAD = Struct(">II")
@@ -50,11 +50,16 @@ class SimIndex:
 
     def write(
         self,
-        entries: Iterable[IndexedEntry],
+        runs: Iterable[IndexedRun],
         states: Sequence[tuple[int, bytes]],
         log_ends: Sequence[tuple[int, int]] = (),
     ) -> None:
-        self._append(("write", list(entries), list(states), list(log_ends)))
+        entries = [
+            (run.ledger_id, entry_id, tuple(location))
+            for run in runs
+            for entry_id, location in enumerate(run.locations(), run.first_entry_id)
+        ]
+        self._append(("write", entries, list(states), list(log_ends)))
         self._file.fsync()
 
     def delete_ledger(self, ledger_id: int, tombstone: bytes | None) -> None:

@@ -39,7 +39,9 @@ class LogCompaction:
             return False
         if records:
             logs = self._storage.logs
-            indexed = logs.write((record.ledger_id, record.entry_id, record.entry) for record in records)
+            indexed = logs.write(
+                (run[0].ledger_id, run[0].entry_id, [record.entry for record in run]) for run in _runs(records)
+            )
             self._storage.index.write(indexed, (), logs.sync())
             self.copied_bytes += sum(len(record.entry) for record in records)
         return True
@@ -59,8 +61,28 @@ class LogCompaction:
             if size >= self._step_bytes:
                 break
         records, self._left = self._left[:taken], self._left[taken:]
-        return [record for record in records if record.ledger_id in live_ledgers and self._is_indexed(record)]
+        live = [record for record in records if record.ledger_id in live_ledgers]
+        return [record for run in _runs(live) for record in self._indexed(run)]
 
-    def _is_indexed(self, record: ScannedRecord) -> bool:
-        found = self._storage.index.locations(record.ledger_id, record.entry_id, 1)
-        return bool(found) and found[0].log_id == self._meta.log_id and found[0].offset == record.offset
+    def _indexed(self, run: list[ScannedRecord]) -> list[ScannedRecord]:
+        """Of records with consecutive ids those that the index finds where they were scanned."""
+        found: list[ScannedRecord] = []
+        while run:
+            locations = self._storage.index.locations(run[0].ledger_id, run[0].entry_id, len(run))
+            for record, location in zip(run, locations, strict=False):
+                if location.log_id == self._meta.log_id and location.offset == record.offset:
+                    found.append(record)
+            run = run[len(locations) + 1 :]  # the one behind the last location is not indexed
+        return found
+
+
+def _runs(records: list[ScannedRecord]) -> Iterator[list[ScannedRecord]]:
+    """Records of one ledger with consecutive ids, each as many as possible."""
+    run: list[ScannedRecord] = []
+    for record in records:
+        if run and (record.ledger_id != run[-1].ledger_id or record.entry_id != run[-1].entry_id + 1):
+            yield run
+            run = []
+        run.append(record)
+    if run:
+        yield run

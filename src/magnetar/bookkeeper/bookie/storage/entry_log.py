@@ -9,8 +9,10 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Final
 
 from magnetar.base.errors import CorruptionError, StorageError
@@ -30,7 +32,7 @@ from magnetar.bookkeeper.bookie.storage.entry_log_format import (
     unpack_map,
     unpack_trailer,
 )
-from magnetar.bookkeeper.bookie.storage.index import IndexedEntry
+from magnetar.bookkeeper.bookie.storage.index import RUN_ENTRIES_MAX, IndexedRun
 from magnetar.bookkeeper.bookie.storage.interpreter import hand_over
 
 _logger = logging.getLogger(__name__)
@@ -38,8 +40,8 @@ _logger = logging.getLogger(__name__)
 SUFFIX: Final = ".log"
 
 _WRITE_BYTES: Final = 256 * 1024
-_WRITE_ENTRIES: Final = 256
-"""Joined and written at a time, then the interpreter is handed over: longer steps would hold up the event loop."""
+"""Written at a time, or RUN_ENTRIES_MAX entries, which is also what the kernel takes at a time; then the interpreter is handed over: longer
+steps would hold up the event loop."""
 
 _SYNC_BYTES: Final = 4 * 1024 * 1024
 """Written between two fsyncs of a flush: a longer queue at the device would hold up the journal's fsync."""
@@ -47,6 +49,10 @@ _SYNC_BYTES: Final = 4 * 1024 * 1024
 _SCAN_BYTES: Final = 4 * 1024 * 1024
 _OPEN_READERS_MAX: Final = 256
 """Open files for reading: the one opened first is closed when there would be more."""
+
+
+EntryRun = tuple[int, int, list[bytes]]
+"""(ledger id, first entry id, packed entries with consecutive ids)"""
 
 
 @dataclass(slots=True)
@@ -57,6 +63,42 @@ class EntryLogMeta:
     end: int
     ledgers: dict[int, int] | None = field(default_factory=dict)
     damaged: bool = False
+
+
+class _Step:
+    """What is appended with one call: records behind the end of a log."""
+
+    __slots__ = ("_start", "end", "meta", "parts")
+
+    def __init__(self, meta: EntryLogMeta) -> None:
+        self.meta = meta
+        self.parts: list[bytes] = []
+        self._start = self.end = meta.end
+
+    def add(self, run: IndexedRun, headers: list[bytes], entries: list[bytes], size_bytes: int) -> None:
+        """`size_bytes`: of the entries."""
+        count = len(entries)
+        pieces = headers * 2
+        pieces[::2], pieces[1::2] = headers, entries
+        self.parts += pieces
+        size_bytes += RECORD_HEADER_BYTES * count
+        self.end += size_bytes
+        ledgers = self.meta.ledgers
+        assert ledgers is not None
+        ledgers[run.ledger_id] = ledgers.get(run.ledger_id, 0) + size_bytes
+
+    @property
+    def room_entries(self) -> int:
+        return RUN_ENTRIES_MAX - len(self.parts) // 2
+
+    @property
+    def room_bytes(self) -> int:
+        """At least one entry fits, however long it is."""
+        return _WRITE_BYTES - (self.end - self._start)
+
+    @property
+    def full(self) -> bool:
+        return self.end - self._start >= _WRITE_BYTES or len(self.parts) >= 2 * RUN_ENTRIES_MAX
 
 
 class EntryLogs:
@@ -89,34 +131,33 @@ class EntryLogs:
 
     # ---- Writing
 
-    def write(self, entries: Iterable[tuple[int, int, bytes]]) -> list[IndexedEntry]:
-        """Append (ledger id, entry id, packed entry) in this order; returns where they lie. Durable after `sync`."""
-        indexed: list[IndexedEntry] = []
-        parts: list[bytes] = []
-        meta = self._writable()
-        assert meta.ledgers is not None
-        log_id, ledgers, start = meta.log_id, meta.ledgers, meta.end
-        offset = start
-        pack_header_of = RecordHeaders().pack
-        for ledger_id, entry_id, entry in entries:
-            size = len(entry)
-            parts.append(pack_header_of(entry))
-            parts.append(entry)
-            indexed.append((ledger_id, entry_id, (log_id, offset, size)))
-            offset += RECORD_HEADER_BYTES + size
-            ledgers[ledger_id] = ledgers.get(ledger_id, 0) + RECORD_HEADER_BYTES + size
-            if offset - start >= _WRITE_BYTES or len(parts) >= 2 * _WRITE_ENTRIES:
-                self._append(meta, parts, offset)
-                parts = []
-                self._hand_over()
-                if offset >= self._log_bytes_max:
-                    self.seal()
-                    meta = self._writable()
-                    assert meta.ledgers is not None
-                    log_id, ledgers, offset = meta.log_id, meta.ledgers, meta.end
-                start = offset
-        if parts:
-            self._append(meta, parts, offset)
+    def write(self, runs: Iterable[EntryRun]) -> list[IndexedRun]:
+        """Append entries in this order; returns where they lie. Durable after `sync`."""
+        indexed: list[IndexedRun] = []
+        headers = RecordHeaders()
+        step = _Step(self._writable())
+        for ledger_id, first_entry_id, entries in runs:
+            count, start = len(entries), 0
+            while start < count:
+                some = entries[start : start + step.room_entries]
+                sizes = list(map(len, some))
+                total = sum(sizes)
+                if total > step.room_bytes:
+                    taken = bisect_left(list(accumulate(sizes)), step.room_bytes) + 1
+                    some, sizes = some[:taken], sizes[:taken]
+                    total = sum(sizes)
+                run = IndexedRun(ledger_id, first_entry_id + start, step.meta.log_id, step.end, sizes)
+                indexed.append(run)
+                step.add(run, headers.pack(some, sizes), some, total)
+                start += len(some)
+                if step.full:
+                    self._append(step.meta, step.parts, step.end)
+                    self._hand_over()
+                    if step.end >= self._log_bytes_max:
+                        self.seal()
+                    step = _Step(self._writable())
+        if step.parts:
+            self._append(step.meta, step.parts, step.end)
         return indexed
 
     def sync(self) -> list[tuple[int, int]]:
@@ -141,7 +182,7 @@ class EntryLogs:
 
     def _append(self, meta: EntryLogMeta, parts: list[bytes], end: int) -> None:
         assert self._writer is not None
-        self._writer.write_at(meta.end, (b"".join(parts),))
+        self._writer.write_at(meta.end, parts)  # joined by the kernel, while other threads have the interpreter
         self._unsynced_bytes += end - meta.end
         meta.end = end
         if self._unsynced_bytes >= _SYNC_BYTES:

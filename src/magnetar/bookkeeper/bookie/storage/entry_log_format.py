@@ -7,7 +7,7 @@ count u32 | magic 8`. Nothing is ever written over: a log without a valid traile
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -68,16 +68,22 @@ class RecordHeaders:
     __slots__ = ("_crc_of_size",)
 
     def __init__(self) -> None:
-        self._crc_of_size: dict[int, int] = {}
+        self._crc_of_size = _CrcOfSize()
 
-    def pack(self, entry: bytes) -> bytes:
-        size = len(entry)
-        crc = self._crc_of_size.get(size)
-        if crc is None:
-            if len(self._crc_of_size) >= _SIZES_REMEMBERED_MAX:
-                self._crc_of_size.clear()
-            crc = self._crc_of_size[size] = crc32c(_pack_u32(size))
-        return _pack_record(crc32c_extend(crc, entry), size)
+    def pack(self, entries: Sequence[bytes], sizes: Sequence[int]) -> list[bytes]:
+        """One for each entry; `sizes`: their lengths."""
+        if len(self._crc_of_size) >= _SIZES_REMEMBERED_MAX:
+            self._crc_of_size.clear()
+        crcs = map(crc32c_extend, map(self._crc_of_size.__getitem__, sizes), entries)
+        return list(map(_pack_record, crcs, sizes))
+
+
+class _CrcOfSize(dict[int, int]):
+    """CRC32C of a length field."""
+
+    def __missing__(self, size: int) -> int:
+        crc = self[size] = crc32c(_pack_u32(size))
+        return crc
 
 
 _SIZES_REMEMBERED_MAX: Final = 4096

@@ -7,12 +7,38 @@ depends on a write comes after it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from itertools import accumulate
+from typing import Final, NamedTuple, Protocol
 
-from magnetar.bookkeeper.bookie.storage.entry_log_format import Location
+from magnetar.bookkeeper.bookie.storage.entry_log_format import RECORD_HEADER_BYTES, Location
 
-IndexedEntry = tuple[int, int, tuple[int, int, int]]
-"""(ledger id, entry id, location)"""
+RUN_ENTRIES_MAX: Final = 256
+"""Entries of one run in the index: whoever looks for one of them reads where all of them lie."""
+
+
+class IndexedRun(NamedTuple):
+    """Entries with consecutive ids whose records lie one behind the other in one log; `sizes`: of the entries, without record headers."""
+
+    ledger_id: int
+    first_entry_id: int
+    log_id: int
+    offset: int
+    sizes: list[int]
+
+    def locations(self) -> list[Location]:
+        """Of each entry."""
+        log_id, offset, sizes = self.log_id, self.offset, self.sizes
+        size = sizes[0]
+        if sizes.count(size) == len(sizes):
+            step = RECORD_HEADER_BYTES + size
+            return [Location(log_id, at, size) for at in range(offset, offset + len(sizes) * step, step)]
+        offsets = accumulate((RECORD_HEADER_BYTES + size for size in sizes), initial=offset)
+        return [Location(log_id, at, size) for at, size in zip(offsets, sizes, strict=False)]
+
+    def part(self, start: int, stop: int) -> IndexedRun:
+        """Its entries from number `start` to before number `stop`."""
+        offset = self.offset + sum(self.sizes[:start]) + RECORD_HEADER_BYTES * start
+        return IndexedRun(self.ledger_id, self.first_entry_id + start, self.log_id, offset, self.sizes[start:stop])
 
 
 class Index(Protocol):
@@ -32,11 +58,12 @@ class Index(Protocol):
 
     def write(
         self,
-        entries: Iterable[IndexedEntry],
+        runs: Iterable[IndexedRun],
         states: Sequence[tuple[int, bytes]],
         log_ends: Sequence[tuple[int, int]] = (),
     ) -> None:
-        """Put locations, packed ledger states, and (log id, offset) below which all indexed entries of a log lie; durably."""
+        """Put locations, in the place of those that are there, packed ledger states, and (log id, offset) below which all indexed
+        entries of a log lie; durably. A run has at most RUN_ENTRIES_MAX entries."""
         ...
 
     def delete_ledger(self, ledger_id: int, tombstone: bytes | None) -> None:

@@ -1,10 +1,15 @@
-"""The index in RocksDB. Keys sort as (kind, ledger id, entry id); numbers are unsigned big-endian."""
+"""The index in RocksDB. Keys sort as (kind, ledger id, entry id); numbers are unsigned big-endian.
+
+A key names the first entry of a run, whose value says where all of it lies. Runs of a ledger never overlap: what is written over a part of
+one divides it, in the same batch. So the run of an entry is the one with the highest key that is not above it.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+import struct
+from collections.abc import Iterable, Iterator, Sequence
 from struct import Struct
 from typing import Any, Final
 
@@ -12,23 +17,31 @@ import rocksdict
 
 from magnetar.base.errors import CorruptionError, DiskFullError, DiskIOError, StartupError, StorageError
 from magnetar.bookkeeper.bookie.storage.entry_log_format import Location
-from magnetar.bookkeeper.bookie.storage.index import IndexedEntry
+from magnetar.bookkeeper.bookie.storage.index import RUN_ENTRIES_MAX, IndexedRun
 from magnetar.bookkeeper.bookie.storage.interpreter import hand_over
 
 _ENTRY_KEY = Struct(">cQQ")
 _STATE_KEY = Struct(">cQ")
 _OFFSET = Struct(">Q")
-_LOCATION = Struct(">III")
+_SINGLE = Struct(">III")
+"""Log id, offset, length of the entry: all that earlier versions wrote."""
+_EVEN = Struct(">cIIII")
+"""Log id, offset, length of each entry, how many of them."""
+_UNEVEN = Struct(">cII")
+"""Log id, offset; the lengths follow."""
+_EVEN_KIND: Final = b"e"
+_UNEVEN_KIND: Final = b"u"
 _ENTRY: Final = b"e"
 _STATE: Final = b"l"
 _LOG_END: Final = b"o"
 _ENTRY_ID_MAX: Final = 2**64 - 1
 
-_PUTS_PER_WRITE: Final = 256
+_BYTES_PER_WRITE: Final = 8192
 _WRITES_PER_SYNC: Final = 16
 """Writes and syncs hold the interpreter: in these steps, each a fraction of a millisecond, with the event loop served in between."""
 
-_GETS_PER_CALL: Final = 128
+_LEDGERS_REMEMBERED_MAX: Final = 10_000
+"""Ledgers whose last entry is known without a look at the database."""
 
 _WRITE_BUFFER_BYTES_MAX: Final = 16 * 1024 * 1024
 _WRITE_BUFFER_DISK_PART: Final = 64
@@ -58,84 +71,119 @@ class RocksdbIndex:
             raise StartupError(f"cannot open the index {path}: {error}") from error
         self._synced = rocksdict.WriteOptions()
         self._synced.sync = True
+        self._last_of: dict[int, int] = {}
+        """The last entry of some ledgers, or a higher one. Only of those who write."""
 
     def locations(self, ledger_id: int, first_entry_id: int, count: int) -> list[Location]:
         found: list[Location] = []
-        pack = _ENTRY_KEY.pack
-        entry_id = first_entry_id
-        end = min(first_entry_id + count, 2**63)
-        step = 1
-        while entry_id < end:
-            stop = min(entry_id + step, end)
-            values = self._get([pack(_ENTRY, ledger_id, number) for number in range(entry_id, stop)])
-            for value in values:
-                if value is None:
-                    return found
-                found.append(_unpack_location(value))
-            entry_id = stop
-            step = _GETS_PER_CALL
+        wanted = first_entry_id
+        for run in self._runs_from(ledger_id, first_entry_id):
+            start = wanted - run.first_entry_id
+            if start < 0 or start >= len(run.sizes):
+                break
+            locations = run.locations()
+            found += locations[start : start + count - len(found)]
+            if len(found) >= count:
+                break
+            wanted = run.first_entry_id + len(locations)
         return found
 
     def last_entry_id(self, ledger_id: int) -> int:
-        try:
-            iterator = self._db.iter()
-            iterator.seek_for_prev(_ENTRY_KEY.pack(_ENTRY, ledger_id, _ENTRY_ID_MAX))
-            key = iterator.key() if iterator.valid() else None
-            iterator.status()
-        except Exception as error:
-            raise _typed(error) from error
-        if key is None or len(key) != _ENTRY_KEY.size:
-            return -1
-        kind, found_ledger, entry_id = _ENTRY_KEY.unpack(key)
-        return int(entry_id) if kind == _ENTRY and found_ledger == ledger_id else -1
+        for run in self._runs_from(ledger_id, _ENTRY_ID_MAX):
+            return run.first_entry_id + len(run.sizes) - 1
+        return -1
 
     def entry_ids(self, ledger_id: int, first_entry_id: int, count: int) -> list[int]:
         found: list[int] = []
-        prefix = _ENTRY_KEY.pack(_ENTRY, ledger_id, 0)[:-8]
+        for run in self._runs_from(ledger_id, first_entry_id):
+            start = max(run.first_entry_id, first_entry_id)
+            found += range(start, run.first_entry_id + len(run.sizes))[: count - len(found)]
+            if len(found) >= count:
+                break
+        return found
+
+    def _runs_from(self, ledger_id: int, entry_id: int) -> Iterator[IndexedRun]:
+        """Ascending; first the one with this entry or, if there is none, the last one before it."""
         try:
             iterator = self._db.iter()
-            iterator.seek(_ENTRY_KEY.pack(_ENTRY, ledger_id, first_entry_id))
-            while len(found) < count and iterator.valid():
-                key = iterator.key()
-                if not key.startswith(prefix):
-                    break
-                found.append(int.from_bytes(key[-8:], "big"))
+            iterator.seek_for_prev(_ENTRY_KEY.pack(_ENTRY, ledger_id, entry_id))
+            found = iterator.valid() and _is_of(iterator.key(), ledger_id)
+            if not found:
+                iterator.status()
+                iterator.seek(_ENTRY_KEY.pack(_ENTRY, ledger_id, entry_id))
+            while iterator.valid() and _is_of(key := iterator.key(), ledger_id):
+                yield _unpack_run(ledger_id, int.from_bytes(key[-8:], "big"), iterator.value())
                 iterator.next()
             iterator.status()
+        except StorageError:
+            raise
         except Exception as error:
             raise _typed(error) from error
-        return found
 
     def write(
         self,
-        entries: Iterable[IndexedEntry],
+        runs: Iterable[IndexedRun],
         states: Sequence[tuple[int, bytes]],
         log_ends: Sequence[tuple[int, int]] = (),
     ) -> None:
-        pack_key, pack_location = _ENTRY_KEY.pack, _LOCATION.pack
+        if len(self._last_of) > _LEDGERS_REMEMBERED_MAX:
+            self._last_of.clear()
+        last_of, pack_key = self._last_of, _ENTRY_KEY.pack
         batch = rocksdict.WriteBatch(raw_mode=True)
         # First: a process that is killed between two of these writes must not find entries behind the end of their log, which is cut
         # off there at the next start.
         for log_id, offset in log_ends:
             batch.put(_STATE_KEY.pack(_LOG_END, log_id), _OFFSET.pack(offset))
-        count = writes = 0
-        for ledger_id, entry_id, (log_id, offset, size) in entries:
-            batch.put(pack_key(_ENTRY, ledger_id, entry_id), pack_location(log_id, offset, size))
-            count += 1
-            if count == _PUTS_PER_WRITE:
+        size_bytes = writes = 0
+        for run in runs:
+            ledger_id, first = run.ledger_id, run.first_entry_id
+            last = last_of.get(ledger_id)
+            if last is None:
+                last = last_of[ledger_id] = self.last_entry_id(ledger_id)
+            end = first + len(run.sizes)
+            if first > last:
+                key, value = pack_key(_ENTRY, ledger_id, first), _pack_run(run)
+                batch.put(key, value)
+                last_of[ledger_id] = end - 1
+                size_bytes += len(key) + len(value)
+            else:
+                if not batch.is_empty():  # first what may be divided now
+                    self._write(batch, None)
+                    batch = rocksdict.WriteBatch(raw_mode=True)
+                self._put_over(batch, run)
+                size_bytes = _BYTES_PER_WRITE
+                last_of[ledger_id] = max(last, end - 1)
+            if size_bytes >= _BYTES_PER_WRITE:
                 writes += 1
                 self._write(batch, self._synced if writes % _WRITES_PER_SYNC == 0 else None)
                 batch = rocksdict.WriteBatch(raw_mode=True)
-                count = 0
+                size_bytes = 0
                 hand_over()
         for ledger_id, state in states:
             batch.put(_STATE_KEY.pack(_STATE, ledger_id), state)
         self._write(batch, self._synced)
 
+    def _put_over(self, batch: Any, run: IndexedRun) -> None:
+        """The run in the place of what the database has of its entries; of runs that it covers in part the rest stays."""
+        ledger_id, first, end = run.ledger_id, run.first_entry_id, run.first_entry_id + len(run.sizes)
+        for old in self._runs_from(ledger_id, first):
+            if old.first_entry_id >= end:
+                break
+            old_count = len(old.sizes)
+            if old.first_entry_id + old_count <= first:
+                continue
+            batch.delete(_ENTRY_KEY.pack(_ENTRY, ledger_id, old.first_entry_id))
+            if old.first_entry_id < first:
+                _put(batch, old.part(0, first - old.first_entry_id))
+            if old.first_entry_id + old_count > end:
+                _put(batch, old.part(end - old.first_entry_id, old_count))
+        _put(batch, run)
+
     def delete_ledger(self, ledger_id: int, tombstone: bytes | None) -> None:
         batch = rocksdict.WriteBatch(raw_mode=True)
         first, last = _ENTRY_KEY.pack(_ENTRY, ledger_id, 0), _ENTRY_KEY.pack(_ENTRY, ledger_id, _ENTRY_ID_MAX)
         batch.delete_range(first, last)
+        self._last_of.pop(ledger_id, None)
         key = _STATE_KEY.pack(_STATE, ledger_id)
         if tombstone is None:
             batch.delete(key)
@@ -179,13 +227,6 @@ class RocksdbIndex:
             raise _typed(error) from error
         return found
 
-    def _get(self, keys: list[bytes]) -> list[bytes | None]:
-        try:
-            values: list[bytes | None] = self._db.get(keys)
-        except Exception as error:
-            raise _typed(error) from error
-        return values
-
     def _write(self, batch: Any, options: Any) -> None:
         try:
             self._db.write(batch, options)
@@ -198,10 +239,39 @@ def _write_buffer_bytes(path: str) -> int:
     return max(64 * 1024, min(_WRITE_BUFFER_BYTES_MAX, disk_bytes // _WRITE_BUFFER_DISK_PART))
 
 
-def _unpack_location(value: bytes) -> Location:
-    if len(value) != _LOCATION.size:
-        raise CorruptionError("the index holds a location of the wrong length")
-    return Location(*_LOCATION.unpack(value))
+def _is_of(key: bytes, ledger_id: int) -> bool:
+    return len(key) == _ENTRY_KEY.size and _ENTRY_KEY.unpack(key)[:2] == (_ENTRY, ledger_id)
+
+
+def _put(batch: Any, run: IndexedRun) -> None:
+    batch.put(_ENTRY_KEY.pack(_ENTRY, run.ledger_id, run.first_entry_id), _pack_run(run))
+
+
+def _pack_run(run: IndexedRun) -> bytes:
+    log_id, offset, sizes = run.log_id, run.offset, run.sizes
+    size, count = sizes[0], len(sizes)
+    assert count <= RUN_ENTRIES_MAX, "whoever looks for one entry reads all lengths"
+    if count == 1:
+        return _SINGLE.pack(log_id, offset, size)
+    if sizes.count(size) == count:
+        return _EVEN.pack(_EVEN_KIND, log_id, offset, size, count)
+    return _UNEVEN.pack(_UNEVEN_KIND, log_id, offset) + struct.pack(f">{count}I", *sizes)
+
+
+def _unpack_run(ledger_id: int, first_entry_id: int, value: bytes) -> IndexedRun:
+    length, kind = len(value), value[:1]
+    if length == _SINGLE.size:
+        log_id, offset, size = _SINGLE.unpack(value)
+        return IndexedRun(ledger_id, first_entry_id, log_id, offset, [size])
+    if length == _EVEN.size and kind == _EVEN_KIND:
+        _, log_id, offset, size, count = _EVEN.unpack(value)
+        if 0 < count <= RUN_ENTRIES_MAX:
+            return IndexedRun(ledger_id, first_entry_id, log_id, offset, [size] * count)
+    count, odd = divmod(length - _UNEVEN.size, 4)
+    if kind == _UNEVEN_KIND and not odd and 0 < count <= RUN_ENTRIES_MAX:
+        _, log_id, offset = _UNEVEN.unpack_from(value)
+        return IndexedRun(ledger_id, first_entry_id, log_id, offset, list(struct.unpack_from(f">{count}I", value, 9)))
+    raise CorruptionError("the index holds a location of the wrong length")
 
 
 def _typed(error: Exception) -> StorageError:

@@ -12,7 +12,7 @@ from typing import Final
 
 from magnetar.base.errors import CorruptionError, DiskFullError, DiskIOError, StartupError
 from magnetar.bookkeeper.bookie.storage.entry_log_format import Location
-from magnetar.bookkeeper.bookie.storage.index import IndexedEntry
+from magnetar.bookkeeper.bookie.storage.index import IndexedRun
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS entries (
@@ -70,11 +70,15 @@ class SqliteIndex:
 
     def write(
         self,
-        entries: Iterable[IndexedEntry],
+        runs: Iterable[IndexedRun],
         states: Sequence[tuple[int, bytes]],
         log_ends: Sequence[tuple[int, int]] = (),
     ) -> None:
-        rows = ((ledger_id, entry_id, *location) for ledger_id, entry_id, location in entries)
+        rows = (
+            (run.ledger_id, entry_id, *location)
+            for run in runs
+            for entry_id, location in enumerate(run.locations(), run.first_entry_id)
+        )
         with self._guarded():
             self._begin()
             while chunk := list(islice(rows, _ROWS_PER_STATEMENT)):

@@ -81,7 +81,7 @@ class LedgerStorage:
         trim: Callable[[int], int] | None,
     ) -> int:
         """Make a half and the ledger states durable, then move the mark, then trim the journal. Returns the entries written."""
-        indexed = self.logs.write(_sorted_entries(half)) if half is not None and half.ledgers else []
+        indexed = self.logs.write(half.runs()) if half is not None and half.ledgers else []
         ends = self.logs.sync() if indexed else []
         if indexed or states:
             self.index.write(indexed, states, ends)
@@ -89,7 +89,7 @@ class LedgerStorage:
             self.mark.advance(mark)
             if trim is not None:
                 trim(mark)
-        return len(indexed)
+        return sum(len(run.sizes) for run in indexed)
 
     def read(self, ledger_id: int, first_entry_id: int, count: int, max_bytes: int) -> list[bytes]:
         """Consecutive packed entries from `first_entry_id`, at least one unless that is missing; the rest within `max_bytes`.
@@ -131,13 +131,6 @@ class LedgerStorage:
                 entries.append(entry)
                 entry_id += 1
         return entries
-
-
-def _sorted_entries(half: CacheHalf) -> Iterator[tuple[int, int, bytes]]:
-    for ledger_id in sorted(half.ledgers):
-        entries = half.ledgers[ledger_id]
-        for entry_id in sorted(entries):  # mostly they are in order already
-            yield ledger_id, entry_id, entries[entry_id]
 
 
 def _within(locations: list[Location], max_bytes: int) -> list[Location]:

@@ -6,42 +6,116 @@ the half that is flushed, or was flushed before: that is what allows the checkpo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
 from typing import Final
 
 _FREED_AT_ONCE: Final = 2000
-_NOTHING: Final[Mapping[int, bytes]] = {}
+
+
+class HeldEntries:
+    """Packed entries of one ledger by id, in runs: nearly always they come in the order of their ids, and then one list holds them all.
+
+    `next_entry_id`: the one that would prolong the last run, whose entries are `newest`: `AddPath` appends to it without a call.
+    """
+
+    __slots__ = ("_firsts", "_runs", "newest", "next_entry_id")
+
+    def __init__(self, first_entry_id: int, entries: list[bytes]) -> None:
+        """The list stays the caller's; there has to be an entry in it."""
+        self.newest = entries[:]
+        self.next_entry_id = first_entry_id + len(entries)
+        self._firsts = [first_entry_id]
+        self._runs = [self.newest]
+
+    def put_run(self, first_entry_id: int, entries: list[bytes]) -> None:
+        """The last one put for an id wins."""
+        if first_entry_id == self.next_entry_id:
+            self.newest += entries
+            self.next_entry_id += len(entries)
+        elif first_entry_id > self.next_entry_id:
+            self.newest = entries[:]
+            self.next_entry_id = first_entry_id + len(entries)
+            self._firsts.append(first_entry_id)
+            self._runs.append(self.newest)
+        else:
+            for entry_id, entry in enumerate(entries, first_entry_id):
+                self._put_late(entry_id, entry)
+
+    def _put_late(self, entry_id: int, entry: bytes) -> None:
+        if entry_id >= self.next_entry_id:
+            self.put_run(entry_id, [entry])
+            return
+        number = bisect_right(self._firsts, entry_id)
+        if number:
+            index, run = entry_id - self._firsts[number - 1], self._runs[number - 1]
+            if index < len(run):
+                run[index] = entry
+                return
+            if index == len(run):  # what follows begins later, or it would have been found
+                run.append(entry)
+                return
+        self._firsts.insert(number, entry_id)
+        self._runs.insert(number, [entry])
+
+    def get(self, entry_id: int) -> bytes | None:
+        first = self._firsts[-1]
+        if entry_id >= first:
+            return self.newest[entry_id - first] if entry_id < self.next_entry_id else None
+        number = bisect_right(self._firsts, entry_id) - 1
+        if number < 0:
+            return None
+        index, run = entry_id - self._firsts[number], self._runs[number]
+        return run[index] if index < len(run) else None
+
+    def runs(self) -> Iterator[tuple[int, list[bytes]]]:
+        """(first entry id, entries), ascending."""
+        return zip(self._firsts, self._runs, strict=True)
+
+    def __iter__(self) -> Iterator[int]:
+        """The ids, ascending."""
+        for first_entry_id, entries in self.runs():
+            yield from range(first_entry_id, first_entry_id + len(entries))
 
 
 class CacheHalf:
-    """`ledgers[ledger id][entry id]` is the packed entry. Bytes count what was put; a repeated entry id counts twice."""
+    """`ledgers[ledger id]` has the packed entries. Bytes count what was put; a repeated entry id counts twice."""
 
     __slots__ = ("entries_count", "ledgers", "size_bytes")
 
     def __init__(self) -> None:
-        self.ledgers: dict[int, dict[int, bytes]] = {}
+        self.ledgers: dict[int, HeldEntries] = {}
         self.size_bytes = 0
         self.entries_count = 0
 
-    def put(self, ledger_id: int, entry_id: int, entry: bytes) -> None:
-        """The last one put for an id wins. `AddPath` does the same for runs."""
-        entries = self.ledgers.get(ledger_id)
-        if entries is None:
-            self.ledgers[ledger_id] = {entry_id: entry}
+    def put_run(self, ledger_id: int, first_entry_id: int, entries: list[bytes], size_bytes: int) -> None:
+        """The last one put for an id wins. `size_bytes`: of all of them. `AddPath` does the same in place."""
+        held = self.ledgers.get(ledger_id)
+        if held is None:
+            self.ledgers[ledger_id] = HeldEntries(first_entry_id, entries)
         else:
-            entries[entry_id] = entry
-        self.size_bytes += len(entry)
-        self.entries_count += 1
+            held.put_run(first_entry_id, entries)
+        self.size_bytes += size_bytes
+        self.entries_count += len(entries)
+
+    def runs(self) -> Iterator[tuple[int, int, list[bytes]]]:
+        """(ledger id, first entry id, entries), sorted."""
+        for ledger_id in sorted(self.ledgers):
+            for first_entry_id, entries in self.ledgers[ledger_id].runs():
+                yield ledger_id, first_entry_id, entries
 
     def discard(self, hand_over: Callable[[], None]) -> None:
         """Free everything, on a side thread: tens of thousands of frees would hold up the event loop."""
+        freed = 0
         while self.ledgers:
-            _, entries = self.ledgers.popitem()
-            left = list(entries.values())
-            entries.clear()
-            while left:
-                del left[-_FREED_AT_ONCE:]
-                hand_over()
+            _, held = self.ledgers.popitem()
+            for _, entries in held.runs():
+                while entries:
+                    freed += len(entries)
+                    del entries[-_FREED_AT_ONCE:]
+                    if freed >= _FREED_AT_ONCE:
+                        freed = 0
+                        hand_over()
 
     def drop(self, ledger_id: int) -> None:
         """Forget a ledger's entries; their bytes keep counting until the half is empty again."""
@@ -67,16 +141,14 @@ class WriteCache:
             return entries.get(entry_id)
         return None
 
-    def of_ledger(self, ledger_id: int) -> tuple[Mapping[int, bytes], Mapping[int, bytes]]:
-        """The packed entries of a ledger by id, for those that look at many: first the half to ask first."""
-        flushing = self.flushing
-        older = None if flushing is None else flushing.ledgers.get(ledger_id)
-        return self.active.ledgers.get(ledger_id) or _NOTHING, older or _NOTHING
+    def of_ledger(self, ledger_id: int) -> list[HeldEntries]:
+        """What is held of a ledger, for those that look at many entries: first the half to ask first."""
+        halves = (self.active, self.flushing)
+        return [held for half in halves if half is not None and (held := half.ledgers.get(ledger_id)) is not None]
 
     def last_entry_id(self, ledger_id: int) -> int:
         """The highest entry id held here, -1 when there is none."""
-        halves = (self.active,) if self.flushing is None else (self.active, self.flushing)
-        return max((max(entries) for half in halves if (entries := half.ledgers.get(ledger_id))), default=-1)
+        return max((held.next_entry_id - 1 for held in self.of_ledger(ledger_id)), default=-1)
 
     def swap(self) -> CacheHalf:
         """Turn the active half into the flushing one. The previous flush must have ended."""
