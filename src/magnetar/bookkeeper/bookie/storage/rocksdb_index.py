@@ -81,11 +81,10 @@ class RocksdbIndex:
             start = wanted - run.first_entry_id
             if start < 0 or start >= len(run.sizes):
                 break
-            locations = run.locations()
-            found += locations[start : start + count - len(found)]
+            found += run.part(start, start + count - len(found)).locations()
             if len(found) >= count:
                 break
-            wanted = run.first_entry_id + len(locations)
+            wanted = run.first_entry_id + len(run.sizes)
         return found
 
     def last_entry_id(self, ledger_id: int) -> int:
