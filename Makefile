@@ -36,7 +36,7 @@ test-long: $(VENV)/.dev ## The tests that take minutes as well
 compat: $(VENV)/.dev ## The official client's own suite against this server; PULSAR_CLIENT_PYTHON=DIR says where it lies
 	@PULSAR_CLIENT_PYTHON="$(PULSAR_CLIENT_PYTHON)" $(BIN)/python tools/compat.py $(ARGS)
 
-compat-all: $(VENV)/.dev ## The own tests of the Go client, its admin package and pulsar-rs; ARGS names one of them
+compat-all: $(VENV)/.dev ## The own tests of the Go client, its admin package and pulsar-rs, and Java scenarios; ARGS names one of them
 	@$(BIN)/python tools/compat_others.py $(ARGS)
 
 compat-wire: $(VENV)/.dev ## The same requests here and to an Apache Pulsar; PULSAR=HOST:PORT,HTTP-URL says where it is

@@ -1,12 +1,13 @@
 """`make compat-all`: the own tests of other official clients, unmodified, against `magnetar standalone`.
 
     make compat-all                       all suites that this machine has the tools for
-    make compat-all ARGS="go-admin"       one of them: go, go-admin, rust, rust-plain
+    make compat-all ARGS="go-admin"       one of them: go, go-admin, rust, rust-plain, java
 
-The sources come from the Go module proxy and from crates.io by `go` and `cargo`. A suite whose tool is missing is left out and said
-so. Each suite gets a fresh server with TLS, tokens, passwords and authorization on the ports that its addresses name. What does not
-pass must stand in `tests/compat/SUITE.allow` with its reason, what stands there must not pass: the lists only shrink. The outcome
-is written into docs/reference/compatibility.md.
+The sources come from the Go module proxy and from crates.io by `go` and `cargo`, the jars from Maven Central by `mvn`. For Java these
+are scenarios of our own, in tests/compat/java: its own tests start brokers inside their process. A suite whose tool is missing is left
+out and said so. Each suite gets a fresh server with TLS, tokens, passwords and authorization on the ports that its addresses name. What
+does not pass must stand in `tests/compat/SUITE.allow` with its reason, what stands there must not pass: the lists only shrink. The
+outcome is written into docs/reference/compatibility.md.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,7 +36,8 @@ CACHE = Path(os.environ.get("COMPAT_CACHE", Path.home() / ".cache" / "magnetar-c
 
 GO_MODULE = "github.com/apache/pulsar-client-go"
 GO_VERSION = os.environ.get("GO_CLIENT", "v0.19.0")
-CRATE_VERSION = os.environ.get("PULSAR_RS", "6.3.1")
+CRATE_VERSION = os.environ.get("PULSAR_RS", "6.9.1")
+JAVA_VERSION = os.environ.get("JAVA_CLIENT", "4.2.4")
 SUITE_S_MAX = 2400
 """A suite that takes longer is given up: what it has not reached has failed."""
 
@@ -65,7 +68,7 @@ basicAuthConf=file://{directory}/htpasswd
 class Suite(NamedTuple):
     name: str
     about: str
-    tool: str
+    tools: tuple[str, ...]
     run: Callable[[Path], list[compat.Outcome]]
 
     @property
@@ -88,8 +91,9 @@ def main() -> int:
     for suite in SUITES.values():
         if chosen and suite.name not in chosen:
             continue
-        if shutil.which(suite.tool) is None:
-            print(f"{suite.name}: left out, this machine has no `{suite.tool}`")
+        missing = [tool for tool in suite.tools if where_is(tool) is None]
+        if missing:
+            print(f"{suite.name}: left out, this machine has no `{missing[0]}`")
             continue
         print(f"{suite.name} ...", flush=True)
         with tempfile.TemporaryDirectory(prefix="magnetar-compat-") as scratch:
@@ -103,6 +107,17 @@ def main() -> int:
         write_report(suite, passed, len(outcomes), allowed, problems)
         failed = failed or bool(problems)
     return 1 if failed else 0
+
+
+def where_is(tool: str) -> Path | None:
+    """A program that suites need. `protoc` is also what the package grpcio-tools of this Python brings."""
+    found = shutil.which(tool) or os.environ.get(tool.upper())
+    if found is None and tool == "protoc" and find_spec("grpc_tools") is not None:
+        wrapper = CACHE / "protoc"
+        wrapper.write_text(f'#!/bin/sh\nexec {sys.executable} -m grpc_tools.protoc "$@"\n')
+        wrapper.chmod(0o755)
+        return wrapper
+    return Path(found) if found else None
 
 
 def write_report(suite: Suite, passed: int, total: int, allowed: dict[str, str], problems: Sequence[str]) -> None:
@@ -122,13 +137,15 @@ def write_report(suite: Suite, passed: int, total: int, allowed: dict[str, str],
 
 
 @contextmanager
-def served(scratch: Path, files: Path, *, tls: bool, secured: bool) -> Iterator[None]:
-    """`files`: the suite's own certificates and tokens."""
+def served(
+    scratch: Path, files: Path, *, tls: bool = False, secured: bool = False, settings: str = ""
+) -> Iterator[None]:
+    """`files`: the suite's own certificates and tokens. `settings`: more lines of the configuration."""
     environment = {
         key: value for key, value in os.environ.items() if not key.startswith(("MAGNETAR_", "PULSAR_PREFIX_"))
     }
     (scratch / "htpasswd").write_text(f"admin:{apr1(b'123456', 'saltsalt')}\n")
-    text = SETTINGS + (PORTS_TLS if tls else "") + (SECURITY if secured else "")
+    text = SETTINGS + (PORTS_TLS if tls else "") + (SECURITY if secured else "") + settings
     configuration = scratch / "suite.conf"
     configuration.write_text(text.format(files=files, directory=scratch))
     command = [sys.executable, "-m", "magnetar", "standalone", "--config", str(configuration)]
@@ -264,10 +281,10 @@ def crate_sources() -> Path:
 
 def rust_tests(scratch: Path, *, tls: bool) -> list[compat.Outcome]:
     sources = crate_sources()
-    target = {"CARGO_TARGET_DIR": str(CACHE / "rust-target")}
+    target = {"CARGO_TARGET_DIR": str(CACHE / "rust-target"), "PROTOC": str(where_is("protoc"))}
     subprocess.run(["cargo", "test", "--lib", "--no-run"], check=True, cwd=sources, env=os.environ | target)
     files = go_sources() / "integration-tests" if tls else scratch
-    with served(scratch, files, tls=tls, secured=False):
+    with served(scratch, files, tls=tls, settings="schemaJsonAllowLegacyJacksonFormat=true\n"):
         command = ["cargo", "test", "--lib", "--", "--test-threads=1"]
         text = finished(command, sources, CACHE / "rust.log", target)
     found = {
@@ -280,18 +297,44 @@ def rust_tests(scratch: Path, *, tls: bool) -> list[compat.Outcome]:
     return outcomes_of(names, found, text)
 
 
+# ---- The Java client
+
+
+def java_tests(scratch: Path) -> list[compat.Outcome]:
+    jars, scenarios = CACHE / f"java-{JAVA_VERSION}", ROOT / "tests" / "compat" / "java" / "Scenarios.java"
+    if not jars.exists():
+        fetched = scratch / "jars"
+        subprocess.run([ROOT / "tests" / "compat" / "pulsar" / "fetch-jars", fetched, JAVA_VERSION], check=True)
+        shutil.move(fetched, jars)
+    run = ["java", "-Xmx300m", "-cp", f"{jars}/*", str(scenarios)]
+    names = subprocess.run([*run, "list"], check=True, capture_output=True, text=True).stdout.split()
+    with served(scratch, scratch, settings="transactionCoordinatorEnabled=false\n"):
+        text = finished([*run, "pulsar://localhost:6650", "http://localhost:8080"], scratch, CACHE / "java.log")
+    found = dict(re.findall(r"^(?:PASS|FAIL) (\w+)(.*)", text, re.MULTILINE))
+    outcomes = [
+        compat.Outcome(name, "failed" if found[name] else "passed", found[name].removeprefix(": ")) for name in found
+    ]
+    return outcomes + outcomes_of([name for name in names if name not in found], {}, text)
+
+
 SUITES = {
     suite.name: suite
     for suite in (
-        Suite("go", f"Go client {GO_VERSION}", "go", go_client),
-        Suite("go-admin", f"Admin package of the Go client {GO_VERSION}", "go", go_admin),
-        Suite("rust", f"pulsar-rs {CRATE_VERSION}", "protoc", lambda scratch: rust_tests(scratch, tls=True)),
+        Suite("go", f"Go client {GO_VERSION}", ("go",), go_client),
+        Suite("go-admin", f"Admin package of the Go client {GO_VERSION}", ("go",), go_admin),
+        Suite(
+            "rust",
+            f"pulsar-rs {CRATE_VERSION}",
+            ("cargo", "protoc", "go"),
+            lambda scratch: rust_tests(scratch, tls=True),
+        ),
         Suite(
             "rust-plain",
             f"pulsar-rs {CRATE_VERSION}, a server without TLS port",
-            "protoc",
+            ("cargo", "protoc"),
             lambda scratch: rust_tests(scratch, tls=False),
         ),
+        Suite("java", f"Scenarios with the Java client {JAVA_VERSION}", ("java", "mvn"), java_tests),
     )
 }
 

@@ -375,7 +375,9 @@ class Broker:
     def _schema_registry(self) -> SchemaRegistry:
         ledgers = self.config.managed_ledger
         quorum = Quorum(ledgers.ensemble_size, ledgers.write_quorum, ledgers.ack_quorum)
-        return SchemaRegistry(SchemaStorage(self.metadata, self.bookkeeper, self.clock, quorum), self.metadata)
+        storage = SchemaStorage(self.metadata, self.bookkeeper, self.clock, quorum)
+        json_schemas = self.config.settings.schema_json_allow_legacy_jackson_format
+        return SchemaRegistry(storage, self.metadata, json_schemas=json_schemas)
 
     def _subscription_config(self, policies: EffectivePolicies) -> SubscriptionConfig:
         config = self.config

@@ -117,8 +117,8 @@ def test_nonsense_is_refused(api: Api, path: str, body: object, status: int) -> 
 
 def test_a_missing_namespace(api: Api) -> None:
     for method, path in (("GET", "schema"), ("DELETE", "schema"), ("GET", "schemas"), ("GET", "schema/0")):
-        assert api.reason(method, f"schemas/public/nothing/t/{path}", status=404) == "Namespace does not exist"
-    assert api.reason("POST", "schemas/public/nothing/t/schema", avro("a"), status=404) == "Namespace does not exist"
+        assert api.reason(method, f"schemas/public/nothing/t/{path}", status=404) == "Namespace not found"
+    assert api.reason("POST", "schemas/public/nothing/t/schema", avro("a"), status=404) == "Namespace not found"
 
 
 def test_policies(api: Api, namespace: str) -> None:

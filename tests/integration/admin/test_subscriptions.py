@@ -160,6 +160,17 @@ def test_peek_shows_a_message_and_leaves_it(api: Api, client: pulsar.Client, pat
     assert api.reason("GET", f"{path}/subscription/s/position/2", status=404) == "Message not found"
 
 
+def test_peek_at_a_subscription_that_does_not_exist(api: Api, client: pulsar.Client, path: str, name: str) -> None:
+    """The Go client's own test does so; nothing may be left of it."""
+    api.put(path)
+    assert api.reason("GET", f"{path}/subscription/none/position/1", status=404) == "Message not found"
+    send_all(client.create_producer(name), [b"one", b"two"])
+    found = [api.call("GET", f"{path}/subscription/none/position/{number}").content for number in (1, 2)]
+    assert found == [b"one", b"two"]
+    assert api.reason("GET", f"{path}/subscription/none/position/3", status=404) == "Message not found"
+    assert api.get(f"{path}/subscriptions") == []
+
+
 def test_a_batch_is_shown_packed(api: Api, client: pulsar.Client, path: str, name: str) -> None:
     client.subscribe(name, "s").close()
     producer = client.create_producer(name, batching_enabled=True, batching_max_publish_delay_ms=200)

@@ -154,7 +154,7 @@ def test_a_partitioned_topic_has_one_set_for_all_partitions(api: Api, namespace:
 def test_what_does_not_exist(api: Api, namespace: str) -> None:
     assert "not found" in api.reason("GET", f"persistent/{namespace}/nothing/retention", status=404)
     assert "not found" in api.reason("POST", f"persistent/{namespace}/nothing/maxProducers", 1, status=404)
-    assert api.reason("GET", "persistent/public/nowhere/t/retention", status=404) == "Namespace does not exist"
+    assert api.reason("GET", "persistent/public/nowhere/t/retention", status=404) == "Namespace not found"
 
 
 @pytest.mark.parametrize(

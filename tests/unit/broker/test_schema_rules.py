@@ -67,6 +67,25 @@ TWO_DEFAULT = avro(("a", "int"), ("b", "string", ""))
 STRING = Schema(SchemaType.STRING)
 
 
+def test_definitions_by_json_schema_org_are_taken_where_they_are_allowed() -> None:
+    """pulsar-rs sends them for type JSON."""
+
+    def by_json_schema(**more: object) -> Schema:
+        return Schema(SchemaType.JSON, json.dumps({"type": "object", "properties": {}, **more}).encode())
+
+    one, avros = by_json_schema(), Schema(SchemaType.JSON, ONE.data)
+    validate(one, json_schemas=True)
+    with pytest.raises(InvalidSchemaError):
+        validate(one)
+    for refused in (Schema(SchemaType.AVRO, one.data), by_json_schema(type="nothing"), Schema(SchemaType.JSON, b"1")):
+        with pytest.raises(InvalidSchemaError):
+            validate(refused, json_schemas=True)
+    assert compatible(by_json_schema(title="x"), one)
+    assert not compatible(by_json_schema(id="x"), one)
+    assert compatible(one, avros)
+    assert compatible(avros, one)
+
+
 def test_the_configuration_knows_the_strategies() -> None:
     assert tuple(Strategy) == SCHEMA_STRATEGIES
 

@@ -48,7 +48,7 @@ async def broker_of(call: Call) -> Response:
 async def bundle_of(call: Call) -> Response:
     """The hash range that the topic falls into."""
     name = call.topic
-    await call.broker.namespaces.policies(name.namespace_name)
+    await call.broker.namespaces.policies(name.namespace_name, for_topic=True)
     return text((await call.broker.ownership.bundle_of(name)).range)
 
 

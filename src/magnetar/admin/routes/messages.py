@@ -43,10 +43,18 @@ UNPACKED_BYTES_MAX = 64 * 1024 * 1024
 
 @documented(answer=bytes, media=BYTES)
 async def peek(call: Call) -> Response:
-    """The unacknowledged entry at a place, 1 being the next one."""
-    number = call.number("number")
-    subscription = (await single_persistent(call)).subscriptions.get(call.subscription)
-    entry = await subscription.peek(max(1, number)) if number <= PEEK_MAX else None
+    """The unacknowledged entry at a place, 1 being the next one. A subscription that does not exist would see the topic from its
+    beginning, and so does this; Pulsar even creates it, so that a misspelt name holds everything from then on."""
+    number = max(1, call.number("number"))
+    topic = await single_persistent(call)
+    subscription = topic.subscriptions.find(call.subscription)
+    entry: Entry | None = None
+    if number > PEEK_MAX:
+        pass
+    elif subscription is not None:
+        entry = await subscription.peek(number)
+    elif number <= topic.ledger.index.total_entries:
+        entry = await topic.ledger.read_entry(topic.ledger.index.at_rank(number - 1))
     if entry is None:
         raise NotFoundError("Message not found")
     return await message(call, entry)

@@ -42,7 +42,7 @@ async def _topic(call: Call) -> TopicName:
     if name.partition >= 0:
         raise NotAllowedError("Not allowed to set/get topic policy for a partition")
     broker = call.broker
-    await broker.namespaces.policies(name.namespace_name)
+    await broker.namespaces.policies(name.namespace_name, for_topic=True)
     known = broker.topics.get_loaded(name) is not None or await broker.lookup.stored(name)
     if not known and not await broker.namespaces.partitions(name):
         raise TopicNotFoundError(f"Topic {name} not found")
@@ -52,7 +52,7 @@ async def _topic(call: Call) -> TopicName:
 async def _documents(call: Call, name: TopicName) -> Documents:
     namespaces = call.broker.namespaces
     own = await namespaces.topic_policies.merged(name)
-    return Documents(call.broker.config, await namespaces.policies(name.namespace_name), own)
+    return Documents(call.broker.config, await namespaces.policies(name.namespace_name, for_topic=True), own)
 
 
 async def _change(call: Call, name: TopicName, change: Callable[[Document], None]) -> None:
@@ -79,7 +79,7 @@ def _setter(row: PolicyRow) -> Handler:
         value = checked(row, row.topic, given, call.broker.config)
         if row.name == "replication":
             await check_clusters(call, name.tenant, value or ())
-            check_allowed(await call.broker.namespaces.policies(name.namespace_name), value or ())
+            check_allowed(await call.broker.namespaces.policies(name.namespace_name, for_topic=True), value or ())
         await _set(call, name, row, value)
         return done()
 

@@ -159,11 +159,11 @@ class NamespaceRegistry:
         except NodeNotFoundError:
             return
 
-    async def policies(self, name: NamespaceName) -> Document:
-        """The stored document. Raises NamespaceNotFoundError."""
+    async def policies(self, name: NamespaceName, *, for_topic: bool = False) -> Document:
+        """The stored document. Raises NamespaceNotFoundError, in Pulsar's words for a request about a topic or about the namespace."""
         node = await self._metadata.get(paths.policies_path(name.tenant, name.namespace))
         if node is None:
-            raise NamespaceNotFoundError("Namespace does not exist")
+            raise NamespaceNotFoundError("Namespace not found" if for_topic else "Namespace does not exist")
         return _decode(node.value)
 
     async def update_policies(self, name: NamespaceName, change: Callable[[Document], None]) -> None:
@@ -198,7 +198,7 @@ class NamespaceRegistry:
             return known
 
     async def _effective_policies(self, name: NamespaceName, own: Document | None) -> EffectivePolicies:
-        document = await self.policies(name)
+        document = await self.policies(name, for_topic=True)
         found = policy_rules.effective(self._config, document, own)
         group = document.get(policy_rules.RESOURCE_GROUP)
         node = await self._metadata.get(paths.resource_group_path(str(group))) if group else None

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from magnetar.broker.errors import IncompatibleSchemaError
 from magnetar.broker.schemas import avro_resolution, key_value, protobuf_native
-from magnetar.broker.schemas.avro_schema import canonical_json, parse_avro
+from magnetar.broker.schemas.avro_schema import canonical_json, parse_avro, parse_json
 from magnetar.broker.schemas.protobuf_native import parse_protobuf
 from magnetar.broker.schemas.types import AVRO_BASED, InvalidSchemaError, Schema, SchemaType
 
@@ -55,17 +55,38 @@ def consumer_strategy(strategy: Strategy) -> Strategy:
     return Strategy.BACKWARD if strategy in latest_only else strategy
 
 
-def validate(schema: Schema) -> None:
-    """Raises InvalidSchemaError for a definition that makes no sense for its type."""
+JSON_SCHEMA_TYPES = frozenset({"any", "array", "boolean", "integer", "null", "number", "object", "string"})
+"""The types of a definition by json-schema.org."""
+
+
+def validate(schema: Schema, *, json_schemas: bool = False) -> None:
+    """Raises InvalidSchemaError for a definition that makes no sense for its type. With `json_schemas` the definition of type JSON may
+    be one by json-schema.org, as clients before 2.1 and pulsar-rs send them (PIP-464)."""
     if len(schema.data) > SCHEMA_BYTES_MAX:
         raise InvalidSchemaError(f"the schema is larger than {SCHEMA_BYTES_MAX} bytes")
     if schema.type in AVRO_BASED:
-        parse_avro(schema.data)
+        try:
+            parse_avro(schema.data)
+        except InvalidSchemaError:
+            if not (json_schemas and is_json_schema(schema)):
+                raise
     elif schema.type is SchemaType.PROTOBUF_NATIVE:
         parse_protobuf(schema.data)
     elif schema.type is SchemaType.KEY_VALUE:
         for part in key_value.split(schema):
-            validate(part)
+            validate(part, json_schemas=json_schemas)
+
+
+def is_json_schema(schema: Schema) -> bool:
+    """True for a definition of type JSON by json-schema.org. What is one of Avro as well (`{"type": "string"}`) is Avro's."""
+    if schema.type is not SchemaType.JSON:
+        return False
+    try:
+        parse_avro(schema.data)
+    except InvalidSchemaError:
+        document = parse_json(schema.data)
+        return isinstance(document, dict) and document.get("type") in JSON_SCHEMA_TYPES
+    return False
 
 
 def fingerprint(schema: Schema) -> bytes:
@@ -99,6 +120,12 @@ def check_pair(new: Schema, old: Schema, strategy: Strategy) -> None:
 
 def _problem(new: Schema, old: Schema, strategy: Strategy) -> str | None:
     """The reason why two schemas of one type are incompatible; None if they are compatible."""
+    kinds = is_json_schema(new), is_json_schema(old)
+    if all(kinds):
+        ids = [parse_json(schema.data).get("id") for schema in (new, old)]
+        return None if ids[0] == ids[1] else f"the id changed from {ids[1]!r} to {ids[0]!r}"
+    if any(kinds):
+        return None  # as in Pulsar: between the two kinds of definition there is nothing to compare
     if new.type in AVRO_BASED:
         return _both_ways(avro_resolution.why_unreadable, parse_avro(new.data), parse_avro(old.data), strategy)
     if new.type is SchemaType.PROTOBUF_NATIVE:

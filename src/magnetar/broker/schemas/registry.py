@@ -34,9 +34,11 @@ VERSIONS_MAX = 1000
 class SchemaRegistry:
     """All calls may raise LedgerError or MetadataError of the storage."""
 
-    def __init__(self, storage: SchemaStorage, metadata: MetadataStore) -> None:
+    def __init__(self, storage: SchemaStorage, metadata: MetadataStore, *, json_schemas: bool = False) -> None:
+        """`json_schemas`: see `validate`."""
         self._storage = storage
         self._metadata = metadata
+        self._json_schemas = json_schemas
         self._busy: dict[SchemaId, asyncio.Future[None]] = {}
 
     # ---- Lookups
@@ -70,14 +72,14 @@ class SchemaRegistry:
 
     async def find(self, schema_id: SchemaId, schema: Schema) -> int | None:
         """The version under which this very schema lives."""
-        validate_storable(schema)
+        self._check_storable(schema)
         return await self._find((await self._storage.catalogue(schema_id)).living, schema)
 
     # ---- Changes
 
     async def put(self, schema_id: SchemaId, schema: Schema, strategy: Strategy, *, may_add: bool = True) -> int:
         """The version of `schema`, a new one unless it lives already. Raises IncompatibleSchemaError, InvalidSchemaError."""
-        validate_storable(schema)
+        self._check_storable(schema)
         while True:
             async with self._exclusive(schema_id):
                 catalogue = await self._storage.catalogue(schema_id)
@@ -125,7 +127,7 @@ class SchemaRegistry:
 
     async def check_consumer(self, schema_id: SchemaId, schema: Schema, strategy: Strategy) -> None:
         """Check that a consumer that expects `schema` can read the topic. Raises IncompatibleSchemaError, InvalidSchemaError."""
-        validate_storable(schema)
+        self._check_storable(schema)
         living = (await self._storage.catalogue(schema_id)).living
         if not living:
             raise IncompatibleSchemaError("Topic does not have schema to check")
@@ -135,7 +137,7 @@ class SchemaRegistry:
 
     async def is_compatible(self, schema_id: SchemaId, schema: Schema, strategy: Strategy) -> bool:
         """True if `put` would accept the schema. Raises InvalidSchemaError."""
-        validate_storable(schema)
+        self._check_storable(schema)
         living = (await self._storage.catalogue(schema_id)).living
         try:
             if await self._find(living, schema) is None:
@@ -169,6 +171,12 @@ class SchemaRegistry:
     async def _read_all(self, entries: Sequence[IndexEntry]) -> list[StoredSchema]:
         return [await self._storage.read(entry) for entry in entries]
 
+    def _check_storable(self, schema: Schema) -> None:
+        """Raises InvalidSchemaError for a type that cannot be stored or a malformed definition."""
+        if schema.type in SCHEMALESS:
+            raise InvalidSchemaError(f"a schema of type {schema.type.name} cannot be stored")
+        validate(schema, json_schemas=self._json_schemas)
+
     @asynccontextmanager
     async def _exclusive(self, schema_id: SchemaId) -> AsyncIterator[None]:
         """One change of a topic's schema at a time: many producers start at once with the same new one."""
@@ -180,10 +188,3 @@ class SchemaRegistry:
         finally:
             del self._busy[schema_id]
             mine.set_result(None)
-
-
-def validate_storable(schema: Schema) -> None:
-    """Raises InvalidSchemaError for a type that cannot be stored or a malformed definition."""
-    if schema.type in SCHEMALESS:
-        raise InvalidSchemaError(f"a schema of type {schema.type.name} cannot be stored")
-    validate(schema)

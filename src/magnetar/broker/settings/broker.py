@@ -229,6 +229,11 @@ class BrokerSettings(
         "Refuse producers without a schema on topics that have one, whatever the namespace says.",
         dynamic=True,
     )
+    schema_json_allow_legacy_jackson_format: bool = setting(
+        False,
+        "schemaJsonAllowLegacyJacksonFormat",
+        "A schema of type JSON may be defined by json-schema.org, as pulsar-rs sends them, instead of by Avro.",
+    )
     is_allow_auto_update_schema_enabled: bool = setting(
         True,
         "isAllowAutoUpdateSchemaEnabled",
