@@ -246,6 +246,28 @@ TRANSACTION_ABORTED_PER_TOPIC_MAX = 50_000
 TRANSACTION_PENDING_ACKS_MAX = 200_000
 """Acknowledgements of open transactions that one subscription holds: further ones are refused with NotAllowed."""
 
+# ---- Traces
+TRACE_EVENTS_MAX = 64
+"""Events that are kept of one traced message: further ones are counted."""
+
+TRACES_PER_TENANT_MAX = 200
+"""Traces that a broker keeps of one tenant: the oldest one goes."""
+
+TRACES_MAX = 2_000
+"""Traces that a broker keeps: the oldest one of the tenant that has most goes. With all their events about 20 MiB."""
+
+TRACE_TENANTS_MAX = 1_000
+"""Tenants whose traces a broker keeps: those of the tenant that traced longest ago go."""
+
+TRACES_FOLLOWED_PER_TOPIC_MAX = 16
+"""Stored messages of one topic that are followed to their consumers: the oldest one is let go."""
+
+TRACE_SUBSCRIPTIONS_MAX = 16
+"""Subscriptions through which one traced message is followed: what becomes of it in others is not noted."""
+
+TRACES_FOLLOWED_S = 600
+"""A traced message is followed for so many seconds."""
+
 # ---- Auto-recovery
 DAMAGE_REPORTS_WAITING_MAX = 1_000
 """Damaged copies (a ledger's on a bookie) that readers have found and that are not marked yet; further ones are dropped and counted, and

@@ -5,7 +5,7 @@ Plain calls and callbacks, no task and no future per entry. Callbacks run on the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from magnetar.wire.bookkeeper.availability import EntryAvailability
@@ -50,6 +50,28 @@ class RunAnswers:
         self._code = self._code or code
         if not self._left:
             self._done(self._code)
+
+
+class AddWatch(Protocol):
+    """Follows one run of entries to its bookies and back."""
+
+    def sent(self, ledger_id: int, entry_id: int, bookies: Sequence[str]) -> None:
+        """It goes to these bookies; once more where the ledger was changed for another."""
+        ...
+
+    def answered(self, bookie_id: str, code: int) -> None:
+        """OK (0): the bookie has it in its journal, on disk."""
+        ...
+
+
+class WatchedRun(list[bytes]):
+    """Entries whose way somebody follows. It goes through all layers like any other run, and the ledger's writer looks for it."""
+
+    __slots__ = ("watch",)
+
+    def __init__(self, entries: list[bytes], watch: AddWatch) -> None:
+        super().__init__(entries)
+        self.watch = watch
 
 
 class BookieChannel(Protocol):

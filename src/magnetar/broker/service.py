@@ -55,6 +55,7 @@ from magnetar.broker.subscriptions.delayed_buckets import DelayedStorage
 from magnetar.broker.topics.participants import TopicParticipants
 from magnetar.broker.topics.registry import TopicRegistry
 from magnetar.broker.topics.subscription_set import TopicContext
+from magnetar.broker.tracing.traces import Traces
 from magnetar.broker.transactions.coordinators import Coordinators
 from magnetar.broker.transactions.log import TransactionStorage
 from magnetar.broker.upkeep import Upkeep
@@ -93,6 +94,9 @@ class Broker:
         self.snapshot_counters = SnapshotCounters()
         self.refused = RecentRefusals()
         self.pipelines = PipelineRegistry(metadata, self.clock)
+        self.traces = Traces(
+            self.clock, lambda: f"{rng.getrandbits(128):032x}", lambda: self.config.settings.trace_messages_per_s
+        )
         self.ledger_client = bookkeeper.statistics
         """Statistics of the ledger client."""
         self.bookkeeper = bookkeeper
@@ -201,6 +205,7 @@ class Broker:
             turns=RequestTurns(self._scope, self.clock),
             refused=self.refused,
             scalable=self.scalable,
+            traces=self.traces,
         )
 
     async def _join(self) -> None:

@@ -67,6 +67,7 @@ COMMANDS = {
     "explain": LazyCommand(
         "magnetar.cli.admin.explain:explain_group", "Say why something does not go on, and what would change it."
     ),
+    "trace": LazyCommand("magnetar.cli.messages.trace:trace_command", "Print the way of a message that was traced."),
     "transactions": LazyCommand(
         "magnetar.cli.admin.transactions:transactions_group",
         "Coordinators, open transactions, and what they hold where.",

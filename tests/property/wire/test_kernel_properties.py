@@ -78,15 +78,17 @@ def damaged(draw: st.DrawFn, data: bytes) -> bytes:
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=20) | st.sampled_from(["", "raw", "key"])
 
+TRACING = st.sampled_from(["magnetar.trace", "magnetar.trace.only", "magnetar.traces", "traceparent"])
+
 
 @st.composite
 def metadata(draw: st.DrawFn) -> MessageMetadata:
     made = MessageMetadata(producer_name=draw(TEXT), sequence_id=draw(U64), publish_time=draw(U64))
     for _ in range(draw(st.integers(0, 2))):
-        made.properties.add(key=draw(TEXT), value=draw(TEXT))
+        made.properties.add(key=draw(TEXT | TRACING), value=draw(TEXT | TRACING))
     fields: dict[str, st.SearchStrategy[Any]] = {
         "replicated_from": TEXT,
-        "partition_key": TEXT,
+        "partition_key": TEXT | TRACING,
         "compression": st.integers(0, 4),
         "uncompressed_size": st.integers(0, 100),
         "num_messages_in_batch": st.integers(-1, 20) | st.integers(-(2**31), 2**31 - 1),
@@ -159,31 +161,51 @@ def test_any_bytes_are_split_alike(kernel: Any, stream: bytes) -> None:
     entries_max=st.integers(-1, 7),
     bytes_max=st.integers(-1, 2000),
     own_name=st.none() | TEXT,
+    looks_for=st.integers(0, 3),
 )
 def test_sends_are_taken_alike(
-    kernel: Any, frames: list[Frame], entries_max: int, bytes_max: int, own_name: str | None
+    kernel: Any, frames: list[Frame], entries_max: int, bytes_max: int, own_name: str | None, looks_for: int
 ) -> None:
     """What is taken, what is left to be refused or looked at by itself, and what the publishing side is told of each."""
     head = read_send(frames[0][0])
     if head is None:
-        assert kernel.plain_sends(deque(frames), 1, entries_max, bytes_max, own_name, BATCH_MESSAGES_MAX)[0] == []
+        arguments = (1, entries_max, bytes_max, own_name, BATCH_MESSAGES_MAX, looks_for)
+        assert kernel.plain_sends(deque(frames), *arguments)[0] == []
         return
     left, left_in_python = deque(frames), deque(frames)
-    found = take_sends(left, head, entries_max, bytes_max, own_name, kernel)
-    assert found == take_sends(left_in_python, head, entries_max, bytes_max, own_name, None)
+    found = take_sends(left, head, entries_max, bytes_max, own_name, looks_for, kernel)
+    assert found == take_sends(left_in_python, head, entries_max, bytes_max, own_name, looks_for, None)
     assert left == left_in_python
 
 
 def test_plain_sends_are_taken_by_the_compiled_function(kernel: Any) -> None:
     """It would also pass the comparison if it took none."""
     plain = MessageMetadata(producer_name="raw", sequence_id=1, publish_time=2, partition_key="key")
-    plain.properties.add(key="colour", value="red")
+    plain.properties.add(key="traceparent", value="red")
     batch = MessageMetadata(producer_name="raw", sequence_id=1, publish_time=2, num_messages_in_batch=3)
     rests = [with_checksum(plain, b"x" * 2000), with_checksum(batch, b"x" * 20000), with_checksum(batch, b"x" * 17)]
     frames = deque((b"\x08\x06\x32\x04\x08\x01\x10" + bytes([number]), rest) for number, rest in enumerate(rests))
-    taken = kernel.plain_sends(frames, 1, 64, 10**6, "raw", BATCH_MESSAGES_MAX)
+    taken = kernel.plain_sends(frames, 1, 64, 10**6, "raw", BATCH_MESSAGES_MAX, 1)
     assert taken == (rests[:2], [0, 1], [0, 0], [1, 3], [len(rest) for rest in rests[:2]])
     assert len(frames) == 1, "17 bytes hold no three messages"
+
+
+@pytest.mark.parametrize(
+    ("name", "looks_for", "taken"),
+    [
+        ("magnetar.trace", 0, 1),
+        ("magnetar.trace", 1, 0),
+        ("magnetar.trace.only", 1, 0),
+        ("magnetar.traces", 3, 1),
+        ("traceparent", 1, 1),
+        ("traceparent", 2, 0),
+    ],
+)
+def test_a_message_that_asks_for_a_trace_is_left(kernel: Any, name: str, looks_for: int, taken: int) -> None:
+    asking = MessageMetadata(producer_name="raw", sequence_id=1, publish_time=2)
+    asking.properties.add(key=name, value="x")
+    frames = deque([(b"\x08\x06\x32\x04\x08\x01\x10\x00", with_checksum(asking, b"x"))])
+    assert len(kernel.plain_sends(frames, 1, 64, 10**6, None, BATCH_MESSAGES_MAX, looks_for)[0]) == taken
 
 
 @given(case=receipts())
@@ -269,9 +291,9 @@ def test_checksums_are_alike(kernel: Any, data: bytes, times: int) -> None:
     [
         ("split", (b"",)),
         ("split", ("text", 1, 1)),
-        ("plain_sends", (deque([1]), 1, 1, 1, None, 1)),
-        ("plain_sends", (deque([(b"", "text")]), 1, 1, 1, None, 1)),
-        ("plain_sends", (deque(), 1, 1, 1, b"bytes", 1)),
+        ("plain_sends", (deque([1]), 1, 1, 1, None, 1, 0)),
+        ("plain_sends", (deque([(b"", "text")]), 1, 1, 1, None, 1, 0)),
+        ("plain_sends", (deque(), 1, 1, 1, b"bytes", 1, 0)),
         ("plain_acks", (deque([(1, 2)]), 1, 1)),
         ("send_receipts", (1, "ab", [1], 1, 1)),
         ("send_receipts", (1, ["a"], [1], 1, 1)),

@@ -31,6 +31,7 @@ from magnetar.admin.client.servers import (
 )
 from magnetar.admin.client.subscriptions import Subscriptions
 from magnetar.admin.client.topics import Topics
+from magnetar.admin.client.traces import Traces
 from magnetar.admin.client.transactions import Transactions
 from magnetar.client.blocking_http import TIMEOUT_S
 
@@ -82,6 +83,7 @@ class AdminClient:
         self.lookups = Lookups(self.call)
         self.transactions = Transactions(self.call)
         self.explain = Explain(self.call)
+        self.traces = Traces(self.call)
         self.scalable_topics = ScalableTopics(self.call)
 
     @property

@@ -37,6 +37,7 @@ from magnetar.admin.routes import (
     topic_policies,
     topic_stats,
     topics,
+    trace,
     transactions,
     websocket,
 )
@@ -75,6 +76,7 @@ MODULES = (
     topic_policies,
     topic_stats,
     topics,
+    trace,
     transactions,
     websocket,
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import ClassVar, Final
 
 from magnetar.base.errors import BadVersionError, LedgerError, MetadataError
 from magnetar.base.tasks import FATAL
@@ -27,7 +27,7 @@ from magnetar.bookkeeper.codes import ReturnCode
 from magnetar.bookkeeper.entry_format import pack_run
 from magnetar.bookkeeper.errors import LedgerBusyError, LedgerClosedError, LedgerFencedError
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
-from magnetar.bookkeeper.ports import BookieChannel
+from magnetar.bookkeeper.ports import AddWatch, BookieChannel, WatchedRun
 
 AppendDone = Callable[[LedgerError | None], None]
 
@@ -146,7 +146,11 @@ class LedgerWriter:
         ledger_id, pending, before = self.ledger_id, self._pending, self.length
         packed, self.length = pack_run(ledger_id, first, pending.lac, before, payloads, self._digest)
         self.last_add_pushed += count
-        add = _Add(first, self._ensemble, self.length - before, packed, done, self)
+        size_bytes = self.length - before
+        if type(payloads) is WatchedRun:
+            add: _Add = _WatchedAdd(first, self._ensemble, size_bytes, packed, done, self).followed(payloads.watch)
+        else:
+            add = _Add(first, self._ensemble, size_bytes, packed, done, self)
         if self._only_channel is not None:
             pending.push(add)
             self._only_channel.add_run(ledger_id, first, packed, self._master_key, 0, add.replied)
@@ -245,11 +249,11 @@ class LedgerWriter:
         entry_id, packed, ensemble, channels = add.entry_id, add.packed, self._ensemble, self._channels
         write_sets = self._source.write_sets
         for index in write_sets[entry_id % len(write_sets)]:
-            done = _Reply(add, index, ensemble[index]).replied
+            done = add.reply(add, index, ensemble[index]).replied
             channels[index].add_run(self.ledger_id, entry_id, packed, self._master_key, 0, done)
 
     def _send_to(self, add: _Add, index: int) -> None:
-        done = _Reply(add, index, self._ensemble[index]).replied
+        done = add.reply(add, index, self._ensemble[index]).replied
         self._channels[index].add_run(self.ledger_id, add.entry_id, add.packed, self._master_key, 0, done)
 
     # ---- Answers
@@ -402,6 +406,9 @@ class LedgerWriter:
 class _Add(PendingAdd):
     """One run. With a single bookie its method is the bookie's callback; otherwise each replica has a `_Reply`."""
 
+    reply: ClassVar[type[_Reply]]
+    """The kind of its answers from several bookies."""
+
     __slots__ = ("code", "done", "packed", "retries", "size", "writer")
 
     def __init__(
@@ -448,6 +455,41 @@ class _Reply:
 
     def replied(self, code: int) -> None:
         self.add.writer._on_reply(self.add, self.index, self.bookie_id, code)
+
+
+_Add.reply = _Reply
+
+
+class _WatchedAdd(_Add):
+    """A run that somebody follows."""
+
+    __slots__ = ("watch",)
+
+    def followed(self, watch: AddWatch) -> _WatchedAdd:
+        """Itself, with who follows it."""
+        self.watch = watch
+        writer = self.writer
+        write_sets = writer._source.write_sets
+        bookies = [self.ensemble[index] for index in write_sets[self.entry_id % len(write_sets)]]
+        watch.sent(writer.ledger_id, self.entry_id, bookies)
+        return self
+
+    def replied(self, code: int) -> None:
+        self.watch.answered(self.writer._first_bookie, code)
+        super().replied(code)
+
+
+class _WatchedReply(_Reply):
+    __slots__ = ()
+
+    add: _WatchedAdd
+
+    def replied(self, code: int) -> None:
+        self.add.watch.answered(self.bookie_id, code)
+        super().replied(code)
+
+
+_WatchedAdd.reply = _WatchedReply
 
 
 def _as_ledger_error(ledger_id: int, error: LedgerError | MetadataError) -> LedgerError:

@@ -24,6 +24,7 @@ from magnetar.broker.refused_clients import RecentRefusals
 from magnetar.broker.scalable.service import ScalableTopics
 from magnetar.broker.schemas.admission import SchemaAdmission
 from magnetar.broker.topics.registry import AnyTopic, TopicRegistry
+from magnetar.broker.tracing.traces import Traces
 from magnetar.broker.transactions.coordinators import Coordinators
 from magnetar.broker.transactions.types import Participants
 from magnetar.wire.pulsar import commands
@@ -165,6 +166,7 @@ class BrokerContext:
     non_persistent: NonPersistentTopics
     turns: RequestTurns
     scalable: ScalableTopics
+    traces: Traces
     refused: RecentRefusals = field(default_factory=RecentRefusals)
     counters: ConnectionCounters = field(default_factory=ConnectionCounters)
     list_answers: ListAnswers = field(default_factory=ListAnswers)

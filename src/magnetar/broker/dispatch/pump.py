@@ -63,6 +63,7 @@ class Pump:
         "_timer",
         "_turn_left",
         "_turn_max",
+        "followed",
         "read_errors",
     )
 
@@ -98,6 +99,8 @@ class Pump:
         self._throttled: Timer | None = None
         """The timer that runs while the rate grants nothing."""
         self._idle_waiters: list[Callable[[], None]] = []
+        self.followed: Callable[[], None] | None = None
+        """Called after entries may have been handed out, while somebody follows one of them."""
         self.read_errors = 0
         self._failure = ""
         """The last failure in words that a client may read, and when the row of failures that it belongs to began."""
@@ -186,6 +189,8 @@ class Pump:
                 self.wake()
         finally:
             self._running = False
+        if self.followed is not None:
+            self.followed()
         if not self._reading:
             if self._dispatcher.more and self._throttled is None:
                 self.wake()
@@ -278,6 +283,8 @@ class Pump:
             for waiter in waiters:
                 waiter()
         if not self._running:
+            if self.followed is not None:
+                self.followed()
             self.wake()
 
     def _failed(self, error: MagnetarError) -> None:

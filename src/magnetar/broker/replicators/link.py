@@ -44,7 +44,7 @@ class _Sent(NamedTuple):
 class Common:
     """State that outlives the links of one replicator: counters, read at scrape time, and the cursor's one read at a time."""
 
-    __slots__ = ("bytes_out", "link", "messages_out", "reading", "skipped", "unreadable")
+    __slots__ = ("bytes_out", "followed", "link", "messages_out", "reading", "skipped", "unreadable")
 
     def __init__(self) -> None:
         self.reading = False
@@ -53,6 +53,8 @@ class Common:
         self.bytes_out = 0
         self.skipped = 0
         self.unreadable = 0
+        self.followed: Callable[[], None] | None = None
+        """Called after the cursor has moved, while one of the entries is traced."""
 
 
 class Link:
@@ -312,3 +314,5 @@ class Link:
         acked, self._acked = self._acked, None
         if acked is not None and not self._cursor.closed:
             self._cursor.acknowledge_cumulative(acked)
+            if self._common.followed is not None:
+                self._common.followed()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from magnetar.base.clock import iso_time
@@ -15,7 +16,7 @@ from magnetar.broker.replicators.service import ReplicationService
 from magnetar.managed_ledger.cursor.cursor import ManagedCursor
 from magnetar.managed_ledger.cursor.reader import ReadGate
 from magnetar.managed_ledger.ledger import ManagedLedger
-from magnetar.managed_ledger.position import EARLIEST, LATEST
+from magnetar.managed_ledger.position import EARLIEST, LATEST, Position
 
 if TYPE_CHECKING:
     from magnetar.broker.replicators.replicator import Replicator
@@ -60,6 +61,15 @@ class ReplicatorSet:
     def links(self) -> dict[str, bool]:
         """The other clusters, each with whether its replicator is connected."""
         return {name: replicator.connected for name, replicator in self._by_cluster.items()}
+
+    def follow(self, followed: Callable[[str], None] | None) -> None:
+        """Call `followed` with a cluster whenever it has stored more, while one of the entries is traced; None ends that."""
+        for cluster, replicator in self._by_cluster.items():
+            replicator.counters.followed = None if followed is None else partial(followed, cluster)
+
+    def stored_in(self, position: Position) -> dict[str, bool]:
+        """The other clusters, each with whether it is done with an entry."""
+        return {cluster: each.cursor.is_acknowledged(position) for cluster, each in self._by_cluster.items()}
 
     def get(self, cluster: str) -> Replicator | None:
         return self._by_cluster.get(cluster)

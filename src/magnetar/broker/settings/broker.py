@@ -13,6 +13,7 @@ from magnetar.broker.settings.policies import PolicySettings
 from magnetar.broker.settings.replication import ReplicatedSubscriptionSettings, ReplicationSettings
 from magnetar.broker.settings.scalable import ScalableTopicSettings
 from magnetar.broker.settings.security import SecuritySettings
+from magnetar.broker.settings.tracing import TracingSettings
 from magnetar.broker.settings.transactions import TransactionSettings
 
 QUOTA_POLICIES = ("producer_request_hold", "producer_exception", "consumer_backlog_eviction")
@@ -37,6 +38,7 @@ class BrokerSettings(
     SecuritySettings,
     ScalableTopicSettings,
     TransactionSettings,
+    TracingSettings,
     ReplicationSettings,
     ReplicatedSubscriptionSettings,
 ):

@@ -7,6 +7,7 @@ import logging
 import random
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from magnetar.base.clock import Clock
@@ -44,6 +45,10 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger(__name__)
+
+
+Followed = Callable[["Subscription", Consumer | None], None]
+"""Called after each change of what consumers hold or have acknowledged, with the consumer whose doing it was."""
 
 
 class Subscription:
@@ -103,6 +108,7 @@ class Subscription:
         self.dispatch_limits = DispatchLimits(self._pump, clock, self.sent)
         self.pending_acks: PendingAcks | None = None
         """Acknowledgements of open transactions; None until there is one."""
+        self._followed: Followed | None = None
         self._resetting = asyncio.Lock()
         self._closed = False
         self._terminated = False
@@ -138,6 +144,8 @@ class Subscription:
         )
         self.last_consumed_ms = max(self.last_consumed_ms, consumer.last_consumed_ms)
         self.dispatch.remove(self.consumers, consumer)
+        if self._followed is not None:
+            self._followed(self, consumer)
         self._touch()
         self._pump.wake()
 
@@ -221,7 +229,14 @@ class Subscription:
             )
         if dispatcher.leftover:
             dispatcher.leftover_changed()
+        if self._followed is not None:
+            self._followed(self, consumer)
         self.tell_if_ended()
+
+    def follow(self, followed: Followed | None) -> None:
+        """Call `followed` from now on, while one of the entries is traced; None ends that."""
+        self._followed = followed
+        self._pump.followed = None if followed is None else partial(followed, self, None)
 
     def redeliver(
         self, consumer: Consumer, positions: Sequence[tuple[int, int]] | None, consumer_epoch: int | None = None
@@ -231,6 +246,8 @@ class Subscription:
             consumer.consumer_epoch = consumer_epoch
         keys = [ledger << 32 | entry for ledger, entry in (positions or ())[:REDELIVER_IDS_MAX]]
         self.dispatch.dispatcher.redeliver(consumer, keys)
+        if self._followed is not None:
+            self._followed(self, consumer)
         self._pump.wake()
 
     # ---- What is left
@@ -376,6 +393,8 @@ class Subscription:
         dispatcher = self.dispatch.dispatcher
         dispatcher.leftover_changed()
         dispatcher.acknowledged_elsewhere()
+        if self._followed is not None:
+            self._followed(self, None)
         self._pump.wake()
         self.tell_if_ended()
 

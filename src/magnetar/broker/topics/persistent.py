@@ -77,6 +77,8 @@ class PersistentTopic:
         self.created_ms = context.clock.now_ms()
         self.rates = Rates()
         self.read_rates = Rates()
+        self.follower: object = None
+        """What `tracing` keeps of the topic, while messages of it are traced."""
         self.publishers = Publishers(
             topic_name=str(name),
             append=ledger.append_run,

@@ -84,13 +84,14 @@ class PublishGate:
             delay_s = longest_delay_s(meters, now_s)
             if delay_s > 0:
                 self._hold(op.producer, delay_s)
-        error = self._problem(op, data, is_chunk)
+        error = self.problem(op, data, is_chunk)
         if error is None:
             return True
         op.refuse(error)
         return False
 
-    def _problem(self, op: PublishOp, data: bytes, is_chunk: bool) -> BrokerError | None:
+    def problem(self, op: PublishOp, data: bytes, is_chunk: bool) -> BrokerError | None:
+        """Why the entry is not taken, whatever the rate."""
         if self._size_max and not is_chunk and op.data_bytes > self._size_max:
             return MessageTooLargeError(f"Exceed maximum message size of the topic: {self._size_max} bytes")
         if self._encryption_required and not op.replicated and not parse_metadata(data).encryption_keys:

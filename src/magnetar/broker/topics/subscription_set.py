@@ -26,7 +26,7 @@ from magnetar.broker.replicators.service import ReplicationService
 from magnetar.broker.subscriptions.config import SubscriptionConfig
 from magnetar.broker.subscriptions.consumer import Consumer
 from magnetar.broker.subscriptions.delayed_buckets import DelayedStorage
-from magnetar.broker.subscriptions.subscription import Subscription
+from magnetar.broker.subscriptions.subscription import Followed, Subscription
 from magnetar.broker.topics.expiry import first_published_at
 from magnetar.broker.topics.subscribe import SubscribeRequest, check_type, new_consumer
 from magnetar.broker.transactions.log import TransactionStorage
@@ -76,12 +76,19 @@ class SubscriptionSet:
         """Called with each subscription before it reads anything."""
         self.replicated_changed: Callable[[], Awaitable[None]] = _nobody
         """Called when a subscription begins or ceases to be replicated."""
+        self._followed: Followed | None = None
         self._by_name: dict[str, Subscription] = {}
         self._lock = asyncio.Lock()
 
     @property
     def all(self) -> list[Subscription]:
         return list(self._by_name.values())
+
+    def follow(self, followed: Followed | None) -> None:
+        """See `Subscription.follow`: of all there are and will be."""
+        self._followed = followed
+        for subscription in self._by_name.values():
+            subscription.follow(followed)
 
     @property
     def consumers_count(self) -> int:
@@ -289,6 +296,8 @@ class SubscriptionSet:
         if self._ledger.terminated:
             subscription.topic_terminated()
         self._limit(subscription)
+        if self._followed is not None:
+            subscription.follow(self._followed)
         self.added(subscription)
         self._by_name[name] = subscription
         return subscription

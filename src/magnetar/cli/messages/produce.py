@@ -6,14 +6,19 @@ import itertools
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
+from magnetar.broker.tracing.trace import ONLY_PROPERTY, TRACE_PROPERTY
+from magnetar.cli.admin.http import DEFAULT_URL
+from magnetar.cli.admin.http import connected as admin_connected
 from magnetar.cli.errors import CommandError
 from magnetar.cli.messages.pulsar_client import connected, url_option, verbose_option
+from magnetar.cli.messages.trace import TRACES_TOLD_MAX, await_complete, show
 from magnetar.cli.output import emit_record, json_option
 
 COMPRESSION = ("NONE", "LZ4", "ZLib", "ZSTD", "SNAPPY")
@@ -52,6 +57,25 @@ COMPRESSION = ("NONE", "LZ4", "ZLib", "ZSTD", "SNAPPY")
     default="NONE",
     show_default=True,
 )
+@click.option("--trace", "traced", is_flag=True, help="Print the way of the messages.")
+@click.option(
+    "--trace-only", is_flag=True, help="Store nothing: print which consumers would get the messages, and why not."
+)
+@click.option(
+    "--trace-wait",
+    type=click.FloatRange(0),
+    default=2.0,
+    show_default=True,
+    help="Seconds to wait for the acknowledgements of traced messages.",
+)
+@click.option(
+    "--admin-url",
+    default=DEFAULT_URL,
+    envvar="MAGNETAR_ADMIN_URL",
+    show_default=True,
+    show_envvar=True,
+    help="Address of the admin API, asked for traces.",
+)
 @url_option
 @verbose_option
 @json_option
@@ -67,25 +91,35 @@ def produce_command(
     disable_batching: bool,
     chunking: bool,
     compression: str,
+    traced: bool,
+    trace_only: bool,
+    trace_wait: float,
+    admin_url: str,
     url: str,
     verbose: bool,
     as_json: bool,
 ) -> None:
     """Send messages to TOPIC and wait until the server has stored them all.
 
-    The exit code is 1 if any of them was not stored.
+    The exit code is 1 if any of them was not stored. With --trace, the way of each is printed as a table on a terminal, as JSON elsewhere.
     """
     payloads = [*split(messages, separator), *map(read_payload, files)]
     if not payloads:
         raise click.UsageError("nothing to send; give -m TEXT or -f FILE")
-    attributes: dict[str, Any] = {"properties": parse_properties(properties)} | ({"partition_key": key} if key else {})
+    named = parse_properties(properties)
+    trace_id = named.get(TRACE_PROPERTY) or (uuid.uuid4().hex if traced or trace_only else "")
+    if trace_id:
+        named[TRACE_PROPERTY] = trace_id
+    if trace_only:
+        named[ONLY_PROPERTY] = "true"
+    attributes: dict[str, Any] = {"properties": named} | ({"partition_key": key} if key else {})
     with connected(url, verbose=verbose) as client:
         import pulsar
 
         producer = client.create_producer(
             topic,
             block_if_queue_full=True,
-            batching_enabled=not (disable_batching or chunking),
+            batching_enabled=not (disable_batching or chunking or trace_id),
             chunking_enabled=chunking,
             compression_type=getattr(pulsar.CompressionType, compression),
         )
@@ -98,7 +132,12 @@ def produce_command(
         finally:
             tally.wait()
         seconds = time.monotonic() - started
-    report(tally, topic, seconds, as_json)
+    if not (traced or trace_only):
+        report(tally, topic, seconds, as_json)
+        return
+    check_stored(tally)
+    with admin_connected(admin_url) as admin:
+        show(await_complete(admin, topic, trace_id, min(tally.stored, TRACES_TOLD_MAX), trace_wait), as_json)
 
 
 class Tally:
@@ -170,5 +209,10 @@ def report(tally: Tally, topic: str, seconds: float, as_json: bool) -> None:
         )
     else:
         click.echo(f"{tally.stored} messages stored in {topic} ({seconds:.2f} s)")
+    check_stored(tally)
+
+
+def check_stored(tally: Tally) -> None:
+    """Raises CommandError unless all messages were."""
     if tally.failed:
         raise CommandError(f"{tally.failed} of {tally.sent} messages were not stored: {tally.problem}")

@@ -245,18 +245,34 @@ typedef struct {
     uint64_t sequence_id, publish_time, deliver_at;
     uint32_t messages;
     int batched, encoded_key, has_partition_key, has_ordering_key;
+    uint64_t asks; /* a bit for each kind of property that asks for a trace */
 } Metadata;
 
-static int read_pair(Reader pair)
+static int is_text(const Reader *text, const char *expected)
+{
+    size_t size = (size_t)(text->end - text->at);
+    return size == strlen(expected) && memcmp(text->at, expected, size) == 0;
+}
+
+enum { LOOK_FOR_TRACES = 1, LOOK_FOR_SPANS = 2 };
+
+static int read_pair(Reader pair, uint64_t *asks)
 {
     int seen = 0;
+    Reader key = {NULL, NULL};
     while (pair.at < pair.end) {
         Byte tag = *pair.at++;
         Reader text;
         if ((tag != 0x0A && tag != 0x12) || !read_part(&pair, &text) || !is_ascii(&text))
             return 0;
         seen |= tag == 0x0A ? 1 : 2;
+        if (tag == 0x0A)
+            key = text;
     }
+    if (seen == 3 && (is_text(&key, "magnetar.trace") || is_text(&key, "magnetar.trace.only")))
+        *asks |= LOOK_FOR_TRACES;
+    else if (seen == 3 && is_text(&key, "traceparent"))
+        *asks |= LOOK_FOR_SPANS;
     return seen == 3;
 }
 
@@ -288,7 +304,7 @@ static int read_metadata(Reader data, Metadata *found)
             found->publish_time = value, seen |= 4;
             break;
         case 4 << 3 | 2: /* properties */
-            if (!read_pair(part))
+            if (!read_pair(part, &found->asks))
                 return 0;
             break;
         case 6 << 3 | 2:
@@ -344,7 +360,7 @@ static int entry_parts(Reader entry, Reader *metadata, Reader *payload)
 
 enum { BATCHED_MESSAGE_BYTES_MIN = 6 };
 
-/* ---- plain_sends(frames, producer_id, entries_max, bytes_max, own_name, batch_messages_max)
+/* ---- plain_sends(frames, producer_id, entries_max, bytes_max, own_name, batch_messages_max, looks_for)
         -> (entries, sequence_ids, highest_sequence_ids, messages, sizes) */
 
 typedef struct {
@@ -372,11 +388,11 @@ static int read_send(Reader command, Send *send)
     return command.at == command.end && !is_chunk;
 }
 
-static int entry_is_plain(Reader entry, const Reader *own_name, uint64_t batch_max, uint32_t *messages)
+static int entry_is_plain(Reader entry, const Reader *own_name, uint64_t batch_max, uint64_t looks_for, uint32_t *messages)
 {
     Metadata found;
     Reader metadata, payload;
-    if (!entry_parts(entry, &metadata, &payload) || !read_metadata(metadata, &found))
+    if (!entry_parts(entry, &metadata, &payload) || !read_metadata(metadata, &found) || (found.asks & looks_for))
         return 0;
     if (found.messages != 1) {
         uint64_t most = (uint64_t)(payload.end - payload.at) / BATCHED_MESSAGE_BYTES_MIN;
@@ -402,10 +418,10 @@ static int append(PyObject *list, PyObject *item)
 
 static PyObject *plain_sends(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
-    if (count != 6)
-        return PyErr_Format(PyExc_TypeError, "plain_sends takes 6 arguments");
-    uint64_t producer_id, batch_max;
-    if (!as_u64(args[1], &producer_id) || !as_u64(args[5], &batch_max))
+    if (count != 7)
+        return PyErr_Format(PyExc_TypeError, "plain_sends takes 7 arguments");
+    uint64_t producer_id, batch_max, looks_for;
+    if (!as_u64(args[1], &producer_id) || !as_u64(args[5], &batch_max) || !as_u64(args[6], &looks_for))
         return NULL;
     Py_ssize_t entries_left = PyLong_AsSsize_t(args[2]), bytes_left = PyLong_AsSsize_t(args[3]);
     if (PyErr_Occurred())
@@ -433,7 +449,7 @@ static PyObject *plain_sends(PyObject *module, PyObject *const *args, Py_ssize_t
                 PyErr_SetString(PyExc_TypeError, "a frame is a command and the rest");
             failed = 1;
         } else if (!read_send(command, &send) || send.producer_id != producer_id ||
-                   !entry_is_plain(entry, &own_name, batch_max, &messages)) {
+                   !entry_is_plain(entry, &own_name, batch_max, looks_for, &messages)) {
             Py_DECREF(frame);
             break;
         } else {
@@ -750,7 +766,7 @@ PyMODINIT_FUNC PyInit__kernel(void)
     str_entry_id = PyUnicode_InternFromString("entry_id");
     str_data = PyUnicode_InternFromString("data");
     PyObject *module = PyModule_Create(&definition);
-    if (module == NULL || !str_ledger_id || !str_entry_id || !str_data || PyModule_AddIntConstant(module, "REVISION", 1) < 0) {
+    if (module == NULL || !str_ledger_id || !str_entry_id || !str_data || PyModule_AddIntConstant(module, "REVISION", 2) < 0) {
         Py_XDECREF(module);
         return NULL;
     }

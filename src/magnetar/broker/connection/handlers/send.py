@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError
 from magnetar.base.checksum import crc32c
 from magnetar.base.errors import MagnetarError
 from magnetar.base.limits import BATCH_MESSAGES_MAX, CHUNKS_MAX, MESSAGE_METADATA_BYTES_MAX
+from magnetar.broker.connection.handlers import traced
 from magnetar.broker.connection.handlers.transactions import acting_role
 from magnetar.broker.connection.session import Session
 from magnetar.broker.errors import ChecksumError, NotAllowedError
@@ -25,6 +26,8 @@ from magnetar.broker.topics.publish import MarkerOp, PublishOp
 from magnetar.broker.topics.registry import AnyTopic
 from magnetar.broker.topics.replicated_publish import ReplicatedOp, place_of
 from magnetar.broker.topics.transactions import TransactionPublishOp
+from magnetar.broker.tracing.publishing import TracedReplicatedOp, TracedTransactionOp, watched
+from magnetar.broker.tracing.trace import TRACING_KEYS, TRACING_MARKS
 from magnetar.broker.transactions.buffer import TransactionBuffer
 from magnetar.broker.transactions.grants import TOPIC_ITSELF
 from magnetar.broker.transactions.types import TxnId, txn_of
@@ -54,10 +57,15 @@ MARKER_RECEIPT = 1 << 63
 """The highest sequence id in the receipt of a marker (Pulsar's Long.MIN_VALUE)."""
 
 
+class _MayBeTraced(ChecksumError):
+    """Not for a run: `send` looks at its properties."""
+
+
 def send_run(session: Session, frames: deque[Frame], entries_max: int) -> int:
     """Publish the plain SENDs of one producer with which `frames` begins; answers how many were taken off.
 
-    0: the first frame is not plain. It ends before a frame that `send` would refuse, and where reading would pause for what is published.
+    0: the first frame is not plain. It ends before a frame that `send` would refuse or trace, and where reading would pause for what is
+    published.
     """
     head = read_send(frames[0][0])
     if head is None:
@@ -69,7 +77,7 @@ def send_run(session: Session, frames: deque[Frame], entries_max: int) -> int:
     topic = producer.topic
     entries_left, bytes_left = session.publish_room(entries_max if topic.gate is None and not topic.deduplicates else 1)
     own_name = producer.name if topic.deduplicates else None
-    columns = take_sends(frames, head, entries_left, bytes_left, own_name)
+    columns = take_sends(frames, head, entries_left, bytes_left, own_name, session.context.traces.looks_for)
     run = columns[0]
     if run:
         op = PublishOp(producer, *columns[1:])
@@ -88,10 +96,11 @@ def take_sends(
     entries_left: int,
     bytes_left: int,
     own_name: str | None,
+    looks_for: int = 0,
     kernel: Any = compiled,
 ) -> SendColumns:
     """Take the plain SENDs of one producer off the beginning of `frames`, up to the one that reaches a bound. `head` is the first one's,
-    and `own_name` the producer's where messages have to be in it.
+    and `own_name` the producer's where messages have to be in it. A message with a property of `TRACING_KEYS[looks_for]` is not plain.
 
     The compiled `kernel`, if there is one, takes as many as it knows; what it leaves is looked at here.
     """
@@ -104,7 +113,7 @@ def take_sends(
     sizes: list[int] = []
     if kernel:
         run, sequence_ids, highest_sequence_ids, messages, sizes = kernel.plain_sends(
-            frames, producer_id, entries_left, bytes_left, own_name, BATCH_MESSAGES_MAX
+            frames, producer_id, entries_left, bytes_left, own_name, BATCH_MESSAGES_MAX, looks_for
         )
         if run:
             entries_left -= len(run)
@@ -113,7 +122,7 @@ def take_sends(
     while following is not None and following.producer_id == producer_id:
         rest = frames[0][1]
         try:
-            metadata = checked_metadata(rest)
+            metadata = checked_metadata(rest, looks_for=looks_for)
         except ChecksumError:
             break
         if metadata.replicated_from or metadata.HasField("marker_type"):
@@ -163,11 +172,18 @@ def send(session: Session, command: BaseCommand, rest: bytes) -> None:
     if problem:
         _refuse(session, producer, request, size_bytes, NotAllowedError(problem))
         return
+    asked = traced.asked_by(session, metadata)
+    if asked is not None and asked.only:
+        traced.tell_only(session, producer, request, metadata, rest, asked)
+        return
     if txn:
         send_in_transaction(session, producer, request, metadata, rest)
         return
-    numbers = request.sequence_id, request.highest_sequence_id, metadata.num_messages_in_batch, size_bytes
     session.publish_started(1, size_bytes)
+    if asked is not None:
+        traced.publish(session, producer, request, metadata, rest, asked)
+        return
+    numbers = request.sequence_id, request.highest_sequence_id, metadata.num_messages_in_batch, size_bytes
     producer.publish(PublishOp.single(producer, *numbers), [rest], request.is_chunk)
 
 
@@ -183,8 +199,9 @@ def reserved(metadata: MessageMetadata) -> str:
     return RESERVED if metadata.replicated_from or metadata.HasField("marker_type") else ""
 
 
-def checked_metadata(headers_and_payload: bytes, txn: int = 0) -> MessageMetadata:
-    """The metadata of an entry that can be stored. `txn`: the number of the transaction that its command names, 0 for none.
+def checked_metadata(headers_and_payload: bytes, txn: int = 0, looks_for: int = 0) -> MessageMetadata:
+    """The metadata of an entry that can be stored. `txn`: the number of the transaction that its command names, 0 for none. One with a
+    property of `TRACING_KEYS[looks_for]` may ask for a trace, and is not taken here.
 
     Raises ChecksumError for one that cannot: what a client cannot parse must not reach the log, it would end every official consumer
     that ever reads it (the C++ client up to 4.2 crashes on an empty entry). That code is the one after which a producer goes on.
@@ -208,6 +225,9 @@ def checked_metadata(headers_and_payload: bytes, txn: int = 0) -> MessageMetadat
         metadata = parse_metadata(headers_and_payload[start:end])
     except DecodeError:
         raise ChecksumError(NO_METADATA) from None
+    for mark in TRACING_MARKS[looks_for]:
+        if headers_and_payload.find(mark, start, end) >= 0:
+            _check_untraced(metadata, TRACING_KEYS[looks_for])
     named = metadata.txnid_least_bits
     if named not in (0, txn):
         raise ChecksumError("the message belongs to another transaction than its frame says")
@@ -216,6 +236,12 @@ def checked_metadata(headers_and_payload: bytes, txn: int = 0) -> MessageMetadat
         if problem:
             raise ChecksumError(problem)
     return metadata
+
+
+def _check_untraced(metadata: MessageMetadata, keys: tuple[str, ...]) -> None:
+    """Raises _MayBeTraced. Asked only where the bytes of the metadata have one of the words: to look at properties costs more than that."""
+    if any(pair.key in keys for pair in metadata.properties):
+        raise _MayBeTraced
 
 
 def false_claim(metadata: MessageMetadata, payload_bytes: int) -> str:
@@ -285,7 +311,13 @@ def send_in_transaction(
         return
     numbers = request.sequence_id, request.highest_sequence_id, metadata.num_messages_in_batch, len(data)
     session.publish_started(1, len(data))
-    producer.publish(TransactionPublishOp(buffer.state, txn, producer, *numbers), [data], request.is_chunk)
+    trace = traced.begin(session, producer, traced.asked_by(session, metadata), metadata, len(data))
+    if trace is None:
+        producer.publish(TransactionPublishOp(buffer.state, txn, producer, *numbers), [data], request.is_chunk)
+        return
+    op = TracedTransactionOp(buffer.state, txn, producer, *numbers)
+    op.told = traced.telling_of(session, producer, trace, metadata, data)
+    producer.publish(op, watched(trace, data), request.is_chunk)
 
 
 def _refusal(txn: TxnId, topic: AnyTopic) -> str:
@@ -315,8 +347,14 @@ def send_replicated(
         highest = MARKER_RECEIPT if session.replication_by_place else 0
         producer.publish_marker(MarkerOp(producer, [request.sequence_id], [highest], [1], [size_bytes]), data)
         return
-    op = ReplicatedOp(producer, source, metadata, place, size_bytes, session.replication_by_place)
-    producer.publish(op, [data], request.is_chunk)
+    about = source, metadata, place, size_bytes, session.replication_by_place
+    trace = traced.begin(session, producer, traced.asked_by(session, metadata), metadata, size_bytes)
+    if trace is None:
+        producer.publish(ReplicatedOp(producer, *about), [data], request.is_chunk)
+        return
+    op = TracedReplicatedOp(producer, *about)
+    op.told = traced.telling_of(session, producer, trace, metadata, data)
+    producer.publish(op, watched(trace, data), request.is_chunk)
 
 
 def _problem(metadata: MessageMetadata, place: tuple[int, int] | None, source: str) -> str:
