@@ -76,6 +76,12 @@ class ParquetFiles:
     def dead_letters(self, raw: Any, source: Any) -> None:
         return None
 
+    def tail(self, sources: Any) -> None:
+        return None
+
+    def reading(self, source: Any) -> Any:
+        raise NotImplementedError("there is no topic to read from")
+
     def acknowledge(self, source: Any, positions: Any) -> None:
         pass
 

@@ -1,4 +1,6 @@
-"""A driver in a process of its own that kills itself at a point of an epoch: `-m tests.support.pipeline_process DIRECTORY FILE POINT`.
+"""A driver in a process of its own that kills itself at a point of an epoch.
+
+`-m tests.support.pipeline_process DIRECTORY FILE POINT [low-latency]`
 
 Points: `start` (claimed, nothing else), `stage` (before the units' job), `units` (their files are there, no manifest), `commit` (before the
 manifest), `committed` (after it, before sinks and acknowledgement), `delivered` (sinks have it, the topic does not know), `log` (while
@@ -65,6 +67,7 @@ def arm(point: str) -> None:
         runner.run = after(runner.run, lambda *_: arm_acknowledgement())  # type: ignore[method-assign]
     elif point == "log":
         driver.Driver.batch = after(driver.Driver.batch, die)  # type: ignore[method-assign]
+        driver.Driver.take = after(driver.Driver.take, die)  # type: ignore[method-assign]
 
 
 def arm_acknowledgement() -> None:
@@ -72,8 +75,9 @@ def arm_acknowledgement() -> None:
 
 
 def main() -> None:
-    directory, file, point = sys.argv[1:]
+    directory, file, point = sys.argv[1:4]
     pipeline = Pipeline("p", directory, units=2)
+    pipeline.prepare(low_latency="low-latency" in sys.argv)
     pipeline.sql(Path(file).read_text())
     arm(point)
     pipeline.run(once=True)

@@ -46,7 +46,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def crash(spark: Any, server: ServerProcess, client: pulsar.Client, topic: str, tmp_path: Path) -> Callable[..., None]:
     """`crash(points)`: a driver killed at each of them in turn, with new rows before each; then one that ends, and the comparison."""
 
-    def run(points: tuple[str, ...]) -> None:
+    def run(points: tuple[str, ...], *how: str) -> None:
         directory, file, target = tmp_path / "p", tmp_path / "p.sql", f"{topic}-out"
         client.subscribe(target, "kept").close()  # what nobody subscribes to may be deleted
         sink = f"CREATE SINK out FROM v WITH (connector = 'pulsar', service.url = '{server.service_url}', topic = '{target}')"
@@ -55,12 +55,13 @@ def crash(spark: Any, server: ServerProcess, client: pulsar.Client, topic: str, 
         sent: list[dict[str, Any]] = []
         for point in points:
             send_more(client, topic, sent)
-            command = [sys.executable, "-m", "tests.support.pipeline_process", str(directory), str(file), point]
+            command = [sys.executable, "-m", "tests.support.pipeline_process", str(directory), str(file), point, *how]
             with (tmp_path / "driver.log").open("a+") as log:  # the JVM outlives its driver for a moment
                 ended = subprocess.run(command, stdout=log, stderr=log, timeout=KILL_TIMEOUT_S, check=False)
             assert ended.returncode == -signal.SIGKILL, f"{point}: {(tmp_path / 'driver.log').read_text()[-3000:]}"
         send_more(client, topic, sent)
         pipeline = Pipeline("p", str(directory), spark)
+        pipeline.prepare(low_latency="low-latency" in how)
         pipeline.sql(text)
         pipeline.run(once=True)
         assert view_rows(directory) == grouped(sent)
@@ -135,3 +136,14 @@ def test_a_driver_killed_right_before_and_right_after_its_commit(crash: Callable
 @pytest.mark.timeout(1800)
 def test_a_driver_killed_at_every_point(crash: Callable[..., None]) -> None:
     crash(POINTS)
+
+
+@pytest.mark.timeout(1800)
+def test_a_driver_killed_around_the_commit_of_few_rows(crash: Callable[..., None]) -> None:
+    crash(("units", "committed"), "low-latency")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_a_driver_killed_at_every_point_of_few_rows(crash: Callable[..., None]) -> None:
+    crash(POINTS, "low-latency")

@@ -57,6 +57,11 @@ BUSY_HINT: Final = "the machine is so busy that a process did not start within S
     metavar="PORT",
     help="Serve the views to PostgreSQL's clients as well, as `pipeline serve` does; its settings come from the environment.",
 )
+@click.option(
+    "--low-latency",
+    is_flag=True,
+    help="Begin an epoch as soon as the broker has something, and run one of few rows by plans that are kept, in one task.",
+)
 @click.option("--ui", is_flag=True, help="Serve Spark's UI; its jobs name view and epoch.")
 @click.option("-y", "--yes", is_flag=True, help="Build again, from the topics, what an edited statement does not keep.")
 @click.option("--dry-run", is_flag=True, help="Show what the file changes in the pipeline, then end.")
@@ -75,6 +80,7 @@ def run_command(
     metadata_url: str | None,
     metrics_port: int | None,
     serve_port: int | None,
+    low_latency: bool,
     ui: bool,
     yes: bool,
     dry_run: bool,
@@ -127,6 +133,7 @@ def run_command(
             metadata_url=metadata_url,
             metadata_credentials=environment_credentials() if metadata_url is not None else None,
             rebuild=rebuild,
+            low_latency=low_latency,
         )
         with plain_spark_errors(None if verbose else local / "spark.log"):
             pipeline.run(once=once, on_epoch=on_epoch, on_start=on_start)

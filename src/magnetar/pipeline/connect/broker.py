@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 import pulsar
@@ -14,6 +15,8 @@ from magnetar.pipeline.connect.continuity import Verdict, closed, verdict
 from magnetar.pipeline.connect.errors import AdminUnreachableError, DataLossError, OffsetError, ReadStalledError
 from magnetar.pipeline.connect.offsets import EARLIEST, Offsets, Position
 from magnetar.pipeline.connect.options import Connection, ReadOptions, Times, full_name
+from magnetar.pipeline.connect.raw_connection import RawConnectionError, is_supported
+from magnetar.pipeline.connect.topic_end import TopicEnd
 
 END_TIMEOUT_MS: Final = 30_000
 """For the last message of a topic, which the broker has said is there."""
@@ -111,12 +114,17 @@ def patiently(options: ReadOptions, ask: Callable[[], T]) -> T:
 class Topics:
     """What the driver's side has to know before it can plan."""
 
-    __slots__ = ("_client", "_closed", "_options", "_tails", "_there", "admin")
+    __slots__ = ("_client", "_closed", "_ends", "_keeps_ends", "_known", "_options", "_tails", "_there", "admin")
 
-    def __init__(self, options: ReadOptions) -> None:
+    def __init__(self, options: ReadOptions, *, keeps_ends: bool = False) -> None:
+        """`keeps_ends`: with a connection of its own to the end of each topic, for who asks many times a second."""
         self._options = options
+        self._keeps_ends = keeps_ends
         self._client = shared_client(options.connection)
         self._tails: dict[str, tuple[pulsar.Reader, Position]] = {}
+        self._ends: dict[str, TopicEnd] = {}
+        self._known: dict[str, Position] = {}
+        """By topic, the end as it was seen last."""
         self._closed: dict[str, dict[int, int]] = {}
         """By topic, entries of its closed ledgers when the admin API was asked last."""
         self._there: set[str] = set()
@@ -147,7 +155,25 @@ class Topics:
                 time.sleep(TOPIC_WAIT_S)
 
     def end(self, topic: str) -> Position:
-        """Behind the entry of the last message; EARLIEST when there is none. Costs one request while nothing is added."""
+        """Behind the entry of the last message; EARLIEST when there is none. Costs one request while nothing is added, and always with
+        `keeps_ends`."""
+        if self._keeps_ends and is_supported(self._options.connection):
+            with suppress(RawConnectionError):  # the official client's errors say what is wrong
+                at = self.kept_end(topic).ask()
+                if at is not None or topic in self._known:
+                    self._known[topic] = max(at or EARLIEST, self._known.get(topic, EARLIEST))
+                    return self._known[topic]
+            self._known[topic] = max(self._end_by_client(topic), self._known.get(topic, EARLIEST))
+            return self._known[topic]
+        return self._end_by_client(topic)
+
+    def kept_end(self, topic: str) -> TopicEnd:
+        """The connection that is asked for a topic's end, and tells when something is added. For who `is_supported`."""
+        if topic not in self._ends:
+            self._ends[topic] = TopicEnd(self._options.connection, topic)
+        return self._ends[topic]
+
+    def _end_by_client(self, topic: str) -> Position:
         held = self._tails.get(topic)
         if held is not None:
             if not held[0].has_message_available():
@@ -169,7 +195,10 @@ class Topics:
         return last
 
     def close(self) -> None:
-        """The readers at the ends of topics; the client is the process's."""
+        """What is open at the ends of topics; the client is the process's."""
+        for end in self._ends.values():
+            end.close()
+        self._ends.clear()
         for reader, _ in self._tails.values():
             reader.close()
         self._tails.clear()

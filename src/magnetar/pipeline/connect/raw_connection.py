@@ -152,6 +152,20 @@ class RawConnection:
                 here.close()
         raise RawConnectionError(f"{topic}: more than {REDIRECTS_MAX} redirects")
 
+    @property
+    def socket(self) -> socket.socket:
+        """To wait for: it is readable when `receive` would return at once, unless `has_pending` says so."""
+        return self._socket
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether there is something to receive that the socket does not show."""
+        return bool(self._waiting) or (isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() > 0)
+
+    def drop_messages(self) -> None:
+        """Forget the messages that came around answers."""
+        self._waiting.clear()
+
     def close(self) -> None:
         self._socket.close()
 

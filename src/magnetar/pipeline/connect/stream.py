@@ -26,6 +26,7 @@ from magnetar.pipeline.connect.offsets import EARLIEST, Offsets, Position, from_
 from magnetar.pipeline.connect.options import ReadOptions
 from magnetar.pipeline.connect.planning import RangePartition, split_all
 from magnetar.pipeline.connect.range_reader import read_range
+from magnetar.pipeline.connect.topic_end import TopicEnd
 
 LOSS_CHECK_S: Final = 10.0
 """How often a stream looks at the ledgers of its topics: one that was closed for so long before it is deleted is known."""
@@ -33,6 +34,9 @@ LOSS_CHECK_S: Final = 10.0
 
 class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Lives in one planner process as long as the query; `read` runs in others, to which only options and schema are sent."""
+
+    keeps_ends = False
+    """Whether it asks for ends many times a second (`Topics`)."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
@@ -58,7 +62,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @property
     def _topics(self) -> Topics:
         if self._held is None:
-            self._held = Topics(self._options)
+            self._held = Topics(self._options, keeps_ends=self.keeps_ends)
         return self._held
 
     @property
@@ -83,9 +87,11 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._goal = patiently(self._options, lambda: self._topics.ends(self._topics.partitions()))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        return patiently(self._options, lambda: self._latest(from_document(start), limit))
+        return patiently(self._options, lambda: self.latest(start, limit))
 
-    def _latest(self, starts: Offsets, limit: ReadLimit) -> dict[str, Any]:
+    def latest(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """The same at once: raises what the client and the admin API raise while brokers do not answer."""
+        starts = from_document(start)
         if self._goal is not None:
             self._acknowledge_at_once(starts)
         self._check_loss(starts)
@@ -95,6 +101,14 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not isinstance(limit, ReadAllAvailable):
             ends = ends | self._limits.ends(ranges(starts, ends))
         return to_document(ends)
+
+    def kept_end(self, topic: str) -> TopicEnd:
+        """What tells when something is added to a topic partition."""
+        return self._topics.kept_end(topic)
+
+    def first(self, topic: str) -> Position | None:
+        """Of the first message that is still there; None when there is none."""
+        return patiently(self._options, lambda: self._topics.first(topic))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return to_document(self._ends) if self._ends else None

@@ -7,13 +7,16 @@ is taken. Object stores do the same with one conditional put (fsspec `pipe_file(
 from __future__ import annotations
 
 import os
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from magnetar.base.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from magnetar.pipeline.state.hot_runs import HotRuns
 
 TEMPORARY: Final = ".tmp-"
 """What the names of unfinished files begin with; nothing reads them, the garbage collection removes them."""
@@ -22,7 +25,9 @@ TEMPORARY: Final = ".tmp-"
 class StateFiles:
     """`root`: a path, or a URL as fsspec takes it (`s3://bucket/dir`, `memory://dir`)."""
 
-    def __init__(self, root: str, options: dict[str, Any] | None = None) -> None:
+    def __init__(self, root: str, options: dict[str, Any] | None = None, hot: HotRuns | None = None) -> None:
+        """`hot`: where whoever reads runs often keeps them."""
+        self.hot = hot
         self.root_url = root
         self.options = dict(options or {})
         try:

@@ -92,6 +92,8 @@ def write_run(
     data = sink.getvalue().to_pybytes()
     footer_bytes = int.from_bytes(data[-_FOOTER_BYTES:-4], "little") + _FOOTER_BYTES
     files.create(path, data)
+    if files.hot is not None:
+        files.hot.put(path, as_frame(rows))
     return RunInfo(
         path=path,
         level=level,
@@ -122,14 +124,32 @@ def read_run(
     names = table.stored_schema.names if columns is None else list(columns)
     if not chosen:
         return as_frame(table.stored_schema.empty_table().select(names))
-    try:
-        rows = _read_groups(files, run, chosen, names)
-    except (OSError, ValueError) as error:  # pyarrow's own errors are among these
-        raise DamagedStateError(f"run {run.path} cannot be read: {error}") from error
-    frame = as_frame(rows)
+    hot = _hot(files, table, run)
+    if hot is not None:
+        frame, chosen = hot.select(names), list(range(len(run.groups)))
+    else:
+        frame = as_frame(_read(files, run, chosen, names))
     if _covers(run, chosen, wanted):
         return frame
     return frame.filter(pl.col(VNODE).is_in(list(vnode_set.members(wanted))))
+
+
+def _hot(files: StateFiles, table: StateTable, run: RunInfo) -> pl.DataFrame | None:
+    """The whole run from memory, where it is then if it is not too large; None where nothing is kept."""
+    if files.hot is None or run.size_bytes > files.hot.largest_bytes:
+        return None
+    found = files.hot.get(run.path)
+    if found is None:
+        found = as_frame(_read(files, run, list(range(len(run.groups))), table.stored_schema.names))
+        files.hot.put(run.path, found)
+    return found
+
+
+def _read(files: StateFiles, run: RunInfo, chosen: list[int], names: list[str]) -> pa.Table:
+    try:
+        return _read_groups(files, run, chosen, names)
+    except (OSError, ValueError) as error:  # pyarrow's own errors are among these
+        raise DamagedStateError(f"run {run.path} cannot be read: {error}") from error
 
 
 def _read_groups(files: StateFiles, run: RunInfo, chosen: list[int], names: list[str]) -> pa.Table:

@@ -84,6 +84,7 @@ class Pipeline:
         self._metrics_port: int | None = None
         self._rebuilds = False
         self._reports = True
+        self._low_latency = False
         self._shared: SharedMapping | None = None
         self._operations = Operations(self.place, self._clock)
 
@@ -112,15 +113,18 @@ class Pipeline:
         metadata_credentials: Credentials | None = None,
         rebuild: bool = False,
         report: bool = True,
+        low_latency: bool = False,
     ) -> None:
         """For the next runs: how to start Spark if no session was given, units, where to serve metrics (0: any port) and, with
         `metadata_url`, in which metadata store the vnode mapping is shared, and what that asks its clients for.
 
-        `report`: tell the brokers of sources with `admin.url` what the pipeline does, for `explain` and the console.
+        `report`: tell the brokers of sources with `admin.url` what the pipeline does, for `explain` and the console. `low_latency`: brokers
+        tell when there is something to read, and an epoch of few rows is one job for each stage, whose plan is kept.
 
         `rebuild`: what edited statements do not keep is built again, instead of a StateLossError."""
         self._rebuilds = rebuild
         self._reports = report
+        self._low_latency = low_latency
         self._new_session = session if session is not None else self._new_session
         self._units = units if units is not None else self._units
         self._metadata_url = metadata_url
@@ -215,6 +219,7 @@ class Pipeline:
             name=self.name,
             on_epoch=lambda report: self._told(report, on_epoch),
             trigger_s=self._trigger_s,
+            low_latency=self._low_latency,
         )
         try:
             driver.start(claimed, {**views, GRAPH: graph(program)})

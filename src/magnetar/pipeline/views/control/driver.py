@@ -33,11 +33,15 @@ from magnetar.pipeline.views.control.failures import is_slow_start, told
 from magnetar.pipeline.views.epoch.backfill import backfill_batch, starts, to_backfill
 from magnetar.pipeline.views.epoch.delivery import Delivery
 from magnetar.pipeline.views.epoch.epoch import BACKFILL, Batch, EpochRunner, Prepared
+from magnetar.pipeline.views.epoch.kept_plans import KeptPlans, is_keepable
 from magnetar.pipeline.views.epoch.progress import EpochReport
+from magnetar.pipeline.views.epoch.stage_job import pieces_frame
 from magnetar.pipeline.views.lowering.program import STARTS, Program
 from magnetar.pipeline.views.sink.sinks import undelivered
+from magnetar.pipeline.views.source.dead_letters import DeadLetterSend
 from magnetar.pipeline.views.source.options import decode_policy
 from magnetar.pipeline.views.source.sources import SOURCE, Sources
+from magnetar.pipeline.views.source.tail import Tail
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -46,11 +50,24 @@ if TYPE_CHECKING:
 TRIGGER_S: Final = 0.5
 """Between the beginnings of two epochs at least; an epoch that takes longer is followed at once."""
 
+SMALL_TRIGGER_S: Final = 0.02
+"""The same of epochs of few rows: where they take less, several messages still share one."""
+
+SMALL_ROWS: Final = 10_000
+SMALL_ENTRIES: Final = 1_000
+"""An epoch of few rows has at most so many, as far as can be told before it is read: more take several units less time than one task."""
+
+FEW_ENTRIES: Final = 64
+"""While nobody knows how many messages are in an entry: 1,000 at most, unless a producer is told otherwise."""
+
 POLL_S: Final = 1
 """How often a driver looks for requests while no batch comes."""
 
 EPOCHS_PER_COLLECTION: Final = 10
 """Unneeded files are collected each so many epochs: up to twice as many manifests as are kept may be there."""
+
+COLLECTION_S: Final = 5.0
+"""The same with low latency, in time: reading the manifests that go takes longer than an epoch of few rows."""
 
 QUERY_ATTEMPTS: Final = 6
 """Of starting the streaming query, when a process of it was not there in Spark's 10 s, for which there is no setting."""
@@ -78,7 +95,9 @@ class Driver:
         name: str = "pipeline",
         on_epoch: OnEpoch | None = None,
         trigger_s: float = TRIGGER_S,
+        low_latency: bool = False,
     ) -> None:
+        """`low_latency`: follow the topics' ends without a streaming query (`_follow_tail`), and run epochs of few rows by kept plans."""
         self._spark = spark
         self._files = files
         self._clock = clock
@@ -87,7 +106,13 @@ class Driver:
         self._on_epoch = on_epoch
         self._trigger_s = trigger_s
         self._store = ManifestStore(files, clock)
-        self._runner = EpochRunner(files, self._store, program)
+        self._kept = KeptPlans(files, program, sources) if low_latency and is_keepable(program) else None
+        self._runner = EpochRunner(files, self._store, program, self._kept)
+        self._low_latency = low_latency
+        self._collector = OneAhead("collection") if low_latency else None
+        self._collected_s = 0.0
+        self._tail: Tail | None = None
+        self._size = EpochSize()
         self._delivery = Delivery(name, files, program)
         self._lock = threading.Lock()
         self._stop = threading.Event()
@@ -155,12 +180,21 @@ class Driver:
         """
         self._spark.conf.set("spark.sql.adaptive.enabled", "false")  # a task's index is its unit
         self._backfill()
+        self._tail = self._sources.tail(self._program.sources) if self._low_latency and self._program.sources else None
         for attempt in range(1, QUERY_ATTEMPTS + 1):
             try:
-                self._follow(once)
+                if self._tail is not None:
+                    self._follow_tail(self._tail, once)
+                else:
+                    self._follow(once)
                 break
             except Exception as error:
-                if attempt == QUERY_ATTEMPTS or self._failure is not None or not is_slow_start(error):
+                if (
+                    self._tail is not None
+                    or attempt == QUERY_ATTEMPTS
+                    or self._failure is not None
+                    or not is_slow_start(error)
+                ):
                     raise self._failed(error) from error
         if self._failure is not None:
             raise self._failed(self._failure)
@@ -178,15 +212,100 @@ class Driver:
     def request_stop(self) -> None:
         """After the epoch that is running, if any."""
         self._stop.set()
+        self._wake()
 
     def rescale(self, units: int) -> None:
         """From the next epoch on; the last request counts."""
         self._units = units
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._tail is not None:
+            self._tail.wake()
 
     def close(self) -> None:
         self._ahead.close()
+        if self._collector is not None:
+            self._collector.close()
+        if self._tail is not None:
+            self._tail.close()
         self._delivery.close()
         self._sources.close()
+
+    def _follow_tail(self, tail: Tail, once: bool) -> None:
+        """Epochs of whatever the sources' topics have, until somebody asks to stop, or with `once` until the end that they have now."""
+        if once:
+            tail.stop_at_end()
+        try:
+            while not self._stop.is_set() and self._ahead.failure is None:
+                began_s = self._clock.monotonic_s()
+                ends = tail.ends(self.head.sources)
+                if ends:
+                    is_small = self.take(tail, ends)
+                    least_s = SMALL_TRIGGER_S if is_small else self._trigger_s
+                    if not once and (left_s := began_s + least_s - self._clock.monotonic_s()) > 0:
+                        self._stop.wait(left_s)
+                elif once and not tail.is_silent:
+                    break
+                else:
+                    if self._ahead.is_idle:
+                        self._idle()
+                    tail.wait(self.head.sources, POLL_S)
+        finally:
+            try:
+                self._ahead.settle()
+            except BaseException as error:
+                self._failure = self._failure or error
+
+    def take(self, tail: Tail, ends: Mapping[str, Any]) -> bool:
+        """One epoch from where the sources stand up to `ends`; whether it was one of few rows, which is committed on return. Another one is
+        planned, and begun when the one before is committed."""
+        parts = {name: tail.ranges(name, self.head.sources.get(name), end) for name, end in ends.items()}
+        counted = [tail.entries(name, each) for name, each in parts.items()]
+        known = [each for each in counted if each is not None]
+        self._size.entries = sum(known) if len(known) == len(counted) else None
+        batch = Batch(self.head.batch_id + 1, self._now_us(), offsets=ends)
+        if self._kept is not None and self._size.is_small:
+            dead = {name: self._dead_letters(name, lambda n=name: self._raw_range(tail, n, ends)) for name in ends}  # type: ignore[misc]
+            sends = {name: send for name, send in dead.items() if send is not None}
+            self._ahead.settle()
+            if not self._stop.is_set():
+                self._prepared(self._spark, replace(batch, ranges=parts, dead_letters=sends))()
+            return True
+        kept: list[DataFrame] = []
+        try:
+            raw = {name: self._raw_range(tail, name, ends) for name in ends}
+            kept += [frame.persist() for name, frame in raw.items() if self._program.source_readers.get(name, 0) > 1]
+            decoding = {name: Observation() for name in ends if self._is_lenient(name)}
+            frames = {
+                name: self._sources.decoded(frame, self._program.sources[name], decoding.get(name))
+                for name, frame in raw.items()
+            }
+            dead = {name: self._dead_letters(name, lambda n=name: raw[n]) for name in decoding}  # type: ignore[misc]
+            sends = {name: send for name, send in dead.items() if send is not None}
+            epoch = self._prepared(
+                self._spark, replace(batch, frames=frames, decoding=decoding, dead_letters=sends), kept
+            )
+            self._ahead.settle()
+        except BaseException:
+            _unpersist(kept)
+            raise
+        if self._stop.is_set():
+            _unpersist(kept)
+        else:
+            self._ahead.begin(epoch)
+        return False
+
+    def _dead_letters(self, name: str, raw: Callable[[], DataFrame]) -> DeadLetterSend | None:
+        source = self._program.sources[name]
+        if decode_policy(source) != "dead_letter" or name not in self._program.source_readers:
+            return None
+        return self._sources.dead_letters(raw(), source)
+
+    def _raw_range(self, tail: Tail, name: str, ends: Mapping[str, Any]) -> DataFrame:
+        """The connector's columns of a source from where it stands, in tasks of their own."""
+        pieces = tail.pieces(name, self.head.sources.get(name), ends[name])
+        return pieces_frame(self._spark, pieces, *self._sources.reading(self._program.sources[name]))
 
     def _follow(self, once: bool) -> None:
         """The streaming query, until it ends or somebody asks to stop. What an epoch failed with is in `_failure`, too."""
@@ -248,7 +367,7 @@ class Driver:
             }
             sends = {name: send for name, send in dead.items() if send is not None}
             batch = Batch(batch_id, self._now_us(), frames, offsets, decoding=decoding, dead_letters=sends)
-            epoch = self._prepared(frame.sparkSession, batch, kept)
+            epoch = self._prepared(frame.sparkSession, batch, [kept] if kept is not None else [])
             self._ahead.settle()
         except BaseException:
             if kept is not None:
@@ -260,7 +379,7 @@ class Driver:
             return
         self._ahead.begin(epoch)
 
-    def _prepared(self, spark: SparkSession, batch: Batch, kept: DataFrame | None = None) -> Callable[[], None]:
+    def _prepared(self, spark: SparkSession, batch: Batch, kept: Sequence[DataFrame] = ()) -> Callable[[], None]:
         """What runs the epoch. `kept`: rows that Spark holds for it."""
         began = self._clock.monotonic_s()
         mapping = self._mapping()
@@ -273,8 +392,7 @@ class Driver:
                 self._epoch(spark, prepared, planned_s)
             finally:
                 self.epoch_began_s = None
-                if kept is not None:
-                    kept.unpersist()
+                _unpersist(kept)
 
         return epoch
 
@@ -282,6 +400,7 @@ class Driver:
         self.epoch_began_s = self._clock.monotonic_s()
         prepared = replace(prepared, batch=replace(prepared.batch, sinks=self._delivery.positions))
         self._manifest, report = self._runner.run(spark, self.manifest, prepared)
+        self._size.learn(report.rows_in)
         if report.vnodes_moved:
             # Where there are rows as well the epoch would have been there without the change.
             alone_s = 0.0 if report.rows_in else report.duration_s.get("total", 0.0)
@@ -289,11 +408,23 @@ class Driver:
         self._units = None if self._units == len(prepared.mapping.units) else self._units
         self._delivery.deliver(self.manifest)
         self._acknowledge()
-        if self.manifest.epoch % EPOCHS_PER_COLLECTION == 0:
-            gc.collect(self._files, self._clock)
+        self._collect()
         self.epoch_began_s = None
         if self._on_epoch is not None:
             self._on_epoch(report)
+
+    def _collect(self) -> None:
+        """Files that are not needed any more: now and then; where epochs follow each other closely in a thread beside them."""
+        if self._collector is None:
+            if self.manifest.epoch % EPOCHS_PER_COLLECTION == 0:
+                gc.collect(self._files, self._clock)
+            return
+        now_s = self._clock.monotonic_s()
+        if now_s - self._collected_s >= COLLECTION_S and self._collector.is_idle:
+            self._collected_s = now_s
+            self._collector.begin(lambda: gc.collect(self._files, self._clock))
+        elif self._collector.failure is not None:
+            self._collector.settle()
 
     def _acknowledge(self) -> None:
         for name, source in self._program.sources.items():
@@ -351,6 +482,32 @@ class Driver:
         return told(self._failure if self._failure is not None else error)
 
 
+def _unpersist(kept: Sequence[DataFrame]) -> None:
+    for frame in kept:
+        frame.unpersist()
+
+
+@dataclass
+class EpochSize:
+    """About how many rows the next epoch has, by its entries and by what was in those of the epochs before."""
+
+    entries: int | None = None
+    rows_per_entry: float | None = None
+
+    @property
+    def is_small(self) -> bool:
+        """Whether one task without a shuffle has it done sooner than all units together."""
+        if self.entries is None or self.entries > SMALL_ENTRIES:
+            return False
+        if self.rows_per_entry is None:
+            return self.entries <= FEW_ENTRIES
+        return self.entries * max(self.rows_per_entry, 1.0) <= SMALL_ROWS
+
+    def learn(self, rows: int) -> None:
+        if self.entries:
+            self.rows_per_entry = rows / self.entries
+
+
 @dataclass(frozen=True)
 class Head:
     """Where a pipeline stands once the last epoch that was begun is committed. `time_us`: when it began, by the wall clock."""
@@ -373,9 +530,9 @@ class Head:
 class OneAhead:
     """At most one epoch runs. All methods but `failure` are for one thread at a time."""
 
-    def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="epoch")
-        self._running: Future[None] | None = None
+    def __init__(self, name: str = "epoch") -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._running: Future[object] | None = None
 
     @property
     def is_idle(self) -> bool:
@@ -393,7 +550,7 @@ class OneAhead:
         if self._running is not None:
             self._running.result()
 
-    def begin(self, epoch: Callable[[], None]) -> None:
+    def begin(self, epoch: Callable[[], object]) -> None:
         """In the other thread. After `settle`."""
         assert self.is_idle, "one epoch at a time"
         self._running = self._thread.submit(epoch)

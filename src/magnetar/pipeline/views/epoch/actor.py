@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import Any
+from typing import Any, Final
 
 os.environ.setdefault("POLARS_MAX_THREADS", "1")  # units are the threads; must be said before polars is imported
 
@@ -32,6 +32,7 @@ from magnetar.pipeline.operators.stored_rows import puts_and_deletes
 from magnetar.pipeline.state import compaction, vnode_set
 from magnetar.pipeline.state.compaction import Merge
 from magnetar.pipeline.state.files import StateFiles
+from magnetar.pipeline.state.hot_runs import HotRuns
 from magnetar.pipeline.state.manifest import TableState
 from magnetar.pipeline.state.reader import read_slices
 from magnetar.pipeline.state.run import RunInfo, write_run
@@ -94,10 +95,17 @@ class UnitResult:
     keys_read: int = 0
 
 
-def run_unit(task: UnitTask, index: int, deltas: Mapping[str, pa.Table]) -> UnitResult:
-    """`deltas`: the changes of each input with `_vnode` and `_change`. Raises StateSchemaError for a row of another unit."""
+_HOT: Final = HotRuns()
+"""Of the process, for tasks that come again and again."""
+
+
+def run_unit(task: UnitTask, index: int, deltas: Mapping[str, pa.Table], *, stays: bool = False) -> UnitResult:
+    """`deltas`: the changes of each input with `_vnode` and `_change`. `stays`: the same process has the next epoch as well.
+
+    Raises StateSchemaError for a row of another unit.
+    """
     started = perf_counter()
-    files = StateFiles(task.root, dict(task.options))
+    files = StateFiles(task.root, dict(task.options), _HOT if stays else None)
     held = task.vnodes[index]
     context = replace(task.context, holds_first_vnode=0 in held)
     frames = {name: _delta(task, name, held, rows) for name, rows in deltas.items()}

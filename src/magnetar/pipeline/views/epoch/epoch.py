@@ -16,6 +16,7 @@ from magnetar.pipeline.views.changelog_files import ChangelogFile
 from magnetar.pipeline.views.epoch import event_time as watermarks
 from magnetar.pipeline.views.epoch.actor import InputColumns, UnitResult, UnitTask, apply_changes
 from magnetar.pipeline.views.epoch.event_time import Observed
+from magnetar.pipeline.views.epoch.kept_plans import KeptPlans, SourceCounts, read_by
 from magnetar.pipeline.views.epoch.progress import EpochReport
 from magnetar.pipeline.views.epoch.spark_steps import apply_feed
 from magnetar.pipeline.views.epoch.stage_job import changes_frame, plan_stage, run_stage, spark_schema
@@ -27,6 +28,8 @@ from magnetar.pipeline.views.source.frame import UNDECODABLE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation, SparkSession
+
+    from magnetar.pipeline.connect.offsets import Range
 
 BEFORE: Final = "watermarks_before_us"
 """In a manifest's `views`: the watermarks that the epoch before had."""
@@ -58,6 +61,8 @@ class Batch:
     """Of the sources that leave out what cannot be decoded, or make it NULL: how many there were. They have readers."""
     dead_letters: Mapping[str, Callable[[], int]] = field(default_factory=dict)
     """By source: what sends those that it left out."""
+    ranges: Mapping[str, Sequence[Range]] | None = None
+    """Of an epoch of few rows, in place of `frames`: what is read of each source, by the jobs whose plans are kept."""
 
 
 @dataclass
@@ -72,6 +77,8 @@ class _Work:
     counters: dict[str, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     unit_s: float = 0.0
+    counts: dict[str, SourceCounts] = field(default_factory=dict)
+    """By source, of an epoch of few rows."""
 
 
 @dataclass(frozen=True)
@@ -95,10 +102,14 @@ class EpochRunner:
     Holds nothing that a result depends on: the program, and how many changes came for a group in a stage's last epoch.
     """
 
-    def __init__(self, files: StateFiles, store: ManifestStore, program: Program) -> None:
+    def __init__(
+        self, files: StateFiles, store: ManifestStore, program: Program, kept: KeptPlans | None = None
+    ) -> None:
+        """`kept`: what runs epochs of few rows; without it there are none."""
         self._files = files
         self._store = store
         self._program = program
+        self._kept_plans = kept
         self._per_group: dict[str, float] = {}
 
     def prepare(self, spark: SparkSession, batch: Batch, mapping: VnodeMapping) -> Prepared:
@@ -108,7 +119,9 @@ class EpochRunner:
         """
         started = perf_counter()
         observed = Observed(self._program, batch.frames)
-        stages = {}
+        stages: dict[tuple[str, str], DataFrame] = {}
+        if batch.ranges is not None:
+            return Prepared(batch, mapping, observed, stages, 0.0)
         for plan, stage in self._stages(batch):
             fed = [(feed, observed.frames[feed.origin]) for feed in stage.feeds if feed.origin in observed.frames]
             if fed and all(self._program.reads_source(plan, feed) and not feed.is_late for feed in stage.feeds):
@@ -121,15 +134,19 @@ class EpochRunner:
         started = perf_counter()
         batch, mapping, observed = prepared.batch, prepared.mapping, prepared.observed
         work = _Work(dict(manifest.tables))
+        run_stage_of = self._stage if batch.ranges is None else self._kept_stage
         for plan, stage in self._stages(batch):
-            self._stage(spark, manifest, plan, stage, prepared, work)
+            run_stage_of(spark, manifest, plan, stage, prepared, work)
         worked = perf_counter()
         bad = {name: int(each.get[UNDECODABLE]) for name, each in batch.decoding.items()}
+        bad |= {name: each.undecodable for name, each in work.counts.items()}
         if undecodable := sum(bad.values()):
             work.counters[UNDECODABLE] = undecodable
         for name in (name for name, count in bad.items() if count and name in batch.dead_letters):
             work.counters[DEAD_LETTERS] = work.counters.get(DEAD_LETTERS, 0) + batch.dead_letters[name]()
-        seen = observed.watermarks_us()
+        seen = observed.watermarks_us() | {
+            name: each.newest_us for name, each in work.counts.items() if name in self._program.watermarks
+        }
         following = manifest.next(
             epoch=manifest.epoch + 1,
             batch_id=batch.batch_id,
@@ -151,9 +168,12 @@ class EpochRunner:
             "commit": done - worked,
             "total": done - started,
         }
-        counted = sum(work.rows_in.get(stage_id, 0) for stage_id in set(self._program.counting_stages.values()))
-        rows_in = observed.rows() + counted
-        report = self._report(manifest, committed, mapping, work, rows_in, tuple(batch.frames), seconds)
+        if batch.ranges is None:
+            counted = sum(work.rows_in.get(stage_id, 0) for stage_id in set(self._program.counting_stages.values()))
+            rows_in, moved = observed.rows() + counted, tuple(batch.frames)
+        else:
+            rows_in, moved = sum(each.rows for each in work.counts.values()), tuple(batch.ranges)
+        report = self._report(manifest, committed, mapping, work, rows_in, moved, seconds)
         return committed, report
 
     def is_settled(self, manifest: Manifest) -> bool:
@@ -193,6 +213,24 @@ class EpochRunner:
         results = run_stage(spark, planned, task)
         if groups := sum(result.keys_read for result in results):
             self._per_group[stage.stage_id] = sum(result.rows_in for result in results) / groups
+        work.rows_in[stage.stage_id] = sum(result.rows_in for result in results)
+        self._take(plan, stage, results, work)
+
+    def _kept_stage(
+        self, spark: SparkSession, manifest: Manifest, plan: ViewPlan, stage: Stage, prepared: Prepared, work: _Work
+    ) -> None:
+        """The same of an epoch of few rows: one task for all units, under the name of the first."""
+        assert self._kept_plans is not None
+        assert prepared.batch.ranges is not None
+        context = self._context(manifest, stage, prepared.batch)
+        read = read_by(self._program, plan, stage, prepared.batch.ranges, work.changes)
+        if not read and context.watermark_us == context.previous_watermark_us:
+            return
+        kept = self._kept_plans.stage(spark, plan, stage)
+        task = self._task(manifest, plan, stage, context, prepared.mapping)
+        task = replace(task, units=task.units[:1], vnodes=(tuple(range(prepared.mapping.vnodes)),))
+        results = run_stage(spark, kept.planned, task, read)
+        work.counts.update({name: each for name, each in self._kept_plans.counts(kept).items() if name in read})
         work.rows_in[stage.stage_id] = sum(result.rows_in for result in results)
         self._take(plan, stage, results, work)
 

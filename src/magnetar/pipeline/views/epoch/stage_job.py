@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import pickle
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import reduce
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F
 
@@ -22,9 +23,13 @@ from magnetar.pipeline.views.changelog_files import ChangelogFile, change_schema
 from magnetar.pipeline.views.epoch.actor import UnitResult, UnitTask
 from magnetar.pipeline.views.epoch.worker import (
     INPUT_PREFIX,
+    READ,
     RESULT,
     TASK,
     changes_function,
+    files_function,
+    pieces_function,
+    ranges_function,
     rows_function,
     unit_function,
 )
@@ -33,8 +38,15 @@ from magnetar.pipeline.vnodes import UNIT, VNODE, unit_index, vnode
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from magnetar.pipeline.connect.offsets import Range
+    from magnetar.pipeline.connect.options import ReadOptions
 
 _FILE: Final = "file"
+
+STAYS: Final = "MAGNETAR_UNIT_STAYS"
+"""In the environment of Python workers that keep what they have read."""
 
 
 def plan_stage(
@@ -62,15 +74,84 @@ def plan_stage(
     return planned
 
 
-def run_stage(spark: SparkSession, planned: DataFrame, task: UnitTask) -> list[UnitResult]:
-    """One result a unit, in the order of units. `planned`: what `plan_stage` gave, once."""
+def run_stage(
+    spark: SparkSession, planned: DataFrame, task: UnitTask, read: Mapping[str, Sequence[Any]] | None = None
+) -> list[UnitResult]:
+    """One result a unit, in the order of units. `planned`: what `plan_stage` gave, once, or what `plan_kept_stage` gave, with `read`:
+    ranges by source, and files by view or stage."""
     context = spark.sparkContext
     context.setLocalProperty(TASK, packed(task))
+    if read is not None:
+        context.setLocalProperty(READ, b64encode(pickle.dumps(dict(read))).decode("ascii"))
     try:
         found = planned.collect()
     finally:
         context.setLocalProperty(TASK, None)  # type: ignore[arg-type]
+        context.setLocalProperty(READ, None)  # type: ignore[arg-type]
     return [pickle.loads(row[0]) for row in found]
+
+
+def plan_kept_stage(
+    stage: Stage, fed: Sequence[tuple[Feed, DataFrame]], vnode_count: int, files: StateFiles, spark: SparkSession
+) -> DataFrame:
+    """A stage as one task that has all vnodes: nothing is shuffled, so the plan may run again and again, each time with other input.
+
+    `fed`: what `apply_feed` gives of frames that read what the job is told (`source_frame`, `kept_changes_frame`).
+    """
+    inputs = tuple(dict.fromkeys(feed.input for feed, _ in fed))
+    placed = []
+    for name in inputs:
+        pairs = [pair for pair in fed if pair[0].input == name]
+        rows = reduce(lambda left, right: left.unionByName(right), [frame for _, frame in pairs])
+        place_by = pairs[0][0].place_by
+        number = vnode(rows, *place_by, count=vnode_count) if place_by else F.lit(0)
+        placed.append(rows.select("*", number.alias(VNODE)))
+    if not placed:
+        sent = spark.range(0, 1, 1, 1).select(F.col("id"))
+    elif len(placed) == 1:
+        sent = placed[0].coalesce(1)
+        if stage.preaggregate is not None and not stage.takes_rows:
+            columns = [F.col(quoted(name)) for name in (VNODE, *fed[0][0].place_by)]
+            sent = sent.groupBy(*columns).agg(*(F.expr(each.sql).alias(each.name) for each in stage.preaggregate))
+    else:
+        tagged = []
+        for place, frame in enumerate(placed):
+            columns = [F.col(quoted(name)) for name in frame.columns]
+            tagged.append(frame.select(F.struct(*columns).alias(f"{INPUT_PREFIX}{place}")))
+        sent = reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), tagged).coalesce(1)
+    function = unit_function(files.root_url, files.options, inputs, stays=True)
+    with _workers_of_their_own(spark):
+        planned = sent.mapInArrow(function, f"{RESULT} binary")
+    planned._jdf.queryExecution().toRdd()
+    return planned
+
+
+@contextmanager
+def _workers_of_their_own(spark: SparkSession) -> Iterator[None]:
+    """Functions that are planned within get Python workers that no others use: Spark keeps those that it started with one environment
+    apart. As one task at a time runs there, it finds the process that ran the one before, with what that keeps."""
+    environment = spark.sparkContext.environment
+    environment[STAYS] = "1"
+    try:
+        yield
+    finally:
+        del environment[STAYS]
+
+
+def pieces_frame(spark: SparkSession, pieces: Sequence[Range], options: ReadOptions, schema: StructType) -> DataFrame:
+    """The connector's columns of these ranges, one task for each."""
+    tasks = max(len(pieces), 1)
+    return spark.range(0, tasks, 1, tasks).mapInArrow(pieces_function(list(pieces), options, schema), schema)
+
+
+def kept_source_frame(spark: SparkSession, name: str, options: ReadOptions, schema: StructType) -> DataFrame:
+    """The connector's columns of the messages that the job is told to read of a source."""
+    return spark.range(0, 1, 1, 1).mapInArrow(ranges_function(name, options, schema), schema)
+
+
+def kept_changes_frame(spark: SparkSession, name: str, files: StateFiles, columns: str) -> DataFrame:
+    """The changes of a view or stage in the files that the job is told to read."""
+    return spark.range(0, 1, 1, 1).mapInArrow(files_function(name, files.root_url, files.options), columns)
 
 
 def changes_frame(

@@ -14,6 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from magnetar.pipeline.connect.offsets import Range
+    from magnetar.pipeline.connect.options import ReadOptions
     from magnetar.pipeline.views.changelog_files import ChangelogFile
 
 RESULT: Final = "result"
@@ -21,6 +25,9 @@ RESULT: Final = "result"
 
 TASK: Final = "magnetar.unit.task"
 """The property of a stage's job that holds what its units are told."""
+
+READ: Final = "magnetar.unit.read"
+"""The property of a job whose plan is kept that holds what it reads, pickled: ranges by source, files by view or stage."""
 
 INPUT_PREFIX: Final = "_in"
 """Columns of a stage with several inputs: `_in0`, `_in1`, ... are structs, of which a row has one."""
@@ -32,9 +39,12 @@ _frozen = False
 
 
 def unit_function(
-    root: str, options: dict[str, Any], inputs: tuple[str, ...]
+    root: str, options: dict[str, Any], inputs: tuple[str, ...], *, stays: bool = False
 ) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """For `mapInArrow`: one task's rows in, one row out. The UnitTask comes with the job, as `stage_job.packed` gives it."""
+    """For `mapInArrow`: one task's rows in, one row out. The UnitTask comes with the job, as `stage_job.packed` gives it.
+
+    `stays`: as `run_unit` takes it.
+    """
 
     def run(batches: Iterator[Any]) -> Iterator[Any]:
         from pyspark import TaskContext
@@ -50,7 +60,7 @@ def unit_function(
         unpacked = replace(pickle.loads(b64decode(task)), root=root, options=options)
         deltas = _deltas(list(batches), inputs)
         freeze()
-        result = run_unit(unpacked, context.partitionId(), deltas)
+        result = run_unit(unpacked, context.partitionId(), deltas, stays=stays)
         result = replace(result, seconds={**result.seconds, TASK_S: perf_counter() - began})
         yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(result)], pa.binary())], names=[RESULT])
 
@@ -73,6 +83,70 @@ def changes_function(root: str, options: dict[str, Any]) -> Callable[[Iterator[A
         freeze()
 
     return run
+
+
+def ranges_function(name: str, options: ReadOptions, schema: StructType) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """For `mapInArrow`: one row in (not looked at), out the messages of the source `name` that the job is told to read."""
+
+    def run(batches: Iterator[Any]) -> Iterator[Any]:
+        prepare()
+        from magnetar.pipeline.connect.columns import Columns
+        from magnetar.pipeline.connect.range_reader import read_range
+
+        for _ in batches:
+            pass
+        ranges: list[Range] = _to_read(name)
+        for part in ranges:
+            yield from read_range(options, part, Columns(schema, options.connection))
+        freeze()
+
+    return run
+
+
+def pieces_function(
+    pieces: list[Range], options: ReadOptions, schema: StructType
+) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """For `mapInArrow`: numbers in, out the messages of the ranges that have them."""
+
+    def run(batches: Iterator[Any]) -> Iterator[Any]:
+        prepare()
+        from magnetar.pipeline.connect.columns import Columns
+        from magnetar.pipeline.connect.range_reader import read_range
+
+        numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
+        for part in (pieces[number] for number in numbers if number < len(pieces)):
+            yield from read_range(options, part, Columns(schema, options.connection))
+        freeze()
+
+    return run
+
+
+def files_function(name: str, root: str, options: dict[str, Any]) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """For `mapInArrow`: one row in (not looked at), out the changes of the view or stage `name` that the job is told to read."""
+
+    def run(batches: Iterator[Any]) -> Iterator[Any]:
+        prepare()
+        from magnetar.pipeline.state.files import StateFiles
+        from magnetar.pipeline.views.changelog_files import read_changes
+
+        for _ in batches:
+            pass
+        found: list[ChangelogFile] = _to_read(name)
+        for file in found:
+            yield from read_changes(StateFiles(root, options), file).to_batches()
+        freeze()
+
+    return run
+
+
+def _to_read(name: str) -> list[Any]:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None
+    told = context.getLocalProperty(READ)
+    found: list[Any] = pickle.loads(b64decode(told)).get(name, []) if told else []
+    return found
 
 
 def rows_function(

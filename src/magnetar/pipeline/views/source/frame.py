@@ -45,11 +45,13 @@ DEAD_KEY: Final = "key"
 DEAD_VALUE: Final = "value"
 
 
-def decode(raw: DataFrame, source: CreateSource, observation: Observation | None = None) -> DataFrame:
+def decode(raw: DataFrame, source: CreateSource, observation: Observation | str | None = None) -> DataFrame:
     """The source's columns, `_row_id` and `_change`, of a batch or a stream with the connector's columns (at least `raw_columns`).
 
-    `observation` counts DECODED_ROWS and UNDECODABLE in the first action over the result. Raises SourceError for a source without
-    columns: give it those of the topic's schema first. A strict source's undecodable message fails the action with its topic and position.
+    `observation` (or one of this name) counts DECODED_ROWS and UNDECODABLE in the first action over the result. A strict source's
+    undecodable message fails the action with its topic and position.
+
+    Raises SourceError for a source without columns: give it those of the topic's schema first.
     """
     source = with_columns(source)
     found = decode_values(raw, source)

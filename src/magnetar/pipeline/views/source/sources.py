@@ -19,9 +19,11 @@ from magnetar.pipeline.sql.statements import CreateSource
 from magnetar.pipeline.views.source.dead_letters import DeadLetterSend, send_dead_letters
 from magnetar.pipeline.views.source.frame import decode, raw_columns, undecodable
 from magnetar.pipeline.views.source.options import decode_policy, reader_options
+from magnetar.pipeline.views.source.tail import Tail
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation, SparkSession
+    from pyspark.sql.types import StructType
 
 SOURCE: Final = "_source"
 """Which source a row of the one query is from, where there are several."""
@@ -50,7 +52,7 @@ class Sources(Protocol):
         """The rows between two positions of a source, decoded."""
         ...
 
-    def decoded(self, raw: DataFrame, source: CreateSource, counted: Observation | None = None) -> DataFrame:
+    def decoded(self, raw: DataFrame, source: CreateSource, counted: Observation | str | None = None) -> DataFrame:
         """A source's rows of a batch of the stream: its columns, `_row_id` and `_change`. `counted` as in `decode`."""
         ...
 
@@ -60,6 +62,14 @@ class Sources(Protocol):
 
     def acknowledge(self, source: CreateSource, positions: Positions) -> None:
         """Everything before them is finished for good."""
+        ...
+
+    def tail(self, sources: Mapping[str, CreateSource]) -> Tail | None:
+        """What says where the sources end, for a driver that reads ranges of them; None where only `stream` does."""
+        ...
+
+    def reading(self, source: CreateSource) -> tuple[ReadOptions, StructType]:
+        """How a task reads a range of a source that has a tail, and the columns that `decoded` takes."""
         ...
 
     def close(self) -> None: ...
@@ -102,7 +112,7 @@ class TopicSources:
         reader = spark.read.format("magnetar").schema(schema)
         return self.decoded(reader.options(**self._reading(source), **options).load(), source)
 
-    def decoded(self, raw: DataFrame, source: CreateSource, counted: Observation | None = None) -> DataFrame:
+    def decoded(self, raw: DataFrame, source: CreateSource, counted: Observation | str | None = None) -> DataFrame:
         return decode(raw, source, counted)
 
     def dead_letters(self, raw: DataFrame, source: CreateSource) -> DeadLetterSend | None:
@@ -110,6 +120,13 @@ class TopicSources:
             return None
         subscription = self._subscription(source)
         return lambda: send_dead_letters(self._pipeline, source, subscription, undecodable(raw, source))
+
+    def tail(self, sources: Mapping[str, CreateSource]) -> Tail | None:
+        return Tail({name: self.reading(source) for name, source in sources.items()})
+
+    def reading(self, source: CreateSource) -> tuple[ReadOptions, StructType]:
+        held = {"heldBySubscription": self._subscription(source)}
+        return read_options(self._reading(source) | held), schema_for(raw_columns(source))
 
     def acknowledge(self, source: CreateSource, positions: Positions) -> None:
         if source.name not in self._acknowledgers:

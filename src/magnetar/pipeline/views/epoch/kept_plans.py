@@ -1,0 +1,143 @@
+"""Jobs for epochs of few rows: each stage planned once, as one task that has all vnodes, and run again for every epoch.
+
+Planning a job takes Spark longer than an epoch of few rows takes to work, and a shuffle longer than the rows. Such a job has neither: what
+it reads, and what its units are told, travels as properties of the job. A run of such an epoch holds all vnodes; a unit that has some
+of them reads it for these. What an epoch is does not change: files under names of their own, then one manifest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as F
+
+from magnetar.hashing.vnode import DEFAULT_VNODES
+from magnetar.pipeline.state.files import StateFiles
+from magnetar.pipeline.views.epoch.spark_steps import apply_feed
+from magnetar.pipeline.views.epoch.stage_job import kept_changes_frame, kept_source_frame, plan_kept_stage, spark_schema
+from magnetar.pipeline.views.lowering.program import Program
+from magnetar.pipeline.views.lowering.stages import EPOCH_TIMESTAMP, Feed, Stage, ViewPlan
+from magnetar.pipeline.views.source.options import decode_policy
+from magnetar.pipeline.views.source.sources import Sources
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_ROWS: Final = "rows"
+_NEWEST: Final = "newest_us"
+_DECODING: Final = " decoding"
+"""Behind a source's name: the observation of what cannot be decoded."""
+
+
+@dataclass
+class KeptStage:
+    """`observed`: the sources that are counted here, which are those that no earlier stage reads."""
+
+    planned: DataFrame
+    observed: tuple[str, ...]
+
+
+@dataclass
+class SourceCounts:
+    """Of one source and one epoch. `newest_us`: the newest event time, None where it has no watermark or no rows."""
+
+    rows: int = 0
+    undecodable: int = 0
+    newest_us: int | None = None
+
+
+def is_keepable(program: Program) -> bool:
+    """Whether nothing in a plan is another in each epoch: neither `now()` nor the watermark by which rows are late."""
+    for plan in program.plans:
+        for stage in plan.stages:
+            origins = [feed.origin for feed in stage.feeds]
+            twice = len(set(origins)) < len(origins)  # what is observed must be there once
+            if twice or any(feed.is_late or EPOCH_TIMESTAMP in repr(feed.steps) for feed in stage.feeds):
+                return False
+    return not any(EPOCH_TIMESTAMP in sql for sql, _ in program.watermarks.values())
+
+
+@dataclass
+class KeptPlans:
+    """Of one driver. Made when a stage first runs so; nothing in them depends on the mapping or on the state."""
+
+    files: StateFiles
+    program: Program
+    sources: Sources
+    _stages: dict[tuple[str, str], KeptStage] = field(default_factory=dict)
+
+    def stage(self, spark: SparkSession, plan: ViewPlan, stage: Stage) -> KeptStage:
+        """The job of a stage."""
+        key = (plan.name, stage.stage_id)
+        if key not in self._stages:
+            fed = [(feed, apply_feed(self._frame(spark, plan, stage, feed), feed, 0)) for feed in stage.feeds]
+            planned = plan_kept_stage(stage, fed, DEFAULT_VNODES, self.files, spark)
+            self._stages[key] = KeptStage(planned, self._first_read(plan, stage))
+        return self._stages[key]
+
+    def counts(self, kept: KeptStage) -> dict[str, SourceCounts]:
+        """What the job's last run has seen of the sources that it counts."""
+        if not kept.observed:
+            return {}
+        metrics = kept.planned._jdf.queryExecution().observedMetrics()
+        found = {}
+        for name in kept.observed:
+            counted = SourceCounts()
+            row = metrics.get(name)
+            if row.isDefined():
+                counted.rows = int(row.get().getLong(0))
+                if name in self.program.watermarks and not row.get().isNullAt(1):
+                    counted.newest_us = int(row.get().getLong(1)) - self.program.watermarks[name][1]
+            decoding = metrics.get(name + _DECODING)
+            if decoding.isDefined():
+                counted.undecodable = int(decoding.get().getLong(1))
+            found[name] = counted
+        return found
+
+    def _frame(self, spark: SparkSession, plan: ViewPlan, stage: Stage, feed: Feed) -> DataFrame:
+        if not self.program.reads_source(plan, feed):
+            return kept_changes_frame(spark, feed.origin, self.files, self._changes_schema(plan, feed))
+        source = self.program.sources[feed.origin]
+        options, schema = self.sources.reading(source)
+        raw = kept_source_frame(spark, source.name, options, schema)
+        if source.name not in self._first_read(plan, stage):
+            return self.sources.decoded(raw, source)
+        lenient = decode_policy(source) != "strict"
+        frame = self.sources.decoded(raw, source, source.name + _DECODING if lenient else None)
+        columns = [F.count(F.lit(1)).alias(_ROWS)]
+        if source.name in self.program.watermarks:
+            time, _ = self.program.watermarks[source.name]
+            columns.append(F.expr(f"unix_micros(max(cast({time} AS timestamp)))").alias(_NEWEST))
+        return frame.observe(source.name, *columns)
+
+    def _changes_schema(self, plan: ViewPlan, feed: Feed) -> str:
+        for stage in plan.stages:
+            if stage.stage_id == feed.origin:
+                return spark_schema(stage.operator.output_schema)
+        other = next(each for each in self.program.plans if each.name == feed.origin)
+        return spark_schema(other.stages[-1].operator.output_schema)
+
+    def _first_read(self, plan: ViewPlan, stage: Stage) -> tuple[str, ...]:
+        """The sources that no stage before this one reads."""
+        seen: set[str] = set()
+        for other in self.program.plans:
+            for each in other.stages:
+                mine = {feed.origin for feed in each.feeds if self.program.reads_source(other, feed)}
+                if other is plan and each is stage:
+                    return tuple(sorted(mine - seen))
+                seen |= mine
+        return ()
+
+
+def read_by(
+    program: Program, plan: ViewPlan, stage: Stage, ranges: Mapping[str, Sequence[Any]], changes: Mapping[str, Any]
+) -> dict[str, Sequence[Any]]:
+    """What the job of a stage is to read of an epoch; empty when there is nothing for it."""
+    found = {}
+    for feed in stage.feeds:
+        given = ranges if program.reads_source(plan, feed) else changes
+        if given.get(feed.origin):
+            found[feed.origin] = given[feed.origin]
+    return found

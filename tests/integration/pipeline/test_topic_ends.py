@@ -1,0 +1,98 @@
+"""Where topics end, as a driver that waits for them learns it; no Spark in it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pulsar
+import pytest
+
+from magnetar.pipeline.connect.columns import schema_for
+from magnetar.pipeline.connect.offsets import Position, from_document
+from magnetar.pipeline.connect.options import read_options
+from magnetar.pipeline.connect.topic_end import TopicEnd
+from magnetar.pipeline.views.source.tail import Tail
+from magnetar.testing.server import ServerProcess
+from tests.support.topics import produce
+
+FOREVER_S = 60.0
+
+
+@pytest.fixture
+def tail(server: ServerProcess, topic: str) -> Iterator[Tail]:
+    options = read_options({"service.url": server.service_url, "topic": topic})
+    found = Tail({"s": (options, schema_for(["value"]))})
+    yield found
+    found.close()
+
+
+def test_an_end_is_behind_the_last_message(server: ServerProcess, client: pulsar.Client, topic: str) -> None:
+    end = TopicEnd(read_options({"service.url": server.service_url, "topic": topic}).connection, topic)
+    assert end.ask() is None
+    produce(client, topic, [b"1", b"2"])
+    first = end.ask()
+    assert first is not None
+    produce(client, topic, [b"3"])
+    second = end.ask()
+    assert second is not None
+    assert second > first
+    assert second.ledger == first.ledger
+    end.close()
+    assert end.ask() == second, "over a new connection"
+    end.close()
+
+
+def test_waiting_ends_with_a_message_whatever_was_told_before(tail: Tail, client: pulsar.Client, topic: str) -> None:
+    at: dict[str, Any] = {"s": {topic: Position(-1, -1).document()}}
+    assert tail.ends(at) == {}
+    for round_number in range(4):
+        sender = threading.Timer(0.05, produce, (client, topic, [b"1"] * (round_number + 1)))
+        sender.start()
+        while not tail.ends(at):
+            tail.wait(at, FOREVER_S)
+        sender.join()
+        while found := tail.ends(at):  # all of them, some of which may have come a moment later
+            (part,) = tail.ranges("s", at["s"], found["s"])
+            assert tail.entries("s", [part])
+            at |= found
+    assert from_document(at["s"])[topic] > Position(-1, -1)
+
+
+def test_waiting_ends_when_somebody_wakes_it(tail: Tail, client: pulsar.Client, topic: str) -> None:
+    produce(client, topic, [b"1"])
+    at = tail.ends({"s": {topic: Position(-1, -1).document()}})
+    waker = threading.Timer(0.05, tail.wake)
+    waker.start()
+    tail.wait(at, FOREVER_S)
+    waker.join()
+    assert tail.ends(at) == {}
+
+
+def test_a_server_that_comes_back_is_asked_again(tmp_path: Path) -> None:
+    server = ServerProcess(tmp_path / "data").start()
+    topic = "persistent://public/default/back"
+    options = read_options(
+        {"service.url": server.service_url, "topic": topic, "pulsar.client.operationTimeoutMs": "2000"}
+    )
+    client = pulsar.Client(server.service_url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null"))
+    tail = Tail({"s": (options, schema_for(["value"]))})
+    try:
+        produce(client, topic, [b"1"])
+        at = tail.ends({"s": {topic: Position(-1, -1).document()}})
+        server.kill()
+        assert tail.ends(at) == {}
+        assert tail.is_silent
+        tail.wait(at, FOREVER_S)  # not that long while nobody can tell
+        server.start()
+        while tail.is_silent:
+            tail.wait(at, FOREVER_S)
+            tail.ends(at)
+        produce(client, topic, [b"2"])
+        assert tail.ends(at)
+    finally:
+        tail.close()
+        client.close()
+        server.close()
