@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from magnetar.pipeline.state.hot_runs import HotRuns
-from magnetar.pipeline.views.control.driver import FEW_ENTRIES, SMALL_ENTRIES, SMALL_ROWS, EpochSize
+from magnetar.pipeline.views.epoch.kept_plans import FEW_ENTRIES, SMALL_ENTRIES, SMALL_ROWS, EpochSize
 
 
 @pytest.mark.parametrize(

@@ -108,8 +108,7 @@ def run_command(
     for url in {str(entry.statement.options["service.url"]) for entry in addressed(pipeline.catalog)}:
         probe(url)
     local = pipeline.place.local
-    shown = progress(as_json)
-    with shown, ExitStack() as stack:
+    with progress(as_json) as shown, ExitStack() as stack:
 
         def session() -> Any:
             from magnetar.pipeline.session import build_session

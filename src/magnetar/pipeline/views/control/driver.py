@@ -6,6 +6,9 @@ manifest before it; a driver that dies leaves files that no manifest names.
 
 While an epoch runs, the next one is planned, as far as it does not depend on it: the streaming engine is told that a batch is done when
 its epoch begins. Its own log is of no account after a crash, as each driver begins a new one where the manifest stands.
+
+With low latency there is no streaming query: the driver follows the ends of the topics by itself, and an epoch of few rows, which needs no
+planning, is committed before the next one is looked for.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ from magnetar.pipeline.views.control.failures import is_slow_start, told
 from magnetar.pipeline.views.epoch.backfill import backfill_batch, starts, to_backfill
 from magnetar.pipeline.views.epoch.delivery import Delivery
 from magnetar.pipeline.views.epoch.epoch import BACKFILL, Batch, EpochRunner, Prepared
-from magnetar.pipeline.views.epoch.kept_plans import KeptPlans, is_keepable
+from magnetar.pipeline.views.epoch.kept_plans import SMALL_TRIGGER_S, EpochSize, KeptPlans, is_keepable
 from magnetar.pipeline.views.epoch.progress import EpochReport
 from magnetar.pipeline.views.epoch.stage_job import pieces_frame
 from magnetar.pipeline.views.lowering.program import STARTS, Program
@@ -49,16 +52,6 @@ if TYPE_CHECKING:
 
 TRIGGER_S: Final = 0.5
 """Between the beginnings of two epochs at least; an epoch that takes longer is followed at once."""
-
-SMALL_TRIGGER_S: Final = 0.02
-"""The same of epochs of few rows: where they take less, several messages still share one."""
-
-SMALL_ROWS: Final = 10_000
-SMALL_ENTRIES: Final = 1_000
-"""An epoch of few rows has at most so many, as far as can be told before it is read: more take several units less time than one task."""
-
-FEW_ENTRIES: Final = 64
-"""While nobody knows how many messages are in an entry: 1,000 at most, unless a producer is told otherwise."""
 
 POLL_S: Final = 1
 """How often a driver looks for requests while no batch comes."""
@@ -485,27 +478,6 @@ class Driver:
 def _unpersist(kept: Sequence[DataFrame]) -> None:
     for frame in kept:
         frame.unpersist()
-
-
-@dataclass
-class EpochSize:
-    """About how many rows the next epoch has, by its entries and by what was in those of the epochs before."""
-
-    entries: int | None = None
-    rows_per_entry: float | None = None
-
-    @property
-    def is_small(self) -> bool:
-        """Whether one task without a shuffle has it done sooner than all units together."""
-        if self.entries is None or self.entries > SMALL_ENTRIES:
-            return False
-        if self.rows_per_entry is None:
-            return self.entries <= FEW_ENTRIES
-        return self.entries * max(self.rows_per_entry, 1.0) <= SMALL_ROWS
-
-    def learn(self, rows: int) -> None:
-        if self.entries:
-            self.rows_per_entry = rows / self.entries
 
 
 @dataclass(frozen=True)

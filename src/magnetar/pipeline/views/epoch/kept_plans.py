@@ -25,6 +25,16 @@ from magnetar.pipeline.views.source.sources import Sources
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+SMALL_TRIGGER_S: Final = 0.02
+"""Between the beginnings of two epochs of few rows at least: where they take less, several messages still share one."""
+
+SMALL_ROWS: Final = 10_000
+SMALL_ENTRIES: Final = 1_000
+"""An epoch of few rows has at most so many, as far as can be told before it is read: more take several units less time than one task."""
+
+FEW_ENTRIES: Final = 64
+"""While nobody knows how many messages are in an entry: 1,000 at most, unless a producer is told otherwise."""
+
 _ROWS: Final = "rows"
 _NEWEST: Final = "newest_us"
 _DECODING: Final = " decoding"
@@ -46,6 +56,27 @@ class SourceCounts:
     rows: int = 0
     undecodable: int = 0
     newest_us: int | None = None
+
+
+@dataclass
+class EpochSize:
+    """About how many rows the next epoch has, by its entries and by what was in those of the epochs before."""
+
+    entries: int | None = None
+    rows_per_entry: float | None = None
+
+    @property
+    def is_small(self) -> bool:
+        """Whether one task without a shuffle has it done sooner than all units together."""
+        if self.entries is None or self.entries > SMALL_ENTRIES:
+            return False
+        if self.rows_per_entry is None:
+            return self.entries <= FEW_ENTRIES
+        return self.entries * max(self.rows_per_entry, 1.0) <= SMALL_ROWS
+
+    def learn(self, rows: int) -> None:
+        if self.entries:
+            self.rows_per_entry = rows / self.entries
 
 
 def is_keepable(program: Program) -> bool:
