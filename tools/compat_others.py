@@ -1,7 +1,7 @@
 """`make compat-all`: the own tests of other official clients, unmodified, against `magnetar standalone`.
 
     make compat-all                       all suites that this machine has the tools for
-    make compat-all ARGS="go-admin"       one of them: go, go-admin, rust, rust-plain, java
+    make compat-all ARGS="go-admin"       one of them: pulsar-admin, go, go-admin, rust, rust-plain, java
 
 The sources come from the Go module proxy and from crates.io by `go` and `cargo`, the jars from Maven Central by `mvn`. For Java these
 are scenarios of our own, in tests/compat/java: its own tests start brokers inside their process. A suite whose tool is missing is left
@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import compat
+from compat_admin import pulsar_admin
 from magnetar.broker.auth.basic import apr1
 
 ROOT = compat.ROOT
@@ -320,6 +321,12 @@ def java_tests(scratch: Path) -> list[compat.Outcome]:
 SUITES = {
     suite.name: suite
     for suite in (
+        Suite(
+            "pulsar-admin",
+            "Commands of pulsar-admin 4.0.8, compared with Apache Pulsar 4.2.4",
+            ("mvn", "java"),
+            pulsar_admin,
+        ),
         Suite("go", f"Go client {GO_VERSION}", ("go",), go_client),
         Suite("go-admin", f"Admin package of the Go client {GO_VERSION}", ("go",), go_admin),
         Suite(

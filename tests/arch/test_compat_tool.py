@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
+import compat_admin  # noqa: E402  # behind the line that finds it
 from compat import ALLOWED, Outcome, allow_list, judge, listed, tabulate  # noqa: E402  # behind the line that finds it
 
 
@@ -54,3 +55,27 @@ def test_without_the_suite_it_says_what_to_do() -> None:
     done = subprocess.run(command, env={"PATH": ""}, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert "PULSAR_CLIENT_PYTHON" in done.stdout
+
+
+def test_answers_of_pulsar_admin_are_compared_without_what_two_servers_never_share() -> None:
+    ours = (
+        '{"ledgerId": 3, "publishTime": 1795575291151, "msgRateIn": 0.1, "names": ["b", "a"], "place": "3:7", "n": 1}'
+    )
+    theirs = (
+        '{"ledgerId": 9, "publishTime": 1795575291999, "msgRateIn": 2.5, "names": ["a", "b"], "place": "9:7", "n": 2}'
+    )
+    mine, other = compat_admin.plain(ours, "magnetar"), compat_admin.plain(theirs, "pulsar")
+    assert list(compat_admin.parts("", mine, other)) == ["/n: 1.0 here, 2.0 there"]
+    refused = compat_admin.Answer(1, 404, [], "NotFoundException: gone")
+    assert refused.compared == compat_admin.Answer(1, 404, [], "NotFoundException: in other words").compared
+    assert compat_admin.plain("b\na\n", "magnetar") == ["a", "b"]
+
+
+def test_the_commands_that_may_differ_are_on_the_list() -> None:
+    asked: dict[str, int] = {}
+    names = set()
+    for command in compat_admin.commands():
+        asked[command] = asked.get(command, 0) + 1
+        names.add(command if asked[command] == 1 else f"{command} #{asked[command]}")
+    assert len(names) >= 600
+    assert allow_list((ROOT / "tests/compat/pulsar-admin.allow").read_text(encoding="utf-8")).keys() <= names

@@ -139,9 +139,11 @@ class Call:
         body = await self.body()
         return parse_json(body) if body.strip() else None
 
-    async def body_as(self, kind: type[T]) -> T:
-        """The JSON body as a value of a type. Raises BadRequestError, which says where it differs."""
+    async def body_as(self, kind: type[T], *, unset: T | None = None) -> T:
+        """The JSON body as a value of a type, `unset` for none or null. Raises BadRequestError, which says where it differs."""
         document = await self.json()
+        if document is None and unset is not None:
+            return unset
         try:
             return msgspec.convert(document, kind)
         except msgspec.ValidationError as error:

@@ -9,7 +9,7 @@ from magnetar.base.errors import BadVersionError, DiskFullError, InvalidArgument
 from magnetar.bookkeeper.errors import NotEnoughBookiesError
 from magnetar.broker import errors
 from magnetar.broker.compaction.errors import CompactionRunningError
-from magnetar.broker.namespaces.errors import AlreadyExistsError, PreconditionFailedError
+from magnetar.broker.namespaces.errors import AlreadyExistsError, FewerPartitionsError, PreconditionFailedError
 from magnetar.broker.schemas.types import InvalidSchemaError
 from magnetar.managed_ledger.errors import (
     EntryNotFoundError,
@@ -112,6 +112,7 @@ STATUS: dict[type[BaseException], int] = {
     ManagedLedgerNotFoundError: 404,
     errors.TransactionNotFoundError: 404,
     errors.TransactionCoordinatorNotFoundError: 404,
+    errors.NotMoreCoordinatorsError: 406,
     errors.InvalidTxnStatusError: 409,
     errors.NotAllowedError: 405,
     errors.TopicTerminatedError: 405,
@@ -121,6 +122,7 @@ STATUS: dict[type[BaseException], int] = {
     BadVersionError: 409,
     errors.IncompatibleSchemaError: 409,
     InvalidSchemaError: 422,
+    FewerPartitionsError: 422,
     PreconditionFailedError: 412,
     errors.InvalidTopicNameError: 412,
     errors.ConsumerBusyError: 412,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from magnetar.base.clock import iso_time
@@ -24,10 +25,14 @@ NO_LEDGER = {"ledgerId": -1, "entries": -1, "size": -1, "offloaded": False, "und
 
 
 def internal_stats(topic: PersistentTopic) -> dict[str, Any]:
-    return ledger_stats(topic.ledger, topic.compaction.current)
+    consumed = {subscription.name for subscription in topic.subscriptions.all if subscription.consumers}
+    return ledger_stats(topic.ledger, topic.compaction.current, consumed)
 
 
-def ledger_stats(ledger: ManagedLedger, compacted: CompactedLedger | None = None) -> dict[str, Any]:
+def ledger_stats(
+    ledger: ManagedLedger, compacted: CompactedLedger | None = None, consumed: Collection[str] = ()
+) -> dict[str, Any]:
+    """`consumed`: the cursors that somebody reads from now."""
     last = ledger.index.last
     return {
         "entriesAddedCounter": ledger.index.total_entries,
@@ -49,7 +54,7 @@ def ledger_stats(ledger: ManagedLedger, compacted: CompactedLedger | None = None
             }
             for held in ledger.index
         ],
-        "cursors": {name: _cursor(ledger, cursor) for name, cursor in ledger.cursors.items()},
+        "cursors": {name: _cursor(ledger, cursor, active=name in consumed) for name, cursor in ledger.cursors.items()},
         "schemaLedgers": [],
         "compactedLedger": _compacted(compacted),
         "properties": ledger.properties,
@@ -67,7 +72,7 @@ def _compacted(current: CompactedLedger | None) -> dict[str, Any]:
     return {**numbers, "offloaded": False, "underReplicated": False}
 
 
-def _cursor(ledger: ManagedLedger, cursor: ManagedCursor) -> dict[str, Any]:
+def _cursor(ledger: ManagedLedger, cursor: ManagedCursor, *, active: bool) -> dict[str, Any]:
     return {
         "markDeletePosition": _text(cursor.mark_delete_position),
         "readPosition": _text(cursor.read_position),
@@ -79,13 +84,19 @@ def _cursor(ledger: ManagedLedger, cursor: ManagedCursor) -> dict[str, Any]:
         "individuallyDeletedMessages": _ranges(cursor.individual_ranges(RANGES_SHOWN_MAX)),
         "lastLedgerSwitchTimestamp": iso_time(cursor.last_active_ms),
         "state": "Open" if cursor.durable else "NonDurable",
-        "active": cursor.has_more,
-        "numberOfEntriesSinceFirstNotAckedMessage": ledger.index.entries_between(
-            cursor.mark_delete_position, cursor.read_position
-        ),
+        "active": active,
+        "numberOfEntriesSinceFirstNotAckedMessage": _between(ledger, cursor),
         "totalNonContiguousDeletedMessagesRange": cursor.acks.range_count(),
         "properties": dict(cursor.properties),
     }
+
+
+def _between(ledger: ManagedLedger, cursor: ManagedCursor) -> int:
+    """From the mark-delete position to the read position, which may be that of an entry that is yet to come."""
+    after, upto = cursor.mark_delete_position, cursor.read_position
+    if after.ledger_id == upto.ledger_id:
+        return max(0, upto.entry_id - after.entry_id)
+    return ledger.index.entries_between(after, upto)
 
 
 def _ranges(ranges: list[tuple[Position, Position]]) -> str:

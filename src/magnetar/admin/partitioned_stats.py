@@ -30,6 +30,10 @@ BY_NAME = ("subscriptions", "replication")
 """Documents by subscription and by cluster, which are added up for themselves."""
 
 
+OF_A_PARTITION = ("deduplicationStatus", "ownerBroker")
+"""What a topic as a whole does not have."""
+
+
 class Sum:
     """One document of many: numbers added, lists joined, subscriptions and clusters joined by name."""
 
@@ -49,7 +53,7 @@ class Sum:
     def document(self) -> Document:
         messages = self._total.get("msgInCounter", 0)
         return {
-            **self._total,
+            **{key: value for key, value in self._total.items() if key not in OF_A_PARTITION},
             "averageMsgSize": self._total.get("bytesInCounter", 0) / messages if messages else 0.0,
         }
 

@@ -108,7 +108,9 @@ def persistence(name: str, value: Any) -> Any:
     found = record(name, value, {**checks, "managedLedgerMaxMarkDeleteRate": _rate}, fields)
     ensemble, write, ack = (found[field] for field in fields)
     if None in (ensemble, write, ack) or not ensemble >= write >= ack:
-        raise PreconditionFailedError("Bookkeeper Ensemble >= WriteQuorum >= AckQuorum must hold")
+        raise BadRequestError(
+            f"Bookkeeper Ensemble ({ensemble}) >= WriteQuorum ({write}) >= AckQuorum ({ack}) must hold"
+        )
     return found
 
 
@@ -216,6 +218,18 @@ def backlog_quota(value: Any, kind: str) -> dict[str, Any]:
     time = _limit("limitTime", value.get("limitTime"))
     policy = one_of(*BACKLOG_POLICIES)("policy", value.get("policy"))
     return {"limit": size, "limitSize": size, "limitTime": time, "policy": policy}
+
+
+def check_quota_fits(quota: Mapping[str, Any] | None, retention: Mapping[str, Any] | None) -> None:
+    """Raises PreconditionFailedError for a limit of the backlog that is not below what retention keeps anyway, as Pulsar."""
+    if quota is None or retention is None:
+        return
+    megabytes, minutes = retention.get("retentionSizeInMB") or 0, retention.get("retentionTimeInMinutes") or 0
+    limit_bytes, limit_s = quota.get("limitSize", quota.get("limit", -1)), quota.get("limitTime", -1)
+    if (megabytes > 0 and limit_bytes >= megabytes * 2**20) or (minutes > 0 and limit_s >= minutes * 60):
+        raise PreconditionFailedError(
+            "Backlog Quota exceeds configured retention quota. Please increase retention quota and retry"
+        )
 
 
 def _limit(name: str, value: Any) -> int:

@@ -36,6 +36,8 @@ class PolicyRow:
     """What a GET shows of a namespace that has not set it, or a function of the broker's configuration that says it.
 
     None: 204 without a body, as Pulsar."""
+    topic_unset: Any = None
+    """What a GET shows of a topic that has not set it, where it is not nothing."""
     query: bool = False
     """At the topic's level the value is a query parameter of the path's name, not the body."""
     broker_max: Callable[[BrokerConfig], int] | None = None
@@ -90,7 +92,7 @@ POLICY_ROWS = (
         topic="maxConsumersPerSubscription",
     ),
     PolicyRow("max_subscriptions", whole(), namespace="maxSubscriptionsPerTopic", topic="maxSubscriptionsPerTopic"),
-    PolicyRow("max_topics", whole(), namespace="maxTopicsPerNamespace"),
+    PolicyRow("max_topics", whole(), namespace="maxTopicsPerNamespace", unset=0),
     PolicyRow(
         "max_message_size",
         whole(
@@ -157,6 +159,7 @@ POLICY_ROWS = (
         namespace="subscriptionTypesEnabled",
         topic="subscriptionTypesEnabled",
         unset=[],
+        topic_unset=[],
         effect=WITH_CLIENTS,
     ),
     PolicyRow(

@@ -54,6 +54,7 @@ def test_every_message_is_once_in_every_cluster(mesh_of_three: list[Region]) -> 
     replication = mesh_of_three[0].stats(f"{NAMESPACE}/loops")["replication"]
     assert {name: row["msgOutCount"] for name, row in replication.items()} == {"b": 100, "c": 100}
     assert {name: row["msgInCount"] for name, row in replication.items()} == {"b": 100, "c": 100}
+    assert all(row["bytesInCount"] > 0 and row["bytesOutCount"] > 0 for row in replication.values())
 
 
 def test_a_message_goes_where_its_producer_says(mesh_of_three: list[Region]) -> None:

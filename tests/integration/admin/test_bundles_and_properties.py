@@ -71,7 +71,7 @@ def test_properties(api: Api, namespace: str) -> None:
     assert api.get(f"{path}/properties") == {"a": "1", "b": "2", "c": "x/y"}
     assert api.call("GET", f"{path}/property/c").text == "x/y"
     assert api.call("DELETE", f"{path}/property/c").text == "x/y"
-    api.reason("GET", f"{path}/property/c", status=404)
+    assert api.call("GET", f"{path}/property/c", status=204).text == ""
     api.reason("DELETE", f"{path}/property/c", status=404)
     api.reason("PUT", f"{path}/properties", {"a": 1}, status=400)
     api.delete(f"{path}/properties")

@@ -106,7 +106,7 @@ def test_policies_with_values_of_their_own_while_unset(api: Api, namespace: str)
         (
             "persistence",
             {"bookkeeperEnsemble": 1, "bookkeeperWriteQuorum": 2, "bookkeeperAckQuorum": 1},
-            412,
+            400,
         ),
         ("autoTopicCreation", {"allowAutoTopicCreation": True, "topicType": "partitioned"}, 412),
         ("autoTopicCreation", [], 400),

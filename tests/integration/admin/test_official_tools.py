@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import itertools
 import json
 import time
 from typing import Any
@@ -217,3 +218,71 @@ def test_backlogs_have_size_age_and_limits(api: Api, client: pulsar.Client, path
     assert [row["backlogSize"] for row in empty["subscriptions"].values()] == [0, 0]
     assert (empty["oldestBacklogMessageAgeSeconds"], empty["earliestMsgPublishTimeInBacklogs"]) == (-1, 0)
     assert ids[3].entry_id() == 3
+
+
+# ---- What the comparison with pulsar-admin against Apache Pulsar (make compat-all ARGS=pulsar-admin) has found
+
+
+def test_numbers_that_the_java_tool_needs(api: Api, namespace: str) -> None:
+    """It reads an answer without a body as null, which is no number."""
+    assert api.get(f"namespaces/{namespace}/maxTopicsPerNamespace") == 0
+    assert api.get(f"namespaces/{namespace}")["is_allow_auto_update_schema"] is True
+
+
+def test_a_quota_stays_below_what_retention_keeps(api: Api, namespace: str, path: str) -> None:
+    quota = {"limitSize": 200 << 20, "limitTime": -1, "policy": "producer_exception"}
+    kept = {"retentionTimeInMinutes": 10, "retentionSizeInMB": 100}
+    for base, remove in ((f"namespaces/{namespace}", True), (path, False)):
+        if base == path:
+            api.put(path)
+        api.post(f"{base}/backlogQuota", quota)
+        assert "retention quota" in api.reason("POST", f"{base}/retention", kept, status=412)
+        api.delete(f"{base}/backlogQuota")
+        api.post(f"{base}/retention", kept)
+        assert "retention quota" in api.reason("POST", f"{base}/backlogQuota", quota, status=412)
+        api.post(f"{base}/backlogQuota", {**quota, "limitSize": -1})
+        if remove:
+            api.delete(f"{base}/backlogQuota")
+            api.delete(f"{base}/retention")
+
+
+def test_topics_of_a_bundle(api: Api, namespace: str) -> None:
+    api.put(f"persistent/{namespace}/p/partitions", 8)
+    bundles = api.get(f"namespaces/{namespace}/bundles")["boundaries"]
+    found = [
+        topic
+        for low, high in itertools.pairwise(bundles)
+        for topic in api.get(f"persistent/{namespace}?bundle={low}_{high}")
+    ]
+    assert sorted(found) == sorted(api.get(f"persistent/{namespace}"))
+    assert len(found) == 8
+    assert api.reason("GET", f"persistent/{namespace}?bundle=0x00000000_0x00000001", status=412)
+
+
+def test_stats_name_no_consumer_where_there_is_none(api: Api, path: str, client: pulsar.Client, name: str) -> None:
+    api.put(path)
+    api.put(f"{path}/subscription/s", {"ledgerId": -1, "entryId": -1, "properties": {"k": "v"}})
+    row = stats_of(api, path)["subscriptions"]["s"]
+    assert row["subscriptionProperties"] == {"k": "v"}
+    assert not {"activeConsumerName", "keySharedMode"} & row.keys()
+    assert api.get(f"{path}/internalStats")["cursors"]["s"]["active"] is False
+    api.put(f"{path}/subscription/s/properties", {})
+    assert stats_of(api, path)["subscriptions"]["s"]["subscriptionProperties"] == {}
+    asked = stats_of(api, path, "?subscriptionBacklogSize=false&getEarliestTimeInBacklog=true")["subscriptions"]["s"]
+    assert (asked["backlogSize"], asked["earliestMsgPublishTimeInBacklog"]) == (-1, -1)
+    consumer = client.subscribe(name, "s", pulsar.ConsumerType.Failover, consumer_name="c")
+    assert stats_of(api, path)["subscriptions"]["s"]["activeConsumerName"] == "c"
+    assert api.get(f"{path}/internalStats")["cursors"]["s"]["active"] is True
+    consumer.close()
+
+
+def test_what_is_not_there_is_nothing_and_no_error(api: Api, namespace: str, path: str) -> None:
+    api.put(path)
+    assert api.call("GET", f"schemas/{namespace}/t/metadata", status=204).text == ""
+    assert api.call("GET", f"namespaces/{namespace}/property/none", status=204).text == ""
+    assert api.get(f"{path}/partitions") == {"partitions": 0, "deleted": False}
+    quotas = api.get(f"{path}/backlogQuotaMap?applied=true")
+    assert {kind: quota["limitSize"] for kind, quota in quotas.items()} == {
+        "destination_storage": -1,
+        "message_age": -1,
+    }

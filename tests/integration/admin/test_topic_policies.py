@@ -76,13 +76,14 @@ def test_there_are_28_with_the_backlog_quota() -> None:
 @pytest.mark.parametrize("path", VALUES)
 def test_a_policy_is_unset_set_applied_and_removed(api: Api, base: str, path: str) -> None:
     value, url = VALUES[path], f"{base}/{path}"
-    assert api.get(url, status=204) is None
+    unset = [] if path == "subscriptionTypesEnabled" else None  # an empty list, as Pulsar
+    assert api.get(url, status=204 if unset is None else 200) == unset
     default = api.call("GET", f"{url}?applied=true", status=204 if path == "offloadPolicies" else 200)
     set_policy(api, base, path, value)
     assert api.get(url) == value
     assert api.get(f"{url}?applied=true") == value
     api.delete(url)
-    assert api.get(url, status=204) is None
+    assert api.get(url, status=204 if unset is None else 200) == unset
     assert api.call("GET", f"{url}?applied=true", status=default.status_code).content == default.content
 
 
@@ -227,13 +228,14 @@ NAMESPACE_VALUES: list[tuple[str, str, Any]] = [
 def test_a_namespace_policy_is_unset_set_and_removed(api: Api, namespace: str, path: str, key: str, value: Any) -> None:
     row = next(row for row in POLICY_ROWS if row.namespace == path)
     url = f"namespaces/{namespace}/{path}"
-    assert api.get(url, status=204) is None
+    unset = 0 if path == "maxTopicsPerNamespace" else None  # a number, as Pulsar: the Java tool reads nothing else
+    assert api.get(url, status=204 if unset is None else 200) == unset
     api.call(row.namespace_setter, url, value, 204)
     assert api.get(url) == value
     stored = api.get(f"namespaces/{namespace}")[key]
     assert stored == ({"standalone": value} if row.layer.by_cluster else value)
     api.delete(url)
-    assert api.get(url, status=204) is None
+    assert api.get(url, status=204 if unset is None else 200) == unset
 
 
 def test_they_go_with_the_topic_and_the_namespace(api: Api, base: str, namespace: str) -> None:

@@ -40,9 +40,9 @@ async def get_peers(call: Call) -> Response:
     return as_json((await cluster_document(call)).get("peerClusterNames") or [])
 
 
-@documented("Set the peers.", body=list[str])
+@documented("Set the peers; null is none.", body=list[str] | None)
 async def put_peers(call: Call) -> Response:
-    document, names = await cluster_document(call), await call.body_as(list[str])
+    document, names = await cluster_document(call), await call.body_as(list[str], unset=[])
     known = await call.broker.metadata.children(paths.CLUSTERS_PATH)
     for name in names:
         if name == cluster_name(call):
@@ -123,7 +123,10 @@ async def isolation_policies(call: Call) -> dict[str, Any]:
 
 @documented(answer=dict[str, IsolationPolicy])
 async def get_policies(call: Call) -> Response:
-    """Isolation policies by name."""
+    """Isolation policies by name; 404 for a cluster that never had one."""
+    await cluster_document(call)
+    if await call.broker.metadata.get(paths.isolation_policies_path(cluster_name(call))) is None:
+        raise NotFoundError(f"NamespaceIsolationPolicies for cluster {cluster_name(call)} does not exist")
     return as_json(await isolation_policies(call))
 
 
@@ -158,10 +161,10 @@ async def delete_policy(call: Call) -> Response:
 
 @documented(answer=list[IsolatedBroker])
 async def get_brokers(call: Call) -> Response:
-    """Every broker, once for each policy that names it."""
+    """Every broker, once for each policy that names it, and once without one that none names."""
     policies = await isolation_policies(call)
     names = await call.broker.metadata.children(paths.BROKERS_PATH)
-    return as_json([row for name in names for row in _rows(name, policies)])
+    return as_json([row for name in names for row in _rows(name, policies) or [_row(IsolatedBroker(broker_name=name))]])
 
 
 @documented("One broker and the policy that names it.", answer=IsolatedBroker)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from starlette.responses import Response
 
 from magnetar.admin.answers import as_json, as_json_or_nothing, done
 from magnetar.admin.call import Call
 from magnetar.admin.operation import QUOTA_TYPE, documented
-from magnetar.admin.policy_checks import backlog_quota
+from magnetar.admin.policy_checks import backlog_quota, check_quota_fits
 from magnetar.admin.policy_documents import POLICY_TYPES, BacklogQuota
 from magnetar.admin.policy_rows import POLICY_ROWS, PolicyRow, checked
 from magnetar.admin.routing import NAMESPACE, Handler, Route
@@ -50,11 +51,13 @@ def _remover(row: PolicyRow) -> Handler:
     return delete
 
 
-async def _set(call: Call, row: PolicyRow, value: object) -> None:
+async def _set(call: Call, row: PolicyRow, value: Any) -> None:
     """None goes back to the broker's default."""
     key, cluster = row.layer.namespace, call.broker.config.settings.cluster_name
 
     def change(document: Document) -> None:
+        if row.name == "retention":
+            check_quota_fits((document.get("backlog_quota_map") or {}).get(DESTINATION_STORAGE), value)
         document[key] = {**(document.get(key) or {}), cluster: value} if row.layer.by_cluster else value
 
     await _change(call, change)
@@ -79,6 +82,8 @@ async def set_quota(call: Call) -> Response:
     quota = backlog_quota(await call.json(), kind)
 
     def change(document: Document) -> None:
+        if kind == DESTINATION_STORAGE:
+            check_quota_fits(quota, document.get("retention_policies"))
         document["backlog_quota_map"] = {**(document.get("backlog_quota_map") or {}), kind: quota}
 
     await _change(call, change)

@@ -52,13 +52,11 @@ async def clear(call: Call) -> Response:
     return done()
 
 
-@documented(answer=str, media=TEXT)
+@documented(answer=str, media=TEXT, may_be_unset=True)
 async def get_one(call: Call) -> Response:
-    """Its value as a text; 404 without such a property."""
+    """Its value as a text; 204 without such a property."""
     value = (await _properties(call)).get(call.params["key"])
-    if value is None:
-        raise NotFoundError(f"{call.namespace} has no property {call.params['key'][:80]}")
-    return text(value)
+    return done() if value is None else text(value)
 
 
 @documented("Set one property.")

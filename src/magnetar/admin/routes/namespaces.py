@@ -38,7 +38,13 @@ async def get(call: Call) -> Response:
     name = call.namespace
     boundaries = await call.broker.namespaces.boundaries(name)
     bundles = {"boundaries": boundaries, "numBundles": len(boundaries) - 1}
-    return as_json({**await call.broker.namespaces.policies(name), "bundles": bundles})
+    found = await call.broker.namespaces.policies(name)
+    if found.get("is_allow_auto_update_schema") is None:
+        found = {
+            **found,
+            "is_allow_auto_update_schema": call.broker.config.settings.is_allow_auto_update_schema_enabled,
+        }
+    return as_json({**found, "bundles": bundles})
 
 
 @documented(body=NewPolicies | int | None, query={"bundles": Annotated[int, Meta(ge=0, le=BUNDLES_MAX)]})

@@ -49,7 +49,12 @@ async def create(call: Call) -> Response:
     return done()
 
 
-@documented("Increase the number of partitions. It cannot be decreased.", body=int | PartitionedTopic, heavy=True)
+@documented(
+    "Increase the number of partitions. It cannot be decreased.",
+    body=int | PartitionedTopic,
+    heavy=True,
+    errors=(422,),
+)
 async def grow(call: Call) -> Response:
     name = call.topic
     count, _ = _count_and_properties(await call.json())
@@ -68,7 +73,7 @@ async def get(call: Call) -> Response:
     if count == 0 and not auto_create and not await _exists(call):
         raise TopicNotFoundError(f"Topic {name} not found")
     properties = await broker.namespaces.partitioned_properties(name) if count else {}
-    return as_json({"partitions": count, "deleted": False, "properties": properties})
+    return as_json({"partitions": count, "deleted": False} | ({"properties": properties} if properties else {}))
 
 
 async def _exists(call: Call) -> bool:

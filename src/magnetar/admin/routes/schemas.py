@@ -6,7 +6,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from magnetar.admin.answers import as_json
+from magnetar.admin.answers import as_json, done
 from magnetar.admin.call import Call
 from magnetar.admin.errors import BadRequestError
 from magnetar.admin.operation import FORCE, documented
@@ -54,12 +54,12 @@ async def get_all(call: Call) -> Response:
     return as_json({"getSchemaResponses": [_document(stored) for stored in versions]})
 
 
-@documented(answer=SchemaMetadata)
+@documented(answer=SchemaMetadata, may_be_unset=True)
 async def get_metadata(call: Call) -> Response:
-    """Ledger and entry of each version."""
+    """Ledger and entry of each version; 204 where there is no schema."""
     entries = (await _registry(call).catalogue(await _schema_id(call))).entries
     if not entries:
-        raise TopicNotFoundError(NOT_FOUND)
+        return done()
     return as_json({"info": _place(entries[-1]), "index": [_place(entry) for entry in entries]})
 
 

@@ -15,14 +15,20 @@ from magnetar.admin.answers import as_json, as_json_or_nothing, done
 from magnetar.admin.call import Call
 from magnetar.admin.errors import BadRequestError
 from magnetar.admin.operation import QUOTA_TYPE, documented
-from magnetar.admin.policy_checks import backlog_quota, dispatch_rate
+from magnetar.admin.policy_checks import backlog_quota, check_quota_fits, dispatch_rate
 from magnetar.admin.policy_documents import POLICY_TYPES, BacklogQuota, DispatchRate
 from magnetar.admin.policy_rows import POLICY_ROWS, PolicyRow, checked
 from magnetar.admin.routing import Handler, Route, both_domains
 from magnetar.admin.tenancy import check_allowed, check_clusters
 from magnetar.broker.auth.decide import Access
 from magnetar.broker.errors import NotAllowedError, TopicNotFoundError
-from magnetar.broker.namespaces.policies import DESTINATION_STORAGE, SUBSCRIPTIONS, Document, merged_quotas
+from magnetar.broker.namespaces.policies import (
+    DESTINATION_STORAGE,
+    MESSAGE_AGE,
+    SUBSCRIPTIONS,
+    Document,
+    effective_quotas,
+)
 from magnetar.broker.namespaces.policy_layers import Documents, merged
 from magnetar.broker.naming import TopicName
 
@@ -67,7 +73,7 @@ def _getter(row: PolicyRow) -> Handler:
         if call.flag("applied"):
             return as_json_or_nothing(merged(row.name, await _documents(call, name)))
         own = await call.broker.namespaces.topic_policies.get(name, call.flag("isGlobal"))
-        return as_json_or_nothing(own.get(row.layer.topic))
+        return as_json_or_nothing(own.get(row.layer.topic, row.topic_unset))
 
     return get
 
@@ -101,8 +107,14 @@ def _remover(row: PolicyRow) -> Handler:
     return delete
 
 
-async def _set(call: Call, name: TopicName, row: PolicyRow, value: object) -> None:
+async def _set(call: Call, name: TopicName, row: PolicyRow, value: Any) -> None:
+    namespace = await call.broker.namespaces.policies(name.namespace_name)
+
     def change(document: Document) -> None:
+        if row.name == "retention":
+            for kind in (DESTINATION_STORAGE, MESSAGE_AGE):
+                own = (document.get(QUOTAS) or {}).get(kind)
+                check_quota_fits(own or (namespace.get("backlog_quota_map") or {}).get(kind), value)
         if value is None:
             document.pop(row.layer.topic, None)
         else:
@@ -115,7 +127,7 @@ async def _set(call: Call, name: TopicName, row: PolicyRow, value: object) -> No
 async def get_quotas(call: Call) -> Response:
     name = await _topic(call)
     if call.flag("applied"):
-        return as_json(merged_quotas(await _documents(call, name)))
+        return as_json(effective_quotas(await _documents(call, name)))
     own = await call.broker.namespaces.topic_policies.get(name, call.flag("isGlobal"))
     return as_json(own.get(QUOTAS) or {})
 
@@ -124,8 +136,10 @@ async def get_quotas(call: Call) -> Response:
 async def set_quota(call: Call) -> Response:
     name, kind = await _topic(call), call.query("backlogQuotaType", DESTINATION_STORAGE)
     quota = backlog_quota(await call.json(), kind)
+    namespace = await call.broker.namespaces.policies(name.namespace_name)
 
     def change(document: Document) -> None:
+        check_quota_fits(quota, document.get("retentionPolicies") or namespace.get("retention_policies"))
         document[QUOTAS] = {**(document.get(QUOTAS) or {}), kind: quota}
 
     await _change(call, name, change)

@@ -37,7 +37,7 @@ SWITCHES = {
     "excludePublishers": bool,
     "excludeConsumers": bool,
 }
-"""Pulsar's; backlogs are precise here, and have their size, whatever the first two say."""
+"""Pulsar's; backlogs are precise here, whatever the first one says, and have their size unless the second one is false."""
 
 
 UNUSED: Mapping[str, Any] = {
@@ -75,13 +75,17 @@ async def _read_stats(call: Call, topic: AnyTopic) -> dict[str, Any]:
         return dict(topic.stats())
     await topic.upkeep.read_oldest_backlog()
     document: dict[str, Any] = dict(topic.stats())
+    if not call.flag("subscriptionBacklogSize", default=True):
+        for row in document["subscriptions"].values():
+            row["backlogSize"] = -1
     if call.flag("getEarliestTimeInBacklog"):
         times: list[int] = []
         for subscription in topic.subscriptions.all:
             published_ms = await publish_time_after_ms(topic.ledger, subscription.cursor.mark_delete_position)
-            if published_ms is not None and subscription.name in document["subscriptions"]:
-                document["subscriptions"][subscription.name]["earliestMsgPublishTimeInBacklog"] = published_ms
-                times.append(published_ms)
+            if subscription.name in document["subscriptions"]:
+                row = document["subscriptions"][subscription.name]
+                row["earliestMsgPublishTimeInBacklog"] = -1 if published_ms is None else published_ms
+                times += [] if published_ms is None else [published_ms]
         document["earliestMsgPublishTimeInBacklogs"] = min(times, default=0)
     return document
 
@@ -97,7 +101,8 @@ async def _metadata(call: Call) -> dict[str, Any]:
     count = await namespaces.partitions(name)
     if not count:
         raise TopicNotFoundError(f"Partitioned Topic not found: {name} has zero partitions")
-    return {"partitions": count, "deleted": False, "properties": await namespaces.partitioned_properties(name)}
+    properties = await namespaces.partitioned_properties(name)
+    return {"partitions": count, "deleted": False} | ({"properties": properties} if properties else {})
 
 
 @documented(answer=PartitionedTopicStats, query={**SWITCHES, "perPartition": bool}, heavy=True)
@@ -152,7 +157,6 @@ async def internal(call: Call) -> Response:
 async def partitioned_internal(call: Call) -> Response:
     """`internalStats` of every partition."""
     metadata = await _metadata(call)
-    metadata.pop("properties")
     parts = [call.topic.partition_name(index) for index in range(metadata["partitions"])]
 
     async def partitions() -> AsyncIterator[tuple[str, object]]:

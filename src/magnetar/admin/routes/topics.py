@@ -20,7 +20,9 @@ from magnetar.broker.compaction.errors import CompactionRunningError
 from magnetar.broker.compaction.topic_compaction import Status
 from magnetar.broker.errors import NotAllowedError, TopicNotFoundError
 from magnetar.broker.namespaces.errors import AlreadyExistsError, PreconditionFailedError
-from magnetar.broker.naming import NON_PERSISTENT
+from magnetar.broker.namespaces.records import bundle_of
+from magnetar.broker.namespaces.registry import bundle_place
+from magnetar.broker.naming import NON_PERSISTENT, TopicName
 from magnetar.broker.topics.persistent import TOPIC_EPOCH_PROPERTY, PersistentTopic
 
 
@@ -33,13 +35,19 @@ def properties_of(value: Any) -> dict[str, str]:
     return dict(value)
 
 
-@documented(answer=list[str], query={"here": bool})
+@documented(answer=list[str], query={"here": bool, "bundle": str})
 async def names(call: Call) -> Response:
-    """Topics that hold messages: partitions separately. Non-persistent ones exist while somebody uses them; `here`: at this broker."""
+    """Topics that hold messages: partitions separately. Non-persistent ones exist while somebody uses them; `here`: at this broker.
+
+    `bundle`: only those of one bundle."""
     name = call.namespace
     await call.broker.namespaces.policies(name)
     found = await call.admin.partitioned.names_of(name, (call.domain,))
     found = found if call.flag("here") else await everywhere(call, found, (call.domain,))
+    if bundle := call.query("bundle"):
+        boundaries = await call.broker.namespaces.boundaries(name)
+        bundle_place(bundle, boundaries, str(name))
+        return as_json([topic for topic in found if bundle_of(TopicName.parse(topic), boundaries) == bundle])
     return await call.admin.name_lists.answer((name, call.domain, call.flag("here")), found)
 
 

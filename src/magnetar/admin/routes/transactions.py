@@ -123,7 +123,7 @@ def _log_stats(log: RecordLog) -> LogStats:
     return LogStats(managed_ledger_name=log.ledger.name, managed_ledger_internal_stats=ledger_stats(log.ledger))
 
 
-@documented(body=int, errors=(412, 503))
+@documented(body=int, errors=(406, 503))
 async def scale(call: Call) -> Response:
     """Raise the number of coordinators."""
     found = coordinators_of(call)

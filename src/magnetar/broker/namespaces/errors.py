@@ -25,6 +25,12 @@ class PreconditionFailedError(BrokerError):
     slug = "precondition-failed"
 
 
+class FewerPartitionsError(PreconditionFailedError):
+    """A partitioned topic cannot have fewer partitions than it has: keys would move."""
+
+    slug = "fewer-partitions"
+
+
 class MessageTooLargeError(NotAllowedError):
     """The message is larger than its topic's policy allows."""
 

@@ -279,6 +279,17 @@ def merged_quotas(documents: Documents) -> dict[str, Any]:
     return quotas
 
 
+def effective_quotas(documents: Documents) -> dict[str, Any]:
+    """The same with the types that nobody limits, as Pulsar shows what holds."""
+    none = {
+        "limit": -1,
+        "limitSize": -1,
+        "limitTime": -1,
+        "policy": documents.config.settings.backlog_quota_default_policy,
+    }
+    return {**{kind: none for kind in (DESTINATION_STORAGE, MESSAGE_AGE)}, **merged_quotas(documents)}
+
+
 def _quota(documents: Documents, kind: str) -> BacklogQuota:
     stored = merged_quotas(documents).get(kind)
     if stored is None:

@@ -13,7 +13,12 @@ from magnetar.base.errors import BadVersionError, NodeNotFoundError
 from magnetar.base.limits import BUNDLES_MAX, PARTITIONS_MAX
 from magnetar.broker.config import BrokerConfig
 from magnetar.broker.namespaces import policies as policy_rules
-from magnetar.broker.namespaces.errors import AlreadyExistsError, NamespaceNotFoundError, PreconditionFailedError
+from magnetar.broker.namespaces.errors import (
+    AlreadyExistsError,
+    FewerPartitionsError,
+    NamespaceNotFoundError,
+    PreconditionFailedError,
+)
 from magnetar.broker.namespaces.policies import Document, EffectivePolicies
 from magnetar.broker.namespaces.topic_lists import TopicLists
 from magnetar.broker.namespaces.topic_policies import TopicPolicyStore
@@ -313,16 +318,18 @@ class NamespaceRegistry:
         await self._create(_partitioned_path(topic), document, "This topic already exists")
 
     async def grow_partitioned(self, topic: TopicName, partitions: int) -> None:
-        """More partitions for a topic; their number never shrinks (keys would move)."""
+        """More partitions for a topic, or as many as it has. Raises FewerPartitionsError."""
         self._check_partitions(topic, partitions)
         path = _partitioned_path(topic)
         node = await self._metadata.get(path)
         if node is None:
             raise NamespaceNotFoundError(f"Partitioned Topic not found: {topic} has zero partitions")
         document = _decode(node.value)
-        if partitions <= int(document["partitions"]):
-            raise PreconditionFailedError(
-                f"Number of new partitions {partitions} must be greater than existing number {document['partitions']}"
+        if partitions == int(document["partitions"]):
+            return
+        if partitions < int(document["partitions"]):
+            raise FewerPartitionsError(
+                f"Desired partitions {partitions} can't be less than the current partitions {document['partitions']}."
             )
         document["partitions"] = partitions
         await self._metadata.put(path, _encode(document), node.version)

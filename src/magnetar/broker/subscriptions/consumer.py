@@ -140,6 +140,5 @@ class Consumer(Receiver):
             "lastConsumedTimestamp": self.last_consumed_ms,
             "lastConsumedFlowTimestamp": self.last_flow_ms,
             "metadata": dict(self.metadata),
-            "keyHashRanges": [],
             "priorityLevel": self.priority_level,
         }

@@ -177,7 +177,7 @@ class NonPersistentSubscription:
             "unackedMessages": 0,
             "msgDropRate": 0.0,
             "msgDropCount": self.messages_dropped,
-            "activeConsumerName": self._active.name if self._active is not None else "",
+            **({"activeConsumerName": self._active.name} if self._active is not None else {}),
             "consumers": [consumer.stats() for consumer in self.consumers],
             "isDurable": False,
             "isReplicated": False,

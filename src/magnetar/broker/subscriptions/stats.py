@@ -14,7 +14,9 @@ from magnetar.managed_ledger.ledger_index import LedgerIndex, size_after
 
 def _consumer_stats(dispatcher: Dispatcher, consumer: Consumer) -> dict[str, Any]:
     stats = consumer.stats()
-    stats["keyHashRanges"] = [f"[{start}, {end}]" for start, end in dispatcher.key_ranges_of(consumer)]
+    ranges = [f"[{start}, {end}]" for start, end in dispatcher.key_ranges_of(consumer)]
+    if ranges:
+        stats["keyHashRanges"] = ranges
     if dispatcher.keyed:
         stats |= _draining_stats(dispatcher.draining_of(consumer))
     return stats
@@ -60,7 +62,7 @@ def subscription_stats(subscription: Subscription, index: LedgerIndex) -> dict[s
         "msgInReplay": dispatcher.waiting_count,
         "blockedSubscriptionOnUnackedMsgs": dispatcher.blocked_on_unacked,
         "unackedMessages": dispatcher.unacked_messages,
-        "activeConsumerName": active.name if active is not None else "",
+        **({"activeConsumerName": active.name} if active is not None else {}),
         "msgRateExpired": 0.0,
         "totalMsgExpired": subscription.expired_total,
         "lastExpireTimestamp": subscription.last_expire_ms,
@@ -74,12 +76,12 @@ def subscription_stats(subscription: Subscription, index: LedgerIndex) -> dict[s
         "isDurable": subscription.durable,
         "isReplicated": subscription.replicated,
         "allowOutOfOrderDelivery": any(consumer.allow_out_of_order for consumer in consumers),
-        "keySharedMode": consumers[0].key_shared_mode.name if consumers and dispatcher.keyed else "",
+        **({"keySharedMode": consumers[0].key_shared_mode.name} if consumers and dispatcher.keyed else {}),
         "consumersAfterMarkDeletePosition": {},
         "nonContiguousDeletedMessagesRanges": subscription.cursor.acks.range_count(),
         "nonContiguousDeletedMessagesRangesSerializedSize": 0,
         "delayedMessageIndexSizeInBytes": dispatcher.delayed.size_bytes if dispatcher.delayed is not None else 0,
-        "subscriptionProperties": dict(subscription.properties),
+        "subscriptionProperties": subscription.properties,
         "filterProcessedMsgCount": 0,
         "filterAcceptedMsgCount": 0,
         "filterRejectedMsgCount": 0,

@@ -68,7 +68,6 @@ class Subscription:
         scheduler: Scheduler,
         config: SubscriptionConfig,
         rng: random.Random,
-        properties: Mapping[str, str] | None = None,
         delayed_storage: DelayedStorage | None = None,
         compacted: CompactedTopic | None = None,
         begin: Position | None = None,
@@ -82,8 +81,6 @@ class Subscription:
         self.cursor = cursor
         self.config = config
         self.durable: bool = cursor.durable
-        given = properties if properties is not None else cursor.cursor_properties
-        self.properties = {name: value for name, value in given.items() if not name.startswith(BUCKET_PROPERTY)}
         self.consumers: list[Consumer] = []
         self.last_used_s = clock.monotonic_s()
         """Monotonic time at which a consumer last came or went, at first when the subscription was loaded."""
@@ -251,6 +248,12 @@ class Subscription:
         self._pump.wake()
 
     # ---- What is left
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """What clients and operators wrote there, without the server's own."""
+        given = self.cursor.cursor_properties
+        return {name: value for name, value in given.items() if not name.startswith(BUCKET_PROPERTY)}
 
     @property
     def replicated(self) -> bool:

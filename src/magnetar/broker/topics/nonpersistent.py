@@ -175,7 +175,6 @@ class NonPersistentTopic:
             "publishers": [producer_stats(producer) for producer in self.publishers.producers.all],
             "subscriptions": subscriptions,
             "replication": {},
-            "deduplicationStatus": "Disabled",
             "topicCreationTimeStamp": self.created_ms,
             "lastPublishTimestamp": self.last_publish_ms,
         }

@@ -14,7 +14,7 @@ from typing import Protocol
 from magnetar.base.clock import Clock
 from magnetar.base.errors import MagnetarError
 from magnetar.base.tasks import FATAL, TaskScope
-from magnetar.broker.errors import ServiceNotReadyError, TransactionCoordinatorNotFoundError
+from magnetar.broker.errors import NotMoreCoordinatorsError, ServiceNotReadyError, TransactionCoordinatorNotFoundError
 from magnetar.broker.naming import SYSTEM_NAMESPACE, TRANSACTION_LOG_PREFIX, TopicName
 from magnetar.broker.settings.transactions import TransactionSettings
 from magnetar.broker.transactions.coordinator import TransactionCoordinator
@@ -118,7 +118,11 @@ class Coordinators:
                     logger.error("transaction coordinator not loaded coordinator=%d error=%s", number, error)
 
     async def scale(self, count: int) -> None:
-        """More coordinators; clients take them up when they connect anew. Raises PreconditionFailedError."""
+        """More coordinators; clients take them up when they connect anew. Raises NotMoreCoordinatorsError."""
+        if count <= await self._names.partitions(ASSIGN_TOPIC):
+            raise NotMoreCoordinatorsError(
+                "Number of transaction coordinators should be more than the current number of transaction coordinator"
+            )
         await self._names.grow_partitioned(ASSIGN_TOPIC, count)
         self.count = await self._names.partitions(ASSIGN_TOPIC)
 
