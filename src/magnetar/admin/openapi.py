@@ -32,9 +32,10 @@ STATUSES = {
     405: "Not for this kind of topic, or not for this method",
     408: "The body did not arrive in time",
     409: "It exists already, or something else is in the way",
+    406: "The number of transaction coordinators cannot shrink",
     412: "A name is not valid, or the present state or a limit forbids it",
     413: "The body is too large",
-    422: "The schema is not valid",
+    422: "The schema is not valid, or partitions would become fewer",
     426: "The address is a WebSocket's",
     503: "The server, or a part of it, cannot do its work now",
 }
