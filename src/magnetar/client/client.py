@@ -7,6 +7,7 @@ import itertools
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from urllib.parse import urlsplit
 
 from magnetar.base.errors import ConfigError, MagnetarError
@@ -79,13 +80,15 @@ class RemoteClient:
         on_end: Callable[[MagnetarError], None],
     ) -> RemoteProducer:
         """On the broker that serves the topic, which creates it if it may. Raises ClientError."""
-        connection = await self._broker_of(topic)
+        connection = await self.broker_of(topic)
         producer = RemoteProducer(connection, next(self._producer_ids), topic, name, on_receipt, on_end)
         connection.producers[producer.producer_id] = producer
         request_id = connection.next_request_id()
         command = client_commands.producer(topic, producer.producer_id, request_id, name, properties)
         try:
-            await connection.request(command, request_id, opens_producer=producer.producer_id)
+            await connection.request(
+                command, request_id, undo=partial(client_commands.close_producer, producer.producer_id)
+            )
         except BaseException:
             producer.ended = True
             connection.producers.pop(producer.producer_id, None)
@@ -94,7 +97,7 @@ class RemoteClient:
 
     async def schema_version(self, topic: str, schema: SchemaDefinition) -> bytes:
         """The version under which the topic keeps the schema there, added if it is new. Raises ClientError."""
-        connection = await self._broker_of(topic)
+        connection = await self.broker_of(topic)
         request_id = connection.next_request_id()
         command = client_commands.get_or_create_schema(topic, request_id, schema)
         answer = (await connection.request(command, request_id)).getOrCreateSchemaResponse
@@ -110,7 +113,8 @@ class RemoteClient:
 
     # ---- Finding a broker
 
-    async def _broker_of(self, topic: str) -> ClientConnection:
+    async def broker_of(self, topic: str) -> ClientConnection:
+        """A connection to the broker that serves the topic. Raises ClientError."""
         connection, authoritative = await self._service(), False
         for _ in range(REDIRECTS_MAX):
             request_id = connection.next_request_id()
@@ -126,6 +130,10 @@ class RemoteClient:
             authoritative = answer.authoritative
             connection = await self._connection(_address(url))
         raise UnreachableError(f"the lookup of {topic} was redirected more than {REDIRECTS_MAX} times")
+
+    async def at(self, url: str) -> ClientConnection:
+        """A connection to the broker with this service URL. Raises ClientError, ConfigError."""
+        return await self._connection(_address(url))
 
     async def _service(self, proxy_to: str = "") -> ClientConnection:
         """The first of the service URL's addresses that answers. Raises what the last of them raised."""

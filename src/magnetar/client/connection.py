@@ -1,4 +1,4 @@
-"""One connection to a broker of another cluster: requests with their answers, and producers' frames in both directions.
+"""One connection to a broker: requests with their answers, and what it sends by itself to producers, consumers and followers.
 
 The message path (`write`, receipts) is plain calls; what is asked once is awaited.
 """
@@ -19,7 +19,7 @@ from magnetar.client.credentials import Credentials
 from magnetar.client.errors import RequestRefusedError, UnreachableError
 from magnetar.wire.pulsar import client_commands, commands
 from magnetar.wire.pulsar.frames import FrameDecoder, FrameError
-from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand
+from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand, CommandMessage
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,15 @@ _REQUEST_ID_OF: dict[int, Callable[[BaseCommand], int]] = {
     BaseCommand.LOOKUP_RESPONSE: lambda command: command.lookupTopicResponse.request_id,
     BaseCommand.PARTITIONED_METADATA_RESPONSE: lambda command: command.partitionMetadataResponse.request_id,
     BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE: lambda command: command.getOrCreateSchemaResponse.request_id,
+    BaseCommand.ACK_RESPONSE: lambda command: command.ackResponse.request_id,
+    BaseCommand.SCALABLE_TOPIC_SUBSCRIBE_RESPONSE: lambda command: command.scalableTopicSubscribeResponse.request_id,
 }
+
+_OPENED = (BaseCommand.PRODUCER_SUCCESS, BaseCommand.SUCCESS, BaseCommand.SCALABLE_TOPIC_SUBSCRIBE_RESPONSE)
+"""Answers after which the other side has what was asked for."""
+
+Undo = Callable[[int], BaseCommand]
+"""The command, with this request id, that takes back what a request has made."""
 
 
 class ProducerEnd(Protocol):
@@ -46,6 +54,32 @@ class ProducerEnd(Protocol):
         ...
 
 
+class ConsumerEnd(Protocol):
+    """What a connection tells one of its consumers."""
+
+    def message(self, command: CommandMessage, rest: bytes) -> None:
+        """An entry: the command about it, headers and payload."""
+        ...
+
+    def reached_end(self) -> None:
+        """The topic is terminated, and everything in it has been delivered."""
+        ...
+
+    def end(self, error: MagnetarError) -> None:
+        """Closed by the server, or the connection is gone. Called once."""
+        ...
+
+
+class Follower(Protocol):
+    """What a connection tells somebody who follows a layout or an assignment of a scalable topic."""
+
+    def pushed(self, command: BaseCommand) -> None: ...
+
+    def end(self, error: MagnetarError) -> None:
+        """The connection is gone. Called once."""
+        ...
+
+
 class ClientConnection(asyncio.Protocol):
     """Made by a `Network`; usable once `handshake` returned."""
 
@@ -55,8 +89,8 @@ class ClientConnection(asyncio.Protocol):
         self._decoder = FrameDecoder(limits.COMMAND_BYTES_MAX + 4, limits.COMMAND_BYTES_MAX)
         self._request_ids = itertools.count(1)
         self._answers: dict[int, asyncio.Future[BaseCommand]] = {}
-        self._abandoned: dict[int, int] = {}
-        """Requests for producers that nobody waits for any more, and the producers' ids."""
+        self._abandoned: dict[int, Undo] = {}
+        """Requests that nobody waits for any more, and how to take back what they make."""
         self._connected: asyncio.Future[BaseCommand] | None = None
         self._credentials = Credentials()
         self._version = ""
@@ -70,6 +104,11 @@ class ClientConnection(asyncio.Protocol):
         self._write_paused = False
         self._waiting_for_room: list[Callable[[], None]] = []
         self.producers: dict[int, ProducerEnd] = {}
+        self.consumers: dict[int, ConsumerEnd] = {}
+        self.layouts: dict[int, Follower] = {}
+        """By session id."""
+        self.assignments: dict[int, Follower] = {}
+        """By consumer id."""
         self.closed = False
         self.message_bytes_max = 0
         """Largest message that the other side accepts; 0 until it has said so."""
@@ -129,9 +168,18 @@ class ClientConnection(asyncio.Protocol):
         self._answers.clear()
         self._abandoned.clear()
         self._waiting_for_room.clear()
-        producers, self.producers = self.producers, {}
-        for producer in producers.values():
-            producer.end(error)
+        followers = [*self.layouts.values(), *self.assignments.values()]
+        ended: list[ProducerEnd | ConsumerEnd | Follower] = [
+            *self.producers.values(),
+            *self.consumers.values(),
+            *followers,
+        ]
+        self.producers.clear()
+        self.consumers.clear()
+        self.layouts.clear()
+        self.assignments.clear()
+        for each in ended:
+            each.end(error)
 
     # ---- Output
 
@@ -190,11 +238,12 @@ class ClientConnection(asyncio.Protocol):
         command: BaseCommand,
         request_id: int,
         timeout_s: float = REQUEST_TIMEOUT_S,
-        opens_producer: int | None = None,
+        undo: Undo | None = None,
     ) -> BaseCommand:
         """The answer. Raises UnreachableError, or RequestRefusedError for an ERROR.
 
-        `opens_producer`: the producer that the other side makes, closed there as soon as it is known to exist when the caller is cancelled.
+        `undo`: sent as soon as what was asked for is known to exist when the caller is cancelled. Or a producer's name would be taken
+        there for as long as the connection lives.
         """
         if self.closed:
             raise UnreachableError(f"the connection to {self.address} ended")
@@ -203,10 +252,10 @@ class ClientConnection(asyncio.Protocol):
         try:
             answer = await self._within(future, BaseCommand.Type.Name(command.type), timeout_s)
         except asyncio.CancelledError:
-            if opens_producer is not None and request_id in self._answers:
-                self._abandoned[request_id] = opens_producer
-            elif opens_producer is not None:  # answered in this turn of the loop
-                self._close_abandoned(opens_producer)
+            if undo is not None and request_id in self._answers:
+                self._abandoned[request_id] = undo
+            elif undo is not None:  # answered in this turn of the loop
+                self._take_back(undo)
             raise
         finally:
             self._answers.pop(request_id, None)
@@ -214,9 +263,14 @@ class ClientConnection(asyncio.Protocol):
             raise RequestRefusedError(answer.error.error, answer.error.message)
         return answer
 
-    def _close_abandoned(self, producer_id: int) -> None:
-        """Or its name would be taken there for as long as the connection lives."""
-        self.write(commands.frame(client_commands.close_producer(producer_id, self.next_request_id())))
+    def _take_back(self, undo: Undo) -> None:
+        self.write(commands.frame(undo(self.next_request_id())))
+
+    def take_messages(self) -> None:
+        """Frames may be as long as an entry from now on."""
+        self._decoder.frame_bytes_max = max(
+            self._decoder.frame_bytes_max, self.message_bytes_max + limits.FRAME_PADDING_BYTES
+        )
 
     async def _within(
         self, future: asyncio.Future[BaseCommand], what: str, timeout_s: float = REQUEST_TIMEOUT_S
@@ -234,16 +288,20 @@ class ClientConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._heard = True
         try:
-            for command_bytes, _ in self._decoder.feed(data):
+            for command_bytes, rest in self._decoder.feed(data):
                 if self.closed:
                     return
-                self._received(BaseCommand.FromString(command_bytes))
+                self._received(BaseCommand.FromString(command_bytes), rest)
         except (FrameError, DecodeError) as error:
             self.abort(UnreachableError(f"{self.address} does not speak Pulsar's protocol: {error}"))
 
-    def _received(self, command: BaseCommand) -> None:
+    def _received(self, command: BaseCommand, rest: bytes) -> None:
         kind = command.type
-        if kind == BaseCommand.SEND_RECEIPT:
+        if kind == BaseCommand.MESSAGE:
+            consumer = self.consumers.get(command.message.consumer_id)
+            if consumer is not None:
+                consumer.message(command.message, rest)
+        elif kind == BaseCommand.SEND_RECEIPT:
             receipt = command.send_receipt
             producer = self.producers.get(receipt.producer_id)
             if producer is not None:
@@ -263,8 +321,31 @@ class ClientConnection(asyncio.Protocol):
             self._answer_challenge()
         elif kind == BaseCommand.CONNECTED:
             self._greeted(command)
-        else:
+        elif not self._told(command):
             self._answered(command)
+
+    def _told(self, command: BaseCommand) -> bool:
+        """News for a consumer, or for who follows a scalable topic; False for anything else."""
+        kind = command.type
+        if kind == BaseCommand.REACHED_END_OF_TOPIC:
+            consumer = self.consumers.get(command.reachedEndOfTopic.consumer_id)
+            if consumer is not None:
+                consumer.reached_end()
+        elif kind == BaseCommand.CLOSE_CONSUMER:
+            consumer = self.consumers.pop(command.close_consumer.consumer_id, None)
+            if consumer is not None:
+                consumer.end(UnreachableError("the other side closed the consumer"))
+        elif kind == BaseCommand.SCALABLE_TOPIC_UPDATE:
+            follower = self.layouts.get(command.scalableTopicUpdate.session_id)
+            if follower is not None:
+                follower.pushed(command)
+        elif kind == BaseCommand.SCALABLE_TOPIC_ASSIGNMENT_UPDATE:
+            follower = self.assignments.get(command.scalableTopicAssignmentUpdate.consumer_id)
+            if follower is not None:
+                follower.pushed(command)
+        else:
+            return False
+        return True
 
     def _answered(self, command: BaseCommand) -> None:
         identify = _REQUEST_ID_OF.get(command.type)
@@ -273,8 +354,8 @@ class ClientConnection(asyncio.Protocol):
         request_id = identify(command)
         abandoned = self._abandoned.pop(request_id, None)
         if abandoned is not None:
-            if command.type == BaseCommand.PRODUCER_SUCCESS:
-                self._close_abandoned(abandoned)
+            if command.type in _OPENED:
+                self._take_back(abandoned)
             return
         if command.type == BaseCommand.ERROR and request_id not in self._answers:
             self.abort(RequestRefusedError(command.error.error, command.error.message))

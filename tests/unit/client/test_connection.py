@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any
 
 import pytest
@@ -42,7 +43,7 @@ async def opened() -> tuple[ClientConnection, FakeTransport]:
 
 def opening(connection: ClientConnection) -> Coroutine[Any, Any, BaseCommand]:
     command = client_commands.producer("persistent://public/default/t", 7, 1, "name", {})
-    return connection.request(command, 1, opens_producer=7)
+    return connection.request(command, 1, undo=partial(client_commands.close_producer, 7))
 
 
 def success() -> bytes:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand
+from magnetar.wire.pulsar.PulsarApi_pb2 import CHECKPOINT, STREAM, BaseCommand, CommandAck
 
 PROTOCOL_VERSION = 21
 
@@ -64,13 +64,15 @@ def partition_metadata(topic: str, request_id: int, create: bool) -> BaseCommand
 
 
 def producer(topic: str, producer_id: int, request_id: int, name: str, properties: Mapping[str, str]) -> BaseCommand:
+    """`name` empty: the server gives one."""
     command = BaseCommand(type=BaseCommand.PRODUCER)
     request = command.producer
     request.topic = topic
     request.producer_id = producer_id
     request.request_id = request_id
-    request.producer_name = name
-    request.user_provided_producer_name = True
+    if name:
+        request.producer_name = name
+        request.user_provided_producer_name = True
     for key, value in properties.items():
         request.metadata.add(key=key, value=value)
     return command
@@ -80,6 +82,90 @@ def close_producer(producer_id: int, request_id: int) -> BaseCommand:
     command = BaseCommand(type=BaseCommand.CLOSE_PRODUCER)
     command.close_producer.producer_id = producer_id
     command.close_producer.request_id = request_id
+    return command
+
+
+def close_consumer(consumer_id: int, request_id: int) -> BaseCommand:
+    command = BaseCommand(type=BaseCommand.CLOSE_CONSUMER)
+    command.close_consumer.consumer_id = consumer_id
+    command.close_consumer.request_id = request_id
+    return command
+
+
+def unsubscribe(consumer_id: int, request_id: int) -> BaseCommand:
+    command = BaseCommand(type=BaseCommand.UNSUBSCRIBE)
+    command.unsubscribe.consumer_id = consumer_id
+    command.unsubscribe.request_id = request_id
+    return command
+
+
+def flow(consumer_id: int, permits: int) -> BaseCommand:
+    """So many messages more may be sent to the consumer."""
+    command = BaseCommand(type=BaseCommand.FLOW)
+    command.flow.consumer_id = consumer_id
+    command.flow.messagePermits = permits
+    return command
+
+
+def acknowledge(
+    consumer_id: int, request_id: int | None, ids: Iterable[tuple[int, int]], cumulative: bool
+) -> BaseCommand:
+    """`ids`: ledger and entry of each; one if `cumulative`. Answered by ACK_RESPONSE once it is stored, if it has a request id."""
+    command = BaseCommand(type=BaseCommand.ACK)
+    command.ack.consumer_id = consumer_id
+    if request_id is not None:
+        command.ack.request_id = request_id
+    command.ack.ack_type = CommandAck.Cumulative if cumulative else CommandAck.Individual
+    for ledger_id, entry_id in ids:
+        command.ack.message_id.add(ledgerId=ledger_id, entryId=entry_id)
+    return command
+
+
+def redeliver(consumer_id: int, ids: Iterable[tuple[int, int]]) -> BaseCommand:
+    """Ledger and entry of what shall be delivered once more."""
+    command = BaseCommand(type=BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES)
+    command.redeliverUnacknowledgedMessages.consumer_id = consumer_id
+    for ledger_id, entry_id in ids:
+        command.redeliverUnacknowledgedMessages.message_ids.add(ledgerId=ledger_id, entryId=entry_id)
+    return command
+
+
+def scalable_lookup(topic: str, session_id: int, create: bool) -> BaseCommand:
+    """The layout of a topic, now and whenever it changes (PIP-466)."""
+    command = BaseCommand(type=BaseCommand.SCALABLE_TOPIC_LOOKUP)
+    command.scalableTopicLookup.topic = topic
+    command.scalableTopicLookup.session_id = session_id
+    command.scalableTopicLookup.create_if_missing = create
+    return command
+
+
+def scalable_close(session_id: int) -> BaseCommand:
+    """The layout is not followed any more; without an answer."""
+    command = BaseCommand(type=BaseCommand.SCALABLE_TOPIC_CLOSE)
+    command.scalableTopicClose.session_id = session_id
+    return command
+
+
+def scalable_subscribe(
+    topic: str, subscription: str, consumer_name: str, consumer_id: int, request_id: int, checkpoint: bool
+) -> BaseCommand:
+    """Take part in a subscription at the topic's controller, which assigns segments."""
+    command = BaseCommand(type=BaseCommand.SCALABLE_TOPIC_SUBSCRIBE)
+    request = command.scalableTopicSubscribe
+    request.topic = topic
+    request.subscription = subscription
+    request.consumer_name = consumer_name
+    request.consumer_id = consumer_id
+    request.request_id = request_id
+    request.consumer_type = CHECKPOINT if checkpoint else STREAM
+    return command
+
+
+def scalable_unsubscribe(consumer_id: int, request_id: int) -> BaseCommand:
+    """The consumer leaves, and its segments go to others at once."""
+    command = BaseCommand(type=BaseCommand.SCALABLE_TOPIC_UNSUBSCRIBE)
+    command.scalableTopicUnsubscribe.consumer_id = consumer_id
+    command.scalableTopicUnsubscribe.request_id = request_id
     return command
 
 
