@@ -154,7 +154,7 @@ class Attachment:
                 logger.debug("close of a consumer of %s failed: %s", self.segment.topic, error)
         self._settle_acks(None)
         if not self._opened.done():
-            self._opened.cancel()
+            self._opened.set_result(None)  # a reader may be at the end of its segment before it has begun
 
     async def unsubscribe(self) -> None:
         """Delete the subscription in this segment. Raises ClientError."""
