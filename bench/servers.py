@@ -14,24 +14,12 @@ HERE = Path(__file__).resolve().parent
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
-class Server:
-    """A process that said on which port it serves; `start_s` from spawn to that line."""
+class Measured:
+    """A server's process, and what it uses."""
 
-    def __init__(self, command: list[str], log: Path) -> None:
-        started = time.perf_counter()
-        with log.open("ab") as errors:
-            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=HERE)
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        self.start_s = time.perf_counter() - started
-        found = re.search(r":(\d+)", line)
-        second = re.search(r"http://[^ ]*:(\d+)", line)
-        if found is None:
-            self.stop()
-            raise SystemExit(f"{' '.join(command)} did not start; see {log}:\n{log.read_text()[-2000:]}")
-        self.port = int(found[1])
-        self.http_port = int(second[1]) if second is not None else 0
-        self.pid = self._process.pid
+    port: int
+    start_s: float
+    _process: subprocess.Popen[str]
 
     @property
     def memory_mib(self) -> float:
@@ -52,7 +40,28 @@ class Server:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._process.stdout.close()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+
+class Server(Measured):
+    """A process that said on which port it serves; `start_s` from spawn to that line."""
+
+    def __init__(self, command: list[str], log: Path) -> None:
+        started = time.perf_counter()
+        with log.open("ab") as errors:
+            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=HERE)
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        self.start_s = time.perf_counter() - started
+        found = re.search(r":(\d+)", line)
+        second = re.search(r"http://[^ ]*:(\d+)", line)
+        if found is None:
+            self.stop()
+            raise SystemExit(f"{' '.join(command)} did not start; see {log}:\n{log.read_text()[-2000:]}")
+        self.port = int(found[1])
+        self.http_port = int(second[1]) if second is not None else 0
+        self.pid = self._process.pid
 
 
 def ours(folder: Path, *settings: str) -> Server:

@@ -40,9 +40,11 @@ ENV_RESERVED = frozenset(
         "MAGNETAR_TLS_TRUST_CERTS",
         "MAGNETAR_HOME",
         "MAGNETAR_CLUSTER_PROCESS",
+        "MAGNETAR_KERNEL",
     }
 )
-"""Names behind our prefix that are not settings of a server: flags of the command line, and the mark of a cluster's processes."""
+"""Names behind our prefix that are not settings of a server: flags of the command line, the mark of a cluster's processes, and the switch of
+the compiled functions."""
 
 HIDDEN = "*****"
 """Stands where a secret is set."""

@@ -7,8 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pulsar
 import pytest
 
+from magnetar.testing.server import ServerProcess
 from magnetar.wire.pulsar.kernel import SWITCH, kernel
 
 ROOT = Path(__file__).parents[3]
@@ -28,3 +30,22 @@ def test_the_message_path_in_python_alone() -> None:
     made = subprocess.run(command, cwd=ROOT, env=environment | {SWITCH: "off"}, capture_output=True, text=True)
     assert made.returncode == 0, made.stdout[-5000:]
     assert "skipped" not in made.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize("switch", ["on", "off"])
+def test_the_official_client_on_a_server_with_and_without_them(tmp_path: Path, switch: str) -> None:
+    server = ServerProcess(tmp_path / "data", environment={SWITCH: switch}).start()
+    try:
+        client = pulsar.Client(server.service_url)
+        consumer = client.subscribe("topic", "subscription")
+        producer = client.create_producer("topic", batching_enabled=True, batching_max_messages=10)
+        for number in range(200):
+            producer.send_async(str(number).encode(), None, properties={"number": "zw\u00f6lf"}, partition_key="key")
+        producer.flush()
+        for number in range(200):
+            message = consumer.receive(timeout_millis=20_000)
+            assert message.data() == str(number).encode()
+            consumer.acknowledge(message)
+        client.close()
+    finally:
+        server.close()
