@@ -61,7 +61,7 @@ docs: $(VENV)/.dev ## The documentation's site, into site/; a broken link or anc
 sim: $(VENV)/.dev ## Simulated clusters under faults; SEEDS=1000, ARGS="--seed 7" replays one
 	@$(BIN)/python -m magnetar.testing.sim --seeds $(SEEDS) $(ARGS)
 
-bench: $(VENV)/.dev ## Ratios against the physical limit, measured in one run
+bench: $(VENV)/.dev ## Ratios against a yardstick, the least a durable server in Python has to do, in one run
 	@$(BIN)/python bench/run.py $(ARGS)
 
 proto: $(VENV)/.dev ## Generate the protobuf modules from the .proto files

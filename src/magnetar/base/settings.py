@@ -43,8 +43,8 @@ ENV_RESERVED = frozenset(
         "MAGNETAR_KERNEL",
     }
 )
-"""Names behind our prefix that are not settings of a server: flags of the command line, the mark of a cluster's processes, and the switch of
-the compiled functions."""
+"""Names behind our prefix that are not settings of a server: flags of the command line, the mark of a cluster's processes, the switch
+of the compiled functions."""
 
 HIDDEN = "*****"
 """Stands where a secret is set."""
