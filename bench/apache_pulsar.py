@@ -2,7 +2,7 @@
 """The same loads against `magnetar standalone` and Apache Pulsar's standalone, in turns on one machine.
 
   tests/compat/pulsar/fetch-jars /tmp/pulsar-jars          (Maven, Java 17; once)
-  PULSAR_JARS=/tmp/pulsar-jars bench/pulsar.py [--rounds 5] [--scale 1.0] [--only NAME ...] [--dir DIR] [--json] [--check]
+  PULSAR_JARS=/tmp/pulsar-jars bench/apache_pulsar.py [--rounds 5] [--scale 1.0] [--only NAME ...] [--dir DIR] [--json] [--check]
 
 Both keep their data below --dir and sync every entry to disk before its receipt. Pulsar runs as its start script runs it (2 GiB heap,
 ZGC), one bookie and its metadata in the process, and gets every load until its rate stops growing before anything counts. The generator is
