@@ -9,6 +9,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,15 @@ import pulsar
 import pytest
 from pulsar.schema import AvroSchema, Double, Integer, Record, String
 
+from magnetar.admin.client import AdminClient
+from magnetar.base.clock import SystemClock
+from magnetar.base.ports import free_ports
+from magnetar.hashing.mapping import VnodeMapping
+from magnetar.pipeline.views.control.listing import overview
+from magnetar.pipeline.views.control.why import report_of_overview
 from magnetar.testing.server import ServerProcess
+from tests.integration.security.conftest import Secured
+from tests.support.stored_pipelines import MINUTE_US, StoredPipeline
 from tests.support.tokens import token
 from tests.support.waiting import wait_until
 
@@ -115,7 +124,7 @@ def client(server: ServerProcess) -> Iterator[pulsar.Client]:
 
 
 def test_a_page_follows_the_server(
-    server: ServerProcess, client: pulsar.Client, browse: Callable[[str], Browser]
+    server: ServerProcess, client: pulsar.Client, browse: Callable[[str], Browser], tmp_path: Path
 ) -> None:
     """The smoke test: nothing is blocked by the policy, numbers change by themselves, hostile names stay text."""
     topic = f"persistent://public/default/{HOSTILE}"
@@ -132,7 +141,37 @@ def test_a_page_follows_the_server(
         producer.send(b"x")
     browser.wait_for("3", "[data-live=subscriptions] td.n")
     assert browser.driver.title.startswith(HOSTILE)
+
+    with pipeline(tmp_path, server.http_url) as admin:
+        browser.open("/console/pipelines/flights")
+        browser.wait_for("● live", "#live")
+        assert "unit 0: 128" in browser.text("[data-live=units]")
+        report = admin.pipelines.get("flights")
+        report.mapping = VnodeMapping.from_json(report.mapping).rescale(3).to_json()
+        admin.pipelines.report("flights", report)
+        browser.wait_for("85 vnodes have moved since this page was opened", "[data-live=units]")
+        browser.find("[data-live=views] .why").click()
+        browser.wait_for("Why?", "h1")
     assert browser.errors() == []
+
+
+@contextmanager
+def pipeline(directory: Path, http_url: str, admin_token: str | None = None) -> Iterator[AdminClient]:
+    """One that reports: `flights`, which reads from two topics."""
+    topics = ("persistent://shop/orders/placed", "persistent://shop/orders/returned")
+    stored = StoredPipeline(directory, "flights", topics=topics)
+    stored.commit({"a": 24 * MINUTE_US, "b": 9 * MINUTE_US})
+    stages = {
+        "sums/1-aggregate": {"rows": 4000, "rows_per_s": 812.0},
+        "w/1-aggregate": {"rows": 4000, "rows_per_s": 823.0},
+    }
+    facts = {"rows_per_s": 1635.0, "lag_messages": 40, "epoch_s": 0.41, "busy": 0.62, "work": 0.33}
+    with (
+        stored.driven(lags={"a": 40, "b": 0}, stages=stages, **facts),
+        AdminClient(http_url, token=admin_token) as admin,
+    ):
+        admin.pipelines.report("flights", report_of_overview(overview(str(stored.directory), SystemClock())))
+        yield admin
 
 
 TOUR = {
@@ -145,6 +184,11 @@ TOUR = {
     "policies": "/console/topics/persistent/shop/orders/placed/policies",
     "keys": "/console/topics/persistent/shop/orders/placed/subscriptions/warehouse",
     "bundles": "/console/tenants/shop/orders/bundles",
+    "pipelines": "/console/pipelines",
+    "pipeline": "/console/pipelines/flights",
+    "view": "/console/explain/view?pipeline=flights&view=w",
+    "regions": "/console/regions",
+    "lanes": "/console/topics/persistent/shop/geo/stock/regions",
     "why": "/console/explain/subscription?topic=persistent://shop/orders/placed&subscription=audit",
 }
 
@@ -169,10 +213,12 @@ def test_the_tour(tmp_path: Path, browse: Callable[[str], Browser]) -> None:
             logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
         )
         consumers = _traffic(client)
+        _regions(secured, client)
         browser = browse(secured.process.http_url)
         _log_in(browser)
-        for name, path in TOUR.items():
-            _look(browser, pictures, name, path)
+        with pipeline(tmp_path, secured.process.http_url, token("root")):
+            for name, path in TOUR.items():
+                _look(browser, pictures, name, path)
         _act(browser)
         browser.find(".who button").click()
         browser.wait_for("Log in", "h1")
@@ -204,6 +250,20 @@ def _traffic(client: pulsar.Client) -> list[pulsar.Consumer]:
             if place % 10:
                 consumer.acknowledge(message)
     return [*group, client.subscribe(topic, "warehouse", kind, schema=schema, consumer_name="picker-2")]
+
+
+def _regions(secured: Secured, client: pulsar.Client) -> None:
+    """A topic that is to be in a second cluster, which does not answer."""
+    (port,) = free_ports(1)
+    address = {"serviceUrl": f"http://127.0.0.1:{port}", "brokerServiceUrl": f"pulsar://127.0.0.1:{port}"}
+    secured.admin("PUT", "clusters/east", address)
+    secured.admin("POST", "tenants/shop", {"adminRoles": ["shop-admin"], "allowedClusters": ["standalone", "east"]})
+    secured.admin("PUT", "namespaces/shop/geo", {"replication_clusters": ["standalone", "east"]})
+    topic = "persistent://shop/geo/stock"
+    client.subscribe(topic, "shelves", replicate_subscription_state_enabled=True).close()
+    producer = client.create_producer(topic, batching_enabled=False)
+    for _ in range(20):
+        producer.send(b"x")
 
 
 def _log_in(browser: Browser) -> None:

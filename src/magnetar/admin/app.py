@@ -114,6 +114,10 @@ class AdminApp:
             response = failed(request.method, path, error)
             return response.status_code, bytes(response.body)
 
+    def now_ms(self) -> int:
+        """By the broker's clock."""
+        return self._context.broker.clock.now_ms()
+
     def knows(self, method: str, path: str) -> bool:
         """True if there is such a route."""
         try:

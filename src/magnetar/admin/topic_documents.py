@@ -361,7 +361,8 @@ class ReplicatedSubscriptionsStatus(Document):
 
 
 class TopicRow(Document):
-    """A topic in a list. Numbers are the sums over its loaded partitions; `loaded` says how many those are."""
+    """A topic in a list. Numbers are the sums over its loaded partitions; `loaded` says how many those are. `standing`: subscriptions that
+    stand still; `reason`: the code of what weighs most among their causes, empty where none does."""
 
     name: str
     partitions: int = 0
@@ -375,6 +376,8 @@ class TopicRow(Document):
     producers: int = 0
     subscriptions: int = 0
     consumers: int = 0
+    standing: int = 0
+    reason: str = ""
 
 
 class TopicPage(Document):

@@ -7,11 +7,11 @@ import logging
 import os
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -28,6 +28,7 @@ from magnetar.base.errors import MetadataError
 from magnetar.base.executor import ThreadExecutor
 from magnetar.base.limits import BOOKIE_CONNECTIONS_MAX, HTTP_CONNECTIONS_MAX, STRANGERS_MAX
 from magnetar.base.network import AsyncioNetwork, SocketListener
+from magnetar.base.status_page import HEADERS, status_page
 from magnetar.base.tasks import REPORTED, TaskScope
 from magnetar.bookkeeper.autorecovery.damage_reports import DamageReports
 from magnetar.bookkeeper.autorecovery.service import AutoRecovery
@@ -44,6 +45,8 @@ from magnetar.bookkeeper.errors import ClusterLayoutError, LedgerIdsSetBackError
 from magnetar.bookkeeper.ledger_homes import MetadataLedgerHomes
 from magnetar.bookkeeper.registration import BookieRegistration
 from magnetar.bookkeeper.service_info import BOOKIE_RPC, BookieServiceInfo, Endpoint
+from magnetar.broker.namespaces.records import parse_broker
+from magnetar.metadata.paths import BROKERS_PATH, broker_path
 from magnetar.metadata.store import MetadataStore, SessionEvent
 from magnetar.processes.autorecovery import open_autorecovery
 from magnetar.processes.autorecovery_http import autorecovery_families
@@ -58,9 +61,21 @@ from magnetar.processes.serving import serve_until_told
 
 
 def bookie_app(
-    bookie: Bookie, scope: TaskScope, extra_metrics: Callable[[], str], is_registered: Callable[[], bool]
+    bookie: Bookie,
+    scope: TaskScope,
+    extra_metrics: Callable[[], str],
+    is_registered: Callable[[], bool],
+    consoles: Callable[[], Awaitable[Mapping[str, str]]],
 ) -> Starlette:
-    """`scope` runs a garbage collection that was asked for. `is_registered`: True while brokers can find it."""
+    """`scope` runs a garbage collection that was asked for. `is_registered`: True while brokers can find it. `consoles`: those of the
+    brokers, by name."""
+
+    async def page(request: Request) -> Response:
+        state = "failed" if bookie.failed is not None else "read-only" if bookie.read_only else "writable"
+        facts = {"State": state, "Registered": "yes" if is_registered() else "no"}
+        own = ("/metrics", "/healthz", "/readyz", "/api/v1/bookie/state", "/api/v1/bookie/info")
+        text = status_page(f"Bookie {bookie.config.bookie_id}", facts, own, await consoles())
+        return Response(text, headers=HEADERS)
 
     async def metrics(request: Request) -> Response:
         families = "".join(bookie_families(bookie.statistics(), bookie=bookie.config.bookie_id))
@@ -110,6 +125,7 @@ def bookie_app(
 
     return Starlette(
         routes=[
+            Route("/", page),
             Route("/metrics", metrics),
             Route("/healthz", health),
             Route("/readyz", ready),
@@ -120,6 +136,24 @@ def bookie_app(
             Route("/api/v1/bookie/gc", collect_garbage, methods=["PUT"]),
         ]
     )
+
+
+BROKERS_SHOWN: Final = 20
+"""Brokers whose consoles a bookie's page links to."""
+
+
+async def consoles_of(metadata: MetadataStore) -> dict[str, str]:
+    """By broker; none while the store cannot be reached."""
+    found = {}
+    try:
+        for name in sorted(await metadata.children(BROKERS_PATH))[:BROKERS_SHOWN]:
+            node = await metadata.get(broker_path(name))
+            if node is not None:
+                address = parse_broker(node.value)
+                found[name] = f"{address.web_service_url_tls or address.web_service_url}/console/"
+    except MetadataError:
+        return {}
+    return found
 
 
 def _json(value: dict[str, Any]) -> Response:
@@ -198,7 +232,7 @@ class BookieProcess(Composition):
         server = BookieServer(self.bookie, scope, options)
         stack.push_async_callback(server.close)
         await server.serve(listener)
-        http_port = await self._serve_http(http_listener, scope)
+        http_port = await self._serve_http(http_listener, scope, lambda: consoles_of(metadata))
         info = self._service_info(listener.port, http_port)
         await forget_former_bookie(metadata, bookie_id, info.to_bytes())
         self._registration = BookieRegistration(
@@ -250,10 +284,12 @@ class BookieProcess(Composition):
         except MetadataError as error:
             logger.info("the next ledger id was not looked at, the next connection is another chance: %s", error)
 
-    async def _serve_http(self, listener: SocketListener | None, scope: TaskScope) -> int:
+    async def _serve_http(
+        self, listener: SocketListener | None, scope: TaskScope, consoles: Callable[[], Awaitable[Mapping[str, str]]]
+    ) -> int:
         if listener is None:
             return 0
-        app = bookie_app(self.bookie, scope, self._extra_metrics, self._is_registered)
+        app = bookie_app(self.bookie, scope, self._extra_metrics, self._is_registered, consoles)
         http = await self._stack.enter_async_context(HttpServer(app, HttpGuard(self.config.http_names)))
         await http.serve(listener)
         return listener.port

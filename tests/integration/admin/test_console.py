@@ -201,6 +201,13 @@ def test_sorted_by_what_counts(pages: Pages, namespace: str, client: pulsar.Clie
         assert rest["next"] == ""
         text = pages.text(f"/console/tenants/{namespace}?sort={sort}")
         assert text.index("many") < text.index("some") < text.index("few")
+    standing = api.get(f"namespaces/{namespace}/topicsPage?sort=reason")["topics"]
+    assert [(row["name"].rsplit("/")[-1], row["reason"], row["standing"]) for row in standing] == [
+        ("many", "no-consumers", 1),
+        ("some", "no-consumers", 1),
+        ("few", "no-consumers", 1),
+    ]
+    assert "no consumers" in pages.text(f"/console/tenants/{namespace}?sort=reason")
     for bad in ("sort=nonsense", "domain=x", "sort=backlog&after=x", "limit=x"):
         api.reason("GET", f"namespaces/{namespace}/topicsPage?{bad}", status=400)
 

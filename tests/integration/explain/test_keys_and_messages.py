@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pulsar
@@ -80,7 +82,9 @@ def test_keys_of_a_frozen_consumer_and_of_another(explain: Explainer, client: pu
     assert codes(owners["quick"]) == ["key-owned"]
 
 
-def test_what_if_a_consumer_joined_or_left(explain: Explainer, client: pulsar.Client, topic: str) -> None:
+def test_what_if_a_consumer_joined_or_left(
+    explain: Explainer, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
     for name in ("c1", "c2"):
         key_shared(client, topic, name)
     for question in ({"ifJoins": "c3"}, {"ifLeaves": "c2"}):
@@ -95,6 +99,9 @@ def test_what_if_a_consumer_joined_or_left(explain: Explainer, client: pulsar.Cl
     drawn = [line for line in shown.splitlines() if line.startswith(("  before ", "  after  "))]
     assert [len(line) for line in drawn] == [9 + 64] * 2
     assert "C c3" in shown
+    picture = tmp_path / "joins.svg"
+    explain.command("key", "some", "--topic", topic, "--if-joins", "c3", "--svg", str(picture))
+    assert {"c1", "c2", "c3"} <= set(re.findall(r">(c\d)<", picture.read_text()))
     # what was asked is what then happens
     foreseen = explain.ask("key", topic=topic, key="some", subscription="sub", ifJoins="c3")["details"][
         "subscriptions"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pulsar
 import pytest
 import requests
@@ -50,7 +52,7 @@ def test_ledgers_that_are_not_there(server: ServerProcess, query: str, status: i
     assert answer.status_code == status, answer.text
 
 
-def test_a_bundle(explain: Explainer, client: pulsar.Client, topic: str) -> None:
+def test_a_bundle(explain: Explainer, client: pulsar.Client, topic: str, tmp_path: Path) -> None:
     client.create_producer(topic)
     found = explain.ask("bundle", topic=topic)
     assert found["reasons"][0]["code"] == "bundle-served"
@@ -59,7 +61,13 @@ def test_a_bundle(explain: Explainer, client: pulsar.Client, topic: str) -> None
     dead = explain.ask("bundle", topic=topic, ifBrokerDies=broker)["details"]["whatIf"]
     assert (dead["moves"], dead["brokerAfter"]) == (True, None)
     assert explain.ask("bundle", topic=topic, ifBrokerDies="other:1")["details"]["whatIf"]["moves"] is False
-    assert "bundle-served" in explain.command("bundle", "--topic", topic, "--if-broker-dies", broker)
+    assert [owner for *_, owner in dead["rangesBefore"]] == [broker] * len(dead["rangesBefore"])
+    assert dead["rangesAfter"] == [], "nobody is left"
+    picture = tmp_path / "dies.svg"
+    shown = explain.command("bundle", "--topic", topic, "--if-broker-dies", broker, "--svg", str(picture))
+    assert "bundle-served" in shown
+    assert f"bundles of {broker} would move" in shown
+    assert broker in picture.read_text()
 
 
 def test_a_subscription_that_is_not_replicated(explain: Explainer, client: pulsar.Client, topic: str) -> None:

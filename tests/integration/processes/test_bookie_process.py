@@ -134,6 +134,12 @@ async def test_it_serves_registers_and_leaves(world: World) -> None:
         assert await http(url, "/healthz") == (200, "ok\n")
         assert await http(url, "/readyz") == (200, "ok\n")
         assert await http(url, "/heartbeat") == (200, "OK\n")
+        assert "so there is no console" in (await http(url, "/"))[1]
+        broker = json.dumps({"webServiceUrl": "http://b1:8080"}).encode()
+        await world.store.put(paths.broker_path("b1:8080"), broker)
+        page = (await http(url, "/"))[1]
+        assert '<a href="http://b1:8080/console/">Console of b1:8080</a>' in page
+        assert "writable" in page
         assert await http(url, "/api/v1/bookie/is_ready") == (200, "OK\n")
         state = json.loads((await http(url, "/api/v1/bookie/state"))[1])
         assert state == {

@@ -182,6 +182,12 @@ def test_metrics_are_served_and_a_taken_port_is_refused(tmp_path: Path) -> None:
             urllib.request.urlopen(f"{base}/readyz", timeout=5)
         with urllib.request.urlopen(f"{base}/healthz", timeout=5) as answer:
             assert answer.read() == b"ok\n"
+        operations.metrics.consoles = {"broker<1>": "http://b:8080/console/pipelines/p", "bad": "javascript:alert(1)"}
+        with urllib.request.urlopen(operations.status.metrics_url or "", timeout=5) as answer:
+            assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+            page = answer.read().decode()
+        assert '<a href="http://b:8080/console/pipelines/p">Console of broker&lt;1&gt;</a>' in page
+        assert "javascript" not in page
         operations.on_epoch(report(3, lag_messages=12, counters={"late_rows": 2}))
         with urllib.request.urlopen(f"http://127.0.0.1:{operations.port}/metrics", timeout=5) as answer:
             text = answer.read().decode()

@@ -236,3 +236,111 @@ def bar(stretches: Sequence[tuple[int, int, str]], members: Sequence[str], size:
     return Markup(
         '<svg class="bar" viewBox="0 0 900 28" preserveAspectRatio="none" role="img"><title>{}</title>{}</svg>'
     ).format(one_line(label), Markup("").join(parts))
+
+
+# ---- Stages of a pipeline
+
+_BOX_WIDE, _BOX_HIGH, _GAP_X, _GAP_Y = 150, 44, 60, 16
+
+
+def graph(
+    nodes: Sequence[tuple[str, str, str, str]], columns: Mapping[str, int], edges: Sequence[tuple[str, str]]
+) -> Markup:
+    """Sources on the left, views on the right: `nodes` as (id, kind, label, number), their columns, and who reads whom."""
+    places: dict[str, tuple[int, int]] = {}
+    filled: dict[int, int] = {}
+    for node, *_ in nodes:
+        column = columns[node]
+        row = filled.get(column, 0)
+        filled[column] = row + 1
+        places[node] = (column * (_BOX_WIDE + _GAP_X) + 2, row * (_BOX_HIGH + _GAP_Y) + 2)
+    wide = (max(filled, default=0) + 1) * (_BOX_WIDE + _GAP_X) - _GAP_X + 4
+    high = max(filled.values(), default=1) * (_BOX_HIGH + _GAP_Y) - _GAP_Y + 4
+    lines = [Markup('<path class="edge" d="{}"/>').format(_edge(places[a], places[b])) for a, b in edges]
+    boxes = [
+        Markup(
+            '<g class="{}"><title>{}</title><rect x="{}" y="{}" width="{}" height="{}" rx="7"/><text class="id" x="{}" y="{}">{}</text>'
+            '<text class="small" x="{}" y="{}">{}</text></g>'
+        ).format(
+            kind, one_line(node), *places[node], _BOX_WIDE, _BOX_HIGH, places[node][0] + _BOX_WIDE // 2, places[node][1] + 19,
+            _short(label), places[node][0] + _BOX_WIDE // 2, places[node][1] + 35, number,
+        )
+        for node, kind, label, number in nodes
+    ]  # fmt: skip
+    return Markup(
+        '<svg class="graph" viewBox="0 0 {} {}" width="{}" role="img"><title>Sources, stages and views</title>{}{}</svg>'
+    ).format(wide, high, wide, Markup("").join(lines), Markup("").join(boxes))
+
+
+def _short(text: str) -> str:
+    text = one_line(text)
+    return text if len(text) <= 20 else text[:19] + "…"
+
+
+def _edge(start: tuple[int, int], end: tuple[int, int]) -> str:
+    ax, ay = start[0] + _BOX_WIDE, start[1] + _BOX_HIGH // 2
+    bx, by = end[0], end[1] + _BOX_HIGH // 2
+    return f"M{ax} {ay}C{ax + _GAP_X // 2} {ay} {bx - _GAP_X // 2} {by} {bx} {by}"
+
+
+# ---- A replicated subscription between regions
+
+
+def lanes(
+    here: str,
+    others: Sequence[Mapping[str, Any]],
+    subscription: Mapping[str, Any],
+    ledgers: Sequence[Mapping[str, Any]],
+    last: str,
+    snapshot: str | None,
+) -> Markup:
+    """A lane for each region, in this region's positions: how far the subscription is there; ticks are snapshots, the last one and the
+    next one that it has to pass. Without the topic's ledgers (a partition's) a region that is not as far stands half way."""
+    scale = _Scale(list(ledgers[-LEDGERS_SHOWN:]), last, str(subscription["markDeletePosition"]))
+    told = subscription["toldPosition"]
+    rows: list[tuple[str, str | None, str]] = [(here, str(subscription["markDeletePosition"]), "here")]
+    rows += [(str(each["cluster"]), told, "connected" if each["connected"] else "away") for each in others]
+    parts = []
+    for number, (name, position, state) in enumerate(rows):
+        y = 14 + number * _ROW
+        x = scale.x(position) if position else float(_LEFT)
+        parts.append(
+            Markup(
+                '<g class="{}"><title>{}: {}, everything up to {} is acknowledged</title><text class="who" x="4" y="{}">{}</text>'
+                '<line class="rest" x1="{}" x2="{}" y1="{}" y2="{}"/><line class="acked" x1="{}" x2="{}" y1="{}" y2="{}"/>'
+                '<circle class="mark" cx="{}" cy="{}" r="5"/></g>'
+            ).format(
+                state, one_line(name), state, position or "nothing yet", y + 4, _short(name),
+                f"{x:.1f}", _RIGHT, y, y, _LEFT, f"{x:.1f}", y, y, f"{x:.1f}", y,
+            )
+        )  # fmt: skip
+    bottom = 14 + len(rows) * _ROW
+    for position, what in ((snapshot, "last snapshot"), (subscription["nextSnapshotPosition"], "next snapshot")):
+        if position:
+            x = scale.x(str(position))
+            parts.append(
+                Markup('<line class="tick" x1="{}" x2="{}" y1="2" y2="{}"><title>{} at {}</title></line>').format(
+                    f"{x:.1f}", f"{x:.1f}", bottom - 12, what, position
+                )
+            )
+    return Markup(
+        '<svg class="chain lanes" viewBox="0 0 {} {}" role="img"><title>The subscription in each region</title>{}</svg>'
+    ).format(_RIGHT + 10, bottom, Markup("").join(parts))
+
+
+class _Scale:
+    """Positions to places; without ledgers everything that is behind a position lies half way to it."""
+
+    def __init__(self, ledgers: Sequence[Mapping[str, Any]], last: str, newest: str) -> None:
+        self._newest = newest
+        self._ids = [int(each["ledgerId"]) for each in ledgers]
+        self._entries = _entries_by_ledger(ledgers, last) if ledgers else {}
+        self._places = _places([self._entries[each] for each in self._ids]) if ledgers else []
+
+    def x(self, position: str) -> float:
+        if not self._ids:
+            return float(_RIGHT if position == self._newest else (_LEFT + _RIGHT) / 2)
+        left, _, right = position.partition(":")
+        if int(left) < self._ids[0]:
+            return float(_LEFT)
+        return _x_of(f"{left}:{int(right)}", self._ids, self._entries, self._places)

@@ -25,7 +25,7 @@ SAMPLES_MAX: Final = 60
 
 
 class Visit:
-    """`history` lives as long as a page is followed live: samples by name, for its charts."""
+    """`history` and `first` live as long as a page is followed live: samples by name, for its charts, and what there was at first."""
 
     def __init__(self, app: AdminApp, request: Request, session: Session, params: Mapping[str, str]) -> None:
         self._app = app
@@ -35,6 +35,7 @@ class Visit:
         self.principal: Principal | None = None
         self.form = FormData()
         self.history: dict[str, deque[float]] = {}
+        self.first: dict[str, Any] = {}
 
     # ---- What the address says
 
@@ -97,6 +98,14 @@ class Visit:
             "headers": headers,
         }
         return Request(scope, _Body(body))
+
+    def now_ms(self) -> int:
+        """By the server's clock."""
+        return self._app.now_ms()
+
+    def remembered(self, name: str, value: Any) -> Any:
+        """What this was when the page was opened: now, for one that is not followed."""
+        return self.first.setdefault(name, value)
 
     # ---- Charts
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from heapq import nlargest
-from typing import Final, Literal
+from operator import attrgetter
+from typing import Any, Final, Literal
 from urllib.parse import urlencode
 
 import msgspec
@@ -22,13 +23,19 @@ from magnetar.admin.operation import documented
 from magnetar.admin.redirects import credentials_of
 from magnetar.admin.routing import ADMIN, NAMESPACE, Route
 from magnetar.admin.topic_documents import TopicPage, TopicRow
+from magnetar.base.clock import Clock
+from magnetar.bookkeeper.errors import RegistrationError
+from magnetar.bookkeeper.service_info import BookieServiceInfo
 from magnetar.broker.auth.decide import Access
 from magnetar.broker.errors import ServiceNotReadyError
+from magnetar.broker.explain.subscription import standing_of
 from magnetar.broker.namespaces.records import BrokerAddress
 from magnetar.broker.naming import DOMAINS, PARTITION_SUFFIX, PERSISTENT, TopicName
+from magnetar.broker.reasons import Code
 from magnetar.broker.topics.persistent import PersistentTopic
 from magnetar.broker.topics.registry import AnyTopic
 from magnetar.metadata import paths
+from magnetar.metadata.store import MetadataStore
 
 PAGE_MAX: Final = 200
 """Topics of one page; more are not shown at once."""
@@ -39,10 +46,25 @@ SORTED_MAX: Final = 1_000
 SCANNED_PER_TURN: Final = 1_000
 """Names that a filter looks at before everybody else has a turn."""
 
-SORTS: Final = ("name", "backlog", "rateIn", "rateOut", "size")
-Sort = Literal["name", "backlog", "rateIn", "rateOut", "size"]
+SORTS: Final = ("name", "backlog", "rateIn", "rateOut", "size", "reason")
+Sort = Literal["name", "backlog", "rateIn", "rateOut", "size", "reason"]
 
-_KEYS: Final = {"backlog": "msg_backlog", "rateIn": "msg_rate_in", "rateOut": "msg_rate_out", "size": "storage_size"}
+LOOKED_AT_MAX: Final = 100
+"""Subscriptions of a topic that are looked at for why they stand still; of more the later ones do not count in a list of topics."""
+
+_WEIGHTS: Final = {str(code): -place for place, code in enumerate(Code)}
+_KEYS: Final[Mapping[str, Callable[[TopicRow], Any]]] = {
+    "backlog": attrgetter("msg_backlog"),
+    "rateIn": attrgetter("msg_rate_in"),
+    "rateOut": attrgetter("msg_rate_out"),
+    "size": attrgetter("storage_size"),
+    "reason": lambda row: (_weight(row.reason), row.msg_backlog),
+}
+
+
+def _weight(reason: str) -> float:
+    """The more, the more a cause weighs; least for none."""
+    return _WEIGHTS.get(reason, -float("inf"))
 
 
 # ---- Brokers and bookies
@@ -141,7 +163,27 @@ async def _bookies(call: Call) -> list[dict[str, str]]:
     state |= dict.fromkeys(await metadata.children(paths.AVAILABLE_BOOKIES_PATH), "writable")
     state |= dict.fromkeys(await metadata.children(paths.READ_ONLY_BOOKIES_PATH), "read-only")
     state.pop(read_only_name, None)
-    return [{"bookie": name, "state": state[name]} for name in sorted(state)]
+    return [
+        {"bookie": name, "state": state[name], "web": await _page_of(metadata, name, state[name])}
+        for name in sorted(state)
+    ]
+
+
+async def _page_of(metadata: MetadataStore, bookie: str, state: str) -> str:
+    """Where its own page is; empty for one that is gone or serves no HTTP."""
+    if state == "gone":
+        return ""
+    above = paths.READ_ONLY_BOOKIES_PATH if state == "read-only" else paths.AVAILABLE_BOOKIES_PATH
+    node = await metadata.get(f"{above}/{bookie}")
+    try:
+        info = BookieServiceInfo.from_bytes(b"" if node is None else node.value, bookie)
+    except RegistrationError:
+        return ""
+    found = next((each for each in info.endpoints if each.id == "httpserver"), None)
+    if found is None:
+        return ""
+    host = f"[{found.host}]" if ":" in found.host else found.host
+    return f"http://{host}:{found.port}/"
 
 
 # ---- Topics of a namespace
@@ -160,9 +202,10 @@ async def _bookies(call: Call) -> list[dict[str, str]]:
     heavy=True,
 )
 async def topics_page(call: Call) -> Response:
-    """Topics by name, or those with the largest backlog, rate or size. `after`: the answer's `next`, for the next page.
+    """Topics by name, or those with the largest backlog, rate or size, or that stand still for what weighs most. `after`: the answer's
+    `next`, for the next page.
 
-    By name the partitions of a topic are one row. Sorted by a number, only loaded topics count: the others have none. `here`: with the
+    By name the partitions of a topic are one row. Sorted otherwise, only loaded topics count: the others have no numbers. `here`: with the
     numbers of the broker that is asked only.
     """
     await call.broker.namespaces.policies(call.namespace)
@@ -200,7 +243,7 @@ async def _by_name(call: Call, domain: str, limit: int) -> TopicPage:
         rows[whole].partitions += whole != name
         loaded = call.broker.topics.get_loaded(TopicName.parse(name))
         if loaded is not None:
-            add_row(rows[whole], row_of(loaded))
+            add_row(rows[whole], with_reason(row_of(loaded), loaded, call.broker.clock))
     page.topics = list(rows.values())
     if not call.flag("here"):
         await _add_others(call, page)
@@ -241,14 +284,17 @@ async def _by_number(call: Call, domain: str, sort: str, limit: int) -> TopicPag
     first = min(int(text), SORTED_MAX)
     until = min(first + limit, SORTED_MAX)
     key = _KEYS[sort]
+    clock = call.broker.clock
     rows: list[TopicRow] = []
     total = 0
-    async for row in _loaded_rows(call, domain):
+    async for row, topic in _loaded_rows(call, domain):
         total += 1
-        rows.append(row)
+        rows.append(with_reason(row, topic, clock) if sort == "reason" else row)
         if len(rows) >= 4 * SORTED_MAX:
             rows = _largest(rows, key, until + 1)
     page = TopicPage(topics=rows, total=total)
+    if sort != "reason":
+        page.topics = [_looked_up(call, row) for row in _largest(rows, key, until + 1)]
     if not call.flag("here"):
         for other in await _pages_elsewhere(call):
             page.topics += other.topics
@@ -262,16 +308,21 @@ async def _by_number(call: Call, domain: str, sort: str, limit: int) -> TopicPag
     return page
 
 
-def _largest(rows: Iterable[TopicRow], key: str, count: int) -> list[TopicRow]:
-    return nlargest(count, rows, key=lambda row: (getattr(row, key), row.name))
+def _looked_up(call: Call, row: TopicRow) -> TopicRow:
+    topic = call.broker.topics.get_loaded(TopicName.parse(row.name))
+    return row if topic is None else with_reason(row, topic, call.broker.clock)
 
 
-async def _loaded_rows(call: Call, domain: str) -> AsyncIterator[TopicRow]:
+def _largest(rows: Iterable[TopicRow], key: Callable[[TopicRow], Any], count: int) -> list[TopicRow]:
+    return nlargest(count, rows, key=lambda row: (key(row), row.name))
+
+
+async def _loaded_rows(call: Call, domain: str) -> AsyncIterator[tuple[TopicRow, AnyTopic]]:
     namespace, wanted = call.namespace, call.query("filter")
     for topic in call.broker.topics.loaded:
         name = topic.name
         if name.namespace_name == namespace and name.domain == domain and wanted in name.local_name:
-            yield row_of(topic)
+            yield row_of(topic), topic
         await call.pace.breathe()
 
 
@@ -295,12 +346,27 @@ def row_of(topic: AnyTopic) -> TopicRow:
     return row
 
 
+def with_reason(row: TopicRow, topic: AnyTopic, clock: Clock) -> TopicRow:
+    """The same row, with how many of the topic's subscriptions stand still and why."""
+    if isinstance(topic, PersistentTopic) and row.msg_backlog:
+        for subscription in topic.subscriptions.all[:LOOKED_AT_MAX]:
+            if not subscription.backlog_entries:
+                continue
+            moving, reasons = standing_of(topic, subscription, clock)
+            if moving is False and reasons:
+                row.standing += 1
+                row.reason = max(row.reason, str(reasons[0].code), key=_weight)
+    return row
+
+
 def add_row(total: TopicRow, row: TopicRow) -> None:
     """A partition's numbers to its topic's; its subscriptions are the same ones on each partition."""
     for name in ("loaded", "msg_rate_in", "msg_rate_out", "throughput_in", "throughput_out", "producers", "consumers"):
         setattr(total, name, getattr(total, name) + getattr(row, name))
     total.msg_backlog += row.msg_backlog
     total.storage_size += row.storage_size
+    total.standing += row.standing
+    total.reason = max(total.reason, row.reason, key=_weight)
     total.subscriptions = max(total.subscriptions, row.subscriptions)
 
 

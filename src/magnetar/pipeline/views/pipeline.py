@@ -242,6 +242,7 @@ class Pipeline:
             )
             if self._reports:
                 reporter.attach(program.sources, lambda: driver.manifest)
+                operations.metrics.consoles = reporter.consoles
             if self._metadata_url is not None:
                 self._shared = stack.enter_context(
                     SharedMapping(

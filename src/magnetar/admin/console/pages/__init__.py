@@ -10,14 +10,28 @@ from magnetar.admin.console.pages import (
     messages,
     namespaces,
     overview,
+    pipelines,
     policies,
+    regions,
     schemas,
     subscriptions,
     topics,
 )
 from magnetar.admin.routing import Route
 
-MODULES = (overview, namespaces, policies, bundles, topics, messages, subscriptions, schemas, explain)
+MODULES = (
+    overview,
+    namespaces,
+    policies,
+    bundles,
+    topics,
+    messages,
+    subscriptions,
+    schemas,
+    pipelines,
+    regions,
+    explain,
+)
 
 
 def all_pages() -> Iterator[Route]:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from magnetar.admin.console.errors import RefusedError
 from magnetar.admin.console.page import Page, page
-from magnetar.admin.console.visit import Visit, topic_page
+from magnetar.admin.console.visit import Visit, path_of, topic_page
 from magnetar.broker.naming import TopicName
 
-ASKED = ("topic", "subscription", "producer", "key", "id", "cluster")
+ASKED = ("topic", "subscription", "producer", "key", "id", "cluster", "pipeline", "view", "ifUnits")
 """What the address may name; it goes to the route as it is."""
 
 FACTS_SHOWN = 50
@@ -23,7 +23,14 @@ async def explain(visit: Visit) -> Page:
         raise RefusedError(404, f"this server explains no {kind}")
     query = {name: visit.query(name) for name in ASKED if visit.query(name)}
     found = await visit.get(f"/explain/{kind}", **query)
-    subject = query.get("subscription") or query.get("producer") or query.get("key") or query.get("id") or kind
+    subject = (
+        query.get("subscription")
+        or query.get("producer")
+        or query.get("key")
+        or query.get("id")
+        or query.get("view")
+        or kind
+    )
     values = {
         "kind": kind,
         "query": query,
@@ -35,10 +42,14 @@ async def explain(visit: Visit) -> Page:
         ],
         "details": list(flat(found.get("details")))[:FACTS_SHOWN],
     }
-    return Page("explain.html", f"Why: {subject}", values, _crumbs(query.get("topic", "")))
+    return Page("explain.html", f"Why: {subject}", values, _crumbs(query))
 
 
-def _crumbs(topic: str) -> tuple[tuple[str, str], ...]:
+def _crumbs(query: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    if "pipeline" in query:
+        name = query["pipeline"]
+        return (("Pipelines", "/console/pipelines"), (name, "/console/pipelines" + path_of(name)))
+    topic = query.get("topic", "")
     return ((TopicName.parse(topic).local_name, topic_page(topic)),) if topic else ()
 
 

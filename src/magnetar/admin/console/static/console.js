@@ -43,7 +43,7 @@
 
   // Keys: "/" goes to the field for a topic, "g" and a letter to a page.
   let before = "";
-  const pages = { o: "/console/", t: "/console/tenants" };
+  const pages = { o: "/console/", t: "/console/tenants", p: "/console/pipelines", r: "/console/regions" };
   document.addEventListener("keydown", (event) => {
     const typing = /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName);
     if (event.key === "Escape" && typing) event.target.blur();

@@ -13,6 +13,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, make_wsgi_app
 
 from magnetar.base.errors import StartupError
+from magnetar.base.status_page import HEADERS, status_page
 from magnetar.pipeline.views.control.status import Status
 from magnetar.pipeline.views.epoch.progress import EpochReport
 
@@ -27,7 +28,9 @@ class PipelineMetrics:
 
     def __init__(self, name: str) -> None:
         self.registry = CollectorRegistry()
-        self._name = name
+        self.name = self._name = name
+        self.consoles: dict[str, str] = {}
+        """Of the brokers that it reports to: the pipeline's page there, by their address."""
         self.ready = False
         """True once the driver has told something: it has recovered its state and goes through its epochs."""
         gauges = {
@@ -104,7 +107,8 @@ class _Quiet(WSGIRequestHandler):
 
 @contextmanager
 def serving(metrics: PipelineMetrics, port: int, host: str = "127.0.0.1") -> Iterator[int]:
-    """`/metrics`, `/healthz` and `/readyz` at `http://HOST:PORT` meanwhile. Yields the port, which 0 leaves to the system.
+    """`/metrics`, `/healthz`, `/readyz`, and at `/` a page with links to consoles, at `http://HOST:PORT` meanwhile. Yields the port, which
+    0 leaves to the system.
 
     Raises StartupError when it is taken.
     """
@@ -129,6 +133,11 @@ def _app(metrics: PipelineMetrics) -> WSGIApplication:
 
     def app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         path = environ["PATH_INFO"]
+        if path == "/":
+            facts = {"State": "runs" if metrics.ready else "begins"}
+            text = status_page(f"Pipeline {metrics.name}", facts, ("/metrics", "/healthz", "/readyz"), metrics.consoles)
+            start_response("200 OK", list(HEADERS.items()))
+            return [text.encode()]
         if path not in ("/healthz", "/readyz"):
             return cast("Iterable[bytes]", shown(environ, start_response))
         waits = path == "/readyz" and not metrics.ready

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Final
+from urllib.parse import quote
 
 import msgspec
 
@@ -45,6 +46,11 @@ class Reporter:
         self._wake = threading.Event()
         self._ended = False
         self._thread: threading.Thread | None = None
+
+    @property
+    def consoles(self) -> dict[str, str]:
+        """The pipeline's page in the console of each broker, by the broker's address."""
+        return {url: f"{url}/console/pipelines/{quote(self._name, safe='')}" for url in self._brokers}
 
     def __enter__(self) -> Reporter:
         return self
