@@ -70,13 +70,6 @@ def bookie_app(
     """`scope` runs a garbage collection that was asked for. `is_registered`: True while brokers can find it. `consoles`: those of the
     brokers, by name."""
 
-    async def page(request: Request) -> Response:
-        state = "failed" if bookie.failed is not None else "read-only" if bookie.read_only else "writable"
-        facts = {"State": state, "Registered": "yes" if is_registered() else "no"}
-        own = ("/metrics", "/healthz", "/readyz", "/api/v1/bookie/state", "/api/v1/bookie/info")
-        text = status_page(f"Bookie {bookie.config.bookie_id}", facts, own, await consoles())
-        return Response(text, headers=HEADERS)
-
     async def metrics(request: Request) -> Response:
         families = "".join(bookie_families(bookie.statistics(), bookie=bookie.config.bookie_id))
         return Response(families + extra_metrics() + process_text(), media_type=CONTENT_TYPE)
@@ -125,7 +118,7 @@ def bookie_app(
 
     return Starlette(
         routes=[
-            Route("/", page),
+            Route("/", bookie_page(bookie, is_registered, consoles)),
             Route("/metrics", metrics),
             Route("/healthz", health),
             Route("/readyz", ready),
@@ -136,6 +129,21 @@ def bookie_app(
             Route("/api/v1/bookie/gc", collect_garbage, methods=["PUT"]),
         ]
     )
+
+
+def bookie_page(
+    bookie: Bookie, is_registered: Callable[[], bool], consoles: Callable[[], Awaitable[Mapping[str, str]]]
+) -> Callable[[Request], Awaitable[Response]]:
+    """What a person sees at `/`."""
+
+    async def page(request: Request) -> Response:
+        state = "failed" if bookie.failed is not None else "read-only" if bookie.read_only else "writable"
+        facts = {"State": state, "Registered": "yes" if is_registered() else "no"}
+        own = ("/metrics", "/healthz", "/readyz", "/api/v1/bookie/state", "/api/v1/bookie/info")
+        text = status_page(f"Bookie {bookie.config.bookie_id}", facts, own, await consoles())
+        return Response(text, headers=HEADERS)
+
+    return page
 
 
 BROKERS_SHOWN: Final = 20
