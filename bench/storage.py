@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import inspect
 import json
 import os
 import resource
@@ -75,6 +76,7 @@ async def add_all(bookie: Any, options: argparse.Namespace) -> int:
     state = {"pending": 0, "failed": 0}
     total = 0
     body = os.urandom(options.bytes)
+    takes_ids = "entry_ids" in inspect.signature(bookie.add_run).parameters  # versions before that: the first one
     for first, count in ids_of(options, options.entries // options.ledgers):
         for ledger_id in range(options.ledgers):
             entries = [pack(">qqqq", ledger_id, first + number, -1, 0) + b"abcd" + body for number in range(count)]
@@ -86,7 +88,8 @@ async def add_all(bookie: Any, options: argparse.Namespace) -> int:
 
             state["pending"] += count
             total += count
-            bookie.add_run(ledger_id, first, entries, KEY, 0, answered)
+            ids = range(first, first + count) if takes_ids else first
+            bookie.add_run(ledger_id, ids, entries, KEY, 0, answered)
             await asyncio.sleep(0)
             while state["pending"] >= WINDOW:
                 done.clear()

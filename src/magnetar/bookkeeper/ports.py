@@ -36,7 +36,7 @@ EntriesDone = Callable[[int, EntryAvailability | None], None]
 
 
 class RunAnswers:
-    """Makes one answer of those to the entries of a run, for bookies that are asked for each of them: `answered` takes one."""
+    """Makes one answer of those to the entries of a run, for bookies that are asked for each of them."""
 
     __slots__ = ("_code", "_done", "_left")
 
@@ -45,8 +45,9 @@ class RunAnswers:
         self._done = done
         self._code = 0
 
-    def answered(self, code: int) -> None:
-        self._left -= 1
+    def __call__(self, code: int, count: int = 1) -> None:
+        """So many entries have this answer."""
+        self._left -= count
         self._code = self._code or code
         if not self._left:
             self._done(self._code)
@@ -84,10 +85,16 @@ class BookieChannel(Protocol):
         ...
 
     def add_run(
-        self, ledger_id: int, first_entry_id: int, entries: list[bytes], master_key: bytes, flags: int, done: AddDone
+        self,
+        ledger_id: int,
+        entry_ids: Sequence[int],
+        entries: list[bytes],
+        master_key: bytes,
+        flags: int,
+        done: AddDone,
     ) -> None:
-        """Store packed entries with consecutive ids; one answer for all of them: OK, or the first code that is not. After a refusal
-        some of them may be stored. The list belongs to the bookie from now on."""
+        """Store packed entries with ascending ids, mostly consecutive ones; one answer for all of them: OK, or the first code that is
+        not. After a refusal some of them may be stored. The list belongs to the bookie from now on, and is not changed."""
         ...
 
     def read_entry(self, ledger_id: int, entry_id: int, flags: int, master_key: bytes, done: ReadDone) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -73,6 +74,14 @@ class Echo:
 
     def add_entry(self, ledger_id: int, entry_id: int, entry: bytes, key: bytes, flags: int, done: Any) -> None:
         done(ReturnCode.OK if ledger_id >= 0 else -99)
+
+    def add_run(self, ledger_id: int, entry_ids: Any, entries: list[bytes], key: bytes, flags: int, done: Any) -> None:
+        assert [struct.unpack_from(">qq", entry) for entry in entries] == [(ledger_id, each) for each in entry_ids]
+        self.runs.append(len(entries))
+        self.add_entry(ledger_id, entry_ids[0], entries[0], key, flags, done)
+
+    def __init__(self) -> None:
+        self.runs: list[int] = []
 
     def read_entry(self, ledger_id: int, entry_id: int, flags: int, key: bytes, done: Any) -> None:
         done(0, struct.pack(">qqq", ledger_id, entry_id, -1)) if ledger_id == 1 else done(ReturnCode.NO_LEDGER, None)
@@ -165,3 +174,41 @@ def test_anything_else_is_answered_or_ends_the_connection(frames: list[bytes]) -
     assert not logger.exception.called
     found = answers(written)
     assert found == len(frames) if not closed else found < len(frames)
+
+
+ADDS = st.lists(
+    st.tuples(st.sampled_from([b"k" * 20, b"o" * 20]), st.integers(0, 1), st.integers(0, 12), st.sampled_from([0, 2])),
+    max_size=12,
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(adds=ADDS, cuts=st.sets(st.integers(1, 1200), max_size=5))
+def test_adds_are_answered_one_by_one_however_they_were_received(
+    adds: list[tuple[bytes, int, int, int]], cuts: set[int]
+) -> None:
+    """Those of one ledger in one read of the socket are one run for the bookie, and the same bytes for the client."""
+    frames = [
+        struct.pack(">BBH", 2, 1, flags) + key + struct.pack(">qqq", ledger_id, entry_id, -1) + b"payload"
+        for key, ledger_id, entry_id, flags in adds
+    ]
+    stream = b"".join(struct.pack(">I", len(frame)) + frame for frame in frames)
+    expected = b"".join(
+        struct.pack(">IIiqq", 24, 0x02010000, 0, ledger_id, entry_id) for _, ledger_id, entry_id, _ in adds
+    )
+    echo = Echo()
+
+    async def feed() -> bytes:
+        async with TaskScope("test") as scope:
+            connection = BookieServer(echo, scope)._accept()
+            transport: Any = Transport()
+            connection.connection_made(transport)
+            edges = [0, *sorted(cut for cut in cuts if cut < len(stream)), len(stream)]
+            for start, end in itertools.pairwise(edges):
+                if start < end:
+                    connection.data_received(stream[start:end])
+            await asyncio.sleep(0)
+            connection.connection_lost(None)
+            return b"".join(transport.written)
+
+    assert asyncio.run(feed()) == expected

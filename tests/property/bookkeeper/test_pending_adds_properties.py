@@ -37,7 +37,7 @@ class PendingAddsMachine(RuleBasedStateMachine):
     def release(self) -> None:
         while (add := self.core.pop_completed()) is not None:
             assert add.entry_id == self.completed_upto + 1, "completions follow entry order"
-            assert len(self.acked[add.entry_id]) >= self.ack_quorum, "no completion below the ack quorum"
+            assert self.stored(add.entry_id), "no completion below the ack quorum"
             assert not self.core.changing, "no completion during a change"
             self.completed_upto = add.entry_id + add.count - 1
             assert self.core.lac == self.completed_upto
@@ -45,15 +45,28 @@ class PendingAddsMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.drained)
     @rule(count=st.integers(1, 5))
     def push(self, count: int) -> None:
-        """An entry, or a run where all entries have the same write set."""
-        if self.write_quorum < self.ensemble_size:
-            count = 1
-        add = PendingAdd(self.next_entry_id, self.ensemble, count)
+        """An entry or a run. Each bookie answers once for all that it got of it."""
+        bits = [
+            sum(1 << index for index in write_set(entry_id, self.ensemble_size, self.write_quorum))
+            for entry_id in range(self.next_entry_id, self.next_entry_id + count)
+        ]
+        add = PendingAdd(self.next_entry_id, self.ensemble, count, tuple(dict.fromkeys(bits)))
         self.core.push(add)
         self.adds[add.entry_id] = add
         self.acked[add.entry_id] = set()
         self.failed[add.entry_id] = set()
         self.next_entry_id += count
+
+    def write_sets(self, entry_id: int) -> list[set[int]]:
+        """Of each entry of the add that begins with this one."""
+        last = entry_id + self.adds[entry_id].count
+        return [set(write_set(each, self.ensemble_size, self.write_quorum)) for each in range(entry_id, last)]
+
+    def stored(self, entry_id: int) -> bool:
+        return all(len(self.acked[entry_id] & each) >= self.ack_quorum for each in self.write_sets(entry_id))
+
+    def out_of_reach(self, entry_id: int) -> bool:
+        return any(len(self.failed[entry_id] & each) > self.bearable for each in self.write_sets(entry_id))
 
     def pending(self) -> list[int]:
         """First entry ids of what is under way."""
@@ -63,7 +76,7 @@ class PendingAddsMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def acknowledge(self, data: st.DataObject) -> None:
         entry_id = data.draw(st.sampled_from(sorted(self.adds)))
-        index = data.draw(st.sampled_from(write_set(entry_id, self.ensemble_size, self.write_quorum)))
+        index = data.draw(st.sampled_from(sorted(set().union(*self.write_sets(entry_id)))))
         self.acked[entry_id].add(index)
         self.failed[entry_id].discard(index)
         if self.core.acknowledge(self.adds[entry_id], index):
@@ -73,13 +86,11 @@ class PendingAddsMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def reject(self, data: st.DataObject) -> None:
         entry_id = data.draw(st.sampled_from(sorted(self.adds)))
-        index = data.draw(st.sampled_from(write_set(entry_id, self.ensemble_size, self.write_quorum)))
+        index = data.draw(st.sampled_from(sorted(set().union(*self.write_sets(entry_id)))))
         if index not in self.acked[entry_id]:
             self.failed[entry_id].add(index)
         hopeless = self.core.reject(self.adds[entry_id], index)
-        failures = len(self.failed[entry_id])
-        acked = len(self.acked[entry_id]) >= self.ack_quorum
-        assert hopeless is (not acked and failures > self.write_quorum - self.ack_quorum)
+        assert hopeless is (not self.stored(entry_id) and self.out_of_reach(entry_id))
 
     @precondition(lambda self: not self.core.changing)
     @rule()
@@ -103,7 +114,7 @@ class PendingAddsMachine(RuleBasedStateMachine):
             assert stale == sum(1 << index for index in replaced), "what is sent again is what went elsewhere"
             self.acked[add.entry_id] -= replaced
             self.failed[add.entry_id] -= replaced
-        hopeless = [e for e in expected if len(self.acked[e]) < self.ack_quorum and len(self.failed[e]) > self.bearable]
+        hopeless = [each for each in expected if not self.stored(each) and self.out_of_reach(each)]
         assert [add.entry_id for add in self.core.hopeless()] == hopeless
         self.release()
 
@@ -124,7 +135,7 @@ class PendingAddsMachine(RuleBasedStateMachine):
             return
         assert self.core.count == self.next_entry_id - self.completed_upto - 1
         if not self.core.changing and self.core.count:
-            assert len(self.acked[self.completed_upto + 1]) < self.ack_quorum
+            assert not self.stored(self.completed_upto + 1)
 
 
 TestPendingAdds = PendingAddsMachine.TestCase

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from magnetar.base.clock import SystemClock
 from magnetar.base.errors import MetadataError
@@ -63,11 +63,17 @@ class FakeBookie:
             self._store(ledger_id, entry_id, entry, flags, done)
 
     def add_run(
-        self, ledger_id: int, first_entry_id: int, entries: list[bytes], master_key: bytes, flags: int, done: AddDone
+        self,
+        ledger_id: int,
+        entry_ids: Sequence[int],
+        entries: list[bytes],
+        master_key: bytes,
+        flags: int,
+        done: AddDone,
     ) -> None:
         answers = RunAnswers(len(entries), done)
-        for entry_id, entry in enumerate(entries, first_entry_id):
-            self.add_entry(ledger_id, entry_id, entry, master_key, flags, answers.answered)
+        for entry_id, entry in zip(entry_ids, entries, strict=True):
+            self.add_entry(ledger_id, entry_id, entry, master_key, flags, answers)
 
     def _store(self, ledger_id: int, entry_id: int, entry: bytes, flags: int, done: AddDone) -> None:
         self.add_flags.append(flags)

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from struct import Struct
 from struct import error as struct_error
 from typing import Final, NamedTuple
@@ -40,7 +40,7 @@ LAC_BODY_BYTES_MAX: Final = 64
 
 class _WaitingAdd(NamedTuple):
     ledger_id: int
-    first_entry_id: int
+    entry_ids: Sequence[int]
     entries: list[bytes]
     size_bytes: int
     master_key: bytes
@@ -114,7 +114,13 @@ class AddPath:
     # ---- Adds
 
     def add_run(
-        self, ledger_id: int, first_entry_id: int, entries: list[bytes], master_key: bytes, flags: int, done: AddDone
+        self,
+        ledger_id: int,
+        entry_ids: Sequence[int],
+        entries: list[bytes],
+        master_key: bytes,
+        flags: int,
+        done: AddDone,
     ) -> None:
         """See `BookieChannel.add_run`. All of them, or none."""
         state = self._ledgers.get(ledger_id)
@@ -125,21 +131,22 @@ class AddPath:
             or not state.writable
             or state.master_key != master_key
             or self._journal.pending_bytes >= self._pending_bytes_max
-            or first_entry_id < 0
+            or entry_ids[0] < 0
         ):
-            self._add_guarded(_WaitingAdd(ledger_id, first_entry_id, entries, size, master_key, flags, done))
+            self._add_guarded(_WaitingAdd(ledger_id, entry_ids, entries, size, master_key, flags, done))
             return
-        self._store(state, first_entry_id, entries, size, done)
+        self._store(state, entry_ids, entries, size, done)
 
-    def _store(self, state: LedgerState, first_entry_id: int, entries: list[bytes], size: int, done: AddDone) -> None:
+    def _store(
+        self, state: LedgerState, entry_ids: Sequence[int], entries: list[bytes], size: int, done: AddDone
+    ) -> None:
         """What was admitted goes into memory and to the journal, if it is what it should be."""
-        ledger_id, lac, entry_id = state.ledger_id, -1, first_entry_id
+        ledger_id, lac = state.ledger_id, -1
         try:
-            for entry in entries:
+            for entry_id, entry in zip(entry_ids, entries, strict=True):
                 found_ledger, found_entry, found_lac = _unpack_ids(entry)
                 if found_ledger != ledger_id or found_entry != entry_id or len(entry) > ENTRY_BYTES_MAX:
                     raise struct_error
-                entry_id += 1
                 if found_lac > lac:
                     lac = found_lac
         except struct_error:
@@ -147,19 +154,20 @@ class AddPath:
             return
         half = self._cache.active
         held = half.ledgers.get(ledger_id)
-        count = len(entries)
-        if held is None:
+        count, first_entry_id, last_entry_id = len(entries), entry_ids[0], entry_ids[-1]
+        if last_entry_id - first_entry_id >= count:
+            half.put_scattered(ledger_id, entry_ids, entries)
+        elif held is None:
             half.ledgers[ledger_id] = HeldEntries(first_entry_id, entries)
         elif first_entry_id == held.next_entry_id:
             held.newest += entries
-            held.next_entry_id = entry_id
+            held.next_entry_id = last_entry_id + 1
         else:
             held.put_run(first_entry_id, entries)
         half.entries_count += count
         half.size_bytes += size
         if half.size_bytes >= self._notice_bytes:
             self._half_is_full()
-        last_entry_id = first_entry_id + count - 1
         if last_entry_id > state.last_entry_id:
             state.last_entry_id = last_entry_id
         if lac > state.lac:
@@ -186,18 +194,18 @@ class AddPath:
 
     def _admit(self, add: _WaitingAdd) -> None:
         """The checks of `add_run` in full, once nothing stands against adds as such."""
-        for entry_id, entry in enumerate(add.entries, add.first_entry_id):
+        for entry_id, entry in zip(add.entry_ids, add.entries, strict=True):
             if not ENTRY_BYTES_MIN <= len(entry) <= ENTRY_BYTES_MAX or peek_ids(entry)[:2] != (add.ledger_id, entry_id):
                 self._refuse(add.done, ReturnCode.BAD_REQUEST)
                 return
-        if add.first_entry_id < 0 or add.ledger_id < 0:
+        if add.entry_ids[0] < 0 or add.ledger_id < 0:
             self._refuse(add.done, ReturnCode.BAD_REQUEST)
             return
         code = self._open(add.ledger_id, add.master_key, add.flags)
         if code != ReturnCode.OK:
             self._refuse(add.done, code)
             return
-        self._store(self._ledgers[add.ledger_id], add.first_entry_id, add.entries, add.size_bytes, add.done)
+        self._store(self._ledgers[add.ledger_id], add.entry_ids, add.entries, add.size_bytes, add.done)
 
     def _open(self, ledger_id: int, master_key: bytes, flags: int) -> ReturnCode:
         """OK when an entry may be added under this key. The first one fixes the ledger's key, which is journaled before it."""

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -124,13 +124,19 @@ class Bookie:
         self, ledger_id: int, entry_id: int, entry: bytes, master_key: bytes, flags: int, done: AddDone
     ) -> None:
         """See `BookieChannel.add_entry`."""
-        self._adds.add_run(ledger_id, entry_id, [entry], master_key, flags, done)
+        self._adds.add_run(ledger_id, range(entry_id, entry_id + 1), [entry], master_key, flags, done)
 
     def add_run(
-        self, ledger_id: int, first_entry_id: int, entries: list[bytes], master_key: bytes, flags: int, done: AddDone
+        self,
+        ledger_id: int,
+        entry_ids: Sequence[int],
+        entries: list[bytes],
+        master_key: bytes,
+        flags: int,
+        done: AddDone,
     ) -> None:
         """See `BookieChannel.add_run`."""
-        self._adds.add_run(ledger_id, first_entry_id, entries, master_key, flags, done)
+        self._adds.add_run(ledger_id, entry_ids, entries, master_key, flags, done)
 
     def read_entry(self, ledger_id: int, entry_id: int, flags: int, master_key: bytes, done: ReadDone) -> None:
         """See `BookieChannel.read_entry`."""

@@ -212,7 +212,13 @@ class _Unreachable:
         done(BOOKIE_UNAVAILABLE)
 
     def add_run(
-        self, ledger_id: int, first_entry_id: int, entries: list[bytes], master_key: bytes, flags: int, done: AddDone
+        self,
+        ledger_id: int,
+        entry_ids: Sequence[int],
+        entries: list[bytes],
+        master_key: bytes,
+        flags: int,
+        done: AddDone,
     ) -> None:
         done(BOOKIE_UNAVAILABLE)
 

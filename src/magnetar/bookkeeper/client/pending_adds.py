@@ -13,17 +13,21 @@ from magnetar.bookkeeper.quorum import check_quorum
 
 
 class PendingAdd:
-    """One entry under way, or a run of consecutive ones that have the same write set: they are sent and answered together.
+    """One entry under way, or a run of consecutive ones: each bookie is sent those that are for it, and answers once for all of them.
 
-    `acks` and `failures` are bit sets of ensemble indexes; `ensemble` is the one it was sent to.
+    `acks` and `failures` are bit sets of ensemble indexes; `write_sets` too, one for each write set that its entries have. `ensemble` is
+    the one it was sent to.
     """
 
-    __slots__ = ("acks", "complete", "count", "ensemble", "entry_id", "failures")
+    __slots__ = ("acks", "complete", "count", "ensemble", "entry_id", "failures", "write_sets")
 
-    def __init__(self, entry_id: int, ensemble: tuple[str, ...], count: int = 1) -> None:
+    def __init__(
+        self, entry_id: int, ensemble: tuple[str, ...], count: int = 1, write_sets: tuple[int, ...] = (-1,)
+    ) -> None:
         self.entry_id = entry_id
         self.count = count
         self.ensemble = ensemble
+        self.write_sets = write_sets
         self.acks = 0
         self.failures = 0
         self.complete = False
@@ -66,7 +70,7 @@ class PendingAdds(Generic[AddT]):
         add.acks |= bit
         if add.failures:
             add.failures &= ~bit
-        if not add.complete and add.acks.bit_count() >= self._ack_quorum:
+        if not add.complete and self._is_stored(add):
             add.complete = True
         queue = self._queue
         return add.complete and not self.changing and bool(queue) and queue[0] is add
@@ -76,7 +80,7 @@ class PendingAdds(Generic[AddT]):
         bit = 1 << index
         if not add.acks & bit:
             add.failures |= bit
-        return not add.complete and add.failures.bit_count() > self._failures_max
+        return not add.complete and self._is_out_of_reach(add)
 
     def pop_completed(self) -> AddT | None:
         """The oldest add, if it is complete and no change is under way. LAC moves to its last entry."""
@@ -108,7 +112,7 @@ class PendingAdds(Generic[AddT]):
                 stale = stale_from[key] = difference(add.ensemble, ensemble)
             add.acks &= ~stale
             add.failures &= ~stale
-            add.complete = add.acks.bit_count() >= self._ack_quorum
+            add.complete = self._is_stored(add)
             resend.append((add, stale))
         for add in self._queue:
             add.ensemble = ensemble
@@ -117,8 +121,7 @@ class PendingAdds(Generic[AddT]):
 
     def hopeless(self) -> list[AddT]:
         """The adds whose ack quorum is out of reach on this ensemble, oldest first."""
-        failures_max = self._failures_max
-        return [add for add in self._queue if not add.complete and add.failures.bit_count() > failures_max]
+        return [add for add in self._queue if not add.complete and self._is_out_of_reach(add)]
 
     def drain(self) -> list[AddT]:
         """Give up on all pending adds, oldest first. LAC stays."""
@@ -127,13 +130,25 @@ class PendingAdds(Generic[AddT]):
         self.count = 0
         return adds
 
+    def _is_stored(self, add: AddT) -> bool:
+        """Each of its entries is on Qa bookies."""
+        acks, quorum = add.acks, self._ack_quorum
+        if acks.bit_count() < quorum:
+            return False
+        sets = add.write_sets
+        return len(sets) == 1 or all((acks & write_set).bit_count() >= quorum for write_set in sets)
+
+    def _is_out_of_reach(self, add: AddT) -> bool:
+        """One of its entries has too few bookies left for Qa."""
+        return any((add.failures & write_set).bit_count() > self._failures_max for write_set in add.write_sets)
+
     def validate(self) -> None:
         offset = 0
         for add in self._queue:
             assert not add.acks & add.failures, "a bookie acknowledges an entry or fails it"
             assert add.entry_id == self.lac + 1 + offset
             offset += add.count
-            assert add.complete == (add.acks.bit_count() >= self._ack_quorum)
+            assert add.complete == self._is_stored(add)
 
 
 def difference(before: tuple[str, ...], after: tuple[str, ...]) -> int:

@@ -1,14 +1,14 @@
 """The one writer of an open ledger: entry ids, LAC and length, and the way of an entry to its bookies and back.
 
 The message path: plain calls only. One small object per run of entries is the callback, its place in the queue and its state. Where
-entries take turns among the bookies of the ensemble each is a run of its own. What happens when a bookie fails is decided in
+entries take turns among the bookies of the ensemble each bookie gets its share of the run. What happens when a bookie fails is decided in
 `ensemble_change` and carried out by a task per change (BookKeeper LedgerHandle).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar, Final
 
 from magnetar.base.errors import BadVersionError, LedgerError, MetadataError
@@ -65,9 +65,10 @@ class LedgerWriter:
         "_master_key",
         "_only_channel",
         "_pending",
+        "_sets_of_turn",
         "_source",
-        "_takes_runs",
         "_timers",
+        "_turns_of",
         "_version",
         "closed",
         "last_add_pushed",
@@ -95,8 +96,12 @@ class LedgerWriter:
         wanted = WriterTimers.wanted(config, metadata.write_quorum)
         self._timers = WriterTimers(self, context) if wanted else None
         alone = metadata.ensemble_size == 1 and self._timers is None
-        self._takes_runs = metadata.ensemble_size == metadata.write_quorum
-        """All entries go to the same bookies."""
+        sets = source.write_sets
+        bits = [sum(1 << index for index in write_set) for write_set in sets]
+        self._sets_of_turn = bits if source.striped else bits[:1]
+        """Bit sets of indexes: where an entry goes whose turn it is; one where all go to the same bookies."""
+        self._turns_of = [[index in write_set for write_set in sets] for index in range(metadata.ensemble_size)]
+        """By index: whether the bookie there gets an entry at its turn."""
         self._only_channel: BookieChannel | None = self._channels[0] if alone else None
         """Set while there is one bookie and nothing special: the short way."""
 
@@ -139,10 +144,6 @@ class LedgerWriter:
             text = f"ledger {self.ledger_id}: {PENDING_ADDS_MAX} entries are under way; wait for some"
             done(LedgerBusyError(text), count)
             return -1
-        if count > 1 and not self._takes_runs:
-            for payload in payloads:
-                self.append_run([payload], done)
-            return first
         ledger_id, pending, before = self.ledger_id, self._pending, self.length
         packed, self.length = pack_run(ledger_id, first, pending.lac, before, payloads, self._digest)
         self.last_add_pushed += count
@@ -153,7 +154,7 @@ class LedgerWriter:
             add = _Add(first, self._ensemble, size_bytes, packed, done, self)
         if self._only_channel is not None:
             pending.push(add)
-            self._only_channel.add_run(ledger_id, first, packed, self._master_key, 0, add.replied)
+            self._only_channel.add_run(ledger_id, range(first, first + count), packed, self._master_key, 0, add.replied)
         else:
             self._send(add)
         return first
@@ -224,10 +225,12 @@ class LedgerWriter:
         if statistics.hedged_changes_under_way >= HEDGED_CHANGES_MAX:
             return
         now_s = self._context.clock.monotonic_s()
-        write_sets = self._source.write_sets
-        silent = [
-            index for index in write_sets[add.entry_id % len(write_sets)] if not (add.acks | add.failures) >> index & 1
-        ]
+        heard = add.acks | add.failures
+        late = 0
+        for write_set in add.write_sets:
+            if write_set & add.acks:
+                late |= write_set & ~heard
+        silent = [index for index in range(len(self._ensemble)) if late >> index & 1]
         for index in silent:
             self._source.bookies.note_late(self._ensemble[index])
             self._changes.failed(index, self._ensemble[index], now_s)
@@ -235,6 +238,14 @@ class LedgerWriter:
             self._change_ensemble(hedged=True)
 
     # ---- Sending
+
+    def _write_sets(self, first: int, count: int) -> tuple[int, ...]:
+        """The bit sets of those of some entries, each once."""
+        bits = self._sets_of_turn
+        turns = len(bits)
+        if turns == 1:
+            return (bits[0],)
+        return tuple(bits[entry_id % turns] for entry_id in range(first, first + min(count, turns)))
 
     def _channels_of(self, ensemble: tuple[str, ...]) -> list[BookieChannel]:
         return [self._source.bookies.channel(bookie_id) for bookie_id in ensemble]
@@ -246,15 +257,26 @@ class LedgerWriter:
         if self._timers is not None:
             self._timers.sent(add.entry_id + add.count - 1, self._pending.lac)
         self._pending.push(add)
-        entry_id, packed, ensemble, channels = add.entry_id, add.packed, self._ensemble, self._channels
+        for index in self._indexes(add):
+            self._send_to(add, index)
+
+    def _indexes(self, add: _Add) -> Sequence[int]:
+        """Of the bookies that get something of it."""
+        if len(add.write_sets) > 1:
+            return [index for index in range(len(self._ensemble)) if any(bits >> index & 1 for bits in add.write_sets)]
         write_sets = self._source.write_sets
-        for index in write_sets[entry_id % len(write_sets)]:
-            done = add.reply(add, index, ensemble[index]).replied
-            channels[index].add_run(self.ledger_id, entry_id, packed, self._master_key, 0, done)
+        return write_sets[add.entry_id % len(write_sets)]
 
     def _send_to(self, add: _Add, index: int) -> None:
+        """What of it is for the bookie at this index."""
+        first, entries = add.entry_id, add.packed
+        entry_ids: Sequence[int] = range(first, first + add.count)
+        if len(add.write_sets) > 1:
+            turns = self._turns_of[index]
+            entry_ids = [entry_id for entry_id in entry_ids if turns[entry_id % len(turns)]]
+            entries = [entries[entry_id - first] for entry_id in entry_ids]
         done = add.reply(add, index, self._ensemble[index]).replied
-        self._channels[index].add_run(self.ledger_id, add.entry_id, add.packed, self._master_key, 0, done)
+        self._channels[index].add_run(self.ledger_id, entry_ids, entries, self._master_key, 0, done)
 
     # ---- Answers
 
@@ -373,14 +395,13 @@ class LedgerWriter:
 
     def _resume(self) -> None:
         """The metadata says where entries go: first all pending adds are looked at again, then sent, then confirmed."""
-        pending, source = self._pending, self._source
+        pending = self._pending
         ensemble = self._ensemble = self._changes.ensemble
         self._channels = self._channels_of(ensemble)
         self._only_channel = None
         self._changes.end()
-        write_sets = source.write_sets
         for add, stale in pending.end_change(ensemble):
-            for index in write_sets[add.entry_id % len(write_sets)]:
+            for index in self._indexes(add):
                 if stale >> index & 1 and not self.closed:
                     self._send_to(add, index)
         self._complete()
@@ -423,6 +444,7 @@ class _Add(PendingAdd):
         self.entry_id = entry_id
         self.count = len(packed)
         self.ensemble = ensemble
+        self.write_sets = writer._write_sets(entry_id, self.count)
         self.acks = 0
         self.failures = 0
         self.complete = False
@@ -469,8 +491,7 @@ class _WatchedAdd(_Add):
         """Itself, with who follows it."""
         self.watch = watch
         writer = self.writer
-        write_sets = writer._source.write_sets
-        bookies = [self.ensemble[index] for index in write_sets[self.entry_id % len(write_sets)]]
+        bookies = [self.ensemble[index] for index in writer._indexes(self)]
         watch.sent(writer.ledger_id, self.entry_id, bookies)
         return self
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from magnetar.bookkeeper.codes import FLAG_FENCE, FLAG_RECOVERY_ADD
 from magnetar.bookkeeper.ports import (
@@ -50,22 +50,28 @@ class Tap:
         )
 
     def add_run(
-        self, ledger_id: int, first_entry_id: int, entries: list[bytes], master_key: bytes, flags: int, done: AddDone
+        self,
+        ledger_id: int,
+        entry_ids: Sequence[int],
+        entries: list[bytes],
+        master_key: bytes,
+        flags: int,
+        done: AddDone,
     ) -> None:
         if len(entries) == 1 or self._gate is not None:  # scripts hold back single entries
             answers = RunAnswers(len(entries), done)
-            for entry_id, entry in enumerate(entries, first_entry_id):
-                self.add_entry(ledger_id, entry_id, entry, master_key, flags, answers.answered)
+            for entry_id, entry in zip(entry_ids, entries, strict=True):
+                self.add_entry(ledger_id, entry_id, entry, master_key, flags, answers)
             return
 
         def answered(code: int) -> None:
-            self._pass("add answered", ledger_id, first_entry_id, lambda: done(code))
+            self._pass("add answered", ledger_id, entry_ids[0], lambda: done(code))
 
         self._pass(
             "add sent",
             ledger_id,
-            first_entry_id,
-            lambda: self._channel.add_run(ledger_id, first_entry_id, entries, master_key, flags, answered),
+            entry_ids[0],
+            lambda: self._channel.add_run(ledger_id, entry_ids, entries, master_key, flags, answered),
         )
 
     def read_entry(self, ledger_id: int, entry_id: int, flags: int, master_key: bytes, done: ReadDone) -> None:

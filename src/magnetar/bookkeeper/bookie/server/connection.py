@@ -44,6 +44,8 @@ class FrameConnection(AdmittedProtocol):
 
     def __init__(self, frame_bytes_max: int, on_change: Callable[[bool], None]) -> None:
         self.receive: Callable[[bytes], None]
+        self.take_adds: Callable[[deque[bytes], int], int] | None = None
+        """`take_adds(frames, most)`: handles so many of those at the front, 0: the first one is for `receive`. None: not in use yet."""
         self.on_room: Callable[[], None]
         self._on_change = on_change
         self._cutter = FrameCutter(frame_bytes_max)
@@ -202,8 +204,12 @@ class FrameConnection(AdmittedProtocol):
                     self._pause(_PAUSED_BY_FRAMES)
                     self._schedule()
                     return
-                budget -= 1
-                self.receive(frames.popleft())
+                taken = self.take_adds(frames, budget) if self.take_adds is not None else 0
+                if taken:
+                    budget -= taken
+                else:
+                    budget -= 1
+                    self.receive(frames.popleft())
         except (BookieFrameError, DecodeError, struct_error) as error:
             self.close(f"not a request: {error}")
             return

@@ -114,6 +114,8 @@ class _Session:
         if self.connection.closed:
             return
         if self._auth.passed:
+            if self.connection.receive == self._v2.receive:
+                self.connection.take_adds = self._v2.take_adds
             self.connection.prove()
         elif self.connection.receive == self._receive:
             self.connection.receive = self._receive_first
@@ -124,6 +126,7 @@ class _Session:
         self._v2.receive(frame)
         if self._auth.passed and not self.connection.closed:
             self.connection.receive = self._v2.receive
+            self.connection.take_adds = self._v2.take_adds
             self.connection.prove()
 
     def _receive(self, frame: bytes) -> None:
@@ -134,6 +137,8 @@ class _Session:
             self._v3.receive(request)
             return
         self.connection.receive = self._v2.receive
+        if self.connection.proven:  # it has spoken version 3 so far
+            self.connection.take_adds = self._v2.take_adds
         self._v2.receive(frame)
 
     def _changed(self, is_open: bool) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections import deque
 from functools import partial
+from struct import Struct
 from typing import Final
 
+from magnetar.base.limits import RUN_BYTES_MAX
+from magnetar.bookkeeper.bookie.config import ENTRY_BYTES_MAX
 from magnetar.bookkeeper.bookie.server.auth import ConnectionAuth
 from magnetar.bookkeeper.bookie.server.connection import FrameConnection
 from magnetar.bookkeeper.bookie.server.reads import ReadGate
 from magnetar.bookkeeper.codes import FLAG_FENCE, FLAG_HIGH_PRIORITY, ReturnCode
+from magnetar.bookkeeper.entry_format import ENTRY_BYTES_MIN
 from magnetar.bookkeeper.ports import BookieChannel
 from magnetar.wire.bookkeeper import v2
 from magnetar.wire.bookkeeper.BookkeeperProtocol_pb2 import AuthMessage
@@ -19,6 +24,12 @@ _VERSION_BYTE_MAX: Final = 3
 
 _ADD: Final = v2.ADD
 _ADD_HEAD_BYTES: Final = v2.ADD_HEAD_BYTES
+_PLAIN_ADD: Final = b"\x02\x01"
+"""How an add of version 2 begins."""
+_PLAIN_ADD_HEADER: Final = 0x02010000
+_FRAME_BYTES_MIN: Final = v2.ADD_HEAD_BYTES + ENTRY_BYTES_MIN
+_FRAME_BYTES_MAX: Final = v2.ADD_HEAD_BYTES + ENTRY_BYTES_MAX
+"""Shorter and longer entries are refused, which is not said of a run."""
 _HEAD_BYTES: Final = v2.RESPONSE_HEAD_BYTES
 _WIRE_CODES: Final = frozenset(int(code) for code in ReturnCode)
 _IO_ERROR: Final = int(ReturnCode.IO_ERROR)
@@ -27,6 +38,7 @@ _UNAUTHORIZED: Final = int(ReturnCode.UNAUTHORIZED)
 _BAD_VERSION: Final = int(ReturnCode.BAD_VERSION)
 
 _decode_add = v2.decode_add
+_pack_id = Struct(">q").pack
 _encode_response = v2.encode_response
 
 
@@ -46,9 +58,9 @@ class V2Requests:
 
     def receive(self, frame: bytes) -> None:
         """Handle one request."""
-        if frame[:2] == b"\x02\x01" and self._auth.passed:
+        if frame[:2] == _PLAIN_ADD and self._auth.passed:
             header, key, ledger_id, entry_id = _decode_add(frame)
-            done = partial(self._added, 0x02010000, ledger_id, entry_id)
+            done = partial(self._added, _PLAIN_ADD_HEADER, ledger_id, entry_id)
             self._bookie.add_entry(ledger_id, entry_id, frame[_ADD_HEAD_BYTES:], key, header & 0xFFFF, done)
             return
         header = v2.decode_header(frame)
@@ -69,6 +81,42 @@ class V2Requests:
             raise BookieFrameError(f"operation {operation} is not one of this protocol version's")
 
     # ---- Adds
+
+    def take_adds(self, frames: deque[bytes], frames_max: int) -> int:
+        """Hand the adds of one ledger that stand at the front to the bookie as a run; answers how many were taken. 0: what is there is
+        something else, or has to be looked at by itself."""
+        if not self._auth.passed:
+            return 0
+        entry_ids: list[int] = []
+        entries: list[bytes] = []
+        size, first = 0, (0, b"", 0)
+        while frames and len(entries) < frames_max and size < RUN_BYTES_MAX:
+            frame = frames[0]
+            if frame[:2] != _PLAIN_ADD or not _FRAME_BYTES_MIN <= len(frame) <= _FRAME_BYTES_MAX:
+                break
+            header, key, ledger_id, entry_id = _decode_add(frame)
+            if not entries:
+                first = (header, key, ledger_id)
+                if ledger_id < 0 or entry_id < 0:
+                    break
+            elif (header, key, ledger_id) != first or entry_id <= entry_ids[-1]:
+                break
+            frames.popleft()
+            entry_ids.append(entry_id)
+            entries.append(frame[_ADD_HEAD_BYTES:])
+            size += len(frame)
+        if entries:
+            header, key, ledger_id = first
+            done = partial(self._added_run, ledger_id, entry_ids)
+            self._bookie.add_run(ledger_id, entry_ids, entries, key, header & 0xFFFF, done)
+        return len(entry_ids)
+
+    def _added_run(self, ledger_id: int, entry_ids: list[int], code: int) -> None:
+        """The answers of a run, in one piece."""
+        if code and code not in _WIRE_CODES:
+            code = _IO_ERROR
+        head = _encode_response(_HEAD_BYTES, _PLAIN_ADD_HEADER, code, ledger_id, 0)[:-8]
+        self._write(head + head.join(map(_pack_id, entry_ids)))
 
     def _add(self, frame: bytes, code: int) -> None:
         header, key, ledger_id, entry_id = _decode_add(frame)

@@ -7,7 +7,7 @@ the half that is flushed, or was flushed before: that is what allows the checkpo
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 _FREED_AT_ONCE: Final = 2000
@@ -97,6 +97,19 @@ class CacheHalf:
             held.put_run(first_entry_id, entries)
         self.size_bytes += size_bytes
         self.entries_count += len(entries)
+
+    def put_scattered(self, ledger_id: int, entry_ids: Sequence[int], entries: list[bytes]) -> None:
+        """Ascending, with gaps. Nothing is counted."""
+        start = 0
+        for number in range(1, len(entries) + 1):
+            if number == len(entries) or entry_ids[number] != entry_ids[number - 1] + 1:
+                some = entries[start:number]
+                held = self.ledgers.get(ledger_id)
+                if held is None:
+                    self.ledgers[ledger_id] = HeldEntries(entry_ids[start], some)
+                else:
+                    held.put_run(entry_ids[start], some)
+                start = number
 
     def runs(self) -> Iterator[tuple[int, int, list[bytes]]]:
         """(ledger id, first entry id, entries), sorted."""

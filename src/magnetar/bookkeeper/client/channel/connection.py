@@ -79,6 +79,13 @@ class BookieConnection(asyncio.Protocol):
             self._flush_scheduled = True
             self._loop.call_soon(self._flush)
 
+    def write_pieces(self, pieces: list[bytes]) -> None:
+        """Append frames to the output, in any pieces."""
+        self._output += pieces
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
     def _flush(self) -> None:
         self._flush_scheduled = False
         if self.closed or not self._output or self._transport is None:

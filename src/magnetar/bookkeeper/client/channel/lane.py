@@ -136,6 +136,17 @@ class Lane:
             self._sweeping = True
             self._timer = self._loop.call_later(self.sweep_interval_s, self._sweep)
 
+    def write_pieces(self, pieces: list[bytes]) -> None:
+        """The same for many frames, each in two pieces."""
+        connection = self._connection
+        if connection is not None:
+            connection.write_pieces(pieces)
+        else:
+            self._held += pieces
+        if not self._sweeping:
+            self._sweeping = True
+            self._timer = self._loop.call_later(self.sweep_interval_s, self._sweep)
+
     def connect(self) -> bool:
         """Begin to connect. False: closed, or the last attempt failed so recently that another one makes no sense."""
         environment = self._environment

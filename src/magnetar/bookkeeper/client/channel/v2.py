@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from struct import error as struct_error
 from typing import Any, Final, NamedTuple
 
@@ -96,13 +97,41 @@ class V2Requests:
                 done(code)
 
     def add_run(
-        self, ledger_id: int, first_entry_id: int, entries: list[bytes], master_key: bytes, flags: int, done: AddDone
+        self,
+        ledger_id: int,
+        entry_ids: Sequence[int],
+        entries: list[bytes],
+        master_key: bytes,
+        flags: int,
+        done: AddDone,
     ) -> None:
-        """See `BookieChannel.add_run`. The protocol knows single entries; the requests of a run leave in one write."""
-        if len(entries) > 1:
-            done = RunAnswers(len(entries), done).answered
-        for entry_id, entry in enumerate(entries, first_entry_id):
-            self.add_entry(ledger_id, entry_id, entry, master_key, flags, done)
+        """See `BookieChannel.add_run`. The protocol knows single entries; the requests of a run leave in one write, and answers that come
+        together are counted together."""
+        requests, lane, count = self._requests, self.lane, len(entries)
+        sizes = list(map(len, entries))
+        keys = [(_ADD, ledger_id, entry_id) for entry_id in entry_ids]
+        answers = RunAnswers(count, done)
+        plain = (
+            count > 1
+            and len(master_key) == MASTER_KEY_BYTES
+            and max(sizes) <= self._entry_bytes_max
+            and len(requests) + count <= BOOKIE_CLIENT_REQUESTS_MAX
+            and self.pending_bytes + sum(sizes) <= BOOKIE_CLIENT_BYTES_MAX
+            and (lane.up or lane.connect())
+            and requests.keys().isdisjoint(keys)
+        )
+        if not plain:
+            for entry_id, entry in zip(entry_ids, entries, strict=True):
+                self.add_entry(ledger_id, entry_id, entry, master_key, flags, answers if count > 1 else done)
+            return
+        ticks = lane.ticks
+        requests.update(zip(keys, [(answers, ticks, size) for size in sizes], strict=True))
+        self.requests_total += count
+        self.pending_bytes += sum(sizes)
+        heads = {size: _encode_add_head(flags, master_key, size) for size in set(sizes)}
+        pieces = entries * 2
+        pieces[::2], pieces[1::2] = map(heads.__getitem__, sizes), entries
+        lane.write_pieces(pieces)
 
     def read_entry(self, ledger_id: int, entry_id: int, flags: int, master_key: bytes, done: ReadDone) -> None:
         """See `BookieChannel.read_entry`."""
@@ -166,32 +195,50 @@ class V2Requests:
 
     def receive(self, frames: list[bytes]) -> None:
         """See `LaneUser.receive`."""
-        for frame in frames:
-            try:
-                header, code, ledger_id, entry_id = _decode_response(frame)
-            except struct_error:
-                raise BookieFrameError(f"an answer of {len(frame)} bytes is too short") from None
-            operation = header >> 16 & 0xFF
-            data: Any = None
-            key = (operation, ledger_id, entry_id)
-            if operation == _READ:
-                data = frame[_HEAD_BYTES:] if code == 0 else None
-            elif operation == v2.BATCH_READ:
-                batch_id, data = v2.decode_batch_response(frame)
-                key = (operation, batch_id, 0)
-            request = self._requests.pop(key, None)  # a callback may have closed the lane: then there is nothing left
-            if request is None:
-                raise BookieFrameError(
-                    f"an answer to nothing: operation {operation} ledger {ledger_id} entry {entry_id}"
-                )
-            if self._held and key in self._held:
-                self._send_held(key)
-            done, _, size = request
-            self.pending_bytes -= size
-            if done is None:
-                self._late_count -= 1
-            else:
-                _call(done, operation, code if code >= 0 else _IO_ERROR, data)
+        run: RunAnswers | None = None
+        count = worst = 0
+        try:
+            for frame in frames:
+                operation, code, data, request = self._take(frame)
+                done, _, size = request
+                self.pending_bytes -= size
+                if done is not None and done is run:
+                    count += 1
+                    worst = worst or code
+                    continue
+                if run is not None:
+                    before, run = run, None
+                    _call(partial(before, count=count), _ADD, worst, None)
+                if done is None:
+                    self._late_count -= 1
+                elif type(done) is RunAnswers:
+                    run, count, worst = done, 1, code
+                else:
+                    _call(done, operation, code, data)
+        finally:
+            if run is not None:
+                _call(partial(run, count=count), _ADD, worst, None)
+
+    def _take(self, frame: bytes) -> tuple[int, int, Any, _Request]:
+        """(operation, code, data, the request that is answered). Raises BookieFrameError."""
+        try:
+            header, code, ledger_id, entry_id = _decode_response(frame)
+        except struct_error:
+            raise BookieFrameError(f"an answer of {len(frame)} bytes is too short") from None
+        operation = header >> 16 & 0xFF
+        data: Any = None
+        key = (operation, ledger_id, entry_id)
+        if operation == _READ:
+            data = frame[_HEAD_BYTES:] if code == 0 else None
+        elif operation == v2.BATCH_READ:
+            batch_id, data = v2.decode_batch_response(frame)
+            key = (operation, batch_id, 0)
+        request = self._requests.pop(key, None)  # a callback may have closed the lane: then there is nothing left
+        if request is None:
+            raise BookieFrameError(f"an answer to nothing: operation {operation} ledger {ledger_id} entry {entry_id}")
+        if self._held and key in self._held:
+            self._send_held(key)
+        return operation, code if code >= 0 else _IO_ERROR, data, request
 
     def lost(self) -> None:
         """See `LaneUser.lost`."""
