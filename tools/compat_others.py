@@ -1,13 +1,13 @@
 """`make compat-all`: the own tests of other official clients, unmodified, against `magnetar standalone`.
 
     make compat-all                       all suites that this machine has the tools for
-    make compat-all ARGS="go-admin"       one of them: pulsar-admin, go, go-admin, rust, rust-plain, java
+    make compat-all ARGS="go-admin"       one of them: pulsar-admin, go, go-admin, go-notices, rust, rust-plain, java
 
-The sources come from the Go module proxy and from crates.io by `go` and `cargo`, the jars from Maven Central by `mvn`. For Java these
-are scenarios of our own, in tests/compat/java: its own tests start brokers inside their process. A suite whose tool is missing is left
-out and said so. Each suite gets a fresh server with TLS, tokens, passwords and authorization on the ports that its addresses name. What
-does not pass must stand in `tests/compat/SUITE.allow` with its reason, what stands there must not pass: the lists only shrink. The
-outcome is written into docs/reference/compatibility.md.
+The sources come from the Go module proxy and from crates.io by `go` and `cargo`, the jars from Maven Central by `mvn`. `go-notices` and
+`java` are scenarios of our own, in tests/compat: the own tests of the Java client start brokers inside their process. A suite whose tool
+is missing is left out and said so. Each suite gets a fresh server on the ports that its addresses name, with TLS, tokens, passwords and
+authorization where it wants them. What does not pass must stand in `tests/compat/SUITE.allow` with its reason, what stands there must not
+pass: the lists only shrink. The outcome is written into docs/reference/compatibility.md.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ def go_sources() -> Path:
     return copy
 
 
-def go_tests(scratch: Path, packages: Sequence[str]) -> list[compat.Outcome]:
+def go_tests(scratch: Path, packages: Sequence[str], *, secured: bool = True) -> list[compat.Outcome]:
     """Compiled before the server starts; each package's tests in turn on one server."""
     sources = go_sources()
     binaries = []
@@ -218,7 +218,7 @@ def go_tests(scratch: Path, packages: Sequence[str]) -> list[compat.Outcome]:
             subprocess.run(["go", "test", "-c", "-o", str(binary), f"./{package}"], check=True, cwd=sources)
         binaries.append((package, binary))
     outcomes = []
-    with served(scratch, sources / "integration-tests", tls=True, secured=True):
+    with served(scratch, sources / "integration-tests", tls=secured, secured=secured):
         for package, binary in binaries:
             if not binary.exists():
                 continue  # a package without tests
@@ -262,6 +262,15 @@ def go_client(scratch: Path) -> list[compat.Outcome]:
 
 def go_admin(scratch: Path) -> list[compat.Outcome]:
     return go_tests(scratch, ["pulsaradmin/pkg/admin", "pulsaradmin/pkg/rest", "pulsaradmin/pkg/utils"])
+
+
+def go_notices(scratch: Path) -> list[compat.Outcome]:
+    """Scenarios of our own, as another package of the module."""
+    package = go_sources() / "notices"
+    package.mkdir(exist_ok=True)
+    shutil.copy(ROOT / "tests" / "compat" / "go" / "notices_test.go", package)
+    (CACHE / f"{GO_VERSION}-notices.test").unlink(missing_ok=True)
+    return go_tests(scratch, ["notices"], secured=False)
 
 
 # ---- pulsar-rs
@@ -309,7 +318,7 @@ def java_tests(scratch: Path) -> list[compat.Outcome]:
         shutil.move(fetched, jars)
     run = ["java", "-Xmx300m", "-cp", f"{jars}/*", str(scenarios)]
     names = subprocess.run([*run, "list"], check=True, capture_output=True, text=True).stdout.split()
-    with served(scratch, scratch, settings="transactionCoordinatorEnabled=false\n"):
+    with served(scratch, scratch):
         text = finished([*run, "pulsar://localhost:6650", "http://localhost:8080"], scratch, CACHE / "java.log")
     found = dict(re.findall(r"^(?:PASS|FAIL) (\w+)(.*)", text, re.MULTILINE))
     outcomes = [
@@ -341,6 +350,7 @@ SUITES = {
             ("cargo", "protoc"),
             lambda scratch: rust_tests(scratch, tls=False),
         ),
+        Suite("go-notices", f"Go client {GO_VERSION}: who sends or receives is always told", ("go",), go_notices),
         Suite("java", f"Scenarios with the Java client {JAVA_VERSION}", ("java", "mvn"), java_tests),
     )
 }

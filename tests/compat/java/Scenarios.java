@@ -1,7 +1,6 @@
 // What Apache Pulsar's own Java client and its admin client see of a server. `make compat-all ARGS=java` runs it; by hand:
 //     java -cp 'JARS/*' Scenarios.java pulsar://HOST:PORT http://HOST:PORT [NAME ...]
-// One line for each scenario: PASS name, or FAIL name: why. Each works in a namespace of its own; the server allows everybody everything
-// and has transactions switched off.
+// One line for each scenario: PASS name, or FAIL name: why. Each works in a namespace of its own; the server allows everybody everything.
 
 import java.lang.reflect.Method;
 import java.nio.charset.StandardCharsets;
@@ -361,12 +360,6 @@ public class Scenarios {
     }
 
     // ---- What is missing is told as such
-
-    public void testTransactionsSwitchedOff() throws Exception {
-        Exception told = fails(Exception.class, () -> PulsarClient.builder().serviceUrl(url).enableTransaction(true)
-                .operationTimeout(10, TimeUnit.SECONDS).build().newTransaction().build().get(ENDS_S, TimeUnit.SECONDS));
-        check(String.valueOf(told).contains("Transactions are not enabled"), "told as " + told);
-    }
 
     public void testMissingTenantAndNamespace() throws Exception {
         for (String topic : List.of("persistent://nobody/none/t", "persistent://public/none/t")) {

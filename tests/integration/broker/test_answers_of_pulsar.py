@@ -97,25 +97,69 @@ def test_unsubscribing_is_answered_once(raw: RawClient, topic: str) -> None:
     raw.ping()
 
 
+def fence(server: ServerProcess, topic: str) -> None:
+    with RawClient(server.port) as other:
+        other.connect()
+        assert other.producer(topic, producer_access_mode=EXCLUSIVE_WITH_FENCING).type == BaseCommand.PRODUCER_SUCCESS
+
+
+EXCLUSIVE, EXCLUSIVE_WITH_FENCING = 1, 3
+CLOSINGS = {
+    "terminate": lambda server, topic: admin(server, "POST", topic, "terminate"),
+    "unload": lambda server, topic: admin(server, "PUT", topic, "unload"),
+    "delete": lambda server, topic: admin(server, "DELETE", topic, "?force=true"),
+    "fence": fence,
+}
+
+
+@pytest.mark.parametrize("closing", CLOSINGS)
 def test_a_producer_learns_that_it_is_closed_before_its_messages_fail(
-    server: ServerProcess, raw: RawClient, topic: str
+    server: ServerProcess, raw: RawClient, topic: str, closing: str
 ) -> None:
     """The Go client forgets a producer at the error TopicTerminated, and would not look at a notice that comes later."""
-    for attempt in range(5):
+    for attempt in range(3):
         name = f"{topic}-{attempt}"
-        raw.producer(name, producer_id=attempt)
-        ended = threading.Timer(0.1, admin, (server, "POST", name, "terminate"))
+        raw.producer(name, producer_id=attempt, producer_access_mode=EXCLUSIVE if closing == "fence" else 0)
+        ended = threading.Timer(0.1, CLOSINGS[closing], (server, name))
         ended.start()
-        said: list[int] = []
+        said: list[BaseCommand] = []
         number = 0
-        while BaseCommand.CLOSE_PRODUCER not in said and number < 50_000:
+        while BaseCommand.CLOSE_PRODUCER not in [command.type for command in said] and number < 50_000:
             for _ in range(50):
                 raw.send_bytes(send_frame(b"x", number, attempt))
                 number += 1
             with suppress(TimeoutError):
                 while True:
-                    said.append(raw.receive(0.002)[0].type)
+                    said.append(raw.receive(0.002)[0])
         ended.join()
-        assert BaseCommand.SEND_ERROR not in said[: said.index(BaseCommand.CLOSE_PRODUCER)]
+        kinds = [command.type for command in said]
+        assert BaseCommand.SEND_ERROR not in kinds[: kinds.index(BaseCommand.CLOSE_PRODUCER)]
+        receipts = [command.send_receipt.sequence_id for command in said if command.type == BaseCommand.SEND_RECEIPT]
+        assert receipts == list(range(len(receipts)))
         raw.ping()
-        assert raw.producer(name, producer_id=attempt).error.error == ServerError.TopicTerminatedError
+        again = raw.producer(name, producer_id=attempt)
+        told = again.error.error if again.type == BaseCommand.ERROR else None
+        if closing == "terminate":
+            assert told == ServerError.TopicTerminatedError
+        elif closing == "fence":
+            assert told in (None, ServerError.ProducerBusy)  # whether the other one has left is chance
+        else:
+            assert told is None
+
+
+@pytest.mark.parametrize(
+    ("closing", "notice"),
+    [
+        ("terminate", BaseCommand.REACHED_END_OF_TOPIC),
+        ("unload", BaseCommand.CLOSE_CONSUMER),
+        ("delete", BaseCommand.CLOSE_CONSUMER),
+    ],
+)
+def test_a_consumer_learns_that_its_topic_ends(
+    server: ServerProcess, raw: RawClient, topic: str, closing: str, notice: int
+) -> None:
+    raw.subscribe(topic)
+    raw.flow(10)
+    CLOSINGS[closing](server, topic)
+    raw.until(notice)
+    raw.ping()

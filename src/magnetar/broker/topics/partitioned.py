@@ -55,7 +55,7 @@ class PartitionedTopics:
         await self._lookup.check_not_scalable(topic)
         await self._lookup.check_room(topic, partitions)
         try:
-            await self._namespaces.create_partitioned(topic, partitions, properties)
+            await self._topics.create_partitioned(topic, partitions, properties)
         except AlreadyExistsError:
             await self.create_missing(topic)  # whoever began it may have been cut short, and comes again
             raise

@@ -184,10 +184,10 @@ class TopicRegistry:
 
     async def create(self, name: TopicName) -> AnyTopic:
         """An admin call creates the topic, whatever the auto-creation policy is. Raises AlreadyExistsError."""
-        if name in self._loaded or await self._lookup.stored(name):
-            raise AlreadyExistsError("This topic already exists")
+        await self._check_unused(name)
         await self._lookup.check_not_scalable(name)
         async with self._exclusive(name):
+            await self._check_not_partitioned(name)
             topic = self._loaded.get(name)
             if topic is None:
                 _check_is_topic(name)
@@ -197,12 +197,12 @@ class TopicRegistry:
 
     async def register(self, name: TopicName) -> None:
         """As `create`, of a persistent topic, but nothing is loaded, at this broker or another: that is up to its first client."""
-        if name in self._loaded or await self._lookup.stored(name):
-            raise AlreadyExistsError("This topic already exists")
+        await self._check_unused(name)
         _check_is_topic(name)
         await self._lookup.check_not_scalable(name)
         policies = await self._namespaces.effective(name.namespace_name)
         async with self._exclusive(name):
+            await self._check_not_partitioned(name)
             if not policies.max_topics_per_namespace:
                 created = await self._namespaces.register(name)
             else:
@@ -210,6 +210,21 @@ class TopicRegistry:
                     await self._lookup.check_room(name)
                     created = await self._namespaces.register(name)
         if not created:
+            raise AlreadyExistsError("This topic already exists")
+
+    async def create_partitioned(self, name: TopicName, partitions: int, properties: dict[str, str]) -> None:
+        """A name is a topic or a partitioned one, also when clients ask for it at this moment: what they sent to the topic would be in
+        none of the partitions. Raises AlreadyExistsError, PreconditionFailedError."""
+        async with self._exclusive(name):
+            await self._check_unused(name)
+            await self._namespaces.create_partitioned(name, partitions, properties)
+
+    async def _check_unused(self, name: TopicName) -> None:
+        if name in self._loaded or await self._lookup.stored(name):
+            raise AlreadyExistsError("This topic already exists")
+
+    async def _check_not_partitioned(self, name: TopicName) -> None:
+        if name.partition < 0 and await self._namespaces.partitions(name):
             raise AlreadyExistsError("This topic already exists")
 
     async def unload(self, name: TopicName) -> None:
