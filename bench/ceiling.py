@@ -112,7 +112,7 @@ class Session(asyncio.Protocol):
     def send_run(self, frames: deque[tuple[bytes, bytes]], producer_id: int) -> None:
         if kernel:
             run, sequence_ids, highest, _, _ = kernel.plain_sends(
-                frames, producer_id, NO_LIMIT, NO_LIMIT, None, NO_LIMIT
+                frames, producer_id, NO_LIMIT, NO_LIMIT, None, NO_LIMIT, 0
             )
         else:
             run, sequence_ids = [], []

@@ -5,25 +5,21 @@ Calls are counted and not time, so other work on the machine changes nothing. A 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from magnetar.wire.pulsar.frames import encode_frame
 from magnetar.wire.pulsar.kernel import kernel
-from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand
 from tests.support.calls import Calls
-from tests.support.direct import DirectConnection, DirectServer, wait
-from tests.support.raw import send_frame
+from tests.support.direct import DirectServer
+from tests.support.path import ENTRIES, consume, publish
 
-ENTRIES = 1024
 MARGIN = 1.1
 """Timers of the server may fall into what is counted."""
 
-PRODUCE = {1: 64.3, 8: 8.0, 64: 1.01} if kernel else {1: 69.8, 8: 12.2, 64: 4.2}
-CONSUME = {1: 26.2, 8: 6.7, 64: 4.3} if kernel else {1: 32.2, 8: 12.1, 64: 9.5}
+PRODUCE = {1: 65.0, 8: 8.0, 64: 1.0} if kernel else {1: 70.0, 8: 11.9, 64: 4.15}
+CONSUME = {1: 26.8, 8: 7.6, 64: 5.3} if kernel else {1: 33.4, 8: 12.9, 64: 10.3}
 """Calls an entry by length of its run, when this was last changed: with the compiled functions and without them."""
 
 
@@ -48,61 +44,13 @@ def check(what: str, calls: Calls, bounds: dict[int, float], length: int) -> Non
 
 @pytest.mark.parametrize("length", [1, 8, 64])
 def test_calls_to_publish_an_entry(server: DirectServer, length: int) -> None:
-    """From the read of the socket to the receipt, on a topic without subscriptions."""
-
-    async def publish() -> Calls:
-        connection = await DirectConnection(server).open()
-        await connection.producer(f"persistent://public/default/produce-{length}", producer_name="raw")
-        frames = [send_frame(b"x" * 1024, number) for number in range(2 * ENTRIES)]
-        runs = [b"".join(frames[at : at + length]) for at in range(0, len(frames), length)]
-
-        async def send(some: list[bytes]) -> None:
-            for run in some:
-                connection.received.clear()
-                await connection.feed(run)
-                await wait(lambda: len(connection.received) == length)
-
-        await send(runs[: len(runs) // 2])
-        with Calls() as calls:
-            await send(runs[len(runs) // 2 :])
-        await connection.leave()
-        return calls
-
-    check("publishing", server.run(publish()), PRODUCE, length)
+    calls = Calls()
+    server.run(publish(server, length, calls))
+    check("publishing", calls, PRODUCE, length)
 
 
 @pytest.mark.parametrize("length", [1, 8, 64])
 def test_calls_to_consume_an_entry(server: DirectServer, length: int) -> None:
-    """From the permit to the end of the acknowledgement, each of one message; an exclusive consumer of a stored topic."""
-
-    async def consume() -> Calls:
-        topic = f"persistent://public/default/consume-{length}"
-        connection = await DirectConnection(server).open()
-        await connection.producer(topic, producer_name="raw")
-        await connection.feed(b"".join(send_frame(b"x" * 1024, number) for number in range(ENTRIES)))
-        await wait(lambda: len(connection.commands(BaseCommand.SEND_RECEIPT)) == ENTRIES)
-        await connection.subscribe(topic, "sub")
-        connection.received.clear()
-        flow = BaseCommand(type=BaseCommand.FLOW)
-        flow.flow.consumer_id, flow.flow.messagePermits = 1, ENTRIES
-        with Calls() as delivering:
-            await connection.feed(encode_frame(flow.SerializeToString()))
-            await wait(lambda: len(connection.received) == ENTRIES)
-        frames = [ack_frame(command) for command, _ in connection.received]
-        runs = [b"".join(frames[at : at + length]) for at in range(0, ENTRIES, length)]
-        with Calls() as acknowledging:
-            for run in runs:
-                await connection.feed(run)
-                await asyncio.sleep(0)
-        await connection.leave()
-        return delivering + acknowledging
-
-    check("consuming", server.run(consume()), CONSUME, length)
-
-
-def ack_frame(message: BaseCommand) -> bytes:
-    command = BaseCommand(type=BaseCommand.ACK)
-    command.ack.consumer_id, command.ack.ack_type = 1, 0
-    named = command.ack.message_id.add()
-    named.ledgerId, named.entryId = message.message.message_id.ledgerId, message.message.message_id.entryId
-    return encode_frame(command.SerializeToString())
+    delivering, acknowledging = Calls(), Calls()
+    server.run(consume(server, length, delivering, acknowledging))
+    check("consuming", delivering + acknowledging, CONSUME, length)

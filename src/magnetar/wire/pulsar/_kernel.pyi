@@ -13,6 +13,7 @@ def plain_sends(
     bytes_max: int,
     own_name: str | None,
     batch_messages_max: int,
+    looks_for: int,
     /,
 ) -> tuple[list[bytes], list[int], list[int], list[int], list[int]]: ...
 def send_receipts(
