@@ -32,6 +32,9 @@ import psutil
 import psycopg
 import pulsar
 
+from magnetar.base.clock import SystemClock
+from magnetar.pipeline.state.files import StateFiles
+from magnetar.pipeline.state.manifest import ManifestStore
 from magnetar.testing.server import ServerProcess
 
 TOPIC, SINK = "persistent://public/default/in", "persistent://public/default/out"
@@ -47,6 +50,8 @@ WARM_UP_S = 15.0
 IDLE_S = 10.0
 READ_EVERY_S = 0.004
 FIRST_ROW_TIMEOUT_S = 600.0
+DRAIN_TIMEOUT_S = 180.0
+"""For what was published to be seen; an idle machine needs none of it."""
 BARS = {"first_row_s": 8.0, "view_p50_ms": 100.0, "view_p99_ms": 300.0, "idle_percent": 2.0}
 HUNGRY_BAR_MS = 1500.0
 
@@ -93,8 +98,9 @@ class Bench:
         self._number = 0
         self._ended = threading.Event()
         self._threads: list[threading.Thread] = []
+        self._manifests = ManifestStore(StateFiles(str(directory)), SystemClock())
         self.started_s = time.monotonic()
-        command = [sys.executable, "-m", "magnetar", "pipeline", "run", str(file), "--directory", str(directory)]
+        command = [sys.executable, "-m", "magnetar", "pipeline", "run", str(file), "--dir", str(directory)]
         self.process = subprocess.Popen(
             [*command, "--serve", "0", *given], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
@@ -117,7 +123,7 @@ class Bench:
     def first_row_s(self) -> float:
         """From the command to the first row in the view."""
         self.publish(1)
-        while not list(self._run_directory().glob("MANIFEST-*")) or not self._has_epoch():
+        while not self._has_epoch():
             if self.process.poll() is not None or time.monotonic() - self.started_s > FIRST_ROW_TIMEOUT_S:
                 raise SystemExit("the pipeline has not made an epoch:\n" + "".join(self.said))
             time.sleep(0.01)
@@ -127,14 +133,9 @@ class Bench:
         self._start(self._receive)
         return took_s
 
-    directory = Path()
-
-    def _run_directory(self) -> Path:
-        return self.directory / "manifests"
-
     def _has_epoch(self) -> bool:
-        newest = max(self._run_directory().glob("MANIFEST-*"))
-        return '"epoch":0' not in newest.read_text()
+        manifest = self._manifests.latest()
+        return manifest is not None and manifest.epoch > 0
 
     def _read(self, port: int) -> None:
         connection = psycopg.connect(f"host=127.0.0.1 port={port} user=bench dbname=p", autocommit=True)
@@ -168,11 +169,12 @@ class Bench:
                 self.publish(keys)
                 sent += 1
             time.sleep(max(min(0.002, 1 / rate), 0.0005))
-        end = time.monotonic() + 60
-        while (self.view.waiting or self.behind.waiting) and time.monotonic() < end:
+        end = time.monotonic() + DRAIN_TIMEOUT_S
+        while self.process.poll() is None and (self.view.waiting or self.behind.waiting) and time.monotonic() < end:
             time.sleep(0.05)
         if self.view.waiting or self.behind.waiting:
-            raise SystemExit(f"{self.view.waiting} rows never came to the view, {self.behind.waiting} not to the sink")
+            missing = f"{self.view.waiting} rows never came to the view, {self.behind.waiting} not to the sink"
+            raise SystemExit("".join([missing, "; the pipeline said:\n", *self.said[-20:]]))
 
     def measure(self, rate: int, seconds: float, keys: int) -> dict[str, float]:
         self.view.reset()
@@ -236,7 +238,6 @@ def bench(rates: list[int], seconds: float, keys: int, hungry: bool, options: li
         try:
             file = Path(place) / "p.sql"
             file.write_text(SQL.format(url=server.service_url, topic=TOPIC, sink=SINK))
-            Bench.directory = Path(place) / "p"
             run = Bench(server.service_url, file, Path(place) / "p", options)
             try:
                 found: dict[str, Any] = {"load": os.getloadavg()[0], "first_row_s": run.first_row_s()}
