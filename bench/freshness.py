@@ -25,6 +25,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,8 @@ RATES = (20, 1000)
 WARM_UP_S = 15.0
 """Of the first rate: a young JVM interprets what it compiles later."""
 IDLE_S = 10.0
+SETTLE_S = 5.0
+"""Before: the JVM compiles on for a while."""
 READ_EVERY_S = 0.004
 FIRST_ROW_TIMEOUT_S = 600.0
 DRAIN_TIMEOUT_S = 180.0
@@ -190,12 +193,14 @@ class Bench:
                 found[f"{name}_{label}_ms"] = 1000 * ordered[min(int(len(ordered) * share), len(ordered) - 1)]
         return found
 
-    def idle_percent(self) -> float:
+    def idle_percents(self) -> dict[str, float]:
+        """By what the processes are."""
         self._ended.set()  # nobody reads or waits either
-        time.sleep(3)
-        before_s = cpu_s(self.process.pid)
+        time.sleep(SETTLE_S)
+        before_s, began = cpu_by_process_s(self.process.pid), time.monotonic()
         time.sleep(IDLE_S)
-        return 100 * (cpu_s(self.process.pid) - before_s) / IDLE_S
+        after_s, passed = cpu_by_process_s(self.process.pid), time.monotonic() - began
+        return {name: 100 * (spent - before_s.get(name, 0.0)) / passed for name, spent in after_s.items()}
 
     def close(self) -> None:
         self._ended.set()
@@ -212,18 +217,23 @@ class Bench:
 
 def cpu_s(pid: int) -> float:
     """Of a process and all below it."""
-    total = 0.0
-    try:
+    return sum(cpu_by_process_s(pid).values())
+
+
+def cpu_by_process_s(pid: int) -> dict[str, float]:
+    """The same by what they are."""
+    found: dict[str, float] = {}
+    with suppress(psutil.NoSuchProcess):
         root = psutil.Process(pid)
         for process in (root, *root.children(recursive=True)):
-            try:
-                times = process.cpu_times()
-            except psutil.NoSuchProcess:
-                continue
-            total += times.user + times.system
-    except psutil.NoSuchProcess:
-        pass
-    return total
+            with suppress(psutil.NoSuchProcess):
+                times, words = process.cpu_times(), process.cmdline()
+                kinds = {"pyspark.daemon": "python workers", "serve": "server of views"}
+                kind = next(
+                    (kinds[word] for word in words if word in kinds), "jvm" if "java" in process.name() else "driver"
+                )
+                found[kind] = found.get(kind, 0.0) + times.user + times.system
+    return found
 
 
 def keep_busy() -> None:
@@ -245,7 +255,8 @@ def bench(rates: list[int], seconds: float, keys: int, hungry: bool, options: li
                 if hungry:
                     eater.start()
                 found["rates"] = [run.measure(rate, seconds, keys) for rate in rates]
-                found["idle_percent"] = run.idle_percent()
+                found["idle_percents"] = run.idle_percents()
+                found["idle_percent"] = sum(found["idle_percents"].values())
                 found["load_at_end"] = os.getloadavg()[0]
                 return found
             finally:
@@ -284,7 +295,10 @@ def main() -> int:
         print(json.dumps({**found, "missed": late}))
     else:
         print(f"load {found['load']:.1f} at the beginning, {found['load_at_end']:.1f} at the end")
-        print(f"first row {found['first_row_s']:.1f} s after the command; idle {found['idle_percent']:.1f} % of a core")
+        parts = ", ".join(f"{name} {percent:.1f}" for name, percent in found["idle_percents"].items())
+        print(
+            f"first row {found['first_row_s']:.1f} s after the command; idle {found['idle_percent']:.1f} % of a core ({parts})"
+        )
         for each in found["rates"]:
             view, sink = (
                 " / ".join(f"{each[f'{name}_{label}_ms']:.0f}" for label in ("p50", "p90", "p99"))
