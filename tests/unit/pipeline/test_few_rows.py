@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import polars as pl
 import pytest
 
+from magnetar.pipeline.state.files import TEMPORARY, StateFiles
 from magnetar.pipeline.state.hot_runs import HotRuns
 from magnetar.pipeline.views.epoch.kept_plans import FEW_ENTRIES, SMALL_ENTRIES, SMALL_ROWS, EpochSize
 
@@ -55,3 +58,14 @@ def test_a_run_that_would_push_out_all_others_is_not_kept() -> None:
     hot.put("a", pl.DataFrame({"a": [1] * 100}))
     assert hot.get("a") is None
     assert hot.size_bytes == 0
+
+
+def test_names_are_those_of_finished_files_on_every_file_system(tmp_path: Path) -> None:
+    local, remote = StateFiles(str(tmp_path)), StateFiles(f"memory://{tmp_path}")
+    for files in (local, remote):
+        assert files.names("manifests") == []
+        for name in ("b", "a", f"{TEMPORARY}c"):
+            files.create(f"manifests/{name}", b"1")
+        files.create("manifests/below/d", b"1")
+        assert files.names("manifests") == ["a", "b"]
+        assert files.names() == []

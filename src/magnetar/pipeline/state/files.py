@@ -77,7 +77,18 @@ class StateFiles:
             _sync_directory(directory)
 
     def names(self, directory: str = "") -> list[str]:
-        """Names of the files in a directory below the root, sorted, without unfinished ones; [] when there is none."""
+        """Names of the files in a directory below the root, sorted, without unfinished ones; [] when there is none.
+
+        Whoever follows a pipeline asks many times a second: on local disks no file is looked at.
+        """
+        if self.local:
+            try:
+                with os.scandir(self.path(directory) if directory else self.root) as entries:
+                    return sorted(
+                        each.name for each in entries if not each.name.startswith(TEMPORARY) and each.is_file()
+                    )
+            except FileNotFoundError:
+                return []
         return [name for name, _ in self.listed(directory) if not name.startswith(TEMPORARY)]
 
     def listed(self, directory: str = "") -> list[tuple[str, float | None]]:
