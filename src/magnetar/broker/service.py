@@ -11,7 +11,7 @@ from types import TracebackType
 
 from magnetar.base.admission import Admission
 from magnetar.base.clock import Clock
-from magnetar.base.errors import MagnetarError
+from magnetar.base.errors import ConfigError, MagnetarError
 from magnetar.base.network import AsyncioNetwork, Listener, Network
 from magnetar.base.process_watch import LinuxProcessWatch, ProcessWatch
 from magnetar.base.steady_clock import SteadyClock
@@ -178,6 +178,7 @@ class Broker:
         self.scalable = self._scalable_topics()
         self.context = await self._new_context()
         self.connections = ConnectionListener(self.context)
+        self._export_spans()
         await self._join()
         await self._start_transactions()
         if self.config.settings.scalable_topics_enabled:
@@ -208,6 +209,22 @@ class Broker:
             traces=self.traces,
         )
 
+    def _export_spans(self) -> None:
+        endpoint = self.config.settings.otel_exporter_otlp_endpoint
+        if not endpoint:
+            return
+        if not endpoint.startswith(("http://", "https://")):
+            raise ConfigError(
+                f"otelExporterOtlpEndpoint {endpoint!r} is not a valid URL; write it as http://HOST:4318/v1/traces"
+            )
+        try:
+            from magnetar.broker.tracing.otel import SpanExport
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                f"otelExporterOtlpEndpoint needs {error.name}; install it with: pip install 'magnetar[otel]', or leave the setting empty"
+            ) from error
+        self.traces.export_to(SpanExport(endpoint, "magnetar-broker", self.config.web_service_url))
+
     async def _join(self) -> None:
         """Join the cluster, so that bundles come here, and report their load."""
         self.membership = Membership(
@@ -237,6 +254,7 @@ class Broker:
             await self.connections.close()
             self._unwatch()
             await self.topics.close()
+            await self.traces.close()
             await self.remote_clusters.close()
             await self.factory.close()
             self.lookup.close()

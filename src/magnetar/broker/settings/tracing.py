@@ -19,3 +19,9 @@ class TracingSettings:
         maximum=10_000,
         dynamic=True,
     )
+    otel_exporter_otlp_endpoint: str = setting(
+        "",
+        "otelExporterOtlpEndpoint",
+        "Address of an OpenTelemetry receiver that takes traces by OTLP over HTTP, as http://HOST:4318/v1/traces; traced messages become "
+        "spans, also those with a sampled traceparent. Empty: none, and nothing of it is loaded. Needs magnetar[otel].",
+    )

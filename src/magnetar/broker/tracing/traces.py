@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from typing import Protocol
@@ -57,6 +58,11 @@ class Traces:
         """From now on."""
         self._export = export
         self.looks_for |= LOOK_FOR_SPANS
+
+    async def close(self) -> None:
+        """What is exported leaves. Sending it is the SDK's, which blocks: not this thread."""
+        if self._export is not None:
+            await asyncio.to_thread(self._export.close)
 
     def asked(self, properties: Iterable[Pair]) -> Asked | None:
         return asked_of(properties, self._export is not None)
