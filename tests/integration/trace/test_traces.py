@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
 import uuid
 from collections.abc import Callable
 
 import pulsar
 import pytest
+import requests
 from click.testing import CliRunner
 
+from magnetar.base.limits import TRACES_FOLLOWED_PER_TOPIC_MAX
+from magnetar.broker.tracing import following
 from magnetar.cli.main import cli
+from magnetar.pipeline.connect import acknowledge
+from magnetar.pipeline.connect.offsets import Position
+from magnetar.pipeline.connect.options import Connection
 from magnetar.testing.server import ServerProcess
+from magnetar.wire.pulsar.headers import with_checksum
+from magnetar.wire.pulsar.PulsarApi_pb2 import MessageMetadata
 from tests.integration.trace.conftest import Tracer
+from tests.support.raw_transactions import RawTransactions
 from tests.support.waiting import wait_until
 
 PUBLISHED = ["received", "sent-to-bookies", "copy-stored", "stored"]
@@ -130,3 +141,76 @@ def test_an_id_that_is_not_valid_is_replaced(
     (document,) = tracer.of(topic)
     assert len(document["traceId"]) == 32
     assert document["traceId"] != value
+
+
+def test_a_pipeline_s_commit_is_told_as_one(
+    server: ServerProcess, connect: Callable[..., pulsar.Client], topic: str, tracer: Tracer
+) -> None:
+    """What the driver of a pipeline does when the views have committed an epoch."""
+    assert acknowledge.PIPELINE_PROPERTY == following.PIPELINE_PROPERTY
+    client, trace_id = connect(server.service_url), new_id()
+    client.subscribe(topic, "pipeline", consumer_type=pulsar.ConsumerType.Failover).close()
+    producer = client.create_producer(topic)
+    sent = producer.send(b"x", properties={"magnetar.trace": trace_id})
+    committing = acknowledge.Acknowledger(Connection(server.service_url), "pipeline")
+    committing.acknowledge({topic: Position(sent.ledger_id(), sent.entry_id() + 1)})
+    committing.close()
+    wait_until(lambda: any(event.startswith("view-committed") for event in tracer.events(topic, trace_id)))
+
+
+def test_a_transaction_that_publishes_is_traced(
+    server: ServerProcess, connect: Callable[..., pulsar.Client], topic: str, tracer: Tracer
+) -> None:
+    client, trace_id = connect(server.service_url), new_id()
+    with RawTransactions(server.port) as raw:
+        raw.producer(topic, 1)
+        raw.connect_coordinator()
+        txn = raw.begin()
+        raw.add_partitions(txn, topic)
+        named = {"txnid_most_bits": txn[0], "txnid_least_bits": txn[1]}
+        metadata = MessageMetadata(producer_name="raw", sequence_id=0, publish_time=1, **named)
+        metadata.properties.add(key="magnetar.trace", value=trace_id)
+        raw.publish(with_checksum(metadata, b"x"), producer_id=1, sequence_id=0, **named)
+        raw.receipt()
+        assert tracer.events(topic, trace_id) == PUBLISHED
+        raw.commit(txn)
+    consumer = client.subscribe(topic, "sub", consumer_name="c1", initial_position=pulsar.InitialPosition.Earliest)
+    consumer.acknowledge(consumer.receive(10_000))
+    tracer.sees(topic, trace_id, [*PUBLISHED, "delivered c1", "acknowledged c1"])
+
+
+def test_thousands_of_messages_behind_a_traced_one_cost_no_events(
+    server: ServerProcess, connect: Callable[..., pulsar.Client], topic: str, tracer: Tracer
+) -> None:
+    """One that nobody acknowledges is followed while others flow past it; of more than can be followed the oldest is let go."""
+    client, trace_id = connect(server.service_url), new_id()
+    consumer = client.subscribe(topic, "sub", consumer_name="c1", consumer_type=pulsar.ConsumerType.Shared)
+    producer = client.create_producer(topic, block_if_queue_full=True)
+    producer.send(b"held", properties={"magnetar.trace": trace_id})
+    for number in range(2_000):
+        producer.send_async(str(number).encode(), lambda *_: None)
+    producer.flush()
+    consumer.receive(10_000)
+    for _ in range(2_000):
+        consumer.acknowledge(consumer.receive(10_000))
+    assert tracer.events(topic, trace_id) == [*PUBLISHED, "delivered c1"]
+    for _ in range(TRACES_FOLLOWED_PER_TOPIC_MAX):
+        producer.send(b"newer", properties={"magnetar.trace": "newer"})
+    tracer.sees(topic, trace_id, ["delivered c1", "not-followed"])
+
+
+def test_the_console_links_from_a_message_to_its_trace(
+    server: ServerProcess, connect: Callable[..., pulsar.Client], topic: str
+) -> None:
+    producer = connect(server.service_url).create_producer(topic)
+    sent = producer.send(b"x", properties={"magnetar.trace": "in-the-console"})
+    local_name = topic.rsplit("/", 1)[1]
+    page = requests.get(
+        f"{server.http_url}/console/topics/persistent/public/default/{local_name}/messages", timeout=10
+    ).text
+    (link,) = re.findall(r'href="(/console/trace[^"]*)"', page)
+    shown = requests.get(server.http_url + html.unescape(link), timeout=10)
+    assert shown.status_code == 200
+    assert "in-the-console" in shown.text
+    assert f"{sent.ledger_id()}:{sent.entry_id()}" in shown.text
+    assert "copy-stored" in shown.text

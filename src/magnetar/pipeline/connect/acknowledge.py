@@ -10,6 +10,9 @@ from magnetar.pipeline.connect.broker import shared_client
 from magnetar.pipeline.connect.offsets import Position
 from magnetar.pipeline.connect.options import Connection
 
+PIPELINE_PROPERTY = "magnetar.pipeline"
+"""Of a consumer: what it acknowledges a pipeline has committed. The broker's traces say so (`broker/tracing/following`)."""
+
 
 class Acknowledger:
     """Moves a subscription's cursors: one consumer per topic partition, held open because a cursor's owner acknowledges."""
@@ -50,5 +53,6 @@ class Acknowledger:
                 consumer_type=pulsar.ConsumerType.Failover,
                 initial_position=pulsar.InitialPosition.Earliest,
                 receiver_queue_size=1,
+                properties={PIPELINE_PROPERTY: self._subscription},
             )
         return self._consumers[topic]

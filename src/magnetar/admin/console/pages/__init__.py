@@ -16,6 +16,7 @@ from magnetar.admin.console.pages import (
     schemas,
     subscriptions,
     topics,
+    traces,
 )
 from magnetar.admin.routing import Route
 
@@ -31,6 +32,7 @@ MODULES = (
     pipelines,
     regions,
     explain,
+    traces,
 )
 
 
