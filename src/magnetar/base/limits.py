@@ -253,8 +253,8 @@ TRACE_EVENTS_MAX = 64
 TRACES_PER_TENANT_MAX = 200
 """Traces that a broker keeps of one tenant: the oldest one goes."""
 
-TRACES_MAX = 2_000
-"""Traces that a broker keeps: the oldest one of the tenant that has most goes. With all their events about 20 MiB."""
+TRACES_MAX = 1_000
+"""Traces that a broker keeps: the oldest one of the tenant that has most goes. Some MiB; at most about 60 MiB, with the longest names."""
 
 TRACE_TENANTS_MAX = 1_000
 """Tenants whose traces a broker keeps: those of the tenant that traced longest ago go."""

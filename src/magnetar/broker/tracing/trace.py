@@ -34,6 +34,10 @@ TRACING_KEYS: Final = (
 TRACING_MARKS: Final = ((), (b"magnetar.trace",), (b"traceparent",), (b"magnetar.trace", b"traceparent"))
 """Metadata with one of the keys holds one of these."""
 
+TEXT_CHARS_MAX: Final = 400
+NAME_CHARS_MAX: Final = 200
+"""What clients called themselves, or were told, is kept so far."""
+
 _ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _PARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-([0-9a-f]{2})(?:-.*)?")
 
@@ -155,7 +159,7 @@ class Trace:
         self.complete = False
         """Nothing more is to come: all subscriptions and clusters are done with it, or it was never stored."""
         self.noted: Callable[[Trace, Event], None] | None = None
-        """Called with each event, also with those that are left out, while spans are exported."""
+        """Called with each event that is kept, while spans are exported."""
         self.spans: object = None
         """What the export keeps of it."""
         self._now_s = now_s
@@ -173,11 +177,12 @@ class Trace:
         cluster: str = "",
     ) -> None:
         after_s = self._now_s() - self._began_s
-        event = Event(kind, after_s, text, bookie, subscription, consumer, address, cluster)
-        if len(self.events) < TRACE_EVENTS_MAX:
-            self.events.append(event)
-        else:
+        if len(self.events) >= TRACE_EVENTS_MAX:
             self.left_out += 1
+            return
+        text, consumer, address = text[:TEXT_CHARS_MAX], consumer[:NAME_CHARS_MAX], address[:NAME_CHARS_MAX]
+        event = Event(kind, after_s, text, bookie, subscription, consumer, address, cluster)
+        self.events.append(event)
         if self.noted is not None:
             self.noted(self, event)
 
