@@ -28,6 +28,8 @@ def broker_families(broker: Broker, cluster: str) -> Iterator[str]:
             ("pulsar_broker_checksum_errors_total", counters.checksum_errors),
             ("magnetar_clock_jumps_total", broker.clock.jumps),
             ("magnetar_clock_ahead_seconds", broker.clock.ahead_ms / 1000),
+            ("magnetar_traces_total", broker.traces.made),
+            ("magnetar_traces_refused_total", broker.traces.refused),
         ),
         labels(cluster=cluster),
     )
