@@ -120,6 +120,39 @@ class TopicGrant(Struct, kw_only=True):
 # ---- Brokers
 
 
+class MetadataNode(Document):
+    """A node of the metadata tree; `value` in Base64, times in ms since 1970, the rest under ZooKeeper's names."""
+
+    path: str
+    value: str
+    czxid: int
+    mzxid: int
+    pzxid: int
+    ctime: int
+    mtime: int
+    version: int
+    cversion: int
+    aversion: int
+    ephemeral_owner: int
+    data_length: int
+    num_children: int
+
+
+class LedgerEntry(Document):
+    """`payload` in Base64."""
+
+    entry_id: int
+    payload: str
+
+
+class LedgerEntries(Document):
+    """Some entries of a ledger that follow each other, and the last one that is confirmed; -1: none is."""
+
+    ledger_id: int
+    last_confirmed: int
+    entries: list[LedgerEntry]
+
+
 class LeaderBroker(Document):
     """The broker that decides about load."""
 

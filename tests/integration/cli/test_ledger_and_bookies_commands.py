@@ -279,7 +279,8 @@ async def test_a_running_standalone_server_is_looked_into_and_a_stopped_one_read
 @pytest.mark.parametrize(
     ("args", "told"),
     [
-        (["ledger", "list"], "which cluster?"),
+        (["ledger", "verify", "1"], "give the store itself: --metadata URL"),
+        (["ledger", "list", "--admin-url", "http://127.0.0.1:1"], "127.0.0.1:1"),
         (["ledger", "list", "--metadata", "memory:", "--dir", "x"], "which cluster?"),
         (["ledger", "list", "--dir", "nowhere"], "magnetar cluster up --dir"),
         (["ledger", "list", "--data-dir", "nowhere"], "not a data directory of a standalone server"),

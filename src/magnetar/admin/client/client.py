@@ -23,10 +23,12 @@ from magnetar.admin.client.servers import (
     Brokers,
     BrokerStats,
     Clusters,
+    Ledgers,
     LoadBalance,
     Lookups,
     ResourceGroups,
     ResourceQuotas,
+    StoredMetadata,
     Tenants,
 )
 from magnetar.admin.client.subscriptions import Subscriptions
@@ -75,6 +77,8 @@ class AdminClient:
         self.schemas = Schemas(self.call)
         self.pipelines = Pipelines(self.call)
         self.bookies = Bookies(self.call)
+        self.ledgers = Ledgers(self.call)
+        self.metadata = StoredMetadata(self.call)
         self.brokers = Brokers(self.call)
         self.broker_stats = BrokerStats(self.call)
         self.load_balance = LoadBalance(self.call)

@@ -17,8 +17,10 @@ from magnetar.admin.documents import (
     IsolatedBroker,
     IsolationPolicy,
     LeaderBroker,
+    LedgerEntries,
     LoadPlan,
     LoadReport,
+    MetadataNode,
     Metrics,
     NamespaceOwnership,
     ResourceGroup,
@@ -138,6 +140,27 @@ class Bookies(Noun):
 
     def delete_rack(self, bookie: str) -> None:
         self._delete(_RACK, bookie=bookie)
+
+
+class StoredMetadata(Noun):
+    """The metadata tree below everything, looked at."""
+
+    def node(self, path: str) -> MetadataNode:
+        found: MetadataNode = self._get("/metadata/node", MetadataNode, {"path": path})
+        return found
+
+    def children(self, path: str) -> Texts:
+        return list(self._get("/metadata/children", Texts, {"path": path}))
+
+
+class Ledgers(Noun):
+    """Ledgers below the topics, looked at."""
+
+    def entries(self, ledger_id: int, first: int = 0) -> LedgerEntries:
+        """From `first` on, as many as fit into one answer."""
+        path = "/ledgers/{ledgerId}/entries"
+        found: LedgerEntries = self._get(path, LedgerEntries, {"first": first}, ledgerId=ledger_id)
+        return found
 
 
 class Tenants(Noun):

@@ -16,9 +16,9 @@ from magnetar.cli.admin.common import (
     show_names,
     subscription_option,
 )
-from magnetar.cli.admin.http import admin_url_option, connected, pairs
+from magnetar.cli.admin.http import connected, pairs
 from magnetar.cli.errors import CommandError
-from magnetar.cli.output import emit
+from magnetar.cli.output import emit, emit_done
 
 
 @click.group("scalable-topics")
@@ -50,11 +50,12 @@ def list_command(namespace: str, properties: tuple[str, ...], admin_url: str, as
     "-s", "--segments", type=click.IntRange(1), default=1, show_default=True, help="Number of segments at first."
 )
 @properties_option
-@admin_url_option
-def create_command(topic: str, segments: int, properties: tuple[str, ...], admin_url: str) -> None:
+@common
+def create_command(topic: str, segments: int, properties: tuple[str, ...], admin_url: str, as_json: bool) -> None:
     """Create TOPIC."""
     with connected(admin_url) as admin:
         admin.scalable_topics.create(topic, segments, dict(pairs(properties)) or None)
+    emit_done(as_json, created=topic)
 
 
 @scalable_topics_group.command("get-metadata")
@@ -111,8 +112,8 @@ def get_policy_command(topic: str, admin_url: str, as_json: bool) -> None:
 @scalable_topics_group.command("set-auto-scale-policy")
 @click.argument("topic")
 @click.option("--policy", "text", required=True, help='JSON of what differs from the broker: {"maxSegments": 8}.')
-@admin_url_option
-def set_policy_command(topic: str, text: str, admin_url: str) -> None:
+@common
+def set_policy_command(topic: str, text: str, admin_url: str, as_json: bool) -> None:
     """Set TOPIC's own policy of splits and merges; what it leaves out is as in the broker's settings."""
     try:
         policy = json.loads(text)
@@ -122,15 +123,17 @@ def set_policy_command(topic: str, text: str, admin_url: str) -> None:
         raise CommandError('--policy must be a JSON object, such as {"maxSegments": 8}')
     with connected(admin_url) as admin:
         admin.scalable_topics.set_policy(topic, policy)
+    emit_done(as_json, updated=topic)
 
 
 @scalable_topics_group.command("remove-auto-scale-policy")
 @click.argument("topic")
-@admin_url_option
-def remove_policy_command(topic: str, admin_url: str) -> None:
+@common
+def remove_policy_command(topic: str, admin_url: str, as_json: bool) -> None:
     """Remove TOPIC's own policy of splits and merges."""
     with connected(admin_url) as admin:
         admin.scalable_topics.remove_policy(topic)
+    emit_done(as_json, updated=topic)
 
 
 @scalable_topics_group.command("stats")
@@ -157,22 +160,24 @@ def segment_stats_command(topic: str, segment_id: int, admin_url: str, as_json: 
 @scalable_topics_group.command("split-segment")
 @click.argument("topic")
 @click.option("--segment-id", type=click.IntRange(0), required=True, help="Id of an active segment.")
-@admin_url_option
-def split_command(topic: str, segment_id: int, admin_url: str) -> None:
+@common
+def split_command(topic: str, segment_id: int, admin_url: str, as_json: bool) -> None:
     """Split a segment of TOPIC into two halves. Producers and consumers follow by themselves."""
     with connected(admin_url) as admin:
         admin.scalable_topics.split(topic, segment_id)
+    emit_done(as_json, topic=topic, split=segment_id)
 
 
 @scalable_topics_group.command("merge-segments")
 @click.argument("topic")
 @click.option("--segment-id-1", type=click.IntRange(0), required=True, help="Id of an active segment.")
 @click.option("--segment-id-2", type=click.IntRange(0), required=True, help="Id of its neighbour.")
-@admin_url_option
-def merge_command(topic: str, segment_id_1: int, segment_id_2: int, admin_url: str) -> None:
+@common
+def merge_command(topic: str, segment_id_1: int, segment_id_2: int, admin_url: str, as_json: bool) -> None:
     """Merge two adjacent segments of TOPIC into one."""
     with connected(admin_url) as admin:
         admin.scalable_topics.merge(topic, segment_id_1, segment_id_2)
+    emit_done(as_json, topic=topic, merged=[segment_id_1, segment_id_2])
 
 
 @scalable_topics_group.command("create-subscription")
@@ -186,32 +191,35 @@ def merge_command(topic: str, segment_id_1: int, segment_id_2: int, admin_url: s
     show_default=True,
     help="Kind of its consumers.",
 )
-@admin_url_option
-def create_subscription_command(topic: str, subscription: str, kind: str, admin_url: str) -> None:
+@common
+def create_subscription_command(topic: str, subscription: str, kind: str, admin_url: str, as_json: bool) -> None:
     """Create a subscription of TOPIC, which begins with the next message."""
     with connected(admin_url) as admin:
         admin.scalable_topics.create_subscription(topic, subscription, "STREAM" if kind == "STREAM" else "QUEUE")
+    emit_done(as_json, topic=topic, subscription=subscription)
 
 
 @scalable_topics_group.command("delete-subscription")
 @click.argument("topic")
 @subscription_option
-@admin_url_option
-def delete_subscription_command(topic: str, subscription: str, admin_url: str) -> None:
+@common
+def delete_subscription_command(topic: str, subscription: str, admin_url: str, as_json: bool) -> None:
     """Delete a subscription of TOPIC; its consumers are disconnected."""
     with connected(admin_url) as admin:
         admin.scalable_topics.delete_subscription(topic, subscription)
+    emit_done(as_json, topic=topic, deleted=subscription)
 
 
 @scalable_topics_group.command("seek")
 @click.argument("topic")
 @subscription_option
 @click.option("--time", "-t", "timestamp", required=True, help="Milliseconds since 1970, or `2026-01-31T12:00:00`.")
-@admin_url_option
-def seek_command(topic: str, subscription: str, timestamp: str, admin_url: str) -> None:
+@common
+def seek_command(topic: str, subscription: str, timestamp: str, admin_url: str, as_json: bool) -> None:
     """Move a subscription to the first messages published at or after a time."""
     with connected(admin_url) as admin:
         admin.scalable_topics.seek(topic, subscription, _milliseconds(timestamp))
+    emit_done(as_json, topic=topic, subscription=subscription)
 
 
 def _milliseconds(text: str) -> int:
@@ -226,18 +234,20 @@ def _milliseconds(text: str) -> int:
 @scalable_topics_group.command("clear-backlog")
 @click.argument("topic")
 @subscription_option
-@admin_url_option
-def clear_backlog_command(topic: str, subscription: str, admin_url: str) -> None:
+@common
+def clear_backlog_command(topic: str, subscription: str, admin_url: str, as_json: bool) -> None:
     """Acknowledge everything in TOPIC."""
     with connected(admin_url) as admin:
         admin.scalable_topics.clear_backlog(topic, subscription)
+    emit_done(as_json, topic=topic, subscription=subscription)
 
 
 @scalable_topics_group.command("delete")
 @click.argument("topic")
 @force_option
-@admin_url_option
-def delete_command(topic: str, force: bool, admin_url: str) -> None:
+@common
+def delete_command(topic: str, force: bool, admin_url: str, as_json: bool) -> None:
     """Delete TOPIC with all its messages."""
     with connected(admin_url) as admin:
         admin.scalable_topics.delete(topic, force=force)
+    emit_done(as_json, deleted=topic)

@@ -25,6 +25,7 @@ from magnetar.base.errors import MagnetarError
 from magnetar.broker.auth import token as trusted
 from magnetar.broker.auth.key_material import read_key
 from magnetar.cli.errors import CommandError
+from magnetar.cli.output import emit_done, json_option, print_json
 
 SECRET_BYTES = trusted.SECRET_ALGORITHMS
 ALGORITHMS = (*SECRET_BYTES, *trusted.PUBLIC_ALGORITHMS)
@@ -57,10 +58,17 @@ def tokens_group() -> None:
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File for the key (mode 0600). [default: stdout]")
 @click.option("-b", "--base64", "as_base64", is_flag=True, help="Write the key in Base64 instead of bytes.")
 @_FORCE
-def create_secret_key_command(signature_algorithm: str, output: Path | None, as_base64: bool, force: bool) -> None:
+@json_option
+def create_secret_key_command(
+    signature_algorithm: str, output: Path | None, as_base64: bool, force: bool, as_json: bool
+) -> None:
     """Create a random secret key. Whoever has it can make tokens for any role."""
     key = secrets.token_bytes(SECRET_BYTES[signature_algorithm])
+    if as_json and output is None:
+        print_json({"secretKey": base64.b64encode(key).decode()})
+        return
     write(base64.b64encode(key) if as_base64 else key, output, newline=as_base64, force=force)
+    emit_done(as_json, output=str(output))
 
 
 @tokens_group.command("create-key-pair")
@@ -85,8 +93,9 @@ def create_secret_key_command(signature_algorithm: str, output: Path | None, as_
     help="File for the public key (X.509, DER), which verifies them.",
 )
 @_FORCE
+@json_option
 def create_key_pair_command(
-    signature_algorithm: str, output_private_key: Path, output_public_key: Path, force: bool
+    signature_algorithm: str, output_private_key: Path, output_public_key: Path, force: bool, as_json: bool
 ) -> None:
     """Create a private key, which makes tokens, and its public key, which verifies them."""
     refuse_existing([output_private_key, output_public_key], force)
@@ -101,6 +110,7 @@ def create_key_pair_command(
         serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
     )
     write(public, output_public_key, secret=False, force=force)
+    emit_done(as_json, privateKey=str(output_private_key), publicKey=str(output_public_key))
 
 
 @tokens_group.command("create")
@@ -121,6 +131,7 @@ def create_key_pair_command(
     "-o", "--output", type=click.Path(path_type=Path), help="File for the token (mode 0600). [default: stdout]"
 )
 @_FORCE
+@json_option
 def create_command(
     secret_key: str | None,
     private_key: str | None,
@@ -131,6 +142,7 @@ def create_command(
     claims: tuple[str, ...],
     output: Path | None,
     force: bool,
+    as_json: bool,
 ) -> None:
     """Create a token for the role SUBJECT."""
     refuse_existing([output], force)
@@ -146,7 +158,11 @@ def create_command(
         token = jws.serialize_compact(header, json.dumps(payload).encode(), key, algorithms=[algorithm])
     except (JoseError, ValueError) as error:
         raise CommandError(f"cannot sign by {algorithm} with this key: {error}") from None
+    if as_json and output is None:
+        print_json({"token": token})
+        return
     write(token.encode() + b"\n", output, force=force)
+    emit_done(as_json, subject=subject, output=str(output))
 
 
 @tokens_group.command("validate")
@@ -158,6 +174,7 @@ def create_command(
 )
 @click.option("-i", "--stdin", is_flag=True, help="Read the token from stdin.")
 @click.option("-f", "--token-file", type=click.Path(path_type=Path), help="Read the token from a file.")
+@json_option
 def validate_command(
     token: str | None,
     secret_key: str | None,
@@ -165,6 +182,7 @@ def validate_command(
     signature_algorithm: str,
     stdin: bool,
     token_file: Path | None,
+    as_json: bool,
 ) -> None:
     """Verify the signature and times of TOKEN and print its claims. The exit code is 1 if a server would refuse it."""
     if (secret_key is None) == (public_key is None):
@@ -175,22 +193,27 @@ def validate_command(
         key = trusted.public_key(read_key(public_key or "", "--public-key"), signature_algorithm, "--public-key")
     claims = trusted.claims_of(trusted.verified_payload(token_text(token, stdin, token_file).encode(), [key]))
     trusted.check_times(claims, int(time.time() * 1000), 0)
-    click.echo(json.dumps(claims))
+    print_json(claims)  # with or without --json: they are a JSON object
 
 
 @tokens_group.command("show")
 @click.argument("token", required=False)
 @click.option("-i", "--stdin", is_flag=True, help="Read the token from stdin.")
 @click.option("-f", "--token-file", type=click.Path(path_type=Path), help="Read the token from a file.")
-def show_command(token: str | None, stdin: bool, token_file: Path | None) -> None:
+@json_option
+def show_command(token: str | None, stdin: bool, token_file: Path | None, as_json: bool) -> None:
     """Show the header and claims of TOKEN without verifying it."""
     try:
         content = jws.extract_compact(token_text(token, stdin, token_file).encode())
-        click.echo(json.dumps(content.headers()))
-        click.echo("---")
-        click.echo(json.dumps(json.loads(content.payload)))
+        headers, claims = content.headers(), json.loads(content.payload)
     except (JoseError, ValueError, MagnetarError) as error:
         raise CommandError(f"not a token: {error}") from None
+    if as_json:
+        print_json({"headers": headers, "claims": claims})
+        return
+    click.echo(json.dumps(headers))
+    click.echo("---")
+    click.echo(json.dumps(claims))
 
 
 def new_private_key(algorithm: str) -> rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey:

@@ -29,9 +29,10 @@ from magnetar.cli.admin.http import connected
 from magnetar.cli.errors import CommandError
 from magnetar.cli.output import emit, emit_done, emit_record, json_option, progress_bar
 from magnetar.cli.storage.bookie_access import access_options, opened_cluster
-from magnetar.cli.storage.store_access import StoreSource, opened_store, store_options
+from magnetar.cli.storage.store_access import StoreSource, opened_for_reading, opened_store, store_options
 from magnetar.metadata import paths
 from magnetar.metadata.store import MetadataStore
+from magnetar.processes.data_backup import BOOKIE_ID
 
 T = TypeVar("T")
 
@@ -51,6 +52,16 @@ def run_with_store(source: StoreSource, work: Callable[[MetadataStore], Awaitabl
     return asyncio.run(run())
 
 
+def look(source: StoreSource, work: Callable[[MetadataStore], Awaitable[T]]) -> T:
+    """The same for work that changes nothing: a running server can be asked."""
+
+    async def run() -> T:
+        async with opened_for_reading(source) if source.online else opened_store(source) as store:
+            return await work(store)
+
+    return asyncio.run(run())
+
+
 # ---- Which there are
 
 
@@ -62,14 +73,16 @@ def list_command(source: StoreSource, as_json: bool) -> None:
 
     A lost bookie has a cookie but is not registered.
     """
-    rows = run_with_store(source, partial(_list, access_options(source)))
+    rows = look(source, partial(_list, access_options(source), source.online))
     emit(rows, as_json=as_json, title="bookies")
 
 
-async def _list(options: ChannelOptions, store: MetadataStore) -> list[dict[str, object]]:
+async def _list(options: ChannelOptions, online: bool, store: MetadataStore) -> list[dict[str, object]]:
+    """`online`: the bookie inside of a standalone server, which does not register itself, serves: it has just read this."""
     locations = locations_of(await read_mapping(store))
     async with BookieWatcher(store) as watcher:
         known, writable = watcher.known, watcher.writable
+    serving = {*writable, BOOKIE_ID} if online else writable
     cookies = await store.children(paths.COOKIES_PATH)
     free = await free_spaces(known, options)
     rows: list[dict[str, object]] = []
@@ -78,7 +91,7 @@ async def _list(options: ChannelOptions, store: MetadataStore) -> list[dict[str,
         rows.append(
             {
                 "bookie": name,
-                "state": "writable" if name in writable else "read-only" if name in known else "lost",
+                "state": "writable" if name in serving else "read-only" if name in known else "lost",
                 "rack": locations.get(name, ""),
                 "address": f"{endpoint.host}:{endpoint.port}" if endpoint is not None else "",
                 "freeBytes": free.get(name),
@@ -100,7 +113,7 @@ def racks_group() -> None:
 @json_option
 def racks_list_command(source: StoreSource, as_json: bool) -> None:
     """List all bookies with a known rack."""
-    mapping = run_with_store(source, read_mapping)
+    mapping = look(source, read_mapping)
     rows = [
         {"bookie": name, "group": group, "rack": document.get("rack"), "hostname": document.get("hostname")}
         for group, members in sorted(mapping.items())
@@ -115,7 +128,7 @@ def racks_list_command(source: StoreSource, as_json: bool) -> None:
 @json_option
 def racks_get_command(source: StoreSource, bookie: str, as_json: bool) -> None:
     """Show the rack of BOOKIE."""
-    for group, members in run_with_store(source, read_mapping).items():
+    for group, members in look(source, read_mapping).items():
         if bookie in members:
             emit_record({"group": group, **members[bookie]}, as_json=as_json, title=bookie)
             return
@@ -131,7 +144,11 @@ def racks_get_command(source: StoreSource, bookie: str, as_json: bool) -> None:
 @json_option
 def racks_set_command(source: StoreSource, bookie: str, rack: str, group: str, hostname: str, as_json: bool) -> None:
     """Set the rack of BOOKIE: RACK, /RACK or /REGION/RACK."""
-    run_with_store(source, lambda store: set_rack(store, bookie, rack, group=group, hostname=hostname))
+    if source.online:
+        with connected(source.admin_url) as admin:
+            admin.bookies.set_rack(bookie, group, rack, hostname or None)
+    else:
+        run_with_store(source, lambda store: set_rack(store, bookie, rack, group=group, hostname=hostname))
     emit_done(as_json, bookie=bookie, rack=rack, group=group)
 
 
@@ -141,7 +158,10 @@ def racks_set_command(source: StoreSource, bookie: str, rack: str, group: str, h
 @json_option
 def racks_delete_command(source: StoreSource, bookie: str, as_json: bool) -> None:
     """Remove the rack of BOOKIE."""
-    if not run_with_store(source, lambda store: delete_rack(store, bookie)):
+    if source.online:
+        with connected(source.admin_url) as admin:
+            admin.bookies.delete_rack(bookie)
+    elif not run_with_store(source, lambda store: delete_rack(store, bookie)):
         raise CommandError(f"nobody has said where {bookie} stands: there is nothing to delete")
     emit_done(as_json, deleted=bookie)
 
@@ -212,7 +232,7 @@ def recovery_group() -> None:
 @json_option
 def recovery_status_command(source: StoreSource, as_json: bool) -> None:
     """Show whether auto-recovery is enabled, its auditor, the delay for lost bookies, and the number of under-replicated ledgers."""
-    emit_record(run_with_store(source, _recovery_status), as_json=as_json, title="auto-recovery")
+    emit_record(look(source, _recovery_status), as_json=as_json, title="auto-recovery")
 
 
 async def _recovery_status(store: MetadataStore) -> dict[str, object]:
@@ -231,7 +251,7 @@ async def _recovery_status(store: MetadataStore) -> dict[str, object]:
 @json_option
 def recovery_list_command(source: StoreSource, as_json: bool) -> None:
     """List under-replicated ledgers: missing bookies, since when (ms), and who is copying them."""
-    emit(run_with_store(source, _underreplicated), as_json=as_json, title="ledgers that miss copies")
+    emit(look(source, _underreplicated), as_json=as_json, title="ledgers that miss copies")
 
 
 async def _underreplicated(store: MetadataStore) -> list[dict[str, object]]:

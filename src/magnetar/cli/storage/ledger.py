@@ -17,6 +17,7 @@ from magnetar.bookkeeper.client.ledger_manager import LedgerManager
 from magnetar.bookkeeper.client.reader import LedgerReader
 from magnetar.bookkeeper.errors import LedgerMetadataError, NoSuchLedgerError
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
+from magnetar.cli.admin.http import connected
 from magnetar.cli.errors import CommandError
 from magnetar.cli.output import emit, emit_done, emit_record, json_option, on_terminal, print_json, progress_bar
 from magnetar.cli.storage.bookie_access import ClusterAccess, opened_cluster
@@ -38,7 +39,8 @@ password_option = click.option("--password", default="", help="Password of ledge
 def ledger_group() -> None:
     """List, show, read and verify ledgers.
 
-    `list` and `show` only need the metadata. No command fences a ledger: open ones can still be written.
+    Without --metadata, --data-dir or --dir a running server is asked for what `list`, `show` and `read` print (--admin-url). No command
+    fences a ledger: open ones can still be written.
     """
 
 
@@ -204,6 +206,9 @@ def read_command(
     source: StoreSource, ledger_id: int, first: int, last: int | None, raw: bool, password: str, as_json: bool
 ) -> None:
     """Print entries of a ledger. Of an open ledger only confirmed entries are printed."""
+    if source.online:
+        _read_online(source, ledger_id, first, last, raw, as_json)
+        return
     asyncio.run(_read(source, ledger_id, first, last, raw, password.encode(), as_json))
 
 
@@ -220,6 +225,20 @@ async def _read(
             for payload in await read_some(reader, entry_id, end):
                 print_entry(entry_id, payload, raw, as_json)
                 entry_id += 1
+
+
+def _read_online(source: StoreSource, ledger_id: int, first: int, last: int | None, raw: bool, as_json: bool) -> None:
+    """A running server reads them."""
+    with connected(source.admin_url) as admin:
+        while True:
+            found = admin.ledgers.entries(ledger_id, first)
+            for entry in found.entries:
+                if last is not None and entry.entry_id > last:
+                    return
+                print_entry(entry.entry_id, base64.b64decode(entry.payload), raw, as_json)
+            if not found.entries or found.entries[-1].entry_id >= found.last_confirmed:
+                return
+            first = found.entries[-1].entry_id + 1
 
 
 async def read_some(reader: LedgerReader, first: int, last: int) -> list[bytes]:

@@ -37,6 +37,7 @@ raw_option = click.option("--raw", is_flag=True, help="Print only the stored byt
 def metadata_group() -> None:
     """List and show nodes of the metadata tree; back it up, verify and restore it.
 
+    Without --metadata, --data-dir or --dir a running server is asked for what only looks at the tree (--admin-url).
     Paths are those of Pulsar and BookKeeper, e.g. /ledgers/00/0000/L0016 or /managed-ledgers/public/default/persistent.
     """
 

@@ -15,7 +15,9 @@ import click
 from magnetar.base.clock import SystemClock
 from magnetar.base.executor import ThreadExecutor
 from magnetar.base.settings import load_settings
+from magnetar.cli.admin.http import admin_url_option, connected
 from magnetar.cli.errors import CommandError
+from magnetar.cli.storage.admin_store import ONLY_LOOKS, AdminMetadataStore
 from magnetar.metadata.digest_md5 import Credentials
 from magnetar.metadata.open import open_store, parse_url
 from magnetar.metadata.settings import MetadataAccessSettings
@@ -35,11 +37,16 @@ SESSION_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class StoreSource:
-    """Exactly one of the three is set."""
+    """At most one of the first three is set; without them it is a running server that is asked, through its admin API."""
 
     url: str | None
     data_dir: Path | None
     cluster_dir: Path | None
+    admin_url: str = ""
+
+    @property
+    def online(self) -> bool:
+        return self.url is None and self.data_dir is None and self.cluster_dir is None
 
     def metadata_url(self) -> str:
         """Raises CommandError or ClusterError when the directory holds no such thing."""
@@ -52,7 +59,8 @@ class StoreSource:
             return f"sqlite:{path.absolute()}"
         if self.cluster_dir is not None:
             return Cluster(self.cluster_dir).plan.metadata_url
-        assert self.url is not None
+        if self.url is None:
+            raise CommandError(ONLY_LOOKS)
         return self.url
 
     def sqlite_file(self) -> Path:
@@ -63,7 +71,7 @@ class StoreSource:
             servers = Cluster(self.cluster_dir).plan.of_role(METADATA)
             if servers:
                 return self.cluster_dir / servers[0].name / FILE_NAME
-        elif (url := parse_url(self.url or "")).kind == "sqlite":
+        elif self.url is not None and (url := parse_url(self.url)).kind == "sqlite":
             return Path(url.address)
         raise CommandError(
             "only the file of a metadata server or of a standalone server can be copied as of one moment: give --data-dir DIR, on the "
@@ -85,8 +93,9 @@ def environment_credentials() -> Credentials | None:
 
 
 def store_options(function: F) -> F:
-    """`--metadata`, `--data-dir` and `--dir`, given to the command as `source`."""
+    """`--metadata`, `--data-dir`, `--dir` and `--admin-url`, given to the command as `source`."""
 
+    @admin_url_option
     @click.option(
         "--metadata",
         "url",
@@ -106,16 +115,18 @@ def store_options(function: F) -> F:
         help="Directory of a cluster started by `magnetar cluster up`.",
     )
     @wraps(function)
-    def wrapper(*args: Any, url: str | None, data_dir: Path | None, cluster_dir: Path | None, **kwargs: Any) -> Any:
+    def wrapper(
+        *args: Any, url: str | None, data_dir: Path | None, cluster_dir: Path | None, admin_url: str, **kwargs: Any
+    ) -> Any:
         if data_dir is not None or cluster_dir is not None:
             context = click.get_current_context()
             if context.get_parameter_source("url") is not click.core.ParameterSource.COMMANDLINE:
                 url = None  # the environment's is a default
-        if sum(each is not None for each in (url, data_dir, cluster_dir)) != 1:
+        if sum(each is not None for each in (url, data_dir, cluster_dir)) > 1:
             raise click.UsageError(
-                "which cluster? Give one of --metadata URL, --dir DIR (magnetar cluster), --data-dir DIR"
+                "which cluster? Give one of --metadata URL, --dir DIR (magnetar cluster), --data-dir DIR, --admin-url URL"
             )
-        return function(*args, source=StoreSource(url, data_dir, cluster_dir), **kwargs)
+        return function(*args, source=StoreSource(url, data_dir, cluster_dir, admin_url), **kwargs)
 
     return wrapper  # type: ignore[return-value]
 
@@ -142,7 +153,11 @@ async def opened_store(source: StoreSource) -> AsyncIterator[MetadataStore]:
 
 @asynccontextmanager
 async def opened_for_reading(source: StoreSource) -> AsyncIterator[MetadataStore]:
-    """The same for commands that only look: a file may belong to a server that is running."""
+    """The same for commands that only look: a file may belong to a server that is running, which may also be asked itself."""
+    if source.online:
+        with connected(source.admin_url) as admin:
+            yield AdminMetadataStore(admin)
+        return
     url = parse_url(source.metadata_url())
     if url.kind == "memory":
         raise CommandError("memory: lies inside another process; give --metadata zk:HOST:PORT or sqlite:FILE")
