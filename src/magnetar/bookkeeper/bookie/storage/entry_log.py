@@ -68,37 +68,34 @@ class EntryLogMeta:
 class _Step:
     """What is appended with one call: records behind the end of a log."""
 
-    __slots__ = ("_start", "end", "meta", "parts")
+    __slots__ = ("_start", "end", "entries", "meta", "sizes")
 
     def __init__(self, meta: EntryLogMeta) -> None:
         self.meta = meta
-        self.parts: list[bytes] = []
+        self.entries: list[bytes] = []
+        self.sizes: list[int] = []
         self._start = self.end = meta.end
 
-    def add(self, run: IndexedRun, headers: list[bytes], entries: list[bytes], size_bytes: int) -> None:
+    def add(self, ledger_id: int, entries: list[bytes], sizes: list[int], size_bytes: int) -> None:
         """`size_bytes`: of the entries."""
-        count = len(entries)
-        pieces = headers * 2
-        pieces[::2], pieces[1::2] = headers, entries
-        self.parts += pieces
-        size_bytes += RECORD_HEADER_BYTES * count
+        self.entries += entries
+        self.sizes += sizes
+        size_bytes += RECORD_HEADER_BYTES * len(entries)
         self.end += size_bytes
         ledgers = self.meta.ledgers
         assert ledgers is not None
-        ledgers[run.ledger_id] = ledgers.get(run.ledger_id, 0) + size_bytes
+        ledgers[ledger_id] = ledgers.get(ledger_id, 0) + size_bytes
 
-    @property
-    def room_entries(self) -> int:
-        return RUN_ENTRIES_MAX - len(self.parts) // 2
+    def pieces(self, headers: RecordHeaders) -> list[bytes]:
+        """What is written."""
+        pieces = self.entries * 2
+        pieces[::2], pieces[1::2] = headers.pack(self.entries, self.sizes), self.entries
+        return pieces
 
     @property
     def room_bytes(self) -> int:
         """At least one entry fits, however long it is."""
         return _WRITE_BYTES - (self.end - self._start)
-
-    @property
-    def full(self) -> bool:
-        return self.end - self._start >= _WRITE_BYTES or len(self.parts) >= 2 * RUN_ENTRIES_MAX
 
 
 class EntryLogs:
@@ -139,25 +136,25 @@ class EntryLogs:
         for ledger_id, first_entry_id, entries in runs:
             count, start = len(entries), 0
             while start < count:
-                some = entries[start : start + step.room_entries]
+                room_entries, room_bytes = RUN_ENTRIES_MAX - len(step.entries), step.room_bytes
+                some = entries if count <= room_entries and not start else entries[start : start + room_entries]
                 sizes = list(map(len, some))
                 total = sum(sizes)
-                if total > step.room_bytes:
-                    taken = bisect_left(list(accumulate(sizes)), step.room_bytes) + 1
+                if total > room_bytes:
+                    taken = bisect_left(list(accumulate(sizes)), room_bytes) + 1
                     some, sizes = some[:taken], sizes[:taken]
                     total = sum(sizes)
-                run = IndexedRun(ledger_id, first_entry_id + start, step.meta.log_id, step.end, sizes)
-                indexed.append(run)
-                step.add(run, headers.pack(some, sizes), some, total)
+                indexed.append(IndexedRun(ledger_id, first_entry_id + start, step.meta.log_id, step.end, sizes))
+                step.add(ledger_id, some, sizes, total)
                 start += len(some)
-                if step.full:
-                    self._append(step.meta, step.parts, step.end)
+                if len(step.entries) >= RUN_ENTRIES_MAX or step.room_bytes <= 0:
+                    self._append(step.meta, step.pieces(headers), step.end)
                     self._hand_over()
                     if step.end >= self._log_bytes_max:
                         self.seal()
                     step = _Step(self._writable())
-        if step.parts:
-            self._append(step.meta, step.parts, step.end)
+        if step.entries:
+            self._append(step.meta, step.pieces(headers), step.end)
         return indexed
 
     def sync(self) -> list[tuple[int, int]]:
