@@ -45,6 +45,21 @@ def test_an_end_is_behind_the_last_message(server: ServerProcess, client: pulsar
     end.close()
 
 
+def test_a_message_that_comes_around_an_answer_ends_one_wait_only(
+    server: ServerProcess, client: pulsar.Client, topic: str
+) -> None:
+    end = TopicEnd(read_options({"service.url": server.service_url, "topic": topic}).connection, topic)
+    end.ask()
+    end.arm()
+    produce(client, topic, [b"1"])
+    while not end.waits_in_memory:
+        end.ask()
+    end.arm()
+    end.ask()
+    assert not end.waits_in_memory
+    end.close()
+
+
 def test_waiting_ends_with_a_message_whatever_was_told_before(tail: Tail, client: pulsar.Client, topic: str) -> None:
     at: dict[str, Any] = {"s": {topic: Position(-1, -1).document()}}
     assert tail.ends(at) == {}

@@ -162,9 +162,11 @@ class RawConnection:
         """Whether there is something to receive that the socket does not show."""
         return bool(self._waiting) or (isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() > 0)
 
-    def drop_messages(self) -> None:
-        """Forget the messages that came around answers."""
+    def drop_messages(self) -> bool:
+        """Forget the messages that came around answers; whether there were any."""
+        found = bool(self._waiting)
         self._waiting.clear()
+        return found
 
     def close(self) -> None:
         self._socket.close()

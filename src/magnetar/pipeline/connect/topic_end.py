@@ -92,6 +92,7 @@ class TopicEnd:
         ask.getLastMessageId.request_id = held.request_id()
         held.send(ask)
         last = held.answer(BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE).getLastMessageIdResponse.last_message_id
+        self._told = held.drop_messages() or self._told  # else it would seem to wait to be received for ever
         if last.entryId >= _NO_ENTRY or last.ledgerId >= _NO_ENTRY:
             return None
         return Position(last.ledgerId, last.entryId + 1)
