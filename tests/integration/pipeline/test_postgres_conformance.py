@@ -225,6 +225,46 @@ def test_expressions_mean_what_postgresql_means(spark: SparkSession, postgres: A
     check(CASES, found)
 
 
+def test_the_types_are_those_of_postgresql(spark: SparkSession, postgres: Any) -> None:
+    """What a type decides later on, as the division of two integers, is decided as there; and the planner knows the sort of every value."""
+    postgres.psql("""
+        CREATE FUNCTION typed(e text) RETURNS text LANGUAGE plpgsql AS $$
+        DECLARE found text;
+        BEGIN
+          EXECUTE 'CREATE TEMP VIEW of_one AS SELECT ' || e || ' AS c FROM v';
+          SELECT format_type(atttypid, NULL) INTO found FROM pg_attribute WHERE attrelid = 'of_one'::regclass AND attname = 'c';
+          DROP VIEW of_one;
+          RETURN found;
+        END $$;
+        """)
+    expressions = [e for each in CASES for e in each.expressions]
+    listed = ", ".join(f"({n}, $e${e}$e$)" for n, e in enumerate(expressions))
+    theirs = asked(postgres, f"SELECT jsonb_object_agg(n, typed(e)) FROM (VALUES {listed}) AS x(n, e)")
+    plans = [plan_query(Query(f"SELECT {e} AS c FROM v"), RELATIONS) for e in expressions]
+    outputs = [plan.outputs[0] for plan in plans if isinstance(plan, Project)]
+    ours = in_spark(spark).selectExpr(*(f"{output.sql} AS c{n}" for n, output in enumerate(outputs))).schema
+    other = {
+        e: (field.dataType.simpleString(), theirs[str(n)], output.kind)
+        for n, (e, field, output) in enumerate(zip(expressions, ours.fields, outputs, strict=True))
+        if sort(field.dataType.simpleString()) != sort(theirs[str(n)]) or output.kind is None
+    }
+    other.pop("date_part('dow', tz)")  # a NUMERIC, as extract() is; the numbers are the same ones
+    assert other == {}
+
+
+def sort(of_type: str) -> str:
+    """Types that are one for the rules of expressions."""
+    if of_type.endswith("[]"):
+        return "array"
+    name = of_type.partition("(")[0].partition("<")[0].partition(" with")[0]
+    return {
+        **dict.fromkeys(("smallint", "int", "integer", "bigint"), "int"),
+        **dict.fromkeys(("decimal", "numeric"), "numeric"),
+        **dict.fromkeys(("real", "float", "double", "double precision"), "float"),
+        **dict.fromkeys(("string", "text", "character varying", "json", "jsonb"), "text"),
+    }.get(name, name)
+
+
 def test_aggregates_mean_what_postgresql_means(spark: SparkSession, postgres: Any) -> None:
     sqls = {}
     for expression in (expression for each in AGGREGATES for expression in each.expressions):

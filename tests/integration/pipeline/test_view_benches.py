@@ -118,3 +118,27 @@ def test_units_follow_a_real_load(tmp_path: Path) -> None:
     assert (fewer["units"], more["units"]) == (1, 2)
     assert fewer["vnodes_moved"] == more["vnodes_moved"] == 128
     assert fewer["runs_gone"] == 0  # none is written again; a merge may be due in the epoch of the other change
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("settings_restored")
+def test_the_views_of_nexmark_have_the_rows_of_duckdb(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    import nexmark  # type: ignore[import-not-found]
+
+    sizes = [
+        "--events",
+        "4000",
+        "--epochs",
+        "2",
+        "--units",
+        "2",
+        "--check-only",
+        "--directory",
+        str(tmp_path),
+        "--json",
+    ]
+    assert nexmark.main(sizes, spark) == 0
+    assert json.loads(capsys.readouterr().out)["different"] == {}

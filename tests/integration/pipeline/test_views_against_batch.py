@@ -58,6 +58,13 @@ QUERIES = {
     "crossed": "SELECT a.k, b.k AS other FROM t AS a CROSS JOIN t AS b WHERE a.n > b.n",
     "in_subquery": "SELECT i, g FROM s WHERE n IN (SELECT n FROM t WHERE v > 0) AND i > 0",
     "scalar_subquery": "SELECT k FROM t WHERE n > (SELECT avg(n) FROM s)",
+    "joined_full": "SELECT s.i, s.n, t.k, t.v FROM s FULL JOIN t ON s.g = t.g",
+    "joined_full_itself": "SELECT a.k, b.k AS other, a.n, b.n AS bn FROM t AS a FULL JOIN t AS b ON a.n = b.k",
+    "not_in_subquery": "SELECT k FROM t WHERE n NOT IN (SELECT v FROM t WHERE k > 2)",
+    "first_of_table": "SELECT k, g FROM t ORDER BY n DESC NULLS LAST, k LIMIT 3",
+    "one_of_stream": "SELECT i, n FROM s ORDER BY i LIMIT 1",
+    "next_of_stream": "SELECT i, n FROM s ORDER BY i LIMIT 2 OFFSET 1",
+    "subtracted": "SELECT g FROM s EXCEPT SELECT g FROM t",
     "grouped_by_joined": "SELECT count(*) AS c, max(s.n) AS m FROM s JOIN t ON s.g = t.g GROUP BY t.k HAVING min(t.n) >= 0",
     "top_of_stream": f"SELECT g, i, n, rn {RANKED.format('s', 'i')} WHERE rn <= 2",
     "top_of_table": f"SELECT g, k, v {RANKED.format('t', 'k')} WHERE rn <= 2",
@@ -73,12 +80,21 @@ WINDOWS = {
         "SELECT max(n) AS hn, window_end FROM HOP(s, ts, INTERVAL '10 minutes', INTERVAL '25 minutes') GROUP BY window_end",
         "SELECT max(n) AS hn, window.end AS window_end FROM s GROUP BY window(ts, '25 minutes', '10 minutes')",
     ),
+    "rolled_up": (  # of no rows Spark makes no total, PostgreSQL does
+        "SELECT g, n, count(*) AS c, sum(k) AS sk FROM t GROUP BY ROLLUP (g, n)",
+        "SELECT g, n, count(*) AS c, sum(k) AS sk FROM t GROUP BY g, n UNION ALL SELECT g, NULL, count(*), sum(k) FROM t GROUP BY g "
+        "UNION ALL SELECT NULL, NULL, count(*), sum(k) FROM t",
+    ),
+    "sessions": (
+        "SELECT g, count(*) AS c, SESSION_START(ts, INTERVAL '5 minutes') AS b FROM s GROUP BY g, SESSION(ts, INTERVAL '5 minutes')",
+        "SELECT g, count(*) AS c, session_window.start AS b FROM s GROUP BY g, session_window(ts, '5 minutes')",
+    ),
     "rows_in_windows": (
         "SELECT i, window_start FROM HOP(s, ts, INTERVAL '10 minutes', INTERVAL '20 minutes')",
         "SELECT i, w.start AS window_start FROM (SELECT i, window(ts, '20 minutes', '10 minutes') AS w FROM s)",
     ),
 }
-"""In the words of a pipeline, and in Spark's; no watermark closes them here."""
+"""In the words of a pipeline, and in Spark's; no watermark closes windows here."""
 OVER_VIEWS = {
     "view_of_view": ("SELECT c, count(*) AS groups FROM grouped_table GROUP BY c", "grouped_table"),
     "stateless_view_of_view": ("SELECT sn FROM grouped WHERE c > 1", "grouped"),

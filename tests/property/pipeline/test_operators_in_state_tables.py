@@ -73,7 +73,7 @@ def test_groups_whose_rows_are_kept(history: list[list[Change]], units: list[int
 
 
 @settings(max_examples=12, deadline=None)
-@given(HISTORIES, HISTORIES, UNITS, st.sampled_from(["inner", "left"]))
+@given(HISTORIES, HISTORIES, UNITS, st.sampled_from(["inner", "left", "full"]))
 def test_joins(left: list[list[Change]], right: list[list[Change]], units: list[int], how: str) -> None:
     operator = Join((1, 2), "j", SCHEMA, OTHER, ["g"], ["k"], ["ok"], how=how, vnode_count=16)
     epochs = [{LEFT: ours or [], RIGHT: other_side(theirs)} for ours, theirs in zip_longest(left, right)]

@@ -108,7 +108,7 @@ def test_sides_that_do_not_fit_are_refused() -> None:
         (text, ["g"], "inner", "cast one side"),
         (RIGHT_SCHEMA, ["n"], "inner", "not on both sides"),
         (RIGHT_SCHEMA, [], "inner", "at least one"),
-        (RIGHT_SCHEMA, ["g"], "full", "not supported"),
+        (RIGHT_SCHEMA, ["g"], "semi", "not supported"),
     ]:
         with pytest.raises(StateSchemaError, match=message):
             Join((1, 2), "j", LEFT_SCHEMA, right, on, ["k"], ["rk"], how=how)

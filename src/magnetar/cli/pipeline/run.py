@@ -190,7 +190,7 @@ def agreed(plan: Sequence[Change], yes: bool) -> bool:
 
 def addressed(catalog: Any) -> list[Any]:
     """The sources and sinks of a catalog that name a broker."""
-    entries = [entry for entry in catalog.entries.values() if entry.kind != "MATERIALIZED VIEW"]
+    entries = [entry for entry in catalog.entries.values() if entry.kind not in ("VIEW", "MATERIALIZED VIEW")]
     return [entry for entry in entries if "service.url" in entry.statement.options]
 
 

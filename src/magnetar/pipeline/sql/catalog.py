@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from magnetar.pipeline.errors import CatalogError
+from magnetar.pipeline.sql.expressions import relation_names
 from magnetar.pipeline.sql.options import Options
 from magnetar.pipeline.sql.parser import parse_one
 from magnetar.pipeline.sql.plan import Plan, Scan, output_kinds, output_names, sources
@@ -43,12 +44,16 @@ class Entry:
     adaptive: bool = False
     kinds: Mapping[str, str | None] = field(default_factory=dict, compare=False, repr=False)
     """The sorts of values of its columns, by lower-case name, where they are known."""
+    through: tuple[str, ...] = ()
+    """The views that its query names and that are not materialized; the plan reads what they read."""
 
     @property
     def kind(self) -> ObjectKind:
         if isinstance(self.statement, CreateSource):
             return "TABLE" if self.statement.table else "SOURCE"
-        return "MATERIALIZED VIEW" if isinstance(self.statement, CreateView) else "SINK"
+        if isinstance(self.statement, CreateView):
+            return "MATERIALIZED VIEW" if self.statement.materialized else "VIEW"
+        return "SINK"
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -131,7 +136,7 @@ class Catalog:
         """What reads from it, directly or through others, in order of dependency."""
         found = {name}
         for other, entry in self.entries.items():
-            if found.intersection(entry.reads):
+            if found.intersection((*entry.reads, *entry.through)):
                 found.add(other)
         return tuple(other for other in self.entries if other in found and other != name)
 
@@ -151,7 +156,9 @@ class Catalog:
     def relations(self) -> dict[str, tuple[str, ...] | None]:
         """What a query may read, with columns where they are known."""
         return {
-            name: None if entry.columns is None else Columns.of(entry.columns, entry.kinds)
+            name: None
+            if entry.columns is None
+            else Columns.of(entry.columns, entry.kinds, entry.plan if entry.kind == "VIEW" else None)
             for name, entry in self.entries.items()
             if entry.kind != "SINK"
         }
@@ -191,17 +198,33 @@ class Catalog:
         if isinstance(statement, CreateSource):
             return Entry(statement, columns=_source_columns(statement), kinds=_source_kinds(statement))
         relations = self.relations()
+        through = self._through(statement)
         if isinstance(statement, CreateView):
             plan = plan_query(statement.query, relations)
+            if not statement.materialized and output_names(plan) is None:
+                raise CatalogError(
+                    f"view {statement.name}: the columns of what it reads are not known; name them instead of *"
+                )
         elif isinstance(statement.source, str):
             entry = self.find(statement.source)
             if entry.kind == "SINK":
                 raise CatalogError(f"{statement.source} is a SINK; a sink reads from a source or a view")
+            if entry.kind == "VIEW":
+                return Entry(statement, entry.plan, entry.columns, kinds=entry.kinds, through=through)
             plan = Scan(entry.statement.name)
             return Entry(statement, plan, entry.columns, kinds=entry.kinds)
         else:
             plan = plan_query(statement.source, relations)
-        return Entry(statement, plan, output_names(plan), kinds=output_kinds(plan, lambda name: self.find(name).kinds))
+        kinds = output_kinds(plan, lambda name: self.find(name).kinds)
+        return Entry(statement, plan, output_names(plan), kinds=kinds, through=through)
+
+    def _through(self, statement: CreateView | CreateSink) -> tuple[str, ...]:
+        plain = {name.lower(): name for name, entry in self.entries.items() if entry.kind == "VIEW"}
+        source = statement.query if isinstance(statement, CreateView) else statement.source
+        if not plain:
+            return ()
+        named = {source.lower()} if isinstance(source, str) else relation_names(source.text)
+        return tuple(name for key, name in plain.items() if key in named)
 
 
 def _source_columns(source: CreateSource) -> tuple[str, ...] | None:

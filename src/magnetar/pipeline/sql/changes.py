@@ -80,6 +80,8 @@ def _reason(before: Entry, after: Entry, rebuilt: dict[str, str], altered: dict[
     """Why the object cannot go on with the state that it has; empty when it can."""
     if before.kind != after.kind:
         return f"it was a {before.kind}"
+    if after.kind == "VIEW":
+        return ""
     for name in after.reads:
         if name.lower() in rebuilt:
             return f"{name}, which it reads, is built again"
@@ -152,6 +154,8 @@ def _difference(before: Entry, after: Entry) -> str:
             parts.append("the delay of its watermark")
     if isinstance(old, CreateSink) and isinstance(new, CreateSink) and old.format != new.format:
         parts.append("FORMAT ... ENCODE, from the next change on")
+    if after.kind == "VIEW" and before.plan != after.plan:
+        parts.append("its query is another one")
     if isinstance(old, CreateView) and isinstance(new, CreateView) and old.late_rows != new.late_rows:
         parts.append(f"late_rows = '{new.late_rows}'")
     return ", ".join(parts)

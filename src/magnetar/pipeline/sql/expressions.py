@@ -22,6 +22,14 @@ def read_query(text: str, line: int = 1, column: int = 1) -> exp.Query:
     return tree
 
 
+def relation_names(text: str) -> set[str]:
+    """The names in lower case that may be relations which a query reads: tables, and arguments of TUMBLE and the like."""
+    tree = read_query(text)
+    found = {table.name.lower() for table in tree.find_all(exp.Table)}
+    calls = [table.this for table in tree.find_all(exp.Table) if isinstance(table.this, exp.Anonymous)]
+    return found | {each.name.lower() for call in calls for each in call.expressions if isinstance(each, exp.Column)}
+
+
 def check_expression(text: str, line: int = 1, column: int = 1) -> None:
     """Refuse what is not exactly one expression."""
     tree = _read(f"SELECT ({text}\n)", line, column - len("SELECT ("))

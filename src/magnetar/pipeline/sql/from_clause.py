@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from sqlglot import exp
 
 from magnetar.pipeline.sql.intervals import interval_us
-from magnetar.pipeline.sql.plan import Join, LateRows, Named, Plan, Scan, Windowed, output_kinds, output_names
+from magnetar.pipeline.sql.plan import Join, LateRows, Named, Plan, Project, Scan, Windowed, output_kinds, output_names
 from magnetar.pipeline.sql.scope import Columns, Relations, Scope, Side, refuse
 from magnetar.pipeline.sql.statements import Query
+from magnetar.pipeline.sql.subqueries import terms as terms_of
 
 PlanOf: TypeAlias = Callable[[Query, exp.Expr, Relations, dict[str, Plan]], Plan]
 
@@ -26,6 +27,7 @@ class FromClause:
         self.plan_of = plan_of
         self.filters: list[exp.Expr] = []
         """What inner joins ask for beside equalities."""
+        self._has_comma = False
 
     def read(self, tree: exp.Select) -> tuple[Scope, Callable[[], Plan]]:
         """The scope, and a function for the plan: a join's columns are those that were asked of the scope by then.
@@ -36,7 +38,7 @@ class FromClause:
         sides = [self._side(self._first)]
         joins = tree.args.get("joins") or []
         where = tree.args.get("where")
-        terms = _terms(where.this) if where is not None else []
+        terms = terms_of(where.this) if where is not None else []
         steps = [self._step(sides, join, terms) for join in joins]
         turned = bool(joins) and (joins[0].side or "").lower() == "right"
         written = [sides[1], sides[0], *sides[2:]] if turned else sides
@@ -60,6 +62,8 @@ class FromClause:
             return Side(alias, found, output_names(found), self._kinds(found))
         for name, columns in self.relations.items():
             if name.lower() == node.name.lower():
+                if isinstance(columns, Columns) and columns.plan is not None:
+                    return Side(alias, columns.plan, columns, columns.kinds)
                 return Side(alias, Scan(name), columns, self._kinds(Scan(name)))
         known = ", ".join(sorted(self.relations)) or "nothing yet"
         raise refuse(
@@ -67,6 +71,22 @@ class FromClause:
             node,
             f"{node.name} does not exist; CREATE SOURCE or a view of that name first (there is {known})",
         )
+
+    def columns_of(self, node: exp.Expr) -> tuple[str, ...] | None:
+        """Those of an input of FROM, where they are known before it is planned."""
+        if isinstance(node, exp.Subquery):
+            inner = node.this
+            while isinstance(inner, exp.SetOperation | exp.Subquery):
+                inner = inner.this
+            if not isinstance(inner, exp.Select) or inner.is_star:
+                return None
+            return tuple(output.alias_or_name for output in inner.expressions)
+        if not isinstance(node, exp.Table) or isinstance(node.this, exp.Anonymous):
+            return None
+        found = self.named.get(node.name.lower())
+        if found is not None:
+            return output_names(found)
+        return next((columns for name, columns in self.relations.items() if name.lower() == node.name.lower()), None)
 
     def _kinds(self, plan: Plan) -> dict[str, str | None]:
         def of_relation(name: str) -> Mapping[str, str | None]:
@@ -134,9 +154,17 @@ class FromClause:
     def _step(self, sides: list[Side], join: exp.Join, terms: list[exp.Expr]) -> _Step:
         """One more input, which is among the sides afterwards. `terms`: what WHERE asks for, where equalities of a comma join stand."""
         query, how = self.query, (join.side or "").lower()
-        if how == "full" or join.kind in ("SEMI", "ANTI") or join.method:
-            instead = "write JOIN or LEFT JOIN ... ON a.x = b.x"
+        if join.kind in ("SEMI", "ANTI") or join.method:
+            instead = "write JOIN, LEFT JOIN or FULL JOIN ... ON a.x = b.x, or WHERE x IN (SELECT ...)"
             raise refuse(query, join, f"this join has no incremental plan; {instead}")
+        if how == "full" and (self.filters or self._has_comma):
+            raise refuse(
+                query,
+                join,
+                "a FULL JOIN behind a comma, or behind an inner join with other conditions than equalities; "
+                "put what stands before it into a subquery",
+            )
+        self._has_comma = self._has_comma or not any(join.args.get(name) for name in ("on", "using", "side", "kind"))
         if how == "right" and len(sides) > 1:
             raise refuse(
                 query,
@@ -153,13 +181,15 @@ class FromClause:
         if how == "right":
             sides[:] = [right]
             right, how = self._side(self._first), "left"
-        outer = how == "left"
-        keys = self._keys(sides, right, join, terms, outer)
+        side: Literal["inner", "left", "full"] = "left" if how == "left" else "full" if how == "full" else "inner"
+        if side == "full" and temporal:
+            raise refuse(query, join, "FOR SYSTEM_TIME AS OF PROCTIME() is for JOIN and LEFT JOIN")
+        keys = self._keys(sides, right, join, terms, side)
         sides.append(right)
-        return _Step(right, "left" if outer else "inner", keys, temporal)
+        return _Step(right, side, keys, temporal)
 
     def _keys(
-        self, sides: list[Side], right: Side, join: exp.Join, terms: list[exp.Expr], outer: bool
+        self, sides: list[Side], right: Side, join: exp.Join, terms: list[exp.Expr], how: str
     ) -> tuple[tuple[str, str], ...]:
         using = join.args.get("using")
         if using:
@@ -169,15 +199,18 @@ class FromClause:
         condition = join.args.get("on")
         fix = f"write ON {sides[0].alias}.x = {right.alias}.y; other conditions go into WHERE or into a subquery"
         keys: list[tuple[str, str]] = []
-        for term in _terms(condition) if condition is not None else terms:
+        for term in terms_of(condition) if condition is not None else terms:
             pair = self._pair(sides, right, term)
             if pair is not None:
                 keys.append(pair)
-            elif condition is not None and outer:
+            elif condition is not None and how == "left" and self._is_over(term, [right]):
+                # what matches nothing is NULL on the right, whichever condition it fails
+                right.plan = Project(right.plan, (Named("*", "*"),), self._over(term, [right]))
+            elif condition is not None and how != "inner":
                 raise refuse(self.query, term, f"an outer join is by equality of both sides; {fix}")
             elif condition is not None:
                 self.filters.append(term)
-        if not keys and (outer or condition is not None):
+        if not keys and (how != "inner" or condition is not None):
             raise refuse(self.query, join, f"a join is by an equality of both sides; {fix}")
         return tuple(keys) or (("TRUE", "TRUE"),)
 
@@ -215,7 +248,7 @@ class _Step:
     """A join with what stands left of it."""
 
     right: Side
-    how: Literal["inner", "left"]
+    how: Literal["inner", "left", "full"]
     keys: tuple[tuple[str, str], ...]
     temporal: bool
 
@@ -235,60 +268,6 @@ def _joined(sides: list[Side], steps: list[_Step]) -> Plan:
 def _named(side: Side, is_joined: bool) -> list[Named]:
     names = [(name, f"{side.alias}__{name}") for name in side.used]
     return [Named(_identifier(new if is_joined else name), new, side.kinds.get(name.lower())) for name, new in names]
-
-
-def _terms(condition: exp.Expr) -> list[exp.Expr]:
-    """What AND connects."""
-    inner = condition.unnest()
-    return [each for half in inner.flatten() for each in _terms(half)] if isinstance(inner, exp.And) else [inner]
-
-
-ADDED: Final = "__sub"
-"""How the names of inputs begin that nobody wrote."""
-
-
-def without_subqueries(tree: exp.Select) -> exp.Select:
-    """The SELECT with joins in place of subqueries in its WHERE and HAVING: `x IN (SELECT y ...)` is a join with the distinct `y`, and a
-    scalar subquery that aggregates all rows is a join with its one row. Correlated ones stay, and are refused."""
-    where = tree.args.get("where")
-    if where is None or not where.find(exp.Query):
-        return tree
-    tree = tree.copy()
-    kept: list[exp.Expr] = []
-    for number, term in enumerate(_terms(tree.args["where"].this)):
-        alias = f"{ADDED}{number}"
-        if (
-            isinstance(term, exp.In)
-            and isinstance(term.args.get("query"), exp.Subquery)
-            and len(term.args["query"].this.expressions) == 1
-        ):
-            inner = term.args["query"].this.copy()
-            inner.set("expressions", [exp.alias_(inner.expressions[0].unalias(), "__value")])
-            distinct = exp.select("__value").distinct().from_(inner.subquery(f"{alias}_of"))
-            on = exp.EQ(this=term.this.copy(), expression=exp.column("__value", table=alias))
-            tree = tree.join(distinct.subquery(alias), on=on, copy=False)
-            continue
-        for place, subquery in enumerate(list(term.find_all(exp.Subquery))):
-            inner = subquery.this
-            if not _is_one_row(inner):
-                continue
-            name = f"{alias}_{place}"
-            one = inner.copy()
-            one.set("expressions", [exp.alias_(inner.expressions[0].unalias(), "__value")])
-            tree = tree.join(one.subquery(name), join_type="cross", copy=False)
-            subquery.replace(exp.column("__value", table=name))
-        kept.append(term)
-    tree.set("where", exp.Where(this=exp.and_(*kept)) if kept else None)
-    return tree
-
-
-def _is_one_row(inner: exp.Expr) -> bool:
-    return (
-        isinstance(inner, exp.Select)
-        and len(inner.expressions) == 1
-        and not inner.args.get("group")
-        and inner.expressions[0].find(exp.AggFunc) is not None
-    )
 
 
 def _identifier(name: str) -> str:

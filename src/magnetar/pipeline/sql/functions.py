@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 from sqlglot import exp
 
 from magnetar.pipeline.errors import SqlError
-from magnetar.pipeline.sql.typed import kind, of_kind, refused, spark_of, sub_text, text_of, truncated_time
+from magnetar.pipeline.sql.typed import ArrayKind, kind, of_kind, refused, spark_of, sub_text, text_of, truncated_time
 
 Arguments: TypeAlias = list[exp.Expr]
 Builder: TypeAlias = Callable[[Arguments], exp.Expr]
@@ -109,6 +109,8 @@ def _round(given: Arguments) -> exp.Expr:
         return of_kind(spark_of("RINT(_0)", given[0]), "float")
     if len(given) == 2 and kind(given[0]) == "float":
         raise SqlError("PostgreSQL has no round(double precision, int); write round(x::numeric, n)")
+    if len(given) == 1 and kind(given[0]) == "int":
+        return of_kind(spark_of("CAST(_0 AS DOUBLE)", given[0]), "float")
     if len(given) == 1 and kind(given[0]) is None:
         return spark_of("CASE WHEN TYPEOF(_0) IN ('double', 'float') THEN RINT(_0) ELSE ROUND(_0) END", given[0])
     return _template("=", "ROUND(_0)", "ROUND(_0, _1)")(given)
@@ -120,6 +122,8 @@ def _trunc(given: Arguments) -> exp.Expr:
         return of_kind(spark_of(whole, given[0]), "float")
     if len(given) != 1 or kind(given[0]) not in ("numeric", "int"):
         raise refused("this trunc()", "write trunc(x) of a number whose type is known, or date_trunc('day', ts)")
+    if kind(given[0]) == "int":
+        return of_kind(spark_of("CAST(_0 AS DOUBLE)", given[0]), "float")
     return of_kind(spark_of("IF(_0 < 0, CEIL(_0), FLOOR(_0))", given[0]), kind(given[0]))
 
 
@@ -127,15 +131,18 @@ _OUTPUT: Final = {
     "HH24": "HH", "HH12": "hh", "HH": "hh", "MI": "mm", "SS": "ss", "MS": "SSS", "US": "SSSSSS", "YYYY": "yyyy", "MM": "MM", "DD": "dd",
     "DDD": "DDD", "AM": "a", "PM": "a", "Mon": "MMM", "Dy": "EEE",
 }  # fmt: skip
-_TOKEN: Final = re.compile(r"HH24|HH12|HH|MI|SS|MS|US|YYYY|MM|DDD|DD|AM|PM|Mon|Dy|\"[^\"]*\"|[^A-Za-z0-9]|.")
+_TOKEN: Final = re.compile(r"(?i:HH24|HH12|HH|MI|SS|MS|US|YYYY|MM|DDD|DD)|AM|PM|Mon|Dy|\"[^\"]*\"|[^A-Za-z0-9]|.")
+"""In any case where it is a number: `mm` is the month wherever it stands."""
 
 
 def _pattern(text: str, what: str) -> str:
     """A format of PostgreSQL's as Spark's pattern."""
     found = ""
     for token in _TOKEN.findall(text):
-        if token in _OUTPUT:
-            found += _OUTPUT[token]
+        if token in _OUTPUT or (
+            token.isalnum() and token.upper() in _OUTPUT and len(token) > 1 and token.upper() not in ("AM", "PM")
+        ):
+            found += _OUTPUT[token if token in _OUTPUT else token.upper()]
         elif token.startswith('"') or not token.isalnum():
             found += "'" + token.strip('"').replace("'", "''") + "'"
         else:
@@ -245,7 +252,58 @@ def _array_length(given: Arguments) -> exp.Expr:
     return of_kind(spark_of("NULLIF(SIZE(_0), 0)", given[0]), "int")
 
 
+def _tumble(given: Arguments) -> exp.Expr:
+    """Where the tumbling window of so many microseconds begins that a time is in."""
+    micros = "UNIX_MICROS(CAST(_0 AS TIMESTAMP))"
+    found = kind(given[0]) if kind(given[0]) in ("timestamp", "timestamptz") else "timestamp"
+    return of_kind(spark_of(f"TIMESTAMP_MICROS({micros} - PMOD({micros}, CAST(_1 AS BIGINT)))", *given), found)
+
+
+def _regexp_match(given: Arguments) -> exp.Expr:
+    """The groups of the first match, or the match itself where there are none; NULL where nothing matches."""
+    if len(given) not in (2, 3):
+        raise SqlError("write regexp_match(text, pattern [, flags])")
+    flags = _text(given[2], "the flags") if len(given) == 3 else ""
+    if set(flags) - {"i"}:
+        raise refused(f"the flags {flags!r} of regexp_match", "take i")
+    pattern = _text(given[1], "the pattern")
+    groups = _groups(pattern)
+    if groups is None:
+        raise refused(
+            "regexp_match with a group that may take no part in a match",
+            "let each group match, if need be the empty text: (a|)",
+        )
+    found = _quoted(f"(?i){pattern}" if "i" in flags else pattern)
+    numbers = range(1, groups + 1) if groups else (0,)
+    values = ", ".join(f"REGEXP_EXTRACT(_0, {found}, {number})" for number in numbers)
+    return of_kind(spark_of(f"CASE WHEN _0 RLIKE {found} THEN ARRAY({values}) END", given[0]), ArrayKind.of("text"))
+
+
+def _groups(pattern: str) -> int | None:
+    """How many groups it captures; None where one may take no part in a match: in an alternative, or where it is repeated zero times."""
+    plain = re.sub(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", "_", pattern)
+    opened: list[tuple[bool, int]] = []
+    alternatives, captured = [False], 0
+    for at, character in enumerate(plain):
+        if character == "(":
+            captures = plain[at + 1 : at + 2] != "?"
+            opened.append((captures, captured))
+            captured += captures
+            alternatives.append(False)
+        elif character == "|":
+            alternatives[-1] = True
+        elif character == ")" and opened:
+            captures, before = opened.pop()
+            inside = captured - before - captures
+            skipped = plain[at + 1 : at + 2] in ("?", "*") or plain[at + 1 : at + 3] in ("{0", "{,")
+            if (alternatives.pop() and inside) or (skipped and captured > before):
+                return None
+    return None if alternatives[0] and captured else captured
+
+
 FUNCTIONS: Final[dict[str, Builder]] = {
+    "__TUMBLE": _tumble,
+    "REGEXP_MATCH": _regexp_match,
     "ABS": _template("=", "ABS(_0)"),
     "ARRAY_APPEND": _template("array", "ARRAY_APPEND(COALESCE(_0, ARRAY()), _1)", first=2),
     "ARRAY_LENGTH": _array_length,
@@ -259,7 +317,7 @@ FUNCTIONS: Final[dict[str, Builder]] = {
     "CONCAT": _concat,
     "CONCAT_WS": _concat_ws,
     "DATE_TRUNC": _date_trunc,
-    "DIV": _template("numeric", "(_0 DIV NULLIF(_1, 0))", first=2),
+    "DIV": _template("numeric", "CAST(_0 DIV NULLIF(_1, 0) AS DECIMAL(20, 0))", first=2),
     "ENCODE": _encode,
     "EXP": _template(
         "float", "CASE WHEN NOT (EXP(_0) = DOUBLE('Infinity') AND _0 < DOUBLE('Infinity')) THEN EXP(_0) END"
@@ -283,9 +341,6 @@ FUNCTIONS: Final[dict[str, Builder]] = {
     "POWER": _power,
     "REGEXP_COUNT": _template("int", "REGEXP_COUNT(_0, _1)", first=2),
     "REGEXP_INSTR": _refusing("regexp_instr", "write strpos(x, y)"),
-    "REGEXP_MATCH": _refusing(
-        "regexp_match", "write regexp_extract(x, pattern, 1), which is Spark's and gives one group"
-    ),
     "REGEXP_REPLACE": _regexp_replace,
     "REGEXP_SPLIT_TO_ARRAY": _template("array", "SPLIT(_0, _1)", first=2),
     "REGEXP_SUBSTR": _template("text", "REGEXP_SUBSTR(_0, _1)", first=2),
@@ -298,7 +353,12 @@ FUNCTIONS: Final[dict[str, Builder]] = {
     ),
     "ROUND": _round,
     "RPAD": _template("text", "RPAD(_0, _1)", "IF(_2 = '', LEFT(_0, IF(_1 < 0, 0, _1)), RPAD(_0, _1, _2))", first=2),
-    "SIGN": _template("float", "IF(ISNAN(_0), 0, SIGN(_0))"),
+    "OCTET_LENGTH": _template("int", "OCTET_LENGTH(_0)"),
+    "SIGN": lambda given: (
+        of_kind(spark_of("CAST(SIGN(_0) AS DECIMAL(1, 0))", *given), "numeric")
+        if [kind(each) for each in given] == ["numeric"]
+        else _template("float", "IF(ISNAN(_0), 0, SIGN(_0))")(given)
+    ),
     "SPLIT_PART": _template(
         "text", "IF(_1 = '', IF(_2 IN (1, -1), _0, IF(_2 = 0, NULL, '')), SPLIT_PART(_0, _1, NULLIF(_2, 0)))", first=3
     ),

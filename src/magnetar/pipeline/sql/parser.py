@@ -51,7 +51,6 @@ _INSTEAD = {
     "USE": "there is one catalog for each pipeline; leave USE out",
 }
 _CREATE_INSTEAD = {
-    "VIEW": "write CREATE MATERIALIZED VIEW, or a WITH clause within the query",
     "INDEX": "a view is sorted by its key already; create a materialized view grouped by the other column",
     "SUBSCRIPTION": "send the changes to a topic with CREATE SINK and subscribe to the topic",
     "FUNCTION": "write the expression out, or compute it in the producer",
@@ -117,12 +116,14 @@ def _create(cursor: Cursor) -> Statement:
         return create_source(cursor, table=True)
     if cursor.take("MATERIALIZED", "VIEW"):
         return _create_view(cursor)
+    if cursor.take("VIEW"):
+        return _create_plain_view(cursor)
     if cursor.take("SINK"):
         return _create_sink(cursor)
     what = cursor.token.keyword
     if what in _CREATE_INSTEAD:
         cursor.fail(f"CREATE {what} does not exist here; {_CREATE_INSTEAD[what]}")
-    cursor.fail(f"CREATE takes SOURCE, TABLE, MATERIALIZED VIEW or SINK; found {cursor.token.described()}")
+    cursor.fail(f"CREATE takes SOURCE, TABLE, VIEW, MATERIALIZED VIEW or SINK; found {cursor.token.described()}")
 
 
 def _create_view(cursor: Cursor) -> CreateView:
@@ -135,6 +136,16 @@ def _create_view(cursor: Cursor) -> CreateView:
     cursor.expect("AS", fix=f"write CREATE MATERIALIZED VIEW {name} AS SELECT ...")
     query, emit = read_query(cursor)
     return CreateView(name, query, emit, if_not_exists, late_rows)
+
+
+def _create_plain_view(cursor: Cursor) -> CreateView:
+    if_not_exists = cursor.take("IF", "NOT", "EXISTS")
+    name = cursor.name("view")
+    cursor.expect("AS", fix=f"write CREATE VIEW {name} AS SELECT ...")
+    query, emit = read_query(cursor)
+    if emit:
+        cursor.fail("EMIT ON WINDOW CLOSE belongs to CREATE MATERIALIZED VIEW: a view keeps no rows")
+    return CreateView(name, query, if_not_exists=if_not_exists, materialized=False)
 
 
 def _late_rows(cursor: Cursor, view: str, options: Options, at: Token) -> LatePolicy:
@@ -206,7 +217,7 @@ def _alter(cursor: Cursor) -> SetParallelism | AlterOptions:
     return SetParallelism(view, parallelism)
 
 
-_PLURALS: dict[str, ObjectKind] = {"SOURCES": "SOURCE", "TABLES": "TABLE", "SINKS": "SINK"}
+_PLURALS: dict[str, ObjectKind] = {"SOURCES": "SOURCE", "TABLES": "TABLE", "VIEWS": "VIEW", "SINKS": "SINK"}
 
 
 def _show(cursor: Cursor) -> Show | ShowCreate:
@@ -217,7 +228,7 @@ def _show(cursor: Cursor) -> Show | ShowCreate:
         kind = _PLURALS.get(cursor.token.keyword)
         if kind is None:
             cursor.fail(
-                f"SHOW takes SOURCES, TABLES, MATERIALIZED VIEWS, SINKS or CREATE ...; found {cursor.token.described()}"
+                f"SHOW takes SOURCES, TABLES, VIEWS, MATERIALIZED VIEWS, SINKS or CREATE ...; found {cursor.token.described()}"
             )
         cursor.advance()
     like = cursor.string("a pattern") if cursor.take("LIKE") else None
@@ -228,8 +239,14 @@ def _kind(cursor: Cursor, of: str) -> ObjectKind:
     if cursor.take("MATERIALIZED", "VIEW"):
         return "MATERIALIZED VIEW"
     word = cursor.token.keyword
-    if word not in ("SOURCE", "TABLE", "SINK"):
-        cursor.fail(f"{of} takes SOURCE, TABLE, MATERIALIZED VIEW or SINK; found {cursor.token.described()}")
+    if word == "VIEW" and of == "ALTER":
+        cursor.fail(
+            "a view has no options; change its CREATE VIEW in the file. For what keeps rows write ALTER MATERIALIZED VIEW"
+        )
+    if word not in ("SOURCE", "TABLE", "VIEW", "SINK"):
+        cursor.fail(
+            f"{of} takes SOURCE, TABLE, {'' if of == 'ALTER' else 'VIEW, '}MATERIALIZED VIEW or SINK; found {cursor.token.described()}"
+        )
     cursor.advance()
     return cast("ObjectKind", word)
 

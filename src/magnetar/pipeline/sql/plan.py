@@ -102,7 +102,7 @@ class Join:
 
     left: Plan
     right: Plan
-    side: Literal["inner", "left"]
+    side: Literal["inner", "left", "full"]
     keys: tuple[tuple[str, str], ...]
     left_columns: tuple[Named, ...]
     right_columns: tuple[Named, ...]
@@ -111,7 +111,7 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class TopN:
-    """The first `limit` rows of each partition; `rank` names the column with the row number, when it is wanted."""
+    """The first `limit` rows of each partition, behind `offset` others; `rank` names the column with the row number, when it is wanted."""
 
     input: Plan
     partition_by: tuple[str, ...]
@@ -120,6 +120,7 @@ class TopN:
     outputs: tuple[Named, ...]
     rank: str | None = None
     condition: str | None = None
+    offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +147,8 @@ class Recompute:
     condition: str | None = None
     grouped: bool = False
     having: str | None = None
+    session: tuple[str, int] | None = None
+    """Rows of a group are one session while each comes at most so many microseconds behind the one before: (time, gap)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +200,8 @@ def output_kinds(plan: Plan, of_relation: Callable[[str], Mapping[str, str | Non
     if isinstance(plan, LateRows):
         return {}
     if isinstance(plan, UnionAll):
-        return output_kinds(plan.inputs[0], of_relation)
+        branches = [output_kinds(branch, of_relation) for branch in plan.inputs]
+        return {name: next((each[name] for each in branches if each.get(name)), None) for name in branches[0]}
     if isinstance(plan, Windowed):
         below = output_kinds(plan.input, of_relation)
         time = below.get(plan.time_column.strip("`").lower())

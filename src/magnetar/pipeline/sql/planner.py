@@ -9,7 +9,8 @@ from sqlglot import exp
 
 from magnetar.pipeline.errors import PlanRefusedError
 from magnetar.pipeline.sql.expressions import read_query
-from magnetar.pipeline.sql.from_clause import FromClause, without_subqueries
+from magnetar.pipeline.sql.from_clause import FromClause
+from magnetar.pipeline.sql.grouping import grouping_sets, windows_in_group
 from magnetar.pipeline.sql.plan import (
     Aggregate,
     Call,
@@ -25,6 +26,8 @@ from magnetar.pipeline.sql.plan import (
 )
 from magnetar.pipeline.sql.scope import Relations, Scope, refuse
 from magnetar.pipeline.sql.statements import Query
+from magnetar.pipeline.sql.subqueries import terms as terms_of
+from magnetar.pipeline.sql.subqueries import without_subqueries
 from magnetar.pipeline.sql.typed import of_kind
 
 _ONE_ROW_CALLS: dict[type[exp.Expr], str] = {
@@ -35,10 +38,8 @@ _ONE_ROW_CALLS: dict[type[exp.Expr], str] = {
     exp.Max: "max",
 }
 _REFUSED_CLAUSES = {
-    "limit": "a view has no LIMIT over all rows; number them with row_number() OVER (PARTITION BY ... ORDER BY ...) and filter, "
-    "or write LIMIT in the query over the view",
-    "order": "a view has no order; write ORDER BY in the query over the view",
-    "offset": "a view has no OFFSET; write it in the query over the view",
+    "order": "a view has no order; write ORDER BY in the query over the view, or ORDER BY ... LIMIT n for its first rows",
+    "offset": "OFFSET without LIMIT; write LIMIT n OFFSET m, or OFFSET in the query over the view",
     "qualify": "write the window function in a subquery and filter its column outside",
     "windows": "write the window within OVER (...)",
     "laterals": "LATERAL has no incremental plan; create a view for the inner part and JOIN it",
@@ -60,14 +61,12 @@ def _plan(query: Query, tree: exp.Expr, relations: Relations, named: dict[str, P
     if isinstance(tree, exp.Subquery):
         return _plan(query, tree.this, relations, named)
     named = _with(query, tree, relations, named)
-    if isinstance(tree, exp.Union):
-        return _union(query, tree, relations, named)
+    if tree.args.get("limit"):
+        return _first_rows(query, tree, relations, named)
+    if isinstance(tree, exp.SetOperation):
+        return _set_operation(query, tree, relations, named)
     if not isinstance(tree, exp.Select):
-        raise refuse(
-            query,
-            tree,
-            f"{tree.key.upper()} has no incremental plan; take a LEFT JOIN and filter what matched, or what did not",
-        )
+        raise refuse(query, tree, f"{tree.key.upper()} has no incremental plan; write a SELECT")
     distinct = tree.args.get("distinct")
     for name, instead in _REFUSED_CLAUSES.items():
         if tree.args.get(name) and not (name == "order" and distinct is not None and distinct.args.get("on")):
@@ -77,14 +76,86 @@ def _plan(query: Query, tree: exp.Expr, relations: Relations, named: dict[str, P
     top = _top_n(query, tree, relations, named)
     if top is not None:
         return top
-    tree = without_subqueries(tree)
+    sets = grouping_sets(query, tree)
+    if sets is not None:
+        return UnionAll(tuple(_plan(query, each, relations, named) for each in sets))
+    tree, session = windows_in_group(query, tree)
     clauses = FromClause(query, relations, named, _plan)
+    tree = without_subqueries(query, tree, clauses.columns_of)
     scope, below = clauses.read(tree)
-    named_outputs = scope.named(tree.expressions)
+    select = _Select(tree, scope, scope.named(tree.expressions), _condition(tree, scope, clauses), session)
+    return _above(select, below)
+
+
+def _condition(tree: exp.Select, scope: Scope, clauses: FromClause) -> exp.Expr | None:
+    """WHERE, and what inner joins ask for beside equalities; resolved."""
     where = tree.args.get("where")
     terms = [*clauses.filters, *([] if where is None else [where.this])]
-    condition = scope.resolved(exp.and_(*terms)) if terms else None
-    return _above(_Select(tree, scope, named_outputs, condition), below)
+    return scope.resolved(exp.and_(*terms)) if terms else None
+
+
+def _first_rows(query: Query, tree: exp.Expr, relations: Relations, named: dict[str, Plan]) -> Plan:
+    """`SELECT ... ORDER BY x LIMIT n OFFSET m`: one group of all rows."""
+    limit = _count(query, tree, "limit")
+    offset = _count(query, tree, "offset") if tree.args.get("offset") else 0
+    if limit < 1:
+        raise refuse(query, tree, "LIMIT 0 is no rows; write the number of rows")
+    order = tree.args.get("order")
+    inner = tree.copy()
+    distinct = tree.args.get("distinct")
+    for name in ("limit", "offset", "with_", *([] if distinct and distinct.args.get("on") else ["order"])):
+        inner.set(name, None)
+    hidden: list[exp.Expr] = []
+    names: list[tuple[str, exp.Ordered]] = []
+    for item in [] if order is None else order.expressions:
+        ordered = item if isinstance(item, exp.Ordered) else exp.Ordered(this=item)
+        names.append((_ordered_by(query, tree, ordered.this, hidden), ordered))
+    if hidden and isinstance(inner, exp.Select) and isinstance(tree, exp.Select):
+        inner.set("expressions", [*inner.expressions, *hidden])
+    below = _plan(query, inner, relations, named)
+    columns = output_names(below)
+    orders = tuple(
+        Order(_name(name), bool(by.args.get("desc")), bool(by.args.get("nulls_first"))) for name, by in names
+    )
+    if columns is None and hidden:
+        raise refuse(query, tree, "ORDER BY what SELECT * does not show; name the columns")
+    shown = [name for name in columns or () if name not in {each.alias for each in hidden}]
+    outputs = (Named("*", "*"),) if columns is None else tuple(Named(_name(name), name) for name in shown)
+    return TopN(below, (), orders, limit, outputs, offset=offset)
+
+
+def _ordered_by(query: Query, tree: exp.Expr, node: exp.Expr, hidden: list[exp.Expr]) -> str:
+    """The name of the output that ORDER BY means; an expression becomes one more output, which is among `hidden` then."""
+    selects = list(tree.selects) if isinstance(tree, exp.Query) else []
+    if isinstance(node, exp.Literal) and node.name.isdigit():
+        if not 1 <= int(node.name) <= len(selects) or not selects[int(node.name) - 1].alias_or_name:
+            raise refuse(query, tree, f"ORDER BY {node.name}: there is no column of that number with a name")
+        return selects[int(node.name) - 1].alias_or_name
+    if isinstance(node, exp.Column):
+        for output in selects:
+            if output.alias_or_name.lower() == node.name.lower() and (
+                not node.table or (isinstance(output, exp.Column) and output.table.lower() in ("", node.table.lower()))
+            ):
+                return output.alias_or_name
+        if not isinstance(tree, exp.Select) or (tree.is_star and not node.table):
+            return node.name
+    for output in selects:
+        if isinstance(output, exp.Alias) and output.this == node:
+            return output.alias
+    if not isinstance(tree, exp.Select) or tree.args.get("distinct"):
+        raise refuse(query, node, "ORDER BY what is not in the select list; add it there")
+    hidden.append(exp.alias_(node.copy(), f"__order{len(hidden)}"))
+    return f"__order{len(hidden) - 1}"
+
+
+def _count(query: Query, tree: exp.Expr, clause: str) -> int:
+    node = tree.args[clause]
+    value = node.args.get("count") if isinstance(node, exp.Fetch) else node.expression
+    options = node.args.get("limit_options")
+    plain = options is None or not any(options.args.get(name) for name in ("percent", "with_ties"))
+    if not isinstance(value, exp.Literal) or not value.name.isdigit() or not plain:
+        raise refuse(query, tree, f"{clause.upper()} takes a whole number: LIMIT 10 OFFSET 20")
+    return int(value.name)
 
 
 def _with(query: Query, tree: exp.Expr, relations: Relations, named: dict[str, Plan]) -> dict[str, Plan]:
@@ -100,29 +171,40 @@ def _with(query: Query, tree: exp.Expr, relations: Relations, named: dict[str, P
     return named
 
 
-def _union(query: Query, tree: exp.Union, relations: Relations, named: dict[str, Plan]) -> Plan:
-    """UNION ALL, and UNION as the distinct rows of it. The first SELECT names the columns."""
-    for name in ("order", "limit", "offset"):
+def _set_operation(query: Query, tree: exp.SetOperation, relations: Relations, named: dict[str, Plan]) -> Plan:
+    """UNION ALL; UNION, INTERSECT and EXCEPT as groups of equal rows. The first SELECT names the columns."""
+    for name in ("order", "offset"):
         if tree.args.get(name):
             raise refuse(query, tree, _REFUSED_CLAUSES[name])
+    word = tree.key.upper()
+    if word != "UNION" and not tree.args.get("distinct"):
+        raise refuse(query, tree, f"{word} ALL has no incremental plan; write {word}, whose rows are distinct")
     branches: list[Plan] = []
     for side in (tree.this, tree.expression):
         plan = _plan(query, side, relations, named)
-        branches += plan.inputs if isinstance(plan, UnionAll) else [plan]
+        branches += plan.inputs if isinstance(plan, UnionAll) and word == "UNION" else [plan]
     columns = [output_names(branch) for branch in branches]
     first = columns[0]
     if first is None or any(names is None for names in columns):
-        raise refuse(query, tree, "UNION of inputs whose columns are not known; name them instead of *")
+        raise refuse(query, tree, f"{word} of inputs whose columns are not known; name them instead of *")
     if any(len(names or ()) != len(first) for names in columns):
         counts = ", ".join(str(len(names or ())) for names in columns)
-        raise refuse(query, tree, f"the SELECTs of UNION have {counts} columns; give each the same number")
+        raise refuse(query, tree, f"the SELECTs of {word} have {counts} columns; give each the same number")
+    outputs = tuple(Named(_name(name), name) for name in first)
+    if word != "UNION":
+        tagged = tuple(
+            Project(branch, (*map(_renamed, names or (), first), Named(str(place), "__right")))
+            for place, (branch, names) in enumerate(zip(branches, columns, strict=True))
+        )
+        calls = (Call("min", "__right", "__least"), Call("max", "__right", "__most"))
+        having = "__least = 0 AND __most = 1" if word == "INTERSECT" else "__most = 0"
+        return Aggregate(UnionAll(tagged), outputs, calls, outputs, having=having)
     renamed = tuple(
         branch if names == first else Project(branch, tuple(map(_renamed, names or (), first)))
         for branch, names in zip(branches, columns, strict=True)
     )
     if not tree.args.get("distinct"):
         return UnionAll(renamed)
-    outputs = tuple(Named(_name(name), name) for name in first)
     return Aggregate(UnionAll(renamed), outputs, (Call("count", None, "__rows"),), outputs)
 
 
@@ -138,8 +220,15 @@ class _Select:
     """One SELECT, resolved over its input."""
 
     def __init__(
-        self, tree: exp.Select, scope: Scope, outputs: list[tuple[exp.Expr, str]], condition: exp.Expr | None
+        self,
+        tree: exp.Select,
+        scope: Scope,
+        outputs: list[tuple[exp.Expr, str]],
+        condition: exp.Expr | None,
+        session: tuple[exp.Expr, int] | None = None,
     ) -> None:
+        """`session`: the time and the gap of GROUP BY SESSION(...)."""
+        self.session = session
         self.tree = tree
         self.scope = scope
         self.outputs = outputs
@@ -154,7 +243,12 @@ def _above(select: _Select, below: Below) -> Plan:
     windows: list[exp.Expr] = [node for output, _ in select.outputs for node in output.find_all(exp.Window)]
     having = tree.args.get("having")
     group = tree.args.get("group")
-    aggregated = group is not None or having is not None or any(_calls(output) for output, _ in select.outputs)
+    aggregated = (
+        select.session is not None
+        or group is not None
+        or having is not None
+        or any(_calls(output) for output, _ in select.outputs)
+    )
     distinct = tree.args.get("distinct")
     if distinct is not None and (aggregated or windows):
         raise select.refuse(
@@ -203,10 +297,8 @@ def _group_keys(select: _Select, group: exp.Expr | None) -> list[tuple[exp.Expr,
     keys: list[tuple[exp.Expr, str]] = []
     if group is None:
         return keys
-    if any(group.args.get(name) for name in ("cube", "rollup", "grouping_sets", "all")):
-        raise select.refuse(
-            group, "CUBE, ROLLUP and GROUPING SETS have no incremental plan; create a view for each grouping"
-        )
+    if group.args.get("all"):
+        raise select.refuse(group, "write out the columns of GROUP BY")
     by_name = {name.lower(): (node, name) for node, name in select.outputs}
     for number, item in enumerate(group.expressions):
         if isinstance(item, exp.Literal) and not item.is_string:
@@ -231,7 +323,7 @@ def _aggregate(select: _Select, group: exp.Expr | None, having: exp.Expr | None,
     resolved_having = None if having is None else scope.resolved(having.this)
     nodes = [output for output, _ in select.outputs] + ([] if resolved_having is None else [resolved_having])
     calls: dict[str, Call] = {}
-    if not all(_is_incremental(call) for node in nodes for call in _calls(node)):
+    if select.session is not None or not all(_is_incremental(call) for node in nodes for call in _calls(node)):
         return _recompute(select, [node for node, _ in keys], below, [node for node, _ in keys], resolved_having)
 
     def lifted(node: exp.Expr) -> exp.Expr:
@@ -300,6 +392,10 @@ def _recompute(
             select.tree,
             "this aggregate over all rows would be recomputed each epoch; add GROUP BY, or use count, sum, avg, min, max",
         )
+    session = None
+    if select.session is not None:
+        time, gap_us = select.session
+        session = (scope.sql(scope.resolved(time)), gap_us)
     return Recompute(
         below(),
         tuple(scope.sql(key) for key in keys),
@@ -307,6 +403,7 @@ def _recompute(
         select.condition,
         bool(group),
         None if having is None else scope.sql(having),
+        session,
     )
 
 
@@ -325,32 +422,32 @@ def _top_n(query: Query, tree: exp.Select, relations: Relations, named: dict[str
     if len(ranks) != 1 or not isinstance(ranks[0].this.this, exp.RowNumber):
         return None
     rank, window = ranks[0].alias, ranks[0].this
-    limit = _limit(where.this, rank)
-    if limit is None:
-        raise refuse(
-            query,
-            where,
-            f"filter the row number alone, with a whole number: WHERE {rank} <= 10; put other conditions inside",
-        )
+    conditions = terms_of(where.this)
+    filters = [term for term in conditions if _limit(term, rank) is not None]
+    if not filters:
+        return None  # the numbers of the groups that change are computed anew
+    plain = not tree.args.get("group") and all(isinstance(e, exp.Column | exp.Star) for e in tree.expressions)
+    if len(conditions) > 1 or not plain:
+        return _over_top_n(query, tree, filters[0], relations, named)
+    limit = _limit(filters[0], rank)
+    assert limit is not None
     if any(inner.this.args.get(name) for name in ("group", "having", "distinct", "limit", "order")):
         raise refuse(query, tree, "row_number() over groups; create a view with the groups and one over it")
     if not window.args.get("partition_by") or not window.args.get("order"):
         raise refuse(
             query, tree, "a top-n is per group and has an order; write OVER (PARTITION BY key ORDER BY value DESC)"
         )
-    scope, below = FromClause(query, relations, named, _plan).read(inner.this)
-    kept = [e for e in inner.this.expressions if e is not ranks[0]]
+    clauses = FromClause(query, relations, named, _plan)
+    source = without_subqueries(query, inner.this, clauses.columns_of)
+    scope, below = clauses.read(source)
+    kept = [e for e in source.expressions if not (isinstance(e, exp.Alias) and e.alias == rank)]
     columns = scope.named(kept)
-    condition = inner.this.args.get("where")
-    resolved = None if condition is None else scope.sql(scope.resolved(condition.this))
+    condition = _condition(source, scope, clauses)
+    resolved = None if condition is None else scope.sql(condition)
     keys = tuple(scope.sql(scope.resolved(key)) for key in window.args["partition_by"])
     order = _orders(scope, window.args["order"].expressions)
     wanted = {e.alias_or_name.lower() for e in tree.expressions}
     star = any(isinstance(e, exp.Star) for e in tree.expressions)
-    if any(not isinstance(e, exp.Column | exp.Star) for e in tree.expressions) or tree.args.get("group"):
-        raise refuse(
-            query, tree, "the outer SELECT of a top-n names columns only; compute inside, or in a view over it"
-        )
     known = {name.lower() for _, name in columns}
     if "*" not in known:
         for expression in tree.expressions:
@@ -365,8 +462,20 @@ def _top_n(query: Query, tree: exp.Select, relations: Relations, named: dict[str
         found = TopN(below(), keys, order, limit, outputs, ranked, resolved)
     if "*" in known:
         return found
-    inside = scope.expanded(list(inner.this.expressions))
+    inside = scope.expanded(list(source.expressions))
     return _in_order(found, _chosen(query, tree, [e.alias_or_name for e in inside]))
+
+
+def _over_top_n(query: Query, tree: exp.Select, ranked: exp.Expr, relations: Relations, named: dict[str, Plan]) -> Plan:
+    """A SELECT that does more than to name the columns of a top-n: the top-n first."""
+    inner = tree.args["from_"].this
+    outer = tree.copy()
+    first = exp.select("*").from_(inner.copy()).where(ranked.copy())
+    outer.set("from_", exp.From(this=first.subquery(inner.alias or "ranked")))
+    rest = [term.copy() for term in terms_of(tree.args["where"].this) if term is not ranked]
+    outer.set("where", exp.Where(this=exp.and_(*rest, copy=False)) if rest else None)
+    outer.set("with_", None)
+    return _plan(query, outer, relations, named)
 
 
 def _chosen(query: Query, tree: exp.Select, inside: list[str]) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final
 
 from sqlglot import exp
 from sqlglot.dialects.risingwave import RisingWave
+from sqlglot.tokenizer_core import TokenType
 
 from magnetar.pipeline.errors import SqlError
 from magnetar.pipeline.sql.functions import call, parsed_time
@@ -19,6 +20,7 @@ from magnetar.pipeline.sql.typed import (
     KIND,
     NUMBERS,
     TIMES,
+    element_kind,
     kind,
     kind_of,
     of_kind,
@@ -39,15 +41,44 @@ BY_NAME: Final = """
 """Functions that the parser leaves as they are written; all others become sqlglot's nodes."""
 
 
+_WITHIN_TYPES: Final = ("WITH", "WITHOUT", "TIME", "ZONE", "PRECISION", "VARYING")
+
+
 class PipelineSql(RisingWave):
     """RisingWave's dialect, with the functions of `BY_NAME` by the names that the user wrote."""
 
     class Parser(RisingWave.Parser):  # type: ignore[misc, valid-type]
+        FUNC_TOKENS: ClassVar[set[TokenType]] = {*RisingWave.Parser.FUNC_TOKENS, TokenType.SESSION}
         LAMBDAS: ClassVar[dict[Any, Any]] = {}  # `f(j -> 'a')` takes a field of a JSON value
         FUNCTIONS: ClassVar[dict[str, Any]] = {
             **{name: build for name, build in RisingWave.Parser.FUNCTIONS.items() if name not in BY_NAME.split()},
             "EVERY": exp.LogicalAnd.from_arg_list,
         }
+
+        def _parse_type(self, parse_interval: bool = True, fallback_to_identifier: bool = False) -> exp.Expr | None:
+            """`date '2020-01-01'::text` is the text of a date; sqlglot takes it for the date of a text."""
+            typed = self._at_typed_literal()
+            found: exp.Expr | None = super()._parse_type(parse_interval, fallback_to_identifier)
+            if not typed or not isinstance(found, exp.Cast) or isinstance(found.this, exp.Literal):
+                return found
+            literal, whole = found.this, found.this
+            while not isinstance(literal, exp.Literal):
+                if not isinstance(literal, exp.Expr):
+                    return found
+                literal = literal.this
+            literal.replace(exp.Cast(this=literal.copy(), to=found.args["to"]))
+            assert isinstance(whole, exp.Expr)
+            return whole
+
+        def _at_typed_literal(self) -> bool:
+            if self._curr and self._curr.token_type == TokenType.INTERVAL:
+                return False
+            for token in self._tokens[self._index : self._index + 5]:
+                if token.token_type == TokenType.STRING:
+                    return token is not self._curr
+                if token.token_type not in self.TYPE_TOKENS and token.text.upper() not in _WITHIN_TYPES:
+                    return False
+            return False
 
 
 def translated(root: exp.Expr) -> exp.Expr:
@@ -117,7 +148,24 @@ def _sum(node: exp.Expr) -> exp.Expr:
     if {a, b} <= {"int", "numeric"}:
         name = "ADD" if isinstance(node, exp.Add) else "SUBTRACT" if minus else "MULTIPLY"
         return of_kind(spark_of(f"TRY_{name}(_0, _1)", left, right), _wider(a, b))
+    if _wider(a, b) == "float":
+        sign = "+" if isinstance(node, exp.Add) else "-" if minus else "*"
+        return _float_of(sign, left, right)
     return of_kind(node, _wider(a, b))
+
+
+_INFINITY: Final = "DOUBLE('Infinity')"
+
+
+def _float_of(sign: str, left: exp.Expr, right: exp.Expr) -> exp.Expr:
+    """`+ - * /` of floats: what leaves the range of its type, at either end, is an error in PostgreSQL."""
+    finite = f"ABS(_0) < {_INFINITY}" + ("" if sign == "/" else f" AND ABS(_1) < {_INFINITY}")
+    lost = [f"ABS(_0 {sign} _1) = {_INFINITY} AND {finite}"]
+    if sign == "*":
+        lost.append("_0 * _1 = 0 AND _0 <> 0 AND _1 <> 0")
+    if sign == "/":
+        lost.append(f"_0 / _1 = 0 AND _0 <> 0 AND ABS(_1) < {_INFINITY}")
+    return of_kind(spark_of(f"CASE WHEN NOT (({') OR ('.join(lost)})) THEN _0 {sign} _1 END", left, right), "float")
 
 
 def _div(node: exp.Expr) -> exp.Expr:
@@ -125,6 +173,9 @@ def _div(node: exp.Expr) -> exp.Expr:
     a, b = kind(left), kind(right)
     if a == b == "int":
         return of_kind(spark_of("(_0 DIV NULLIF(_1, 0))", left, right), "int")
+    if _wider(a, b) == "float":
+        divisor = of_kind(spark_of("NULLIF(_0, 0)", right), b)
+        return _float_of("/", left, divisor)
     if (a in NUMBERS and b in NUMBERS) or "interval" in (a, b):
         return of_kind(spark_of("(_0 / NULLIF(_1, 0))", left, right), _wider(a, b))
     whole = "('tinyint', 'smallint', 'int', 'bigint')"
@@ -187,9 +238,26 @@ def _cast(node: exp.Expr) -> exp.Expr:
         return of_kind(spark_of(f"CASE WHEN _0 RLIKE {day} THEN TRY_CAST(_0 AS {_spark_time(str(b))}) END", source), b)
     if b == "timestamp":
         return of_kind(spark_of("CAST(_0 AS TIMESTAMP)", source), b)
+    if b == "float" and a in ("text", "numeric", "float"):
+        return _float_cast(source, spelled)
     if b == "numeric" or (b in NUMBERS and a in ("text", None, *NUMBERS)):
         return of_kind(spark_of(f"TRY_CAST(_0 AS {spelled})", source), b)
     return of_kind(node, b)
+
+
+def _float_cast(source: exp.Expr, spelled: str) -> exp.Expr:
+    """To REAL or DOUBLE; of a text only what PostgreSQL reads as a number, which is less than Spark does (`1d`)."""
+    found = f"TRY_CAST(_0 AS {spelled})"
+    if kind(source) == "text":
+        read = f"_0 RLIKE {_NUMBER} AND NOT (ABS({found}) = {_INFINITY} AND _0 RLIKE '[0-9]')"
+        lost = f"{found} = 0 AND _0 RLIKE '^[^eE]*[1-9]'"
+    else:
+        read = f"NOT (ABS({found}) = {_INFINITY} AND ABS(_0) < {_INFINITY})"
+        lost = f"{found} = 0 AND _0 <> 0"
+    return of_kind(spark_of(f"CASE WHEN {read} AND NOT ({lost}) THEN {found} END", source), "float")
+
+
+_NUMBER: Final = "'(?i)^\\\\s*[+-]?(([0-9]+[.]?[0-9]*|[.][0-9]+)(e[+-]?[0-9]+)?|nan|inf|infinity)\\\\s*$'"
 
 
 def _spark_time(found: str) -> str:
@@ -198,21 +266,21 @@ def _spark_time(found: str) -> str:
 
 _MICROS: Final = "UNIX_MICROS(CAST({} AS TIMESTAMP))"
 _PARTS: Final = {
-    "DOW": ("(EXTRACT(DOW FROM _0) - 1)", "int"),
-    "ISODOW": ("EXTRACT(DOW_ISO FROM _0)", "int"),
-    "DOY": ("EXTRACT(DOY FROM _0)", "int"),
-    "YEAR": ("EXTRACT(YEAR FROM _0)", "int"),
-    "ISOYEAR": ("EXTRACT(YEAROFWEEK FROM _0)", "int"),
-    "QUARTER": ("EXTRACT(QUARTER FROM _0)", "int"),
-    "MONTH": ("EXTRACT(MONTH FROM _0)", "int"),
-    "WEEK": ("EXTRACT(WEEK FROM _0)", "int"),
-    "DAY": ("EXTRACT(DAY FROM _0)", "int"),
-    "HOUR": ("EXTRACT(HOUR FROM _0)", "int"),
-    "MINUTE": ("EXTRACT(MINUTE FROM _0)", "int"),
-    "SECOND": ("EXTRACT(SECOND FROM _0)", "numeric"),
-    "MILLISECOND": ("(EXTRACT(SECOND FROM _0) * 1000)", "numeric"),
-    "MICROSECOND": ("CAST(EXTRACT(SECOND FROM _0) * 1000000 AS BIGINT)", "int"),
-    "EPOCH": (f"(CAST({_MICROS.format('_0')} AS DECIMAL(20, 0)) / 1000000)", "numeric"),
+    "DOW": "(EXTRACT(DOW FROM _0) - 1)",
+    "ISODOW": "EXTRACT(DOW_ISO FROM _0)",
+    "DOY": "EXTRACT(DOY FROM _0)",
+    "YEAR": "EXTRACT(YEAR FROM _0)",
+    "ISOYEAR": "EXTRACT(YEAROFWEEK FROM _0)",
+    "QUARTER": "EXTRACT(QUARTER FROM _0)",
+    "MONTH": "EXTRACT(MONTH FROM _0)",
+    "WEEK": "EXTRACT(WEEK FROM _0)",
+    "DAY": "EXTRACT(DAY FROM _0)",
+    "HOUR": "EXTRACT(HOUR FROM _0)",
+    "MINUTE": "EXTRACT(MINUTE FROM _0)",
+    "SECOND": "EXTRACT(SECOND FROM _0)",
+    "MILLISECOND": "(EXTRACT(SECOND FROM _0) * 1000)",
+    "MICROSECOND": "CAST(EXTRACT(SECOND FROM _0) * 1000000 AS BIGINT)",
+    "EPOCH": f"(CAST({_MICROS.format('_0')} AS DECIMAL(20, 0)) / 1000000)",
 }
 
 
@@ -229,10 +297,12 @@ def _extract(node: exp.Expr) -> exp.Expr:
         raise refused("EXTRACT of this interval", "write EXTRACT(EPOCH FROM a - b) of two times")
     if kind(source) == "interval" or part not in _PARTS:
         raise refused(f"EXTRACT({part} ...)", f"take one of {', '.join(_PARTS)} of a time")
-    template, found = _PARTS[part]
+    template = _PARTS[part]
     if kind(source) == "date" and part == "EPOCH":
-        return of_kind(spark_of("(UNIX_DATE(_0) * CAST(86400 AS BIGINT))", source), "int")
-    return of_kind(spark_of(template, source), found)
+        template = "(UNIX_DATE(_0) * CAST(86400 AS BIGINT))"
+    if part not in ("SECOND", "MILLISECOND") and (part != "EPOCH" or kind(source) == "date"):
+        template = f"CAST({template} AS DECIMAL(20, 0))"  # PostgreSQL's is a NUMERIC, of which 7 / 2 is 3.5
+    return of_kind(spark_of(template, source), "numeric")
 
 
 def _bracket(node: exp.Expr) -> exp.Expr:
@@ -242,7 +312,7 @@ def _bracket(node: exp.Expr) -> exp.Expr:
     index = node.expressions[0]
     if isinstance(index, exp.Literal) and index.is_string:
         return node
-    return spark_of("GET(_0, CAST(_1 AS INT))", node.this, index)
+    return of_kind(spark_of("GET(_0, CAST(_1 AS INT))", node.this, index), element_kind(node.this))
 
 
 def _compared(node: exp.Expr) -> exp.Expr:
@@ -350,6 +420,8 @@ def _whole(node: exp.Expr) -> exp.Expr:
     name = "CEIL" if isinstance(node, exp.Ceil) else "FLOOR"
     if kind(node.this) == "float":
         return of_kind(spark_of(f"IF(ABS(_0) < 9e15, CAST({name}(_0) AS DOUBLE), _0)", node.this), "float")
+    if kind(node.this) == "int":
+        return of_kind(spark_of("CAST(_0 AS DOUBLE)", node.this), "float")
     return of_kind(node, kind(node.this))
 
 
@@ -446,6 +518,16 @@ _RULES: Final[dict[type[exp.Expr], Callable[[Any], exp.Expr]]] = {
     exp.Upper: _typed("text"),
     exp.Trim: _typed("text"),
     exp.Overlay: _typed("text"),
+    exp.Pi: _typed("float"),
+    exp.Replace: _typed("text"),
+    exp.StartsWith: _typed("bool"),
+    exp.ByteLength: _typed("int"),
+    exp.BitwiseAnd: _typed("int"),
+    exp.BitwiseOr: _typed("int"),
+    exp.BitwiseXor: _typed("int"),
+    exp.BitwiseNot: _typed("int"),
+    exp.BitwiseLeftShift: _typed("int"),
+    exp.BitwiseRightShift: _typed("int"),
     exp.GroupConcat: _typed("text"),
     exp.Length: _typed("int"),
     exp.StrPosition: _typed("int"),

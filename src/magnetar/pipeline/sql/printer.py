@@ -38,6 +38,8 @@ def print_statement(statement: Statement, *, with_credentials: bool = False) -> 
         case CreateView():
             emit = "\nEMIT ON WINDOW CLOSE" if statement.emit_on_window_close else ""
             exists = _if_not_exists(statement.if_not_exists)
+            if not statement.materialized:
+                return f"CREATE VIEW {exists}{quote(statement.name)} AS\n{statement.query.text}"
             late = "" if statement.late_rows == "drop" else f" WITH (late_rows = {literal(statement.late_rows)})"
             return f"CREATE MATERIALIZED VIEW {exists}{quote(statement.name)}{late} AS\n{statement.query.text}{emit}"
         case CreateSink():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from sqlglot import exp
 
@@ -13,6 +14,12 @@ from magnetar.pipeline.sql.plan import EPOCH_TIMESTAMP, Named, Plan
 from magnetar.pipeline.sql.postgres import translated
 from magnetar.pipeline.sql.statements import Query
 from magnetar.pipeline.sql.typed import kind, of_kind
+
+ADDED: Final = "__sub"
+"""How the names of inputs begin that nobody wrote: those of subqueries that became joins."""
+
+SESSION: Final = "__session"
+"""The qualifier of a session's `start` and `end` where GROUP BY SESSION(...) makes sessions: the columns of Spark's session window."""
 
 _NOT_REPEATABLE = {"rand", "random", "uuid", "gen_random_uuid", "randn", "monotonically_increasing_id", "shuffle"}
 
@@ -48,11 +55,12 @@ class Scope:
                     return side
             names = ", ".join(side.alias for side in self.sides)
             raise refuse(self.query, column, f"{column.table} is not in FROM; there is {names}")
-        if len(self.sides) == 1:
-            return self.sides[0]
+        sides = [side for side in self.sides if not side.alias.startswith(ADDED)] or self.sides
+        if len(sides) == 1:
+            return sides[0]
         name = column.name.lower()
-        found = [side for side in self.sides if side.columns and name in (c.lower() for c in side.columns)]
-        if len(found) == 1 and all(side.columns is not None for side in self.sides):
+        found = [side for side in sides if side.columns and name in (c.lower() for c in side.columns)]
+        if len(found) == 1 and all(side.columns is not None for side in sides):
             return found[0]
         example = f"{self.sides[0].alias}.{column.name}"
         raise refuse(self.query, column, f"{column.name} may be of more than one input; write {example}, say")
@@ -66,6 +74,8 @@ class Scope:
         return node.copy().transform(self._resolve)
 
     def _resolve(self, node: exp.Expr) -> exp.Expr:
+        if isinstance(node, exp.Column) and node.table == SESSION:
+            return of_kind(exp.column(node.name, table="session_window"), "timestamp")
         if isinstance(node, exp.Column) and not isinstance(node.this, exp.Star):
             side = self.side_of(node)
             if side.columns is not None and node.name.lower() not in (c.lower() for c in side.columns):
@@ -81,9 +91,7 @@ class Scope:
         ):
             return of_kind(exp.column(EPOCH_TIMESTAMP), "timestamptz")
         if isinstance(node, exp.Query | exp.Exists):
-            raise refuse(
-                self.query, node, "a SELECT within an expression has no incremental plan; write a JOIN with it"
-            )
+            raise refuse(self.query, node, "a SELECT has no incremental plan at this place; write a JOIN with it")
         name = node.name.lower() if isinstance(node, exp.Anonymous) else node.key
         if name in _NOT_REPEATABLE:
             raise refuse(
@@ -112,7 +120,7 @@ class Scope:
                 continue
             table = expression.table if isinstance(expression, exp.Column) else ""
             for side in self.sides:
-                if (table and side.alias.lower() != table.lower()) or side.alias.startswith("__sub"):
+                if (table and side.alias.lower() != table.lower()) or side.alias.startswith(ADDED):
                     continue
                 if side.columns is None and len(self.sides) > 1:
                     raise refuse(
@@ -136,7 +144,7 @@ class Scope:
         for number, expression in enumerate(self.expanded(expressions), 1):
             inner = expression.this if isinstance(expression, exp.Alias) else expression
             given = expression.alias_or_name if isinstance(expression, exp.Alias | exp.Column | exp.Star) else ""
-            name = given or f"{_plain(inner)}{number}"
+            name = given or f"{plain_name(inner)}{number}"
             if name.lower() in seen:
                 raise refuse(self.query, expression, f"two columns have the name {name}; give one another name with AS")
             seen.add(name.lower())
@@ -154,7 +162,8 @@ class Scope:
             return None
 
 
-def _plain(node: exp.Expr) -> str:
+def plain_name(node: exp.Expr) -> str:
+    """How the name of an expression begins to which none was given."""
     return f"{node.key}_" if isinstance(node, exp.Func) else "column_"
 
 
@@ -162,11 +171,14 @@ class Columns(tuple[str, ...]):
     """Names of columns, and the sorts of values of those that are known, by lower-case name."""
 
     kinds: Mapping[str, str | None]
+    plan: Plan | None = None
+    """Of a view that is not materialized: what is read in its place."""
 
     @classmethod
-    def of(cls, names: Iterable[str], kinds: Mapping[str, str | None]) -> Columns:
+    def of(cls, names: Iterable[str], kinds: Mapping[str, str | None], plan: Plan | None = None) -> Columns:
         found = cls(names)
         found.kinds = kinds
+        found.plan = plan
         return found
 
 

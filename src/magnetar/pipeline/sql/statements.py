@@ -7,11 +7,11 @@ from typing import Literal, TypeAlias
 
 from magnetar.pipeline.sql.options import Options
 
-ObjectKind: TypeAlias = Literal["SOURCE", "TABLE", "MATERIALIZED VIEW", "SINK"]
+ObjectKind: TypeAlias = Literal["SOURCE", "TABLE", "VIEW", "MATERIALIZED VIEW", "SINK"]
 IncludeKind: TypeAlias = Literal["KEY", "TIMESTAMP", "EVENT_TIME", "PARTITION", "OFFSET", "HEADER", "TOPIC", "PAYLOAD"]
 LatePolicy: TypeAlias = Literal["drop", "fail"]
 """What becomes of rows that come for a closed window: left out and counted, or the end of the epoch they came in."""
-OBJECT_KINDS: tuple[ObjectKind, ...] = ("SOURCE", "TABLE", "MATERIALIZED VIEW", "SINK")
+OBJECT_KINDS: tuple[ObjectKind, ...] = ("SOURCE", "TABLE", "VIEW", "MATERIALIZED VIEW", "SINK")
 
 INCLUDED_COLUMNS: dict[str, str] = {
     "KEY": "__key",
@@ -87,13 +87,14 @@ class CreateSource:
 
 @dataclass(frozen=True, slots=True)
 class CreateView:
-    """CREATE MATERIALIZED VIEW."""
+    """CREATE MATERIALIZED VIEW; not `materialized`: CREATE VIEW, a name for a query, which is planned anew wherever it is read."""
 
     name: str
     query: Query
     emit_on_window_close: bool = False
     if_not_exists: bool = False
     late_rows: LatePolicy = "drop"
+    materialized: bool = True
 
 
 @dataclass(frozen=True, slots=True)

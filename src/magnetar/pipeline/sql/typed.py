@@ -55,8 +55,29 @@ def kind_of_type(text: str) -> str | None:
         return None
 
 
+class ArrayKind(str):
+    """The kind `array`, with the kind of the elements."""
+
+    element: str | None = None
+
+    @classmethod
+    def of(cls, element: str | None) -> ArrayKind:
+        found = cls("array")
+        found.element = element
+        return found
+
+
 def kind_of(built: exp.DataType) -> str | None:
-    return _KIND_OF.get(str(getattr(built.this, "value", built.this)).upper())
+    found = _KIND_OF.get(str(getattr(built.this, "value", built.this)).upper())
+    if found == "array" and built.expressions and isinstance(built.expressions[0], exp.DataType):
+        return ArrayKind.of(kind_of(built.expressions[0]))
+    return found
+
+
+def element_kind(node: exp.Expr) -> str | None:
+    """Of the elements of an array, where that is known."""
+    found = kind(node)
+    return found.element if isinstance(found, ArrayKind) else None
 
 
 def kind(node: exp.Expr) -> str | None:

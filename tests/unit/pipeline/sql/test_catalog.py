@@ -8,6 +8,7 @@ import pytest
 
 from magnetar.pipeline.errors import CatalogError
 from magnetar.pipeline.sql.catalog import Catalog
+from magnetar.pipeline.sql.changes import applied, changes
 from magnetar.pipeline.sql.options import REDACTED
 from magnetar.pipeline.sql.parser import parse, parse_one
 from magnetar.pipeline.sql.statements import CreateSink, CreateSource, CreateView, Drop, SetParallelism, Show
@@ -48,6 +49,38 @@ def test_drop_is_refused_while_something_reads() -> None:
         catalog.drop(Drop("SINK", "nope"))
     assert catalog.drop(Drop("SINK", "nope", if_exists=True)) == catalog
     assert catalog.drop(Drop("MATERIALIZED VIEW", "v", cascade=True)).topological() == ("s",)
+
+
+def test_a_view_that_is_not_materialized_is_a_name_for_its_query() -> None:
+    text = """
+    CREATE VIEW positive AS SELECT a, x FROM s WHERE x > 0;
+    CREATE MATERIALIZED VIEW p AS SELECT a, count(*) AS n FROM Positive GROUP BY a;
+    CREATE SINK q FROM positive WITH (connector='pulsar', topic='out2');
+    """
+    catalog = run(TEXT + text)
+    assert catalog.find("positive").kind == "VIEW"
+    assert catalog.find("p").reads == ("s",)
+    assert (
+        catalog.find("p").plan
+        == run(
+            TEXT
+            + "CREATE MATERIALIZED VIEW p AS SELECT a, count(*) AS n FROM (SELECT a, x FROM s WHERE x > 0) GROUP BY a"
+        )
+        .find("p")
+        .plan
+    )
+    assert catalog.find("q").plan == catalog.find("positive").plan
+    assert catalog.readers("positive") == ("p", "q")
+    assert catalog.show(Show("VIEW")) == ("positive",)
+    assert Catalog.from_plain(catalog.to_plain()).find("p").plan == catalog.find("p").plan
+    with pytest.raises(CatalogError, match="p, q read from positive"):
+        catalog.drop(Drop("VIEW", "positive"))
+    edited = applied(catalog, parse("CREATE VIEW positive AS SELECT a, x FROM s WHERE x > 1;"))
+    assert [change.describe() for change in changes(catalog, edited)] == [
+        "~ change VIEW positive: its query is another one",
+        "! rebuild MATERIALIZED VIEW p: its query is another one",
+        "! rebuild SINK q: its query is another one",
+    ]
 
 
 def test_a_name_is_taken_once() -> None:

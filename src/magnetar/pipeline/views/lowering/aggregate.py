@@ -119,10 +119,15 @@ def lower_recompute(lowering: Lowering, node: Recompute) -> Changes:
     rows, row_key = _rows(lowering, below, node, outputs)
     results = list(outputs)
     group = tuple(_result(below, results, sql, f"_group{place}") for place, sql in enumerate(node.keys))
-    key = group if node.grouped else tuple(_result(below, results, quoted(column), column) for column in row_key)
+    if node.session is not None:
+        start = _result(below, results, "session_window.start", "_session")
+        key: tuple[str, ...] = (*group, start)
+    else:
+        key = group if node.grouped else tuple(_result(below, results, quoted(column), column) for column in row_key)
     kept = _group_names(node)
     sql = f"SELECT {', '.join(f'{output.sql} AS {quoted(output.name)}' for output in results)} FROM {RECOMPUTE_INPUT}"
-    sql += f" GROUP BY {', '.join(node.keys)}" if node.grouped else ""
+    session = [] if node.session is None else [f"session_window({node.session[0]}, '{node.session[1]} microseconds')"]
+    sql += f" GROUP BY {', '.join([*node.keys, *session])}" if node.grouped else ""
     sql += f" HAVING {node.having}" if node.having is not None else ""
     stage_id = lowering.stage_id("groups")
     (table_id,) = lowering.ids.of_stage(stage_id, 1)
@@ -148,6 +153,7 @@ def _rows(
 ) -> tuple[Changes, tuple[str, ...]]:
     """The rows that are kept: the group, the columns that the outputs read, and the key."""
     texts = [*(output.sql for output in outputs), *node.keys, *([node.having] if node.having else [])]
+    texts += [] if node.session is None else [node.session[0]]
     used = _columns(below, texts)
     group = [Named(sql, name) for sql, name in zip(node.keys, _group_names(node), strict=True)]
     selected = [*group, *(Named(quoted(column), column) for column in used)]

@@ -17,6 +17,8 @@ from magnetar.pipeline.views.lowering.stages import Select, quoted
 
 _THERE: Final = "_right_there"
 """True in every right row: what tells a match whose key is NULL from no match."""
+_LEFT_THERE: Final = "_left_there"
+"""The same in every left row of a full join."""
 
 
 def lower_join(lowering: Lowering, node: Join) -> Changes:
@@ -31,9 +33,9 @@ def lower_join(lowering: Lowering, node: Join) -> Changes:
     else:
         found = _joined(lowering, node, (left, right), (left_on, right_on))
     # what is the join column itself was not sent twice
-    by_sql = {named.sql: named.name for named in left_on}
+    by_sql = {} if node.side == "full" else {named.sql: named.name for named in left_on}
     outputs = [Named(quoted(by_sql.get(column.sql, column.name)), column.name) for column in node.left_columns]
-    by_sql = {} if node.side == "left" else {named.sql: named.name for named in right_on}
+    by_sql = {} if node.side != "inner" else {named.sql: named.name for named in right_on}
     outputs += [Named(quoted(by_sql.get(column.sql, column.name)), column.name) for column in node.right_columns]
     return lowering.project(found, outputs)
 
@@ -42,8 +44,10 @@ def _joined(
     lowering: Lowering, node: Join, sides: tuple[Changes, Changes], on: tuple[list[Named], list[Named]]
 ) -> Changes:
     left, right = sides
-    outer = node.side == "left"
-    left_rows = _rows(lowering, left, on[0], node.left_columns, "_left_")
+    outer, full = node.side != "inner", node.side == "full"
+    marks = [Named("true", _LEFT_THERE)] if full else []
+    left_rows = _rows(lowering, left, on[0], node.left_columns, "_left_", keep=full, extra=marks)
+    left_key = (*left_rows.key, *(named.name for named in marks))
     extra = [Named("true", _THERE)] if outer else []
     right_rows = _rows(lowering, right, on[1], node.right_columns, "_right_", keep=outer, extra=extra)
     right_key = (*right_rows.key, *(named.name for named in extra))
@@ -57,7 +61,7 @@ def _joined(
             left_rows.schema,
             right_rows.schema,
             names,
-            left_rows.key,
+            left_key,
             right_key,
             how=node.side,
             vnode_count=lowering.vnode_count,

@@ -79,7 +79,7 @@ class Lowerer:
 
     def _has_stages(self, name: str) -> bool:
         entry = self._catalog.find(name)
-        return entry.kind != "SOURCE" and not (entry.kind == "SINK" and isinstance(entry.plan, Scan))
+        return entry.kind not in ("SOURCE", "VIEW") and not (entry.kind == "SINK" and isinstance(entry.plan, Scan))
 
     def _lowered(self, name: str) -> tuple[ViewPlan, Changes]:
         entry = self._catalog.find(name)

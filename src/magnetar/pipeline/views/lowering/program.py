@@ -155,7 +155,7 @@ def forgotten(manifest: Manifest, names: Iterable[str]) -> Manifest:
 
 
 def _sink(statement: CreateSink, plans: Mapping[str, ViewPlan]) -> Sink:
-    name = statement.source if isinstance(statement.source, str) else statement.name
+    name = statement.source if isinstance(statement.source, str) and statement.name not in plans else statement.name
     plan = next((plan for known, plan in plans.items() if known.lower() == name.lower()), None)
     if plan is None:
         raise CatalogError(

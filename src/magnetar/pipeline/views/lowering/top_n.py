@@ -49,19 +49,34 @@ def _first_rows(
     rows = lowering.select(below, node.condition, with_key, row_key)
     stage_id = lowering.stage_id("top-n")
     (table_id,) = lowering.ids.of_stage(stage_id, 1)
-    build = AppendOnlyTopN if below.append_only else top_n
+    offset = node.offset if isinstance(node, TopN) else 0
     with lowering.refusing():
-        operator: Operator = build(
-            table_id,
-            stage_id,
-            rows.schema,
-            group,
-            order,
-            limit,
-            row_key=row_key,
-            rank=rank,
-            vnode_count=lowering.vnode_count,
-        )
+        operator: Operator
+        if below.append_only and not offset:
+            operator = AppendOnlyTopN(
+                table_id,
+                stage_id,
+                rows.schema,
+                group,
+                order,
+                limit,
+                row_key=row_key,
+                rank=rank,
+                vnode_count=lowering.vnode_count,
+            )
+        else:
+            operator = top_n(
+                table_id,
+                stage_id,
+                rows.schema,
+                group,
+                order,
+                limit,
+                row_key=row_key,
+                offset=offset,
+                rank=rank,
+                vnode_count=lowering.vnode_count,
+            )
     found = lowering.stage(stage_id, {INPUT: (rows, group)}, operator, append_only=False)
     shown = [*(output.name for output in outputs), *([] if rank is None else [rank])]
     return lowering.project(found, [Named(quoted(name), name) for name in shown])
