@@ -185,7 +185,7 @@ def test_a_script_runs_once_and_a_running_one_is_stopped(
 def test_what_cannot_run_says_why(commands: Commands) -> None:
     assert "such file" in commands("run", str(commands.home / "none.sql"), code=1)
     bad = commands.home / "bad.sql"
-    bad.write_text(commands.file.read_text() + "\nCREATE MATERIALIZED VIEW w AS SELECT * FROM delays LIMIT 3;")
+    bad.write_text(commands.file.read_text() + "\nCREATE MATERIALIZED VIEW w AS SELECT * FROM delays LIMIT 0;")
     refused = commands("run", str(bad), "--service-url", "pulsar://localhost:1", code=1)
     down = commands("run", str(commands.file), "--service-url", "pulsar://localhost:1", code=1)
     assert "pulsar://localhost:1 refuses connections" in down

@@ -98,7 +98,9 @@ def sources(draw: st.DrawFn) -> CreateSource:
     )
 
 
-VIEWS = st.builds(CreateView, NAMES, QUERIES, st.booleans(), st.booleans())
+VIEWS = st.builds(CreateView, NAMES, QUERIES, st.booleans(), st.booleans()) | st.builds(
+    CreateView, NAMES, QUERIES, if_not_exists=st.booleans(), materialized=st.just(False)
+)
 SINKS = st.builds(
     CreateSink,
     NAMES,
@@ -114,7 +116,7 @@ STATEMENTS = st.one_of(
     st.builds(SetParallelism, NAMES, st.none() | st.integers(1, 32768)),
     st.builds(
         AlterOptions,
-        KINDS.filter(lambda kind: kind != "MATERIALIZED VIEW"),
+        KINDS.filter(lambda kind: "VIEW" not in kind),
         NAMES,
         OPTIONS.filter(lambda given: len(given) > 0),
     ),
