@@ -98,6 +98,7 @@ def test_partitions_pattern_time_and_empty_topic(
     latest = max(row["__publishTime"] for row in rows)
     later = read(topic=name, startingTime=int(latest.timestamp() * 1000) + 1)
     assert later.count() == 0
+    client.create_producer(f"{topic}-none").close()
     assert read(topics=f"{topic}-none,{name}", startingTime=1).count() == len(sent)
 
 
@@ -258,7 +259,7 @@ def test_a_topic_that_is_not_there_is_waited_for(
     wait_until(lambda: asked.times >= 3, 30, "looks at a namespace that is not there")
     admin("PUT", f"namespaces/{namespace}", "{}")
     admin("POST", f"namespaces/{namespace}/autoTopicCreation", '{"allowAutoTopicCreation": false}')
-    with pytest.raises(Exception, match="TopicNotFound"):
+    with pytest.raises(Exception, match="there is no topic"):
         read(topic=topic).collect()
     before = asked.times
     wait_until(lambda: asked.times >= before + 3, 30, "looks at a topic that is not there")
@@ -273,8 +274,11 @@ def test_a_topic_that_is_not_there_is_waited_for(
     assert [row.value for row in read(topic=topic, waitingForNonExistedTopic="true").collect()] == [b"here"]
 
 
-def test_credentials_are_in_no_plan(spark: Any, server: ServerProcess, topic: str, capfd: Any) -> None:
+def test_credentials_are_in_no_plan(
+    spark: Any, server: ServerProcess, client: pulsar.Client, topic: str, capfd: Any
+) -> None:
     secret = "s3cr3t-of-this-test"
+    client.create_producer(topic).close()
     auth = {"pulsar.client.authPluginClassName": "AuthenticationToken", "pulsar.client.authParams": f"token:{secret}"}
     options = {"service.url": server.service_url, "topic": topic} | auth
     frame = spark.read.format("magnetar").options(**options).load()
@@ -286,3 +290,14 @@ def test_credentials_are_in_no_plan(spark: Any, server: ServerProcess, topic: st
     with pytest.raises(Exception, match="unknown option") as refused:
         spark.read.format("magnetar").options(**options, nonsense="1").load()
     assert secret not in str(refused.value)
+
+
+def test_a_batch_read_of_a_topic_that_is_not_there_names_it_and_makes_none(
+    read: Read, client: pulsar.Client, topic: str
+) -> None:
+    client.create_producer(topic).close()
+    assert read(topic=topic).count() == 0
+    for names in ({"topic": f"{topic}-misspelt"}, {"topics": f"{topic},{topic}-misspelt"}):
+        for _ in range(2):  # the first one has not made it
+            with pytest.raises(Exception, match=f"there is no topic {topic}-misspelt: correct the name"):
+                read(**names).count()

@@ -12,10 +12,16 @@ import pulsar
 
 from magnetar.pipeline.connect.admin_rest import AdminRest
 from magnetar.pipeline.connect.continuity import Verdict, closed, verdict
-from magnetar.pipeline.connect.errors import AdminUnreachableError, DataLossError, OffsetError, ReadStalledError
+from magnetar.pipeline.connect.errors import (
+    AdminUnreachableError,
+    DataLossError,
+    OffsetError,
+    ReadStalledError,
+    TopicMissingError,
+)
 from magnetar.pipeline.connect.offsets import EARLIEST, Offsets, Position
 from magnetar.pipeline.connect.options import Connection, ReadOptions, Times, full_name
-from magnetar.pipeline.connect.raw_connection import RawConnectionError, is_supported
+from magnetar.pipeline.connect.raw_connection import RawConnectionError, connect, is_supported
 from magnetar.pipeline.connect.topic_end import TopicEnd
 
 END_TIMEOUT_MS: Final = 30_000
@@ -138,16 +144,39 @@ class Topics:
             names = self.admin.matching_topics(self._options.pattern)
         return sorted(part for name in names for part in self._partitions_of(name))
 
+    def check_there(self) -> None:
+        """Raises TopicMissingError for a topic of the options that does not exist, before something opens it: a broker that creates topics
+        would make an empty one of a misspelt name."""
+        if self._options.wait_for_topics or not is_supported(self._options.connection):
+            return
+        with suppress(RawConnectionError):  # the official client's errors say what is wrong
+            connection, _ = connect(self._options.connection)
+            try:
+                missing = [topic for topic in self._options.topics if not connection.exists(topic)]
+            finally:
+                connection.close()
+            if missing:
+                raise TopicMissingError(
+                    f"there is no topic {', '.join(missing)}: correct the name, or create it first (magnetar topics create)"
+                )
+
     def _partitions_of(self, topic: str) -> list[str]:
         while True:
             try:
                 found: list[str] = self._client.get_topic_partitions(topic)
                 if self._options.wait_for_topics and found == [topic] and topic not in self._there:
                     # A broker that creates no topics calls one that is not there unpartitioned, and says so when it is opened.
-                    open_reader(self._client, topic, EARLIEST, 1).close()
-                    self._there.add(topic)
-                    # Created between the two requests it may have partitions, which the first one could not name.
+                    # Created between the two requests it may have partitions, which the first one could not name, and which
+                    # a broker says by refusing to open the topic itself.
+                    refused: pulsar.NotAllowedError | None = None
+                    try:
+                        open_reader(self._client, topic, EARLIEST, 1).close()
+                    except pulsar.NotAllowedError as error:
+                        refused = error
                     found = self._client.get_topic_partitions(topic)
+                    if refused is not None and found == [topic]:
+                        raise refused
+                    self._there.add(topic)
                 return found
             except pulsar.TopicNotFound:  # nothing else is waited for: a wrong credential would never end
                 if not self._options.wait_for_topics:

@@ -18,6 +18,12 @@ class OffsetError(PipelineError, InvalidArgumentError):
     slug = "spark-offset"
 
 
+class TopicMissingError(PipelineError, InvalidArgumentError):
+    """A topic that a batch read names does not exist; the text names the fix."""
+
+    slug = "topic-missing"
+
+
 class DataLossError(PipelineError):
     """Messages of the range are not in the topic any more."""
 

@@ -20,7 +20,12 @@ from magnetar.pipeline.connect.frame_buffer import FrameBuffer
 from magnetar.pipeline.connect.options import Connection
 from magnetar.wire.pulsar.commands import frame, pong
 from magnetar.wire.pulsar.frames import Frame, FrameError
-from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand, CommandLookupTopicResponse
+from magnetar.wire.pulsar.PulsarApi_pb2 import (
+    BaseCommand,
+    CommandLookupTopicResponse,
+    CommandPartitionedTopicMetadataResponse,
+    ServerError,
+)
 
 FRAME_BYTES_MAX: Final = 64 << 20
 """A larger frame ends the connection; brokers allow messages of 5 MiB unless told otherwise."""
@@ -152,6 +157,20 @@ class RawConnection:
                 here.close()
         raise RawConnectionError(f"{topic}: more than {REDIRECTS_MAX} redirects")
 
+    def exists(self, topic: str) -> bool:
+        """Whether there is such a topic, with partitions or without; nothing is created. Raises RawConnectionError."""
+        ask = BaseCommand(type=BaseCommand.PARTITIONED_METADATA)
+        ask.partitionMetadata.topic = topic
+        ask.partitionMetadata.request_id = self.request_id()
+        ask.partitionMetadata.metadata_auto_creation_enabled = False
+        self.send(ask)
+        found = self.answer(BaseCommand.PARTITIONED_METADATA_RESPONSE).partitionMetadataResponse
+        if found.response != CommandPartitionedTopicMetadataResponse.Failed:
+            return True
+        if found.error == ServerError.TopicNotFound:
+            return False
+        raise RawConnectionError(f"{topic}: the broker answers with {found.message}")
+
     @property
     def socket(self) -> socket.socket:
         """To wait for: it is readable when `receive` would return at once, unless `has_pending` says so."""
@@ -209,18 +228,20 @@ class RawConnection:
         return command
 
 
-def connect_to(connection: Connection, topic: str) -> RawConnection:
-    """To the broker that serves a topic. Raises RawConnectionError."""
-    found: RawConnection | None = None
+def connect(connection: Connection) -> tuple[RawConnection, str]:
+    """To the first broker of the service URL that answers, and its address. Raises RawConnectionError."""
     problem: RawConnectionError | None = None
     for url in _urls(connection.service_url):
         try:
-            found = RawConnection(connection, url)
-            break
+            return RawConnection(connection, url), url
         except RawConnectionError as error:
             problem = error
-    if found is None:
-        raise problem or RawConnectionError("service.url names no broker")
+    raise problem or RawConnectionError("service.url names no broker")
+
+
+def connect_to(connection: Connection, topic: str) -> RawConnection:
+    """To the broker that serves a topic. Raises RawConnectionError."""
+    found, url = connect(connection)
     try:
         target, through_proxy = found.lookup(topic)
     except BaseException:

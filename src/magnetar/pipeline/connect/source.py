@@ -80,6 +80,7 @@ class TopicReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         topics = Topics(self._options)
+        topics.check_there()
         every = topics.partitions()
         names = [name for name in every if self.is_wanted(name)]
         starts = topics.check_loss(topics.starts(names, "earliest", every))
