@@ -18,6 +18,9 @@ from tests.support.waiting import wait_until
 
 Connect = Callable[..., pulsar.Client]
 
+TOPICS_IN_ALL_BUNDLES = 16
+"""So many names fall into every bundle of a namespace, most likely."""
+
 _names = itertools.count()
 PARTITIONS = 8
 
@@ -147,7 +150,7 @@ def test_a_transaction_over_topics_of_two_brokers(cluster: ClusterProcesses, con
     """It publishes at both and acknowledges at both; all of it counts, or nothing. Its coordinator's broker is one of them."""
     first, second = broker_names(cluster)
     found = get(f"{cluster.http_url}/lookup/v2/topic/persistent/pulsar/system/{ASSIGN}")["brokerUrl"]
-    names = [_topic_of(cluster, owner) for owner in (first, second)]
+    names = _topics_of(cluster, [first, second])
     client = connect(cluster.service_urls)
     coordinator = RawTransactions(_port(found))
     raws = [RawTransactions(_port(cluster.broker(name)[0])) for name in (first, second)]
@@ -210,9 +213,15 @@ def _port(url: str) -> int:
     return int(url.rpartition(":")[2])
 
 
-def _topic_of(cluster: ClusterProcesses, owner: str) -> str:
-    """A new topic that this broker serves."""
-    while True:
-        name = f"txn-{next(_names)}"
-        if owner_of(cluster, name) == owner:
-            return f"persistent://public/default/{name}"
+def _topics_of(cluster: ClusterProcesses, owners: list[str]) -> list[str]:
+    """A new topic of each of these brokers, whatever the placement has made of the bundles: it may have given all of them to one."""
+    names = [f"txn-{next(_names)}" for _ in range(TOPICS_IN_ALL_BUNDLES)]
+    spread_out(cluster, names)
+    found: dict[str, str] = {}
+
+    def have_all() -> bool:
+        found.update({owner_of(cluster, name): name for name in names})
+        return set(owners) <= set(found)
+
+    wait_until(have_all, 60, f"topics of {owners}")
+    return [f"persistent://public/default/{found[owner]}" for owner in owners]

@@ -106,10 +106,10 @@ def unit_function(
 
         run_unit, write_run = actor.run_unit, actor.write_run
 
-        def unit(*arguments: Any) -> Any:
+        def unit(*arguments: Any, **named: Any) -> Any:
             if shot.point == "decoded":
                 shot.fire()
-            return run_unit(*arguments)
+            return run_unit(*arguments, **named)
 
         def write(*arguments: Any, **named: Any) -> Any:
             if shot.point == "writing":

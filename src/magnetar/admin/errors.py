@@ -9,7 +9,12 @@ from magnetar.base.errors import BadVersionError, DiskFullError, InvalidArgument
 from magnetar.bookkeeper.errors import NotEnoughBookiesError
 from magnetar.broker import errors
 from magnetar.broker.compaction.errors import CompactionRunningError
-from magnetar.broker.namespaces.errors import AlreadyExistsError, FewerPartitionsError, PreconditionFailedError
+from magnetar.broker.namespaces.errors import (
+    AlreadyExistsError,
+    FewerPartitionsError,
+    NotMoreCoordinatorsError,
+    PreconditionFailedError,
+)
 from magnetar.broker.schemas.types import InvalidSchemaError
 from magnetar.managed_ledger.errors import (
     EntryNotFoundError,
@@ -112,7 +117,6 @@ STATUS: dict[type[BaseException], int] = {
     ManagedLedgerNotFoundError: 404,
     errors.TransactionNotFoundError: 404,
     errors.TransactionCoordinatorNotFoundError: 404,
-    errors.NotMoreCoordinatorsError: 406,
     errors.InvalidTxnStatusError: 409,
     errors.NotAllowedError: 405,
     errors.TopicTerminatedError: 405,
@@ -123,6 +127,7 @@ STATUS: dict[type[BaseException], int] = {
     errors.IncompatibleSchemaError: 409,
     InvalidSchemaError: 422,
     FewerPartitionsError: 422,
+    NotMoreCoordinatorsError: 406,
     PreconditionFailedError: 412,
     errors.InvalidTopicNameError: 412,
     errors.ConsumerBusyError: 412,

@@ -135,12 +135,6 @@ class ConsumerAssignError(BrokerError):
     slug = "consumer-assign"
 
 
-class NotMoreCoordinatorsError(BrokerError):
-    """The number of transaction coordinators never shrinks."""
-
-    slug = "not-more-coordinators"
-
-
 class TransactionCoordinatorNotFoundError(BrokerError):
     """This broker does not serve that transaction coordinator."""
 

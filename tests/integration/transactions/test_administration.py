@@ -91,7 +91,7 @@ def test_what_is_not_there(server: ServerProcess, raw: RawTransactions, topic: s
     assert status("coordinatorInternalStats/15") == 404
     assert status("transactionBufferStats/public/default/nowhere") == 404
     assert status(f"pendingAckStats/{name}/nobody") == 404
-    assert status("transactionCoordinator/replicas", "POST", json=3) == 412
+    assert status("transactionCoordinator/replicas", "POST", json=3) == 406
     assert status("transactionCoordinator/replicas", "POST", json="x") == 400
 
 

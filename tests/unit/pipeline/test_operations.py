@@ -136,7 +136,15 @@ def test_units_follow_the_load_until_somebody_gives_a_number(tmp_path: Path, mon
         operations.attach(steered, VnodeMapping.even(2), cores=4, adaptive_from=1)
         operations.on_epoch(report(1, units=2, **busy))
         wait_until(lambda: steered.units == [4])
-        status = read_status(tmp_path)
+        status = None
+
+        def is_told() -> bool:
+            """The status is written after the units were set."""
+            nonlocal status
+            status = read_status(tmp_path)
+            return status is not None and status.adaptive is not None and status.adaptive["reason"] is not None
+
+        wait_until(is_told)
         assert status is not None
         assert status.adaptive is not None
         assert (status.adaptive["least"], status.adaptive["most"]) == (1, 4)

@@ -31,6 +31,12 @@ class FewerPartitionsError(PreconditionFailedError):
     slug = "fewer-partitions"
 
 
+class NotMoreCoordinatorsError(PreconditionFailedError):
+    """The number of transaction coordinators never shrinks (HTTP 406)."""
+
+    slug = "not-more-coordinators"
+
+
 class MessageTooLargeError(NotAllowedError):
     """The message is larger than its topic's policy allows."""
 

@@ -14,7 +14,8 @@ from typing import Protocol
 from magnetar.base.clock import Clock
 from magnetar.base.errors import MagnetarError
 from magnetar.base.tasks import FATAL, TaskScope
-from magnetar.broker.errors import NotMoreCoordinatorsError, ServiceNotReadyError, TransactionCoordinatorNotFoundError
+from magnetar.broker.errors import ServiceNotReadyError, TransactionCoordinatorNotFoundError
+from magnetar.broker.namespaces.errors import NotMoreCoordinatorsError
 from magnetar.broker.naming import SYSTEM_NAMESPACE, TRANSACTION_LOG_PREFIX, TopicName
 from magnetar.broker.settings.transactions import TransactionSettings
 from magnetar.broker.transactions.coordinator import TransactionCoordinator
