@@ -34,17 +34,28 @@ TURN_S = 0.001
 """Work of a background task in one turn of the loop, as long as its single steps are shorter."""
 
 
+class TurnClock:
+    """By which `in_turns` measures. The simulator puts a clock of its own here: with the real one a seed would depend on the machine."""
+
+    def __init__(self) -> None:
+        self.now_s: Callable[[], float] = time.perf_counter
+
+
+TURN_CLOCK = TurnClock()
+"""Of this process."""
+
+
 async def in_turns(items: Iterable[T]) -> AsyncIterator[T]:
     """The items, one after the other; the loop serves everybody else each time that a turn's work is done.
 
     For periodic work on all topics, cursors, ... of a server: there may be a hundred thousand of them.
     """
-    end_s = time.perf_counter() + TURN_S
+    end_s = TURN_CLOCK.now_s() + TURN_S
     for item in items:
         yield item
-        if time.perf_counter() >= end_s:
+        if TURN_CLOCK.now_s() >= end_s:
             await asyncio.sleep(0)
-            end_s = time.perf_counter() + TURN_S
+            end_s = TURN_CLOCK.now_s() + TURN_S
 
 
 class OnFailure(enum.Enum):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import random
 import sys
 from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, TypeVar
 
-from magnetar.base.tasks import FAILURES
+from magnetar.base.tasks import FAILURES, TURN_CLOCK, TURN_S
 from magnetar.testing.sim.disk import Medium
 from magnetar.testing.sim.loop import Process, SimClock, SimLoop
 from magnetar.testing.sim.metadata import MetadataService
@@ -19,6 +20,9 @@ from magnetar.testing.sim.trace import Trace
 from magnetar.testing.sim.wires import Wires
 
 T = TypeVar("T")
+
+ITEMS_OF_A_TURN = 3
+"""Steps of a background task that a turn of the loop has time for: few, so that others come in between."""
 
 
 class Machine:
@@ -56,12 +60,15 @@ class World:
         """Everything happens until `work` is done. Raises SimulationError when it is not done in time."""
         self.loop.time_limit_s = self.loop.now_s + limit_s
         reported, FAILURES.raises = FAILURES.raises, True  # no bug may hide in a log
+        steps = itertools.count(step=TURN_S / ITEMS_OF_A_TURN)
+        turn_clock, TURN_CLOCK.now_s = TURN_CLOCK.now_s, lambda: next(steps)
         collecting = gc.isenabled()
         gc.disable()  # when it would run depends on everything else in this process
         try:
             return self.loop.run(work)
         finally:
             FAILURES.raises = reported
+            TURN_CLOCK.now_s = turn_clock
             if collecting:
                 gc.enable()
 
