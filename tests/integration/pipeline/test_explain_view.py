@@ -67,7 +67,7 @@ def test_a_view_that_waits_for_a_watermark_and_rows_with_their_origin(
     assert (waits["source"], waits["watermark"]) == ("b", "2026-01-01T00:00:00.000Z")
     assert waits["others"] == {"a": "2026-01-01T00:24:00.000Z"}
     assert found.moving is False
-    assert by_code["view-waits-for-watermark"]["topics"] == [f"persistent://public/default/{other}"]
+    assert by_code["view-waits-for-watermark"]["topics"] == [other]
 
     found = explain_view(directory, "sums", ["key-1"])
     key = found.details["key"]
