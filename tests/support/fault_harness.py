@@ -53,7 +53,11 @@ class FaultHarness:
         self._log = directory / "driver.log"
         self._driver: subprocess.Popen[str] | None = None
         self._sent: list[dict[str, Any]] = []
-        self.server = ServerProcess(directory / "server", {"brokerDeduplicationEnabled": "true"})
+        self.server = ServerProcess(
+            directory / "server",
+            # topics stay although a run of Spark may take longer than the minute after which unused ones are deleted
+            {"brokerDeduplicationEnabled": "true", "brokerDeleteInactiveTopicsEnabled": "false"},
+        )
 
     def __enter__(self) -> FaultHarness:
         self.server.start()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.timeout(300))
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """As for other tests, but it keeps topics that nobody uses for a minute: on a busy machine a run of Spark takes longer than that."""
+    settings = {"brokerDeleteInactiveTopicsEnabled": "false"}
+    process = ServerProcess(tmp_path_factory.mktemp("server") / "data", settings).start()
+    yield process
+    process.close()
 
 
 @pytest.fixture
