@@ -128,6 +128,17 @@ class RawClient:
         except TimeoutError:
             raise AssertionError(f"still open after {timeout_s} s; the server said {said}") from None
 
+    def answer_to(self, request_id: int, timeout_s: float = ANSWER_TIMEOUT_S) -> BaseCommand:
+        """The answer to a request. What comes before it, such as receipts of messages that were under way, is kept for `receive`."""
+        deadline = time.monotonic() + timeout_s
+        before: list[Received] = []
+        while True:
+            command, rest = self.receive(max(0.001, deadline - time.monotonic()))
+            if _answers(command) == request_id:
+                self._received[:0] = before
+                return command
+            before.append((command, rest))
+
     # ---- What clients do
 
     def connect(self, protocol_version: int = 21, **fields: Any) -> BaseCommand:
@@ -158,7 +169,7 @@ class RawClient:
         command.producer.request_id = self.request_id()
         _fill(command.producer, fields)
         self.send(command)
-        return self.receive()[0]
+        return self.answer_to(command.producer.request_id)
 
     def subscribe(
         self, topic: str, subscription: str = "sub", consumer_id: int = 1, kind: str = "Shared", **fields: Any
@@ -174,10 +185,9 @@ class RawClient:
         request.initialPosition = CommandSubscribe.Earliest
         _fill(request, fields)
         self.send(command)
-        while True:
-            answer = self.receive()[0]
-            if answer.type != BaseCommand.ACTIVE_CONSUMER_CHANGE:
-                return answer
+        answer = self.answer_to(request.request_id)
+        self._received = [each for each in self._received if each[0].type != BaseCommand.ACTIVE_CONSUMER_CHANGE]
+        return answer
 
     def flow(self, permits: int, consumer_id: int = 1) -> None:
         command = BaseCommand(type=BaseCommand.FLOW)
@@ -224,6 +234,15 @@ class RawClient:
             command.ack.request_id = self.request_id()
         self.send(command)
         return self.until(BaseCommand.ACK_RESPONSE) if receipt else None
+
+
+def _answers(command: BaseCommand) -> int | None:
+    """The number of the request that a frame answers."""
+    for _, body in command.ListFields()[1:]:
+        if "request_id" in body.DESCRIPTOR.fields_by_name and body.HasField("request_id"):
+            number: int = body.request_id
+            return number
+    return None
 
 
 def connect_command(protocol_version: int = 21, **fields: Any) -> BaseCommand:

@@ -35,7 +35,7 @@ def ask(client: RawClient, kind: int, field: str, **fields: Any) -> BaseCommand:
     for name, value in fields.items():
         setattr(body, name, value)
     client.send(command)
-    return client.receive()[0]
+    return client.answer_to(body.request_id)
 
 
 def admin(server: ServerProcess, method: str, topic: str, path: str, **options: Any) -> None:
@@ -119,7 +119,8 @@ def test_a_producer_learns_that_it_is_closed_before_its_messages_fail(
     """The Go client forgets a producer at the error TopicTerminated, and would not look at a notice that comes later."""
     for attempt in range(3):
         name = f"{topic}-{attempt}"
-        raw.producer(name, producer_id=attempt, producer_access_mode=EXCLUSIVE if closing == "fence" else 0)
+        opened = raw.producer(name, producer_id=attempt, producer_access_mode=EXCLUSIVE if closing == "fence" else 0)
+        assert opened.type == BaseCommand.PRODUCER_SUCCESS
         ended = threading.Timer(0.1, CLOSINGS[closing], (server, name))
         ended.start()
         said: list[BaseCommand] = []

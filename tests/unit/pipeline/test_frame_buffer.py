@@ -24,10 +24,12 @@ def received(data: bytes, piece: int, frame_max: int = 1 << 24) -> list[tuple[by
 
         sender = threading.Thread(target=send)
         sender.start()
-        buffer, found = FrameBuffer(frame_max, 1000), []
-        while (frames := buffer.receive(ours)) is not None:
-            found += frames
-        sender.join()
+        try:
+            buffer, found = FrameBuffer(frame_max, 1000), []
+            while (frames := buffer.receive(ours)) is not None:
+                found += frames
+        finally:
+            sender.join()
     return found
 
 
