@@ -123,7 +123,8 @@ def commands_page() -> Iterator[str]:
     from magnetar.cli.main import cli
 
     yield "# Commands\n"
-    yield "Generated from the command line's own help: `magnetar COMMAND --help` prints the same.\n"
+    yield "Generated from the command line's own help: `magnetar COMMAND --help` prints the same."
+    yield "Tables are for terminals, elsewhere JSON is printed: [what commands print](../how-to/administer.md#what-commands-print).\n"
     context = click.Context(cli, info_name="magnetar")
     for name in cli.list_commands(context):
         command = cli.get_command(context, name)

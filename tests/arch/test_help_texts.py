@@ -44,3 +44,33 @@ def test_every_option_says_what_it_means() -> None:
                 assert text.split()[0] not in ("Of", "So", "How"), (
                     f"The help of `{path} {option.opts[-1]}` is not a statement: {text}"
                 )
+
+
+def test_what_shows_something_offers_a_table_beside_json() -> None:
+    """One of the two decides what is printed where stdout is not a terminal; a command that has a table has JSON as well."""
+    flags = {
+        path: {flag for option in command.params for flag in option.opts}
+        for path, command in commands(cli, ("magnetar",), click.Context(cli))
+        if not isinstance(command, click.Group)
+    }
+    tables = {path for path, has in flags.items() if "--table" in has}
+    assert len(tables) > 150
+    assert [path for path in tables if "--json" not in flags[path]] == []
+    lists = {path for path in flags if path.split()[-1] in LISTS or path.split()[-1].startswith(("list-", "get-"))}
+    assert sorted(lists - tables - ONE_VALUE) == []
+
+
+LISTS = {"list", "get", "show", "stats", "status", "brokers", "stats-internal", "permissions", "policies", "partitions"}
+ONE_VALUE = {
+    f"magnetar {command}"
+    for command in (
+        "metadata get",
+        "namespaces get-anti-affinity-group",
+        "namespaces get-property",
+        "namespaces get-resource-group",
+        "tokens show",
+        "topics get-backlog-size",
+        "topics get-message-id",
+    )
+}
+"""Commands that print one value or text, everywhere as it is."""

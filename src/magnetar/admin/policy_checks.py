@@ -136,13 +136,20 @@ def auto_topic(name: str, value: Any) -> Any:
         "topicType": one_of("partitioned", "non-partitioned"),
         "defaultNumPartitions": whole(1, PARTITIONS_MAX),
     }
+    if isinstance(value, dict) and value.get("topicType") == "partitioned":
+        partitions = value.get("defaultNumPartitions")
+        if isinstance(partitions, int) and partitions < 1:
+            raise PreconditionFailedError(
+                "Invalid configuration for autoTopicCreationOverride. "
+                "the detail is [defaultNumPartitions] cannot be less than 1 for partition type."
+            )
     if isinstance(value, dict) and value.get("topicType") == "":  # what the Go client sends for none
         value = {**value, "topicType": None}
     found = record(name, value, fields, ("allowAutoTopicCreation",))
     if found.get("topicType") == "non-partitioned" and found.get("defaultNumPartitions") is not None:
         raise PreconditionFailedError(
             "Invalid configuration for autoTopicCreationOverride. "
-            "numPartitions is not allowed to be set when the type is non-partitioned."
+            "the detail is [defaultNumPartitions] is not allowed to be set when the type is non-partition."
         )
     if found.get("topicType") == "partitioned" and found.get("defaultNumPartitions") is None:
         raise PreconditionFailedError(

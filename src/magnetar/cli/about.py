@@ -9,14 +9,14 @@ import click
 from click.shell_completion import get_completion_class
 
 from magnetar import __version__
-from magnetar.cli.output import emit_record, json_option
+from magnetar.cli.output import emit_record, output_options
 from magnetar.wire.pulsar.kernel import kernel
 
 PARTS = ("pulsar-client", "protobuf", "rocksdict", "uvloop")
 
 
 @click.command("version")
-@json_option
+@output_options
 def version_command(as_json: bool) -> None:
     """Show the versions of magnetar and what it runs on."""
     record: dict[str, object] = {

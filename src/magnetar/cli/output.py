@@ -1,4 +1,7 @@
-"""What commands print: JSON when asked, a rich table on a terminal, tab-separated lines in a pipe.
+"""What commands print: a rich table on a terminal, elsewhere indented JSON; `--json` puts it on one line, `--table` wants rows.
+
+Commands that show what there is take both flags (`output_options`). Commands that change something print nothing, and those whose output is
+text or one value (messages, logs, progress, sentences, an id) print it everywhere: they take `--json` alone (`json_option`).
 
 Much of it was written by strangers: names, properties, payloads. What would control a terminal is escaped here, and so is what would begin
 another line or column in a pipe. Payloads go as they are only where nobody looks at them (`echo_payload`).
@@ -19,9 +22,44 @@ from magnetar.base.printable import json_line, lines, one_line
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+_TABLE, _INDENTED = f"{__name__}.table", f"{__name__}.indented"
+"""Keys of a click context's `meta`: whether a table was asked for, and whether JSON is indented since nobody asked for it."""
+
+
 def json_option(function: F) -> F:
-    """The `--json` flag, given to the command as `as_json`."""
+    """The `--json` flag, given to the command as `as_json`: of commands that change something or print text."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
+
+
+def output_options(function: F) -> F:
+    """`--json` and `--table` of a command that shows something: `as_json` is also true where nobody looks and no table was asked for."""
+    return click.option("--json", "as_json", **_JSON_OPTION)(click.option("--table", **_TABLE_OPTION)(function))
+
+
+def shown_options() -> list[click.Option]:
+    """The same as parameters, for commands that are put together from tables."""
+    return [click.Option(["--json", "as_json"], **_JSON_OPTION), click.Option(["--table"], **_TABLE_OPTION)]
+
+
+def _take_table(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    ctx.meta[_TABLE] = value
+
+
+def _is_json(ctx: click.Context, param: click.Parameter, asked: bool) -> bool:
+    if asked and ctx.meta[_TABLE]:
+        raise click.UsageError("give --json or --table, not both", ctx)
+    ctx.meta[_INDENTED] = not asked and not ctx.meta[_TABLE] and not on_terminal()
+    return asked or bool(ctx.meta[_INDENTED])
+
+
+_JSON_OPTION: Mapping[str, Any] = {"is_flag": True, "callback": _is_json, "help": "Print JSON, on one line."}
+_TABLE_OPTION: Mapping[str, Any] = {
+    "is_flag": True,
+    "is_eager": True,  # known when --json is decided
+    "expose_value": False,
+    "callback": _take_table,
+    "help": "Print a table, its columns separated by tabs, where stdout is not a terminal.",
+}
 
 
 def on_terminal() -> bool:
@@ -30,7 +68,17 @@ def on_terminal() -> bool:
 
 
 def print_json(value: object) -> None:
-    """One JSON document on one line; `jq` and line readers both take it."""
+    """One JSON document: on one line, which `jq` and line readers both take, if it was asked for; else indented."""
+    context = click.get_current_context(silent=True)
+    if context is not None and context.meta.get(_INDENTED):
+        text = json.dumps(value, ensure_ascii=False, default=str, indent=2)
+        click.echo("\n".join(json_line(line) for line in text.split("\n")))
+    else:
+        print_json_line(value)
+
+
+def print_json_line(value: object) -> None:
+    """One of many JSON documents, each on a line of its own."""
     click.echo(json_line(json.dumps(value, ensure_ascii=False, default=str)))
 
 
@@ -48,7 +96,7 @@ def echo_payload(text: str, before: str = "") -> None:
 
 
 def emit(rows: Sequence[Mapping[str, object]], *, as_json: bool, title: str = "") -> None:
-    """Rows with the same keys: a JSON list, a table, or tab-separated lines under a heading."""
+    """Rows with the same keys: a JSON list, a table, or where no terminal is tab-separated lines under a heading."""
     if as_json:
         print_json(list(rows))
     elif on_terminal():

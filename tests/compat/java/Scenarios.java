@@ -368,7 +368,8 @@ public class Scenarios {
         }
         same(fails(PulsarAdminException.NotFoundException.class, () -> admin.tenants().getTenantInfo("nobody")).getHttpError(),
                 "Tenant does not exist");
-        fails(PulsarAdminException.NotFoundException.class, () -> admin.namespaces().getNamespaces("nobody"));
+        same(fails(PulsarAdminException.NotFoundException.class, () -> admin.namespaces().getNamespaces("nobody"))
+                .getHttpError(), "Tenant not found");
         same(fails(PulsarAdminException.NotFoundException.class, () -> admin.topics().getStats("public/none/t"))
                 .getHttpError(), "Namespace not found");
         same(fails(PulsarAdminException.NotFoundException.class, () -> admin.namespaces().getPolicies("public/none"))

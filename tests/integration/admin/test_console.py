@@ -129,7 +129,7 @@ def test_static_files(pages: Pages) -> None:
 
 def test_a_page_that_is_not_there(pages: Pages) -> None:
     assert "Not found" in pages.text("/console/nothing", 404)
-    assert "Tenant does not exist" in pages.text("/console/tenants/nobody", 404)
+    assert "Tenant not found" in pages.text("/console/tenants/nobody", 404)
     pages.get("/console/topics/persistent/public/default/no-such-topic", 404)
     pages.get("/console/topics/nonsense/public/default/x", 412)
 

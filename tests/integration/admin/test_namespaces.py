@@ -29,7 +29,7 @@ def test_create_show_and_delete(api: Api) -> None:
 
 
 def test_what_is_missing_says_so(api: Api) -> None:
-    assert api.reason("GET", "namespaces/nobody", status=404) == "Tenant does not exist"
+    assert api.reason("GET", "namespaces/nobody", status=404) == "Tenant not found"
     assert api.reason("PUT", "namespaces/nobody/ns", status=404) == "Tenant does not exist"
     for path in ("topics", "bundles", "retention", "permissions", "backlogQuotaMap"):
         assert api.reason("GET", f"namespaces/public/nothing/{path}", status=404) == "Namespace does not exist"
@@ -119,6 +119,28 @@ def test_bad_policies_are_refused(api: Api, namespace: str, path: str, value: ob
     before = api.get(f"namespaces/{namespace}")
     assert api.reason("POST", f"namespaces/{namespace}/{path}", value, status=status)
     assert api.get(f"namespaces/{namespace}") == before
+
+
+PARTITIONS_REFUSED = "Invalid configuration for autoTopicCreationOverride. the detail is [defaultNumPartitions] "
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ({"topicType": "partitioned"}, "cannot be null when the type is partitioned."),
+        ({"topicType": "partitioned", "defaultNumPartitions": -1}, "cannot be less than 1 for partition type."),
+        (
+            {"topicType": "non-partitioned", "defaultNumPartitions": 3},
+            "is not allowed to be set when the type is non-partition.",
+        ),
+    ],
+)
+def test_partitions_that_do_not_fit_are_refused_in_words_that_tools_compare(
+    api: Api, namespace: str, value: dict[str, object], reason: str
+) -> None:
+    policy = {"allowAutoTopicCreation": True, **value}
+    told = api.reason("POST", f"namespaces/{namespace}/autoTopicCreation", policy, status=412)
+    assert told == PARTITIONS_REFUSED + reason
 
 
 def test_a_document_with_a_bad_policy_creates_nothing(api: Api) -> None:

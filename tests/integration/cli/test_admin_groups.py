@@ -23,7 +23,7 @@ def test_clusters(shell: Shell) -> None:
     found = said(shell, "clusters", "get", "far")
     assert (found["serviceUrl"], found["serviceUrlTls"]) == ("http://far:8080", "https://far:8443")
     shell.run("clusters", "update-peer-clusters", "far", "--peer-clusters", "standalone")
-    assert shell.run("clusters", "get-peer-clusters", "far") == "cluster\nstandalone\n"
+    assert shell.run("clusters", "get-peer-clusters", "far", "--table") == "cluster\nstandalone\n"
     shell.run("clusters", "create-failure-domain", "far", "--domain-name", "rack", "--broker-list", "b1,b2")
     shell.run("clusters", "update-failure-domain", "far", "--domain-name", "rack", "--broker-list", "b1")
     assert said(shell, "clusters", "list-failure-domains", "far") == {"rack": {"brokers": ["b1"]}}
@@ -107,7 +107,7 @@ def test_load_balance_is_shown(shell: Shell, server: Server) -> None:
     assert (row["broker"], row["leader"]) == (broker, True)
     plan = said(shell, "loadbalance", "plan")
     assert (plan["leader"], plan["moves"], plan["splits"]) == (broker, [], [])
-    assert shell.run("loadbalance", "plan").startswith(
+    assert shell.run("loadbalance", "plan", "--table").startswith(
         "nothing to do: the most loaded broker is at 1.00 times the mean"
     )
     simulated = json.loads(

@@ -118,9 +118,9 @@ async def test_ledgers_are_listed_shown_and_read(harness: Harness) -> None:
     shown = await harness.json("ledger", "show", str(closed.ledger_id))
     assert shown["segments"] == [{"firstEntryId": 0, "ensemble": list(closed.metadata.last_segment.ensemble)}]
     assert (shown["state"], shown["lastEntryId"], shown["digestType"]) == ("CLOSED", 59, "CRC32C")
-    text = await harness.run("ledger", "show", str(closed.ledger_id))
+    text = await harness.run("ledger", "show", str(closed.ledger_id), "--table")
     assert "0\t" + " ".join(closed.metadata.last_segment.ensemble) in text
-    lines = (await harness.run("ledger", "read", str(closed.ledger_id), "--first", "57")).splitlines()
+    lines = (await harness.run("ledger", "read", str(closed.ledger_id), "--first", "57", "--table")).splitlines()
     assert lines == ["57\t8\tentry 57", "58\t8\tentry 58", "59\t8\tentry 59"]
     raw = await harness.run("ledger", "read", str(closed.ledger_id), "--first", "1", "--last", "2", "--raw")
     assert raw == "entry 1entry 2"
@@ -151,7 +151,7 @@ async def test_verify_names_every_copy_that_is_not_there(harness: Harness) -> No
     assert broken["bookies"][damaged] == {"damaged": [1]}
     assert broken["bookies"][lost] == {"gone": [number for number in range(60) if number % 3 != 1]}
     assert (broken["good"], broken["unreadable"]) == (120 - 40 - 1, [])
-    text = await harness.run("ledger", "verify", str(writer.ledger_id), code=1)
+    text = await harness.run("ledger", "verify", str(writer.ledger_id), "--table", code=1)
     assert f"{writer.ledger_id}\t{damaged}\tdamaged\t1\t1" in text
     assert "1 ledgers, 79 of 120 copies good" in text
     assert (await harness.cluster.metadata(other.ledger_id)).state is LedgerState.OPEN
@@ -270,7 +270,7 @@ async def test_a_running_standalone_server_is_looked_into_and_a_stopped_one_read
         server.stop()
     code, text = await asyncio.to_thread(run_here, "ledger", "list", "--json", *where)
     (row,) = [row for row in json.loads(text) if row["owner"] == "public/default/persistent/t"]
-    code, text = await asyncio.to_thread(run_here, "ledger", "read", str(row["ledgerId"]), *where)
+    code, text = await asyncio.to_thread(run_here, "ledger", "read", str(row["ledgerId"]), "--table", *where)
     assert (code, "hello" in text) == (0, True)
     code, text = await asyncio.to_thread(run_here, "ledger", "verify", "--all", *where)
     assert code == 0, text

@@ -52,7 +52,7 @@ def test_topic_policies(shell: Shell) -> None:
         assert json.loads(shell.run("topicPolicies", f"get-{noun}", "ruled", "-ap", "--json")) == value
     for noun in ("message-ttl", "retention"):
         shell.run("topicPolicies", f"remove-{noun}", "ruled")
-        assert shell.run("topicPolicies", f"get-{noun}", "ruled") == "not set\n"
+        assert shell.run("topicPolicies", f"get-{noun}", "ruled") == "null\n"
     shell.run("topicPolicies", "set-max-producers", "ruled", "-p", "4", "-g")
     assert json.loads(shell.run("topicPolicies", "get-max-producers", "ruled", "--json")) is None
     assert shell.run("topicPolicies", "get-max-producers", "ruled", "-ap") == "4\n"

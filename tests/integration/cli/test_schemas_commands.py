@@ -19,12 +19,12 @@ def write(folder: Path, name: str, *fields: str, **attributes: object) -> str:
 def test_upload_get_list_and_delete(shell: Shell, tmp_path: Path) -> None:
     one, two = write(tmp_path, "1.json", "a", default=""), write(tmp_path, "2.json", "a", "b", default="")
     assert json.loads(shell.run("schemas", "upload", "shaped", "-f", one, "--json")) == {"version": 0}
-    assert shell.run("schemas", "upload", "shaped", "-f", two) == "version\t1\n"
+    assert shell.run("schemas", "upload", "shaped", "-f", two, "--table") == "version\t1\n"
     latest = json.loads(shell.run("schemas", "get", "shaped", "--json"))
     assert (latest["version"], latest["type"]) == (1, "AVRO")
-    assert "type\tAVRO" in shell.run("schemas", "get", "shaped", "-v", "0")
+    assert "type\tAVRO" in shell.run("schemas", "get", "shaped", "-v", "0", "--table")
     assert [one["version"] for one in json.loads(shell.run("schemas", "list", "shaped", "--json"))] == [0, 1]
-    assert shell.run("schemas", "list", "shaped").startswith("version\ttype\t")
+    assert shell.run("schemas", "list", "shaped", "--table").startswith("version\ttype\t")
     shell.run("schemas", "delete", "shaped")
     assert "HTTP 404" in shell.run("schemas", "get", "shaped", code=1)
     shell.run("schemas", "delete", "shaped", "--force")
@@ -38,7 +38,7 @@ def test_compatibility(shell: Shell, tmp_path: Path) -> None:
         "compatible": True,
         "strategy": "FULL",
     }
-    assert "compatible\tno" in shell.run("schemas", "compatibility", "compared", "-f", other)
+    assert "compatible\tno" in shell.run("schemas", "compatibility", "compared", "-f", other, "--table")
     assert "HTTP 409" in shell.run("schemas", "upload", "compared", "-f", other, code=1)
 
 

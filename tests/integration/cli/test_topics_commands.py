@@ -27,7 +27,7 @@ def test_stats_subscriptions_and_unsubscribe(shell: Shell) -> None:
     stats = json.loads(shell.run("topics", "stats", "measured", "--json"))
     assert stats["msgInCounter"] == 3
     assert stats["subscriptions"]["one"]["msgBacklog"] == 2
-    assert "messages in\t3" in shell.run("topics", "stats", "measured")
+    assert "messages in\t3" in shell.run("topics", "stats", "measured", "--table")
     assert json.loads(shell.run("topics", "subscriptions", "measured", "--json")) == ["one"]
     shell.run("topics", "unsubscribe", "measured", "-s", "one")
     assert json.loads(shell.run("topics", "subscriptions", "measured", "--json")) == []
@@ -74,12 +74,12 @@ def test_compact_and_its_status(shell: Shell) -> None:
         shell.run("produce", "kept", "-m", value, "-k", "key")
     assert json.loads(shell.run("topics", "compaction-status", "kept", "--json"))["status"] == "NOT_RUN"
     assert json.loads(shell.run("topics", "compact", "kept", "--json")) == {"compacting": "kept"}
-    assert "status\tSUCCESS" in shell.run("topics", "compaction-status", "kept", "--wait")
+    assert "status\tSUCCESS" in shell.run("topics", "compaction-status", "kept", "--wait", "--table")
     assert "HTTP 404" in shell.run("topics", "compact", "nowhere", code=1)
 
 
 def test_terminate(shell: Shell) -> None:
     shell.run("produce", "ended", "-m", "last")
     last = json.loads(shell.run("topics", "terminate", "ended", "--json"))["last message"]
-    assert shell.run("topics", "terminate", "ended").strip() == f"last message\t{last}"
+    assert shell.run("topics", "terminate", "ended", "--table").strip() == f"last message\t{last}"
     assert "terminated" in shell.run("produce", "ended", "-m", "more", code=1).lower()

@@ -370,7 +370,7 @@ def test_stats_show_the_cause(explain: Explainer, client: pulsar.Client, topic: 
     client.subscribe(topic, "sub", consumer_name="lazy", receiver_queue_size=QUEUE)
     send_all(client.create_producer(topic, batching_enabled=False), BODIES)
     explain.finds(topic, "no-permits", False)
-    shown = CliRunner().invoke(cli, ["topics", "stats", topic, "--admin-url", explain.http_url]).output
+    shown = CliRunner().invoke(cli, ["topics", "stats", topic, "--table", "--admin-url", explain.http_url]).output
     rows = [line.split("\t") for line in shown.splitlines()]
     subscription = next(row for row in rows if row[0] == "sub")
     assert subscription[-1] == "no-permits"

@@ -132,7 +132,7 @@ def test_tables_are_for_people(capsys: pytest.CaptureFixture[str]) -> None:
         ["ring", "simulate", "join", "A"],
         ["vnodes", "plan", "--units", "a,b=2", "--to", "a"],
     ):
-        assert run(args) == 0
+        assert run([*args, "--table"]) == 0
         assert "\t" in capsys.readouterr().out
 
 

@@ -84,11 +84,26 @@ def test_config_as_json(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
     )
 
 
-def test_in_a_pipe_rows_are_tab_separated(capsys: pytest.CaptureFixture[str]) -> None:
+def test_in_a_pipe_rows_are_indented_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["config", "list"]) == 0
+    indented = capsys.readouterr().out
+    assert indented.startswith('[\n  {\n    "key": ')
+    assert run(["config", "list", "--json"]) == 0
+    on_one_line = capsys.readouterr().out
+    assert on_one_line.count("\n") == 1
+    assert json.loads(indented) == json.loads(on_one_line)
+
+
+def test_a_table_in_a_pipe_is_tab_separated(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["config", "list", "--table"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "key\tvalue\tunit\tsource"
     assert "maxMessageSize\t5242880\tbytes\tdefault" in lines
+
+
+def test_json_and_table_exclude_each_other(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["config", "list", "--table", "--json"]) == 2
+    assert "not both" in capsys.readouterr().err
 
 
 def test_version_as_json(capsys: pytest.CaptureFixture[str]) -> None:

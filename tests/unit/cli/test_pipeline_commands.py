@@ -46,7 +46,7 @@ def test_list_and_status_tell_what_the_directory_tells(harness: StateTableHarnes
     status = json.loads(output(capsys, "status", "--json"))
     assert status["views"]["delays"]["stored_rows"] == 2
     assert status["state_bytes"] == sum(run.size_bytes for run in harness.state.runs)
-    assert "state\tstopped" in output(capsys, "status", "flights")
+    assert "state\tstopped" in output(capsys, "status", "flights", "--table")
     assert "no pipeline x; those below" in output(capsys, "status", "x", code=1)
     (Path(harness.files.root) / "manifests" / "MANIFEST-00000000000000000009.json").write_text("{")
     assert json.loads(output(capsys, "list", "--json"))[0]["state"] == "damaged"

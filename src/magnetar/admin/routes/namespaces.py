@@ -19,7 +19,7 @@ from magnetar.admin.routing import ADMIN, NAMESPACE, Route
 from magnetar.admin.tenancy import check_clusters, check_namespace_room
 from magnetar.base.limits import BUNDLES_MAX
 from magnetar.broker.auth.decide import Access
-from magnetar.broker.namespaces.errors import AlreadyExistsError, PreconditionFailedError
+from magnetar.broker.namespaces.errors import AlreadyExistsError, NamespaceNotFoundError, PreconditionFailedError
 from magnetar.broker.naming import DOMAINS, NON_PERSISTENT, PERSISTENT, SYSTEM_TOPIC_PREFIX, TopicName
 
 MODES = {"PERSISTENT": (PERSISTENT,), "NON_PERSISTENT": (NON_PERSISTENT,), "ALL": DOMAINS}
@@ -27,9 +27,11 @@ MODES = {"PERSISTENT": (PERSISTENT,), "NON_PERSISTENT": (NON_PERSISTENT,), "ALL"
 
 @documented("Complete names of a tenant's namespaces.", answer=list[str])
 async def of_tenant(call: Call) -> Response:
-    tenant = call.tenant
-    await call.broker.namespaces.tenant(tenant)
-    return as_json(await call.broker.namespaces.namespaces(tenant))
+    try:
+        await call.broker.namespaces.tenant(call.tenant)
+    except NamespaceNotFoundError:
+        raise NamespaceNotFoundError("Tenant not found") from None  # Pulsar's words, of this route alone
+    return as_json(await call.broker.namespaces.namespaces(call.tenant))
 
 
 @documented(answer=StoredPolicies)

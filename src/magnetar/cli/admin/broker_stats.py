@@ -6,7 +6,7 @@ from typing import NoReturn
 
 import click
 
-from magnetar.cli.admin.common import accepted, common, show_document
+from magnetar.cli.admin.common import accepted, common, show_document, shown
 from magnetar.cli.admin.http import connected
 from magnetar.cli.errors import CommandError
 
@@ -20,7 +20,7 @@ def broker_stats_group() -> None:
 
 @broker_stats_group.command("monitoring-metrics")
 @_indent
-@common
+@shown
 def metrics_command(admin_url: str, as_json: bool) -> None:
     """Show the broker's metrics as JSON, gathered by what they are about."""
     with connected(admin_url) as admin:
@@ -29,7 +29,7 @@ def metrics_command(admin_url: str, as_json: bool) -> None:
 
 @broker_stats_group.command("mbeans")
 @_indent
-@common
+@shown
 def mbeans_command(admin_url: str, as_json: bool) -> None:
     """Show Java management beans: none, since there is no JVM."""
     with connected(admin_url) as admin:
@@ -38,7 +38,7 @@ def mbeans_command(admin_url: str, as_json: bool) -> None:
 
 @broker_stats_group.command("topics")
 @_indent
-@common
+@shown
 def topics_command(admin_url: str, as_json: bool) -> None:
     """Show the statistics of all topics that the broker serves, by namespace, bundle and domain."""
     with connected(admin_url) as admin:
@@ -47,7 +47,7 @@ def topics_command(admin_url: str, as_json: bool) -> None:
 
 @broker_stats_group.command("allocator-stats")
 @click.argument("allocator")
-@common
+@shown
 def allocator_command(allocator: str, admin_url: str, as_json: bool) -> None:
     """Show the statistics of ALLOCATOR (default or ml-cache): zero, since there are no such allocators."""
     with connected(admin_url) as admin:
@@ -55,7 +55,7 @@ def allocator_command(allocator: str, admin_url: str, as_json: bool) -> None:
 
 
 @broker_stats_group.command("load-report")
-@common
+@shown
 def load_report_command(admin_url: str, as_json: bool) -> None:
     """Show the broker's CPU (percent of one core), memory (MiB), rates and bundles."""
     with connected(admin_url) as admin:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from magnetar.cli.admin.common import accepted, common, show_document, show_names, show_value
+from magnetar.cli.admin.common import accepted, common, show_document, show_names, show_value, shown
 from magnetar.cli.admin.http import connected
 from magnetar.cli.output import emit_done
 
@@ -16,7 +16,7 @@ def brokers_group() -> None:
 
 @brokers_group.command("list")
 @click.argument("cluster", required=False)
-@common
+@shown
 def list_command(cluster: str | None, admin_url: str, as_json: bool) -> None:
     """List the running brokers of CLUSTER (by default the server's own cluster)."""
     with connected(admin_url) as admin:
@@ -24,7 +24,7 @@ def list_command(cluster: str | None, admin_url: str, as_json: bool) -> None:
 
 
 @brokers_group.command("leader-broker")
-@common
+@shown
 def leader_command(admin_url: str, as_json: bool) -> None:
     """Show the leader broker, which balances the load."""
     with connected(admin_url) as admin:
@@ -34,7 +34,7 @@ def leader_command(admin_url: str, as_json: bool) -> None:
 @brokers_group.command("namespaces")
 @click.argument("cluster", default="standalone")
 @click.option("-u", "--url", "broker", required=True, help="Address of the broker (host:port).")
-@common
+@shown
 def namespaces_command(cluster: str, broker: str, admin_url: str, as_json: bool) -> None:
     """List the bundles that a broker of CLUSTER serves."""
     with connected(admin_url) as admin:
@@ -86,7 +86,7 @@ _config = click.option("-c", "--config", "key", required=True, help="Name of the
 
 
 @brokers_group.command("list-dynamic-config")
-@common
+@shown
 def list_dynamic_command(admin_url: str, as_json: bool) -> None:
     """List the settings that can be changed while the broker runs."""
     with connected(admin_url) as admin:
@@ -94,7 +94,7 @@ def list_dynamic_command(admin_url: str, as_json: bool) -> None:
 
 
 @brokers_group.command("get-all-dynamic-config")
-@common
+@shown
 def get_dynamic_command(admin_url: str, as_json: bool) -> None:
     """List the settings that were changed while the broker runs."""
     with connected(admin_url) as admin:
@@ -123,7 +123,7 @@ def delete_dynamic_command(key: str, admin_url: str, as_json: bool) -> None:
 
 
 @brokers_group.command("get-runtime-config")
-@common
+@shown
 def runtime_command(admin_url: str, as_json: bool) -> None:
     """List all settings with their effective values."""
     with connected(admin_url) as admin:
@@ -131,7 +131,7 @@ def runtime_command(admin_url: str, as_json: bool) -> None:
 
 
 @brokers_group.command("get-internal-config")
-@common
+@shown
 def internal_command(admin_url: str, as_json: bool) -> None:
     """Show where the cluster keeps its metadata."""
     with connected(admin_url) as admin:
@@ -142,7 +142,7 @@ def internal_command(admin_url: str, as_json: bool) -> None:
 
 
 @brokers_group.command("load-report")
-@common
+@shown
 def load_report_command(admin_url: str, as_json: bool) -> None:
     """Show the broker's CPU (percent of one core), memory (MiB), rates and bundles."""
     with connected(admin_url) as admin:

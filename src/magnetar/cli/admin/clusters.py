@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from magnetar.admin.documents import ClusterData
-from magnetar.cli.admin.common import common, show_document, show_names
+from magnetar.cli.admin.common import common, show_document, show_names, shown
 from magnetar.cli.admin.http import connected, words
 from magnetar.cli.output import emit_done
 
@@ -73,7 +73,7 @@ def _data(peer_clusters: str | None, **fields: Any) -> ClusterData:
 
 @clusters_group.command("list")
 @click.option("-c", "--current", is_flag=True, help="Mark the cluster of the server with (*).")
-@common
+@shown
 def list_command(current: bool, admin_url: str, as_json: bool) -> None:
     """List all clusters."""
     with connected(admin_url) as admin:
@@ -83,7 +83,7 @@ def list_command(current: bool, admin_url: str, as_json: bool) -> None:
 
 @clusters_group.command("get")
 @click.argument("cluster")
-@common
+@shown
 def get_command(cluster: str, admin_url: str, as_json: bool) -> None:
     """Show the addresses of CLUSTER."""
     with connected(admin_url) as admin:
@@ -128,7 +128,7 @@ def delete_command(cluster: str, admin_url: str, as_json: bool) -> None:
 
 @clusters_group.command("get-peer-clusters")
 @click.argument("cluster")
-@common
+@shown
 def get_peers_command(cluster: str, admin_url: str, as_json: bool) -> None:
     """List the peer clusters of CLUSTER, which clients may use in its place."""
     with connected(admin_url) as admin:
@@ -154,7 +154,7 @@ _brokers = click.option("--broker-list", required=True, help="Brokers (host:port
 
 @clusters_group.command("list-failure-domains")
 @click.argument("cluster")
-@common
+@shown
 def list_domains_command(cluster: str, admin_url: str, as_json: bool) -> None:
     """List the failure domains of CLUSTER with their brokers."""
     with connected(admin_url) as admin:
@@ -164,7 +164,7 @@ def list_domains_command(cluster: str, admin_url: str, as_json: bool) -> None:
 @clusters_group.command("get-failure-domain")
 @click.argument("cluster")
 @_domain
-@common
+@shown
 def get_domain_command(cluster: str, domain_name: str, admin_url: str, as_json: bool) -> None:
     """List the brokers of one failure domain of CLUSTER."""
     with connected(admin_url) as admin:

@@ -11,7 +11,7 @@ import msgspec
 
 from magnetar.admin.topic_documents import MessageId
 from magnetar.cli.admin.http import admin_url_option
-from magnetar.cli.output import emit, emit_record, json_option, print_json
+from magnetar.cli.output import emit, emit_record, json_option, output_options, print_json
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -19,8 +19,13 @@ LATEST, EARLIEST = "latest", "earliest"
 
 
 def common(function: F) -> F:
-    """`--admin-url` with the credentials, and `--json`."""
+    """`--admin-url` with the credentials, and `--json`: of commands that change something or print one value or text."""
     return admin_url_option(json_option(function))
+
+
+def shown(function: F) -> F:
+    """`--admin-url` with the credentials, and how what the server answers is printed: `--json`, `--table`."""
+    return admin_url_option(output_options(function))
 
 
 def accepted(*names: str, help: str, **attributes: Any) -> Callable[[F], F]:

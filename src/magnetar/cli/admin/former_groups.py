@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 
-from magnetar.cli.admin.common import common, show_names
+from magnetar.cli.admin.common import show_names, shown
 from magnetar.cli.admin.http import connected
 from magnetar.cli.admin.topics import topics_group
 
@@ -54,7 +54,7 @@ for _name in NON_PERSISTENT:
 
 @non_persistent_group.command("list")
 @click.argument("namespace")
-@common
+@shown
 def list_command(namespace: str, admin_url: str, as_json: bool) -> None:
     """List the non-persistent topics of NAMESPACE that are in use."""
     with connected(admin_url) as admin:
@@ -64,7 +64,7 @@ def list_command(namespace: str, admin_url: str, as_json: bool) -> None:
 @non_persistent_group.command("list-in-bundle")
 @click.argument("namespace")
 @click.option("-b", "--bundle", required=True, help="The bundle, such as 0x00000000_0x40000000.")
-@common
+@shown
 def list_in_bundle_command(namespace: str, bundle: str, admin_url: str, as_json: bool) -> None:
     """List the non-persistent topics of a bundle of NAMESPACE that are in use."""
     with connected(admin_url) as admin:

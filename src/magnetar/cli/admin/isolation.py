@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from magnetar.admin.documents import AutoFailoverPolicy, IsolationPolicy
-from magnetar.cli.admin.common import accepted, common, show_document
+from magnetar.cli.admin.common import accepted, common, show_document, shown
 from magnetar.cli.admin.http import connected, pairs, words
 from magnetar.cli.output import emit_done
 
@@ -63,7 +63,7 @@ def set_command(
 @isolation_group.command("get")
 @click.argument("cluster")
 @click.argument("policy")
-@common
+@shown
 def get_command(cluster: str, policy: str, admin_url: str, as_json: bool) -> None:
     """Show POLICY of CLUSTER."""
     with connected(admin_url) as admin:
@@ -72,7 +72,7 @@ def get_command(cluster: str, policy: str, admin_url: str, as_json: bool) -> Non
 
 @isolation_group.command("list")
 @click.argument("cluster")
-@common
+@shown
 def list_command(cluster: str, admin_url: str, as_json: bool) -> None:
     """List the policies of CLUSTER with what they say."""
     with connected(admin_url) as admin:
@@ -92,7 +92,7 @@ def delete_command(cluster: str, policy: str, admin_url: str, as_json: bool) -> 
 
 @isolation_group.command("brokers")
 @click.argument("cluster")
-@common
+@shown
 def brokers_command(cluster: str, admin_url: str, as_json: bool) -> None:
     """List the brokers of CLUSTER that policies name."""
     with connected(admin_url) as admin:
@@ -102,7 +102,7 @@ def brokers_command(cluster: str, admin_url: str, as_json: bool) -> None:
 @isolation_group.command("broker")
 @click.argument("cluster")
 @click.option("--broker", required=True, help="Name of the broker (host:port).")
-@common
+@shown
 def broker_command(cluster: str, broker: str, admin_url: str, as_json: bool) -> None:
     """Show the policy of CLUSTER that names a broker."""
     with connected(admin_url) as admin:

@@ -10,11 +10,11 @@ import click
 
 from magnetar.broker.load_balance.simulation import RING, Sample, Scenario, simulate
 from magnetar.broker.settings.load_balance import PLACEMENTS, SHEDDERS, LoadBalanceSettings
-from magnetar.cli.admin.common import common, show_document
+from magnetar.cli.admin.common import show_document, shown
 from magnetar.cli.admin.http import connected
 from magnetar.cli.errors import CommandError
 from magnetar.cli.hashing.support import hashing_errors, plot_option
-from magnetar.cli.output import emit, json_option, print_json, progress_bar
+from magnetar.cli.output import emit, output_options, print_json, progress_bar
 
 DEFAULT = Scenario()
 DEFAULT_CONFIG = LoadBalanceSettings()
@@ -26,7 +26,7 @@ def load_balance_group() -> None:
 
 
 @load_balance_group.command("leader")
-@common
+@shown
 def leader_command(admin_url: str, as_json: bool) -> None:
     """Show the leader broker, which decides for all."""
     with connected(admin_url) as admin:
@@ -34,7 +34,7 @@ def leader_command(admin_url: str, as_json: bool) -> None:
 
 
 @load_balance_group.command("brokers")
-@common
+@shown
 def brokers_command(admin_url: str, as_json: bool) -> None:
     """List the last load report of each broker: usage in percent (of its scarcest resource), messages and bytes per second."""
     with connected(admin_url) as admin:
@@ -42,7 +42,7 @@ def brokers_command(admin_url: str, as_json: bool) -> None:
 
 
 @load_balance_group.command("plan")
-@common
+@shown
 def plan_command(admin_url: str, as_json: bool) -> None:
     """Show which bundles the leader would split or move now, and which it would leave where they are, with reasons. Nothing is changed."""
     with connected(admin_url) as admin:
@@ -125,7 +125,7 @@ def plan_command(admin_url: str, as_json: bool) -> None:
 )
 @click.option("--seed", type=int, default=DEFAULT.seed, show_default=True, help="Seed of the random numbers.")
 @plot_option
-@json_option
+@output_options
 @hashing_errors
 def simulate_command(
     brokers: int,

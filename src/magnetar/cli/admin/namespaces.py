@@ -7,7 +7,15 @@ from typing import Any
 import click
 
 from magnetar.admin.documents import BookieAffinity
-from magnetar.cli.admin.common import common, force_option, properties_option, show_document, show_names, show_value
+from magnetar.cli.admin.common import (
+    common,
+    force_option,
+    properties_option,
+    show_document,
+    show_names,
+    show_value,
+    shown,
+)
 from magnetar.cli.admin.http import connected, pairs, words
 from magnetar.cli.admin.policy_commands import namespaces_group
 from magnetar.cli.errors import CommandError
@@ -19,7 +27,7 @@ _role = click.option("--role", required=True, help="Name of the role.")
 
 @namespaces_group.command("list")
 @click.argument("tenant")
-@common
+@shown
 def list_command(tenant: str, admin_url: str, as_json: bool) -> None:
     """List the namespaces of TENANT."""
     with connected(admin_url) as admin:
@@ -28,7 +36,7 @@ def list_command(tenant: str, admin_url: str, as_json: bool) -> None:
 
 @namespaces_group.command("list-cluster")
 @click.argument("cluster")
-@common
+@shown
 def list_cluster_command(cluster: str, admin_url: str, as_json: bool) -> None:
     """List the namespaces that are replicated to CLUSTER."""
     with connected(admin_url) as admin:
@@ -54,7 +62,7 @@ def list_cluster_command(cluster: str, admin_url: str, as_json: bool) -> None:
     is_flag=True,
     help="Include the server's own system topics.",
 )
-@common
+@shown
 def topics_command(namespace: str, mode: Any, system_topic: bool, admin_url: str, as_json: bool) -> None:
     """List the topics of NAMESPACE, each partition separately."""
     with connected(admin_url) as admin:
@@ -91,7 +99,7 @@ def delete_command(namespace: str, force: bool, admin_url: str, as_json: bool) -
 
 @namespaces_group.command("bundles")
 @click.argument("namespace")
-@common
+@shown
 def bundles_command(namespace: str, admin_url: str, as_json: bool) -> None:
     """List the bundles of NAMESPACE: the parts of its hash range."""
     with connected(admin_url) as admin:
@@ -178,7 +186,7 @@ def unsubscribe_command(namespace: str, sub: str, bundle: str | None, admin_url:
 
 @namespaces_group.command("permissions")
 @click.argument("namespace")
-@common
+@shown
 def permissions_command(namespace: str, admin_url: str, as_json: bool) -> None:
     """Show the roles with permissions in NAMESPACE."""
     with connected(admin_url) as admin:
@@ -214,7 +222,7 @@ def revoke_command(namespace: str, role: str, admin_url: str, as_json: bool) -> 
 
 @namespaces_group.command("subscription-permission")
 @click.argument("namespace")
-@common
+@shown
 def subscription_permission_command(namespace: str, admin_url: str, as_json: bool) -> None:
     """List the subscriptions of NAMESPACE that are restricted, with the roles that may use them."""
     with connected(admin_url) as admin:
@@ -252,7 +260,7 @@ _key = click.option("-k", "--key", required=True, help="Name of the property.")
 
 @namespaces_group.command("get-properties")
 @click.argument("namespace")
-@common
+@shown
 def get_properties_command(namespace: str, admin_url: str, as_json: bool) -> None:
     """Show the properties of NAMESPACE."""
     with connected(admin_url) as admin:
@@ -314,7 +322,7 @@ def remove_property_command(namespace: str, key: str, admin_url: str, as_json: b
 
 @namespaces_group.command("get-bookie-affinity-group")
 @click.argument("namespace")
-@common
+@shown
 def get_affinity_command(namespace: str, admin_url: str, as_json: bool) -> None:
     """Show the group of bookies that NAMESPACE prefers."""
     with connected(admin_url) as admin:
@@ -355,7 +363,7 @@ def delete_affinity_command(namespace: str, admin_url: str, as_json: bool) -> No
 @click.argument("namespace")
 @click.option("-b", "--bundle", required=True, help="The bundle, such as 0x00000000_0x40000000.")
 @click.option("-tl", "--topic-list", "topics", help="Only these topics, separated by commas.")
-@common
+@shown
 def positions_command(namespace: str, bundle: str, topics: str | None, admin_url: str, as_json: bool) -> None:
     """Show where the topics of a bundle of NAMESPACE stand in the hash range."""
     with connected(admin_url) as admin:
@@ -364,7 +372,7 @@ def positions_command(namespace: str, bundle: str, topics: str | None, admin_url
 
 @namespaces_group.command("get-allowed-clusters")
 @click.argument("namespace")
-@common
+@shown
 def get_allowed_command(namespace: str, admin_url: str, as_json: bool) -> None:
     """List the clusters that NAMESPACE may be replicated to; none are listed while those of its tenant hold."""
     with connected(admin_url) as admin:
@@ -418,7 +426,7 @@ def delete_anti_affinity_command(namespace: str, admin_url: str, as_json: bool) 
 @click.option("-c", "--cluster", default="standalone", show_default=True, help="Name of the cluster.")
 @click.option("-g", "--group", required=True, help="Name of the anti-affinity group.")
 @click.option("-p", "--tenant", help="Only namespaces of this tenant. [default: all]")
-@common
+@shown
 def anti_affinity_namespaces_command(
     cluster: str, group: str, tenant: str | None, admin_url: str, as_json: bool
 ) -> None:

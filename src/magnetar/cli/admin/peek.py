@@ -14,7 +14,7 @@ from magnetar.base.printable import as_text
 from magnetar.cli.admin.common import accepted
 from magnetar.cli.admin.http import admin_url_option, connected
 from magnetar.cli.errors import CommandError
-from magnetar.cli.output import emit, json_option, print_json
+from magnetar.cli.output import emit, output_options, print_json
 from magnetar.wire.pulsar.batches import split
 from magnetar.wire.pulsar.compression import PayloadError
 
@@ -35,7 +35,7 @@ PROPERTY_PREFIX = "x-pulsar-property-"
 @accepted("-ssm", "--show-server-marker", help="The server's own markers are never shown.")
 @accepted("-til", "--transaction-isolation-level", help="Messages of open and aborted transactions are never shown.")
 @admin_url_option
-@json_option
+@output_options
 def peek_command(topic: str, subscription: str, count: int, admin_url: str, as_json: bool) -> None:
     """Show the next messages of a subscription of TOPIC; nothing is acknowledged."""
     rows: list[dict[str, object]] = []

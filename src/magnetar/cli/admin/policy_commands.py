@@ -13,7 +13,16 @@ from magnetar.admin.policy_rows import POLICY_ROWS, PolicyRow
 from magnetar.broker.naming import NamespaceName
 from magnetar.cli.admin.http import admin_url_option, request, topic_path
 from magnetar.cli.admin.policy_flags import POLICY_COMMANDS, SECONDS, SIZE, Flag, Switch
-from magnetar.cli.output import echo_text, emit, emit_done, emit_record, json_option, print_json
+from magnetar.cli.output import (
+    echo_text,
+    emit,
+    emit_done,
+    emit_record,
+    json_option,
+    output_options,
+    print_json,
+    shown_options,
+)
 
 UNSET = "not set"
 
@@ -44,7 +53,7 @@ def topic_policies_group() -> None:
 @namespaces_group.command("policies")
 @click.argument("namespace")
 @admin_url_option
-@json_option
+@output_options
 def policies_command(namespace: str, admin_url: str, as_json: bool) -> None:
     """Show all policies that are set for NAMESPACE, as Pulsar's document."""
     document = request("GET", admin_url, NAMESPACE.path(namespace)).json()
@@ -155,10 +164,9 @@ def _of_subscription(function: Callable[..., None]) -> Callable[..., None]:
 
 def _shown_options(level: Level) -> list[click.Option]:
     """Of commands that show a policy."""
-    as_json = click.Option(["--json", "as_json"], is_flag=True, help="Print JSON.")
     holds = "Show the effective value: the topic's, else the namespace's, else the broker's."
     applied = click.Option(["-ap", "-a", "--applied", "applied"], is_flag=True, help=holds)
-    return [as_json, applied] if level.is_topic else [as_json]
+    return [*shown_options(), applied] if level.is_topic else shown_options()
 
 
 def _add_quotas(group: click.Group, level: Level) -> None:

@@ -7,7 +7,7 @@ import time
 import click
 
 from magnetar.admin.topic_documents import ReplicatedSubscriptionsStatus
-from magnetar.cli.admin.common import common, show_document, subscription_option
+from magnetar.cli.admin.common import common, show_document, shown, subscription_option
 from magnetar.cli.admin.http import connected
 from magnetar.cli.errors import CommandError
 from magnetar.cli.output import emit, emit_done
@@ -22,7 +22,7 @@ def group() -> None:
 
 @group.command("status")
 @click.argument("topic")
-@common
+@shown
 def status_command(topic: str, admin_url: str, as_json: bool) -> None:
     """Show the last snapshot of TOPIC, the clusters that are missing for the next one, and what a failover would repeat now."""
     with connected(admin_url) as admin:
@@ -114,7 +114,7 @@ def set_command(topic: str, subscription: str, enable: bool, admin_url: str, as_
 @click.command("get-replicated-subscription-status")
 @click.argument("topic")
 @subscription_option
-@common
+@shown
 def get_command(topic: str, subscription: str, admin_url: str, as_json: bool) -> None:
     """Show whether a subscription of TOPIC is replicated, for each partition."""
     with connected(admin_url) as admin:

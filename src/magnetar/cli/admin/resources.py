@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from magnetar.admin.documents import ResourceGroup, ResourceQuota
-from magnetar.cli.admin.common import common, show_document, show_names
+from magnetar.cli.admin.common import common, show_document, show_names, shown
 from magnetar.cli.admin.http import connected
 from magnetar.cli.output import emit_done
 
@@ -40,7 +40,7 @@ def _rates(function: F) -> F:
 
 
 @resource_groups_group.command("list")
-@common
+@shown
 def list_command(admin_url: str, as_json: bool) -> None:
     """List the resource groups."""
     with connected(admin_url) as admin:
@@ -49,7 +49,7 @@ def list_command(admin_url: str, as_json: bool) -> None:
 
 @resource_groups_group.command("get")
 @click.argument("resourcegroup")
-@common
+@shown
 def get_command(resourcegroup: str, admin_url: str, as_json: bool) -> None:
     """Show the rates of RESOURCEGROUP."""
     with connected(admin_url) as admin:
@@ -111,7 +111,7 @@ def _checked(namespace: str | None, bundle: str | None) -> tuple[str, str] | Non
 
 @resource_quotas_group.command("get")
 @_of_bundle
-@common
+@shown
 def get_quota_command(namespace: str | None, bundle: str | None, admin_url: str, as_json: bool) -> None:
     """Show the quota of a bundle, or the default."""
     of = _checked(namespace, bundle)

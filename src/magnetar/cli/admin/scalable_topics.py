@@ -14,6 +14,7 @@ from magnetar.cli.admin.common import (
     properties_option,
     show_document,
     show_names,
+    shown,
     subscription_option,
 )
 from magnetar.cli.admin.http import connected, pairs
@@ -32,7 +33,7 @@ def scalable_topics_group() -> None:
 @scalable_topics_group.command("list")
 @click.argument("namespace", default="public/default")
 @properties_option
-@common
+@shown
 def list_command(namespace: str, properties: tuple[str, ...], admin_url: str, as_json: bool) -> None:
     """List the scalable topics of NAMESPACE (tenant/namespace), with -p only those that have all these properties."""
     wanted = pairs(properties)
@@ -60,7 +61,7 @@ def create_command(topic: str, segments: int, properties: tuple[str, ...], admin
 
 @scalable_topics_group.command("get-metadata")
 @click.argument("topic")
-@common
+@shown
 def metadata_command(topic: str, admin_url: str, as_json: bool) -> None:
     """Show the layout of TOPIC: its segments, where they come from and what became of them."""
     with connected(admin_url) as admin:
@@ -93,7 +94,7 @@ def _rows(found: ScalableTopicMetadata) -> list[dict[str, object]]:
 
 @scalable_topics_group.command("explain")
 @click.argument("topic")
-@common
+@shown
 def explain_command(topic: str, admin_url: str, as_json: bool) -> None:
     """Say whether TOPIC would be split or merged now, and why; and which segments wait for acknowledgements."""
     with connected(admin_url) as admin:
@@ -102,7 +103,7 @@ def explain_command(topic: str, admin_url: str, as_json: bool) -> None:
 
 @scalable_topics_group.command("get-auto-scale-policy")
 @click.argument("topic")
-@common
+@shown
 def get_policy_command(topic: str, admin_url: str, as_json: bool) -> None:
     """Show TOPIC's own policy of splits and merges."""
     with connected(admin_url) as admin:
@@ -138,7 +139,7 @@ def remove_policy_command(topic: str, admin_url: str, as_json: bool) -> None:
 
 @scalable_topics_group.command("stats")
 @click.argument("topic")
-@common
+@shown
 def stats_command(topic: str, admin_url: str, as_json: bool) -> None:
     """Show the segments and consumers of TOPIC."""
     with connected(admin_url) as admin:
@@ -150,7 +151,7 @@ def stats_command(topic: str, admin_url: str, as_json: bool) -> None:
 @click.option(
     "--segment-id", type=click.IntRange(0), required=True, help="Id of the segment, as get-metadata shows it."
 )
-@common
+@shown
 def segment_stats_command(topic: str, segment_id: int, admin_url: str, as_json: bool) -> None:
     """Show rates, clients and backlog of one segment of TOPIC."""
     with connected(admin_url) as admin:

@@ -12,7 +12,7 @@ from magnetar.admin.topic_documents import SchemaInfo, SchemaPayload
 from magnetar.cli.admin.common import show_document
 from magnetar.cli.admin.http import admin_url_option, connected
 from magnetar.cli.errors import CommandError
-from magnetar.cli.output import emit, emit_done, emit_record, json_option, print_json
+from magnetar.cli.output import emit, emit_done, emit_record, json_option, output_options, print_json
 
 
 @click.group("schemas")
@@ -57,7 +57,7 @@ filename_option = click.option(
 @click.option("-v", "--version", type=click.IntRange(0), help="Version of the schema. [default: the latest]")
 @click.option("-a", "--all-version", "every", is_flag=True, help="Show all versions.")
 @admin_url_option
-@json_option
+@output_options
 def get_command(topic: str, version: int | None, every: bool, admin_url: str, as_json: bool) -> None:
     """Show the schema of TOPIC."""
     with connected(admin_url) as admin:
@@ -75,7 +75,7 @@ def get_command(topic: str, version: int | None, every: bool, admin_url: str, as
 @schemas_group.command("list")
 @click.argument("topic")
 @admin_url_option
-@json_option
+@output_options
 def list_command(topic: str, admin_url: str, as_json: bool) -> None:
     """List all versions of the schema of TOPIC."""
     with connected(admin_url) as admin:
@@ -94,7 +94,7 @@ def row_of(info: SchemaInfo) -> dict[str, object]:
 @schemas_group.command("metadata")
 @click.argument("topic")
 @admin_url_option
-@json_option
+@output_options
 def metadata_command(topic: str, admin_url: str, as_json: bool) -> None:
     """Show where the versions of TOPIC's schema are stored."""
     with connected(admin_url) as admin:
@@ -105,7 +105,7 @@ def metadata_command(topic: str, admin_url: str, as_json: bool) -> None:
 @click.argument("topic")
 @filename_option
 @admin_url_option
-@json_option
+@output_options
 def upload_command(topic: str, filename: Path, admin_url: str, as_json: bool) -> None:
     """Upload a schema to TOPIC; an identical schema keeps its version."""
     payload = payload_of(filename)
@@ -130,7 +130,7 @@ def delete_command(topic: str, force: bool, admin_url: str, as_json: bool) -> No
 @click.argument("topic")
 @filename_option
 @admin_url_option
-@json_option
+@output_options
 def compatibility_command(topic: str, filename: Path, admin_url: str, as_json: bool) -> None:
     """Check whether a schema is compatible with those of TOPIC."""
     payload = payload_of(filename)

@@ -15,6 +15,7 @@ from magnetar.cli.admin.common import (
     properties_option,
     show_document,
     show_names,
+    shown,
 )
 from magnetar.cli.admin.common import subscription_option as _subscription
 from magnetar.cli.admin.http import connected, pairs
@@ -25,7 +26,7 @@ from magnetar.cli.output import emit_done
 
 @click.command("subscriptions")
 @click.argument("topic")
-@common
+@shown
 def list_command(topic: str, admin_url: str, as_json: bool) -> None:
     """List the subscriptions of TOPIC."""
     with connected(admin_url) as admin:
@@ -169,7 +170,7 @@ def reset_command(
 @click.command("get-subscription-properties")
 @click.argument("topic")
 @_subscription
-@common
+@shown
 def get_properties_command(topic: str, subscription: str, admin_url: str, as_json: bool) -> None:
     """Show the properties of a subscription of TOPIC."""
     with connected(admin_url) as admin:
@@ -196,7 +197,7 @@ def set_properties_command(
 @click.command("analyze-backlog")
 @click.argument("topic")
 @_subscription
-@common
+@shown
 def analyze_command(topic: str, subscription: str, admin_url: str, as_json: bool) -> None:
     """Count the messages that a subscription of TOPIC has not consumed, by reading them."""
     with connected(admin_url) as admin:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from magnetar.cli.admin.common import common, force_option, show_document, show_names
+from magnetar.cli.admin.common import common, force_option, show_document, show_names, shown
 from magnetar.cli.admin.http import connected, words
 from magnetar.cli.output import emit_done
 
@@ -21,7 +21,7 @@ def _options(function: click.decorators.FC) -> click.decorators.FC:
 
 
 @tenants_group.command("list")
-@common
+@shown
 def list_command(admin_url: str, as_json: bool) -> None:
     """All tenants."""
     with connected(admin_url) as admin:
@@ -30,7 +30,7 @@ def list_command(admin_url: str, as_json: bool) -> None:
 
 @tenants_group.command("get")
 @click.argument("tenant")
-@common
+@shown
 def get_command(tenant: str, admin_url: str, as_json: bool) -> None:
     """Show the administrators and allowed clusters of TENANT."""
     with connected(admin_url) as admin:

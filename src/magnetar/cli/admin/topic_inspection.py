@@ -12,7 +12,7 @@ import click
 from magnetar.admin.client.client import AdminClient
 from magnetar.admin.client.errors import AdminClientError
 from magnetar.admin.topic_documents import MessageId
-from magnetar.cli.admin.common import MESSAGE_ID, accepted, common, show_document, show_value
+from magnetar.cli.admin.common import MESSAGE_ID, accepted, common, show_document, show_value, shown
 from magnetar.cli.admin.http import connected
 from magnetar.cli.admin.peek import messages_of
 from magnetar.cli.errors import CommandError
@@ -55,7 +55,7 @@ def _switches(function: F) -> F:
     is_flag=True,
     help="TOPIC is a partitioned topic: show the sum over its partitions. [default: detected]",
 )
-@common
+@shown
 def stats_command(topic: str, partitioned: bool, sizes: bool, earliest: bool, admin_url: str, as_json: bool) -> None:
     """Show rates, sizes, producers and subscriptions of TOPIC; --json prints Pulsar's complete document."""
     with connected(admin_url) as admin:
@@ -67,7 +67,7 @@ def stats_command(topic: str, partitioned: bool, sizes: bool, earliest: bool, ad
 @click.argument("topic")
 @click.option("--per-partition", is_flag=True, help="Include the statistics of each partition (with --json).")
 @_switches
-@common
+@shown
 def partitioned_stats_command(
     topic: str, per_partition: bool, sizes: bool, earliest: bool, admin_url: str, as_json: bool
 ) -> None:
@@ -154,7 +154,7 @@ def consumer_row(subscription: str, stats: dict[str, Any]) -> dict[str, object]:
 @click.command("stats-internal")
 @click.argument("topic")
 @accepted("-m", "--metadata", is_flag=True, help="`magnetar ledger show` has the metadata of each ledger.")
-@common
+@shown
 def internal_command(topic: str, admin_url: str, as_json: bool) -> None:
     """Show the ledgers and cursors of TOPIC."""
     with connected(admin_url) as admin:
@@ -163,7 +163,7 @@ def internal_command(topic: str, admin_url: str, as_json: bool) -> None:
 
 @click.command("partitioned-stats-internal")
 @click.argument("topic")
-@common
+@shown
 def partitioned_internal_command(topic: str, admin_url: str, as_json: bool) -> None:
     """Show the ledgers and cursors of every partition of TOPIC."""
     with connected(admin_url) as admin:
@@ -172,7 +172,7 @@ def partitioned_internal_command(topic: str, admin_url: str, as_json: bool) -> N
 
 @click.command("info-internal")
 @click.argument("topic")
-@common
+@shown
 def info_command(topic: str, admin_url: str, as_json: bool) -> None:
     """Show the stored metadata of TOPIC: its ledgers and cursors."""
     with connected(admin_url) as admin:
@@ -208,7 +208,7 @@ def lookup_command(topic: str, admin_url: str, as_json: bool) -> None:
 @click.option(
     "-s", "--sort-by-broker", "by_broker", is_flag=True, help="Show for each broker the partitions that it serves."
 )
-@common
+@shown
 def partitioned_lookup_command(topic: str, by_broker: bool, admin_url: str, as_json: bool) -> None:
     """Show the address of the broker of each partition of TOPIC."""
     with connected(admin_url) as admin:
@@ -276,7 +276,7 @@ def _text(found: MessageId) -> str:
 @click.argument("topic")
 @click.option("-l", "--ledgerId", "ledger", type=click.IntRange(0), required=True, help="Id of the ledger.")
 @click.option("-e", "--entryId", "entry", type=click.IntRange(0), required=True, help="Id of the entry in the ledger.")
-@common
+@shown
 def by_id_command(topic: str, ledger: int, entry: int, admin_url: str, as_json: bool) -> None:
     """Show one stored message of TOPIC; a batch is unpacked."""
     with connected(admin_url) as admin:
@@ -302,7 +302,7 @@ def by_id_command(topic: str, ledger: int, entry: int, admin_url: str, as_json: 
     show_default=True,
     help="Number of the message, counted from 1.",
 )
-@common
+@shown
 def examine_command(
     topic: str, origin: Literal["earliest", "latest"], position: int, admin_url: str, as_json: bool
 ) -> None:

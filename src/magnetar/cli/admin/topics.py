@@ -10,13 +10,21 @@ import click
 
 from magnetar.cli.admin import replicated_subscriptions, topic_inspection
 from magnetar.cli.admin import subscriptions as subscription_commands
-from magnetar.cli.admin.common import accepted, common, force_option, properties_option, show_document, show_names
+from magnetar.cli.admin.common import (
+    accepted,
+    common,
+    force_option,
+    properties_option,
+    show_document,
+    show_names,
+    shown,
+)
 from magnetar.cli.admin.http import admin_url_option, connected, pairs, words
 from magnetar.cli.admin.peek import peek_command
 from magnetar.cli.admin.policy_commands import topic_policies_group
 from magnetar.cli.admin.scalable_topics import scalable_topics_group
 from magnetar.cli.errors import CommandError
-from magnetar.cli.output import emit_done, emit_record, json_option
+from magnetar.cli.output import emit_done, emit_record, json_option, output_options
 
 _domain = click.option(
     "-td",
@@ -53,7 +61,7 @@ def topics_group() -> None:
 @click.option("-b", "--bundle", help="Only topics of this bundle, such as 0x00000000_0x40000000.")
 @_system
 @_domain
-@common
+@shown
 def list_command(
     namespace: str, partitioned: bool, bundle: str | None, topic_domain: Any, admin_url: str, as_json: bool
 ) -> None:
@@ -69,7 +77,7 @@ def list_command(
 @click.argument("namespace", default="public/default")
 @_system
 @_domain
-@common
+@shown
 def list_partitioned_command(namespace: str, topic_domain: Any, admin_url: str, as_json: bool) -> None:
     """List the partitioned topics of NAMESPACE (tenant/namespace)."""
     with connected(admin_url) as admin:
@@ -117,7 +125,7 @@ def update_partitioned_command(topic: str, partitions: int, admin_url: str, as_j
 
 @topics_group.command("get-partitioned-topic-metadata")
 @click.argument("topic")
-@common
+@shown
 def partitions_command(topic: str, admin_url: str, as_json: bool) -> None:
     """Show the number of partitions of TOPIC; 0 means that it is not partitioned."""
     with connected(admin_url) as admin:
@@ -191,7 +199,7 @@ def truncate_command(topic: str, admin_url: str, as_json: bool) -> None:
 
 @topics_group.command("terminate-partitions")
 @click.argument("topic")
-@common
+@shown
 def terminate_partitions_command(topic: str, admin_url: str, as_json: bool) -> None:
     """Close all partitions of TOPIC for new messages permanently. Prints the ids of the last messages."""
     with connected(admin_url) as admin:
@@ -208,7 +216,7 @@ topics_group.add_command(terminate_partitions_command, "partitioned-terminate")
 
 @topics_group.command("get-properties")
 @click.argument("topic")
-@common
+@shown
 def get_properties_command(topic: str, admin_url: str, as_json: bool) -> None:
     """Show the properties of TOPIC."""
     with connected(admin_url) as admin:
@@ -239,7 +247,7 @@ def remove_properties_command(topic: str, key: str, admin_url: str, as_json: boo
 
 @topics_group.command("permissions")
 @click.argument("topic")
-@common
+@shown
 def permissions_command(topic: str, admin_url: str, as_json: bool) -> None:
     """Show the roles with permissions on TOPIC, including those of its namespace."""
     with connected(admin_url) as admin:
@@ -299,7 +307,7 @@ def compact_command(topic: str, admin_url: str, as_json: bool) -> None:
     help="Wait until the compaction has ended; exit with an error if it failed.",
 )
 @admin_url_option
-@json_option
+@output_options
 def status_command(topic: str, wait: bool, admin_url: str, as_json: bool) -> None:
     """Show the state of the last compaction of TOPIC: NOT_RUN, RUNNING, SUCCESS or ERROR."""
     with connected(admin_url) as admin:
@@ -315,7 +323,7 @@ def status_command(topic: str, wait: bool, admin_url: str, as_json: bool) -> Non
 @click.command("terminate")
 @click.argument("topic")
 @admin_url_option
-@json_option
+@output_options
 def terminate_command(topic: str, admin_url: str, as_json: bool) -> None:
     """Close TOPIC for new messages permanently; consumers still receive the stored ones. Prints the id of the last message."""
     with connected(admin_url) as admin:

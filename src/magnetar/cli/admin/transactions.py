@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from magnetar.cli.admin.common import accepted, common, show_document, show_value
+from magnetar.cli.admin.common import accepted, common, show_document, show_value, shown
 from magnetar.cli.admin.http import connected
 from magnetar.cli.admin.policy_flags import Amount
 from magnetar.cli.output import emit_done
@@ -57,7 +57,7 @@ def transactions_group() -> None:
 
 
 @transactions_group.command("coordinators-list")
-@common
+@shown
 def coordinators_command(admin_url: str, as_json: bool) -> None:
     """List the coordinators and the brokers that serve them."""
     with connected(admin_url) as admin:
@@ -66,7 +66,7 @@ def coordinators_command(admin_url: str, as_json: bool) -> None:
 
 @transactions_group.command("coordinator-stats")
 @coordinator_option
-@common
+@shown
 def coordinator_stats_command(coordinator_id: int | None, admin_url: str, as_json: bool) -> None:
     """Show ids given out and open transactions, of all coordinators or of one."""
     with connected(admin_url) as admin:
@@ -79,7 +79,7 @@ def coordinator_stats_command(coordinator_id: int | None, admin_url: str, as_jso
 @transactions_group.command("coordinator-internal-stats")
 @click.option("-c", "--coordinator-id", type=click.IntRange(0), required=True, help="Id of the coordinator.")
 @metadata_flag
-@common
+@shown
 def coordinator_internal_command(coordinator_id: int, metadata: bool, admin_url: str, as_json: bool) -> None:
     """Show the log of a coordinator: its ledgers and cursor."""
     with connected(admin_url) as admin:
@@ -107,7 +107,7 @@ def scale_command(replicas: int, admin_url: str, as_json: bool) -> None:
 
 @transactions_group.command("transaction-metadata")
 @txn_options
-@common
+@shown
 def metadata_command(most: int, least: int, admin_url: str, as_json: bool) -> None:
     """Show an open transaction with the topics and subscriptions it concerns."""
     with connected(admin_url) as admin:
@@ -124,7 +124,7 @@ def metadata_command(most: int, least: int, admin_url: str, as_json: bool) -> No
     help="Minimum duration, such as 1s, 10s, 1m, 5h or 3d.",
 )
 @coordinator_option
-@common
+@shown
 def slow_command(at_least_ms: int, coordinator_id: int | None, admin_url: str, as_json: bool) -> None:
     """List transactions that have been open for longer than a time."""
     with connected(admin_url) as admin:
@@ -148,7 +148,7 @@ def abort_command(most: int, least: int, admin_url: str, as_json: bool) -> None:
 @accepted("-s", "--segment-stats", is_flag=True, help="Snapshots have no segments.")
 @topic_option
 @low_water_mark_flag
-@common
+@shown
 def buffer_command(topic: str, low: bool, admin_url: str, as_json: bool) -> None:
     """Show the state of transactions in a topic."""
     with connected(admin_url) as admin:
@@ -158,7 +158,7 @@ def buffer_command(topic: str, low: bool, admin_url: str, as_json: bool) -> None
 @transactions_group.command("transaction-buffer-internal-stats")
 @topic_option
 @metadata_flag
-@common
+@shown
 def buffer_internal_command(topic: str, metadata: bool, admin_url: str, as_json: bool) -> None:
     """Show where a topic stores the state of its transactions."""
     with connected(admin_url) as admin:
@@ -168,7 +168,7 @@ def buffer_internal_command(topic: str, metadata: bool, admin_url: str, as_json:
 @transactions_group.command("buffer-snapshot-internal-stats")
 @topic_option
 @metadata_flag
-@common
+@shown
 def snapshot_command(topic: str, metadata: bool, admin_url: str, as_json: bool) -> None:
     """Show what the topic's last snapshot of ended transactions says, with its other internal statistics."""
     with connected(admin_url) as admin:
@@ -178,7 +178,7 @@ def snapshot_command(topic: str, metadata: bool, admin_url: str, as_json: bool) 
 @transactions_group.command("transaction-in-buffer-stats")
 @txn_options
 @topic_option
-@common
+@shown
 def in_buffer_command(most: int, least: int, topic: str, admin_url: str, as_json: bool) -> None:
     """Show the state of one transaction in one topic."""
     with connected(admin_url) as admin:
@@ -192,7 +192,7 @@ def in_buffer_command(most: int, least: int, topic: str, admin_url: str, as_json
 @topic_option
 @subscription_option
 @low_water_mark_flag
-@common
+@shown
 def pending_command(topic: str, subscription: str, low: bool, admin_url: str, as_json: bool) -> None:
     """Show what a subscription holds for open transactions."""
     with connected(admin_url) as admin:
@@ -203,7 +203,7 @@ def pending_command(topic: str, subscription: str, low: bool, admin_url: str, as
 @topic_option
 @subscription_option
 @metadata_flag
-@common
+@shown
 def pending_internal_command(topic: str, subscription: str, metadata: bool, admin_url: str, as_json: bool) -> None:
     """Show the log of a subscription's pending acknowledgements."""
     with connected(admin_url) as admin:
@@ -215,7 +215,7 @@ def pending_internal_command(topic: str, subscription: str, metadata: bool, admi
 @txn_options
 @topic_option
 @subscription_option
-@common
+@shown
 def in_pending_command(most: int, least: int, topic: str, subscription: str, admin_url: str, as_json: bool) -> None:
     """Show the state of one transaction in one subscription."""
     with connected(admin_url) as admin:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import click
 
 from magnetar.cli.hashing.support import hashing_errors
-from magnetar.cli.output import emit_record, json_option
+from magnetar.cli.output import emit_record, output_options
 from magnetar.hashing.bundles import bundle_boundaries, bundle_range
 from magnetar.hashing.crc import crc32
 from magnetar.hashing.errors import KeyEncodingError
@@ -36,7 +36,7 @@ HASHES: dict[str, Callable[[bytes], int]] = {
 @click.option("--hex", "is_hex", is_flag=True, help="KEY is given in hexadecimal.")
 @click.option("--vnodes", "vnode_count", default=DEFAULT_VNODES, show_default=True, help="Number of vnodes.")
 @click.option("--bundles", default=4, show_default=True, help="Number of bundles of the namespace.")
-@json_option
+@output_options
 @hashing_errors
 def hash_command(
     key: str, algorithms: tuple[str, ...], is_hex: bool, vnode_count: int, bundles: int, as_json: bool

@@ -9,7 +9,7 @@ import click
 
 from magnetar.cli.hashing.ring_simulate import simulate_command
 from magnetar.cli.hashing.support import hashing_errors, parse_nodes, plot_option, progress
-from magnetar.cli.output import emit, emit_record, json_option, print_json
+from magnetar.cli.output import emit, emit_record, output_options, print_json
 
 if TYPE_CHECKING:
     from magnetar.hashing.analysis.schemes import Scheme
@@ -63,7 +63,7 @@ ring_group.add_command(simulate_command)
 @click.option("--to", "target", required=True, help="Nodes after the change.")
 @click.option("--flows", is_flag=True, help="Also show how many keys go from which node to which.")
 @plot_option
-@json_option
+@output_options
 @hashing_errors
 def migrate_command(
     algorithms: tuple[str, ...],
@@ -125,7 +125,7 @@ def migrate_command(
 @ring_group.command("balance")
 @_measured
 @plot_option
-@json_option
+@output_options
 @hashing_errors
 def balance_command(
     algorithms: tuple[str, ...],
@@ -180,7 +180,7 @@ def balance_command(
     "--algorithm", default="ketama", show_default=True, type=click.Choice(ALGORITHMS[:-1]), help="Hashing scheme."
 )
 @click.option("--count", type=click.IntRange(1), help="Also show the first N distinct nodes (ketama, crc32).")
-@json_option
+@output_options
 @hashing_errors
 def explain_command(
     key: str, nodes: str, replicas: int | None, vnode_count: int, algorithm: str, count: int | None, as_json: bool

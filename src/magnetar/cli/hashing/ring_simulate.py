@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import click
 
 from magnetar.cli.hashing.support import hashing_errors, plot_option
-from magnetar.cli.output import emit, json_option, print_json
+from magnetar.cli.output import emit, output_options, print_json
 from magnetar.hashing.consistent import ConsistentHashRanges
 from magnetar.hashing.errors import HashingError, InvalidRangeError
 from magnetar.hashing.murmur3 import KEY_SHARED_SLOTS
@@ -52,7 +52,7 @@ class Step(NamedTuple):
 )
 @click.option("--ranges", "all_ranges", is_flag=True, help="Show all ranges, however many there are.")
 @plot_option
-@json_option
+@output_options
 @hashing_errors
 def simulate_command(
     events: tuple[str, ...],

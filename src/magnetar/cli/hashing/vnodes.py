@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from magnetar.cli.hashing.support import hashing_errors, parse_nodes, plot_option
-from magnetar.cli.output import emit, emit_record, json_option, print_json
+from magnetar.cli.output import emit, emit_record, output_options, print_json
 from magnetar.hashing.errors import KeyEncodingError, VnodeCountError
 from magnetar.hashing.key_encoding import encode_key
 from magnetar.hashing.key_text import value_of
@@ -33,7 +33,7 @@ def vnodes_group() -> None:
 )
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the new mapping to this JSON file.")
 @plot_option
-@json_option
+@output_options
 @hashing_errors
 def plan_command(
     units: str | None,
@@ -98,7 +98,7 @@ def plan_command(
 @click.argument("values", nargs=-1, required=True)
 @click.option("--types", required=True, help="Column types, such as bigint,varchar or array<int>.")
 @click.option("--vnodes", "vnode_count", default=DEFAULT_VNODES, show_default=True, help="Number of vnodes.")
-@json_option
+@output_options
 @hashing_errors
 def key_command(values: tuple[str, ...], types: str, vnode_count: int, as_json: bool) -> None:
     """Show the vnode of a key of one or several typed columns, and the bytes that are hashed.

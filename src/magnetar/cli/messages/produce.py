@@ -19,7 +19,7 @@ from magnetar.cli.admin.http import connected as admin_connected
 from magnetar.cli.errors import CommandError
 from magnetar.cli.messages.pulsar_client import connected, url_option, verbose_option
 from magnetar.cli.messages.trace import TRACES_TOLD_MAX, await_complete, show
-from magnetar.cli.output import emit_record, json_option
+from magnetar.cli.output import emit_record, json_option, on_terminal
 
 COMPRESSION = ("NONE", "LZ4", "ZLib", "ZSTD", "SNAPPY")
 
@@ -137,7 +137,10 @@ def produce_command(
         return
     check_stored(tally)
     with admin_connected(admin_url) as admin:
-        show(await_complete(admin, topic, trace_id, min(tally.stored, TRACES_TOLD_MAX), trace_wait), as_json)
+        show(
+            await_complete(admin, topic, trace_id, min(tally.stored, TRACES_TOLD_MAX), trace_wait),
+            as_json or not on_terminal(),
+        )
 
 
 class Tally:

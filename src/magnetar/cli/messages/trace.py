@@ -11,9 +11,9 @@ import msgspec
 from magnetar.admin.client.client import AdminClient
 from magnetar.admin.client.errors import NotFoundError
 from magnetar.admin.trace_documents import MessageTrace
-from magnetar.cli.admin.common import common
+from magnetar.cli.admin.common import shown
 from magnetar.cli.admin.http import connected
-from magnetar.cli.output import emit, on_terminal, print_json
+from magnetar.cli.output import emit, print_json
 
 POLL_S = 0.1
 
@@ -24,12 +24,11 @@ TRACES_TOLD_MAX = 50
 @click.command("trace")
 @click.argument("trace_id", metavar="TRACE-ID|MESSAGE-ID", required=False)
 @click.option("-t", "--topic", required=True, help="Name of the topic, short or complete.")
-@common
+@shown
 def trace_command(trace_id: str | None, topic: str, admin_url: str, as_json: bool) -> None:
     """Print the way of a message that asked for a trace; without an id those of the newest such messages of the topic.
 
-    A message asks by the property magnetar.trace, whose value is the id of its trace: `magnetar produce --trace`, or any client. What is
-    printed on a terminal is a table, elsewhere JSON.
+    A message asks by the property magnetar.trace, whose value is the id of its trace: `magnetar produce --trace`, or any client.
     """
     with connected(admin_url) as admin:
         found = admin.traces.get(topic, trace_id)
@@ -37,8 +36,8 @@ def trace_command(trace_id: str | None, topic: str, admin_url: str, as_json: boo
 
 
 def show(traces: Sequence[MessageTrace], as_json: bool) -> None:
-    """A table for each on a terminal, JSON elsewhere."""
-    if as_json or not on_terminal():
+    """A table for each, or JSON."""
+    if as_json:
         print_json(msgspec.to_builtins(list(traces)))
         return
     if not traces:

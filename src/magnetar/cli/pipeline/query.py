@@ -15,7 +15,7 @@ import click
 
 from magnetar.base.clock import SystemClock
 from magnetar.cli.errors import CommandError
-from magnetar.cli.output import emit, json_option
+from magnetar.cli.output import emit, output_options
 from magnetar.pipeline.errors import CatalogError
 from magnetar.pipeline.home import Place, is_pipeline, names, pipelines_directory, place_of
 
@@ -54,7 +54,7 @@ _UNKNOWN: Final = ("42601", "42883", "42000", "42704", "0A000")
     "--memory-mb", type=click.IntRange(64), default=4096, show_default=True, help="Memory for rows, without Spark."
 )
 @click.option("--master", default="local[2]", show_default=True, help="Spark's master, with --engine spark.")
-@json_option
+@output_options
 def query_command(
     sql: str,
     pipeline: str | None,

@@ -9,7 +9,7 @@ import click
 
 from magnetar.base.clock import SystemClock
 from magnetar.base.errors import MagnetarError
-from magnetar.cli.output import emit, emit_record, json_option, on_terminal, print_json
+from magnetar.cli.output import emit, emit_record, on_terminal, output_options, print_json
 from magnetar.cli.pipeline.access import meant, size_text
 from magnetar.pipeline.home import names
 from magnetar.pipeline.views.control.listing import Overview, overview
@@ -19,7 +19,7 @@ WATCH_S: Final = 1.0
 
 
 @click.command("list")
-@json_option
+@output_options
 def list_command(as_json: bool) -> None:
     """List all pipelines in $MAGNETAR_HOME/pipelines and their states."""
     rows = []
@@ -34,7 +34,7 @@ def list_command(as_json: bool) -> None:
 @click.command("status")
 @click.argument("name", required=False)
 @click.option("-w", "--watch", is_flag=True, help="Repeat every second, until Ctrl-C or the end of the pipeline.")
-@json_option
+@output_options
 def status_command(name: str | None, watch: bool, as_json: bool) -> None:
     """Show rows, epochs, lag and state of pipeline NAME, which may be omitted when there is only one.
 

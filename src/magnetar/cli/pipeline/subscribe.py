@@ -9,7 +9,7 @@ import click
 
 from magnetar.base.clock import SystemClock
 from magnetar.cli.errors import CommandError
-from magnetar.cli.output import cell, json_option, on_terminal, print_json
+from magnetar.cli.output import cell, on_terminal, output_options, print_json_line
 from magnetar.cli.pipeline.query import place_meant, shown_value
 
 POLL_S: Final = 0.05
@@ -24,7 +24,7 @@ POLL_S: Final = 0.05
 @click.option("--since-epoch", type=click.IntRange(0), help="Begin behind this epoch, which must be kept.")
 @click.option("--count", type=click.IntRange(1), help="End after so many changes.")
 @click.option("--timeout", "timeout_s", type=click.FloatRange(0), help="End after so many seconds without a change.")
-@json_option
+@output_options
 def subscribe_command(
     view: str,
     pipeline: str | None,
@@ -34,7 +34,7 @@ def subscribe_command(
     timeout_s: float | None,
     as_json: bool,
 ) -> None:
-    """Print the changes of VIEW as they commit, until Ctrl-C: with --json an object a line, else tab-separated.
+    """Print the changes of VIEW as they commit, until Ctrl-C: on a terminal tab-separated, elsewhere an object a line.
 
     `_epoch` says which epoch it was, `_op` what happened: insert, delete, and update_delete followed by update_insert, the row before and
     the row after.
@@ -62,7 +62,7 @@ def subscribe_command(
             for row in rows.to_pylist()[: None if count is None else count - printed]:
                 plain = {name: shown_value(value) for name, value in row.items()}
                 if as_json:
-                    print_json(plain)
+                    print_json_line(plain)
                 else:
                     click.echo("\t".join(cell(value) for value in plain.values()))
                 printed += 1

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from magnetar.cli.errors import CommandError
-from magnetar.cli.output import emit, emit_done, json_option, print_json
+from magnetar.cli.output import emit, emit_done, json_option, output_options, print_json
 from magnetar.cli.servers.serve import keep_files_private
 from magnetar.processes.cluster.cluster import Cluster, ProcessStatus
 from magnetar.processes.cluster.growth import Wish
@@ -138,7 +138,7 @@ def zookeeper_servers(kind: str | None, zookeeper: bool | None) -> int | None:
 
 @cluster_group.command("status")
 @dir_option
-@json_option
+@output_options
 def status_command(directory: Path, as_json: bool) -> None:
     """Show every process: name, role, addresses, process id and state (running, starting, paused, stopped, dead)."""
     cluster = Cluster(directory)

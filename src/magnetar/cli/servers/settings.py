@@ -9,7 +9,7 @@ import click
 
 from magnetar.base.foreign_keys import FAULTS, Effect
 from magnetar.base.settings import PULSAR_ENV_PREFIX, Setting, find, read_file, resolve, table_of, verdicts
-from magnetar.cli.output import emit, emit_record, json_option
+from magnetar.cli.output import emit, emit_record, output_options
 from magnetar.processes.configurations import (
     CONFIGURATIONS,
     AutorecoveryConfig,
@@ -62,7 +62,7 @@ def config_group() -> None:
 @command_option
 @config_file_option
 @click.option("--changed", is_flag=True, help="Show only settings that differ from their defaults.")
-@json_option
+@output_options
 def list_command(kind: str, config_file: Path | None, changed: bool, as_json: bool) -> None:
     """List every setting with its value and where the value comes from."""
     values = resolve(KINDS[kind], config_file, os.environ, {}, CONFIGURATIONS, PULSAR_KEYS)
@@ -78,7 +78,7 @@ def list_command(kind: str, config_file: Path | None, changed: bool, as_json: bo
 @click.argument("key")
 @command_option
 @config_file_option
-@json_option
+@output_options
 def explain_command(key: str, kind: str, config_file: Path | None, as_json: bool) -> None:
     """Explain a setting: what it does, its allowed values and its current value. KEY is Pulsar's name or magnetar's."""
     foreign = PULSAR_KEYS.find(key)
@@ -115,7 +115,7 @@ def explain_command(key: str, kind: str, config_file: Path | None, as_json: bool
 @config_group.command("check")
 @click.argument("file", type=click.Path(path_type=Path))
 @command_option
-@json_option
+@output_options
 @click.pass_context
 def check_command(ctx: click.Context, /, file: Path, kind: str, as_json: bool) -> None:
     """Check a settings FILE, such as Pulsar's broker.conf or standalone.conf: what becomes of each key, and why.

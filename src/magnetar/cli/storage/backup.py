@@ -15,7 +15,7 @@ from magnetar.base.errors import StartupError
 from magnetar.bookkeeper.bookie.bookie import Bookie
 from magnetar.bookkeeper.bookie.storage.directory_lock import DirectoryLock
 from magnetar.cli.errors import CommandError
-from magnetar.cli.output import emit_record, json_option, progress_bar
+from magnetar.cli.output import emit_record, output_options, progress_bar
 from magnetar.cli.storage.metadata import data_record, force_option
 from magnetar.metadata.backup import Progress
 from magnetar.metadata.sqlite_file import FILE_NAME
@@ -36,7 +36,7 @@ from magnetar.processes.data_backup import (
 @click.argument("data_dir", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The file to write.")
 @force_option
-@json_option
+@output_options
 def backup_command(data_dir: Path, output: Path, force: bool, as_json: bool) -> int:
     """Back up all data of the standalone server on DATA_DIR, as of one moment, to a file.
 
@@ -85,7 +85,7 @@ async def _export_alone(data_dir: Path) -> AsyncGenerator[bytes]:
 @click.command("restore")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @click.argument("data_dir", type=click.Path(path_type=Path, file_okay=False))
-@json_option
+@output_options
 def restore_command(file: Path, data_dir: Path, as_json: bool) -> None:
     """Restore the backup FILE into DATA_DIR, which must be missing or empty. Then start a server on it."""
     now_ms = SystemClock().now_ms()

@@ -24,10 +24,10 @@ from magnetar.bookkeeper.client.channel.options import ChannelOptions
 from magnetar.bookkeeper.codes import ReturnCode
 from magnetar.bookkeeper.rack_mapping import DEFAULT_GROUP, delete_rack, locations_of, read_mapping, set_rack
 from magnetar.bookkeeper.service_info import BookieServiceInfo
-from magnetar.cli.admin.common import common, show_document, show_names
+from magnetar.cli.admin.common import common, show_document, show_names, shown
 from magnetar.cli.admin.http import connected
 from magnetar.cli.errors import CommandError
-from magnetar.cli.output import emit, emit_done, emit_record, json_option, progress_bar
+from magnetar.cli.output import emit, emit_done, emit_record, json_option, output_options, progress_bar
 from magnetar.cli.storage.bookie_access import access_options, opened_cluster
 from magnetar.cli.storage.store_access import StoreSource, opened_for_reading, opened_store, store_options
 from magnetar.metadata import paths
@@ -67,7 +67,7 @@ def look(source: StoreSource, work: Callable[[MetadataStore], Awaitable[T]]) -> 
 
 @bookies_group.command("list")
 @store_options
-@json_option
+@output_options
 def list_command(source: StoreSource, as_json: bool) -> None:
     """List every bookie: state (writable, read-only, lost), rack, address and free space.
 
@@ -110,7 +110,7 @@ def racks_group() -> None:
 
 @racks_group.command("list")
 @store_options
-@json_option
+@output_options
 def racks_list_command(source: StoreSource, as_json: bool) -> None:
     """List all bookies with a known rack."""
     mapping = look(source, read_mapping)
@@ -125,7 +125,7 @@ def racks_list_command(source: StoreSource, as_json: bool) -> None:
 @racks_group.command("get")
 @click.argument("bookie")
 @store_options
-@json_option
+@output_options
 def racks_get_command(source: StoreSource, bookie: str, as_json: bool) -> None:
     """Show the rack of BOOKIE."""
     for group, members in look(source, read_mapping).items():
@@ -172,7 +172,7 @@ _bookie = click.option("-b", "--bookie", required=True, help="Id of the bookie (
 
 
 @bookies_group.command("racks-placement")
-@common
+@shown
 def placement_command(admin_url: str, as_json: bool) -> None:
     """Show the racks of all bookies, by group, as a broker says them."""
     with connected(admin_url) as admin:
@@ -180,7 +180,7 @@ def placement_command(admin_url: str, as_json: bool) -> None:
 
 
 @bookies_group.command("list-bookies")
-@common
+@shown
 def list_bookies_command(admin_url: str, as_json: bool) -> None:
     """List the bookies that a broker knows, running or not."""
     with connected(admin_url) as admin:
@@ -189,7 +189,7 @@ def list_bookies_command(admin_url: str, as_json: bool) -> None:
 
 @bookies_group.command("get-bookie-rack")
 @_bookie
-@common
+@shown
 def get_rack_command(bookie: str, admin_url: str, as_json: bool) -> None:
     """Show the rack of a bookie, as a broker says it."""
     with connected(admin_url) as admin:
@@ -229,7 +229,7 @@ def recovery_group() -> None:
 
 @recovery_group.command("status")
 @store_options
-@json_option
+@output_options
 def recovery_status_command(source: StoreSource, as_json: bool) -> None:
     """Show whether auto-recovery is enabled, its auditor, the delay for lost bookies, and the number of under-replicated ledgers."""
     emit_record(look(source, _recovery_status), as_json=as_json, title="auto-recovery")
@@ -248,7 +248,7 @@ async def _recovery_status(store: MetadataStore) -> dict[str, object]:
 
 @recovery_group.command("list")
 @store_options
-@json_option
+@output_options
 def recovery_list_command(source: StoreSource, as_json: bool) -> None:
     """List under-replicated ledgers: missing bookies, since when (ms), and who is copying them."""
     emit(look(source, _underreplicated), as_json=as_json, title="ledgers that miss copies")

@@ -19,7 +19,17 @@ from magnetar.bookkeeper.errors import LedgerMetadataError, NoSuchLedgerError
 from magnetar.bookkeeper.ledger_metadata import LedgerMetadata, LedgerState
 from magnetar.cli.admin.http import connected
 from magnetar.cli.errors import CommandError
-from magnetar.cli.output import emit, emit_done, emit_record, json_option, on_terminal, print_json, progress_bar
+from magnetar.cli.output import (
+    emit,
+    emit_done,
+    emit_record,
+    json_option,
+    on_terminal,
+    output_options,
+    print_json,
+    print_json_line,
+    progress_bar,
+)
 from magnetar.cli.storage.bookie_access import ClusterAccess, opened_cluster
 from magnetar.cli.storage.store_access import StoreSource, opened_for_reading, opened_store, store_options
 
@@ -50,7 +60,7 @@ def ledger_group() -> None:
 @ledger_group.command("list")
 @click.option("--bookie", help="Show only ledgers that have entries on this bookie.")
 @store_options
-@json_option
+@output_options
 def list_command(source: StoreSource, bookie: str | None, as_json: bool) -> None:
     """List all ledgers: state, size, quorums and owner."""
     emit(asyncio.run(_list(source, bookie)), as_json=as_json, title="ledgers")
@@ -111,7 +121,7 @@ def owner_of(metadata: LedgerMetadata) -> str:
 @ledger_group.command("show")
 @click.argument("ledger_id", type=click.IntRange(0))
 @store_options
-@json_option
+@output_options
 def show_command(source: StoreSource, ledger_id: int, as_json: bool) -> None:
     """Show the metadata of a ledger and its segments: which bookies hold which entries."""
     metadata = asyncio.run(_show(source, ledger_id))
@@ -201,7 +211,7 @@ async def _adopt(source: StoreSource, ledger_id: int, earlier: Path) -> None:
 @click.option("--raw", is_flag=True, help="Print only the bytes of the payloads, one after the other.")
 @password_option
 @store_options
-@json_option
+@output_options
 def read_command(
     source: StoreSource, ledger_id: int, first: int, last: int | None, raw: bool, password: str, as_json: bool
 ) -> None:
@@ -258,7 +268,7 @@ def print_entry(entry_id: int, payload: bytes, raw: bool, as_json: bool) -> None
     if raw:
         sys.stdout.buffer.write(payload)
     elif as_json:
-        print_json({"entryId": entry_id, "size": len(payload), "payload": base64.b64encode(payload).decode()})
+        print_json_line({"entryId": entry_id, "size": len(payload), "payload": base64.b64encode(payload).decode()})
     else:
         shown = json.dumps(payload[:80].decode("latin-1"))[1:-1]
         click.echo(f"{entry_id}\t{len(payload)}\t{shown}{'...' if len(payload) > 80 else ''}")
@@ -269,7 +279,7 @@ def print_entry(entry_id: int, payload: bytes, raw: bool, as_json: bool) -> None
 @click.option("--all", "every", is_flag=True, help="Verify all ledgers of the cluster.")
 @password_option
 @store_options
-@json_option
+@output_options
 def verify_command(source: StoreSource, ledger_id: int | None, every: bool, password: str, as_json: bool) -> int:
     """Read every entry from each bookie that has to hold it and check its digest. The exit code is 1 if any copy is missing.
 

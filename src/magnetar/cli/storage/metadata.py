@@ -15,7 +15,16 @@ from magnetar import __version__
 from magnetar.base.clock import SystemClock
 from magnetar.bookkeeper.client.ledger_manager import LedgerManager
 from magnetar.cli.errors import CommandError
-from magnetar.cli.output import echo_text, emit, emit_done, emit_record, json_option, print_json, progress_bar
+from magnetar.cli.output import (
+    echo_text,
+    emit,
+    emit_done,
+    emit_record,
+    json_option,
+    output_options,
+    print_json,
+    progress_bar,
+)
 from magnetar.cli.storage.metadata_values import meaning_of
 from magnetar.cli.storage.store_access import StoreSource, opened_for_reading, opened_store, store_options
 from magnetar.metadata.backup import METADATA_BACKUP, BackupSummary, back_up, restore
@@ -166,7 +175,7 @@ def raise_ledger_ids_command(source: StoreSource, above: int, as_json: bool) -> 
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @force_option
 @store_options
-@json_option
+@output_options
 def backup_command(source: StoreSource, file: Path, force: bool, as_json: bool) -> None:
     """Copy the tree to FILE as of one transaction; the server may be running."""
     with progress_bar("nodes") as advance:
@@ -176,7 +185,7 @@ def backup_command(source: StoreSource, file: Path, force: bool, as_json: bool) 
 
 @metadata_group.command("verify")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-@json_option
+@output_options
 def verify_command(file: Path, as_json: bool) -> None:
     """Check every byte of the backup FILE, of either kind. The exit code is 1 if anything is damaged."""
     with progress_bar("bytes") as advance:
@@ -190,7 +199,7 @@ def verify_command(file: Path, as_json: bool) -> None:
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--replace", is_flag=True, help="Set aside an existing tree of the same cluster.")
 @store_options
-@json_option
+@output_options
 def restore_command(source: StoreSource, file: Path, replace: bool, as_json: bool) -> None:
     """Restore the tree in FILE into the directory of a stopped server.
 
@@ -208,7 +217,7 @@ def restore_command(source: StoreSource, file: Path, replace: bool, as_json: boo
 @metadata_group.command("restored")
 @click.option("--release", is_flag=True, help="Allow bookies to delete these ledgers.")
 @store_options
-@json_option
+@output_options
 def restored_command(source: StoreSource, release: bool, as_json: bool) -> None:
     """List the ids of ledgers that the tree may have lost by a restore. Bookies keep these ledgers until --release is given."""
 
