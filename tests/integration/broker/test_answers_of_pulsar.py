@@ -13,6 +13,7 @@ import requests
 from magnetar.testing.server import ServerProcess
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand, ServerError
 from tests.support.raw import RawClient, connect_command, send_frame
+from tests.support.types import StartServer
 
 
 @pytest.fixture
@@ -164,3 +165,44 @@ def test_a_consumer_learns_that_its_topic_ends(
     CLOSINGS[closing](server, topic)
     raw.until(notice)
     raw.ping()
+
+
+QUOTA_POLICIES = {
+    "producer_request_hold": ServerError.ProducerBlockedQuotaExceededError,
+    "producer_exception": ServerError.ProducerBlockedQuotaExceededException,
+}
+
+
+@pytest.mark.parametrize("policy", QUOTA_POLICIES)
+def test_a_backlog_quota_is_told_in_the_order_of_pulsar(start_server: StartServer, topic: str, policy: str) -> None:
+    """Who comes is refused by what holds now, not when the quota was last checked; who is there is told to close, and no message fails."""
+    server = start_server(backlogQuotaCheckIntervalInSeconds=3600)  # checked when the test asks for it
+    with RawClient(server.port) as raw:
+        raw.connect()
+        meet_the_quota(server, raw, topic, policy)
+
+
+def meet_the_quota(server: ServerProcess, raw: RawClient, topic: str, policy: str) -> None:
+    raw.subscribe(topic)
+    raw.producer(topic)
+    quota = {"limitSize": 10_000, "limitTime": -1, "policy": policy}
+    admin(server, "POST", topic, "backlogQuota?backlogQuotaType=destination_storage", json=quota)
+    for number in range(20):
+        raw.send_bytes(send_frame(b"x" * 1000, number, 1))
+    assert [raw.expect(BaseCommand.SEND_RECEIPT).send_receipt.sequence_id for _ in range(20)] == list(range(20))
+    refused = raw.producer(topic, producer_id=2)
+    assert (refused.type, refused.error.error) == (BaseCommand.ERROR, QUOTA_POLICIES[policy])
+
+    requests.get(f"{server.http_url}/admin/v2/brokers/backlog-quota-check", timeout=10).raise_for_status()
+    assert raw.expect(BaseCommand.CLOSE_PRODUCER).close_producer.producer_id == 1
+    raw.send_bytes(send_frame(b"late", 20, 1))  # sent before the notice arrived: the client sends it again
+    again = raw.producer(topic)
+    assert (again.type, again.error.error) == (BaseCommand.ERROR, QUOTA_POLICIES[policy])
+    assert "backlog quota exceeded" in again.error.message
+
+    admin(server, "POST", topic, "subscription/sub/skip_all")
+    raw.send(BaseCommand(type=BaseCommand.PING, ping={}))
+    assert raw.expect(BaseCommand.PONG), "the late message has no answer at all"
+    assert raw.producer(topic).type == BaseCommand.PRODUCER_SUCCESS
+    raw.send_bytes(send_frame(b"again", 20, 1))
+    assert raw.expect(BaseCommand.SEND_RECEIPT).send_receipt.sequence_id == 20

@@ -117,6 +117,8 @@ class PersistentTopic:
             self.compaction,
             self.transactions,
         )
+        if config.settings.backlog_quota_check_enabled:
+            self.publishers.review = self.upkeep.review_backlog_quota
         self._gate = PublishGate(context.scheduler, context.clock, context.groups)
         self._subscribe_limiter = SubscribeLimiter()
         self._inactivity = Inactivity(context.clock.monotonic_s())

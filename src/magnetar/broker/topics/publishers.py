@@ -95,6 +95,8 @@ class Publishers:
         self.marker_stored: Callable[[bytes, Position], None] = lambda data, position: None
         """Called with each marker that a replicator brought, once it is in the topic."""
         self.refusal: BrokerError | None = None
+        self.review: Callable[[], Awaitable[None]] = _nothing_to_review
+        """Called before a producer registers: sets `refusal` to what holds now."""
         self.gate: PublishGate | None = None
         self._draining: dict[str, Producer] = {}
         self._drained = asyncio.Event()
@@ -201,6 +203,7 @@ class Publishers:
 
         Raises ProducerBusyError, ProducerFencedError, or whatever `refusal` holds at the moment.
         """
+        await self.review()
         if self.refusal is not None:
             raise self.refusal
         await self._settle_name_clash(producer)
@@ -297,6 +300,10 @@ class Publishers:
         if self._draining.get(producer.name) is producer:
             del self._draining[producer.name]
             self._drained.set()
+
+
+async def _nothing_to_review() -> None:
+    pass
 
 
 async def _forget_epoch(epoch: int) -> None:

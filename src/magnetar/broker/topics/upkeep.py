@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from magnetar.base.clock import Clock
+from magnetar.base.errors import BrokerError
 from magnetar.broker.compaction.topic_compaction import TopicCompaction
-from magnetar.broker.namespaces.policies import EffectivePolicies
+from magnetar.broker.namespaces.policies import BacklogQuota, EffectivePolicies
 from magnetar.broker.naming import TopicName
 from magnetar.broker.reasons import Code, Rule
 from magnetar.broker.replicators.replicator_set import ReplicatorSet
+from magnetar.broker.subscriptions.subscription import Subscription
 from magnetar.broker.topics import deduplication, policy_rules
 from magnetar.broker.topics.expiry import last_of_older_row, position_older_than, publish_time_after_ms
 from magnetar.broker.topics.ports import BacklogHolder
@@ -23,6 +26,14 @@ from magnetar.managed_ledger.ledger_index import position_after_bytes, size_afte
 from magnetar.managed_ledger.position import Position
 
 logger = logging.getLogger(__name__)
+
+
+class Excess(NamedTuple):
+    """A backlog quota that is exceeded: of which subscriptions how much is too much."""
+
+    quota: BacklogQuota
+    subscriptions: Sequence[Subscription]
+    until: Position
 
 
 class TopicUpkeep:
@@ -129,28 +140,40 @@ class TopicUpkeep:
 
     async def check_backlog_quota(self) -> None:
         """Refuse producers or evict, as long as the quota is exceeded; take producers back once it is not."""
-        slowest = self._subscriptions.slowest
-        exceeded = None
-        if slowest is not None:
-            size_quota, age_quota = self.policies.size_quota, self.policies.age_quota
-            backlog_bytes = size_after(self._ledger.index, slowest.cursor.mark_delete_position)
-            if policy_rules.size_exceeded(size_quota, backlog_bytes):
-                exceeded = policy_rules.refusal(size_quota, str(self._name))
-                if exceeded is None:
-                    surplus = policy_rules.bytes_to_evict(size_quota, backlog_bytes)
-                    mark = slowest.cursor.mark_delete_position
-                    await slowest.expire(position_after_bytes(self._ledger.index, mark, surplus), Rule.QUOTA)
-            elif age_quota.limit_time_s > 0:
-                oldest = await self._older_than(age_quota.limit_time_s, [slowest])
-                if oldest is not None and oldest > slowest.cursor.mark_delete_position:
-                    exceeded = policy_rules.refusal(age_quota, str(self._name))
-                    if exceeded is None:
-                        for subscription in self._subscriptions.all:
-                            await subscription.expire(oldest, Rule.QUOTA)
-        if (exceeded is None) != (self._publishers.refusal is None):
-            change = "producers are refused" if exceeded is not None else "producers are taken again"
-            logger.info("%s topic=%s reason=%s", change, self._name, Code.QUOTA_EXCEEDED)
-        self.refused_since_ms = 0 if exceeded is None else self.refused_since_ms or self._clock.now_ms()
-        self._publishers.refusal = exceeded
-        if exceeded is not None:
+        excess = await self._excess()
+        refusal = self._refuse(excess)
+        if refusal is not None:
             self._publishers.disconnect_all()
+        elif excess is not None:
+            for subscription in excess.subscriptions:
+                await subscription.expire(excess.until, Rule.QUOTA)
+
+    async def review_backlog_quota(self) -> None:
+        """What producers that come are told: what holds now, which need not be what the last check has found."""
+        self._refuse(await self._excess())
+
+    async def _excess(self) -> Excess | None:
+        slowest = self._subscriptions.slowest
+        if slowest is None:
+            return None
+        size_quota, age_quota = self.policies.size_quota, self.policies.age_quota
+        mark = slowest.cursor.mark_delete_position
+        backlog_bytes = size_after(self._ledger.index, mark)
+        if policy_rules.size_exceeded(size_quota, backlog_bytes):
+            surplus = policy_rules.bytes_to_evict(size_quota, backlog_bytes)
+            return Excess(size_quota, [slowest], position_after_bytes(self._ledger.index, mark, surplus))
+        if age_quota.limit_time_s > 0:
+            oldest = await self._older_than(age_quota.limit_time_s, [slowest])
+            if oldest is not None and oldest > slowest.cursor.mark_delete_position:
+                return Excess(age_quota, list(self._subscriptions.all), oldest)
+        return None
+
+    def _refuse(self, excess: Excess | None) -> BrokerError | None:
+        """Producers by what the policy of the exceeded quota says, and none without one."""
+        refusal = None if excess is None else policy_rules.refusal(excess.quota, str(self._name))
+        if (refusal is None) != (self._publishers.refusal is None):
+            change = "producers are refused" if refusal is not None else "producers are taken again"
+            logger.info("%s topic=%s reason=%s", change, self._name, Code.QUOTA_EXCEEDED)
+        self.refused_since_ms = 0 if refusal is None else self.refused_since_ms or self._clock.now_ms()
+        self._publishers.refusal = refusal
+        return refusal
