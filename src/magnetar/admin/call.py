@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import Any, TypeVar
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 
 from magnetar.admin.context import AdminContext
-from magnetar.admin.errors import BadRequestError, BodyTooLargeError, SlowBodyError
+from magnetar.admin.errors import BadRequestError, BodyTooLargeError, NotFoundError, SlowBodyError
 from magnetar.admin.pacing import Pace
 from magnetar.base.admission import address_of
 from magnetar.broker.auth.principal import Principal
@@ -32,6 +33,10 @@ JSON_DEPTH_MAX = 32
 
 NUMBER_MAX = 2**63 - 1
 NUMBER_DIGITS_MAX = 19
+INT_MAX = 2**31 - 1
+"""The largest of Java's `int`."""
+
+_WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
 
 
 class Call:
@@ -90,12 +95,14 @@ class Call:
 
     # ---- Values
 
-    def number(self, name: str) -> int:
-        """A path parameter that is a non-negative number. Raises BadRequestError."""
-        text = self.params[name]
-        if not (text.isascii() and text.isdigit() and len(text) <= NUMBER_DIGITS_MAX):
-            raise BadRequestError(f"{name} must be a number, not '{text[:40]}'")
-        return min(int(text), NUMBER_MAX)
+    def number(self, name: str, most: int = NUMBER_MAX) -> int:
+        """A path parameter that is a number from 0 to `most`. Raises NotFoundError, as in Pulsar nothing is at such a path, and
+        BadRequestError for a negative number."""
+        return _natural(name, self.params[name], most)
+
+    def query_integer(self, name: str, default: int, most: int = NUMBER_MAX) -> int:
+        """The same of a query parameter, whose text decides in Pulsar as well whether the route is there."""
+        return _natural(name, self.query(name, str(default)), most)
 
     def query(self, name: str, default: str = "") -> str:
         return self.request.query_params.get(name, default)
@@ -106,7 +113,7 @@ class Call:
         return default if text is None else text.strip().lower() == "true"
 
     def query_number(self, name: str, default: int) -> int:
-        """A query parameter that is a non-negative number. Raises BadRequestError."""
+        """A query parameter of a route that Pulsar does not have. Raises BadRequestError."""
         text = self.query(name, str(default))
         if not (text.isascii() and text.isdigit() and len(text) <= NUMBER_DIGITS_MAX):
             raise BadRequestError(f"{name} must be a number, not '{text[:40]}'")
@@ -214,3 +221,17 @@ def depth_exceeds(body: bytes, limit: int) -> bool:
         elif byte in b"]}":
             depth -= 1
     return False
+
+
+def whole_number(name: str, text: str, most: int) -> int:
+    """Of up to `most`, with either sign. Raises NotFoundError for anything else."""
+    if _WHOLE.fullmatch(text) and abs(number := int(text)) <= most:
+        return number
+    raise NotFoundError(f"{name} must be a number of up to {most}, not '{text[:40]}'")
+
+
+def _natural(name: str, text: str, most: int) -> int:
+    number = whole_number(name, text, most)
+    if number < 0:
+        raise BadRequestError(f"{name} must be 0 or more, not {number}")
+    return number

@@ -151,6 +151,7 @@ POLICY_ROWS = (
         whole(text="Invalid value for subscription expiration time"),
         namespace="subscriptionExpirationTime",
         topic="subscriptionExpirationTime",
+        query=True,
     ),
     PolicyRow("encryption_required", truth, namespace="encryptionRequired", unset=False),
     PolicyRow(

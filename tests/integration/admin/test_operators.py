@@ -60,7 +60,7 @@ def test_all_policies_of_a_topic_are_unset_at_once(api: Api, namespace: str) -> 
     path = f"persistent/{namespace}/t"
     api.put(path)
     api.post(f"{path}/maxProducers", 3)
-    api.post(f"{path}/subscriptionExpirationTime", 7)
+    api.call("POST", f"{path}/subscriptionExpirationTime?subscriptionExpirationTime=7", status=204)
     assert api.get(f"{path}/subscriptionExpirationTime") == 7
     api.delete(f"{path}/policies")
     for leaf in ("maxProducers", "subscriptionExpirationTime"):
@@ -209,3 +209,42 @@ def test_groups_reach_topics_that_are_loaded_later(start_server: Callable[..., S
     producer.send(b"waits")
     assert time.monotonic() - began_s > 0.5
     api.delete("namespaces/public/default/resourcegroup")
+
+
+NUMBERS = [
+    ("GET", "messageid/{}", 64),
+    ("POST", "subscription/s/resetcursor/{}", 64),
+    ("POST", "subscription/s/skip/{}", 32),
+    ("POST", "subscription/s/expireMessages/{}", 32),
+    ("POST", "all_subscription/expireMessages/{}", 32),
+    ("GET", "subscription/s/position/{}", 32),
+    ("GET", "ledger/{}/entry/0", 64),
+    ("GET", "ledger/0/entry/{}", 64),
+    ("GET", "examinemessage?messagePosition={}", 64),
+    ("GET", "getMessageIdByIndex?index={}", 64),
+    ("POST", "messageTTL?messageTTL={}", 32),
+    ("POST", "subscriptionExpirationTime?subscriptionExpirationTime={}", 32),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "bits"), NUMBERS, ids=[path for _, path, _ in NUMBERS])
+def test_what_is_no_number_is_not_found(api: Api, namespace: str, method: str, path: str, bits: int) -> None:
+    """As with Pulsar, whose web server looks for another route then: a tool takes it for "not there", never for a malformed request."""
+    topic = f"persistent/{namespace}/t"
+    api.put(topic)
+    api.put(f"{topic}/subscription/s")
+    for text in ("abc", "1.5", "0x10", "null", "%22%22", "%20", str(2 ** (bits - 1)), "9" * 30):
+        reason = api.reason(method, f"{topic}/{path.format(text)}", status=404)
+        assert "must be a number" in reason or "has no route" in reason
+    assert api.get(f"{topic}/subscriptions") == ["s"]
+    assert api.get(f"{topic}/messageTTL", status=204) is None
+
+
+def test_the_time_after_which_subscriptions_go_is_a_parameter_of_the_query(api: Api, namespace: str) -> None:
+    """That of pulsar-admin 4.2 was lost, since there was no body."""
+    url = f"persistent/{namespace}/t/subscriptionExpirationTime"
+    api.put(f"persistent/{namespace}/t")
+    api.call("POST", f"{url}?subscriptionExpirationTime=30", status=204)
+    assert api.get(url) == 30
+    assert "expected ?subscriptionExpirationTime" in api.reason("POST", url, 45, status=400)
+    assert api.get(url) == 30

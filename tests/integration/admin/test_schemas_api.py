@@ -45,7 +45,7 @@ def test_upload_and_show(api: Api, path: str) -> None:
     assert [place["version"] for place in places["index"]] == [0, 1]
     assert places["info"] == places["index"][1]
     assert api.reason("GET", f"{path}/schema/7", status=404) == "Schema not found"
-    assert "must be a number" in api.reason("GET", f"{path}/schema/x", status=400)
+    assert "must be a number" in api.reason("GET", f"{path}/schema/x", status=404)
 
 
 def test_version_and_compatibility(api: Api, path: str) -> None:

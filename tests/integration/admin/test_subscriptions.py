@@ -98,7 +98,7 @@ def test_skip_and_clear(api: Api, client: pulsar.Client, path: str, name: str) -
     api.post(f"{path}/subscription/s/skip_all")
     assert backlog(api, path, "s") == 0
     api.post(f"{path}/subscription/none/skip_all", status=404)
-    api.post(f"{path}/subscription/s/skip/many", status=400)
+    api.post(f"{path}/subscription/s/skip/many", status=404)
     api.post(f"{path}/subscription/s/skip/-1", status=400)
 
 

@@ -162,7 +162,7 @@ def test_what_does_not_exist(api: Api, namespace: str) -> None:
     ("path", "value", "status", "reason"),
     [
         ("messageTTL", -1, 412, "Invalid value for message TTL"),
-        ("messageTTL", "soon", 400, "expected ?messageTTL=<number>"),
+        ("messageTTL", "soon", 404, "messageTTL must be a number of up to 2147483647, not 'soon'"),
         ("maxProducers", -1, 412, "maxProducers must be 0 or more"),
         ("maxProducers", "two", 400, "maxProducers must be a whole number"),
         (

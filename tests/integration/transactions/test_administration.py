@@ -87,7 +87,7 @@ def test_what_is_not_there(server: ServerProcess, raw: RawTransactions, topic: s
     assert status("transactionMetadata/0/999999") == 404
     assert status("transactionMetadata/99/1") == 404
     assert status("coordinatorStats?coordinatorId=99") == 404
-    assert status("coordinatorStats?coordinatorId=x") == 400
+    assert status("coordinatorStats?coordinatorId=x") == 404
     assert status("coordinatorInternalStats/15") == 404
     assert status("transactionBufferStats/public/default/nowhere") == 404
     assert status(f"pendingAckStats/{name}/nobody") == 404

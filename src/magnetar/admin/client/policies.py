@@ -150,7 +150,7 @@ class TopicPolicies:
         )
         self.schema_compatibility = TopicPolicy[str](call, "schemaCompatibilityStrategy", str, setter="PUT")
         self.schema_validation = TopicPolicy[bool](call, "schemaValidationEnforced", bool)
-        self.subscription_expiration = TopicPolicy[int](call, "subscriptionExpirationTime", int)
+        self.subscription_expiration = TopicPolicy[int](call, "subscriptionExpirationTime", int, in_query=True)
         self.subscription_types = TopicPolicy[list[str]](call, "subscriptionTypesEnabled", list[str])
         self.replication = TopicPolicy[list[str]](call, "replication", list[str])
         self.offload = TopicPolicy[dict[str, Any]](call, "offloadPolicies", dict[str, Any])

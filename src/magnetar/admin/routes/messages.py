@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 from starlette.responses import Response
 
 from magnetar.admin.answers import message_id
-from magnetar.admin.call import Call
+from magnetar.admin.call import INT_MAX, Call
 from magnetar.admin.errors import NotFoundError
 from magnetar.admin.operation import BYTES, documented
 from magnetar.admin.policy_documents import LongNatural
@@ -45,7 +45,7 @@ UNPACKED_BYTES_MAX = 64 * 1024 * 1024
 async def peek(call: Call) -> Response:
     """The unacknowledged entry at a place, 1 being the next one. A subscription that does not exist would see the topic from its
     beginning, and so does this; Pulsar even creates it, so that a misspelt name holds everything from then on."""
-    number = max(1, call.number("number"))
+    number = max(1, call.number("number", INT_MAX))
     topic = await single_persistent(call)
     subscription = topic.subscriptions.find(call.subscription)
     entry: Entry | None = None
@@ -75,7 +75,7 @@ async def examine(call: Call) -> Response:
     if call.topic.partition < 0 and await call.broker.namespaces.partitions(call.topic):
         raise NotAllowedError("Examine messages on a partitioned topic is not allowed: name a partition")
     index = (await single_persistent(call)).ledger.index
-    origin, place = call.query("initialPosition", LATEST), call.query_number("messagePosition", 1)
+    origin, place = call.query("initialPosition", LATEST), call.query_integer("messagePosition", 1)
     if origin not in (EARLIEST, LATEST):
         raise PreconditionFailedError(f"initialPosition must be {EARLIEST} or {LATEST}")
     if not index.total_entries:
@@ -88,7 +88,7 @@ async def examine(call: Call) -> Response:
 @documented(query={"index": LongNatural}, always_fails=True)
 async def by_index(call: Call) -> Response:
     """412: messages get no index here (Pulsar: AppendIndexMetadataInterceptor)."""
-    call.query_number("index", 0)
+    call.query_integer("index", 0)
     await single_persistent(call)
     raise PreconditionFailedError("GetMessageIDByIndex is not allowed when broker entry metadata is disabled")
 

@@ -7,7 +7,7 @@ from typing import Any
 from starlette.responses import Response
 
 from magnetar.admin.answers import as_json, done
-from magnetar.admin.call import Call
+from magnetar.admin.call import INT_MAX, Call
 from magnetar.admin.errors import BadRequestError
 from magnetar.admin.operation import FORCE, documented
 from magnetar.admin.routes.topics import properties_of
@@ -130,7 +130,7 @@ async def skip_all(call: Call) -> Response:
 @documented(of_replicators=True)
 async def skip(call: Call) -> Response:
     """Skip messages. Refused for partitioned topics, as by Pulsar: it is undefined which partition's messages to skip."""
-    count = call.number("count")
+    count = call.number("count", INT_MAX)
     if call.topic.partition < 0 and await call.broker.namespaces.partitions(call.topic):
         raise NotAllowedError("Skip messages on a partitioned topic is not allowed")
     await (await single_persistent(call)).backlog_holder(call.cursor).skip_messages(count)
@@ -140,7 +140,7 @@ async def skip(call: Call) -> Response:
 @documented(heavy=True, of_replicators=True)
 async def expire(call: Call) -> Response:
     """Mark messages older than so many seconds as consumed."""
-    name, age_s = call.cursor, call.number("seconds")
+    name, age_s = call.cursor, call.number("seconds", INT_MAX)
     for topic in await every_persistent(call):
         await topic.upkeep.expire_older_than(age_s, [topic.backlog_holder(name)])
     return done()
@@ -148,7 +148,7 @@ async def expire(call: Call) -> Response:
 
 @documented("What is older than so many seconds counts as consumed, by every subscription.", heavy=True)
 async def expire_all_subscriptions(call: Call) -> Response:
-    age_s = call.number("seconds")
+    age_s = call.number("seconds", INT_MAX)
     for topic in await every_persistent(call):
         await topic.upkeep.expire_older_than(age_s, topic.subscriptions.all)
     return done()

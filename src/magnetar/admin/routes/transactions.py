@@ -9,7 +9,7 @@ import msgspec
 from starlette.responses import Response
 
 from magnetar.admin.answers import as_json, done
-from magnetar.admin.call import Call
+from magnetar.admin.call import INT_MAX, Call
 from magnetar.admin.coordinator_owners import HERE, TRANSACTIONS, OtherTopics, coordinators_of, from_others, require
 from magnetar.admin.errors import BadRequestError, NotFoundError
 from magnetar.admin.internal_stats import ledger_stats
@@ -48,13 +48,8 @@ COORDINATOR_QUERY = {"coordinatorId": int, HERE: bool}
 
 
 def _chosen(call: Call) -> int | None:
-    """`coordinatorId` of the query. Raises BadRequestError."""
-    text = call.query("coordinatorId")
-    if not text:
-        return None
-    if not (text.isascii() and text.isdigit() and len(text) <= 9):
-        raise BadRequestError(f"coordinatorId must be a number, not '{text[:40]}'")
-    return int(text)
+    """`coordinatorId` of the query. Raises NotFoundError, BadRequestError."""
+    return call.query_integer("coordinatorId", 0, INT_MAX) if call.query("coordinatorId") else None
 
 
 def _txn(call: Call) -> TxnId:
