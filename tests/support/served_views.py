@@ -36,6 +36,17 @@ CATALOG = [
         "parallelism": None,
     },
     {"name": "kinds", "statement": "CREATE MATERIALIZED VIEW kinds AS SELECT k AS id FROM f", "parallelism": None},
+    {
+        "name": "late",
+        "statement": "CREATE VIEW late AS\nSELECT k, count(*), sum(v) AS total FROM delays WHERE v > 100 GROUP BY k",
+        "parallelism": None,
+    },
+    {
+        "name": "Top ks",
+        "statement": 'CREATE VIEW "Top ks" AS\nWITH w AS (SELECT * FROM late) SELECT w.k, total FROM w WHERE total > 0',
+        "parallelism": None,
+    },
+    {"name": "raw_rows", "statement": "CREATE VIEW raw_rows AS\nSELECT k FROM f", "parallelism": None},
 ]
 
 KINDS = StateTable(

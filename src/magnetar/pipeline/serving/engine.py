@@ -9,9 +9,12 @@ from __future__ import annotations
 import logging
 import re
 import threading
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
+from functools import lru_cache
 from typing import Any, Final
 
 import duckdb
@@ -22,8 +25,10 @@ from magnetar.pipeline.errors import CatalogError, DamagedStateError, PipelineEr
 from magnetar.pipeline.serving.reader import Snapshot, Views, ViewTooLargeError
 from magnetar.pipeline.serving.sql.catalog_rows import ViewEntry, base_statements, catalog_tables
 from magnetar.pipeline.serving.sql.system_catalog import SCHEMA
-from magnetar.pipeline.serving.sql.translate import Context, Query, QueryError, Relation, Slot, translate
+from magnetar.pipeline.serving.sql.translate import Context, PlainView, Query, QueryError, Relation, Slot, translate
 from magnetar.pipeline.serving.wire.types import BY_NAME, PgType, of_duckdb
+from magnetar.pipeline.sql.statements import CreateView
+from magnetar.pipeline.state.manifest import Manifest
 from magnetar.pipeline.views.scan.keys import key_rows
 from magnetar.pipeline.views.scan.stored_views import table_ids
 
@@ -37,6 +42,9 @@ THREADS: Final = 2
 BATCH_ROWS: Final = 2048
 
 _EXPLAIN_WIDTH: Final = 120
+
+PLAIN_VIEW_IDS: Final = 1 << 27
+"""Views without a table get numbers from here on, by their names: the same on every connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +146,25 @@ class Engine:
                     raise QueryError("55000", str(error)) from None
                 return None
 
-        return translate(text, columns, context, types, dialect)
+        def definition(name: str) -> PlainView | None:
+            return plain_views(seen.manifest).get(name.lower())
+
+        return translate(text, columns, context, types, dialect, definition)
+
+    def columns_of(self, view: PlainView, snapshot: Snapshot) -> pa.Schema:
+        """Of a view that keeps no rows. Raises QueryError where it cannot be read."""
+        quoted = view.name.replace('"', '""')
+        query = self.translate(f'SELECT * FROM "{quoted}"', Context(database=self.database), snapshot=snapshot)
+        connection = self._duckdb.cursor()
+        try:
+            for relation in query.relations:
+                connection.register(relation.name, snapshot.columns(relation.view).empty_table())
+            schema: pa.Schema = self._bound(connection, query, []).to_arrow_reader(1).schema
+            return schema
+        except (duckdb.Error, PipelineError) as error:
+            raise as_query_error(error) from error
+        finally:
+            connection.close()
 
     def describe(self, query: Query, snapshot: Snapshot) -> tuple[Column, ...]:
         """The columns of a query's result, without running it. Raises QueryError."""
@@ -211,7 +237,8 @@ class Engine:
                 for statement in base_statements():
                     connection.execute(statement).fetchall()
             connection.execute("BEGIN").fetchall()
-            for name, rows in catalog_tables(self.database, view_entries(snapshot)).items():
+            entries = [*view_entries(snapshot), *self._plain_entries(snapshot)]
+            for name, rows in catalog_tables(self.database, entries).items():
                 connection.execute(f'DELETE FROM {SCHEMA}."{name}"').fetchall()
                 connection.register("_new", rows)
                 connection.execute(f'INSERT INTO {SCHEMA}."{name}" BY NAME SELECT * FROM _new').fetchall()
@@ -219,6 +246,41 @@ class Engine:
             self._catalog_of = seen
         finally:
             connection.close()
+
+    def _plain_entries(self, snapshot: Snapshot) -> list[ViewEntry]:
+        """Of the views that keep no rows, as far as they can be read: one over a source alone cannot."""
+        found, taken = [], set[int]()
+        for view in plain_views(snapshot.manifest).values():
+            number = PLAIN_VIEW_IDS + zlib.crc32(view.name.encode()) % PLAIN_VIEW_IDS
+            while number in taken:
+                number += 1
+            taken.add(number)
+            with suppress(QueryError):
+                found.append(ViewEntry(view.name, number, "v", self.columns_of(view, snapshot), (), view.text))
+        return found
+
+
+def plain_views(manifest: Manifest) -> dict[str, PlainView]:
+    """The views that keep no rows, by their names in lower case."""
+    found = {}
+    for item in manifest.views.get("catalog", []):
+        text = _query_of_view(str(item["statement"]))
+        if text is not None:
+            found[str(item["name"]).lower()] = PlainView(str(item["name"]), text)
+    return found
+
+
+@lru_cache(maxsize=1000)
+def _query_of_view(statement: str) -> str | None:
+    """What stands behind CREATE VIEW name AS; None for what is another statement."""
+    if not re.match(r"\s*CREATE\s+VIEW\b", statement, re.IGNORECASE):
+        return None
+    from magnetar.pipeline.sql.parser import (
+        parse_one,
+    )  # a query from a cold shell does without, where there is no such view
+
+    parsed = parse_one(statement)
+    return parsed.query.text if isinstance(parsed, CreateView) else None
 
 
 def view_entries(snapshot: Snapshot) -> list[ViewEntry]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from magnetar.pipeline.errors import PipelineError, SqlError
-from magnetar.pipeline.serving.engine import Engine, as_query_error
+from magnetar.pipeline.serving.engine import Engine, as_query_error, plain_views
 from magnetar.pipeline.serving.rows import FixedRows
 from magnetar.pipeline.serving.session_settings import SessionSettings
 from magnetar.pipeline.serving.sql.catalog_rows import sql_name
@@ -17,7 +17,7 @@ from magnetar.pipeline.sql.catalog import Catalog
 from magnetar.pipeline.sql.parser import parse_one
 from magnetar.pipeline.sql.statements import Show, ShowCreate
 
-_OF_PIPELINE: Final = re.compile(r"(?:materialized\s+views|tables|sources|sinks|create)\b", re.IGNORECASE)
+_OF_PIPELINE: Final = re.compile(r"(?:materialized\s+views|views|tables|sources|sinks|create)\b", re.IGNORECASE)
 
 
 def shown(rest: str, settings: SessionSettings, engine: Engine) -> FixedRows:
@@ -35,15 +35,20 @@ def shown(rest: str, settings: SessionSettings, engine: Engine) -> FixedRows:
 
 def described(view: str, engine: Engine) -> FixedRows:
     """The columns of a view. Raises QueryError."""
+    titles = ["column", "type", "key"]
 
     def rows() -> FixedRows:
         snapshot = engine.snapshot()
+        plain = plain_views(snapshot.manifest).get(view.lower())
+        if plain is not None:
+            found = engine.columns_of(plain, snapshot)
+            return FixedRows(titles, [[field.name, sql_name(of_arrow(field.type)[0]), "no"] for field in found])
         key = snapshot.state(view).table.key
         fields = [
             [field.name, sql_name(of_arrow(field.type)[0]), "yes" if field.name in key else "no"]
             for field in snapshot.columns(view)
         ]
-        return FixedRows(["column", "type", "key"], fields)
+        return FixedRows(titles, fields)
 
     return _answer(rows)
 

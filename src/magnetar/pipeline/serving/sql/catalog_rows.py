@@ -50,8 +50,8 @@ _SQL_NAMES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ViewEntry:
-    """A view or table as clients see it. `kind`: m for a materialized view, r for a table. `key`: of the columns shown, empty where the
-    key is hidden. `size_bytes`, `rows`: of its runs."""
+    """A view or table as clients see it. `kind`: m for a materialized view, r for a table, v for a view that keeps no rows. `key`: of the
+    columns shown, empty where the key is hidden. `size_bytes`, `rows`: of its runs."""
 
     name: str
     table_id: int
@@ -214,8 +214,10 @@ def _of_views(database: str, views: Sequence[ViewEntry]) -> dict[str, list[Row]]
             "relallvisible": 0,
         }  # fmt: skip
         classes.append(
-            {**common, "oid": view.oid, "relname": view.name, "reltype": view.oid + 1, "relkind": view.kind, "relam": 2,
-             "relnatts": len(view.columns), "reltuples": float(view.rows), "relpages": view.size_bytes // 8192 + 1,
+            {**common, "oid": view.oid, "relname": view.name, "reltype": view.oid + 1, "relkind": view.kind,
+             "relam": 0 if view.kind == "v" else 2,
+             "relnatts": len(view.columns), "reltuples": float(view.rows),
+             "relpages": 0 if view.kind == "v" else view.size_bytes // 8192 + 1,
              "relhasindex": bool(view.key)}
         )  # fmt: skip
         types.append(
@@ -258,6 +260,10 @@ def _of_views(database: str, views: Sequence[ViewEntry]) -> dict[str, list[Row]]
         "pg_tables": [
             {"schemaname": "public", "tablename": view.name, "tableowner": OWNER, "hasindexes": bool(view.key)}
             for view in views if view.kind == "r"
+        ],
+        "pg_views": [
+            {"schemaname": "public", "viewname": view.name, "viewowner": OWNER, "definition": view.definition}
+            for view in views if view.kind == "v"
         ],
         "pg_indexes": [
             {"schemaname": "public", "tablename": view.name, "indexname": f"{view.name}_key", "indexdef": _index_definition(view)}
@@ -312,9 +318,15 @@ def _information(database: str, views: Sequence[ViewEntry]) -> dict[str, list[Ro
     return {
         "schemata": [{"catalog_name": database, "schema_name": name, "schema_owner": OWNER} for name in names],
         "tables": [
-            {**place, "table_name": view.name, "table_type": "MATERIALIZED VIEW" if view.kind == "m" else "BASE TABLE",
+            {**place, "table_name": view.name, "table_type": _TABLE_TYPES[view.kind],
              "is_insertable_into": "NO", "is_typed": "NO"}
             for view in views
+        ],
+        "views": [
+            {**place, "table_name": view.name, "view_definition": view.definition, "check_option": "NONE", "is_updatable": "NO",
+             "is_insertable_into": "NO", "is_trigger_updatable": "NO", "is_trigger_deletable": "NO",
+             "is_trigger_insertable_into": "NO"}
+            for view in views if view.kind == "v"
         ],
         "columns": columns,
         "table_constraints": [
@@ -328,5 +340,7 @@ def _information(database: str, views: Sequence[ViewEntry]) -> dict[str, list[Ro
         ],
     }  # fmt: skip
 
+
+_TABLE_TYPES: Final = {"m": "MATERIALIZED VIEW", "r": "BASE TABLE", "v": "VIEW"}
 
 _BITS: Final = {"int2": 16, "int4": 32, "int8": 64, "float4": 24, "float8": 53}

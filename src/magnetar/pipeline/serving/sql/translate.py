@@ -32,6 +32,9 @@ PUBLIC: Final = "public"
 Columns = Callable[[str], pa.Schema | None]
 """What a view shows, by its name in any case; None when there is none."""
 
+VIEWS_DEEP_MAX: Final = 32
+"""Views that read views; a query that goes through more of them is refused."""
+
 
 class QueryError(Exception):
     """A statement that is not answered. `code`: SQLSTATE. `position`: of a character, from 1; 0: unknown."""
@@ -67,6 +70,18 @@ class Slot:
     """The value of a parameter."""
 
     number: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlainView:
+    """A view that keeps no rows: a name for the query `text`, which is read in its place."""
+
+    name: str
+    text: str
+
+
+Definitions = Callable[[str], PlainView | None]
+"""The view of that name, in any case, that keeps no rows; None when there is none."""
 
 
 @dataclass(frozen=True)
@@ -107,13 +122,18 @@ def statements(text: str) -> list[str]:
 
 
 def translate(
-    text: str, columns: Columns, context: Context, types: Sequence[int] = (), dialect: str = "postgres"
+    text: str,
+    columns: Columns,
+    context: Context,
+    types: Sequence[int] = (),
+    dialect: str = "postgres",
+    definitions: Definitions = lambda name: None,
 ) -> Query:
     """One query. `types`: oids that the client gives its parameters, 0 where it leaves them out. Raises QueryError."""
     text, epoch = _without_epoch(text)
     tree = _parsed(text, dialect)
     try:
-        return _Translation(columns, context, types).run(tree, epoch)
+        return _Translation(columns, definitions, context, types).run(tree, epoch)
     except RecursionError:
         raise QueryError("54001", "the statement is nested too deeply") from None
 
@@ -186,8 +206,10 @@ _NOT_QUERIES: Final = tuple(
 class _Translation:
     """Of one query."""
 
-    def __init__(self, columns: Columns, context: Context, types: Sequence[int]) -> None:
+    def __init__(self, columns: Columns, definitions: Definitions, context: Context, types: Sequence[int]) -> None:
         self._columns = columns
+        self._definitions = definitions
+        self._within: list[str] = []
         self._context = context
         self._given = types
         self._relations: list[Relation] = []
@@ -199,13 +221,7 @@ class _Translation:
         if not isinstance(query, exp.Select | exp.SetOperation | exp.Values | exp.Subquery):
             word = tree.name if isinstance(tree, exp.Command) else tree.sql("postgres").split(None, 1)[0]
             raise QueryError("0A000", f"{word.upper()} is not supported", _READ_ONLY_HINT)
-        for node in tree.walk():
-            if isinstance(node, _NOT_QUERIES) and not isinstance(node, exp.Query):
-                raise QueryError("25006", f"{node.key.upper()} is not supported", _READ_ONLY_HINT)
-            if isinstance(node, exp.Select) and node.args.get("into") is not None:
-                raise QueryError("25006", "SELECT INTO is not supported", _READ_ONLY_HINT)
-            if isinstance(node, exp.Select) and node.args.get("locks"):
-                node.set("locks", None)  # rows of one epoch do not change: nothing to lock
+        _check_only_queries(tree)
         names = result_names(tree)
         for table in list(tree.find_all(exp.Table)):
             self._table(table)
@@ -231,6 +247,10 @@ class _Translation:
             if shown is not None:
                 self._view(table, name, shown)
                 return
+            view = self._definitions(name)
+            if view is not None:
+                self._plain_view(table, view)
+                return
         known = schema or (PG_CATALOG if name.lower() in RELATIONS[PG_CATALOG] else "")
         if known in RELATIONS and name.lower() in RELATIONS[known]:
             self._catalog = True
@@ -247,6 +267,40 @@ class _Translation:
         self._relations.append(Relation(relation, name, tuple(_conditions(table, shown))))
         self._schemas[name.lower()] = shown
         _replace_name(table, relation, None)
+
+    def _plain_view(self, table: exp.Table, view: PlainView) -> None:
+        """Its query in place of its name. The names in it are looked up before it is put there: a WITH around it does not reach into it."""
+        if len(self._within) >= VIEWS_DEEP_MAX:
+            raise QueryError(
+                "54001", f"more than {VIEWS_DEEP_MAX} views read one another: {', '.join(self._within[:3])}, ..."
+            )
+        self._within.append(view.name)
+        try:
+            tree = _definition(view)
+            _check_only_queries(tree)
+            names = result_names(tree)
+            for inner in list(tree.find_all(exp.Table)):
+                self._table(inner)
+        except QueryError as error:
+            hint = error.hint
+            if error.code == "42P01":
+                hint = f"sources keep no rows: write CREATE MATERIALIZED VIEW {view.name}, or let it read one"
+            raise QueryError(error.code, f"view {view.name} cannot be read: {error.text}", hint) from None
+        finally:
+            self._within.pop()
+        given = table.args.get("alias")
+        label = (
+            given.this if given is not None and given.this is not None else exp.to_identifier(table.name, quoted=True)
+        )
+        columns = list(given.args.get("columns") or ()) if given is not None else []
+        if not columns and names is not None and len(set(names)) == len(names):
+            columns = [exp.to_identifier(name, quoted=True) for name in names]
+        _without_schema(table)
+        placed = exp.Subquery(this=tree, alias=exp.TableAlias(this=label, columns=columns))
+        for part in ("joins", "sample", "pivots"):
+            if table.args.get(part):
+                placed.set(part, table.args[part])
+        table.replace(placed)
 
     # ---- What differs
 
@@ -348,6 +402,28 @@ class _Translation:
         return None
 
 
+def _check_only_queries(tree: Node) -> None:
+    """Raises QueryError for what would change something."""
+    for node in tree.walk():
+        if isinstance(node, _NOT_QUERIES) and not isinstance(node, exp.Query):
+            raise QueryError("25006", f"{node.key.upper()} is not supported", _READ_ONLY_HINT)
+        if isinstance(node, exp.Select) and node.args.get("into") is not None:
+            raise QueryError("25006", "SELECT INTO is not supported", _READ_ONLY_HINT)
+        if isinstance(node, exp.Select) and node.args.get("locks"):
+            node.set("locks", None)  # rows of one epoch do not change: nothing to lock
+
+
+def _definition(view: PlainView) -> Node:
+    """The view's query. Pipelines take Spark's words as well as PostgreSQL's."""
+    try:
+        return _parsed(view.text, "postgres")
+    except QueryError as error:
+        try:
+            return _parsed(view.text, "spark")
+        except QueryError:
+            raise error from None
+
+
 TABLE_FUNCTIONS: Final = frozenset(
     (
         "generate_series",
@@ -414,7 +490,11 @@ def _replace_name(table: exp.Table, name: str, schema: str | None) -> None:
     table.set("this", exp.to_identifier(name, quoted=True))
     table.set("db", None if schema is None else exp.to_identifier(schema, quoted=True))
     table.set("catalog", None)
-    # `schema.table.column` means the table by its name from now on
+    _without_schema(table)
+
+
+def _without_schema(table: exp.Table) -> None:
+    """`schema.table.column` means the table by its name from now on."""
     scope = table.find_ancestor(exp.Select)
     if scope is not None:
         for column in scope.find_all(exp.Column):
