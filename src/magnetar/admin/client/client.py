@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from magnetar.admin.client.explain import Explain
+from magnetar.admin.client.explain import Explain, Traces
 from magnetar.admin.client.http import Answer, Http
 from magnetar.admin.client.namespaces import Namespaces
 from magnetar.admin.client.noun import filled, query_text
@@ -33,7 +33,6 @@ from magnetar.admin.client.servers import (
 )
 from magnetar.admin.client.subscriptions import Subscriptions
 from magnetar.admin.client.topics import Topics
-from magnetar.admin.client.traces import Traces
 from magnetar.admin.client.transactions import Transactions
 from magnetar.client.blocking_http import TIMEOUT_S
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from magnetar.admin.client.noun import Noun
 from magnetar.admin.explain_documents import Explanation
+from magnetar.admin.trace_documents import MessageTrace
 
 
 class Explain(Noun):
@@ -59,4 +60,13 @@ class Explain(Noun):
 
     def _explained(self, kind: str, **query: object) -> Explanation:
         found: Explanation = self._get(f"/explain/{kind}", Explanation, query)
+        return found
+
+
+class Traces(Noun):
+    """Of messages that asked for it by the property `magnetar.trace`."""
+
+    def get(self, topic: str, trace_id: str | None = None) -> list[MessageTrace]:
+        """The newest first; `trace_id`: of a trace, or of a message as `ledger:entry`. Raises NotFoundError where it names none."""
+        found: list[MessageTrace] = self._get("/trace", list[MessageTrace], {"topic": topic, "id": trace_id})
         return found

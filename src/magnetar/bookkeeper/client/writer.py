@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import ClassVar, Final
 
 from magnetar.base.errors import BadVersionError, LedgerError, MetadataError
@@ -16,7 +17,6 @@ from magnetar.base.tasks import FATAL
 from magnetar.bookkeeper.client.bookies import answer_error
 from magnetar.bookkeeper.client.context import ClientContext
 from magnetar.bookkeeper.client.ensemble_change import FATAL_CODES, Change, EnsembleChanges
-from magnetar.bookkeeper.client.force import force_ledger
 from magnetar.bookkeeper.client.ledger_source import LedgerSource
 from magnetar.bookkeeper.client.metadata_change import write_change
 from magnetar.bookkeeper.client.pending_adds import PendingAdd, PendingAdds
@@ -523,3 +523,29 @@ def _as_ledger_error(ledger_id: int, error: LedgerError | MetadataError) -> Ledg
 
 def _ignore(code: int) -> None:
     """Explicit LACs are a courtesy to readers."""
+
+
+async def force_ledger(source: LedgerSource) -> None:
+    """Every bookie of the last ensemble has what it acknowledged on disk when this returns: all of them, no quorum is enough.
+
+    Raises the LedgerError of the first that could not say so.
+    """
+    answers: list[asyncio.Future[None]] = []
+    for bookie_id in source.metadata.last_segment.ensemble:
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        answers.append(answer)
+        done = partial(_on_answer, source.ledger_id, answer)
+        source.bookies.channel(bookie_id).force_ledger(source.ledger_id, done)
+    outcomes = await asyncio.gather(*answers, return_exceptions=True)
+    for outcome in outcomes:
+        if isinstance(outcome, LedgerError):
+            raise outcome
+
+
+def _on_answer(ledger_id: int, answer: asyncio.Future[None], code: int) -> None:
+    if answer.done():
+        return
+    if code == ReturnCode.OK:
+        answer.set_result(None)
+    else:
+        answer.set_exception(answer_error(code, ledger_id))
