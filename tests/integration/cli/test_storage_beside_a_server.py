@@ -46,7 +46,7 @@ def test_ledgers_are_listed_shown_and_read(shell: Shell) -> None:
     first = shell.run("ledger", "read", ledger_id, "--first", "0", "--last", "0", "--json").splitlines()
     assert [json.loads(line) for line in first] == entries[:1]
     assert shell.run("ledger", "read", ledger_id, "--first", "999") == ""
-    assert "no ledger 123456" in shell.run("ledger", "read", "123456", code=1)
+    assert "ledger 123456 does not exist" in shell.run("ledger", "read", "123456", code=1)
 
 
 def test_bookies_racks_and_recovery(shell: Shell) -> None:

@@ -251,7 +251,7 @@ async def ledger(call: Call) -> Response:
     try:
         metadata, owner = await read_ledger(broker.bookkeeper, ledger_id)
     except NoSuchLedgerError:
-        raise NotFoundError(f"there is no ledger {ledger_id}") from None
+        raise NotFoundError(f"ledger {ledger_id} does not exist") from None
     name = topic_of(owner)
     loaded = broker.topics.get_loaded(name) if name is not None else None
     if name is not None and loaded is None and await broker.lookup.stored(name):

@@ -34,7 +34,7 @@ def _path(call: Call) -> str:
 
 
 def _missing(path: str) -> NotFoundError:
-    return NotFoundError(f"there is no node {path[:200]}")
+    return NotFoundError(f"node {path[:200]} does not exist")
 
 
 @documented(answer=MetadataNode, query={"path": str})
@@ -78,7 +78,7 @@ async def entries(call: Call) -> Response:
         metadata = await client.read_metadata(ledger_id)
         reader = await client.open_ledger(ledger_id, recover=False, password=metadata.password or b"")
     except NoSuchLedgerError:
-        raise NotFoundError(f"there is no ledger {ledger_id}") from None
+        raise NotFoundError(f"ledger {ledger_id} does not exist") from None
     last = reader.last_add_confirmed
     payloads = await _read(reader, first, last) if first <= last else []
     rows = [

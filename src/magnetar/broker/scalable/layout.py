@@ -148,7 +148,7 @@ class SegmentLayout:
         found = self.segments.get(segment_id)
         if found is None:
             raise LayoutError(
-                f"there is no segment {segment_id}; there are {', '.join(map(str, sorted(self.segments)))}"
+                f"segment {segment_id} does not exist; the segments are {', '.join(map(str, sorted(self.segments)))}"
             )
         return found
 
@@ -206,7 +206,7 @@ class SegmentLayout:
         for segment_id in sorted(segment_ids):
             gone = left.get(segment_id)
             if gone is None:
-                raise LayoutError(f"there is no segment {segment_id}")
+                raise LayoutError(f"segment {segment_id} does not exist")
             if gone.active or any(parent in left for parent in gone.parents):
                 raise LayoutError(
                     f"segment {segment_id} is active, or has a parent; only the oldest sealed ones can go"

@@ -157,7 +157,7 @@ class Topics:
                 connection.close()
             if missing:
                 raise TopicMissingError(
-                    f"there is no topic {', '.join(missing)}: correct the name, or create it first (magnetar topics create)"
+                    f"topic does not exist: {', '.join(missing)}; correct the name, or create it first (magnetar topics create)"
                 )
 
     def _partitions_of(self, topic: str) -> list[str]:

@@ -99,7 +99,7 @@ def _first_rows(query: Query, tree: exp.Expr, relations: Relations, named: dict[
     limit = _count(query, tree, "limit")
     offset = _count(query, tree, "offset") if tree.args.get("offset") else 0
     if limit < 1:
-        raise refuse(query, tree, "LIMIT 0 is no rows; write the number of rows")
+        raise refuse(query, tree, "LIMIT 0 selects no rows; write the number of rows")
     order = tree.args.get("order")
     inner = tree.copy()
     distinct = tree.args.get("distinct")

@@ -198,7 +198,7 @@ def test_the_plan_of_a_query(text: str, plan: Plan) -> None:
     [
         ("SELECT a FROM t ORDER BY a", 8, "the query over the view"),
         ("SELECT a FROM t OFFSET 1", 8, "LIMIT n OFFSET m"),
-        ("SELECT a FROM t LIMIT 0", 8, "LIMIT 0 is no rows"),
+        ("SELECT a FROM t LIMIT 0", 8, "LIMIT 0 selects no rows"),
         ("SELECT a FROM t LIMIT 1 + 1", 8, "whole number"),
         ("SELECT DISTINCT a FROM t ORDER BY b LIMIT 1", 35, "select list"),
         ("SELECT * FROM u ORDER BY i + 1 LIMIT 1", 8, "name the columns"),
