@@ -9,7 +9,7 @@ SEEDS ?= 100
 # Empty is "no": compiled modules are kept. Without them every process that a test starts compiles all it imports, a third of a second.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-long compat compat-all compat-wire lint format docs sim bench proto clean
+.PHONY: help demo test test-long compat compat-all compat-wire lint format docs sim faults bench proto clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -60,6 +60,9 @@ docs: $(VENV)/.dev ## The documentation's site, into site/; a broken link or anc
 
 sim: $(VENV)/.dev ## Simulated clusters under faults; SEEDS=1000, ARGS="--seed 7" replays one
 	@$(BIN)/python -m magnetar.testing.sim --seeds $(SEEDS) $(ARGS)
+
+faults: $(VENV)/.dev ## Real servers under kills, pauses, partitions, clock jumps and a full disk, against their promises; ARGS="--help"
+	@$(BIN)/python -m bench.faults $(ARGS)
 
 bench: $(VENV)/.dev ## Ratios against a yardstick, the least a durable server in Python has to do, in one run
 	@$(BIN)/python bench/run.py $(ARGS)

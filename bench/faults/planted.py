@@ -1,0 +1,81 @@
+"""Deliberate bugs for real processes, planted from outside. Most are the simulator's mutations, some are about processes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+from magnetar.bookkeeper.bookie.storage.journal import Journal, ignore
+from magnetar.broker.transactions.buffer_state import BufferState
+from magnetar.testing.sim.messaging import mutations
+from magnetar.testing.sim.mutations import patch_attribute
+
+LATE_S = 0.3
+
+
+class Planted(NamedTuple):
+    """A bug, the workload that has to catch it, and the faults that it needs."""
+
+    patch: Callable[[ExitStack], None]
+    workload: str
+    faults: tuple[str, ...] = ("kill",)
+
+
+def _receipts_before_the_write(stack: ExitStack) -> None:
+    """Whoever adds an entry is answered at once; the journal writes it a third of a second later."""
+    queue, write = Journal.append_run, Journal._write
+
+    def append_run(self: Any, records: list[bytes], size_bytes: int, done: Callable[[int], None]) -> None:
+        queue(self, records, size_bytes, ignore)
+        asyncio.get_running_loop().call_soon(done, 0)
+
+    def late(self: Any, records: list[bytes]) -> None:
+        time.sleep(LATE_S)
+        write(self, records)
+
+    patch_attribute(stack, Journal, "append_run", append_run)
+    patch_attribute(stack, Journal, "_write", late)
+
+
+def _aborted_is_delivered(stack: ExitStack) -> None:
+    patch_attribute(stack, BufferState, "is_aborted", lambda self, txn: False)
+
+
+def _of_the_simulator(name: str) -> Callable[[ExitStack], None]:
+    return mutations.MUTATIONS[name].patch
+
+
+PLANTED: dict[str, Planted] = {
+    "receipts before the write": Planted(_receipts_before_the_write, "set"),
+    "the last entry of a recovered ledger is left out": Planted(
+        _of_the_simulator("the last entry of a recovered ledger is left out"), "set"
+    ),
+    "a repeat is not recognized": Planted(_of_the_simulator("a repeat is not recognized"), "dedup"),
+    "what was stored behind the snapshot is not replayed": Planted(
+        _of_the_simulator("what was stored behind the snapshot is not replayed"), "dedup"
+    ),
+    "a draining slot is released while an entry is held": Planted(
+        _of_the_simulator("a draining slot is released while an entry is held"), "key-shared", ()
+    ),
+    "a slot that moves does not drain": Planted(
+        _of_the_simulator("a slot that moves does not drain"), "key-shared", ()
+    ),
+    "what a leaving consumer held is forgotten": Planted(
+        _of_the_simulator("what a leaving consumer held is forgotten"), "key-shared", ()
+    ),
+    "an acknowledgement is confirmed before it is stored": Planted(
+        _of_the_simulator("an acknowledgement is confirmed before it is stored"), "acks"
+    ),
+    "the mark-delete passes holes": Planted(_of_the_simulator("the mark-delete passes holes"), "acks"),
+    "holes are not restored": Planted(_of_the_simulator("holes are not restored"), "acks"),
+    "aborted messages are delivered": Planted(_aborted_is_delivered, "transactions", ()),
+}
+"""By name."""
+
+
+def plant(name: str) -> None:
+    """Until the process ends."""
+    PLANTED[name].patch(ExitStack())

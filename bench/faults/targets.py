@@ -1,0 +1,269 @@
+"""What is tested: `magnetar standalone`, Apache Pulsar's standalone, behind a TCP proxy of ours; or a cluster of our processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from tests.compat.pulsar.standalone import answers, command_of
+from tests.support.raw_transactions import RawTransactions
+from tests.support.stalling_proxy import StallingProxy
+
+from magnetar.base.ports import free_ports
+from magnetar.testing.cluster import ClusterProcesses
+from magnetar.testing.server import ServerProcess
+
+SITE = Path(__file__).resolve().parent / "site"
+"""Goes onto the servers' PYTHONPATH: its sitecustomize makes clocks wrong and plants bugs."""
+START_TIMEOUT_S = 180.0
+TINY_DISK_MIB = 96
+
+
+class Target:
+    """One server. `epoch` rises before each fault that ends connections: what two connections hold compares within one epoch alone."""
+
+    can = ("kill", "pause", "partition", "partition-up", "partition-down")
+    port: int
+    http_url: str
+    proxy: StallingProxy
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.epoch = 0
+        self.ballast = folder / "disk" / "ballast"
+
+    def dial(self, topic: str = "", timeout_s: float = 5.0) -> RawTransactions:
+        """A new connection, to the topic's owner."""
+        connection = RawTransactions(self.proxy.port, timeout_s=timeout_s)
+        if topic:
+            connection.lookup(topic)
+        return connection
+
+    def rest(self, method: str, path: str, body: object = None, timeout_s: float = 10.0) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"{self.http_url}/admin/v2/{path}", data, method=method)
+        request.add_header("Content-Type", "application/json")
+        with urllib.request.urlopen(request, timeout=timeout_s) as answer:
+            text = answer.read()
+        return json.loads(text) if text else None
+
+    @property
+    def pids(self) -> list[int]:
+        raise NotImplementedError
+
+    def kill(self) -> None:
+        raise NotImplementedError
+
+    def start_again(self) -> None:
+        raise NotImplementedError
+
+    def pause(self) -> None:
+        for pid in self.pids:
+            os.kill(pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        for pid in self.pids:
+            os.kill(pid, signal.SIGCONT)
+
+    def clock(self, by_s: float) -> None:
+        (self.folder / "clock.new").write_text(str(int(by_s * 1e9)))
+        (self.folder / "clock.new").replace(self.folder / "clock")
+
+    def fill(self) -> None:
+        """Take all room that the disk has left."""
+        subprocess.run(["dd", "if=/dev/zero", f"of={self.ballast}", "bs=64k"], capture_output=True)
+
+    def empty(self) -> None:
+        self.ballast.unlink(missing_ok=True)
+
+    def mount(self, on_small_disk: bool) -> Path:
+        disk = self.folder / "disk"
+        disk.mkdir(parents=True)
+        if on_small_disk:
+            command = ["mount", "-t", "tmpfs", "-o", f"size={TINY_DISK_MIB}m", "tmpfs", str(disk)]
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode:
+                raise SystemExit(f"The fault 'disk' needs a small file system, and mounting takes root: {done.stderr}")
+            self.can = (*self.can, "disk")
+        return disk
+
+    def log(self) -> str:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        self.proxy.close()
+        subprocess.run(["umount", "-l", str(self.folder / "disk")], capture_output=True)
+        shutil.rmtree(self.folder / "disk", ignore_errors=True)
+
+
+def environment(folder: Path, planted: str) -> dict[str, str]:
+    path = os.pathsep.join(filter(None, (str(SITE), os.environ.get("PYTHONPATH", ""))))
+    return {"PYTHONPATH": path, "FAULTS_CLOCK": str(folder / "clock"), "FAULTS_PLANTED": planted}
+
+
+class Magnetar(Target):
+    """`magnetar standalone`."""
+
+    can = (*Target.can, "clock")
+
+    def __init__(self, folder: Path, settings: dict[str, object], planted: str, on_small_disk: bool) -> None:
+        super().__init__(folder)
+        disk = self.mount(on_small_disk)
+        self.server = ServerProcess(disk / "data", settings, environment(folder, planted))
+        self.server.log_path = folder / "server.log"
+        self.server.start()
+        self.port, self.http_url = self.server.port, self.server.http_url
+        self.proxy = StallingProxy(self.port)
+
+    @property
+    def pids(self) -> list[int]:
+        return [self.server.pid]
+
+    def kill(self) -> None:
+        self.server.kill()
+
+    def start_again(self) -> None:
+        if not self.server.running:
+            self.server.start()
+
+    def log(self) -> str:
+        return self.server.log()
+
+    def close(self) -> None:
+        self.server.close()
+        super().close()
+
+
+class ApachePulsar(Target):
+    """Apache Pulsar's standalone, out of the jars in $PULSAR_JARS."""
+
+    def __init__(self, folder: Path, settings: dict[str, object], planted: str, on_small_disk: bool) -> None:
+        super().__init__(folder)
+        jars = os.environ.get("PULSAR_JARS", "")
+        if planted or not any(Path(jars or "/nowhere").glob("pulsar-broker-*.jar")):
+            raise SystemExit(
+                "Apache Pulsar takes no planted bug and needs PULSAR_JARS: tests/compat/pulsar/fetch-jars DIRECTORY"
+            )
+        disk = self.mount(on_small_disk)
+        self.port, http_port, bookie_port = free_ports(3)
+        self.http_url = f"http://127.0.0.1:{http_port}"
+        ports = {"brokerServicePort": self.port, "webServicePort": http_port, "journalSyncData": "true"}
+        options = ("-Xms1g", "-Xmx1g", "-XX:MaxDirectMemorySize=512m")
+        self._command = command_of(jars, disk, settings | ports, options)
+        self._command += ["--bookkeeper-port", str(bookie_port)]
+        self._http_port = http_port
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start_again()
+        self.proxy = StallingProxy(self.port)
+
+    @property
+    def pids(self) -> list[int]:
+        return [self._process.pid] if self._process is not None else []
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def start_again(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            return
+        with (self.folder / "server.log").open("ab") as log:
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=log, cwd=self.folder)
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not answers(self._http_port):
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self._process.kill()
+                raise SystemExit(f"Apache Pulsar did not start:\n{self.log()[-3000:]}")
+            time.sleep(0.2)
+
+    def log(self) -> str:
+        return (self.folder / "server.log").read_text(errors="replace")
+
+    def close(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self.kill()
+        super().close()
+
+
+class Cluster(Target):
+    """Two brokers, three bookies and metadata as processes of their own, each killed or paused by lot; no proxy stands between."""
+
+    can = ("kill", "pause", "clock")
+
+    def __init__(self, folder: Path, settings: dict[str, object], planted: str, zookeeper: int) -> None:
+        super().__init__(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        os.environ.update(environment(folder, planted))
+        words = [f"{key}={value}" for key, value in settings.items()]
+        self.processes = ClusterProcesses(folder / "cluster", bookies=3, brokers=2, zookeeper=zookeeper, settings=words)
+        self.processes.start()
+        self.http_url = self.processes.http_url
+        self.chosen: list[str] = []
+        self._turn = 0
+
+    def choose(self) -> str:
+        names = [name for name in self.processes.status() if name.startswith(("broker", "bookie"))]
+        self._turn += 1
+        return names[self._turn % len(names)]
+
+    def dial(self, topic: str = "", timeout_s: float = 5.0) -> RawTransactions:
+        urls = self.processes.service_urls.removeprefix("pulsar://").split(",")
+        last: Exception = ConnectionRefusedError("no broker answers")
+        for url in urls:
+            try:
+                first = RawTransactions(int(url.rpartition(":")[2]), timeout_s=timeout_s)
+                answer = first.lookup(topic or "persistent://public/default/any").lookupTopicResponse
+                first.close()
+                if not answer.brokerServiceUrl:
+                    raise ConnectionRefusedError(answer.message)
+                return RawTransactions(int(answer.brokerServiceUrl.rpartition(":")[2]), timeout_s=timeout_s)
+            except (OSError, AssertionError) as error:
+                last = error
+        raise last
+
+    def rest(self, method: str, path: str, body: object = None, timeout_s: float = 10.0) -> Any:
+        last: Exception = ConnectionRefusedError("no broker answers")
+        for name in [each for each in self.processes.status() if each.startswith("broker")]:
+            self.http_url = self.processes.broker(name)[1]
+            try:
+                return super().rest(method, path, body, timeout_s)
+            except urllib.error.HTTPError as error:
+                last = error
+                if error.code == 307:
+                    self.http_url = error.headers["Location"].partition("/admin/")[0]
+                    return super().rest(method, path, body, timeout_s)
+            except OSError as error:
+                last = error
+        raise last
+
+    def kill(self) -> None:
+        self.chosen = [self.choose()]
+        self.processes.kill(*self.chosen)
+
+    def start_again(self) -> None:
+        self.processes.start_again(*self.chosen)
+        self.chosen = []
+
+    def pause(self) -> None:
+        self.chosen = [self.choose()]
+        self.processes.pause(self.chosen[0])
+
+    def resume(self) -> None:
+        for name in self.chosen:
+            self.processes.resume(name)
+        self.chosen = []
+
+    def log(self) -> str:
+        return "".join(self.processes.log(name) for name in self.processes.status())
+
+    def close(self) -> None:
+        self.processes.close()
