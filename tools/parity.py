@@ -37,8 +37,12 @@ _CLASS: Final = re.compile(r"class (\w+)(?:<[^>]*>)?(?: extends ([\w.]+))?")
 _METHOD: Final = re.compile(r"@(GET|POST|PUT|DELETE|HEAD)\b")
 
 
+INTERNAL: Final = {"authoritative", "createLocalTopicOnly", "updateLocalTopicOnly"}
+"""Query parameters by which brokers ask each other."""
+
+
 class Missing(NamedTuple):
-    """`kind` is command, flag or route; `group` the noun that it belongs to."""
+    """`kind` is command, flag, route or parameter; `group` the noun that it belongs to."""
 
     kind: str
     group: str
@@ -48,30 +52,32 @@ class Missing(NamedTuple):
 # ---- Pulsar's sources
 
 
-def routes_of(directories: list[Path]) -> list[str]:
-    """`METHOD /path` with `{}` for each variable, sorted."""
-    found = set()
+def routes_of(directories: list[Path]) -> dict[str, list[str]]:
+    """`METHOD /path` with `{}` for each variable, and the parameters of its query; both sorted."""
+    found: dict[str, set[str]] = {}
     for directory in directories:
         classes = {}
         for path in directory.rglob("*.java"):
-            mount = next((url for part, url in MOUNTS.items() if f"broker/{part}" in str(path.parent.as_posix())), None)
-            if mount and "src/test" not in path.as_posix():
+            folder = path.parent.as_posix()
+            mount = next((url for part, url in MOUNTS.items() if f"broker/{part}" in folder), "")
+            if (mount or folder.endswith("broker/admin/impl")) and "src/test" not in folder:
                 classes[path.stem] = (mount, path.read_text(encoding="utf-8"))
         for name, (mount, text) in classes.items():
             base = re.search(
                 rf"@Path\({_STRING}\)(?:\s*@[^\n]*(?:\([^)]*\))?)*\s*public class {name}\b", text, re.DOTALL
             )
-            if base is None:
+            if base is None or not mount:
                 continue
-            for method, tail in _annotated(classes, name):
-                found.add(f"{method} {_normal(mount + '/' + base[1] + '/' + tail)}")
-    return sorted(found)
+            for method, tail, query in _annotated(classes, name):
+                found.setdefault(f"{method} {_normal(mount + '/' + base[1] + '/' + tail)}", set()).update(query)
+    return {route: sorted(found[route] - INTERNAL) for route in sorted(found)}
 
 
-def _annotated(classes: dict[str, tuple[str, str]], name: str) -> Iterator[tuple[str, str]]:
-    """Method and path of each handler of a class, those that it inherits included."""
+def _annotated(classes: dict[str, tuple[str, str]], name: str) -> Iterator[tuple[str, str, list[str]]]:
+    """Method, path and query parameters of each handler of a class, those that it inherits included."""
     text = classes[name][1]
-    for block in re.split(r"\n    (?:public|protected|private) ", text):
+    blocks = re.split(r"\n    (?:public|protected|private) ", text)
+    for block, signature in zip(blocks, [*blocks[1:], ""], strict=True):
         # the annotations of a method stand between the end of what is before it and its first line
         head = block[block.rfind("\n    }\n") + 1 :] if "\n    }\n" in block else block
         methods = _METHOD.findall(head)
@@ -79,7 +85,7 @@ def _annotated(classes: dict[str, tuple[str, str]], name: str) -> Iterator[tuple
             path = re.search(
                 rf"@Path\({_STRING}\)", head[head.rfind("@" + methods[-1]) :] if "class " in head else head
             )
-            yield methods[-1], path[1] if path else ""
+            yield methods[-1], path[1] if path else "", re.findall(rf"@QueryParam\({_STRING}\)", signature)
     above = _CLASS.search(text[text.find(f"class {name}") :])
     if above and above[2] in classes:
         yield from _annotated(classes, above[2])
@@ -140,10 +146,21 @@ def _end(text: str, place: int) -> int:
 # ---- What is here
 
 
-def our_routes() -> set[str]:
+def our_routes() -> dict[str, set[str]]:
+    """The parameters of each one's query, as the OpenAPI document has them."""
+    from magnetar.admin.openapi import document
     from magnetar.admin.routes import all_routes
 
-    return {f"{route.method} {_normal(route.path)}" for route in all_routes()}
+    described = {
+        f"{method.upper()} {path}": {each["name"] for each in operation.get("parameters", ()) if each["in"] == "query"}
+        for path, operations in document(all_routes())["paths"].items()
+        for method, operation in operations.items()
+        if isinstance(operation, dict)
+    }
+    return {
+        f"{route.method} {_normal(route.path)}": described.get(f"{route.method} {route.template}", set())
+        for route in all_routes()
+    }
 
 
 def our_commands() -> dict[str, dict[str, set[str]]]:
@@ -171,11 +188,18 @@ def _all_names(group: click.Group, context: click.Context) -> list[str]:
 def missing(surface: dict[str, Any]) -> list[Missing]:
     """What Pulsar has and is not here."""
     routes, commands = our_routes(), our_commands()
-    found = [
-        Missing("route", route.split("/")[3] if route.count("/") > 2 else "topics", route)
-        for route in surface["routes"]
-        if not routes.issuperset(_both_domains(route))
-    ]
+    found = []
+    for route, parameters in surface["routes"].items():
+        group = route.split("/")[3] if route.count("/") > 2 else "topics"
+        here = [routes.get(each) for each in _both_domains(route)]
+        if None in here:
+            found.append(Missing("route", group, route))
+        else:
+            found += [
+                Missing("parameter", group, f"{route}?{name}")
+                for name in parameters
+                if not all(name in each for each in here if each is not None)
+            ]
     for group, theirs in surface["commands"].items():
         for name, flags in theirs.items():
             ours = commands.get(group, {}).get(name)

@@ -36,10 +36,15 @@ def test_the_table_in_the_document_is_the_present_one(parity: ModuleType) -> Non
 
 def test_a_route_and_a_command_that_are_taken_away_are_noticed(parity: ModuleType) -> None:
     surface = {
-        "routes": ["GET /admin/v2/tenants", "GET /admin/v2/unicorns/{}"],
+        "routes": {
+            "GET /admin/v2/tenants": ["asAnybody"],
+            "GET /admin/v2/unicorns/{}": [],
+            "POST /admin/v2/persistent/{}/{}/{}/messageTTL": ["isGlobal", "messageTTL"],
+        },
         "commands": {"tenants": {"list": [["-x", "--unicorn"]], "gallop": []}},
     }
     assert [tuple(item) for item in parity.missing(surface)] == [
+        ("parameter", "tenants", "GET /admin/v2/tenants?asAnybody"),
         ("route", "unicorns", "GET /admin/v2/unicorns/{}"),
         ("flag", "tenants", "tenants list -x"),
         ("flag", "tenants", "tenants list --unicorn"),
@@ -58,7 +63,8 @@ public class Unicorns extends UnicornsBase {
     @GET
     @Path("/{tenant}/{name: .+}")
     @ApiResponses(value = { @ApiResponse(code = 200, message = "Don't panic") })
-    public void get(@PathParam("tenant") String tenant) {
+    public void get(@PathParam("tenant") String tenant,
+            @QueryParam("horn") @DefaultValue("1") int horn, @QueryParam("authoritative") boolean authoritative) {
         validate();
     }
 
@@ -84,5 +90,5 @@ public class CmdUnicorns extends CmdBase {
 }
 """
     )
-    assert parity.routes_of([tmp_path]) == ["GET /admin/v2/unicorns/{}/{}", "POST /admin/v2/unicorns"]
+    assert parity.routes_of([tmp_path]) == {"GET /admin/v2/unicorns/{}/{}": ["horn"], "POST /admin/v2/unicorns": []}
     assert parity.commands_of([tmp_path]) == {"unicorns": {"list": [["-c", "--colour"]]}}
