@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pulsar
+import pyarrow as pa
 import pytest
 from pulsar.schema import AvroSchema, Integer, Long, Record, String
 
 from magnetar.base.clock import SystemClock
+from magnetar.pipeline.connect.errors import TopicReplacedError
 from magnetar.pipeline.errors import DriverFencedError, StateLossError, UndecodableMessageError
 from magnetar.pipeline.state.files import StateFiles
 from magnetar.pipeline.state.manifest import ManifestStore
@@ -259,6 +262,59 @@ def test_an_edited_file_keeps_what_it_can_and_asks_for_the_rest(
     assert view_rows(directory) == {("a", 2, 9), ("b", 1, 3)}
     assert view_rows(directory, "wide") == {("a", 8), ("b", 1)}
     assert latest(directory).views["tables"]["v"] != before.views["tables"]["v"]
+
+
+def test_rows_that_lie_in_other_columns_are_built_again_only_when_asked(
+    spark: Any, server: ServerProcess, client: pulsar.Client, topic: str, directory: Path
+) -> None:
+    """As when an older version gave a column another type."""
+    rows = numbered(0, 20)
+    send(client, topic, rows)
+
+    def run(rebuild: bool = False) -> None:
+        pipeline = Pipeline("p", str(directory), spark)
+        pipeline.sql(source(server.service_url, topic) + GROUPS + OVER_GROUPS)
+        pipeline.prepare(rebuild=rebuild)
+        pipeline.run(once=True)
+
+    run()
+    before = latest(directory)
+    number = before.views["tables"]["v"]
+    state = before.tables[number]
+    narrow = pa.schema([pa.field(f.name, pa.int32() if f.name == "s" else f.type) for f in state.table.schema])
+    older = replace(state, table=replace(state.table, schema=narrow))
+    ManifestStore(StateFiles(str(directory)), SystemClock()).commit(
+        before.next(tables={**before.tables, number: older})
+    )
+    with pytest.raises(
+        StateLossError, match=r"v \(another version.*: s was int32, and is int64 now\); w \(v, which.*--yes"
+    ):
+        run()
+    assert latest(directory).number == before.number + 1, "the manifest is as it was"
+    run(rebuild=True)
+    assert view_rows(directory) == grouped(rows)
+    assert view_rows(directory, "w") == over_grouped(rows)
+    run()
+
+
+def test_a_topic_that_is_another_one_is_noticed_and_read_from_its_start_when_asked(
+    spark: Any, server: ServerProcess, client: pulsar.Client, topic: str, directory: Path
+) -> None:
+    """As after a server whose directory was lost: the ids of ledgers begin anew."""
+    text = source(server.service_url, topic) + GROUPS
+    pipeline = Pipeline("p", str(directory), spark)
+    pipeline.sql(text)
+    send(client, topic, numbered(0, 5))
+    pipeline.run(once=True)
+    before = latest(directory)
+    ahead = {"src": {topic: {"ledger": 2**40, "entry": 7, "batch": 0}}}
+    ManifestStore(StateFiles(str(directory)), SystemClock()).commit(before.next(sources=ahead))
+    with pytest.raises(TopicReplacedError, match=r"deleted and made again.*failOnDataLoss=false"):
+        pipeline.run(once=True)
+    again = Pipeline("p", str(directory), spark)
+    again.sql(text + "ALTER SOURCE src SET (failOnDataLoss = 'false');")
+    again.run(once=True)
+    assert view_rows(directory) == grouped(numbered(0, 5) * 2), "what the views hold stays"
 
 
 @pytest.mark.parametrize("named", [True, False])

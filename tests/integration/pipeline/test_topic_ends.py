@@ -10,9 +10,13 @@ from typing import Any
 import pulsar
 import pytest
 
+from magnetar.admin.client import AdminClient
+from magnetar.pipeline.connect.broker import Topics, id_position
 from magnetar.pipeline.connect.columns import schema_for
-from magnetar.pipeline.connect.offsets import Position, from_document
+from magnetar.pipeline.connect.errors import DataLossError, TopicReplacedError
+from magnetar.pipeline.connect.offsets import EARLIEST, Position, from_document
 from magnetar.pipeline.connect.options import read_options
+from magnetar.pipeline.connect.range_reader import read_entries
 from magnetar.pipeline.connect.topic_end import TopicEnd
 from magnetar.pipeline.views.source.tail import Tail
 from magnetar.testing.server import ServerProcess
@@ -111,3 +115,48 @@ def test_a_server_that_comes_back_is_asked_again(tmp_path: Path) -> None:
         tail.close()
         client.close()
         server.close()
+
+
+def test_a_topic_that_ends_before_what_was_read_is_another_one(
+    server: ServerProcess, client: pulsar.Client, topic: str
+) -> None:
+    produce(client, topic, [b"1", b"2"])
+    options = read_options({"service.url": server.service_url, "topic": topic, "heldBySubscription": "p"})
+    for keeps_ends in (True, False):
+        topics = Topics(options, keeps_ends=keeps_ends)
+        end = topics.end(topic)
+        topics.check_replaced({topic: end}, {topic: end})
+        topics.check_replaced({topic: end}, {topic: EARLIEST})
+        for ahead in (Position(end.ledger, end.entry + 1), Position(end.ledger + 1, 0)):
+            with pytest.raises(TopicReplacedError, match=r"deleted and made again.*failOnDataLoss=false"):
+                topics.check_replaced({topic: ahead}, {topic: end})
+        topics.close()
+    ahead_of_it: dict[str, Any] = {"s": {topic: Position(end.ledger + 1, 0).document()}}
+    tail = Tail({"s": (options, schema_for(["value"]))})
+    with pytest.raises(TopicReplacedError):
+        tail.ends(ahead_of_it)
+    tail.close()
+
+
+def test_what_was_not_read_of_a_topic_that_was_made_again_is_missed(
+    server: ServerProcess, client: pulsar.Client, topic: str
+) -> None:
+    """All of the new topic lies behind the position in the old one, so it is read from its start."""
+    ids = produce(client, topic, [b"1", b"2", b"3"], batching_enabled=False)
+    options = read_options({"service.url": server.service_url, "topic": topic, "heldBySubscription": "p"})
+    tail, first = Tail({"s": (options, schema_for(["value"]))}), id_position(ids[0])
+    begun = {"s": {topic: Position(first.ledger, 1).document()}}
+    (end,) = tail.ends(begun).values()
+    (part,) = tail.ranges("s", begun["s"], end)
+    # what has the topic open would make it again when it comes back, so it is made again at once
+    AdminClient(server.http_url).topics.delete(topic, force=True)
+    produce(client, topic, [b"4"])
+    with pytest.raises(DataLossError, match="not there any more"):
+        list(read_entries(options, part))
+    with pytest.raises(DataLossError, match="what lay between was deleted"):
+        tail.ends(begun)
+    (new,) = tail.ends({"s": end}).values()
+    (part,) = tail.ranges("s", end, new)
+    (entry,) = read_entries(options, part)
+    assert len(entry.messages) == 1
+    tail.close()

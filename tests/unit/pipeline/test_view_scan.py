@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from magnetar.pipeline.connect.errors import OptionError
 from magnetar.pipeline.errors import CatalogError, DamagedStateError, UnknownEpochError
 from magnetar.pipeline.home import pipeline_directory
 from magnetar.pipeline.state import gc
+from magnetar.pipeline.state.files import StateFiles
 from magnetar.pipeline.state.table import StateTable
 from magnetar.pipeline.views.scan.batch import cut, pieces, rows_of_vnodes
 from magnetar.pipeline.views.scan.keys import key_rows, pushed_values, vnode_bits, wanted_values
@@ -60,6 +63,17 @@ def test_every_task_sees_the_manifest_of_planning_whatever_happens_after(tmp_pat
     with pytest.raises(UnknownEpochError, match=r"collected|pinTimeoutS"):
         read_all(source, parts)
     assert len(read_all(reader(tmp_path), reader(tmp_path).partitions())) == len(ROWS) + 30
+
+
+def test_a_view_is_read_while_its_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    harness_of(tmp_path)
+
+    def full(files: StateFiles, path: str, content: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+    monkeypatch.setattr(StateFiles, "create", full)
+    source = reader(tmp_path)
+    assert read_all(source, source.partitions()) == ROWS
 
 
 def test_an_older_epoch_and_one_that_is_not_kept(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from magnetar.pipeline.connect.errors import (
     OffsetError,
     ReadStalledError,
     TopicMissingError,
+    TopicReplacedError,
 )
 from magnetar.pipeline.connect.offsets import EARLIEST, Offsets, Position
 from magnetar.pipeline.connect.options import Connection, ReadOptions, Times, full_name
@@ -189,6 +190,8 @@ class Topics:
         if self._keeps_ends and is_supported(self._options.connection):
             with suppress(RawConnectionError):  # the official client's errors say what is wrong
                 at = self.kept_end(topic).ask()
+                if at is not None and at < self._known.get(topic, EARLIEST):
+                    raise TopicReplacedError(_replaced(topic, self._known[topic], at))
                 if at is not None or topic in self._known:
                     self._known[topic] = max(at or EARLIEST, self._known.get(topic, EARLIEST))
                     return self._known[topic]
@@ -321,6 +324,26 @@ class Topics:
             found[topic] = first
         return found
 
+    def check_replaced(self, starts: Mapping[str, Position], ends: Mapping[str, Position]) -> None:
+        """Raises TopicReplacedError for a topic that ends before the position that reading is to go on at. A topic without messages has
+        no end that could tell."""
+        for topic, end in ends.items():
+            if EARLIEST < end < starts.get(topic, EARLIEST):
+                raise TopicReplacedError(_replaced(topic, starts[topic], end))
+
+    def check_seen(
+        self, starts: Mapping[str, Position], seen: Mapping[str, Position], ends: Mapping[str, Position]
+    ) -> None:
+        """Raises DataLossError for a topic whose messages up to `seen`, its end when it was asked last, were not read and went with
+        their ledgers: as when it is deleted and made again. Asks only where the end lies in another ledger by now."""
+        for topic, end in ends.items():
+            start, last = starts.get(topic, EARLIEST), seen.get(topic, EARLIEST)
+            if not self._options.fail_on_data_loss or not EARLIEST < start < last or end.ledger <= last.ledger:
+                continue
+            first = self.first(topic)
+            if first is not None and first.ledger > last.ledger:
+                raise DataLossError(_loss(topic, start, first, True, self.admin is not None))
+
     def _is_held(self) -> bool:
         """Whether a subscription keeps what is not read."""
         return self._options.subscription is not None or self._options.held_by is not None
@@ -332,6 +355,15 @@ class Topics:
         known = self._closed.get(topic, {}).get(start.ledger)
         self._closed[topic] = closed(ledgers) | ({} if known is None else {start.ledger: known})
         return verdict(start, ledgers, known)
+
+
+def _replaced(topic: str, start: Position, end: Position) -> str:
+    return (
+        f"{topic}: reading was to go on at {start.document()}, but the topic ends at {end.document()}: it was deleted and made again, or "
+        "its storage was set back, and its messages are others than those that were read. To read it from its start, set "
+        "failOnDataLoss=false for a pipeline's source and run it again (what its views hold stays); another query begins with a new "
+        "checkpoint. To keep what was read apart from what is new, give the new topic another name"
+    )
 
 
 def _loss(topic: str, start: Position, first: Position, is_sure: bool, has_admin: bool) -> str:

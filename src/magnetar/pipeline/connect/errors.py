@@ -30,6 +30,12 @@ class DataLossError(PipelineError):
     slug = "data-loss"
 
 
+class TopicReplacedError(DataLossError):
+    """A topic ends before the position that was read to: it was deleted and made again, or lost what it held; the text names the fix."""
+
+    slug = "topic-replaced"
+
+
 class ReadStalledError(PipelineError):
     """The broker did not deliver a message of the range in time."""
 

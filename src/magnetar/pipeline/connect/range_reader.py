@@ -9,10 +9,11 @@ from typing import Final, Protocol
 
 import pyarrow as pa
 
+from magnetar.pipeline.connect.broker import Topics
 from magnetar.pipeline.connect.columns import Columns
 from magnetar.pipeline.connect.entries import Entry, UnreadableEntryError, entries
 from magnetar.pipeline.connect.errors import DataLossError, ReadStalledError
-from magnetar.pipeline.connect.offsets import Position, Range
+from magnetar.pipeline.connect.offsets import EARLIEST, Position, Range
 from magnetar.pipeline.connect.options import ReadOptions
 from magnetar.pipeline.connect.raw_connection import is_supported
 
@@ -66,6 +67,8 @@ def read_entries(options: ReadOptions, part: Range) -> Iterator[Entry]:
                 if part.start.batch and behind == part.start and (entry.ledger, entry.entry) != part.start[:2]:
                     _lost(options, part, behind)
                 if Position(entry.ledger, entry.entry) >= part.end:
+                    if EARLIEST < behind == part.start and entry.ledger > part.end.ledger:
+                        _check_there(options, part)
                     return
                 behind = _behind(entry)
                 inside = entry.within(part.start, part.end)
@@ -107,6 +110,13 @@ def _lost(options: ReadOptions, part: Range, behind: Position) -> None:
             f"{part.topic}: the messages from {behind.document()} to {part.end.document()} are not there any more; "
             "set failOnDataLoss=false to go on without them"
         )
+
+
+def _check_there(options: ReadOptions, part: Range) -> None:
+    """None of the range's messages came. They may have been of aborted transactions; where its ledgers are gone, they were deleted."""
+    first = Topics(options).first(part.topic)
+    if first is None or first.ledger > part.end.ledger:
+        _lost(options, part, part.start)
 
 
 def _freeze_once() -> None:

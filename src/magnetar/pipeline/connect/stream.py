@@ -95,7 +95,12 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._goal is not None:
             self._acknowledge_at_once(starts)
         self._check_loss(starts)
-        self._ends = self._goal if self._goal is not None else self._topics.ends(self._topics.partitions())
+        seen, self._ends = (
+            self._ends,
+            self._goal if self._goal is not None else self._topics.ends(self._topics.partitions()),
+        )
+        self._topics.check_replaced(starts, self._ends)
+        self._topics.check_seen(starts, seen, self._ends)
         # A topic that is gone keeps its place: it may come back.
         ends = starts | {topic: max(end, starts.get(topic, EARLIEST)) for topic, end in self._ends.items()}
         if not isinstance(limit, ReadAllAvailable):

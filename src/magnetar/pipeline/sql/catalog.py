@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -10,7 +11,7 @@ from magnetar.pipeline.errors import CatalogError
 from magnetar.pipeline.sql.expressions import relation_names
 from magnetar.pipeline.sql.options import Options
 from magnetar.pipeline.sql.parser import parse_one
-from magnetar.pipeline.sql.plan import Plan, Scan, output_kinds, output_names, sources
+from magnetar.pipeline.sql.plan import Plan, Scan, explain, output_kinds, output_names, sources
 from magnetar.pipeline.sql.planner import plan_query
 from magnetar.pipeline.sql.printer import print_statement
 from magnetar.pipeline.sql.scope import Columns
@@ -46,6 +47,8 @@ class Entry:
     """The sorts of values of its columns, by lower-case name, where they are known."""
     through: tuple[str, ...] = ()
     """The views that its query names and that are not materialized; the plan reads what they read."""
+    recorded: str | None = field(default=None, compare=False, repr=False)
+    """The `fingerprint` of the plan by which the rows of a manifest were computed; empty when the manifest says none, None without one."""
 
     @property
     def kind(self) -> ObjectKind:
@@ -170,6 +173,7 @@ class Catalog:
                 "name": name,
                 "statement": print_statement(entry.statement),
                 "parallelism": ADAPTIVE if entry.adaptive else entry.parallelism,
+                **({} if entry.plan is None else {"plan": fingerprint(entry.plan)}),
             }
             for name, entry in self.entries.items()
         ]
@@ -185,6 +189,8 @@ class Catalog:
                     f"the manifest holds no CREATE statement for {item['name']}; restore it from an older epoch"
                 )
             catalog = catalog.create(statement)
+            created = replace(catalog.entries[statement.name], recorded=str(item.get("plan", "")))
+            catalog = cls({**catalog.entries, statement.name: created})
             said = item["parallelism"]
             if said is not None:
                 units = None if said == ADAPTIVE else int(said)
@@ -247,6 +253,11 @@ def _source_kinds(source: CreateSource) -> dict[str, str | None]:
         column.name.lower(): None if column.type is None else kind_of_type(column.type) for column in source.columns
     }
     return found | {include.name.lower(): _INCLUDED_KINDS.get(include.kind) for include in source.includes}
+
+
+def fingerprint(plan: Plan) -> str:
+    """Of a plan with all its expressions: another one where this version of magnetar computes the same statement in another way."""
+    return hashlib.sha256(explain(plan).encode()).hexdigest()[:32]
 
 
 def identity(statement: CreateSource | CreateView | CreateSink) -> str:

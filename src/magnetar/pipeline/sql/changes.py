@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Final, Literal, TypeAlias
 
-from magnetar.pipeline.sql.catalog import Catalog, Entry, identity
+from magnetar.pipeline.sql.catalog import Catalog, Entry, fingerprint, identity
 from magnetar.pipeline.sql.options import Options
-from magnetar.pipeline.sql.plan import explain
+from magnetar.pipeline.sql.plan import Plan, explain
 from magnetar.pipeline.sql.statements import (
     AlterOptions,
     ColumnDefinition,
@@ -90,6 +90,8 @@ def _reason(before: Entry, after: Entry, rebuilt: dict[str, str], altered: dict[
         return _source_reason(old, new)
     if before.plan != after.plan:
         return "its query is another one"
+    if before.plan is not None and before.recorded is not None and not _is_computed_alike(before.plan, before.recorded):
+        return "another version of magnetar stored its rows, and may have computed its expressions in another way"
     if (
         isinstance(old, CreateView)
         and isinstance(new, CreateView)
@@ -102,6 +104,41 @@ def _reason(before: Entry, after: Entry, rebuilt: dict[str, str], altered: dict[
         if used:
             return f"the type of {name}.{used[0]} is another one"
     return ""
+
+
+def _is_computed_alike(plan: Plan, recorded: str) -> bool:
+    """Whether rows that were stored mean what this plan would compute. Manifests of versions before 2026-11-25 do not say by which plan
+    theirs were: what computes nothing, columns and comparisons of them, means the same in all of them."""
+    return recorded == fingerprint(plan) if recorded else all(_PLAIN.fullmatch(text) for text in _texts(plan))
+
+
+_PLAIN: Final = re.compile(r"\*|(?:[\w.\s<>=!]|'[^']*'|`[^`]*`|\"[^\"]*\")*")
+
+
+def _texts(node: object) -> Iterable[str]:
+    """All texts of a plan: names, and expressions in Spark SQL."""
+    if isinstance(node, str):
+        yield node
+    elif isinstance(node, tuple):
+        for each in node:
+            yield from _texts(each)
+    elif is_dataclass(node):
+        for each in fields(node):
+            if each.name != "kind":
+                yield from _texts(getattr(node, each.name))
+
+
+def rebuilds(catalog: Catalog, unfit: dict[str, str]) -> tuple[Change, ...]:
+    """Of views whose stored rows do not fit (by name: why), and of whatever reads them."""
+    found: list[Change] = []
+    why = dict(unfit)
+    for name, entry in catalog.entries.items():
+        below = next((each for each in entry.reads if each in why), None)
+        if name not in why and below is not None:
+            why[name] = f"{below}, which it reads, is built again"
+        if name in why and entry.kind != "VIEW":
+            found.append(Change("rebuild", entry.kind, name, why[name]))
+    return tuple(found)
 
 
 def _source_reason(old: CreateSource, new: CreateSource) -> str:

@@ -154,7 +154,7 @@ class FromClause:
     def _step(self, sides: list[Side], join: exp.Join, terms: list[exp.Expr]) -> _Step:
         """One more input, which is among the sides afterwards. `terms`: what WHERE asks for, where equalities of a comma join stand."""
         query, how = self.query, (join.side or "").lower()
-        if join.kind in ("SEMI", "ANTI") or join.method:
+        if join.kind in ("SEMI", "ANTI") or join.method not in ("", "NATURAL"):
             instead = "write JOIN, LEFT JOIN or FULL JOIN ... ON a.x = b.x, or WHERE x IN (SELECT ...)"
             raise refuse(query, join, f"this join has no incremental plan; {instead}")
         if how == "full" and (self.filters or self._has_comma):
@@ -164,7 +164,8 @@ class FromClause:
                 "a FULL JOIN behind a comma, or behind an inner join with other conditions than equalities; "
                 "put what stands before it into a subquery",
             )
-        self._has_comma = self._has_comma or not any(join.args.get(name) for name in ("on", "using", "side", "kind"))
+        named = any(join.args.get(name) for name in ("on", "using", "side", "kind", "method"))
+        self._has_comma = self._has_comma or not named
         if how == "right" and len(sides) > 1:
             raise refuse(
                 query,
@@ -191,14 +192,18 @@ class FromClause:
     def _keys(
         self, sides: list[Side], right: Side, join: exp.Join, terms: list[exp.Expr], how: str
     ) -> tuple[tuple[str, str], ...]:
-        using = join.args.get("using")
+        using = self._common(sides, right, join) if join.method == "NATURAL" else join.args.get("using")
         if using:
-            if len(sides) > 1:
-                raise refuse(self.query, join, f"USING joins two inputs; write ON {sides[0].alias}.x = {right.alias}.x")
-            return tuple((_identifier(item.name), _identifier(item.name)) for item in using)
+            columns = [exp.column(item.name) for item in using]
+            for column, item in zip(columns, using, strict=True):
+                column.this.meta.update(item.meta)
+            keys = [(self._over(column, sides), self._over(column, [right])) for column in columns]
+            if how != "full":  # there it is whichever of the two is not NULL
+                right.merged = frozenset(column.name.lower() for column in columns)
+            return tuple(keys)
         condition = join.args.get("on")
         fix = f"write ON {sides[0].alias}.x = {right.alias}.y; other conditions go into WHERE or into a subquery"
-        keys: list[tuple[str, str]] = []
+        keys = []
         for term in terms_of(condition) if condition is not None else terms:
             pair = self._pair(sides, right, term)
             if pair is not None:
@@ -213,6 +218,15 @@ class FromClause:
         if not keys and (how != "inner" or condition is not None):
             raise refuse(self.query, join, f"a join is by an equality of both sides; {fix}")
         return tuple(keys) or (("TRUE", "TRUE"),)
+
+    def _common(self, sides: list[Side], right: Side, join: exp.Join) -> list[exp.Identifier]:
+        """The columns that a NATURAL JOIN is by."""
+        known = {name.lower() for side in sides for name in side.columns or ()}
+        found = [exp.to_identifier(name, quoted=True) for name in right.columns or () if name.lower() in known]
+        if not found or any(side.columns is None for side in (*sides, right)):
+            fix = f"write JOIN {right.alias} USING (x)"
+            raise refuse(self.query, join, f"a NATURAL JOIN needs columns of the same name, which are known; {fix}")
+        return found
 
     def _pair(self, sides: list[Side], right: Side, term: exp.Expr) -> tuple[str, str] | None:
         """The halves of an equality between the sides so far and the next one; None for anything else."""

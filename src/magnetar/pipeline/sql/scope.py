@@ -39,6 +39,8 @@ class Side:
     kinds: Mapping[str, str | None] = field(default_factory=dict)
     """By lower-case name, where they are known."""
     used: dict[str, None] = field(default_factory=dict)
+    merged: frozenset[str] = frozenset()
+    """Lower-case names of the columns that USING made one with those of an input before: by itself the name means that one."""
 
 
 class Scope:
@@ -59,7 +61,11 @@ class Scope:
         if len(sides) == 1:
             return sides[0]
         name = column.name.lower()
-        found = [side for side in sides if side.columns and name in (c.lower() for c in side.columns)]
+        found = [
+            side
+            for side in sides
+            if side.columns and name in (c.lower() for c in side.columns) and name not in side.merged
+        ]
         if len(found) == 1 and all(side.columns is not None for side in sides):
             return found[0]
         example = f"{self.sides[0].alias}.{column.name}"
@@ -134,6 +140,7 @@ class Scope:
                     found += [
                         exp.column(exp.to_identifier(c, quoted=not c.isidentifier()), table=side.alias)
                         for c in side.columns
+                        if table or c.lower() not in side.merged
                     ]
         return found
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.base.clock import Clock, SystemClock
 from magnetar.hashing.mapping import VnodeMapping
@@ -19,7 +19,7 @@ from magnetar.pipeline.errors import CatalogError, StateLossError
 from magnetar.pipeline.home import Place, local_side, pipeline_directory
 from magnetar.pipeline.session import build_session
 from magnetar.pipeline.sql.catalog import Catalog
-from magnetar.pipeline.sql.changes import Change, applied, changes
+from magnetar.pipeline.sql.changes import Change, applied, changes, rebuilds
 from magnetar.pipeline.sql.parser import parse
 from magnetar.pipeline.sql.statements import (
     AlterOptions,
@@ -42,7 +42,7 @@ from magnetar.pipeline.views.epoch.progress import EpochReport
 from magnetar.pipeline.views.epoch.spark_steps import SparkTypes
 from magnetar.pipeline.views.lowering.explain import explain_view
 from magnetar.pipeline.views.lowering.graph import GRAPH, graph
-from magnetar.pipeline.views.lowering.program import assemble, forgotten
+from magnetar.pipeline.views.lowering.program import Program, assemble, forgotten, unfit
 from magnetar.pipeline.views.source.frame import with_columns
 from magnetar.pipeline.views.source.sources import Lag, TopicSources
 
@@ -200,16 +200,10 @@ class Pipeline:
     ) -> None:
         operations = self._operations
         units = self._units if self._units is not None else self.spark.sparkContext.defaultParallelism
-        known = _catalog(ManifestStore(self.files, self._clock).latest())
-        catalog = _applied(known, self._statements)
-        self._agreed(changes(known, catalog))
         types = SparkTypes(self.spark)
-        assemble(catalog, {}, types)  # what cannot run must not fence a driver that does
-        claimed = claim(self.files, self._clock, units)
-        known = _catalog(claimed)
-        catalog = _applied(known, self._statements)
-        claimed = forgotten(claimed, self._agreed(changes(known, catalog)))
-        program, views = assemble(catalog, claimed.views, types)
+        before = ManifestStore(self.files, self._clock).latest() or Manifest(0, 0, 0, -1, "")
+        self._assembled(before, types)  # what cannot run must not fence a driver that does
+        claimed, catalog, program, views = self._assembled(claim(self.files, self._clock, units), types)
         driver = Driver(
             self.spark,
             self.files,
@@ -256,6 +250,18 @@ class Pipeline:
             self._driver = self._shared = None
             self._stop = False
             driver.close()
+
+    def _assembled(self, manifest: Manifest, types: SparkTypes) -> tuple[Manifest, Catalog, Program, dict[str, Any]]:
+        """The manifest without what is built again. Raises StateLossError."""
+        known = _catalog(manifest)
+        catalog = _applied(known, self._statements)
+        again = self._agreed(changes(known, catalog))
+        kept = forgotten(manifest, again)
+        program, views = assemble(catalog, kept.views, types)
+        if misfits := unfit(program, kept):
+            kept = forgotten(kept, self._agreed(rebuilds(catalog, misfits)))
+            program, views = assemble(catalog, kept.views, types)
+        return kept, catalog, program, views
 
     def _agreed(self, found: tuple[Change, ...]) -> list[str]:
         """The names of what is built again. Raises StateLossError."""

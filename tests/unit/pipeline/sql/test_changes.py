@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from magnetar.pipeline.errors import CatalogError, PlanRefusedError
 from magnetar.pipeline.sql.catalog import Catalog
-from magnetar.pipeline.sql.changes import applied, changes
+from magnetar.pipeline.sql.changes import applied, changes, rebuilds
 from magnetar.pipeline.sql.parser import parse
+from magnetar.pipeline.views.pipeline import Pipeline
 
 FILE = """
 CREATE SOURCE s (a INT, x BIGINT) WITH (connector='pulsar', topic='t', auth.token='s3cr3t') FORMAT PLAIN ENCODE JSON;
@@ -110,3 +113,48 @@ def test_a_definition_is_once_in_a_file_and_parallelism_stays() -> None:
     after = applied(before, parse(FILE.replace("topic='t',", "topic='t', on.decode.error = 'skip',")))
     assert after.find("v").parallelism == 3
     assert sorted(after.topological()) == ["k", "s", "t", "v", "w"]
+
+
+OLDER = """
+CREATE SOURCE s (k VARCHAR, n BIGINT, f DOUBLE PRECISION, ts TIMESTAMP)
+WITH (connector = 'pulsar', service.url = 'pulsar://localhost:6650', topic = 'persistent://public/default/up', startingOffsets = 'earliest')
+FORMAT PLAIN ENCODE JSON;
+CREATE MATERIALIZED VIEW plain AS SELECT k, count(*) AS c, sum(n) AS total FROM s GROUP BY k;
+CREATE MATERIALIZED VIEW hours AS SELECT k, extract(hour FROM ts) AS h FROM s;
+CREATE MATERIALIZED VIEW rounded AS SELECT k, round(n) AS r FROM s;
+CREATE MATERIALIZED VIEW halves AS SELECT k, round(f) AS r FROM s;
+CREATE MATERIALIZED VIEW by_hour AS SELECT extract(hour FROM ts) AS h, count(*) AS c FROM s GROUP BY extract(hour FROM ts);
+CREATE MATERIALIZED VIEW over AS SELECT c, count(*) AS ks FROM plain GROUP BY c;
+"""
+
+
+def test_rows_that_another_version_computed_are_not_gone_on_with(tmp_path: Path) -> None:
+    """A manifest of commit c22bbeb, whose `extract` and `round` gave other types and values, and which says nothing of its plans."""
+    (tmp_path / "manifests").mkdir()
+    manifest = Path(__file__).with_name("manifest-without-plans.json").read_bytes()
+    (tmp_path / "manifests/MANIFEST-00000000000000000002.json").write_bytes(manifest)
+    pipeline = Pipeline("up", str(tmp_path))
+    pipeline.sql(OLDER)
+    lost = [change for change in pipeline.changes() if not change.keeps_state]
+    assert [change.name for change in lost] == ["hours", "rounded", "halves", "by_hour"]
+    assert {change.why for change in lost} == {
+        "another version of magnetar stored its rows, and may have computed its expressions in another way"
+    }
+
+
+def test_a_manifest_says_by_which_plans_its_rows_were_computed() -> None:
+    now = applied(Catalog(), parse(OLDER))
+    plain = now.to_plain()
+    assert not changes(Catalog.from_plain(plain), applied(Catalog.from_plain(plain), parse(OLDER)))
+    (at,) = (number for number, item in enumerate(plain) if item["name"] == "plain")
+    plain[at]["plan"] = "of another version"
+    known = Catalog.from_plain(plain)
+    assert [(each.action, each.name) for each in changes(known, applied(known, ()))] == [
+        ("rebuild", "plain"),
+        ("rebuild", "over"),
+    ]
+
+
+def test_what_reads_rows_that_do_not_fit_is_built_again_as_well() -> None:
+    found = rebuilds(applied(Catalog(), parse(FILE)), {"v": "another key"})
+    assert [change.describe() for change in found] == [f"{V}another key", *READERS]

@@ -128,6 +128,33 @@ def assemble(catalog: Catalog, views: Mapping[str, Any], types: Types) -> tuple[
     return Program(used, program.plans, program.sinks), plain
 
 
+def unfit(program: Program, manifest: Manifest) -> dict[str, str]:
+    """By name, views whose stored rows lie in other columns than this version of magnetar gives them, and in which ones."""
+    found: dict[str, str] = {}
+    for plan in program.plans:
+        for table in (plan.table, *(each for stage in plan.stages for each in stage.operator.state_tables())):
+            state = manifest.tables.get(table.table_id)
+            if state is not None and (difference := _difference(state.table, table)):
+                found.setdefault(plan.name, difference)
+    return found
+
+
+def _difference(stored: StateTable, wanted: StateTable) -> str:
+    was = {field.name: str(field.type) for field in stored.schema}
+    now = {field.name: str(field.type) for field in wanted.schema}
+    for name in sorted({*was, *now}):
+        if was.get(name) != now.get(name):
+            said = f"{was.get(name, 'nothing')}, and is {now.get(name, 'nothing')} now"
+            return f"another version of magnetar stored its rows: {name} was {said}"
+    if (stored.key, stored.distributed_by, stored.vnode_count) != (
+        wanted.key,
+        wanted.distributed_by,
+        wanted.vnode_count,
+    ):
+        return "another version of magnetar stored its rows under another key"
+    return ""
+
+
 def forgotten(manifest: Manifest, names: Iterable[str]) -> Manifest:
     """The manifest as if these had never been there: what has their names begins anew, with state tables of other numbers."""
     ids = TableIds(manifest.views)

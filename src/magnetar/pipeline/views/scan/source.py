@@ -6,6 +6,7 @@ when Spark plans and pinned until every task has read its part.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -39,6 +40,8 @@ from magnetar.pipeline.views.scan.keys import both, key_rows, pushed_values, vno
 from magnetar.pipeline.views.scan.options import ViewOptions, view_options
 from magnetar.pipeline.views.scan.stored_views import find_table, open_manifest, shown_columns
 
+_NOT_WRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
+"""What a full, read-only or foreign directory says of a pin: reading needs none."""
 BATCH_ROWS: Final = 10_000
 
 
@@ -125,7 +128,12 @@ class ViewReader(DataSourceReader):
     def _pin(self, files: StateFiles, manifest: Manifest) -> str | None:
         if not self._options.pin:
             return None
-        return gc.pin(files, SystemClock(), manifest, self._options.pin_timeout_s)
+        try:
+            return gc.pin(files, SystemClock(), manifest, self._options.pin_timeout_s)
+        except OSError as error:
+            if error.errno not in _NOT_WRITABLE:
+                raise
+            return None  # reading goes on; an epoch that is collected meanwhile is an error that says so
 
 
 class PrunedViewReader(ViewReader):

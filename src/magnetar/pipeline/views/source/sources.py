@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from magnetar.pipeline.connect.acknowledge import Acknowledger
 from magnetar.pipeline.connect.broker import Topics, patiently
 from magnetar.pipeline.connect.columns import schema_for
+from magnetar.pipeline.connect.errors import TopicReplacedError
 from magnetar.pipeline.connect.offsets import EARLIEST, Position, from_document, to_document, total_lag
 from magnetar.pipeline.connect.options import ReadOptions, read_options
 from magnetar.pipeline.sql.statements import CreateSource
@@ -88,7 +89,15 @@ class TopicSources:
             names = topics.partitions()
             if known is None:
                 return to_document(topics.starts(names, "latest"))
-            return to_document({name: EARLIEST for name in names} | from_document(known))
+            goes_on = from_document(known)
+            for name in set(names) & set(goes_on):
+                try:
+                    topics.check_replaced(goes_on, {name: topics.end(name)})
+                except TopicReplacedError:
+                    if self._options(source).fail_on_data_loss:
+                        raise
+                    goes_on[name] = EARLIEST
+            return to_document({name: EARLIEST for name in names} | goes_on)
         finally:
             topics.close()
 
