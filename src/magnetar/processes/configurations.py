@@ -20,7 +20,7 @@ from magnetar.bookkeeper.bookie.settings import BookieSettings
 from magnetar.bookkeeper.client.settings import LedgerClientSettings
 from magnetar.bookkeeper.wire_settings import BookieRequestSettings, BookieServerTlsSettings, BookieTlsSettings
 from magnetar.broker.settings.broker import BrokerSettings
-from magnetar.broker.settings.security import SecuritySettings
+from magnetar.broker.settings.security import SecuritySettings, names_of
 from magnetar.metadata.settings import MetadataAccessSettings
 from magnetar.processes.pulsar_keys import PULSAR_KEYS
 
@@ -245,6 +245,12 @@ class ViewServerConfig(ListenSettings, SecuritySettings):
         "With authorizationEnabled: roles that may read views, as ROLE (all pipelines) or PIPELINE:ROLE, separated by commas; superusers "
         "may read all.",
     )
+    scram_secrets_file: str = setting(
+        "",
+        "scramSecretsFile",
+        "With `scram` among authenticationProviders: the roles' passwords, as `magnetar pipeline password` writes them; read again when it "
+        "changes.",
+    )
     view_memory_mb: int = setting(
         1024, "viewMemoryMb", "Rows of views kept in memory, for each pipeline that is served.", unit="MiB", minimum=64
     )
@@ -267,6 +273,10 @@ class ViewServerConfig(ListenSettings, SecuritySettings):
             )
         if bool(self.tls_certificate_file_path) != bool(self.tls_key_file_path):
             raise ConfigError("tlsCertificateFilePath and tlsKeyFilePath go together: set both, or neither")
+        if ("scram" in names_of(self.authentication_providers)) != bool(self.scram_secrets_file):
+            raise ConfigError(
+                "scramSecretsFile and `scram` in authenticationProviders go together: set both, or neither"
+            )
         self.check_security()
 
     def warnings(self) -> list[str]:
@@ -278,8 +288,8 @@ class ViewServerConfig(ListenSettings, SecuritySettings):
             found.append(f"insecureListen: anybody who reaches {self.bind_address} may read all views that are served")
         if not self.tls_certificate_file_path:
             found.append(
-                f"postgresPort on {self.bind_address} does not encrypt: rows can be read on the network, and passwords "
-                "are refused from there; set tlsCertificateFilePath and tlsKeyFilePath"
+                f"postgresPort on {self.bind_address} does not encrypt: rows can be read on the network, and tokens and "
+                "passwords in clear text are refused from there; set tlsCertificateFilePath and tlsKeyFilePath"
             )
         return found
 

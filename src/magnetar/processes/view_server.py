@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import re
+import secrets
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from magnetar.base.clock import Clock, SystemClock
+from magnetar.base.errors import ConfigError
 from magnetar.broker.auth.authenticate import BASIC, TLS, TOKEN, Authentication, Credentials
+from magnetar.broker.auth.key_material import read_file
+from magnetar.broker.auth.principal import checked_role
 from magnetar.broker.auth.tls import TlsContext
 from magnetar.broker.config import TlsConfig
 from magnetar.broker.errors import AuthenticationError
@@ -15,12 +22,71 @@ from magnetar.broker.settings.security import names_of
 from magnetar.pipeline.home import Place
 from magnetar.pipeline.serving.reader import Views
 from magnetar.pipeline.serving.server import AccessRefused, Bounds, Gate, OpenGate, Served, Server
+from magnetar.pipeline.serving.wire.scram import ITERATIONS, MECHANISM, Secret, mock_secret, read_secret
 from magnetar.pipeline.state.files import StateFiles
 from magnetar.processes.composition import Composition
 from magnetar.processes.configurations import ViewServerConfig
 from magnetar.processes.serving import serve_until_told
 
+logger = logging.getLogger(__name__)
+
 _TOKEN: Final = re.compile(rb"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*")
+
+
+SCRAM: Final = "scram"
+
+
+class ScramSecrets:
+    """A file with a line ROLE:SECRET for each role. Used by several threads."""
+
+    def __init__(self, path: str) -> None:
+        """Raises ConfigError."""
+        self._path = path
+        self._key = secrets.token_bytes(32)
+        self._lock = threading.Lock()
+        self._seen = self._signature()
+        self._secrets = read_secrets(path)
+
+    def of(self, user: str) -> Secret:
+        with self._lock:
+            seen = self._signature()
+            if seen != self._seen:
+                self._seen = seen
+                try:
+                    self._secrets = read_secrets(self._path)
+                except ConfigError as error:
+                    logger.error("the passwords stay those that were read before: %s", error)
+            found = self._secrets.get(user)
+            if found is not None:
+                return found
+            some = next(iter(self._secrets.values()), None)
+            return mock_secret(user, self._key, some.iterations if some is not None else ITERATIONS)
+
+    def _signature(self) -> tuple[int, ...]:
+        try:
+            found = os.stat(self._path)
+        except OSError:
+            return ()
+        return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def read_secrets(path: str) -> dict[str, Secret]:
+    """By role. Raises ConfigError."""
+    found = {}
+    text = read_file(path, "scramSecretsFile").decode(errors="replace")
+    for number, line in enumerate(text.splitlines(), 1):
+        line = line.strip()
+        if not line or line.startswith("#"):
+            continue
+        role, mark, rest = line.rpartition(f":{MECHANISM}$")
+        try:
+            found[checked_role(role)] = read_secret(f"{MECHANISM}${rest}" if mark else "")
+        except (ValueError, AuthenticationError):
+            raise ConfigError(
+                f"scramSecretsFile: line {number} of {path} is not ROLE:{MECHANISM}$...; write it by "
+                "`magnetar pipeline password ROLE --file FILE`"
+            ) from None
+    return found
 
 
 class BrokerGate:
@@ -31,7 +97,8 @@ class BrokerGate:
     def __init__(self, config: ViewServerConfig, clock: Clock) -> None:
         """Raises ConfigError."""
         self._config = config
-        self._authentication = Authentication(config, clock.now_ms)
+        self._authentication = Authentication(config, clock.now_ms, elsewhere=(SCRAM,))
+        self._secrets = ScramSecrets(config.scram_secrets_file) if config.scram_secrets_file else None
         self._readers = names_of(config.view_reader_roles)
         self._superusers = names_of(config.super_user_roles)
 
@@ -56,6 +123,10 @@ class BrokerGate:
                 f'authentication failed for user "{user}": the token is for another role; connect as that, or as "token"'
             )
         return role
+
+    def scram_secret(self, user: str) -> Secret | None:
+        """Of every user name but `token`, so that nobody learns which have one."""
+        return None if self._secrets is None or user == TOKEN else self._secrets.of(user)
 
     def may_read(self, role: str, pipeline: str) -> bool:
         if not self._config.authorization_enabled or role in self._superusers:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -55,8 +55,8 @@ class Credentials:
 class Authentication:
     """The configured methods."""
 
-    def __init__(self, config: SecuritySettings, now_ms: Callable[[], int]) -> None:
-        """Reads keys and password files. Raises ConfigError."""
+    def __init__(self, config: SecuritySettings, now_ms: Callable[[], int], elsewhere: Collection[str] = ()) -> None:
+        """Reads keys and password files. `elsewhere`: methods that the caller sees to. Raises ConfigError."""
         self._config = config
         self._now_ms = now_ms
         self._methods: dict[str, Method] = {}
@@ -72,6 +72,8 @@ class Authentication:
                 self._methods[BASIC] = configured_basic(config.basic_auth_conf)
             elif name == TLS:
                 self._certificates = True
+            elif name in elsewhere:
+                continue
             else:
                 raise ConfigError(f"authenticationProviders: {name} is not one of token, basic, tls")
 

@@ -14,6 +14,9 @@ COMMANDS = {
     "serve": LazyCommand(
         "magnetar.cli.pipeline.serve:serve_command", "Serve views to psql and other clients of PostgreSQL."
     ),
+    "password": LazyCommand(
+        "magnetar.cli.pipeline.password:password_command", "Give a role a password for the served views."
+    ),
     "subscribe": LazyCommand(
         "magnetar.cli.pipeline.subscribe:subscribe_command", "Print the changes of a view as they commit."
     ),

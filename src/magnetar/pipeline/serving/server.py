@@ -21,8 +21,9 @@ from magnetar.pipeline.serving.engine import MEMORY_MB, THREADS, Engine
 from magnetar.pipeline.serving.reader import Views
 from magnetar.pipeline.serving.session import Session
 from magnetar.pipeline.serving.subscription import Feed
-from magnetar.pipeline.serving.wire import messages
+from magnetar.pipeline.serving.wire import messages, scram
 from magnetar.pipeline.serving.wire.messages import ProtocolError
+from magnetar.pipeline.serving.wire.scram import Secret
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +79,10 @@ class Gate(Protocol):
         """The role that a password or token proves. Raises AccessRefused."""
         ...
 
+    def scram_secret(self, user: str) -> Secret | None:
+        """By which the user proves a password without showing it, also where there is no such user; None: show it."""
+        ...
+
     def may_read(self, role: str, pipeline: str) -> bool: ...
 
 
@@ -91,6 +96,9 @@ class OpenGate:
 
     def by_password(self, user: str, password: bytes) -> str:
         return user
+
+    def scram_secret(self, user: str) -> Secret | None:
+        return None
 
     def may_read(self, role: str, pipeline: str) -> bool:
         return True
@@ -394,17 +402,38 @@ class Connection:
             role = gate.by_certificate(self._certificate)
             if role is not None:
                 return role
+        secret = await asyncio.get_running_loop().run_in_executor(None, gate.scram_secret, user)
+        if secret is not None:
+            return await self._by_scram(user, secret)
         if not self._server.takes_passwords_from(self._host, encrypted=self._encrypted):
             raise AccessRefused(
                 "the connection is not encrypted, so anybody on the way could read the password: use sslmode=require"
             )
         self._writer.write(messages.AUTHENTICATION_CLEARTEXT)
+        password = (await self._answer()).removesuffix(b"\x00")
+        return await asyncio.get_running_loop().run_in_executor(None, gate.by_password, user, password)
+
+    async def _by_scram(self, user: str, secret: Secret) -> str:
+        """Raises AccessRefused, with the same words whatever was wrong."""
+        exchange = scram.Exchange(secret, secrets.token_urlsafe(18))
+        self._writer.write(messages.sasl(scram.MECHANISM))
+        mechanism, first = messages.read_sasl_initial(await self._answer())
+        if mechanism != scram.MECHANISM:
+            raise ProtocolError(f"client selected an invalid SASL authentication mechanism; offered: {scram.MECHANISM}")
+        self._writer.write(messages.sasl_continue(exchange.first(first)))
+        proved = exchange.final(await self._answer())
+        if proved is None:
+            raise AccessRefused(f'password authentication failed for user "{user}"')
+        self._writer.write(messages.sasl_final(proved))
+        return user
+
+    async def _answer(self) -> bytes:
+        """To what was asked by an Authentication message."""
         await self._writer.drain()
         kind, body = await self._message(MESSAGE_BYTES_BEFORE_MAX)
         if kind != b"p":
             raise ProtocolError("expected password response")
-        password = body.removesuffix(b"\x00")
-        return await asyncio.get_running_loop().run_in_executor(None, gate.by_password, user, password)
+        return body
 
     def _refuse(self, code: str, text: str, hint: str = "") -> bool:
         self._writer.write(messages.error(code, text, severity="FATAL", hint=hint))

@@ -135,6 +135,30 @@ def _text(value: str) -> bytes:
 
 AUTHENTICATION_OK: Final = message(b"R", struct.pack("!i", 0))
 AUTHENTICATION_CLEARTEXT: Final = message(b"R", struct.pack("!i", 3))
+_SASL, _SASL_CONTINUE, _SASL_FINAL = 10, 11, 12
+
+
+def sasl(mechanism: str) -> bytes:
+    """AuthenticationSASL: how the client is to prove who it is."""
+    return message(b"R", struct.pack("!i", _SASL) + _text(mechanism) + b"\x00")
+
+
+def sasl_continue(data: bytes) -> bytes:
+    return message(b"R", struct.pack("!i", _SASL_CONTINUE) + data)
+
+
+def sasl_final(data: bytes) -> bytes:
+    return message(b"R", struct.pack("!i", _SASL_FINAL) + data)
+
+
+def read_sasl_initial(body: bytes) -> tuple[str, bytes]:
+    """SASLInitialResponse: the mechanism and its first message. Raises ProtocolError."""
+    mechanism, zero, rest = body.partition(b"\x00")
+    if not zero or len(rest) < 4 or int.from_bytes(rest[:4], "big", signed=True) != len(rest) - 4:
+        raise ProtocolError("malformed SASL response")
+    return mechanism.decode(errors="replace"), rest[4:]
+
+
 PARSE_COMPLETE: Final = message(b"1")
 BIND_COMPLETE: Final = message(b"2")
 CLOSE_COMPLETE: Final = message(b"3")
