@@ -18,19 +18,20 @@ from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from urllib.parse import unquote
 
 import httptools
 
 from magnetar.admin.http_guard import HttpGuard
-from magnetar.admin.http_request import HttpRequest, check_head
-from magnetar.admin.websocket.framing import GOING_AWAY, UPGRADE, Handler, WebSocket
-from magnetar.admin.websocket.framing import SLICE_BYTES as WEBSOCKET_SLICE_BYTES
+from magnetar.admin.http_request import UPGRADE, HttpRequest, check_head
 from magnetar.base.limits import CLOSE_TIMEOUT_S
 from magnetar.base.network import AdmittedProtocol
 from magnetar.base.tasks import LooseTasks
 from magnetar.broker.auth.tls import peer_certificate
+
+if TYPE_CHECKING:
+    from magnetar.admin.websocket.framing import Handler, WebSocket
 
 logger = logging.getLogger(__name__)
 
@@ -184,7 +185,7 @@ class HttpConnection(AdmittedProtocol):
         """The server ends: an idle connection is closed now, another one after its answer."""
         self._ended = True
         if self._socket is not None:
-            self._socket.close(GOING_AWAY, "the server is closing")
+            self._socket.server_closes()
         elif self._current is None:
             self.close()
 
@@ -257,8 +258,8 @@ class HttpConnection(AdmittedProtocol):
             if not self._input and not self._held:
                 self._pause(False)
             return False
-        data = bytes(self._input[:WEBSOCKET_SLICE_BYTES])
-        del self._input[:WEBSOCKET_SLICE_BYTES]
+        data = bytes(self._input[: socket.slice_bytes])
+        del self._input[: socket.slice_bytes]
         socket.feed(data)
         if self._input:
             return not self._held
@@ -401,6 +402,8 @@ class HttpConnection(AdmittedProtocol):
         request.started = request.answered = self._answered_any = True
         self._current = None
         self._no_deadline()
+        from magnetar.admin.websocket.framing import WebSocket  # with wsproto and h11: for the first one that is opened
+
         self._socket = WebSocket(self, handler)
         handler.opened(self._socket)
         self._server.parse_soon(self)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Final
+
+UPGRADE: Final = "magnetar.upgrade"
+"""Where a request that asks for another protocol finds what answers it with 101 and makes a WebSocket for a handler."""
 
 
 class HttpRequest:

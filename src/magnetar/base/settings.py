@@ -14,6 +14,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_type_hints
 
@@ -128,8 +129,13 @@ class Resolved(NamedTuple):
     source: str
 
 
-def table_of(cls: type) -> dict[str, Setting]:
+def table_of(cls: type) -> Mapping[str, Setting]:
     """The settings of a configuration class by field name, in the order of its fields."""
+    return _read_table(cls)
+
+
+@cache  # hundreds of annotations are compiled for it, and a start asks several times
+def _read_table(cls: type) -> Mapping[str, Setting]:
     hints = get_type_hints(cls)
     return {
         part.name: Setting(name=part.name, kind=hints[part.name], default=part.default, **part.metadata)

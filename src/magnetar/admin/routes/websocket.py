@@ -13,6 +13,7 @@ from starlette.responses import Response
 from magnetar.admin.answers import as_json
 from magnetar.admin.call import Call
 from magnetar.admin.errors import BadRequestError, BusyError, UnhealthyError, UpgradeRequiredError
+from magnetar.admin.http_request import UPGRADE
 from magnetar.admin.operation import documented
 from magnetar.admin.routing import Handler as RouteHandler
 from magnetar.admin.routing import Route
@@ -23,7 +24,7 @@ from magnetar.admin.websocket.consuming import (
     reader_subscription,
 )
 from magnetar.admin.websocket.documents import Outgoing, Published, number_of
-from magnetar.admin.websocket.framing import UPGRADE, Handler, accept_of
+from magnetar.admin.websocket.framing import Handler, accept_of
 from magnetar.admin.websocket.producing import ProducerOptions, Producing, options_of
 from magnetar.broker.auth.decide import Access
 from magnetar.broker.errors import ConsumerBusyError, ProducerBusyError, ProducerFencedError, ServiceNotReadyError

@@ -72,6 +72,8 @@ class Handler(Protocol):
 class WebSocket:
     """Made when the upgrade is answered."""
 
+    slice_bytes: Final = SLICE_BYTES
+
     def __init__(self, transport: Transport, handler: Handler) -> None:
         self._transport = transport
         self._handler = handler
@@ -102,6 +104,9 @@ class WebSocket:
             logger.debug("the other side has closed the WebSocket already")
         self.end()
         self._transport.hang_up(CLOSE_TIMEOUT_S)
+
+    def server_closes(self) -> None:
+        self.close(GOING_AWAY, "the server is closing")
 
     def end(self) -> None:
         """The connection below is gone, or will be soon. May be called again."""
@@ -177,9 +182,6 @@ class WebSocket:
             self._size_bytes = 0
             self._handler.text(text)
 
-
-UPGRADE: Final = "magnetar.upgrade"
-"""Where a request that asks for another protocol finds what answers it with 101 and makes a WebSocket for a handler."""
 
 Upgrade = Callable[[Handler, bytes], None]
 """`handler`, and the value of `Sec-WebSocket-Accept`."""

@@ -19,6 +19,7 @@ from magnetar.base import logs
 from magnetar.base.errors import ConfigError, OpenDoorError, StartupError
 from magnetar.base.listen_settings import LOG_LEVELS, ListenSettings
 from magnetar.base.settings import KeyVerdict, Reading, find, name_in, parse, read_settings, table_of
+from magnetar.cli.lazy import uncollected
 from magnetar.cli.servers.settings import config_file_option
 from magnetar.processes.configurations import (
     CONFIGURATIONS,
@@ -115,7 +116,8 @@ def standalone_command(
         from magnetar.processes import standalone_brokers
 
         ctx.exit(serve(standalone_brokers.run(config, brokers)))
-    from magnetar import standalone
+    with uncollected():
+        from magnetar import standalone
 
     ctx.exit(serve(standalone.run(config)))
 

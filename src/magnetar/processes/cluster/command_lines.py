@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from magnetar.base.errors import ConfigError
@@ -135,7 +136,7 @@ def _all_rows() -> list[Setting]:
     return [row for kind in _CONFIGURATIONS.values() for row in table_of(kind).values()]
 
 
-def _find(tables: list[dict[str, Setting]], key: str, where: str) -> Setting:
+def _find(tables: list[Mapping[str, Setting]], key: str, where: str) -> Setting:
     for table in tables:
         if _knows(table, key):
             return find(table, key, where)
@@ -143,5 +144,5 @@ def _find(tables: list[dict[str, Setting]], key: str, where: str) -> Setting:
     return find(merged, key, where)
 
 
-def _knows(table: dict[str, Setting], key: str) -> bool:
+def _knows(table: Mapping[str, Setting], key: str) -> bool:
     return key in table or any(row.key == key for row in table.values())
