@@ -200,6 +200,45 @@ def inactive_topic(name: str, value: Any) -> Any:
     return found
 
 
+_SCALE_TIMES = ("splitCooldownSeconds", "mergeCooldownSeconds", "mergeWindowSeconds")
+_SCALE_RATES = ("MsgRateIn", "BytesRateIn", "MsgRateOut", "BytesRateOut")
+
+
+def auto_scale(name: str, value: Any) -> Any:
+    """What scalable topics of a namespace do instead of what the broker's settings say. Unknown fields are refused: a threshold that is
+    misspelled would never be noticed."""
+    fields: dict[str, Check] = {
+        "enabled": truth,
+        "maxSegments": whole(1),
+        "minSegments": whole(1),
+        "maxDagDepth": whole(),
+        **dict.fromkeys(_SCALE_TIMES, whole()),
+        **{f"{kind}{rate}Threshold": _threshold for kind in ("split", "merge") for rate in _SCALE_RATES},
+    }
+    found = record(name, value, fields)
+    unknown = sorted(set(found) - set(fields))
+    if unknown:
+        raise BadRequestError(f"{name} has no field {unknown[0]}; there are {', '.join(fields)}")
+    for low, high in (
+        ("minSegments", "maxSegments"),
+        *((f"merge{rate}Threshold", f"split{rate}Threshold") for rate in _SCALE_RATES),
+    ):
+        least, most = found.get(low), found.get(high)
+        if least is not None and most is not None and (least > most or (least == most and low != "minSegments")):
+            raise PreconditionFailedError(f"{name}: {high} must be above {low}")
+    return {key: item for key, item in found.items() if item is not None}
+
+
+def _threshold(name: str, value: Any) -> Any:
+    """A rate per second above 0, whole or not."""
+    value = number_of(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise BadRequestError(f"{name} must be a number")
+    if not 0 < value < float("inf"):
+        raise PreconditionFailedError(f"{name} must be above 0")
+    return value
+
+
 def any_object(name: str, value: Any) -> Any:
     """Kept as it came."""
     if not isinstance(value, dict):

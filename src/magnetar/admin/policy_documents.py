@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct, field
 
 from magnetar.admin.documents import Document
+from magnetar.admin.scalable_documents import AutoScalePolicy
 
 Int = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 Natural = Annotated[int, Meta(ge=0, le=2**31 - 1)]
@@ -173,6 +174,7 @@ POLICY_TYPES: dict[str, Any] = {
     "delayed_delivery": DelayedDelivery,
     "compaction_threshold": LongNatural,
     "inactive_topic": InactiveTopics,
+    "scalable_auto_scale": AutoScalePolicy,
     "auto_topic_creation": AutoTopicCreation,
     "auto_subscription_creation": AutoSubscriptionCreation,
     "subscription_expiration": Natural,

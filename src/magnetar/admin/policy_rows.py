@@ -139,6 +139,7 @@ POLICY_ROWS = (
     PolicyRow(
         "inactive_topic", checks.inactive_topic, namespace="inactiveTopicPolicies", topic="inactiveTopicPolicies"
     ),
+    PolicyRow("scalable_auto_scale", checks.auto_scale, namespace="scalableTopicAutoScalePolicy"),
     PolicyRow("auto_topic_creation", checks.auto_topic, namespace="autoTopicCreation"),
     PolicyRow(
         "auto_subscription_creation",

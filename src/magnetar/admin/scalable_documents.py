@@ -66,7 +66,8 @@ class ScalableTopicStats(Document):
 
 
 class AutoScalePolicy(Document):
-    """What a topic says instead of the broker's settings; null, or left out, is what the broker says. Rates are per second."""
+    """What a topic says instead of its namespace, or a namespace instead of the broker's settings; null, or left out, is what the level
+    below says. Rates are per second."""
 
     enabled: bool | None = None
     max_segments: int | None = None
@@ -93,6 +94,10 @@ class ScaleDecision(Document):
     blocked: str = ""
     withheld: dict[str, dict[str, list[int]]] = {}
     """By stream subscription and segment: the ancestors in which not everything is acknowledged."""
+    policy: dict[str, Any] = {}
+    """What holds, by the fields of `AutoScalePolicy`."""
+    policy_sources: dict[str, str] = {}
+    """The level that says so for each field: `topic`, `namespace` or `broker`."""
 
 
 class SegmentStats(Document):

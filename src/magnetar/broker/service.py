@@ -31,7 +31,8 @@ from magnetar.broker.dynamic_configuration import DynamicConfiguration
 from magnetar.broker.load_manager.manager import LoadManager
 from magnetar.broker.membership import ClusterServices, Membership
 from magnetar.broker.namespaces.lookup import Lookup
-from magnetar.broker.namespaces.policies import EffectivePolicies
+from magnetar.broker.namespaces.policies import Document, EffectivePolicies
+from magnetar.broker.namespaces.policy_layers import LAYERS
 from magnetar.broker.namespaces.registry import NamespaceRegistry
 from magnetar.broker.namespaces.topic_policies import topic_of_path
 from magnetar.broker.naming import NamespaceName, TopicName
@@ -380,6 +381,7 @@ class Broker:
                 scope=self._scope,
                 grace_s=lambda: self.config.settings.scalable_consumer_grace_s,
                 policy=lambda: broker_policy(self.config.settings),
+                namespace_policy=self._scale_policy,
                 retention_s=self._retention_s,
                 look_soon=lambda topic: self.scalable.look_soon(topic),
             ),
@@ -390,6 +392,11 @@ class Broker:
             schemas=self.schemas.registry,
             scope=self._scope,
         )
+
+    async def _scale_policy(self, topic: TopicName) -> Document | None:
+        document = await self.namespaces.policies(topic.namespace_name)
+        found: Document | None = document.get(LAYERS["scalable_auto_scale"].namespace)
+        return found
 
     async def _retention_s(self, topic: TopicName) -> float:
         minutes = (await self.namespaces.effective_of(topic)).retention_time_minutes

@@ -221,6 +221,11 @@ NAMESPACE_VALUES: list[tuple[str, str, Any]] = [
     ("compactionThreshold", "compaction_threshold", 1024),
     ("offloadPolicies", "offload_policies", {"managedLedgerOffloadDriver": "filesystem"}),
     ("offloadDeletionLagMs", "offload_deletion_lag_ms", 1000),
+    (
+        "scalableTopicAutoScalePolicy",
+        "scalableTopicAutoScalePolicy",
+        {"maxSegments": 8, "splitMsgRateInThreshold": 20.5},
+    ),
 ]
 
 

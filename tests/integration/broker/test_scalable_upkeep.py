@@ -8,6 +8,7 @@ import pytest
 
 from magnetar.admin.client import AdminClient
 from magnetar.admin.client.errors import NotFoundError, PreconditionFailedError
+from magnetar.admin.scalable_documents import AutoScalePolicy
 from magnetar.testing.server import ServerProcess
 from magnetar.wire.pulsar.headers import payload_of
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand
@@ -135,6 +136,54 @@ def test_policies_of_a_topic(admin: AdminClient) -> None:
     assert (found.enabled, found.max_segments) == (False, None)
     admin.scalable_topics.remove_policy("policy")
     assert admin.scalable_topics.policy("policy") is None
+
+
+def test_a_namespace_says_what_its_topics_do_not(admin: AdminClient) -> None:
+    admin.namespaces.create("public/scaled")
+    topic, policy = "topic://public/scaled/orders", admin.namespace_policies.scalable_auto_scale
+    admin.scalable_topics.create(topic)
+    assert policy.get("public/scaled") is None
+    assert set(admin.scalable_topics.explain(topic).policy_sources.values()) == {"broker"}
+
+    policy.set("public/scaled", AutoScalePolicy(enabled=False, max_segments=3))
+    found = admin.scalable_topics.explain(topic)
+    assert found.reason == "auto-scaling is switched off"
+    assert (found.policy["enabled"], found.policy["maxSegments"], found.policy["minSegments"]) == (False, 3, 1)
+    assert (found.policy_sources["maxSegments"], found.policy_sources["minSegments"]) == ("namespace", "broker")
+
+    with pytest.raises(PreconditionFailedError, match="minSegments"):
+        admin.scalable_topics.set_policy(topic, {"minSegments": 4})
+    admin.scalable_topics.set_policy(topic, {"enabled": True, "minSegments": 2})
+    found = admin.scalable_topics.explain(topic)
+    assert found.reason.startswith("no segment is above a threshold")
+    assert [found.policy_sources[each] for each in ("enabled", "minSegments", "maxSegments")] == [
+        "topic",
+        "topic",
+        "namespace",
+    ]
+
+    policy.set("public/scaled", AutoScalePolicy(max_segments=1))
+    found = admin.scalable_topics.explain(topic)
+    assert (found.blocked, found.segment_ids) == ("invalid_policy", [])
+    policy.remove("public/scaled")
+    assert admin.scalable_topics.explain(topic).policy_sources["maxSegments"] == "broker"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        (AutoScalePolicy(max_segments=2, min_segments=3), "maxSegments must be above minSegments"),
+        (AutoScalePolicy(split_msg_rate_in_threshold=5, merge_msg_rate_in_threshold=5), "must be above"),
+        (AutoScalePolicy(merge_bytes_rate_in_threshold=0), "must be above 0"),
+        (AutoScalePolicy(split_cooldown_seconds=-1), "must be 0 or more"),
+    ],
+)
+def test_a_policy_of_a_namespace_that_contradicts_itself(
+    admin: AdminClient, wrong: AutoScalePolicy, reason: str
+) -> None:
+    with pytest.raises(PreconditionFailedError, match=reason):
+        admin.namespace_policies.scalable_auto_scale.set("public/default", wrong)
+    assert admin.namespace_policies.scalable_auto_scale.get("public/default") is None
 
 
 def test_segments_that_were_made_beforehand_are_not_merged(admin: AdminClient) -> None:

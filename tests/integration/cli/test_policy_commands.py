@@ -63,6 +63,13 @@ def test_namespace_policies(shell: Shell) -> None:
     assert shell.run("namespaces", "get-subscription-expiration-time", "public/default") == "10080\n"
     shell.run("namespaces", "set-max-topics-per-namespace", "public/default", "-t", "100")
     shell.run("namespaces", "set-auto-topic-creation", "public/default", "-e", "-t", "partitioned", "-n", "3")
+    policy = ("namespaces", "set-scalable-topic-auto-scale-policy", "public/default", "--policy")
+    shell.run(*policy, '{"maxSegments": 8}')
+    assert "has no field maxSegment;" in shell.run(*policy, '{"maxSegment": 8}', code=1)
+    assert "must be a JSON object" in shell.run(*policy, "8", code=2)
+    shown = shell.run("namespaces", "get-scalable-topic-auto-scale-policy", "public/default", "--json")
+    assert json.loads(shown) == {"maxSegments": 8}
+    shell.run("namespaces", "remove-scalable-topic-auto-scale-policy", "public/default")
     document = json.loads(shell.run("namespaces", "policies", "public/default", "--json"))
     assert document["max_topics_per_namespace"] == 100
     assert document["autoTopicCreationOverride"]["defaultNumPartitions"] == 3

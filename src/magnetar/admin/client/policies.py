@@ -22,6 +22,7 @@ from magnetar.admin.policy_documents import (
     Retention,
     SubscribeRate,
 )
+from magnetar.admin.scalable_documents import AutoScalePolicy
 
 T = TypeVar("T")
 
@@ -104,6 +105,9 @@ class NamespacePolicies:
         self.delayed_delivery = NamespacePolicy[DelayedDelivery](call, "delayedDelivery", DelayedDelivery)
         self.compaction_threshold = NamespacePolicy[int](call, "compactionThreshold", int, setter="PUT")
         self.inactive_topic = NamespacePolicy[InactiveTopics](call, "inactiveTopicPolicies", InactiveTopics)
+        self.scalable_auto_scale = NamespacePolicy[AutoScalePolicy](
+            call, "scalableTopicAutoScalePolicy", AutoScalePolicy
+        )
         self.auto_topic_creation = NamespacePolicy[AutoTopicCreation](call, "autoTopicCreation", AutoTopicCreation)
         self.auto_subscription_creation = NamespacePolicy[AutoSubscriptionCreation](
             call, "autoSubscriptionCreation", AutoSubscriptionCreation

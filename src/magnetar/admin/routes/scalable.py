@@ -25,6 +25,7 @@ from magnetar.broker.auth.decide import Access
 from magnetar.broker.errors import NotAllowedError, SubscriptionNotFoundError, TopicNotFoundError
 from magnetar.broker.naming import SCALABLE, SEGMENT, TopicName, subscription_name
 from magnetar.broker.scalable.assignment import withheld
+from magnetar.broker.scalable.autoscale import as_document
 from magnetar.broker.scalable.records import QUEUE, STREAM, TopicRecord
 from magnetar.broker.scalable.segments import OwnSegments, segment_name
 from magnetar.broker.scalable.service import ScalableTopics
@@ -109,7 +110,7 @@ async def get_policy(call: Call) -> Response:
 
 
 @documented(
-    "Set a topic's own policy of splits and merges: what it leaves out is as in the broker's settings.",
+    "Set a topic's own policy of splits and merges: what it leaves out is as in its namespace's, or the broker's settings.",
     body=AutoScalePolicy,
 )
 async def set_policy(call: Call) -> Response:
@@ -136,7 +137,9 @@ async def explain(call: Call) -> Response:
         if each.kind == STREAM
     }
     document = {"segmentIds": list(found.segment_ids), "reason": found.reason, "blocked": found.blocked}
-    return as_json({**document, "withheld": waiting})
+    in_force = await controller.policy()
+    policy = {"policy": as_document(in_force.values), "policySources": dict(in_force.sources)}
+    return as_json({**document, "withheld": waiting, **policy})
 
 
 @documented(query={"type": Literal["STREAM", "QUEUE"]})

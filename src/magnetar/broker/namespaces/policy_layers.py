@@ -215,6 +215,7 @@ LAYERS: dict[str, Layer] = {
         "schema_validation_enforced",
         lambda settings: settings.is_schema_validation_enforced,
     ),
+    "scalable_auto_scale": Layer("", "scalableTopicAutoScalePolicy"),
     "auto_update_schema": Layer(
         "", "is_allow_auto_update_schema", lambda settings: settings.is_allow_auto_update_schema_enabled
     ),

@@ -104,7 +104,8 @@ _RATES: Mapping[str, str] = {
 
 
 def overridden(policy: ScalePolicy, document: Mapping[str, Any] | None) -> ScalePolicy:
-    """The policy with what a topic's own document (`AutoScalePolicyOverride`) says instead; what it leaves out, or sets to null, stays."""
+    """The policy with what a namespace's or a topic's document (`AutoScalePolicyOverride`) says instead; what it leaves out, or sets
+    to null, stays."""
     given = {name: value for name, value in (document or {}).items() if value is not None}
     values = {_OVERRIDES[name]: value for name, value in given.items() if name in _OVERRIDES}
     for kind in ("split", "merge"):
@@ -114,6 +115,35 @@ def overridden(policy: ScalePolicy, document: Mapping[str, Any] | None) -> Scale
             **{mine: getattr(before, mine) if value is None else float(value) for mine, value in rates.items()}
         )
     return ScalePolicy(**{**{each.name: getattr(policy, each.name) for each in fields(policy)}, **values})
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyInForce:
+    """What holds for a topic, and which level says so: `topic`, `namespace` or `broker`, by Pulsar's names of the fields."""
+
+    values: ScalePolicy
+    sources: Mapping[str, str]
+
+    @classmethod
+    def of(
+        cls, broker: ScalePolicy, namespace: Mapping[str, Any] | None, topic: Mapping[str, Any] | None
+    ) -> PolicyInForce:
+        """Field by field, the topic's document wins over the namespace's, and that over the broker's settings."""
+        found = overridden(overridden(broker, namespace), topic)
+        sources = dict.fromkeys(as_document(found), "broker")
+        for level, document in (("namespace", namespace), ("topic", topic)):
+            given = {name for name, value in (document or {}).items() if value is not None and name in sources}
+            sources.update(dict.fromkeys(given, level))
+        return cls(found, sources)
+
+
+def as_document(policy: ScalePolicy) -> dict[str, Any]:
+    """With Pulsar's names of the fields."""
+    document = {name: getattr(policy, mine) for name, mine in _OVERRIDES.items()}
+    for kind in ("split", "merge"):
+        for name, mine in _RATES.items():
+            document[f"{kind}{name}Threshold"] = getattr(getattr(policy, kind), mine)
+    return document
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from magnetar.base.clock import Clock
 from magnetar.base.errors import MagnetarError, MetadataError
@@ -26,7 +26,7 @@ from magnetar.broker.dispatch.ports import Scheduler
 from magnetar.broker.errors import NotAllowedError, ServiceNotReadyError, SubscriptionNotFoundError, TopicNotFoundError
 from magnetar.broker.namespaces.errors import PreconditionFailedError
 from magnetar.broker.naming import TopicName
-from magnetar.broker.scalable.autoscale import Decision, Rates, ScalePolicy, SegmentLoad, decide, overridden
+from magnetar.broker.scalable.autoscale import Decision, PolicyInForce, Rates, ScalePolicy, SegmentLoad, decide
 from magnetar.broker.scalable.consumers import ConsumerLink, SubscriptionConsumers
 from magnetar.broker.scalable.layout import Segment, SegmentLayout
 from magnetar.broker.scalable.records import CHECKPOINT, STREAM, PendingChange, ScalableRecords, TopicRecord
@@ -62,6 +62,9 @@ class ControllerContext:
     scope: TaskScope
     grace_s: Callable[[], float]
     policy: Callable[[], ScalePolicy]
+    """The broker's."""
+    namespace_policy: Callable[[TopicName], Awaitable[Mapping[str, Any] | None]]
+    """What the topic's namespace says instead, None if it says nothing."""
     retention_s: Callable[[TopicName], Awaitable[float]]
     """How long a sealed segment of a topic stays after everybody has read it; negative: for ever."""
     look_soon: Callable[[TopicName], None]
@@ -269,10 +272,18 @@ class TopicController:
             logger.info("scales topic=%s segments=%s reason=%s", self.topic, found.segment_ids, found.reason)
             await self.change(found.segment_ids)
 
+    async def policy(self) -> PolicyInForce:
+        context = self._context
+        return PolicyInForce.of(
+            context.policy(), await context.namespace_policy(self.topic), (await self._read()).policy
+        )
+
     async def decision(self) -> Decision:
         """What should be changed now, and why."""
         context = self._context
-        policy = overridden(context.policy(), (await self._read()).policy)
+        policy = (await self.policy()).values
+        if policy.problem():
+            return decide(self.layout, {}, 0, policy, context.clock.now_ms())
         now_s = context.clock.monotonic_s()
         loads: dict[int, SegmentLoad] = {}
         quiet: dict[int, float] = {}

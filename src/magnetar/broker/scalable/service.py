@@ -24,7 +24,7 @@ from magnetar.broker.namespaces.ownership import Ownership
 from magnetar.broker.namespaces.records import BrokerAddress
 from magnetar.broker.namespaces.registry import NamespaceRegistry
 from magnetar.broker.naming import PERSISTENT, SCALABLE, NamespaceName, TopicName
-from magnetar.broker.scalable.autoscale import overridden
+from magnetar.broker.scalable.autoscale import PolicyInForce
 from magnetar.broker.scalable.controller import ControllerContext, TopicController
 from magnetar.broker.scalable.layout import HASH_MAX, LayoutError, Segment, SegmentLayout
 from magnetar.broker.scalable.records import ScalableRecords, TopicRecord, controller_path, topic_of_path
@@ -553,7 +553,8 @@ class ScalableTopics:
     async def set_policy(self, topic: TopicName, document: Mapping[str, Any] | None) -> None:
         """A topic's own `AutoScalePolicyOverride`; None removes it. Raises PreconditionFailedError for one that is not valid."""
         try:
-            problem = overridden(self._context.policy(), document).problem()
+            in_force = PolicyInForce.of(self._context.policy(), await self._context.namespace_policy(topic), document)
+            problem = in_force.values.problem()
         except (TypeError, ValueError) as error:
             problem = str(error)
         if problem:

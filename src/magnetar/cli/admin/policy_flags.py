@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any, NamedTuple
 
@@ -55,6 +56,21 @@ class Names(click.ParamType):  # type: ignore[type-arg]  # as above
         if isinstance(value, list):
             return value
         return [part.strip() for part in str(value).split(",") if part.strip()]
+
+
+class JsonObject(click.ParamType):  # type: ignore[type-arg]  # as above
+    """A JSON object."""
+
+    name = "json"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:
+        try:
+            found = value if isinstance(value, dict) else json.loads(value)
+        except ValueError as error:
+            self.fail(f"it is not JSON: {error}", param, ctx)
+        if not isinstance(found, dict):
+            self.fail('it must be a JSON object, such as {"maxSegments": 8}', param, ctx)
+        return found
 
 
 SIZE = Amount("bytes")
@@ -299,6 +315,18 @@ POLICY_COMMANDS: dict[str, PolicyCommands] = {
                 "inactiveTopicDeleteMode",
                 click.Choice(["delete_when_no_subscriptions", "delete_when_subscriptions_caught_up"]),
                 "When an inactive topic is deleted: without subscriptions, or when they have caught up.",
+            ),
+        ),
+    ),
+    "scalable_auto_scale": PolicyCommands(
+        "scalable-topic-auto-scale-policy",
+        "",
+        (
+            Flag(
+                ("--policy",),
+                "",
+                JsonObject(),
+                'When scalable topics split and merge, as JSON of what differs from the broker: {"maxSegments": 8}.',
             ),
         ),
     ),
