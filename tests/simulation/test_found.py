@@ -12,8 +12,21 @@ import pytest
 from magnetar.bookkeeper.autorecovery.underreplication import UnderreplicationManager
 from magnetar.bookkeeper.ledger_homes import MetadataLedgerHomes
 from magnetar.metadata.errors import MetadataConnectionError
+from magnetar.testing.sim.history import History
 from magnetar.testing.sim.loop import Process
+from magnetar.testing.sim.messaging.promises import (
+    ACKNOWLEDGED,
+    Holder,
+    Name,
+    Place,
+    Promises,
+    SubscriptionHistory,
+    TopicHistory,
+    payload_of_message,
+)
+from magnetar.testing.sim.messaging.run import run_messaging_seed
 from magnetar.testing.sim.metadata import SimMetadataStore
+from magnetar.testing.sim.report import seed_report
 from magnetar.testing.sim.world import World, until
 
 
@@ -86,3 +99,28 @@ def test_a_collection_leaves_no_lock_behind_either(moment: str) -> None:
             assert await marks.acquire(random.Random(1)) is not None
 
         world.run(session.do(main()))
+
+
+def test_what_waits_for_a_consumer_that_stands_still_is_no_second_delivery() -> None:
+    """Seed 1662 of the brokers: Failover had gone on to another consumer, which had acknowledged it, before the first one read it."""
+    history = History()
+    now_s = 0.0
+    promises = Promises(history, lambda: now_s)
+    topic = TopicHistory("topic", False)
+    subscription = SubscriptionHistory("Failover", "Failover")
+    name, place = Name("producer", 0), Place(1, 0)
+    promises.sent(topic, name, payload := payload_of_message(name, "key", b""))
+    first, second = (Holder(each, "broker", lambda: True) for each in ("first", "second"))
+    promises.delivered(topic, subscription, place, payload, second, 1.0)
+    now_s = 2.0
+    promises.settled(subscription, [place], "second")
+    now_s = 5.0
+    promises.delivered(topic, subscription, place, payload, first, 1.5)
+    assert history.violations == []
+    promises.delivered(topic, subscription, place, payload, first, 2.5)
+    assert [violation.checker for violation in history.violations] == [ACKNOWLEDGED]
+
+
+def test_the_seed_that_found_it_passes() -> None:
+    result = run_messaging_seed("1662")
+    assert not result.failed, seed_report(result)

@@ -26,7 +26,17 @@ _RST: Final = None
 class _Pipe:
     """One direction. Items on the way: bytes, FIN, RST."""
 
-    __slots__ = ("_arrived_s", "_queue", "_scheduled", "queued_bytes", "source", "target", "wires")
+    __slots__ = (
+        "_arrived_s",
+        "_queue",
+        "_scheduled",
+        "_sent_total",
+        "_writes",
+        "queued_bytes",
+        "source",
+        "target",
+        "wires",
+    )
 
     def __init__(self, wires: Wires, source: SimTransport, target: SimTransport) -> None:
         self.wires = wires
@@ -36,6 +46,15 @@ class _Pipe:
         self._queue: deque[tuple[float, bytes | None]] = deque()
         self._arrived_s = 0.0
         self._scheduled = 0
+        self._sent_total = 0
+        self._writes: deque[tuple[int, float]] = deque()
+
+    def sent_s(self, position: int) -> float:
+        """When the byte in front of `position`, counted from the beginning of the connection, was written. Positions only grow."""
+        writes = self._writes
+        while writes[0][0] < position:
+            writes.popleft()
+        return writes[0][1]
 
     def send(self, item: bytes | None) -> None:
         wires = self.wires
@@ -47,6 +66,8 @@ class _Pipe:
         self._queue.append((arrival_s, item))
         if item:
             self.queued_bytes += len(item)
+            self._sent_total += len(item)
+            self._writes.append((self._sent_total, wires.loop.now_s))
         if len(self._queue) == 1:
             self._schedule(arrival_s)
 

@@ -327,6 +327,8 @@ class Consumer(Reconnecting):
 
     def _received(self, command: CommandMessage, rest: bytes) -> None:
         """An entry: its message, or those of its batch that the broker does not say are acknowledged."""
+        assert self.connection is not None
+        sent_s = self.connection.sent_s
         where, metadata = command.message_id, parse_metadata(rest)
         payloads, batched = [payload_of(rest)], metadata.HasField("num_messages_in_batch")
         if batched:
@@ -340,7 +342,7 @@ class Consumer(Reconnecting):
             if left >> index & 1:
                 place = Place(where.ledgerId, where.entryId, index if batched else -1)
                 self.inbox.append(Message(place, payload))
-                self._promises.delivered(self.topic, self.subscription, place, payload, self._holder)
+                self._promises.delivered(self.topic, self.subscription, place, payload, self._holder, sent_s)
         self.arrived.set()
 
     def take(self) -> Message:

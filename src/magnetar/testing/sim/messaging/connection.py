@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from magnetar.base.network import Network
 from magnetar.testing.sim.messaging.nodes import BROKER_PORT
-from magnetar.wire.pulsar.frames import FrameDecoder, FrameError, encode_frame
+from magnetar.testing.sim.network import SimTransport
+from magnetar.wire.pulsar.frames import HEADER_BYTES, FrameDecoder, FrameError, encode_frame
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand, CommandPing, CommandPong
 
 REQUEST_TIMEOUT_S: Final = 10.0
@@ -43,6 +44,7 @@ class Connection(asyncio.Protocol):
         self._request_ids = itertools.count(1)
         self._greeted: asyncio.Future[None] = self._loop.create_future()
         self._heard_s = 0.0
+        self._taken_bytes = 0
         self.transport: asyncio.Transport | None = None
         self.closed = False
         self.on_command: OnCommand = lambda command, rest: None
@@ -109,11 +111,18 @@ class Connection(asyncio.Protocol):
             self.close()
             raise
         for command, rest in frames:
+            self._taken_bytes += HEADER_BYTES + len(command) + len(rest)
             if not self.closed:
                 self._received(BaseCommand.FromString(command), rest)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end()
+
+    @property
+    def sent_s(self) -> float:
+        """When the broker has written the frame that is being handled: what a standing process hears may be old."""
+        assert isinstance(self.transport, SimTransport)
+        return self.transport.pipe_in.sent_s(self._taken_bytes)
 
     def _received(self, command: BaseCommand, rest: bytes) -> None:
         kind = command.type

@@ -61,6 +61,13 @@ class Holder:
     """True while the broker's end of the connection is open: what the consumer holds counts as outstanding there."""
 
 
+class Settled(NamedTuple):
+    """Who has the receipt of an acknowledgement, and since when."""
+
+    consumer: str
+    at_s: float
+
+
 @dataclass
 class SubscriptionHistory:
     """One subscription of one topic."""
@@ -68,8 +75,8 @@ class SubscriptionHistory:
     name: str
     kind: str
     delivered: set[Name] = field(default_factory=set)
-    settled: dict[Place, str] = field(default_factory=dict)
-    """Places whose acknowledgement has a receipt, with the consumer that got it."""
+    settled: dict[Place, Settled] = field(default_factory=dict)
+    """Places whose acknowledgement has a receipt."""
     newest: dict[tuple[str, str], int] = field(default_factory=dict)
     """Highest number delivered so far, by key (empty where the whole subscription is ordered) and producer."""
     outstanding: dict[str, dict[Place, Holder]] = field(default_factory=dict)
@@ -128,17 +135,25 @@ class Promises:
     # ---- Consumers
 
     def delivered(
-        self, topic: TopicHistory, subscription: SubscriptionHistory, place: Place, payload: bytes, holder: Holder
+        self,
+        topic: TopicHistory,
+        subscription: SubscriptionHistory,
+        place: Place,
+        payload: bytes,
+        holder: Holder,
+        sent_s: float,
     ) -> None:
+        """`sent_s`: when the broker has written it. What was on its way before its acknowledgement elsewhere is no second delivery."""
         self.history.count("deliveries")
         name, key = self._known(topic, place, payload)
         if name is None:
             return
         who = f"{topic.name} {subscription.name}"
-        settled_by = subscription.settled.get(place)
-        if settled_by is not None:
+        settled = subscription.settled.get(place)
+        if settled is not None and sent_s > settled.at_s:
             self.violate(
-                ACKNOWLEDGED, f"{who}: {place} came to {holder.consumer} although {settled_by} had acknowledged it"
+                ACKNOWLEDGED,
+                f"{who}: {place} came to {holder.consumer} although {settled.consumer} had acknowledged it",
             )
         if name not in subscription.delivered:
             subscription.delivered.add(name)
@@ -199,7 +214,7 @@ class Promises:
         """The broker has confirmed an acknowledgement."""
         self.history.count("acknowledgements confirmed", len(places))
         for place in places:
-            subscription.settled.setdefault(place, consumer)
+            subscription.settled.setdefault(place, Settled(consumer, self._now_s()))
 
     # ---- The end
 
