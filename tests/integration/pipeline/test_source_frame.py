@@ -99,6 +99,32 @@ def test_messages_that_cannot_be_read_are_never_left_out_in_silence(
         counted("ignore")
 
 
+CSV_ROWS = {
+    b'1,"a, ""b""",1767323045,2.50,true,"{""q"":1}"\n': (1, 'a, "b"', "2026-01-02 03:04:05", "2.50", True, '{"q":1}'),
+    b',"",2026-01-02T03:04:05Z,,f,\r\n': (None, "", "2026-01-02 03:04:05", "None", False, None),
+    " 7 ,\u00e4 \U0001f600 ,,-1,,".encode(): (7, "\u00e4 \U0001f600 ", "None", "-1.00", None, None),
+}
+CSV_BAD = [b"", b"1", b"1,2,,,,,7", b"x,a,,,,", b"1.5,a,,,,", b"1,a,noon,,,", b"1,a,,,maybe,", b"1,a,,,,\n2,b,,,,"]
+
+
+def test_csv(spark: SparkSession, client: pulsar.Client, topic: str, source: Sources) -> None:
+    produce(client, topic, [*CSV_ROWS, *CSV_BAD])
+    columns = "a BIGINT, b VARCHAR, at TIMESTAMP, p NUMERIC(10, 2), yes BOOLEAN, j JSONB, twice BIGINT AS a * 2"
+    created = source(columns, "FORMAT PLAIN ENCODE CSV (without_header = 'true', on.decode.error = 'skip')")
+    seen = Observation()
+    rows = decode(load(spark, created), created, seen).orderBy(ROW_ID).collect()
+    assert [(row.a, row.b, str(row["at"]), str(row.p), row.yes, row.j) for row in rows] == list(CSV_ROWS.values())
+    assert [row.twice for row in rows] == [2, None, 14]
+    assert dict(seen.get) == {"rows": len(CSV_ROWS) + len(CSV_BAD), "undecodable": len(CSV_BAD)}
+    strict = source(columns, "FORMAT PLAIN ENCODE CSV (on.decode.error = 'strict')")
+    with pytest.raises(Exception, match=rf"source s: the message {topic} \d+:\d+:0 cannot be read as PLAIN CSV"):
+        decode(load(spark, strict), strict).select(ROW_ID).collect()
+    lenient = source("a INT, b VARCHAR", "FORMAT PLAIN ENCODE CSV (delimiter = '\\t')")
+    produce(client, topic, [b"5\tx y", b"z\tw"])
+    last = decode(load(spark, lenient), lenient).orderBy(ROW_ID).collect()[-2:]
+    assert [(row.a, row.b) for row in last] == [(5, "x y"), (None, "w")]
+
+
 def test_upsert_replaces_and_deletes_by_the_key_of_the_message(
     spark: SparkSession, client: pulsar.Client, topic: str, source: Sources
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from magnetar.pipeline.sql.plan import output_names
 from magnetar.pipeline.sql.planner import plan_query
 from magnetar.pipeline.sql.scope import Columns
 from magnetar.pipeline.sql.statements import Query
@@ -61,7 +62,7 @@ QUERIES = {
     "full_second": "SELECT t.k, u.i, w.j FROM t JOIN u ON t.a = u.a FULL JOIN w ON w.c = u.c",
     "full_of_groups": "SELECT x.a, y.c, x.n, y.m FROM (SELECT a, count(*) AS n FROM t GROUP BY a) AS x "
     "FULL JOIN (SELECT c, count(*) AS m FROM u GROUP BY c) AS y ON x.a = y.c",
-    "using": "SELECT * FROM t JOIN u USING (a)",
+    "using": "SELECT a, k, b, i, c FROM t JOIN u USING (a)",
     "using_left": "SELECT a, k, i FROM t LEFT JOIN u USING (a)",
     "using_right": "SELECT a, k, i FROM t RIGHT JOIN u USING (a)",
     "using_chain": "SELECT k, i, j, a, c FROM t JOIN u USING (a) JOIN w USING (c)",
@@ -147,3 +148,13 @@ def test_a_plan_means_what_its_query_does(
         if (ours := rows(connection, sql)) != (theirs := rows(connection, QUERIES[name]))
     }
     assert different == {}
+
+
+def test_columns_of_using_come_first_and_once() -> None:
+    def columns(query: str) -> tuple[str, ...] | None:
+        return output_names(plan_query(Query(query), RELATIONS))
+
+    assert columns("SELECT * FROM t JOIN u USING (a)") == ("a", "k", "b", "i", "c")
+    assert columns("SELECT * FROM t RIGHT JOIN u USING (a)") == ("a", "k", "b", "i", "c")
+    assert columns("SELECT * FROM t NATURAL JOIN u NATURAL JOIN w") == ("c", "a", "k", "b", "i", "j")
+    assert columns("SELECT u.*, t.a AS ta FROM t JOIN u USING (a)") == ("i", "a", "c", "ta")

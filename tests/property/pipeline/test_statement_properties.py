@@ -56,7 +56,7 @@ TYPES = st.sampled_from(
     [None, "INT", "VARCHAR", "DECIMAL(10, 2)", "STRUCT<a INT, b VARCHAR[]>", "TIMESTAMPTZ", "MAP(VARCHAR, INT)"]
 )
 SINK_FORMATS = st.builds(
-    Format, st.sampled_from(["PLAIN", "UPSERT", "DEBEZIUM"]), st.sampled_from(["JSON", "AVRO", "BYTES"]), OPTIONS
+    Format, st.sampled_from(["PLAIN", "UPSERT", "DEBEZIUM"]), st.sampled_from(["JSON", "AVRO", "CSV", "BYTES"]), OPTIONS
 )
 
 

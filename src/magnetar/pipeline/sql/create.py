@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Literal, cast, get_args
+from typing import Final, Literal, cast, get_args
 
 from magnetar.pipeline.sql.cursor import Cursor
 from magnetar.pipeline.sql.expressions import check_expression
@@ -20,7 +20,7 @@ from magnetar.pipeline.sql.statements import (
     Query,
     Watermark,
 )
-from magnetar.pipeline.sql.types import normalise_type
+from magnetar.pipeline.sql.types import normalise_type, spark_type
 
 CONNECTORS = ("pulsar", "magnetar")
 _TOPICS = ("topic", "topics", "topicsPattern")
@@ -234,11 +234,11 @@ def read_format(cursor: Cursor, formats: tuple[str, ...]) -> Format:
     cursor.expect("FORMAT")
     format_ = _one_of(cursor, "FORMAT", formats)
     cursor.expect("ENCODE", fix="write for example FORMAT PLAIN ENCODE JSON")
-    encode = _one_of(cursor, "ENCODE", ("JSON", "AVRO", "BYTES"))
+    encode = _one_of(cursor, "ENCODE", ("JSON", "AVRO", "CSV", "BYTES"))
     options = read_options(cursor) if cursor.at_symbol("(") else Options()
     return Format(
         cast("Literal['PLAIN', 'UPSERT', 'DEBEZIUM']", format_),
-        cast("Literal['JSON', 'AVRO', 'BYTES']", encode),
+        cast("Literal['JSON', 'AVRO', 'CSV', 'BYTES']", encode),
         options,
     )
 
@@ -284,11 +284,32 @@ def _check_source(cursor: Cursor, source: CreateSource) -> None:
         cursor.fail(f"{source.name}: name the columns; the schema of a DEBEZIUM topic is that of its envelope")
     if source.format.encode == "BYTES" and [column.type for column in source.columns] not in ([], ["BYTEA"]):
         cursor.fail(f"{source.name}: ENCODE BYTES has one column of type BYTEA; use ENCODE JSON for several")
+    if source.format.encode == "CSV":
+        _check_csv(cursor, source)
     if source.columns:
         needed = [*source.primary_key, *([source.watermark.column] if source.watermark else [])]
         for name in needed:
             if name.lower() not in columns:
                 cursor.fail(f"{source.name}: there is no column {name}; define it or correct the key or watermark")
+
+
+_CSV_OPTIONS: Final = ("delimiter", "without_header", "on.decode.error")
+
+
+def _check_csv(cursor: Cursor, source: CreateSource) -> None:
+    if not any(column.generated is None for column in source.columns):
+        cursor.fail(f"{source.name}: name the columns in the order of the fields; CSV has no schema")
+    for column in source.columns:
+        if spark_type(column.type or "VARCHAR").startswith(("ARRAY", "STRUCT", "MAP")):
+            cursor.fail(f"{source.name}: a field of CSV is one value; make {column.name} a JSONB, which keeps its text")
+    given = {name.lower(): value for name, value in source.format.options.items()}
+    if unknown := sorted(set(given) - set(_CSV_OPTIONS)):
+        cursor.fail(f"{source.name}: ENCODE CSV has no option {unknown[0]}; it takes {', '.join(_CSV_OPTIONS)}")
+    if given.get("without_header", "true").lower() != "true":
+        cursor.fail(f"{source.name}: a message is one row and has no header; write without_header = 'true'")
+    delimiter = given.get("delimiter", ",")
+    if delimiter != "\\t" and (len(delimiter) != 1 or delimiter in '"\r\n'):
+        cursor.fail(f"{source.name}: the delimiter is one character, such as ',' or ';', or '\\t' for a tab")
 
 
 def read_query(cursor: Cursor) -> tuple[Query, bool]:

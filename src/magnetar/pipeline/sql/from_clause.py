@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from sqlglot import exp
 
@@ -13,6 +13,13 @@ from magnetar.pipeline.sql.plan import Join, LateRows, Named, Plan, Project, Sca
 from magnetar.pipeline.sql.scope import Columns, Relations, Scope, Side, refuse
 from magnetar.pipeline.sql.statements import Query
 from magnetar.pipeline.sql.subqueries import terms as terms_of
+
+_TABLE_FUNCTIONS: Final = {
+    "SESSION": "write GROUP BY k, SESSION(ts, size) with SESSION_START(ts, size) and SESSION_END(ts, size)",
+    "GENERATE_SERIES": "publish its numbers to a topic and read it with CREATE SOURCE",
+    "UNNEST": "send a message for each element",
+}
+"""What to write instead of those that people know."""
 
 PlanOf: TypeAlias = Callable[[Query, exp.Expr, Relations, dict[str, Plan]], Plan]
 
@@ -49,7 +56,14 @@ class FromClause:
             plan = self.plan_of(self.query, node.this, self.relations, self.named)
             return Side(node.alias or "subquery", plan, output_names(plan), self._kinds(plan))
         if not isinstance(node, exp.Table):
-            raise refuse(self.query, node, "FROM takes sources, views, subqueries, TUMBLE, HOP and LATE_ROWS")
+            instead = {
+                "unnest": "send a message for each element",
+                "values": "publish the rows to a topic and read it with CREATE SOURCE",
+                "lateral": "write the subquery as a JOIN, with row_number() OVER (PARTITION BY ...) for its LIMIT",
+            }.get(node.key)
+            what = f"{node.key.upper()} has no incremental plan in FROM; {instead}" if instead else ""
+            others = "FROM takes sources, views, subqueries, TUMBLE, HOP and LATE_ROWS"
+            raise refuse(self.query, node, what or others)
         if isinstance(node.this, exp.Anonymous):
             return self._windowed(node)
         if node.args.get("db"):
@@ -101,11 +115,8 @@ class FromClause:
         if function == "LATE_ROWS":
             return self._late(node)
         if function not in ("TUMBLE", "HOP"):
-            raise refuse(
-                self.query,
-                node,
-                f"{function}() is not a table function here; use TUMBLE(t, ts, size), HOP(t, ts, slide, size) or LATE_ROWS(v)",
-            )
+            instead = _TABLE_FUNCTIONS.get(function, "use TUMBLE(t, ts, size), HOP(t, ts, slide, size) or LATE_ROWS(v)")
+            raise refuse(self.query, node, f"{function}() is not a table function here; {instead}")
         arguments = call.expressions
         usage = (
             "TUMBLE(t, ts, INTERVAL '10 minutes')"
@@ -156,6 +167,8 @@ class FromClause:
         query, how = self.query, (join.side or "").lower()
         if join.kind in ("SEMI", "ANTI") or join.method not in ("", "NATURAL"):
             instead = "write JOIN, LEFT JOIN or FULL JOIN ... ON a.x = b.x, or WHERE x IN (SELECT ...)"
+            if join.method == "ASOF":
+                instead = "write JOIN ... ON a.k = b.k WHERE a.ts >= b.ts, and take of each row of a the latest of b by row_number() OVER (...)"
             raise refuse(query, join, f"this join has no incremental plan; {instead}")
         if how == "full" and (self.filters or self._has_comma):
             raise refuse(
@@ -199,7 +212,7 @@ class FromClause:
                 column.this.meta.update(item.meta)
             keys = [(self._over(column, sides), self._over(column, [right])) for column in columns]
             if how != "full":  # there it is whichever of the two is not NULL
-                right.merged = frozenset(column.name.lower() for column in columns)
+                right.merged = tuple(column.name.lower() for column in columns)
             return tuple(keys)
         condition = join.args.get("on")
         fix = f"write ON {sides[0].alias}.x = {right.alias}.y; other conditions go into WHERE or into a subquery"

@@ -48,12 +48,28 @@ _INSTEAD = {
     "BEGIN": "every epoch is one transaction over all views; leave BEGIN and COMMIT out",
     "COMMIT": "every epoch is one transaction over all views; leave BEGIN and COMMIT out",
     "GRANT": "who may read a topic is decided by the broker's permissions",
+    "REVOKE": "who may read a topic is decided by the broker's permissions",
+    "ROLLBACK": "every epoch is one transaction over all views; leave ROLLBACK out",
+    "TRUNCATE": "publish an empty message for each key, or let the topic's retention take its messages",
+    "COPY": "publish the rows to a topic, and read it with CREATE SOURCE ... FORMAT PLAIN ENCODE CSV",
+    "COMMENT": "write it behind -- in the file",
+    "REFRESH": "views are up to date with every epoch; leave REFRESH out",
+    "WAIT": "write FLUSH, which waits for the next epoch",
+    "RECOVER": "run the file again: a pipeline goes on behind its last epoch",
+    "CANCEL": "write magnetar pipeline stop; a view goes with DROP MATERIALIZED VIEW",
+    "DECLARE": "follow a view's changes with magnetar pipeline subscribe",
+    "ANALYZE": "there are no statistics to collect; leave ANALYZE out",
     "USE": "there is one catalog for each pipeline; leave USE out",
 }
 _CREATE_INSTEAD = {
     "INDEX": "a view is sorted by its key already; create a materialized view grouped by the other column",
     "SUBSCRIPTION": "send the changes to a topic with CREATE SINK and subscribe to the topic",
     "FUNCTION": "write the expression out, or compute it in the producer",
+    "AGGREGATE": "compute it with the aggregates there are, or in a consumer",
+    "USER": "who may read a topic is decided by the broker's permissions",
+    "ROLE": "who may read a topic is decided by the broker's permissions",
+    "TYPE": "write STRUCT<a INT, b VARCHAR> as the type of the column",
+    "SEQUENCE": "INCLUDE OFFSET gives each message a number",
     "SCHEMA": "names have no schema here",
     "DATABASE": "there is one catalog for each pipeline",
     "SECRET": "write the value in WITH (...); it is never shown again",
@@ -200,6 +216,12 @@ def _alter(cursor: Cursor) -> SetParallelism | AlterOptions:
             cursor.fail(f"nothing is set; write ALTER {kind} {view} SET (name = 'value')", at)
         late_rows = _late_rows(cursor, view, options, at) if kind == "MATERIALIZED VIEW" else None
         return AlterOptions(kind, view, options, late_rows)
+    if cursor.looks_at("RENAME"):
+        cursor.fail(
+            f"a {kind.lower()} keeps its name; create one of the new name beside it, and write DROP {kind} {view} when it has caught up"
+        )
+    if cursor.looks_at("ADD") or (cursor.looks_at("DROP") and kind in ("SOURCE", "TABLE")):
+        cursor.fail(f"change the columns in its CREATE {kind} in the file; `run` shows what that keeps")
     if kind != "MATERIALIZED VIEW":
         cursor.fail(
             f"write ALTER {kind} {view} SET (name = 'value'); for anything else change its CREATE {kind} in the file"

@@ -39,7 +39,7 @@ class Side:
     kinds: Mapping[str, str | None] = field(default_factory=dict)
     """By lower-case name, where they are known."""
     used: dict[str, None] = field(default_factory=dict)
-    merged: frozenset[str] = frozenset()
+    merged: tuple[str, ...] = ()
     """Lower-case names of the columns that USING made one with those of an input before: by itself the name means that one."""
 
 
@@ -125,6 +125,9 @@ class Scope:
                 found.append(expression)
                 continue
             table = expression.table if isinstance(expression, exp.Column) else ""
+            first = [] if table else self._merged()
+            found += first
+            taken = {(column.table, column.name.lower()) for column in first}
             for side in self.sides:
                 if (table and side.alias.lower() != table.lower()) or side.alias.startswith(ADDED):
                     continue
@@ -140,8 +143,20 @@ class Scope:
                     found += [
                         exp.column(exp.to_identifier(c, quoted=not c.isidentifier()), table=side.alias)
                         for c in side.columns
-                        if table or c.lower() not in side.merged
+                        if table or (c.lower() not in side.merged and (side.alias, c.lower()) not in taken)
                     ]
+        return found
+
+    def _merged(self) -> list[exp.Column]:
+        """The columns of USING, which come first in `*`: those of the last join before those of the others."""
+        names = dict.fromkeys(name for side in reversed(self.sides) for name in side.merged)
+        found = []
+        for name in names:
+            owner = next(
+                side for side in self.sides if name not in side.merged and name in map(str.lower, side.columns or ())
+            )
+            written = next(column for column in owner.columns or () if column.lower() == name)
+            found.append(exp.column(exp.to_identifier(written, quoted=not written.isidentifier()), table=owner.alias))
         return found
 
     def named(self, expressions: list[exp.Expr]) -> list[tuple[exp.Expr, str]]:

@@ -66,7 +66,7 @@ class Format:
     """`FORMAT PLAIN ENCODE JSON (...)`."""
 
     format: Literal["PLAIN", "UPSERT", "DEBEZIUM"]
-    encode: Literal["JSON", "AVRO", "BYTES"]
+    encode: Literal["JSON", "AVRO", "CSV", "BYTES"]
     options: Options = field(default_factory=Options)
 
 

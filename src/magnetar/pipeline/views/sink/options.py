@@ -51,8 +51,8 @@ def sink_of(statement: CreateSink, schema: pa.Schema, key: tuple[str, ...], appe
     given = statement.format
     form = given.format if given else "PLAIN" if append_only else "UPSERT"
     encode = given.encode if given else "JSON"
-    if encode == "BYTES":
-        raise SinkError(f"sink {statement.name}: ENCODE BYTES is for sources; write ENCODE JSON or AVRO")
+    if encode == "BYTES" or encode == "CSV":
+        raise SinkError(f"sink {statement.name}: ENCODE {encode} is for sources; write ENCODE JSON or AVRO")
     if given:
         options |= {name.lower(): value for name, value in given.options.items()}
     if options.get(SNAPSHOT, "true").lower() not in ("true", "false"):

@@ -155,6 +155,10 @@ def _values(
     """The value as DECODED, and columns that are not simply its fields."""
     if source.format.encode == "JSON":
         return _parsed(raw, "value", DECODED, columns), _times(DECODED, columns)
+    if source.format.encode == "CSV":
+        frame = _inlined(raw, _from_csv(source), f"{DECODED}_fields")
+        frame = _inlined(frame, _typed_fields(f"{DECODED}_fields", columns), f"{DECODED}_whole")
+        return frame.withColumn(DECODED, F.col(f"{DECODED}_whole.{ONLY}")), {}
     whole = avro_struct(
         source, ", ".join(f"{quoted(each.name)} {spark_type(each.type or 'VARCHAR')}" for each in columns)
     )
@@ -177,6 +181,47 @@ def _from_json(column: str, ddl: str) -> Column:
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
     text = F.concat(F.lit(f'{{"{ONLY}":'), F.col(column).cast("string"), F.lit("}"))
     return F.from_json(text, f"{ONLY} STRUCT<{ddl}>, {CORRUPT} STRING", options)
+
+
+def _from_csv(source: CreateSource) -> Column:
+    """The fields as texts `_0`, `_1`, ..., and CORRUPT where they are more or fewer than the columns, or the message is not one line.
+
+    As in RFC 4180 and PostgreSQL's COPY: quotes are doubled within quotes, an empty field is NULL and `""` the empty text.
+    """
+    delimiter = next((v for name, v in source.format.options.items() if name.lower() == "delimiter"), ",")
+    options = {
+        "sep": "\t" if delimiter == "\\t" else delimiter,
+        "quote": '"',
+        "escape": '"',
+        "mode": "PERMISSIVE",
+        "columnNameOfCorruptRecord": CORRUPT,
+        "nullValue": "\0",  # what Spark puts where nothing stands; the empty text would be NULL with it
+        "emptyValue": "",
+        "maxColumns": str(max(len(stored(source)), 1) + 1),
+        "maxCharsPerColumn": "-1",
+    }
+    text = F.regexp_replace(F.col("value").cast("string"), r"\r?\n\z", "")
+    one_line = F.when((F.length(text) > 0) & ~text.contains("\n") & ~text.contains("\r"), text)
+    fields = ", ".join(f"_{number} STRING" for number in range(len(stored(source))))
+    return F.from_csv(one_line, f"{fields}, {CORRUPT} STRING", options)
+
+
+def _typed_fields(fields: str, columns: tuple[ColumnDefinition, ...]) -> Column:
+    """`{ONLY: the struct, CORRUPT: a text when any of it does not fit}`."""
+    problem, typed = F.col(f"{fields}.{CORRUPT}"), []
+    for number, column in enumerate(columns):
+        text, kind = F.col(f"{fields}._{number}"), spark_type(column.type or "VARCHAR")
+        if _is_time(column):
+            value = _time(text, kind)
+        elif kind == "BINARY":
+            value = F.try_to_binary(text, F.lit("base64"))
+        else:
+            value = text.try_cast(kind)
+        wrong = F.when(text.isNotNull() & value.isNull(), F.concat(F.lit(f"{column.name} = "), text))
+        problem = F.coalesce(problem, wrong)
+        typed.append(value.alias(column.name))
+    row = F.when(F.col(fields).isNotNull(), F.struct(*typed))
+    return F.struct(row.alias(ONLY), problem.alias(CORRUPT))
 
 
 def _inlined(frame: DataFrame, struct: Column, into: str) -> DataFrame:
