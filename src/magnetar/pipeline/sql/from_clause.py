@@ -168,7 +168,7 @@ class FromClause:
         if join.kind in ("SEMI", "ANTI") or join.method not in ("", "NATURAL"):
             instead = "write JOIN, LEFT JOIN or FULL JOIN ... ON a.x = b.x, or WHERE x IN (SELECT ...)"
             if join.method == "ASOF":
-                instead = "write JOIN ... ON a.k = b.k WHERE a.ts >= b.ts, and take of each row of a the latest of b by row_number() OVER (...)"
+                instead = "write JOIN ... ON a.k = b.k WHERE a.ts >= b.ts, and take the latest of b by row_number() OVER (...)"
             raise refuse(query, join, f"this join has no incremental plan; {instead}")
         if how == "full" and (self.filters or self._has_comma):
             raise refuse(
