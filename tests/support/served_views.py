@@ -120,6 +120,7 @@ class ViewServer:
 
     def __init__(self, url: str, process: subprocess.Popen[str], log: Path) -> None:
         self.url = url
+        self.http_url = ""
         self.process = process
         self.log = log
         parts = urlsplit(url)
@@ -174,7 +175,9 @@ def serving(home: Path, *names: str, settings: Mapping[str, object] | None = Non
         assert process.stdout is not None
         line = process.stdout.readline()
         assert line.startswith("magnetar ready postgresql://"), (line, log.read_text()[-2000:])
-        yield ViewServer(line.split()[2], process, log)
+        server = ViewServer(line.split()[2], process, log)
+        server.http_url = next((word for word in line.split() if word.startswith("http")), "")
+        yield server
         assert process.poll() is None, log.read_text()[-2000:]
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0, log.read_text()[-2000:]

@@ -38,6 +38,9 @@ logger = logging.getLogger(__name__)
 CERTIFICATE = "magnetar.client_certificate"
 """Where the requests of a connection find the client's verified certificate."""
 
+CLIENT_LEFT = "magnetar.client_left"
+"""Where they find a function that says whether the client has closed its side, for answers that take long to begin."""
+
 HEAD_BYTES_MAX: Final = 64 * 1024
 """Longer request lines and headers, or trailers, are refused with 400 and the connection is closed."""
 
@@ -119,7 +122,7 @@ class HttpConnection(AdmittedProtocol):
         self._loop = asyncio.get_running_loop()
         secured = transport.get_extra_info("ssl_object")
         self._scheme = "http" if secured is None else "https"
-        self._state = {CERTIFICATE: peer_certificate(secured)}
+        self._state = {CERTIFICATE: peer_certificate(secured), CLIENT_LEFT: self._client_left}
         self._client, self._host = (transport.get_extra_info(name) for name in ("peername", "sockname"))
         self._server.connections[self] = None
         self._close_after(HEAD_TIMEOUT_S)
@@ -389,6 +392,9 @@ class HttpConnection(AdmittedProtocol):
             "headers": request.headers,
             "state": dict(self._state) | ({UPGRADE: partial(self._upgrade, request)} if request.upgrades else {}),
         }
+
+    def _client_left(self) -> bool:
+        return self.lost or self._ended
 
     def _upgrade(self, request: HttpRequest, handler: Handler, accept: bytes) -> None:
         """The answer to the request: from here on the connection is a WebSocket."""

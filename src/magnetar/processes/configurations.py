@@ -233,11 +233,18 @@ class MetadataServerConfig(ListenSettings, MetadataAccessSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ViewServerConfig(ListenSettings, SecuritySettings):
+class ViewServerConfig(HttpListenSettings, SecuritySettings):
     """`magnetar pipeline serve`: views to PostgreSQL's clients. TLS and authentication are those of a broker."""
 
     port: int = setting(
         5433, "postgresPort", "Port of PostgreSQL's protocol; 0 takes any free one.", minimum=0, maximum=65535
+    )
+    view_http_port: int = setting(
+        -1,
+        "viewHttpPort",
+        "Port of queries over HTTP, with TLS if tlsCertificateFilePath is set; 0 takes any free one, -1 none.",
+        minimum=-1,
+        maximum=65535,
     )
     view_reader_roles: str = setting(
         "",

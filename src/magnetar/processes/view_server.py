@@ -6,12 +6,19 @@ import logging
 import os
 import re
 import secrets
+import ssl
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
+from magnetar.admin.http_guard import HttpGuard
+from magnetar.admin.http_server import HttpServer
+from magnetar.base.admission import Admission
 from magnetar.base.clock import Clock, SystemClock
 from magnetar.base.errors import ConfigError
+from magnetar.base.listen_settings import is_loopback
+from magnetar.base.network import AsyncioNetwork
 from magnetar.broker.auth.authenticate import BASIC, TLS, TOKEN, Authentication, Credentials
 from magnetar.broker.auth.key_material import read_file
 from magnetar.broker.auth.principal import checked_role
@@ -21,12 +28,15 @@ from magnetar.broker.errors import AuthenticationError
 from magnetar.broker.settings.security import names_of
 from magnetar.pipeline.home import Place
 from magnetar.pipeline.serving.reader import Views
-from magnetar.pipeline.serving.server import AccessRefused, Bounds, Gate, OpenGate, Served, Server
+from magnetar.pipeline.serving.server import AccessRefused, Bounds, OpenGate, Served, Server
 from magnetar.pipeline.serving.wire.scram import ITERATIONS, MECHANISM, Secret, mock_secret, read_secret
 from magnetar.pipeline.state.files import StateFiles
 from magnetar.processes.composition import Composition
 from magnetar.processes.configurations import ViewServerConfig
 from magnetar.processes.serving import serve_until_told
+
+if TYPE_CHECKING:
+    from magnetar.processes.view_http import HttpGate
 
 logger = logging.getLogger(__name__)
 
@@ -128,10 +138,31 @@ class BrokerGate:
         """Of every user name but `token`, so that nobody learns which have one."""
         return None if self._secrets is None or user == TOKEN else self._secrets.of(user)
 
+    def by_headers(self, authorization: str, certificate: Mapping[str, Any] | None, client: str, scheme: str) -> str:
+        """Over HTTP; AccessRefused."""
+        plain = (
+            scheme != "https" and not self._config.insecure_listen and not is_loopback(client.removeprefix("::ffff:"))
+        )
+        if authorization and plain:
+            raise AccessRefused(
+                "the connection is not encrypted, so anybody on the way could read the credential: use https"
+            )
+        try:
+            return self._authentication.of_http(authorization, certificate, "").role
+        except AuthenticationError as error:
+            raise AccessRefused(str(error)) from error
+
     def may_read(self, role: str, pipeline: str) -> bool:
         if not self._config.authorization_enabled or role in self._superusers:
             return True
         return role in self._readers or f"{pipeline}:{role}" in self._readers
+
+
+class OpenHttpGate(OpenGate):
+    """Over HTTP nobody says who they are."""
+
+    def by_headers(self, authorization: str, certificate: Mapping[str, Any] | None, client: str, scheme: str) -> str:
+        return "reader"
 
 
 class ViewServerProcess(Composition):
@@ -142,11 +173,16 @@ class ViewServerProcess(Composition):
         self.config = config
         self._places = places
         self._port = 0
+        self._http_port = 0
 
     @property
     def urls(self) -> Sequence[str]:
-        host = self.config.advertised_host
-        return [f"postgresql://{host}:{self._port}/{place.name}" for place in self._places]
+        host, names = self.config.advertised_host, [place.name for place in self._places]
+        found = [f"postgresql://{host}:{self._port}/{name}" for name in names]
+        if self._http_port:
+            scheme = "https" if self.config.tls_certificate_file_path else "http"
+            found += [f"{scheme}://{host}:{self._http_port}/sql/{quote(name)}" for name in names]
+        return found
 
     async def _start(self) -> None:
         config, clock = self.config, SystemClock()
@@ -172,10 +208,26 @@ class ViewServerProcess(Composition):
                 refresh_check_s=config.tls_cert_refresh_check_s,
             )
             tls = TlsContext(files, clock.monotonic_s).context
-        gate: Gate = BrokerGate(config, clock) if config.authentication_enabled else OpenGate()
+        gate = BrokerGate(config, clock) if config.authentication_enabled else OpenHttpGate()
         server = Server(served, gate, bounds, tls, plain_passwords=config.insecure_listen)
         self._port = await server.start(config.bind_address, config.port)
         self._stack.push_async_callback(server.stop)
+        if config.view_http_port >= 0:
+            await self._serve_http(served, gate, tls)
+
+    async def _serve_http(self, served: Mapping[str, Served], gate: HttpGate, tls: ssl.SSLContext | None) -> None:
+        from magnetar.processes.view_http import SqlOverHttp  # with Starlette, which costs a server without HTTP memory
+
+        config = self.config
+        share = Admission(http_max=config.max_connections, per_address_max=config.max_connections).http
+        listener = AsyncioNetwork().bind(config.bind_address, config.view_http_port, share)
+        self._stack.push_async_callback(listener.close)
+        app = SqlOverHttp(served, gate, config.statement_timeout_s)
+        self._stack.push_async_callback(app.stop)
+        guard = HttpGuard(config.http_names, asks_for_names=not config.authentication_enabled)
+        http = await self._stack.enter_async_context(HttpServer(app, guard))
+        await http.serve(listener, tls)
+        self._http_port = listener.port
 
 
 async def run(config: ViewServerConfig, places: Sequence[Place]) -> int:

@@ -22,6 +22,12 @@ from magnetar.processes.configurations import ViewServerConfig
     "--port", type=click.IntRange(0, 65535), help="Port of PostgreSQL's protocol; 0 = any free.  [default: 5433]"
 )
 @click.option(
+    "--http-port",
+    "view_http_port",
+    type=click.IntRange(-1, 65535),
+    help="Port of queries over HTTP (/sql/NAME); 0 = any free.  [default: none]",
+)
+@click.option(
     "--memory-mb",
     "view_memory_mb",
     type=click.IntRange(64),
@@ -41,7 +47,8 @@ def serve_command(
 ) -> None:
     """Serve the views of pipelines NAMES (or the only one) by PostgreSQL's protocol: a pipeline is a database, read-only, without Spark.
 
-    When it serves, exactly one line goes to stdout: `magnetar ready postgresql://HOST:PORT/NAME ...`. Logs go to stderr. The pipelines need
+    When it serves, exactly one line goes to stdout: `magnetar ready postgresql://HOST:PORT/NAME ...`, with --http-port followed by
+    `http://HOST:PORT/sql/NAME ...`. Logs go to stderr. The pipelines need
     not run; while they do, each statement reads the newest epoch. Without authentication only this machine is let in; TLS, tokens and roles
     are a broker's settings (`magnetar config list --for "pipeline serve"`).
     """

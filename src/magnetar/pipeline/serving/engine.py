@@ -69,11 +69,22 @@ class Result:
     def batches(self, rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
         """Raises QueryError."""
         try:
-            if self._reader is None:
-                self._reader = self._relation.to_arrow_reader(rows)
+            self._open(rows)
             yield from (batch for batch in self._reader if batch.num_rows)
         except (duckdb.Error, pa.ArrowException, OSError, MemoryError) as error:
             raise as_query_error(error) from error
+
+    def schema(self) -> pa.Schema:
+        """Of the batches. Raises QueryError."""
+        try:
+            self._open(BATCH_ROWS)
+            return self._reader.schema
+        except (duckdb.Error, pa.ArrowException, OSError, MemoryError) as error:
+            raise as_query_error(error) from error
+
+    def _open(self, rows: int) -> None:
+        if self._reader is None:
+            self._reader = self._relation.to_arrow_reader(rows)
 
     def close(self) -> None:
         self._reader = self._relation = None

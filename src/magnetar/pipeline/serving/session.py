@@ -32,6 +32,8 @@ PREPARED_MAX: Final = 1000
 CHUNK_ROWS: Final = 2048
 """Rows between two looks at whether the client still reads."""
 
+INTERRUPT_AGAIN_S: Final = 0.05
+
 IDLE, IN_TRANSACTION, FAILED = "I", "T", "E"
 
 T = TypeVar("T")
@@ -165,8 +167,14 @@ class Session:
             self._cancelled = True
             running = self._running
             if running is not None:
-                with contextlib.suppress(Exception):
-                    running.cancel()
+                self._interrupt(running)
+
+    def _interrupt(self, running: Rows) -> None:
+        """Until its thread is free: an interrupt that comes before the engine has begun is lost."""
+        if self._cancelled and self._running is running:
+            with contextlib.suppress(Exception):
+                running.cancel()
+            asyncio.get_running_loop().call_later(INTERRUPT_AGAIN_S, self._interrupt, running)
 
     async def close(self) -> None:
         """The client is gone."""
