@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import time
 import pytest
 from click.testing import CliRunner
 
+from magnetar.testing.sim import __main__ as command
 from magnetar.testing.sim.__main__ import main
 from magnetar.testing.sim.messaging.mutations import MUTATIONS, focused, mutated
 from magnetar.testing.sim.messaging.promises import (
@@ -26,6 +28,7 @@ from magnetar.testing.sim.messaging.promises import (
 from magnetar.testing.sim.messaging.run import run_messaging_seed
 from magnetar.testing.sim.messaging.scenario import messaging_scenario
 from magnetar.testing.sim.report import Totals, seed_report
+from magnetar.testing.sim.run import Result
 
 SEEDS = 20
 SEEDS_LONG = 500
@@ -145,3 +148,15 @@ def test_the_command_reports_and_replays() -> None:
     assert one.exit_code == 0
     for part in ("seed 1: passed", run_messaging_seed("1").digest, "subscriptions:", "the end of the trace:"):
         assert part in one.output
+
+
+def test_the_totals_so_far_are_printed_when_it_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(seed: str) -> Result:
+        if seed == "2":
+            raise KeyboardInterrupt
+        return run_messaging_seed(seed)
+
+    monkeypatch.setattr(command, "run_messaging_quietly", run)
+    stopped = CliRunner().invoke(main, ["--brokers", "--seeds", "5", "--json"])
+    assert stopped.exit_code == command.INTERRUPTED
+    assert json.loads(stopped.stdout)["seeds"] == 2

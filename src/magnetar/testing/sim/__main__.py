@@ -40,21 +40,28 @@ def main(
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     pool = ProcessPoolExecutor(jobs) if jobs > 1 else None
+    interrupted = False
     with pool or nullcontext(), Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         bar = progress.add_task("seeds", total=seeds)
         names = [str(number) for number in range(first, first + seeds)]
-        for result in pool.map(work, names, chunksize=4) if pool is not None else map(work, names):
-            totals.add(result)
-            progress.update(bar, advance=1, description=f"seeds ({totals.failed_count} failed)")
-            if result.failed:
-                click.echo(seed_report(result, tail=0), err=True)
-                if not keep_going and totals.failed_count >= FAILURES_MAX:
-                    break
+        try:
+            for result in pool.map(work, names, chunksize=4) if pool is not None else map(work, names):
+                totals.add(result)
+                progress.update(bar, advance=1, description=f"seeds ({totals.failed_count} failed)")
+                if result.failed:
+                    click.echo(seed_report(result, tail=0), err=True)
+                    if not keep_going and totals.failed_count >= FAILURES_MAX:
+                        break
+        except KeyboardInterrupt:
+            interrupted = True
         if pool is not None:
             pool.shutdown(cancel_futures=True)
     click.echo(json.dumps(totals.as_dict()) if as_json else totals_report(totals))
-    sys.exit(1 if totals.failed_count else 0)
+    sys.exit(INTERRUPTED if interrupted else 1 if totals.failed_count else 0)
 
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C; the totals of the seeds until then are printed all the same."""
 
 FAILURES_MAX = 5
 """Failing seeds after which the rest is left out, unless --keep-going."""
