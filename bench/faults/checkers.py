@@ -151,6 +151,22 @@ def _is(outcome: dict[int, tuple[str, int]], element: int, kind: str) -> bool:
     return outcome.get(element, ("", 0))[0] == kind
 
 
+def check_pipeline(events: list[Event]) -> Problems:
+    """Of each message of the source either the acknowledgement and the copy in the sink are there, or neither: as often as it is stored."""
+    stored = Counter(last_read(events)["value"])
+    passed = Counter(list(of(events, "ok", "passed"))[-1]["value"])
+    left = Counter(text for text, _ in list(of(events, "ok", "rest"))[-1]["value"])
+    problems = [
+        f"lost: {event['value']} was passed on" for event in of(events, "ok", "pass") if event["value"] not in passed
+    ]
+    return problems + [
+        f"torn: {text} is in the source {stored[text]} times, {left[text]} of them not acknowledged, "
+        f"and in the sink {passed[text]} times"
+        for text in sorted(stored | passed | left)
+        if passed[text] + left[text] != stored[text]
+    ]
+
+
 def check_register(events: list[Event]) -> Problems:
     """Linearizable, as Wing and Gong search for it, with the sets of reached states as memory.
 
@@ -228,5 +244,6 @@ CHECKERS: dict[str, Callable[[list[Event]], Problems]] = {
     "acks": check_acks,
     "register": check_register,
     "transactions": check_transactions,
+    "pipeline": check_pipeline,
 }
 """By workload."""

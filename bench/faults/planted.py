@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from magnetar.bookkeeper.bookie.storage.journal import Journal, ignore
 from magnetar.broker.transactions.buffer_state import BufferState
+from magnetar.broker.transactions.pending_acks import PendingAcks
 from magnetar.testing.sim.messaging import mutations
 from magnetar.testing.sim.mutations import patch_attribute
 
@@ -44,6 +45,13 @@ def _aborted_is_delivered(stack: ExitStack) -> None:
     patch_attribute(stack, BufferState, "is_aborted", lambda self, txn: False)
 
 
+def _acks_of_a_commit_are_not_applied(stack: ExitStack) -> None:
+    async def apply(self: Any, pending: Any) -> None:
+        return
+
+    patch_attribute(stack, PendingAcks, "_apply", apply)
+
+
 def _of_the_simulator(name: str) -> Callable[[ExitStack], None]:
     return mutations.MUTATIONS[name].patch
 
@@ -72,6 +80,9 @@ PLANTED: dict[str, Planted] = {
     "the mark-delete passes holes": Planted(_of_the_simulator("the mark-delete passes holes"), "acks"),
     "holes are not restored": Planted(_of_the_simulator("holes are not restored"), "acks"),
     "aborted messages are delivered": Planted(_aborted_is_delivered, "transactions", ()),
+    "acknowledgements of a committed transaction are not applied": Planted(
+        _acks_of_a_commit_are_not_applied, "pipeline", ()
+    ),
 }
 """By name."""
 

@@ -430,6 +430,65 @@ def transactions(run: Run) -> Callable[[], None]:
     return settled
 
 
+# ---- pipeline: what one transaction takes from a queue and passes on
+
+
+def passing_on(run: Run, process: int, source: str, sink: str) -> None:
+    """Each message is acknowledged and published again in one transaction; every fourth is aborted on purpose."""
+    rng = run.random((process, time.monotonic_ns()))
+    connection, output = run.target.dial(source, ANSWER_S), run.target.dial(sink, ANSWER_S)
+    try:
+        connection.connect_coordinator()
+        answer = output.producer(sink)
+        if answer.type != BaseCommand.PRODUCER_SUCCESS:
+            raise ConnectionRefusedError(answer.error.message)
+        subscribe(connection, source, "sub", CommandSubscribe.Shared, permits=5)
+        while not run.over.is_set():
+            try:
+                command, data = connection.message(0.1)
+            except TimeoutError:
+                continue
+            text = split(data)[1].decode()
+            commit = rng.random() < 0.75
+            run.history.add(process, "invoke", "pass", text)
+            txn = connection.begin(TXN_TTL_MS)
+            connection.add_partitions(txn, sink)
+            connection.add_subscription(txn, source, "sub")
+            receipt = output.publish_in(txn, text.encode(), sequence_id=run.numbers("sequence")[0])
+            run.numbers("sequence")[0] += 1
+            if receipt.type != BaseCommand.SEND_RECEIPT:
+                raise ConnectionError(receipt.send_error.message)
+            connection.ack_in(txn, command.message.message_id)
+            (connection.commit if commit else connection.abort)(txn)
+            run.history.add(process, "ok" if commit else "fail", "pass", text)
+            connection.flow(1)
+    finally:
+        connection.close()
+        output.close()
+
+
+def pipelines(run: Run) -> Callable[[], None]:
+    source, sink = (f"{NAMESPACE}/{name}-{run.seed}" for name in ("source", "sink"))
+    keep_all(run.target, source, "sub")
+    keep_all(run.target, source, "keep")
+    keep_all(run.target, sink, "keep")
+    run.start(lambda run, process: publishing(run, process, source), 1)
+    run.start(lambda run, process: passing_on(run, process, source, sink), 3, first=1)
+
+    def end() -> None:
+        time.sleep(TXN_TTL_MS / 1000 + 2)  # what nobody ended has timed out by then
+        run.target.epoch += 1
+        run.target.kill()
+        run.target.start_again()
+        rest_of(run, source, "sub", CommandSubscribe.Shared)
+        for name, topic in (("passed", sink), ("read", source)):
+            run.history.add(
+                "reader", "ok", name, [text for _, text in retried(lambda t=topic: contents(run.target, t))]
+            )
+
+    return end
+
+
 def _open_transactions(target: Target, topic: str) -> int:
     try:
         stats = target.rest("GET", topic.replace("://", "/") + "/stats")
@@ -445,10 +504,12 @@ WORKLOADS: dict[str, Callable[[Run], Callable[[], None]]] = {
     "acks": acks,
     "register": registers,
     "transactions": transactions,
+    "pipeline": pipelines,
 }
 """By name: starts its threads; what it answers is called after the last fault."""
 
 SETTINGS: dict[str, dict[str, object]] = {
     "dedup": {"brokerDeduplicationEnabled": "true", "brokerDeduplicationEntriesInterval": 500},
     "transactions": {"transactionCoordinatorEnabled": "true"},
+    "pipeline": {"transactionCoordinatorEnabled": "true"},
 }

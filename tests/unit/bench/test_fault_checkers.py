@@ -116,6 +116,18 @@ def test_a_read_is_a_prefix_of_later_ones() -> None:
     assert problem.startswith("incompatible order")
 
 
+def test_a_pipeline_passes_each_message_on_once() -> None:
+    def run(left: list[str], passed: list[str]) -> list[str]:
+        steps: list[Step] = [(1, "ok", "pass", "p:0"), ("last", "ok", "rest", [[text, [1, 0]] for text in left])]
+        return problems("pipeline", *steps, ("reader", "ok", "passed", passed), contents("p:0", "p:1", "p:1"))
+
+    assert run(["p:1", "p:1"], ["p:0"]) == []
+    assert run(["p:1"], ["p:0", "p:1"]) == []
+    assert run(["p:1", "p:1"], [])[0] == "lost: p:0 was passed on"
+    for left, passed in ((["p:0", "p:1", "p:1"], ["p:0"]), (["p:1"], ["p:0"]), (["p:1", "p:1"], ["p:0", "p:0"])):
+        assert [each.partition(":")[0] for each in run(left, passed)] == ["torn"]
+
+
 def call(process: int, f: str, value: int, kind: str = "ok") -> list[Step]:
     return [(process, "invoke", f, value if f == "write" else None), (process, kind, f, value)]
 
