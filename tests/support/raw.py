@@ -17,6 +17,7 @@ from magnetar.wire.pulsar.PulsarApi_pb2 import (
     CommandSubscribe,
     MessageMetadata,
 )
+from tests.support.answers import checked
 
 ANSWER_TIMEOUT_S = 5.0
 _NO_LIMIT = 2**31 - 1
@@ -95,7 +96,7 @@ class RawClient:
                 if not data:
                     raise ClosedByServer
                 for command_bytes, rest in self._decoder.feed(data):
-                    self._received.append((BaseCommand.FromString(command_bytes), rest))
+                    self._received.append((checked(BaseCommand.FromString(command_bytes)), rest))
             command, rest = self._received.pop(0)
             if command.type == BaseCommand.PING and not self._silent:
                 self.send(BaseCommand(type=BaseCommand.PONG, pong=CommandPong()))

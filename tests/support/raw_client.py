@@ -22,6 +22,7 @@ from magnetar.wire.pulsar.PulsarApi_pb2 import (
     MessageMetadata,
     SingleMessageMetadata,
 )
+from tests.support.answers import checked
 
 Kind = BaseCommand.Type
 NO_REQUEST_ID = 2**64 - 1
@@ -86,7 +87,7 @@ class RawConnection:
             size = struct.unpack(">I", self._exactly(4, deadline))[0]
             body = self._exactly(size, deadline)
             command_size = struct.unpack_from(">I", body)[0]
-            command = BaseCommand.FromString(body[4 : 4 + command_size])
+            command = checked(BaseCommand.FromString(body[4 : 4 + command_size]))
             if command.type != BaseCommand.PING:
                 return command, body[4 + command_size :]
             pong = BaseCommand(type=BaseCommand.PONG)

@@ -12,6 +12,7 @@ import requests
 
 from magnetar.testing.server import ServerProcess
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand, ServerError
+from tests.support.answers import checked
 from tests.support.raw import RawClient, connect_command, send_frame
 from tests.support.types import StartServer
 
@@ -206,3 +207,13 @@ def meet_the_quota(server: ServerProcess, raw: RawClient, topic: str, policy: st
     assert raw.producer(topic).type == BaseCommand.PRODUCER_SUCCESS
     raw.send_bytes(send_frame(b"again", 20, 1))
     assert raw.expect(BaseCommand.SEND_RECEIPT).send_receipt.sequence_id == 20
+
+
+def test_an_answer_with_a_text_that_says_nothing_is_noticed() -> None:
+    """Each frame that a raw client receives, in whichever test, is looked at like this: pulsar-rs took such a field for an address."""
+    answer = BaseCommand(type=BaseCommand.LOOKUP_RESPONSE)
+    answer.lookupTopicResponse.request_id = 1
+    assert checked(answer) is answer
+    answer.lookupTopicResponse.brokerServiceUrlTls = ""
+    with pytest.raises(AssertionError, match="brokerServiceUrlTls; leave it out"):
+        checked(answer)
