@@ -11,10 +11,16 @@ import errno
 import io
 import os
 import shutil
+import time
 from collections.abc import Sequence
-from typing import NamedTuple, NoReturn, Protocol
+from contextlib import suppress
+from typing import Final, NamedTuple, NoReturn, Protocol
 
 from magnetar.base.errors import DiskFullError, DiskIOError
+
+_FREED_BYTES: Final = 8 * 1024 * 1024
+_FREED_PAUSE_S: Final = 0.0005
+"""Of a large file that is removed: 256 MiB take some 30 steps."""
 
 
 class DiskSpace(NamedTuple):
@@ -70,7 +76,7 @@ class Disk(Protocol):
         ...
 
     def unlink(self, path: str) -> None:
-        """Remove the file; one that is missing already is fine."""
+        """Remove the file; one that is missing already is fine. Who still has it open may find it shorter, or empty."""
         ...
 
     def fsync_dir(self, path: str) -> None: ...
@@ -142,7 +148,14 @@ class OsDisk:
 
     def unlink(self, path: str) -> None:
         try:
-            os.unlink(path)
+            descriptor = _open_to_free(path)
+            try:
+                os.unlink(path)
+                if descriptor is not None:
+                    _shorten(descriptor)
+            finally:
+                if descriptor is not None:
+                    os.close(descriptor)
         except FileNotFoundError:
             pass
         except OSError as error:
@@ -232,6 +245,25 @@ class _OsFile:
     def _check(self) -> None:
         if self._poisoned:
             raise DiskIOError(f"{self._path} is not used any more since its fsync failed")
+
+
+def _open_to_free(path: str) -> int | None:
+    """None where it cannot be opened, for want of descriptors, say: it can be removed all the same."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return None
+
+
+def _shorten(descriptor: int) -> None:
+    """Give the blocks of a removed file back some at a time: all at once hold up the file system's own log, and with it every fsync."""
+    about = os.fstat(descriptor)
+    if about.st_nlink:  # it has another name, or the path was a link to it
+        return
+    with suppress(OSError):  # it is gone already; what is left goes when it is closed
+        for size_bytes in range(about.st_size - _FREED_BYTES, 0, -_FREED_BYTES):
+            os.ftruncate(descriptor, size_bytes)
+            time.sleep(_FREED_PAUSE_S)
 
 
 def _open(path: str, flags: int) -> DiskFile:

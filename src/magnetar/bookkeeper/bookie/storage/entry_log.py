@@ -210,7 +210,10 @@ class EntryLogs:
     def read(self, log_id: int, offset: int, size_bytes: int) -> bytes | None:
         """Bytes of a log, fewer at its end; None when the log is gone."""
         file = self._readers.get(log_id) or self._open_reader(log_id)
-        return None if file is None else file.read_at(offset, size_bytes)
+        if file is None:
+            return None
+        data = file.read_at(offset, size_bytes)
+        return data if log_id in self.metas else None  # a log that was deleted meanwhile may have been shorter already
 
     def _open_reader(self, log_id: int) -> DiskFile | None:
         with self._readers_lock:
@@ -253,10 +256,15 @@ class EntryLogs:
     def delete(self, log_id: int) -> None:
         """Remove a log for which nothing in the index is left."""
         assert self.current is None or self.current.log_id != log_id, "the current log is never deleted"
-        with self._readers_lock:
+        meta = self.metas.pop(log_id, None)  # before the first byte goes: what is read from here on is not believed
+        try:
             self._disk.unlink(self._path(log_id))
+        except StorageError:
+            if meta is not None:
+                self.metas[log_id] = meta
+            raise
+        with self._readers_lock:
             self._readers.pop(log_id, None)  # closed once no reader holds it
-        self.metas.pop(log_id, None)
 
     def close(self) -> None:
         """Close all files as they are."""
