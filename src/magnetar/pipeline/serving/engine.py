@@ -27,7 +27,6 @@ from magnetar.pipeline.serving.sql.catalog_rows import ViewEntry, base_statement
 from magnetar.pipeline.serving.sql.system_catalog import SCHEMA
 from magnetar.pipeline.serving.sql.translate import Context, PlainView, Query, QueryError, Relation, Slot, translate
 from magnetar.pipeline.serving.wire.types import BY_NAME, PgType, of_duckdb
-from magnetar.pipeline.sql.statements import CreateView
 from magnetar.pipeline.state.manifest import Manifest
 from magnetar.pipeline.views.scan.keys import key_rows
 from magnetar.pipeline.views.scan.stored_views import table_ids
@@ -286,9 +285,9 @@ def _query_of_view(statement: str) -> str | None:
     """What stands behind CREATE VIEW name AS; None for what is another statement."""
     if not re.match(r"\s*CREATE\s+VIEW\b", statement, re.IGNORECASE):
         return None
-    from magnetar.pipeline.sql.parser import (
-        parse_one,
-    )  # a query from a cold shell does without, where there is no such view
+    # a query from a cold shell does without them where there is no such view
+    from magnetar.pipeline.sql.parser import parse_one
+    from magnetar.pipeline.sql.statements import CreateView
 
     parsed = parse_one(statement)
     return parsed.query.text if isinstance(parsed, CreateView) else None
