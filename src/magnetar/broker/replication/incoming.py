@@ -7,7 +7,6 @@ and single messages behind it, by their names.
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -50,7 +49,7 @@ class Incoming:
         self._context = context
         self._sides = sides
         self._log = OriginLog(ledger)
-        self._waiting: deque[tuple[SubscriptionUpdate, str]] = deque()
+        self._waiting: list[tuple[SubscriptionUpdate, str]] = []
         self._working = False
         self._closed = False
         self._moved: set[str] = set()
@@ -84,7 +83,7 @@ class Incoming:
     async def _work(self) -> None:
         try:
             while self._waiting and not self._closed:
-                await self._apply(*self._waiting.popleft())
+                await self._apply(*self._waiting.pop(0))
             for name in list(self._pending):
                 await self._acknowledge(name)
             self._forget()

@@ -5,7 +5,6 @@ A decision core over the producers of one topic: it registers, queues and names 
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, field
 
 from magnetar.broker.errors import ProducerBusyError, ProducerFencedError
@@ -33,7 +32,7 @@ class Producers:
         self.producers_max = producers_max
         self._by_name: dict[str, Producer] = {}
         self._remote: dict[str, Producer] = {}
-        self._waiting: deque[Producer] = deque()
+        self._waiting: list[Producer] = []
         self._exclusive: Producer | None = None
 
     def __len__(self) -> int:
@@ -107,7 +106,7 @@ class Producers:
         if self._exclusive is producer:
             self._exclusive = None
         if self._waiting and not self._by_name:
-            return self._take(self._waiting.popleft())
+            return self._take(self._waiting.pop(0))
         return Admission()
 
     def _add_shared(self, producer: Producer) -> Admission:

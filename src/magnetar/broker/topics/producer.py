@@ -54,6 +54,8 @@ class Producer:
     """Counters are read at scrape time. Receipts leave in send order: the official client closes the connection otherwise."""
 
     __slots__ = (
+        "_access_settled",
+        "_settled_access",
         "access_mode",
         "bytes_in",
         "channel",
@@ -70,7 +72,6 @@ class Producer:
         "producer_id",
         "rates",
         "schema_version",
-        "settled_access",
         "source_cluster",
         "topic",
         "topic_epoch",
@@ -113,7 +114,21 @@ class Producer:
         self.bytes_in = 0
         self.rates = Rates()
         self.closed = False
-        self.settled_access = asyncio.Event()  # set once it is known whether the producer gets the access it asked for
+        self._settled_access = False
+        self._access_settled: asyncio.Event | None = None
+        """While somebody waits for it."""
+
+    def settle_access(self) -> None:
+        """It is known whether the producer gets the access it asked for."""
+        self._settled_access = True
+        if self._access_settled is not None:
+            self._access_settled.set()
+
+    async def access_settled(self) -> None:
+        """Wait for that."""
+        if not self._settled_access:
+            self._access_settled = self._access_settled or asyncio.Event()
+            await self._access_settled.wait()
 
     def publish(self, op: PublishOp, run: list[bytes], is_chunk: bool) -> None:
         """Hand entries to the topic; their receipts follow through the channel."""

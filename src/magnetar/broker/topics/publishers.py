@@ -99,7 +99,8 @@ class Publishers:
         """Called before a producer registers: sets `refusal` to what holds now."""
         self.gate: PublishGate | None = None
         self._draining: dict[str, Producer] = {}
-        self._drained = asyncio.Event()
+        self._drained: asyncio.Event | None = None
+        """While somebody waits, or has waited."""
 
     # ---- The message path
 
@@ -235,8 +236,7 @@ class Publishers:
         try:
             async with asyncio.timeout(DRAIN_TIMEOUT_S):
                 while name in self._draining:
-                    self._drained.clear()
-                    await self._drained.wait()
+                    await self._next_drained()
         except TimeoutError:
             raise ProducerBusyError(f"entries of the former producer '{name}' still wait for the storage") from None
 
@@ -245,11 +245,11 @@ class Publishers:
         if producer.pending:
             self._draining[producer.name] = producer
         self._apply(self.producers.remove(producer))
-        producer.settled_access.set()
+        producer.settle_access()
 
     async def wait_for_promotion(self, producer: Producer) -> bool:
         """Wait for exclusive access: True once the producer has it, False when it was removed or fenced meanwhile."""
-        await producer.settled_access.wait()
+        await producer.access_settled()
         return self.producers.namesake(producer) is producer
 
     async def quiesce(self) -> None:
@@ -262,8 +262,7 @@ class Publishers:
         try:
             async with asyncio.timeout(QUIESCE_TIMEOUT_S):
                 while any(producer.pending for producer in leaving):
-                    self._drained.clear()
-                    await self._drained.wait()
+                    await self._next_drained()
         except TimeoutError:
             return
 
@@ -288,18 +287,25 @@ class Publishers:
             fenced.disconnect()
             if fenced.pending:
                 self._draining[fenced.name] = fenced
-            fenced.settled_access.set()
+            fenced.settle_access()
         for producer in admission.ready:
             if producer.access_mode is not AccessMode.SHARED:
                 if producer.topic_epoch is None:
                     self.topic_epoch += 1
                 producer.topic_epoch = self.topic_epoch
-            producer.settled_access.set()
+            producer.settle_access()
 
     def _forget_drained(self, producer: PublishOwner) -> None:
         if self._draining.get(producer.name) is producer:
             del self._draining[producer.name]
-            self._drained.set()
+            if self._drained is not None:
+                self._drained.set()
+
+    async def _next_drained(self) -> None:
+        """Wait until the entries of one more producer that left are answered."""
+        self._drained = self._drained or asyncio.Event()
+        self._drained.clear()
+        await self._drained.wait()
 
 
 async def _nothing_to_review() -> None:
