@@ -190,3 +190,14 @@ def test_more_clients_than_allowed_are_told_so(home: Path, harness: StateTableHa
         wait_until(again, 20)
         for connection in held:
             connection.close()
+
+
+def test_a_server_ends_under_a_query(home: Path, harness: StateTableHarness) -> None:
+    """It ends in time, with 0 and without a traceback: `serving` asserts that."""
+    endless = b"SELECT sum(a * b) FROM generate_series(1, 1000000) AS a, generate_series(1, 1000000) AS b"
+    with serving(home, "flights") as server:
+        connection = psycopg.connect(server.dsn(), autocommit=True)
+        connection.pgconn.send_query(endless)
+        with psycopg.connect(server.dsn(), autocommit=True) as other:
+            assert other.execute("SELECT 1").fetchone() == (1,)
+    connection.close()

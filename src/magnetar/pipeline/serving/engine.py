@@ -87,7 +87,10 @@ class Result:
 
     def close(self) -> None:
         self._reader = self._relation = None
-        self._connection.close()
+        with suppress(
+            duckdb.Error
+        ):  # busy in another thread, whose query was cancelled: it goes when that thread lets it go
+            self._connection.close()
 
     def cancel(self) -> None:
         """What runs fails with 57014."""
@@ -128,7 +131,8 @@ class Engine:
         return opened
 
     def close(self) -> None:
-        self._duckdb.close()
+        with suppress(duckdb.Error):  # a cancelled query is still leaving it, as the process ends
+            self._duckdb.close()
 
     def snapshot(self, epoch: int | None = None) -> Snapshot:
         """Of the newest epoch, or an older one that is kept. Raises QueryError."""
