@@ -48,7 +48,7 @@ def is_heavy(function: ast.AsyncFunctionDef) -> bool | None:
 
 def test_what_goes_through_all_topics_is_heavy() -> None:
     marked, unmarked = 0, []
-    for path in sorted(ROUTES.glob("*.py")):
+    for path in sorted(ROUTES.rglob("*.py")):
         for function in (
             node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.AsyncFunctionDef)
         ):

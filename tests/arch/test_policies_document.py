@@ -9,7 +9,7 @@ from magnetar.admin.policy_rows import POLICY_ROWS
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "reference" / "policies.md"
 QUOTA = ("backlog_quota", "backlogQuota", "backlogQuota", "at once")
-"""A map with a type for each entry, so no row (`admin/routes/topic_policies`)."""
+"""A map with a type for each entry, so no row (`admin/routes/topic/topic_policies`)."""
 
 
 def test_every_policy_is_documented_as_it_is() -> None:

@@ -10,7 +10,7 @@ from magnetar.admin.answers import as_json, done
 from magnetar.admin.call import INT_MAX, Call
 from magnetar.admin.errors import BadRequestError
 from magnetar.admin.operation import FORCE, documented
-from magnetar.admin.routes.topics import properties_of
+from magnetar.admin.routes.topic.topics import properties_of
 from magnetar.admin.routing import both_domains
 from magnetar.admin.topic_access import (
     as_persistent,

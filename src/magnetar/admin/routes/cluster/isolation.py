@@ -16,7 +16,7 @@ from magnetar.admin.call import Call
 from magnetar.admin.documents import FailureDomain, IsolatedBroker, IsolationPolicy
 from magnetar.admin.errors import BadRequestError, NotFoundError
 from magnetar.admin.operation import documented
-from magnetar.admin.routes.clusters import CLUSTER, cluster_document, cluster_name, store_cluster
+from magnetar.admin.routes.cluster.clusters import CLUSTER, cluster_document, cluster_name, store_cluster
 from magnetar.admin.routing import Route
 from magnetar.base.errors import NodeNotFoundError
 from magnetar.broker.auth.decide import Access

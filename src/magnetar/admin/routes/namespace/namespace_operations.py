@@ -10,7 +10,7 @@ from starlette.responses import Response
 from magnetar.admin.answers import done
 from magnetar.admin.call import Call
 from magnetar.admin.operation import documented
-from magnetar.admin.routes.bundles import bundle_topics
+from magnetar.admin.routes.namespace.bundles import bundle_topics
 from magnetar.admin.routing import NAMESPACE, Route
 from magnetar.admin.topic_access import as_persistent
 from magnetar.broker.auth.decide import Access

@@ -11,7 +11,7 @@ from magnetar.admin.answers import as_json, done
 from magnetar.admin.call import Call
 from magnetar.admin.documents import ResourceQuota
 from magnetar.admin.operation import documented
-from magnetar.admin.routes.bundles import bundle_topics
+from magnetar.admin.routes.namespace.bundles import bundle_topics
 from magnetar.admin.routing import ADMIN, Route
 from magnetar.base.errors import NodeNotFoundError
 from magnetar.broker.auth.decide import Access

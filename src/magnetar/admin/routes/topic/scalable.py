@@ -12,7 +12,7 @@ from magnetar.admin.call import Call
 from magnetar.admin.context import check_storage
 from magnetar.admin.errors import BadRequestError
 from magnetar.admin.operation import FORCE, documented
-from magnetar.admin.routes.topics import properties_of
+from magnetar.admin.routes.topic.topics import properties_of
 from magnetar.admin.routing import ADMIN, Handler, Route
 from magnetar.admin.scalable_documents import (
     AutoScalePolicy,

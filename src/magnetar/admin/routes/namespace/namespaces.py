@@ -14,7 +14,7 @@ from magnetar.admin.operation import FORCE, documented
 from magnetar.admin.policy_checks import number_of
 from magnetar.admin.policy_documents import NewPolicies, StoredPolicies
 from magnetar.admin.policy_rows import check_document
-from magnetar.admin.routes.topics import everywhere
+from magnetar.admin.routes.topic.topics import everywhere
 from magnetar.admin.routing import ADMIN, NAMESPACE, Route
 from magnetar.admin.tenancy import check_clusters, check_namespace_room
 from magnetar.base.limits import BUNDLES_MAX

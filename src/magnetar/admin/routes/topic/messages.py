@@ -16,7 +16,7 @@ from magnetar.admin.call import INT_MAX, Call
 from magnetar.admin.errors import NotFoundError
 from magnetar.admin.operation import BYTES, documented
 from magnetar.admin.policy_documents import LongNatural
-from magnetar.admin.routes.subscriptions import SUBSCRIPTION
+from magnetar.admin.routes.topic.subscriptions import SUBSCRIPTION
 from magnetar.admin.routing import both_domains
 from magnetar.admin.topic_access import single_persistent
 from magnetar.admin.topic_documents import MessageId

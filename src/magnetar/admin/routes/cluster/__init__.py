@@ -1,0 +1,1 @@
+"""Routes about the cluster: brokers, bookies, their load and what limits them."""

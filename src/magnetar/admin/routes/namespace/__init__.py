@@ -1,0 +1,1 @@
+"""Routes about tenants and namespaces: policies, rights, bundles."""
