@@ -24,8 +24,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """As for other tests, but it keeps topics that nobody uses for a minute: on a busy machine a run of Spark takes longer than that."""
-    settings = {"brokerDeleteInactiveTopicsEnabled": "false"}
+    """As for other tests, but it keeps topics that nobody uses for a minute, on a busy machine a run of Spark takes longer than that; and
+    messages that were read, which go at the next look at retention: a view that comes later or is built again reads them once more."""
+    settings = {
+        "brokerDeleteInactiveTopicsEnabled": "false",
+        "defaultRetentionTimeInMinutes": "-1",
+        "defaultRetentionSizeInMB": "-1",
+    }
     process = ServerProcess(tmp_path_factory.mktemp("server") / "data", settings).start()
     yield process
     process.close()
