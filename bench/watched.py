@@ -70,7 +70,7 @@ class Watch:
         self._span(self._collecting, f"collection of generation {about['generation']} of Python's garbage")
 
     async def look(self) -> None:
-        """On the loop: when did it come back?"""
+        """On the event loop: notes the time of each return."""
         threading.Thread(target=self._find, daemon=True, name="watch").start()
         self._used = time.thread_time(), time.process_time()
         while True:
@@ -94,7 +94,7 @@ class Watch:
             self._seen, self._used = "", (own, all_threads)
 
     def _find(self) -> None:
-        """On a thread of its own: in which function is a loop that does not come back?"""
+        """On a thread of its own: notes the function in which an event loop is that does not return in time."""
         while True:
             time.sleep(PAUSE_S / 2)
             if self._due and not self._seen and time.perf_counter() - self._due > PAUSE_S / 2:

@@ -120,7 +120,7 @@ def check_acks(events: list[Event]) -> Problems:
 
 
 def check_transactions(events: list[Event]) -> Problems:
-    """List-append by Elle's names: G1a (aborted read), lost and torn commits, elements twice, reads that are no prefix of later ones."""
+    """List-append by Elle's names: G1a (aborted read), lost and torn commits, elements twice, reads that are not a prefix of later ones."""
     problems: Problems = []
     outcome: dict[int, tuple[str, int]] = {}
     by_txn: dict[int, list[tuple[int, int]]] = {}
@@ -136,7 +136,9 @@ def check_transactions(events: list[Event]) -> Problems:
         problems += [f"twice: {each} in {key}" for each, count in Counter(read).items() if count > 1]
         problems += [f"G1a: {each} of an aborted transaction in {key}" for each in read if _is(outcome, each, "fail")]
         if read != final[key][: len(read)]:
-            problems.append(f"incompatible order: a read of {key} of {len(read)} elements is no prefix of the last one")
+            problems.append(
+                f"incompatible order: a read of {key} of {len(read)} elements is not a prefix of the last one"
+            )
     for index, parts in by_txn.items():
         there = [element in final[key] for key, element in parts]
         kind = events[index]["type"]

@@ -54,7 +54,7 @@ class HttpGate(Protocol):
 
 
 class Refused(Exception):
-    """An answer that is no result."""
+    """The request is answered by this status and a document with the reason, instead of rows."""
 
     def __init__(self, status: int, reason: str, **more: object) -> None:
         super().__init__(reason)
@@ -125,9 +125,9 @@ class SqlOverHttp:
             raise Refused(401, str(error)) from error
         served = self._served.get(pipeline)
         if served is None or not self._gate.may_read(role, pipeline):
-            raise Refused(
-                403 if served is not None else 404, f"{role or 'nobody'} may not read {pipeline}, or it is not served"
-            )
+            # the status says as little as the text: who may not read a pipeline does not learn whether it is served
+            status = 404 if self._gate.may_read(role, pipeline) else 403
+            raise Refused(status, f"{role or 'nobody'} may not read {pipeline}, or it is not served")
         return role, served
 
 

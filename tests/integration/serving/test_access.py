@@ -69,6 +69,18 @@ def test_a_token_stands_for_its_role_and_only_for_that(guarded: ViewServer) -> N
             ask(guarded, user, password)
 
 
+def test_a_role_learns_nothing_of_pipelines_that_it_may_not_read(guarded: ViewServer) -> None:
+    """Nor whether there is one of a name."""
+    for user, password, database, words in (
+        ("bob", token("bob"), "flights", 'permission denied for database "flights"$'),
+        ("bob", token("bob"), "nothing", 'permission denied for database "nothing"$'),
+        ("bob", token("bob"), "other", "does not exist.*\\s.*served: none that you may read"),
+        ("carol", "sesame", "nothing", "does not exist.*\\s.*served: flights"),
+    ):
+        with pytest.raises(psycopg.OperationalError, match=words):
+            ask(guarded, user, password, dbname=database)
+
+
 def test_tls_is_verified_and_a_client_certificate_is_a_role(guarded: ViewServer) -> None:
     authority: Authority = guarded.authority  # type: ignore[attr-defined]
     certificate, key = (str(authority.directory / name) for name in ("alice.pem", "alice.key"))

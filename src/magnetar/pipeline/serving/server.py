@@ -80,7 +80,7 @@ class Gate(Protocol):
         ...
 
     def scram_secret(self, user: str) -> Secret | None:
-        """By which the user proves a password without showing it, also where there is no such user; None: show it."""
+        """What the user's SCRAM proof is checked against, made up for an unknown user; None where the password itself is to be sent."""
         ...
 
     def may_read(self, role: str, pipeline: str) -> bool: ...
@@ -255,8 +255,9 @@ class Server:
             found = next(iter(self._served.values()))
         return found
 
-    def names(self) -> str:
-        return ", ".join(self._served)
+    def names(self, role: str) -> str:
+        """Of those that the role may read: it does not learn of others."""
+        return ", ".join(name for name in self._served if self.gate.may_read(role, name)) or "none that you may read"
 
     def session(self, served: Served, user: str, writer: asyncio.StreamWriter) -> tuple[Session, int, int]:
         """And its key, with which a client cancels."""
@@ -370,14 +371,14 @@ class Connection:
         except AccessRefused as error:
             return self._refuse("28P01", str(error))
         served = self._server.find(parameters.get("database", ""), user)
-        if served is None or not self._server.gate.may_read(role, served.name):
-            name = parameters.get("database", user)
-            if self._server.gate.asks and served is not None:
-                return self._refuse("42501", f'permission denied for database "{name}"')
+        name = parameters.get("database", user)
+        if not self._server.gate.may_read(role, name if served is None else served.name):
+            return self._refuse("42501", f'permission denied for database "{name}"')
+        if served is None:
             return self._refuse(
                 "3D000",
                 f'database "{name}" does not exist',
-                f"a pipeline is a database; served: {self._server.names()}",
+                f"a pipeline is a database; served: {self._server.names(role)}",
             )
         session, *key = self._server.session(served, role, self._writer)
         self._session, self._key = session, (key[0], key[1])
