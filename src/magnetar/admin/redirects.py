@@ -6,6 +6,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from magnetar.admin.call import Call
+from magnetar.broker.errors import ServiceNotReadyError
+from magnetar.broker.namespaces.errors import NotOwnedError
 from magnetar.broker.namespaces.records import BrokerAddress
 from magnetar.broker.peers import ORIGINAL_PRINCIPAL_HEADER
 
@@ -31,3 +33,17 @@ def credentials_of(call: Call) -> dict[str, str]:
     if "authorization" in passed or call.principal is None:
         return passed
     return call.broker.peers.on_behalf_of(call.principal.role)
+
+
+async def require_leader(call: Call) -> None:
+    """What the load manager plans is known to the leader alone. Raises NotOwnedError with its address elsewhere, and
+    ServiceNotReadyError while none is elected."""
+    broker = call.broker
+    leadership = broker.cluster.leadership
+    if leadership.is_leader:
+        return
+    leader = await leadership.leader()
+    address = None if leader is None else await broker.cluster.brokers.get(leader.broker_id)
+    if leader is None or address is None or leader.broker_id == broker.ownership.broker_id:
+        raise ServiceNotReadyError("no broker is the leader at the moment; ask again in a second")
+    raise NotOwnedError("the plan", address)

@@ -13,14 +13,14 @@ from magnetar.admin.call import Call
 from magnetar.admin.errors import BadRequestError, NotFoundError
 from magnetar.admin.explain_documents import Explanation
 from magnetar.admin.operation import documented
-from magnetar.admin.redirects import credentials_of
+from magnetar.admin.redirects import credentials_of, require_leader
 from magnetar.admin.routes.pipelines import places_of
 from magnetar.admin.routing import ADMIN, Handler, Route
 from magnetar.admin.topic_access import as_persistent, unused
 from magnetar.bookkeeper.autorecovery.underreplication import UnderreplicationManager
 from magnetar.bookkeeper.errors import NoSuchLedgerError
 from magnetar.broker.auth.decide import Access
-from magnetar.broker.errors import ServiceNotReadyError, SubscriptionNotFoundError, TopicNotFoundError
+from magnetar.broker.errors import SubscriptionNotFoundError, TopicNotFoundError
 from magnetar.broker.explain.bundle import explain_bundle
 from magnetar.broker.explain.key import Question, explain_key, partition_of
 from magnetar.broker.explain.ledger import explain_ledger, read_ledger, topic_of
@@ -277,13 +277,7 @@ async def bundle(call: Call) -> Response:
     """Why the topic's bundle is on its broker, what would move it, and where it would go if that broker (`host:port` of its admin API)
     died. Other brokers send on to the leader."""
     broker = call.broker
-    leadership = broker.cluster.leadership
-    if not leadership.is_leader:
-        leader = await leadership.leader()
-        address = None if leader is None else await broker.cluster.brokers.get(leader.broker_id)
-        if leader is None or address is None or leader.broker_id == broker.ownership.broker_id:
-            raise ServiceNotReadyError("there is no leader at the moment; ask again in a second")
-        raise NotOwnedError("the plan", address)
+    await require_leader(call)
     name = await broker.ownership.bundle_of(call.topic)
     found = await explain_bundle(
         name,

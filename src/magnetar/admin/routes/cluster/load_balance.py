@@ -8,10 +8,9 @@ from magnetar.admin.answers import as_json
 from magnetar.admin.call import Call
 from magnetar.admin.documents import BrokerLoadRow, LoadPlan
 from magnetar.admin.operation import documented
+from magnetar.admin.redirects import require_leader
 from magnetar.admin.routing import ADMIN, Route
 from magnetar.broker.auth.decide import Access
-from magnetar.broker.errors import ServiceNotReadyError
-from magnetar.broker.namespaces.errors import NotOwnedError
 
 ROOT = f"{ADMIN}/load-balance"
 
@@ -49,13 +48,7 @@ async def brokers(call: Call) -> Response:
 async def plan(call: Call) -> Response:
     """What the leader would do now, and why; nothing is done. Other brokers send on to it: it remembers what moved before."""
     broker = call.broker
-    leadership = broker.cluster.leadership
-    if not leadership.is_leader:
-        leader = await leadership.leader()
-        address = None if leader is None else await broker.cluster.brokers.get(leader.broker_id)
-        if leader is None or address is None or leader.broker_id == broker.ownership.broker_id:
-            raise ServiceNotReadyError("there is no leader at the moment; ask again in a second")
-        raise NotOwnedError("the plan", address)
+    await require_leader(call)
     _, found = await broker.load_manager.plan()
     return as_json(
         {
