@@ -150,7 +150,11 @@ def main(words: Sequence[str] | None = None) -> int:
     if args.check is not None:
         if len(args.workload) != 1:
             parser.error("--check needs --workload with the workload that wrote the history")
-        problems = CHECKERS[args.workload[0]](read(args.check))
+        try:
+            events = read(args.check)
+        except (OSError, ValueError) as error:
+            parser.error(f"--check {args.check} is not a history as --histories writes it (.jsonl): {error}")
+        problems = CHECKERS[args.workload[0]](events)
         print(json.dumps(problems) if args.json else "\n".join(problems) or "nothing broken")
         return 1 if problems else 0
     if args.planted:
