@@ -6,6 +6,7 @@ CONSOLE_SCREENSHOTS=DIR keeps the pictures of the tour.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -133,7 +134,8 @@ def test_a_page_follows_the_server(
     browser = browse(server.http_url)
     browser.open("/")
     browser.wait_for("● live", "#live")
-    assert "All brokers and bookies work" in browser.text()
+    alarms = re.findall(r"(?:Alarm|Warning):.*", browser.text())
+    assert all("the disk of" in alarm for alarm in alarms), alarms  # how full it is depends on the machine
     browser.find("#go").send_keys(topic + "\n")
     browser.wait_for(HOSTILE, "h1")
     browser.wait_for("● live", "#live")
