@@ -57,6 +57,13 @@ class UndecodableMessageError(PipelineError):
     retriable = False
 
 
+class FailedExpressionError(PipelineError):
+    """An expression fails for a row, and the view says `on.error = 'strict'`; the text has the view, the expression and the row's place."""
+
+    slug = "failed-expression"
+    retriable = False
+
+
 class AggregateOverflowError(PipelineError):
     """A sum of whole numbers left 64 bits; sum a decimal or a double instead."""
 

@@ -119,7 +119,9 @@ class Catalog:
             )
         known = entry.statement
         if isinstance(known, CreateView):
-            return replace(known, late_rows=statement.late_rows or known.late_rows)
+            return replace(
+                known, late_rows=statement.late_rows or known.late_rows, on_error=statement.on_error or known.on_error
+            )
         new = {name.lower() for name in statement.options}
         options = Options({**{n: v for n, v in known.options.items() if n.lower() not in new}, **statement.options})
         if known.format is not None:  # an option may stand behind ENCODE as well: the new value counts
@@ -261,12 +263,12 @@ def fingerprint(plan: Plan) -> str:
 
 
 def identity(statement: CreateSource | CreateView | CreateSink) -> str:
-    """What makes it another one: everything but credentials, how a broker is reached, which may move, and what becomes of late rows."""
+    """What makes it another one: everything but credentials, how a broker is reached, and what becomes of late rows and of errors."""
     if isinstance(statement, CreateSource | CreateSink):
         kept = {name: value for name, value in statement.options.items() if not name.lower().startswith(_ADDRESSES)}
         statement = replace(statement, options=Options(kept))
     else:
-        statement = replace(statement, late_rows="drop")
+        statement = replace(statement, late_rows="drop", on_error="null")
     return print_statement(replace(statement, if_not_exists=False))
 
 

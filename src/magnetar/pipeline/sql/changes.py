@@ -195,6 +195,8 @@ def _difference(before: Entry, after: Entry) -> str:
         parts.append("its query is another one")
     if isinstance(old, CreateView) and isinstance(new, CreateView) and old.late_rows != new.late_rows:
         parts.append(f"late_rows = '{new.late_rows}'")
+    if isinstance(old, CreateView) and isinstance(new, CreateView) and old.on_error != new.on_error:
+        parts.append(f"on.error = '{new.on_error}'")
     return ", ".join(parts)
 
 

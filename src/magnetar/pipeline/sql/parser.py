@@ -23,6 +23,7 @@ from magnetar.pipeline.sql.statements import (
     CreateView,
     Describe,
     Drop,
+    ErrorPolicy,
     Explain,
     Flush,
     LatePolicy,
@@ -58,7 +59,7 @@ _INSTEAD = {
     "RECOVER": "run the file again: a pipeline goes on behind its last epoch",
     "CANCEL": "write magnetar pipeline stop; a view goes with DROP MATERIALIZED VIEW",
     "DECLARE": "follow a view's changes with magnetar pipeline subscribe",
-    "ANALYZE": "there are no statistics to collect; leave ANALYZE out",
+    "ANALYZE": "a pipeline keeps no statistics about its tables; remove the statement",
     "USE": "there is one catalog for each pipeline; leave USE out",
 }
 _CREATE_INSTEAD = {
@@ -145,13 +146,12 @@ def _create(cursor: Cursor) -> Statement:
 def _create_view(cursor: Cursor) -> CreateView:
     if_not_exists = cursor.take("IF", "NOT", "EXISTS")
     name = cursor.name("view")
-    late_rows: LatePolicy = "drop"
     at = cursor.token
-    if cursor.take("WITH"):
-        late_rows = _late_rows(cursor, name, read_options(cursor), at)
+    options = read_options(cursor) if cursor.take("WITH") else Options()
+    late_rows, on_error = _view_options(cursor, name, options, at)
     cursor.expect("AS", fix=f"write CREATE MATERIALIZED VIEW {name} AS SELECT ...")
     query, emit = read_query(cursor)
-    return CreateView(name, query, emit, if_not_exists, late_rows)
+    return CreateView(name, query, emit, if_not_exists, late_rows or "drop", on_error=on_error or "null")
 
 
 def _create_plain_view(cursor: Cursor) -> CreateView:
@@ -164,18 +164,31 @@ def _create_plain_view(cursor: Cursor) -> CreateView:
     return CreateView(name, query, if_not_exists=if_not_exists, materialized=False)
 
 
-def _late_rows(cursor: Cursor, view: str, options: Options, at: Token) -> LatePolicy:
-    """What WITH says of a view."""
+def _view_options(
+    cursor: Cursor, view: str, options: Options, at: Token
+) -> tuple[LatePolicy | None, ErrorPolicy | None]:
+    """What WITH says of a view: of late rows and of errors, None where it says nothing."""
+    said = {name.lower(): value.lower() for name, value in options.items()}
     for option, value in options.items():
+        if option.lower() == "on.error":
+            if value.lower() not in get_args(ErrorPolicy):
+                cursor.fail(
+                    f"on.error is {value!r}; it is 'null' (an expression that fails is NULL and counted) or 'strict' (the epoch fails)",
+                    at,
+                )
+            continue
         if option.lower() != "late_rows":
-            cursor.fail(f"a view has no option {option}; it takes late_rows = 'drop' or 'fail'", at)
+            cursor.fail(
+                f"a view has no option {option}; it takes late_rows = 'drop' or 'fail', and on.error = 'null' or 'strict'",
+                at,
+            )
         if value.lower() not in get_args(LatePolicy):
             cursor.fail(
                 f"late_rows is {value!r}; it is 'drop' (left out and counted) or 'fail'. To keep late rows or send them "
                 f"to a topic, create a view or a sink AS SELECT * FROM LATE_ROWS({view})",
                 at,
             )
-    return cast("LatePolicy", options.get("late_rows", "drop").lower())
+    return cast("LatePolicy | None", said.get("late_rows")), cast("ErrorPolicy | None", said.get("on.error"))
 
 
 def _create_sink(cursor: Cursor) -> CreateSink:
@@ -214,14 +227,17 @@ def _alter(cursor: Cursor) -> SetParallelism | AlterOptions:
         options = read_options(cursor)
         if not options:
             cursor.fail(f"nothing is set; write ALTER {kind} {view} SET (name = 'value')", at)
-        late_rows = _late_rows(cursor, view, options, at) if kind == "MATERIALIZED VIEW" else None
-        return AlterOptions(kind, view, options, late_rows)
+        is_view = kind == "MATERIALIZED VIEW"
+        late_rows, on_error = _view_options(cursor, view, options, at) if is_view else (None, None)
+        return AlterOptions(kind, view, options, late_rows, on_error)
     if cursor.looks_at("RENAME"):
         cursor.fail(
             f"a {kind.lower()} keeps its name; create one of the new name beside it, and write DROP {kind} {view} when it has caught up"
         )
     if cursor.looks_at("ADD") or (cursor.looks_at("DROP") and kind in ("SOURCE", "TABLE")):
-        cursor.fail(f"change the columns in its CREATE {kind} in the file; `run` shows what that keeps")
+        cursor.fail(
+            f"edit the columns of its CREATE {kind} in the file and run it again; `run` shows which state can be kept"
+        )
     if kind != "MATERIALIZED VIEW":
         cursor.fail(
             f"write ALTER {kind} {view} SET (name = 'value'); for anything else change its CREATE {kind} in the file"

@@ -15,6 +15,7 @@ from sqlglot.dialects.risingwave import RisingWave
 from sqlglot.tokenizer_core import TokenType
 
 from magnetar.pipeline.errors import SqlError
+from magnetar.pipeline.sql import computed
 from magnetar.pipeline.sql.functions import call, parsed_time
 from magnetar.pipeline.sql.typed import (
     KIND,
@@ -86,11 +87,14 @@ def translated(root: exp.Expr) -> exp.Expr:
     root = exp.Paren(this=root.copy())  # so that the root has a parent
     for node in reversed(list(root.dfs())):
         rule = _RULES.get(type(node))
+        children, source = computed.below(node), computed.source_kind(node)
         if rule is None:
             if KIND not in node.meta and isinstance(node, exp.Predicate | exp.Connector | exp.Not):
                 of_kind(node, "bool")
+            computed.note(node, node, children, source)
             continue
         found = rule(node)
+        computed.note(node, found, children, source)
         if found is not node:
             node.replace(found)
     inner = root.this

@@ -40,8 +40,8 @@ def print_statement(statement: Statement, *, with_credentials: bool = False) -> 
             exists = _if_not_exists(statement.if_not_exists)
             if not statement.materialized:
                 return f"CREATE VIEW {exists}{quote(statement.name)} AS\n{statement.query.text}"
-            late = "" if statement.late_rows == "drop" else f" WITH (late_rows = {literal(statement.late_rows)})"
-            return f"CREATE MATERIALIZED VIEW {exists}{quote(statement.name)}{late} AS\n{statement.query.text}{emit}"
+            options = _view_options(statement)
+            return f"CREATE MATERIALIZED VIEW {exists}{quote(statement.name)}{options} AS\n{statement.query.text}{emit}"
         case CreateSink():
             return _sink(statement, with_credentials)
         case SetParallelism(view, parallelism):
@@ -74,6 +74,16 @@ def quote(name: str) -> str:
 def literal(text: str) -> str:
     """A string as it stands in a statement."""
     return "'" + text.replace("'", "''") + "'"
+
+
+def _view_options(view: CreateView) -> str:
+    """Those that are not what they are by themselves."""
+    said = {
+        "late_rows": view.late_rows if view.late_rows != "drop" else "",
+        "on.error": view.on_error if view.on_error != "null" else "",
+    }
+    found = {name: value for name, value in said.items() if value}
+    return f" WITH {print_options(Options(found))}" if found else ""
 
 
 def _if_not_exists(wanted: bool) -> str:

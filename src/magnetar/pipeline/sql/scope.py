@@ -9,6 +9,8 @@ from typing import Final
 from sqlglot import exp
 
 from magnetar.pipeline.errors import PlanRefusedError, SqlError
+from magnetar.pipeline.sql import computed
+from magnetar.pipeline.sql.computed import Computed
 from magnetar.pipeline.sql.expressions import place_of, spark_sql
 from magnetar.pipeline.sql.plan import EPOCH_TIMESTAMP, Named, Plan
 from magnetar.pipeline.sql.postgres import translated
@@ -108,7 +110,9 @@ class Scope:
     def sql(self, node: exp.Expr) -> str:
         """Spark SQL of a node that is resolved already."""
         try:
-            return spark_sql(translated(node))
+            found = translated(node)
+            text, bad = spark_sql(found), computed.condition(found)
+            return text if bad is None else Computed.of(text, spark_sql(bad), node.sql("postgres"))
         except PlanRefusedError:
             raise
         except SqlError as error:

@@ -11,6 +11,8 @@ ObjectKind: TypeAlias = Literal["SOURCE", "TABLE", "VIEW", "MATERIALIZED VIEW", 
 IncludeKind: TypeAlias = Literal["KEY", "TIMESTAMP", "EVENT_TIME", "PARTITION", "OFFSET", "HEADER", "TOPIC", "PAYLOAD"]
 LatePolicy: TypeAlias = Literal["drop", "fail"]
 """What becomes of rows that come for a closed window: left out and counted, or the end of the epoch they came in."""
+ErrorPolicy: TypeAlias = Literal["null", "strict"]
+"""What becomes of an expression that fails for a row: NULL and counted, or the end of the epoch."""
 OBJECT_KINDS: tuple[ObjectKind, ...] = ("SOURCE", "TABLE", "VIEW", "MATERIALIZED VIEW", "SINK")
 
 INCLUDED_COLUMNS: dict[str, str] = {
@@ -95,6 +97,7 @@ class CreateView:
     if_not_exists: bool = False
     late_rows: LatePolicy = "drop"
     materialized: bool = True
+    on_error: ErrorPolicy = "null"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +121,13 @@ class SetParallelism:
 
 @dataclass(frozen=True, slots=True)
 class AlterOptions:
-    """ALTER SOURCE|TABLE|MATERIALIZED VIEW|SINK ... SET (name = 'value'). `late_rows`: what a view's options come to, None: as before."""
+    """ALTER SOURCE|TABLE|MATERIALIZED VIEW|SINK ... SET (name = 'value'). `late_rows`, `on_error`: of a view, None: as before."""
 
     kind: ObjectKind
     name: str
     options: Options
     late_rows: LatePolicy | None = None
+    on_error: ErrorPolicy | None = None
 
 
 @dataclass(frozen=True, slots=True)

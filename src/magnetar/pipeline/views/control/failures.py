@@ -8,12 +8,15 @@ from typing import Final
 from magnetar.base.errors import MagnetarError
 from magnetar.pipeline import errors as pipeline_errors
 from magnetar.pipeline.connect import errors as connect_errors
-from magnetar.pipeline.errors import DamagedStateError, UndecodableMessageError
+from magnetar.pipeline.errors import DamagedStateError, FailedExpressionError, UndecodableMessageError
+from magnetar.pipeline.views.epoch.spark_steps import STRICT
 
 DAMAGED_FIX: Final = "put it back from a copy, or drop the pipeline and run it from the beginning of its topics"
 
 _NAMED: Final = re.compile(r"(?m)^(?:.*\s)?(magnetar\.[\w.]+)\.(\w+Error): (.*)$")
 _RAISED: Final = re.compile(r"\[USER_RAISED_EXCEPTION\] (.*?)\s+SQLSTATE: P0001", re.DOTALL)
+_ROW_ID: Final = re.compile(r" for the row (\S*):((?:[a-p][0-9A-F]+)+) ")
+"""As `views.source.frame.row_id` makes it: behind each letter the hexadecimal digits of a number, and the letter says how many."""
 _SQLSTATE: Final = re.compile(r"\s+SQLSTATE: \w{5}\b.*")
 _CONDITION: Final = re.compile(r"\[[A-Z][A-Z0-9_.]+\] [^\n]*?SQLSTATE: \w{5}")
 """Spark's own errors begin with their class and end with their state, wherever in its text they stand."""
@@ -27,8 +30,29 @@ def told(error: BaseException) -> BaseException:
         kind = getattr(pipeline_errors, name, None) or getattr(connect_errors, name, None)
         if isinstance(kind, type) and issubclass(kind, MagnetarError):
             return kind(f"{text.strip()}; {DAMAGED_FIX}" if kind is DamagedStateError else text.strip())
-    raised = _RAISED.search(str(error))  # by `raise_error`, of which decoding is the only user
-    return UndecodableMessageError(raised[1]) if raised is not None else error
+    raised = _RAISED.search(str(error))  # by `raise_error`, of decoding and of expressions
+    if raised is None:
+        return error
+    return _failed_expression(raised[1]) if raised[1].startswith(STRICT) else UndecodableMessageError(raised[1])
+
+
+def _failed_expression(text: str) -> FailedExpressionError:
+    """With the position of the row's message in place of the row's id, where it has one."""
+    view = text.removeprefix(STRICT).partition(":")[0]
+    fix = f"send the row right, or write ALTER MATERIALIZED VIEW {view} SET (on.error = 'null') into the file, and run it again"
+    return FailedExpressionError(f"{_ROW_ID.sub(_position, text)}; nothing of the epoch is kept: {fix}")
+
+
+def _position(found: re.Match[str]) -> str:
+    where, numbers = found[1], found[2]
+    position = []
+    while numbers:
+        digits = ord(numbers[0]) - 96
+        number = int(numbers[1 : digits + 1], 16)
+        position.append(str(number - 2**64 if number >= 2**63 else number))
+        numbers = numbers[digits + 1 :]
+    partition = f"partition {where} " if where.lstrip("-").isdigit() else f"{where} "
+    return f" for the message {partition}{':'.join(position)} "
 
 
 def cause(error: BaseException) -> str:

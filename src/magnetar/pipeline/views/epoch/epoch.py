@@ -18,7 +18,7 @@ from magnetar.pipeline.views.epoch.actor import InputColumns, UnitResult, UnitTa
 from magnetar.pipeline.views.epoch.event_time import Observed
 from magnetar.pipeline.views.epoch.kept_plans import KeptPlans, SourceCounts, read_by
 from magnetar.pipeline.views.epoch.progress import EpochReport
-from magnetar.pipeline.views.epoch.spark_steps import apply_feed
+from magnetar.pipeline.views.epoch.spark_steps import EXPRESSION_ERRORS, apply_feed, expression_errors, feed_name
 from magnetar.pipeline.views.epoch.stage_job import changes_frame, plan_stage, run_stage, spark_schema
 from magnetar.pipeline.views.epoch.worker import TASK_S
 from magnetar.pipeline.views.lowering.program import Program, materializes
@@ -123,9 +123,15 @@ class EpochRunner:
         if batch.ranges is not None:
             return Prepared(batch, mapping, observed, stages, 0.0)
         for plan, stage in self._stages(batch):
-            fed = [(feed, observed.frames[feed.origin]) for feed in stage.feeds if feed.origin in observed.frames]
+            fed = [
+                (place, feed, observed.frames[feed.origin])
+                for place, feed in enumerate(stage.feeds)
+                if feed.origin in observed.frames
+            ]
             if fed and all(self._program.reads_source(plan, feed) and not feed.is_late for feed in stage.feeds):
-                rows = [(feed, apply_feed(frame, feed, batch.time_us)) for feed, frame in fed]
+                rows = [
+                    (feed, apply_feed(frame, feed, batch.time_us, name=feed_name(place))) for place, feed, frame in fed
+                ]
                 stages[plan.name, stage.stage_id] = plan_stage(self._shaped(stage), rows, mapping, self._files, spark)
         return Prepared(batch, mapping, observed, stages, perf_counter() - started)
 
@@ -211,6 +217,7 @@ class EpochRunner:
         pipeline = self._files.root.rpartition("/")[2]
         spark.sparkContext.setJobDescription(f"{pipeline}: {plan.name}, epoch {context.epoch}")
         results = run_stage(spark, planned, task)
+        self._count_errors(planned, stage, work)
         if groups := sum(result.keys_read for result in results):
             self._per_group[stage.stage_id] = sum(result.rows_in for result in results) / groups
         work.rows_in[stage.stage_id] = sum(result.rows_in for result in results)
@@ -230,9 +237,14 @@ class EpochRunner:
         task = self._task(manifest, plan, stage, context, prepared.mapping)
         task = replace(task, units=task.units[:1], vnodes=(tuple(range(prepared.mapping.vnodes)),))
         results = run_stage(spark, kept.planned, task, read)
+        self._count_errors(kept.planned, stage, work)
         work.counts.update({name: each for name, each in self._kept_plans.counts(kept).items() if name in read})
         work.rows_in[stage.stage_id] = sum(result.rows_in for result in results)
         self._take(plan, stage, results, work)
+
+    def _count_errors(self, planned: DataFrame, stage: Stage, work: _Work) -> None:
+        if count := expression_errors(planned, stage.feeds):
+            work.counters[EXPRESSION_ERRORS] = work.counters.get(EXPRESSION_ERRORS, 0) + count
 
     def _fed(
         self, spark: SparkSession, manifest: Manifest, plan: ViewPlan, stage: Stage, prepared: Prepared, work: _Work
@@ -240,7 +252,7 @@ class EpochRunner:
         """The feeds that have rows, of a stage that needs what the epoch has done so far."""
         batch, fed = prepared.batch, []
         watermark_us = partial(watermarks.combined, _watermarks_us(manifest, batch))
-        for feed in stage.feeds:
+        for place, feed in enumerate(stage.feeds):
             if self._program.reads_source(plan, feed):
                 frame = prepared.observed.frames.get(feed.origin)
             elif feed.origin in work.changes:
@@ -248,7 +260,7 @@ class EpochRunner:
             else:
                 frame = batch.rows.get(feed.origin)
             if frame is not None:
-                fed.append((feed, apply_feed(frame, feed, batch.time_us, watermark_us)))
+                fed.append((feed, apply_feed(frame, feed, batch.time_us, watermark_us, name=feed_name(place))))
         return fed
 
     def _shaped(self, stage: Stage) -> Stage:

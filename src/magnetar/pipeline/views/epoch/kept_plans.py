@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from magnetar.hashing.vnode import DEFAULT_VNODES
 from magnetar.pipeline.state.files import StateFiles
-from magnetar.pipeline.views.epoch.spark_steps import apply_feed
+from magnetar.pipeline.views.epoch.spark_steps import apply_feed, feed_name
 from magnetar.pipeline.views.epoch.stage_job import kept_changes_frame, kept_source_frame, plan_kept_stage, spark_schema
 from magnetar.pipeline.views.lowering.program import Program
 from magnetar.pipeline.views.lowering.stages import EPOCH_TIMESTAMP, Feed, Stage, ViewPlan
@@ -103,7 +103,10 @@ class KeptPlans:
         """The job of a stage."""
         key = (plan.name, stage.stage_id)
         if key not in self._stages:
-            fed = [(feed, apply_feed(self._frame(spark, plan, stage, feed), feed, 0)) for feed in stage.feeds]
+            fed = [
+                (feed, apply_feed(self._frame(spark, plan, stage, feed), feed, 0, name=feed_name(place)))
+                for place, feed in enumerate(stage.feeds)
+            ]
             planned = plan_kept_stage(stage, fed, DEFAULT_VNODES, self.files, spark)
             self._stages[key] = KeptStage(planned, self._first_read(plan, stage))
         return self._stages[key]

@@ -13,12 +13,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arrow_schema
 
 from magnetar.pipeline.errors import ExpressionError
-from magnetar.pipeline.operators.changelog import CHANGE, INSERT
+from magnetar.pipeline.operators.changelog import CHANGE, INSERT, UPDATE_AFTER
 from magnetar.pipeline.operators.window import WINDOW_END, WINDOW_START
-from magnetar.pipeline.sql.plan import RECOMPUTE_INPUT
+from magnetar.pipeline.sql.plan import RECOMPUTE_INPUT, Named
 from magnetar.pipeline.sql.statements import CreateSource
 from magnetar.pipeline.views.lowering.stages import (
     EPOCH_TIMESTAMP,
+    ROW_ID,
     AddWindows,
     Feed,
     Filter,
@@ -26,6 +27,7 @@ from magnetar.pipeline.views.lowering.stages import (
     OverGroups,
     Select,
     Step,
+    failures,
     quoted,
 )
 from magnetar.pipeline.views.source.frame import source_schema
@@ -35,6 +37,11 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _WINDOW = "__window"
+_FAILED: Final = "__failed"
+EXPRESSION_ERRORS: Final = "expression_errors"
+"""A counter of an epoch: rows for which an expression failed, once for the conditions and once for the values of a query."""
+STRICT: Final = "expression of view "
+"""How the text begins that a strict view's expression raises."""
 
 
 CARRIED: Final = (CHANGE, EPOCH_TIMESTAMP)
@@ -136,16 +143,70 @@ WatermarkOf: TypeAlias = Callable[[Sequence[str]], int | None]
 """That of some relations together, in microseconds; None while one of them has none."""
 
 
-def apply_feed(frame: DataFrame, feed: Feed, now_us: int, watermark_us: WatermarkOf = lambda _: None) -> DataFrame:
+def apply_feed(
+    frame: DataFrame, feed: Feed, now_us: int, watermark_us: WatermarkOf = lambda _: None, *, name: str = ""
+) -> DataFrame:
     """`_change`, the feed's columns, and what it is ordered by. `now_us`: what `now()` is in this epoch.
 
-    `watermark_us` is needed where a feed `is_late`.
+    `watermark_us` is needed where a feed `is_late`. `name`: of the feed in its job, where rows are counted for which an expression fails.
     """
     if EPOCH_TIMESTAMP in repr(feed.steps):
         frame = frame.withColumn(EPOCH_TIMESTAMP, F.expr(f"timestamp_micros({now_us})"))
-    frame = apply_steps(frame, [_closed(step, watermark_us) if isinstance(step, Late) else step for step in feed.steps])
-    order = [name for name in feed.ordered_by if name not in feed.schema.names]
-    return frame.select(*(F.col(quoted(name)) for name in (CHANGE, *order, *feed.schema.names)))
+    fallible = feed.fallible
+    for place, given in enumerate(feed.steps):
+        step = _closed(given, watermark_us) if isinstance(given, Late) else given
+        if place not in fallible:
+            frame = apply_steps(frame, [step])
+        elif feed.on_error == "strict":
+            frame = apply_steps(_strictly(frame, feed, step), [step])
+        elif name:
+            frame = _counted(frame, step, f"{name} {place}")
+        else:
+            frame = apply_steps(frame, [step])
+    order = [column for column in feed.ordered_by if column not in feed.schema.names]
+    return frame.select(*(F.col(quoted(column)) for column in (CHANGE, *order, *feed.schema.names)))
+
+
+def _counted(frame: DataFrame, step: Step, name: str) -> DataFrame:
+    """The step, and an observation of the rows that come and for which one of its expressions fails. What fails is computed beside the
+    values, so that Spark does so once for both."""
+    bad = " OR ".join(f"coalesce({failed}, false)" for failed, _ in failures(step))
+    comes = f"{CHANGE} IN ({INSERT}, {UPDATE_AFTER})"
+    if isinstance(step, Select):
+        frame = apply_steps(frame, [Select((*step.outputs, Named(f"{comes} AND ({bad})", _FAILED)))])
+    else:
+        frame = frame.withColumn(_FAILED, F.expr(f"{comes} AND ({bad})"))
+    frame = frame.observe(name, F.count_if(F.col(_FAILED)).alias(EXPRESSION_ERRORS)).drop(_FAILED)
+    return frame if isinstance(step, Select) else apply_steps(frame, [step])
+
+
+def _strictly(frame: DataFrame, feed: Feed, step: Step) -> DataFrame:
+    """A filter, since Spark drops a column that nobody reads together with the error in it."""
+    row = [F.lit(" for the row "), F.col(ROW_ID), F.lit(" ")] if ROW_ID in frame.columns else [F.lit(" for a row ")]
+    for failed, text in failures(step):
+        told = [F.lit(f"{STRICT}{feed.view}: {text} fails"), *row, F.lit(f"of {feed.origin}")]
+        frame = frame.where(F.expr(f"NOT coalesce({failed}, false)") | F.raise_error(F.concat(*told)).isNull())
+    return frame
+
+
+def expression_errors(planned: DataFrame, feeds: Sequence[Feed]) -> int:
+    """What a stage's job has counted in its last run. `feeds`: of the stage, by whose places `apply_feed` was told their names."""
+    names = [
+        f"{feed_name(place)} {at}"
+        for place, feed in enumerate(feeds)
+        if feed.on_error != "strict"
+        for at in feed.fallible
+    ]
+    if not names:
+        return 0
+    metrics = planned._jdf.queryExecution().observedMetrics()
+    rows = [metrics.get(name) for name in names]
+    return sum(int(row.get().getLong(0)) for row in rows if row.isDefined())
+
+
+def feed_name(place: int) -> str:
+    """Of the feed at that place of its stage, in the stage's job."""
+    return f"failed {place}"
 
 
 def _closed(step: Late, watermark_us: WatermarkOf) -> Filter:

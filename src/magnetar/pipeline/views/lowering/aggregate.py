@@ -13,6 +13,7 @@ from magnetar.pipeline.operators.operator import INPUT
 from magnetar.pipeline.operators.single_row import SingleRow
 from magnetar.pipeline.operators.whole_groups import ReplaceGroups, TouchedGroups
 from magnetar.pipeline.operators.window import WindowAggregate
+from magnetar.pipeline.sql.computed import where
 from magnetar.pipeline.sql.plan import EPOCH_TIMESTAMP, RECOMPUTE_INPUT, Aggregate, Named, Recompute
 from magnetar.pipeline.views.lowering.changes import Changes
 from magnetar.pipeline.views.lowering.context import Lowering
@@ -91,7 +92,7 @@ def lower_aggregate(lowering: Lowering, node: Aggregate, *, on_close: bool = Fal
 
 def _argument(sql: str | None, condition: str | None, arguments: dict[str, str]) -> str | None:
     if condition is not None:
-        sql = f"CASE WHEN {condition} THEN {'1' if sql is None else f'({sql})'} END"
+        sql = where(condition, "1" if sql is None else sql) if sql is not None else f"CASE WHEN {condition} THEN 1 END"
     return None if sql is None else arguments.setdefault(sql, f"__arg{len(arguments)}")
 
 

@@ -12,7 +12,7 @@ from magnetar.hashing.vnode import DEFAULT_VNODES
 from magnetar.pipeline.errors import ExpressionError, PlanRefusedError, StateSchemaError
 from magnetar.pipeline.operators.operator import INPUT, Operator
 from magnetar.pipeline.sql.plan import Named, Plan
-from magnetar.pipeline.sql.statements import CreateSource, LatePolicy
+from magnetar.pipeline.sql.statements import CreateSource, ErrorPolicy, LatePolicy
 from magnetar.pipeline.views.lowering.changes import Changes, Part, Windows, steps_of
 from magnetar.pipeline.views.lowering.stages import EPOCH_TIMESTAMP, Feed, Late, Stage, Step
 from magnetar.pipeline.views.lowering.table_ids import TableIds
@@ -48,6 +48,7 @@ class Lowering:
         vnode_count: int = DEFAULT_VNODES,
         late_rows: LatePolicy = "drop",
         plan_of: Callable[[str], Plan | None] = lambda _: None,
+        on_error: ErrorPolicy = "null",
     ) -> None:
         """`place`: line and column of the query in its file. `relation`: what is known of a name that the view may read; `plan_of`: the
         plan of one of them, if it has one."""
@@ -57,6 +58,7 @@ class Lowering:
         self.plan_of = plan_of
         self.vnode_count = vnode_count
         self.late_rows: LatePolicy = late_rows
+        self.on_error: ErrorPolicy = on_error
         self.stages: list[Stage] = []
         self._place = place
         self._types = types
@@ -131,7 +133,7 @@ class Lowering:
     ) -> Changes:
         """Add a stage. `inputs`: by the operator's names, the changes and the columns they are placed by."""
         feeds = [
-            Feed(name, part.origin, part.steps, below.schema, tuple(place_by), ordered_by)
+            Feed(name, part.origin, part.steps, below.schema, tuple(place_by), ordered_by, self.view, self.on_error)
             for name, (below, place_by) in inputs.items()
             for part in below.parts
         ]

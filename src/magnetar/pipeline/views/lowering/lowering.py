@@ -98,6 +98,7 @@ class Lowerer:
                 self._vnode_count,
                 late_rows=statement.late_rows if isinstance(statement, CreateView) else "drop",
                 plan_of=lambda view: self._catalog.find(view).plan,
+                on_error=statement.on_error if isinstance(statement, CreateView) else "null",
             )
             if isinstance(statement, CreateSource):
                 changes = self._table(lowering, statement)

@@ -14,7 +14,9 @@ from typing import Final, TypeAlias
 import pyarrow as pa
 
 from magnetar.pipeline.operators.operator import Operator
+from magnetar.pipeline.sql import computed
 from magnetar.pipeline.sql.plan import Named
+from magnetar.pipeline.sql.statements import ErrorPolicy
 from magnetar.pipeline.state.table import StateTable
 
 ROW_ID: Final = "_row_id"
@@ -72,6 +74,18 @@ class Late:
     sources: tuple[str, ...]
 
 
+def failures(step: Filter | Select | AddWindows | OverGroups | Late) -> tuple[tuple[str, str], ...]:
+    """Of the expressions in a step that may fail: Spark SQL of whether one does, and how it was written."""
+    match step:
+        case Filter(condition):
+            texts = [condition]
+        case Select(outputs):
+            texts = [output.sql for output in outputs]
+        case _:
+            texts = []
+    return tuple({computed.fails(text): computed.written(text) for text in texts if computed.fails(text)}.items())
+
+
 Step: TypeAlias = Filter | Select | AddWindows | OverGroups | Late
 
 
@@ -90,6 +104,14 @@ class Feed:
     place_by: tuple[str, ...] = ()
     ordered_by: tuple[str, ...] = ()
     """Columns that the operator's delta has to be sorted by (upsert, dedup); they need not be in `schema`."""
+    view: str = ""
+    on_error: ErrorPolicy = "null"
+    """What becomes of expressions of `view` that fail for a row."""
+
+    @property
+    def fallible(self) -> tuple[int, ...]:
+        """The places of the steps with expressions that may fail for a row."""
+        return tuple(place for place, step in enumerate(self.steps) if failures(step))
 
     @property
     def is_late(self) -> bool:
