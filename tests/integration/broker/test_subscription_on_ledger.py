@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from magnetar.base.errors import MagnetarError, MetadataError
+from magnetar.bookkeeper.codes import ReturnCode
 from magnetar.broker.dispatch.entry_metadata import metadata_of
 from magnetar.broker.subscriptions.config import SubscriptionConfig
 from magnetar.broker.subscriptions.consumer import Consumer
@@ -151,6 +153,41 @@ async def test_seek_back_by_position_and_time() -> None:
         late = bench.consumer(SubscriptionType.Exclusive, 1000)
         await settle()
         assert got(late) == []
+        await bench.subscription.close()
+
+
+async def test_a_seek_that_cannot_be_stored_moves_nothing() -> None:
+    """A consumer that comes back gets what it would have got without it; one that came while it was stored gets nothing of before."""
+    harness = LedgerHarness()
+    async with harness.broker() as factory:
+        bench = await Bench.open(harness, factory)
+        positions = await bench.publish(250)
+        first = bench.consumer(SubscriptionType.Shared, 1000)
+        await until(lambda: len(got(first)) == 250)
+        bench.ack(first, *got(first)[:200])
+        await bench.subscription.cursor.flush()
+        harness.cluster.bookies[0].add_code = ReturnCode.IO_ERROR
+        harness.metadata.failures += [MetadataError("no answer")] * 9
+        with pytest.raises(MagnetarError):
+            await bench.subscription.seek(positions[10])
+        assert bench.subscription.cursor.mark_delete_position == positions[199]
+        back = bench.consumer(SubscriptionType.Shared, 1000)
+        await until(lambda: len(got(back)) == 50)
+        assert got(back)[0].position == positions[200]
+
+        harness.cluster.bookies[0].add_code = None
+        harness.metadata.failures.clear()
+        harness.metadata.gate = asyncio.Event()
+        seek = asyncio.create_task(bench.subscription.seek(positions[10]))
+        await settle()
+        early = bench.consumer(SubscriptionType.Shared, 1000)
+        await settle()
+        assert got(early) == []
+        assert bench.subscription.cursor.mark_delete_position == positions[199]
+        harness.metadata.gate.set()
+        await seek
+        await until(lambda: len(got(early)) == 240)
+        assert got(early)[0].position == positions[10]
         await bench.subscription.close()
 
 

@@ -184,7 +184,7 @@ async def test_a_znode_version_moved_by_ourselves_does_not_stop_a_cursor() -> No
         assert node is not None
         await harness.metadata.put(cursor_path(NAME, "sub"), node.value)  # a write whose answer was lost
         await acknowledge(cursor, positions[:3])
-        await cursor.set_cursor_properties({"k": "v"})
+        await cursor.change_cursor_properties(lambda held: {**held, "k": "v"})
     async with harness.broker() as factory:
         cursor = (await factory.open(NAME)).cursors["sub"]
         assert cursor.mark_delete_position == positions[2]

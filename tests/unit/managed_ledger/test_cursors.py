@@ -340,7 +340,7 @@ async def test_properties_of_a_cursor_with_more_holes_than_the_znode_takes() -> 
         cursor = await ledger.open_cursor("sub", initial=EARLIEST)
         positions = await append_all(ledger, numbered(20))
         cursor.acknowledge(positions[1::2])
-        await cursor.set_cursor_properties({"k": "v"})
+        await cursor.change_cursor_properties(lambda held: {**held, "k": "v"})
         assert cursor._store is not None
         assert cursor._store.ledger_id >= 0
         await factory.close()

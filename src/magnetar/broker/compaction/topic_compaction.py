@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol
 from magnetar.base.clock import Clock
 from magnetar.base.errors import MagnetarError, client_text
 from magnetar.bookkeeper.client.client import BookKeeperClient
+from magnetar.bookkeeper.client.writer import LedgerWriter
 from magnetar.bookkeeper.errors import NoSuchLedgerError
 from magnetar.broker.compaction import raw_message
 from magnetar.broker.compaction.compacted_ledger import CompactedLedger
@@ -260,7 +261,26 @@ class TopicCompaction:
 
     async def _written(self, cursor: ManagedCursor, compactor: Compactor) -> CompactionResult:
         client = self._service.client
-        writer = await compactor.create(client, self._ledger.config)
+        made: list[LedgerWriter | MagnetarError] = []
+
+        async def make() -> None:
+            try:
+                made.append(await compactor.create(client, self._ledger.config))
+            except MagnetarError as error:
+                made.append(error)
+
+        making = self._service.spawn(make(), f"compacted ledger of {self._topic}")
+        try:
+            await asyncio.shield(making)
+        except asyncio.CancelledError:  # given up while it is made: nobody would ever name it
+            await asyncio.wait([making])
+            for each in made:
+                if not isinstance(each, MagnetarError):
+                    await discard(client, each.ledger_id)
+            raise
+        writer = made[0]
+        if isinstance(writer, MagnetarError):
+            raise writer
         try:
             current = [] if self.current is None else [self.current.ledger_id]
             await _name_leftovers(cursor, [*_leftovers(cursor), *current, writer.ledger_id])
@@ -323,6 +343,7 @@ def _leftovers(cursor: ManagedCursor) -> list[int]:
 
 
 async def _name_leftovers(cursor: ManagedCursor, ledger_ids: list[int]) -> None:
-    others = {name: text for name, text in cursor.cursor_properties.items() if name != LEFTOVERS_PROPERTY}
     named = {LEFTOVERS_PROPERTY: ",".join(map(str, dict.fromkeys(ledger_ids)))} if ledger_ids else {}
-    await cursor.set_cursor_properties({**others, **named})
+    await cursor.change_cursor_properties(
+        lambda held: {name: text for name, text in held.items() if name != LEFTOVERS_PROPERTY} | named
+    )

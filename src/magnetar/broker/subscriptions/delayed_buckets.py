@@ -15,7 +15,7 @@ its messages. `close` seals what is left, so an orderly restart indexes nothing 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from heapq import heapify, heappush
 from typing import Any, Final, Protocol
 
@@ -77,9 +77,9 @@ class PropertyHolder(Protocol):
     """The part of a cursor that buckets are named in."""
 
     @property
-    def cursor_properties(self) -> dict[str, str]: ...
+    def cursor_properties(self) -> Mapping[str, str]: ...
 
-    async def set_cursor_properties(self, properties: dict[str, str], /) -> None: ...
+    async def change_cursor_properties(self, change: Callable[[Mapping[str, str]], Mapping[str, str]], /) -> None: ...
 
 
 class _Bucket:
@@ -275,9 +275,9 @@ class BucketedDelayedIndex(DelayedIndex):
             log.warning("cannot delete delayed buckets subscription=%s error=%s", self._label, error)
 
     async def _set_properties(self, added: dict[str, str], removed: list[str] | tuple[()]) -> None:
-        properties = {name: value for name, value in self._cursor.cursor_properties.items() if name not in removed}
-        properties.update(added)
-        await self._cursor.set_cursor_properties(properties)
+        await self._cursor.change_cursor_properties(
+            lambda held: {name: value for name, value in held.items() if name not in removed} | added
+        )
 
     async def close(self) -> None:
         """Seal what would have to be indexed again, when it is much."""

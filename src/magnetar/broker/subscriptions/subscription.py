@@ -255,6 +255,14 @@ class Subscription:
         given = self.cursor.cursor_properties
         return {name: value for name, value in given.items() if not name.startswith(BUCKET_PROPERTY)}
 
+    async def replace_properties(self, properties: Mapping[str, str]) -> None:
+        """Make `properties` all that clients and operators see there; durable on return."""
+
+        def change(held: Mapping[str, str]) -> dict[str, str]:
+            return {name: value for name, value in held.items() if name.startswith(BUCKET_PROPERTY)} | dict(properties)
+
+        await self.cursor.change_cursor_properties(change)
+
     @property
     def replicated(self) -> bool:
         """True if its place follows it to other clusters."""
@@ -305,9 +313,10 @@ class Subscription:
                 self.dispatch.dispatcher.rewound()
                 await self.cursor.reset(target)
                 self.dispatch.begin_at(target)
-                # Consumers that came back meanwhile got nothing yet; whatever was read is of before the reset.
-                self.dispatch.dispatcher.rewound()
             finally:
+                # Consumers that came back meanwhile got nothing yet; whatever was read is of before, or of consumers that are gone.
+                self.dispatch.source.rewind()
+                self.dispatch.dispatcher.rewound()
                 if not self._closed:
                     self._pump.start()
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from typing import Final
 
 from magnetar.broker.config import BrokerConfig
@@ -150,8 +151,7 @@ class TopicDeduplication:
                 if known:
                     dedup.forget(sequence_name(source))
                     await cursor.store()
-                properties = {**cursor.cursor.cursor_properties, SOURCES_PROPERTY + source: instance}
-                await cursor.cursor.set_cursor_properties(properties)
+                await cursor.cursor.change_cursor_properties(lambda held: {**held, SOURCES_PROPERTY + source: instance})
             cursor, dedup = self._cursor, self._dedup
             assert cursor is not None, "a source is known"
             assert dedup is not None, "a source is known"
@@ -200,6 +200,6 @@ class TopicDeduplication:
             self._cursor.snapshot_if_older(interval_s, now_s)
 
 
-def _sources_of(properties: dict[str, str]) -> dict[str, str]:
+def _sources_of(properties: Mapping[str, str]) -> dict[str, str]:
     start = len(SOURCES_PROPERTY)
     return {key[start:]: value for key, value in properties.items() if key.startswith(SOURCES_PROPERTY)}

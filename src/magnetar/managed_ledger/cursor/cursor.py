@@ -97,8 +97,9 @@ class ManagedCursor:
         return self._state.properties
 
     @property
-    def cursor_properties(self) -> dict[str, str]:
-        return self._state.cursor_properties
+    def cursor_properties(self) -> Mapping[str, str]:
+        """As they are stored; none without a store."""
+        return {} if self._store is None else self._store.cursor_properties
 
     @property
     def last_active_ms(self) -> int:
@@ -132,22 +133,33 @@ class ManagedCursor:
         self._reader.seek(position)
 
     async def reset(self, position: Position) -> None:
-        """Make `position` (or EARLIEST, LATEST) the next to be read, acknowledged up to there and not beyond; durable on return.
+        """Make `position` (or EARLIEST, LATEST) the next to be read, acknowledged up to there and not beyond.
 
-        Raises what storing raised; the position in memory has moved nevertheless.
+        Stored first: until it is durable nothing has moved. A second one waits for the first. What is acknowledged meanwhile counts
+        as acknowledged before it. Raises what storing raised; nothing has moved then.
         """
         self._check_open()
-        async with self._context.store.lock:
+        async with self._context.store.lock:  # no trim can remove its ledgers before `stored_mark_delete` holds them
             mark_delete = mark_delete_for(self._context, position)
-            self.acks.reset(mark_delete)
-            self._state.properties = self._kept({})
-            self.touch()
-            self.rewind()
-            if self.moved is not None:
-                self.moved()
-        if self._persister is not None:
-            self._persister.changed(None)
-            await self._persister.flush()
+            if self._persister is None:
+                self._move(mark_delete)
+                return
+            storing = self._persister.store_first(
+                lambda: StoredState(
+                    AckRanges(self._context.index, mark_delete), self._kept({}), self._context.clock.now_ms()
+                ),
+                lambda: self._move(mark_delete),
+                mark_delete,
+            )
+        await storing
+
+    def _move(self, mark_delete: Position) -> None:
+        self.acks.reset(mark_delete)
+        self._state.properties = self._kept({})
+        self.touch()
+        self.rewind()
+        if self.moved is not None:
+            self.moved()
 
     # ---- Acknowledging
 
@@ -221,22 +233,31 @@ class ManagedCursor:
         if self._persister is not None:
             await self._persister.flush()
 
-    async def set_cursor_properties(self, properties: Mapping[str, str]) -> None:
-        """Replace them; durable on return."""
+    async def change_cursor_properties(self, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> None:
+        """Make of them what `change` makes of them. Stored first: durable, and to be seen, on return.
+
+        Changes come one after the other; `change` is not to wait for anything. Raises what storing raised; nothing has changed then.
+        """
         self._check_open()
-        self._state.cursor_properties = dict(properties)
         if self._store is not None:
-            await self._store.save_node(self._state)
+            await self._store.save_node(self._state, change)
 
     async def keep_property(self, name: str, value: int | None) -> None:
-        """Set a property of `KEPT_PROPERTIES`, or remove it with None; durable on return."""
+        """Set a property of `KEPT_PROPERTIES`, or remove it with None. Stored first, as a reset is."""
         self._check_open()
-        self._state.properties = {key: held for key, held in self._state.properties.items() if key != name}
-        if value is not None:
-            self._state.properties[name] = value
-        if self._persister is not None:
-            self._persister.changed(None)
-            await self._persister.flush()
+        state = self._state
+
+        def changed() -> dict[str, int]:
+            others = {key: held for key, held in state.properties.items() if key != name}
+            return others if value is None else {**others, name: value}
+
+        def apply() -> None:
+            state.properties = changed()
+
+        if self._persister is None:
+            apply()
+        else:
+            await self._persister.store_first(lambda: StoredState(self.acks, changed(), state.last_active_ms), apply)
 
     def stop_reading(self) -> None:
         """Close without storing anything."""

@@ -85,12 +85,12 @@ class CursorRegistry:
         self, name: str, initial: Position, properties: Mapping[str, int], cursor_properties: Mapping[str, str]
     ) -> ManagedCursor:
         context = self._context
-        store = CursorStore(context, name)
+        store = CursorStore(context, name, dict(cursor_properties))
         # Registered under the list's lock and before it is stored: no trim can remove ledgers between the choice of the
         # position and the moment from which the cursor holds them.
         async with context.store.lock:
             acks = AckRanges(context.index, _initial_mark_delete(context, initial))
-            state = StoredState(acks, dict(properties), dict(cursor_properties), context.clock.now_ms())
+            state = StoredState(acks, dict(properties), context.clock.now_ms())
             cursor = ManagedCursor(context, name, state, store)
             self.cursors[name] = cursor
         try:
@@ -108,7 +108,7 @@ class CursorRegistry:
             return held
         context = self._context
         acks = AckRanges(context.index, mark_delete_for(context, start))
-        cursor = ManagedCursor(context, name, StoredState(acks, {}, {}, context.clock.now_ms()), None)
+        cursor = ManagedCursor(context, name, StoredState(acks, {}, context.clock.now_ms()), None)
         self.cursors[name] = cursor
         return cursor
 
@@ -165,8 +165,7 @@ async def recover_state(context: LedgerContext, store: CursorStore) -> StoredSta
             state = CursorState(state.mark_delete, state.properties)
     state.mark_delete = existing_mark_delete(context.index, state.mark_delete)
     acks = _restored(context, state)
-    cursor_properties = {item.name: item.value for item in info.cursorProperties}
-    return StoredState(acks, state.properties, cursor_properties, info.lastActive or context.clock.now_ms())
+    return StoredState(acks, state.properties, info.lastActive or context.clock.now_ms())
 
 
 def existing_mark_delete(index: LedgerIndex, stored: Position) -> Position:

@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final
 
 from magnetar.base.errors import BadVersionError, MagnetarError
 from magnetar.base.tasks import FATAL
@@ -34,29 +36,35 @@ log = logging.getLogger(__name__)
 NODE_BYTES_MAX = 512 * 1024
 """A state that makes the znode larger stays in the cursor ledger (ZooKeeper refuses 1 MiB)."""
 
+NO_PROPERTIES: Final[Mapping[str, str]] = MappingProxyType({})
+
 IN_NODE = -1
 """The cursor ledger's id when the znode holds the whole state."""
+
+
+PropertyChange = Callable[[Mapping[str, str]], Mapping[str, str]]
+"""The properties of a cursor as they are -> as they are to be."""
 
 
 class StoredState:
     """The state of a cursor that is to be stored: changed by the cursor, read by its store."""
 
-    __slots__ = ("acks", "cursor_properties", "last_active_ms", "properties")
+    __slots__ = ("acks", "last_active_ms", "properties")
 
-    def __init__(
-        self, acks: AckRanges, properties: dict[str, int], cursor_properties: dict[str, str], last_active_ms: int
-    ) -> None:
+    def __init__(self, acks: AckRanges, properties: dict[str, int], last_active_ms: int) -> None:
         self.acks = acks
         self.properties = properties
-        self.cursor_properties = cursor_properties
         self.last_active_ms = last_active_ms
 
 
 class CursorStore:
     """All writes of one cursor. `lock` orders the znode's; appends to the cursor ledger are ordered by its handle."""
 
-    def __init__(self, context: LedgerContext, name: str) -> None:
+    def __init__(self, context: LedgerContext, name: str, cursor_properties: Mapping[str, str] = NO_PROPERTIES) -> None:
+        """`cursor_properties`: those of a cursor that does not exist yet."""
         self.name = name
+        self.cursor_properties = cursor_properties
+        """As the znode has them: whoever reads them here reads what a crash leaves."""
         self._context = context
         self._path = cursor_path(context.name, name)
         self._lock = asyncio.Lock()
@@ -80,6 +88,7 @@ class CursorStore:
         self._info = parse_node(plain_value(node.value, self._path))
         self._version = node.version
         self.ledger_id = self._info.cursorsLedgerId
+        self.cursor_properties = {item.name: item.value for item in self._info.cursorProperties}
         return self._info
 
     # ---- Storing
@@ -144,11 +153,12 @@ class CursorStore:
         else:
             done(None)
 
-    async def _switch(self, state: StoredState) -> None:
+    async def _switch(self, state: StoredState, change: PropertyChange | None = None) -> None:
         """Move to a new cursor ledger that begins with the complete state."""
         context = self._context
         async with self._lock:
             self._check_open()
+            properties = None if change is None else change(self.cursor_properties)
             await context.store.verify_owner()
             handle = await context.client.create_ledger(
                 ensemble_size=context.config.ensemble_size,
@@ -158,7 +168,7 @@ class CursorStore:
             )
             try:
                 written = await _append_all(handle, encode_entries(state.acks, state.properties))
-                await self._save(handle.ledger_id, state, complete=False)
+                await self._save(handle.ledger_id, state, complete=False, cursor_properties=properties)
             except MagnetarError:
                 await context.delete_orphans(handle.ledger_id)
                 raise
@@ -192,19 +202,20 @@ class CursorStore:
         else:
             done(None)
 
-    async def save_node(self, state: StoredState) -> None:
-        """Store properties of the cursor (and create its znode). The state's place stays as it is unless it has outgrown the znode."""
+    async def save_node(self, state: StoredState, change: PropertyChange | None = None) -> None:
+        """Create the znode, or change the properties in it. The state's place stays as it is unless it has outgrown the znode."""
         async with self._lock:
             self._check_open()
+            properties = self.cursor_properties if change is None else change(self.cursor_properties)
             if self.ledger_id != IN_NODE:
-                await self._save(self.ledger_id, state, complete=False)
+                await self._save(self.ledger_id, state, complete=False, cursor_properties=properties)
                 await self._context.store.verify_owner()
                 return
-            if self._fits_node(state):
-                await self._save(IN_NODE, state, complete=True)
+            if self._fits_node(state, properties):
+                await self._save(IN_NODE, state, complete=True, cursor_properties=properties)
                 await self._context.store.verify_owner()
                 return
-        await self._switch(state)
+        await self._switch(state, change)
 
     # ---- Ending
 
@@ -253,13 +264,17 @@ class CursorStore:
         if self._closed:
             raise CursorClosedError(f"cursor {self.name} is closed")
 
-    def _fits_node(self, state: StoredState) -> bool:
+    def _fits_node(self, state: StoredState, cursor_properties: Mapping[str, str] | None = None) -> bool:
         limit = self._context.config.max_ranges_in_metadata_store
-        return state.acks.range_count() <= limit and _node_bytes(state) <= NODE_BYTES_MAX
+        size_bytes = _node_bytes(state, self.cursor_properties if cursor_properties is None else cursor_properties)
+        return state.acks.range_count() <= limit and size_bytes <= NODE_BYTES_MAX
 
-    async def _save(self, ledger_id: int, state: StoredState, *, complete: bool) -> None:
+    async def _save(
+        self, ledger_id: int, state: StoredState, *, complete: bool, cursor_properties: Mapping[str, str] | None = None
+    ) -> None:
         """Write the znode. When the version is not the expected one and the managed ledger is still ours, nobody else's
         write can matter (a lost answer of our own): read the version again and write once more."""
+        cursor_properties = self.cursor_properties if cursor_properties is None else dict(cursor_properties)
         info = ManagedCursorInfo()
         info.CopyFrom(self._info)
         value = write_node(
@@ -267,7 +282,7 @@ class CursorStore:
             ledger_id,
             state.acks,
             state.properties,
-            state.cursor_properties,
+            cursor_properties,
             state.last_active_ms,
             complete=complete,
         )
@@ -279,12 +294,12 @@ class CursorStore:
             node = await metadata.get(self._path)
             expected = MUST_NOT_EXIST if node is None else node.version
             self._version = await put_or_look(metadata, self._path, value, expected)
-        self._info = info
+        self._info, self.cursor_properties = info, cursor_properties
 
 
-def _node_bytes(state: StoredState) -> int:
-    names: Mapping[str, object] = {**state.properties, **state.cursor_properties}
-    text = sum(len(name) + 16 for name in names) + sum(map(len, state.cursor_properties.values()))
+def _node_bytes(state: StoredState, cursor_properties: Mapping[str, str]) -> int:
+    names: Mapping[str, object] = {**state.properties, **cursor_properties}
+    text = sum(len(name) + 16 for name in names) + sum(map(len, cursor_properties.values()))
     return text + sum(len(words) * 11 + 32 for _, words in state.acks.partial_batches())
 
 

@@ -96,7 +96,7 @@ async def get_properties(call: Call) -> Response:
     """Properties of a subscription; those of partitions are merged, a later partition wins."""
     found: dict[str, str] = {}
     for subscription in await every_subscription(call):
-        found |= subscription.cursor.cursor_properties
+        found |= subscription.properties
     return as_json(found)
 
 
@@ -105,7 +105,7 @@ async def put_properties(call: Call) -> Response:
     """Replace the subscription's properties."""
     properties = properties_of(await call.json())
     for subscription in await every_subscription(call):
-        await subscription.cursor.set_cursor_properties(properties)
+        await subscription.replace_properties(properties)
     return done()
 
 
