@@ -39,11 +39,11 @@ def fill(client: pulsar.Client) -> None:
             producer.send(payload(topic, number))
         if topic == "orders":
             for number in range(ACKNOWLEDGED):
-                message = half.receive(20_000)
+                message = half.receive(30_000)
                 assert message.data() == payload(topic, number)
                 half.acknowledge(message)
-            skipped = half.receive(20_000)  # a hole behind the position
-            half.acknowledge(half.receive(20_000))
+            skipped = half.receive(30_000)  # a hole behind the position
+            half.acknowledge(half.receive(30_000))
             half.negative_acknowledge(skipped)
         half.close()
 
@@ -53,7 +53,7 @@ def receive(client: pulsar.Client, topic: str, name: str, count: int) -> list[by
     consumer = client.subscribe(topic, name)
     found = []
     for _ in range(count):
-        message = consumer.receive(20_000)
+        message = consumer.receive(30_000)
         found.append(message.data())
         consumer.acknowledge(message)
     with pytest.raises(pulsar.Timeout):
@@ -158,7 +158,7 @@ def test_a_backup_under_load_is_of_one_moment(
             consumer = connect(restored.service_url).subscribe("load", "all")
             found = []
             while len(found) < before:
-                found.append(int(consumer.receive(20_000).data()))
+                found.append(int(consumer.receive(30_000).data()))
             assert found == list(range(before))
             with suppress(pulsar.Timeout):
                 while True:

@@ -93,7 +93,7 @@ def test_the_official_client_does_not_notice(cluster: ClusterProcesses, connect:
     producer = client.create_producer("topic")
     for number in range(50):
         producer.send(b"%d" % number)
-    assert [consumer.receive(20_000).data() for _ in range(50)] == [b"%d" % number for number in range(50)]
+    assert [consumer.receive(30_000).data() for _ in range(50)] == [b"%d" % number for number in range(50)]
     for name in ("bookie1", "broker1"):
         assert SECRET not in cluster.log(name)
 

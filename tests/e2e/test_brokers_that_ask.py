@@ -181,7 +181,7 @@ def test_lookups_lead_from_either_broker_to_both(asking: Asking, connect: Connec
     )
     for number in range(32):
         producer.send(str(number).encode())
-    assert {int(consumer.receive(20_000).data()) for _ in range(32)} == set(range(32))
+    assert {int(consumer.receive(30_000).data()) for _ in range(32)} == set(range(32))
     for broker in asking.names:
         with pytest.raises(pulsar.AuthorizationError):
             asking.client(connect, broker, "stranger").create_producer(f"{spread}-partition-0")
@@ -268,9 +268,9 @@ def test_a_transaction_over_topics_of_both(asking: Asking, connect: Connect, com
         raw.publish_in(txn, b"inside")
     (coordinator.commit if commit else coordinator.abort)(txn)
     for name, consumer in zip(names, consumers, strict=True):
-        assert consumer.receive(10_000).data() == b"plain"
+        assert consumer.receive(30_000).data() == b"plain"
         if commit:
-            assert consumer.receive(10_000).data() == b"inside"
+            assert consumer.receive(30_000).data() == b"inside"
         stats = asking.admin(asking.names[0], "GET", f"{name.replace('://', '/')}/stats", "app")
         assert stats["ongoingTxnCount"] == 0
     for raw in (coordinator, *raws):

@@ -96,11 +96,11 @@ def test_a_namespace_is_one_thing_through_any_broker(cluster: ClusterProcesses, 
         )
         for topic in names:  # what nobody has asked for yet is dropped
             wait_until(
-                partial(_is_asked_for, bases(cluster)[0], topic, f"all-{name}"), 10, what=f"{topic} is asked for"
+                partial(_is_asked_for, bases(cluster)[0], topic, f"all-{name}"), 60, what=f"{topic} is asked for"
             )
         for number, producer in enumerate(producers):
             producer.send(str(number).encode())
-        assert {int(pattern.receive(10_000).data()) for _ in producers} == set(range(len(producers)))
+        assert {int(pattern.receive(30_000).data()) for _ in producers} == set(range(len(producers)))
         pattern.close()
     for producer in producers:
         producer.close()
@@ -132,14 +132,14 @@ def test_policies_set_at_one_broker_hold_at_the_other(cluster: ClusterProcesses,
                 return True
             return False
 
-        wait_until(refused, 10, what="the owner follows the policy")
+        wait_until(refused, 60, what="the owner follows the policy")
         send("DELETE", f"{base}/persistent/public/default/{topic}/maxProducers")
-        wait_until(lambda: not refused(), 10, what="the owner follows its removal")
+        wait_until(lambda: not refused(), 60, what="the owner follows its removal")
     key = "maxConsumersPerTopic"
     send("POST", f"{bases(cluster)[0]}/brokers/configuration/{key}/7")
-    wait_until(lambda: get(f"{bases(cluster)[1]}/brokers/configuration/values").get(key) == "7", 10, what="it is known")
+    wait_until(lambda: get(f"{bases(cluster)[1]}/brokers/configuration/values").get(key) == "7", 60, what="it is known")
     send("DELETE", f"{bases(cluster)[1]}/brokers/configuration/{key}")
-    wait_until(lambda: key not in get(f"{bases(cluster)[0]}/brokers/configuration/values"), 10, what="it is gone")
+    wait_until(lambda: key not in get(f"{bases(cluster)[0]}/brokers/configuration/values"), 60, what="it is gone")
 
 
 ASSIGN = "transaction_coordinator_assign-partition-0"
@@ -170,9 +170,9 @@ def test_a_transaction_over_topics_of_two_brokers(cluster: ClusterProcesses, con
     _seen_through_any_broker(cluster, txn, names, found)
     (coordinator.commit if commit else coordinator.abort)(txn)
     for name, consumer in zip(names, consumers, strict=True):
-        assert consumer.receive(10_000).data() == b"plain"
+        assert consumer.receive(30_000).data() == b"plain"
         if commit:
-            assert consumer.receive(10_000).data() == b"inside"
+            assert consumer.receive(30_000).data() == b"inside"
         stats = get(f"{bases(cluster)[0]}/{name.replace('://', '/')}/stats")
         assert stats["ongoingTxnCount"] == 0
     for raw in (coordinator, *raws):

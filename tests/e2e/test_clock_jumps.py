@@ -128,17 +128,17 @@ def test_ttl_and_delays_go_by_the_time_that_has_passed(
         after_s = time.monotonic()
         producers[delayed].send(b"after", deliver_after=timedelta(seconds=DELAY_S))
         consumer = client.subscribe(delayed, "s", pulsar.ConsumerType.Shared)
-        received_s = {consumer.receive(20_000).data(): time.monotonic() for _ in range(2)}
+        received_s = {consumer.receive(30_000).data(): time.monotonic() for _ in range(2)}
         assert -MILLISECOND_S <= received_s[b"after"] - after_s - DELAY_S < LATE_MAX_S
         assert -MILLISECOND_S <= received_s[b"before"] - before_s - DELAY_S - 1 < LATE_MAX_S
-        wait_until(lambda: _backlog(cluster, old) == 0, 10, what="old messages expire")
+        wait_until(lambda: _backlog(cluster, old) == 0, 60, what="old messages expire")
         assert _backlog(cluster, young) == 20
     finally:
         for process in cluster.status():
             clocks.jump(process, 0)
     assert any("the wall clock has jumped" in cluster.log(broker) for broker in broker_names(cluster))
     producers[young].send(b"all is well again")
-    wait_until(lambda: _backlog(cluster, young) == 21, 10, what="the clock is followed again")
+    wait_until(lambda: _backlog(cluster, young) == 21, 60, what="the clock is followed again")
 
 
 def _backlog(cluster: ClusterProcesses, topic: str) -> int:

@@ -63,7 +63,7 @@ def test_the_leader_is_killed_and_its_disk_is_lost(cluster: ClusterProcesses) ->
         create(cluster, "with-the-new-disk")
         cluster.start_again(others[0])
         reader = with_client.create_reader("before", pulsar.MessageId.earliest)
-        assert [reader.read_next(10_000).data() for _ in range(2)] == [b"one", b"two"]
+        assert [reader.read_next(30_000).data() for _ in range(2)] == [b"one", b"two"]
     finally:
         with_client.close()
 

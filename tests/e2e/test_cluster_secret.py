@@ -48,7 +48,7 @@ def received(cluster: ClusterProcesses, count: int) -> list[bytes]:
     client = pulsar.Client(cluster.service_url, operation_timeout_seconds=20)
     try:
         consumer = client.subscribe("persistent://public/default/t", "s")
-        return [consumer.receive(20_000).data() for _ in range(count)]
+        return [consumer.receive(30_000).data() for _ in range(count)]
     finally:
         client.close()
 

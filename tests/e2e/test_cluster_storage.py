@@ -58,7 +58,7 @@ def read_all(client: pulsar.Client, topic: str, stop: bytes) -> list[bytes]:
     reader = client.create_reader(topic, pulsar.MessageId.earliest)
     found: list[bytes] = []
     while not found or found[-1] != stop:
-        found.append(reader.read_next(20_000).data())
+        found.append(reader.read_next(30_000).data())
     reader.close()
     return found
 
@@ -95,7 +95,7 @@ def test_the_namespace_says_how_many_copies(cluster: ClusterProcesses, connect: 
         name = f"persistent://public/{namespace}/{topic}"
         consumer = client.subscribe(name, "sub")
         client.create_producer(name).send(b"stored")
-        consumer.acknowledge(consumer.receive(10_000))
+        consumer.acknowledge(consumer.receive(30_000))
         path = f"public/{namespace}/persistent/{topic}"
         for cursor in ("", "sub"):
             (metadata,) = wait_until(partial(ledgers_of, cluster, path, cursor), what="it is there")

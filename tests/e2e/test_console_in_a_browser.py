@@ -81,7 +81,7 @@ class Browser:
         return str(self.driver.execute_script("return document.querySelector(arguments[0])?.innerText ?? ''", css))
 
     def wait_for(self, wanted: str, css: str = "main") -> None:
-        wait_until(lambda: wanted in self.text(css), 15, f"{wanted!r} in {css}")
+        wait_until(lambda: wanted in self.text(css), 60, f"{wanted!r} in {css}")
 
     def errors(self) -> list[str]:
         return [each["message"] for each in self.driver.get_log("browser")]

@@ -153,12 +153,12 @@ def test_a_full_disk_serves_deletes_starts_and_recovers(small_disk: Path, tmp_pa
 
         # acknowledgements are kept, messages are readable, a subscription can be made, refusals name no path
         for payload in kept:
-            message = consumer.receive(5000)
+            message = consumer.receive(30_000)
             assert message.data() == payload
             consumer.acknowledge(message)
         assert harness.payloads("fill")[: len(stored)] == stored
         late = client.subscribe("fill", "late", initial_position=pulsar.InitialPosition.Earliest)
-        assert late.receive(5000).data() == stored[0]
+        assert late.receive(30_000).data() == stored[0]
         refusal = harness.refusal("fill")
         assert str(small_disk) not in refusal
         harness.http("PUT", "other")

@@ -91,7 +91,7 @@ def test_subscriptions_created_while_ledgers_are_trimmed_miss_nothing(
     for number in range(12):
         time.sleep(0.3)
         consumer = client.subscribe("trim", f"late-{number}", initial_position=pulsar.InitialPosition.Earliest)
-        payloads = [int(consumer.receive(5000).data()) for _ in range(30)]
+        payloads = [int(consumer.receive(30_000).data()) for _ in range(30)]
         assert payloads == list(range(payloads[0], payloads[0] + 30))
         starts.append(payloads[0])
         consumer.unsubscribe()
@@ -115,14 +115,14 @@ def test_ten_thousand_holes_survive_a_crash(start_server: StartServer, connect: 
         producer.send_async(b"%d" % number, lambda result, message_id: None)
     producer.flush()
     for _ in range(count):
-        message = consumer.receive(10_000)
+        message = consumer.receive(30_000)
         if int(message.data()) % 2:
             consumer.acknowledge(message)
     time.sleep(1.2)
     server.restart()
     consumer.close()
     again = connect(server.service_url).subscribe("holes", "sub", pulsar.ConsumerType.Shared, receiver_queue_size=5000)
-    got = [int(again.receive(10_000).data()) for _ in range(count // 2)]
+    got = [int(again.receive(30_000).data()) for _ in range(count // 2)]
     assert sorted(got) == list(range(0, count, 2))
     with pytest.raises(pulsar.Timeout):
         again.receive(500)

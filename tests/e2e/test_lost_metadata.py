@@ -105,5 +105,5 @@ def test_an_empty_disk_stops_the_cluster_and_the_old_one_comes_back(
     cluster.start_again(server, *others)
     client = connect(cluster.service_url)
     reader = client.create_reader(TOPIC, pulsar.MessageId.earliest)
-    assert [reader.read_next(10_000).data() for _ in range(MESSAGES)] == [b"%d" % number for number in range(MESSAGES)]
+    assert [reader.read_next(30_000).data() for _ in range(MESSAGES)] == [b"%d" % number for number in range(MESSAGES)]
     client.close()

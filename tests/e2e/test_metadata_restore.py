@@ -33,7 +33,7 @@ def read_all(client: pulsar.Client, topic: str) -> list[bytes]:
     reader = client.create_reader(topic, pulsar.MessageId.earliest)
     found = []
     while reader.has_message_available():
-        found.append(reader.read_next(20_000).data())
+        found.append(reader.read_next(30_000).data())
     reader.close()
     return found
 
@@ -112,7 +112,7 @@ def test_a_subscription_in_a_ledger_that_was_deleted_since_the_backup_goes_on_wh
         send(client, "t", 0)
         done("metadata", "backup", file, "--data-dir", server.data_dir)
         for _ in range(COUNT):
-            subscription.acknowledge(subscription.receive(20_000))
+            subscription.acknowledge(subscription.receive(30_000))
 
         def deleted() -> bool:
             call(server.http_url, "POST", "/admin/v2/persistent/public/default/t/trim", (200, 204))

@@ -46,7 +46,7 @@ def test_two_brokers_behind_one_command(directory: Path, connect: Connect, tmp_p
         consumer = client.subscribe("spread", "s")
         for number in range(32):
             producer.send(str(number).encode())
-        assert {int(consumer.receive(20_000).data()) for _ in range(32)} == set(range(32))
+        assert {int(consumer.receive(30_000).data()) for _ in range(32)} == set(range(32))
         assert len(get(f"{http_url}/admin/v2/brokers")) == 2
         assert get(f"{http_url}/admin/v2/brokers/configuration/runtime")["maxMessageSize"] == "100000"
         client.close()

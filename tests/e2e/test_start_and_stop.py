@@ -161,7 +161,7 @@ def test_a_stop_with_open_clients_and_a_backlog(
         stored[number] = key_of(producer.send(number.to_bytes(4, "big") + bytes(MIB)))
     acked = set[bytes]()
     for _ in range(5):
-        message = consumer.receive(5000)
+        message = consumer.receive(30_000)
         consumer.acknowledge(message)
         acked.add(message.data()[:4])
     over = threading.Event()
@@ -209,7 +209,7 @@ def test_a_stop_with_open_clients_and_a_backlog(
     assert all(content[key][:4] == number.to_bytes(4, "big") for number, key in promised.items())
     consumer.close()
     again = connect(server.service_url).subscribe(topic, "sub")
-    assert again.receive(5000).data()[:4] == (5).to_bytes(4, "big"), f"{len(acked)} acknowledgements were stored"
+    assert again.receive(30_000).data()[:4] == (5).to_bytes(4, "big"), f"{len(acked)} acknowledgements were stored"
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])

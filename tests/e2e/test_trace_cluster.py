@@ -19,7 +19,7 @@ def test_the_copies_of_a_quorum_and_any_broker_tells(tmp_path: Path, connect: Ca
         client = connect(cluster.service_url)
         consumer = client.subscribe(topic, "sub", consumer_name="c1")
         client.create_producer(topic).send(b"x", properties={"magnetar.trace": "in-a-cluster"})
-        consumer.acknowledge(consumer.receive(10_000))
+        consumer.acknowledge(consumer.receive(30_000))
         for name in broker_names(cluster):  # one of them is not the owner
             tracer = Tracer(cluster.broker(name)[1])
             tracer.sees(

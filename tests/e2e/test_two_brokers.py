@@ -64,7 +64,7 @@ def test_either_broker_leads_to_every_topic(cluster: ClusterProcesses, connect: 
         producer.send(str(number).encode())
     received = []
     for _ in range(64):
-        message = consumer.receive(20_000)
+        message = consumer.receive(30_000)
         received.append(int(message.data()))
         consumer.acknowledge(message)
     assert sorted(received) == list(range(64))

@@ -49,7 +49,7 @@ def connect() -> Iterator[Callable[..., pulsar.Client]]:
     clients: list[pulsar.Client] = []
 
     def open_client(url: str, **options: object) -> pulsar.Client:
-        options.setdefault("operation_timeout_seconds", 10)
+        options.setdefault("operation_timeout_seconds", 30)
         options.setdefault("logger", pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
         client = pulsar.Client(url, **options)
         clients.append(client)

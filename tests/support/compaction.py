@@ -65,7 +65,7 @@ def read_compacted(client: pulsar.Client, topic: str, start: pulsar.MessageId | 
     reader = client.create_reader(topic, start or pulsar.MessageId.earliest, is_read_compacted=True)
     found = []
     while reader.has_message_available():
-        found.append(reader.read_next(5000))
+        found.append(reader.read_next(30_000))
     reader.close()
     return found
 

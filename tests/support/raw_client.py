@@ -38,7 +38,7 @@ class RawConnection:
     """`with RawConnection(port) as connection:`; CONNECT is done unless `handshake` is False."""
 
     def __init__(
-        self, port: int, *, handshake: bool = True, timeout_s: float = 10.0, version: str = "raw", token: str = ""
+        self, port: int, *, handshake: bool = True, timeout_s: float = 30.0, version: str = "raw", token: str = ""
     ) -> None:
         self.timeout_s = timeout_s
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=timeout_s)

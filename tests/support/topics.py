@@ -23,6 +23,6 @@ def drain(client: pulsar.Client, topic: str) -> list[pulsar.Message]:
     reader = client.create_reader(topic, pulsar.MessageId.earliest)
     found = []
     while reader.has_message_available():
-        found.append(reader.read_next(10_000))
+        found.append(reader.read_next(30_000))
     reader.close()
     return found

@@ -259,7 +259,7 @@ def read_log(client: pulsar.Client, topic: str) -> Log:
     reader = client.create_reader(topic, pulsar.MessageId.earliest)
     log = Log([], [])
     while reader.has_message_available():
-        message = reader.read_next(5000)
+        message = reader.read_next(30_000)
         log.keys.append(key_of(message.message_id()))
         log.payloads.append(message.data())
     reader.close()

@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def wait_until(condition: Callable[[], T], timeout_s: float = 10.0, what: str = "the condition") -> T:
+def wait_until(condition: Callable[[], T], timeout_s: float = 60.0, what: str = "the condition") -> T:
     """The first true value of `condition`. Fails after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while True:

@@ -70,7 +70,7 @@ def test_no_cursor_moves_over_what_a_region_away_has_sent_to_others(tmp_path: Pa
         touch(*regions)
         consumer = subscribe(a)
         receive(consumer, len(publish(regions, 3, "first")))
-        wait_until(settled(c), 10, "the cursor in c")
+        wait_until(settled(c), 60, "the cursor in c")
         missing = published_in_b_and_seen_by_c(regions, cut, links)
         later = publish([a, c], 10, "later")
         receive(consumer, len(later))
@@ -94,7 +94,7 @@ def test_partial_snapshots_skip_it_which_is_why_they_are_off(tmp_path: Path) -> 
         touch(*regions)
         consumer = subscribe(a)
         receive(consumer, len(publish(regions, 3, "first")))
-        wait_until(settled(c), 10, "the cursor in c")
+        wait_until(settled(c), 60, "the cursor in c")
         missing = published_in_b_and_seen_by_c(regions, [("b", "a"), ("a", "b")], links)
         later = publish([a, c], 10, "later")
         assert missing not in {message.data() for message in receive(consumer, len(later))}
@@ -109,7 +109,7 @@ def test_an_operator_gives_a_region_up(tmp_path: Path) -> None:
         touch(*regions)
         consumer = subscribe(a)
         receive(consumer, len(publish(regions, 3, "first")))
-        wait_until(settled(c), 10, "the cursor in c")
+        wait_until(settled(c), 60, "the cursor in c")
         forced = command(a, "replicated-subscription", "force-snapshot", URL)
         assert forced["snapshots"] == [status(a)["lastSnapshotPosition"]]
         assert "it is connected" in command(a, "replicated-subscription", "exclude", URL, "b", code=1)
@@ -132,7 +132,7 @@ def test_a_subscription_becomes_replicated_and_ceases_to_be(tmp_path: Path) -> N
         assert backlog(b) is None
         assert command(a, "get-replicated-subscription-status", URL, "-s", "sub") == {URL: False}
         command(a, "set-replicated-subscription-status", URL, "-s", "sub", "--enable")
-        wait_until(settled(b), 10, "the subscription in b")
+        wait_until(settled(b), 60, "the subscription in b")
         a.disconnect_client()
         a.server.restart()
         assert command(a, "get-replicated-subscription-status", URL, "-s", "sub") == {URL: True}

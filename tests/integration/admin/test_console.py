@@ -298,7 +298,7 @@ def test_a_hundred_thousand_topics(tmp_path: Path) -> None:
         middle = pages.text("/console/tenants/public/default?after=persistent://public/default/topic-080000")
         assert "topic-080001" in middle
         assert "topic-099999" in pages.text("/console/tenants/public/default?filter=099999")
-        assert time.monotonic() - began_s < 10
+        assert time.monotonic() - began_s < 30
         assert len(pages.get("/console/tenants/public/default").content) < 100_000
     finally:
         server.close()

@@ -80,7 +80,7 @@ def test_large_bodies_are_refused_before_they_are_read(api: Api, server: ServerP
 )
 def test_the_server_survives_nonsense(api: Api, server: ServerProcess, request_bytes: bytes) -> None:
     port = int(server.http_url.rsplit(":", 1)[1])
-    with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
         try:
             connection.sendall(request_bytes)
             connection.shutdown(socket.SHUT_WR)
@@ -151,7 +151,7 @@ def test_what_follows_a_body_that_is_none_is_no_request(server: ServerProcess, p
 def only_answer(server: ServerProcess, words: bytes) -> bytes:
     """What the server says until it closes the connection: one answer, not two."""
     port = int(server.http_url.rsplit(":", 1)[1])
-    with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
         connection.sendall(words)
         answer = b""
         with contextlib.suppress(ConnectionResetError):
@@ -164,7 +164,7 @@ def only_answer(server: ServerProcess, words: bytes) -> bytes:
 def test_requests_that_come_together_are_answered_one_after_the_other(server: ServerProcess) -> None:
     port = int(server.http_url.rsplit(":", 1)[1])
     count = 500
-    with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
         ask = b"GET /admin/v2/clusters HTTP/1.1\r\nHost: localhost\r\n\r\n"
         connection.sendall(ask * (count - 1) + ask.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
         answers = b""
@@ -184,7 +184,7 @@ def test_requests_that_come_together_are_answered_one_after_the_other(server: Se
 )
 def test_old_and_odd_clients_are_answered(server: ServerProcess, head: bytes, status: bytes) -> None:
     port = int(server.http_url.rsplit(":", 1)[1])
-    with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
         connection.sendall(head)
         answer = b""
         while part := connection.recv(65536):
@@ -196,7 +196,7 @@ def test_old_and_odd_clients_are_answered(server: ServerProcess, head: bytes, st
 
 def test_a_body_in_single_bytes_is_read(server: ServerProcess, api: Api, namespace: str) -> None:
     port = int(server.http_url.rsplit(":", 1)[1])
-    with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
         head = f"POST /admin/v2/namespaces/{namespace}/messageTTL HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
         connection.sendall(head.encode())
         for byte in (b"1", b"2", b"3"):
@@ -314,7 +314,7 @@ def test_a_server_is_told_what_it_is_called(start_server: StartServer) -> None:
     names = {"advertisedAddress": "localhost", "webServiceAllowedHosts": "admin.example.com, .lab.example"}
     server = start_server(**names)
     statuses = {
-        host: requests.get(f"{server.http_url}/admin/v2/clusters", headers={"Host": host}, timeout=5).status_code
+        host: requests.get(f"{server.http_url}/admin/v2/clusters", headers={"Host": host}, timeout=30).status_code
         for host in ("admin.example.com", "a.lab.example:1", "lab.example", "example.com", "xlab.example")
     }
     assert list(statuses.values()) == [200, 200, 421, 421, 421]
@@ -329,13 +329,13 @@ def test_nothing_of_a_failure_inside_is_told(api: Api) -> None:
 def test_the_stop_does_not_wait_for_idle_connections(start_server: StartServer) -> None:
     server = start_server()
     port = int(server.http_url.rsplit(":", 1)[1])
-    connections = [socket.create_connection(("127.0.0.1", port), timeout=5) for _ in range(5)]
+    connections = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(5)]
     connections[0].sendall(b"GET /status.html HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert connections[0].recv(65536).startswith(b"HTTP/1.1 200")
     connections[1].sendall(b"POST /admin/v2/tenants/t HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n[")
     started_s = time.monotonic()
     assert server.stop() == 0
-    assert time.monotonic() - started_s < 2.0
+    assert time.monotonic() - started_s < 8.0
     for connection in connections:
         connection.close()
 
@@ -344,7 +344,7 @@ def test_no_request_is_logged_by_default(start_server: Callable[..., ServerProce
     server = start_server()
     port = int(server.http_url.rsplit(":", 1)[1])
     before = server.log()
-    with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
         connection.sendall(b"GET /status.html HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         while connection.recv(65536):
             continue

@@ -90,14 +90,14 @@ def test_unacknowledged_messages(api: Api, client: pulsar.Client, topic: str, na
     consumer = client.subscribe(topic, "s", pulsar.ConsumerType.Shared)
     api.post(f"namespaces/{namespace}/maxUnackedMessagesPerConsumer", 5)
     send_all(client.create_producer(topic), [b"x"] * 20)
-    held = [consumer.receive(5000) for _ in range(5)]
+    held = [consumer.receive(30_000) for _ in range(5)]
     assert nothing_arrives(consumer)
     api.post(f"{path_of(topic)}/maxUnackedMessagesOnConsumer", 8)
-    held += [consumer.receive(5000) for _ in range(3)]
+    held += [consumer.receive(30_000) for _ in range(3)]
     assert nothing_arrives(consumer)
     api.post(f"{path_of(topic)}/maxUnackedMessagesOnSubscription", 10)
     api.post(f"{path_of(topic)}/maxUnackedMessagesOnConsumer", 0)
-    held += [consumer.receive(5000) for _ in range(2)]
+    held += [consumer.receive(30_000) for _ in range(2)]
     assert nothing_arrives(consumer)
     api.delete(f"{path_of(topic)}/maxUnackedMessagesOnSubscription")
     assert len(drain(consumer, ack=False)) == 10

@@ -17,11 +17,11 @@ from tests.support.messages import receive_all, send_all
 from tests.support.raw_client import RawConnection, message
 from tests.support.waiting import wait_until
 
-SLACK_S = 1.0
-"""Above what a rate takes: scheduling of a busy machine."""
+SLACK_S = 2.4
+"""Above what a rate takes: scheduling of a busy machine. At half the rate each of these would take longer still."""
 
-UNLIMITED_S = 5.0
-"""Nothing here takes as long without a rate."""
+UNLIMITED_S = 20.0
+"""Nothing here takes as long without a rate, and with the rate all of it takes longer."""
 
 
 def path_of(topic: str) -> str:
@@ -140,17 +140,17 @@ def test_a_reader_is_held_back_and_goes_on_when_the_rate_is_lifted(api: Api, cli
     api.post(f"{path_of(topic)}/dispatchRate", dispatch(1))
     send_all(client.create_producer(topic), [b"x"] * 100)
     reader = client.create_reader(topic, pulsar.MessageId.earliest)
-    assert reader.read_next(5000).data() == b"x"
+    assert reader.read_next(30_000).data() == b"x"
     with pytest.raises(pulsar.Timeout):
         reader.read_next(300)
     api.delete(f"{path_of(topic)}/dispatchRate")
-    assert seconds(lambda: [reader.read_next(5000) for _ in range(99)]) < UNLIMITED_S
+    assert seconds(lambda: [reader.read_next(30_000) for _ in range(99)]) < UNLIMITED_S
 
 
 def test_redelivered_messages_count(api: Api, client: pulsar.Client, topic: str) -> None:
     consumer = client.subscribe(topic, "again", pulsar.ConsumerType.Shared, negative_ack_redelivery_delay_ms=10)
     send_all(client.create_producer(topic), [b"x"] * 100)
-    taken = [consumer.receive(5000) for _ in range(100)]
+    taken = [consumer.receive(30_000) for _ in range(100)]
     api.post(f"{path_of(topic)}/subscriptionDispatchRate", dispatch(40))
     for received in taken:
         consumer.negative_acknowledge(received)
@@ -173,10 +173,10 @@ def test_a_relative_rate_follows_the_publish_rate(api: Api, client: pulsar.Clien
     publishing.start()
     try:
         wait_until(
-            lambda: api.get(f"{path_of(topic)}/stats")["msgRateIn"] > 50, timeout_s=15, what="a sample of the rate"
+            lambda: api.get(f"{path_of(topic)}/stats")["msgRateIn"] > 50, timeout_s=60, what="a sample of the rate"
         )
         receive_all(consumer, 20)
-        assert seconds(lambda: receive_all(consumer, 200)) < 200 / 10 / 3
+        assert seconds(lambda: receive_all(consumer, 200)) < 200 / 10 * 0.75
     finally:
         over.set()
         publishing.join()

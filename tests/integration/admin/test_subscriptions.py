@@ -106,10 +106,10 @@ def test_reset_by_time_and_by_message(api: Api, client: pulsar.Client, path: str
     consumer = client.subscribe(name, "s")
     producer = client.create_producer(name)
     early = producer.send(b"early")
-    first_ms = consumer.receive(5000).publish_timestamp()
+    first_ms = consumer.receive(30_000).publish_timestamp()
     wait_until(lambda: time.time() * 1000 > first_ms + 2)
     producer.send(b"late")
-    second_ms = consumer.receive(5000).publish_timestamp()
+    second_ms = consumer.receive(30_000).publish_timestamp()
     api.post(f"{path}/subscription/s/resetcursor/{second_ms}")
     assert receive_all(consumer, 1) == [b"late"]
     position = {"ledgerId": early.ledger_id(), "entryId": early.entry_id(), "partitionIndex": -1}
@@ -188,6 +188,6 @@ def test_no_entry_of_another_topic_is_shown(api: Api, client: pulsar.Client, pat
     secret = client.create_producer(f"persistent://{namespace}/secret").send(b"secret")
     assert api.call("GET", f"persistent/{namespace}/secret/ledger/{secret.ledger_id()}/entry/0").content == b"secret"
     for entry in (f"{secret.ledger_id()}/entry/0", "0/entry/0", "99999/entry/0", f"{2**62}/entry/{2**62}"):
-        response = requests.get(f"{api.base}/admin/v2/{path}/ledger/{entry}", timeout=5)
+        response = requests.get(f"{api.base}/admin/v2/{path}/ledger/{entry}", timeout=30)
         assert response.status_code == 404
         assert b"secret" not in response.content

@@ -16,7 +16,7 @@ def test_backlog_and_internal_info(api: Api, client: pulsar.Client, topic: str) 
     consumer = client.subscribe(topic, "sub")
     producer = client.create_producer(topic)
     ids = [producer.send(b"x" * 10) for _ in range(5)]
-    consumer.acknowledge_cumulative(consumer.receive(5000))
+    consumer.acknowledge_cumulative(consumer.receive(30_000))
     backlog = api.get(f"{path_of(topic)}/backlog")
     assert (backlog["totalMessages"], backlog["topicName"]) == (5, topic)
     assert backlog["dataLedgerDetails"][0]["ledgerId"] == ids[0].ledger_id()

@@ -190,7 +190,7 @@ def test_internal_stats_show_ledgers_and_cursors(api: Api, client: pulsar.Client
     consumer = client.subscribe(name, "s", consumer_type=pulsar.ConsumerType.Shared)
     producer = client.create_producer(name)
     ids = [producer.send(b"x") for _ in range(4)]
-    messages = [consumer.receive(5000) for _ in range(4)]
+    messages = [consumer.receive(30_000) for _ in range(4)]
     consumer.acknowledge(messages[2])
     ledger = ids[0].ledger_id()
 
@@ -255,7 +255,7 @@ def test_non_persistent_topics(api: Api, client: pulsar.Client, namespace: str) 
     consumer = client.subscribe(name, "s")
     producer = client.create_producer(name)
     producer.send(b"x")
-    assert consumer.receive(5000).data() == b"x"
+    assert consumer.receive(30_000).data() == b"x"
     assert api.get(f"{path}/stats")["subscriptions"]["s"]["msgOutCounter"] == 1
     assert api.get(f"{path}/subscriptions") == ["s"]
     assert api.get(f"{path}/internalStats")["entriesAddedCounter"] == 1

@@ -123,7 +123,7 @@ def test_the_official_client_reads_what_a_page_sends(
     assert [(answer["result"], answer["context"]) for answer in answers] == [("ok", f"c{n}") for n in range(8)]
     assert len({answer["messageId"] for answer in answers}) == 8
     for number in range(8):
-        message = consumer.receive(5000)
+        message = consumer.receive(30_000)
         assert message.data() == b"%d" % number * 100
         assert (message.partition_key(), message.properties(), message.event_timestamp()) == (
             "k",
@@ -425,7 +425,7 @@ def test_messages_by_rest(server: ServerProcess, client: pulsar.Client, topic: s
     results = answer.json()["messagePublishResults"]
     assert [result["result"] for result in results] == ["ok"] * 5
     for n in range(5):
-        message = consumer.receive(5000)
+        message = consumer.receive(30_000)
         assert (message.data(), message.partition_key(), message.event_timestamp()) == (b"%d" % n, "k", 3)
     mixed = [{"payload": "%%"}, messages[0]]
     results = requests.post(url, json={"messages": mixed}, timeout=10).json()["messagePublishResults"]

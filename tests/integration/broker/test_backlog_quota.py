@@ -96,7 +96,7 @@ def test_eviction_drops_the_oldest_backlog_and_keeps_producers(
         consumer.close()
         return found
 
-    wait_until(lambda: len(left()) <= 100, 10)
+    wait_until(lambda: len(left()) <= 100, 60)
     rest = [int(entry.data()[:4]) for entry in left()]
     assert rest == list(range(400 - len(rest), 400))
     assert len(rest) >= 30  # not more than the limit asks for
@@ -116,7 +116,7 @@ def test_quota_by_age(start_server: StartServer, connect: Connect, topic: str, p
         take(consumer, 10)
         wait_until(lambda: not creation_fails(client, topic))
         return
-    wait_until(lambda: nothing_left(client, topic), 10)
+    wait_until(lambda: nothing_left(client, topic), 60)
     client.create_producer(topic).send(b"new")
     assert receive_all(client.subscribe(topic, "sub"), 1) == [b"new"]
 

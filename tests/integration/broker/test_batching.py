@@ -74,7 +74,7 @@ def test_a_batch_is_one_entry_with_an_index_for_each_message(client: pulsar.Clie
 def test_a_batch_of_one_is_still_a_batch(client: pulsar.Client, topic: str) -> None:
     consumer = client.subscribe(topic, "sub")
     client.create_producer(topic, batching_enabled=True).send(b"alone", properties={"k": "v"})
-    received = consumer.receive(5000)
+    received = consumer.receive(30_000)
     assert (received.data(), received.properties(), position(received.message_id())[1:]) == (
         b"alone",
         {"k": "v"},

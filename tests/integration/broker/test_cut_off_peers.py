@@ -52,18 +52,19 @@ def proxy() -> Iterator[StallingProxy]:
 async def test_a_peer_that_is_cut_off(
     proxy: StallingProxy, direction: Direction, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peers_module, "ANSWER_TIMEOUT_S", ANSWER_S)
     url = f"http://127.0.0.1:{proxy.port}"
     other = BrokerAddress(f"pulsar://127.0.0.1:{proxy.port}", "", url, "")
     topic = TopicName.parse("persistent://public/default/t")
     asked = Peers(AsyncioNetwork(), Credentials.parse("", ""), TlsTrust("", verify_hostname=True))
     assert await asked.is_ready(other)
     proxy.stall(direction)
-    async with asyncio.timeout(READY_TIMEOUT_S + 1):
+    async with asyncio.timeout(READY_TIMEOUT_S + 10):
         assert not await asked.is_ready(other)
-    async with asyncio.timeout(ANSWER_S + 2):
-        with pytest.raises(ServiceNotReadyError, match="does not answer"):
-            await RemoteTopics(asked).partitions(other, topic, True)
+    with monkeypatch.context() as patch:
+        patch.setattr(peers_module, "ANSWER_TIMEOUT_S", ANSWER_S)
+        async with asyncio.timeout(ANSWER_S + 10):
+            with pytest.raises(ServiceNotReadyError, match="does not answer"):
+                await RemoteTopics(asked).partitions(other, topic, True)
     proxy.heal()
     assert await asked.is_ready(other)
     assert await RemoteTopics(asked).partitions(other, topic, True) == 7

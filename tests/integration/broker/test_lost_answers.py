@@ -203,7 +203,7 @@ def test_a_subscription(server: Server, connect: Connect) -> None:
         assert answers[-1] in (204, 409), answers
         assert call(server, "GET", f"{topic}/subscriptions")[1] == ["sub"]
         consumer = client.subscribe(f"s{number}", "sub")
-        message = consumer.receive(5000)
+        message = consumer.receive(30_000)
         assert message.data() == b"before"
         consumer.acknowledge(message)
         consumer.close()
@@ -225,7 +225,7 @@ def test_loading_a_topic_publishing_and_consuming(server: Server, connect: Conne
         for text in (b"0", b"1", b"2"):
             producer.send(text)
         for text in (b"0", b"1", b"2"):
-            message = consumer.receive(10_000)
+            message = consumer.receive(30_000)
             assert message.data() == text
             consumer.acknowledge(message)
         consumer.close()
@@ -235,7 +235,7 @@ def test_loading_a_topic_publishing_and_consuming(server: Server, connect: Conne
         reader = client.create_reader(f"public/{topic}/t", pulsar.MessageId.earliest)
         read = []
         while reader.has_message_available():
-            read.append(reader.read_next(5000).data())
+            read.append(reader.read_next(30_000).data())
         reader.close()
         assert read == [b"0", b"1", b"2"][len(read) - 3 :] or not read  # what is consumed may be gone
         return lost
@@ -255,13 +255,13 @@ def test_unloading_a_topic_and_taking_it_up_again(server: Server, connect: Conne
         for text in range(6):
             producer.send(str(text).encode())
         for _ in range(3):
-            consumer.acknowledge(consumer.receive(5000))
+            consumer.acknowledge(consumer.receive(30_000))
         consumer.close()
         answers, lost = repeated(server, number, "PUT", f"{path}/unload")
         assert answers[-1] in (204, 404), answers
         producer.send(b"6")
         again = client.subscribe(topic, "sub")
-        assert [again.receive(10_000).data() for _ in range(4)] == [b"3", b"4", b"5", b"6"]
+        assert [again.receive(30_000).data() for _ in range(4)] == [b"3", b"4", b"5", b"6"]
         again.close()
         producer.close()
         return lost

@@ -152,7 +152,7 @@ def test_a_durable_subscription_is_no_reader(server: ServerProcess, client: puls
 
 
 def test_an_unknown_listener_name(server: ServerProcess, topic: str) -> None:
-    client = pulsar.Client(server.service_url, listener_name="test", operation_timeout_seconds=10)
+    client = pulsar.Client(server.service_url, listener_name="test", operation_timeout_seconds=30)
     with ends_at_once():
         client.create_producer(topic)
     client.close()

@@ -55,8 +55,8 @@ def test_clients_that_meet_at_a_new_topic_agree_on_it(start_server: StartServer,
 
 
 def test_by_admin_call(server: ServerProcess, client: pulsar.Client, topic: str) -> None:
-    assert requests.put(admin_url(server, topic), json=3, timeout=5).status_code == 204
-    assert requests.put(admin_url(server, topic), json=3, timeout=5).status_code == 409
+    assert requests.put(admin_url(server, topic), json=3, timeout=30).status_code == 204
+    assert requests.put(admin_url(server, topic), json=3, timeout=30).status_code == 409
     assert len(client.get_topic_partitions(topic)) == 3
     consumer = client.subscribe(topic, "sub")
     producer = client.create_producer(topic, message_routing_mode=pulsar.PartitionsRoutingMode.RoundRobinDistribution)
@@ -66,7 +66,7 @@ def test_by_admin_call(server: ServerProcess, client: pulsar.Client, topic: str)
 
 
 def test_keys_stay_in_their_partition_and_in_order(server: ServerProcess, client: pulsar.Client, topic: str) -> None:
-    requests.put(admin_url(server, topic), json=4, timeout=5)
+    requests.put(admin_url(server, topic), json=4, timeout=30)
     consumer = client.subscribe(topic, "sub")
     producer = client.create_producer(topic)
     for index in range(200):
@@ -75,7 +75,7 @@ def test_keys_stay_in_their_partition_and_in_order(server: ServerProcess, client
     partitions: dict[str, set[int]] = {}
     order: dict[str, list[int]] = {}
     for _ in range(200):
-        received = consumer.receive(5000)
+        received = consumer.receive(30_000)
         partitions.setdefault(received.partition_key(), set()).add(received.message_id().partition())
         order.setdefault(received.partition_key(), []).append(int(received.data()))
     assert all(len(found) == 1 for found in partitions.values())
@@ -84,17 +84,17 @@ def test_keys_stay_in_their_partition_and_in_order(server: ServerProcess, client
 
 
 def test_a_partition_may_be_used_by_its_name(server: ServerProcess, client: pulsar.Client, topic: str) -> None:
-    requests.put(admin_url(server, topic), json=2, timeout=5)
+    requests.put(admin_url(server, topic), json=2, timeout=30)
     whole = client.subscribe(topic, "sub")
     client.create_producer(f"{topic}-partition-1").send(b"only here")
-    received = whole.receive(5000)
+    received = whole.receive(30_000)
     assert (received.data(), received.topic_name()) == (b"only here", f"{topic}-partition-1")
 
 
 def test_beyond_the_count_there_is_nothing_even_with_auto_creation(
     server: ServerProcess, client: pulsar.Client, topic: str
 ) -> None:
-    requests.put(admin_url(server, topic), json=2, timeout=5)
+    requests.put(admin_url(server, topic), json=2, timeout=30)
     beyond = f"{topic}-partition-2"
     with ends_at_once(pulsar.TopicNotFound):
         client.create_producer(beyond)
@@ -102,16 +102,16 @@ def test_beyond_the_count_there_is_nothing_even_with_auto_creation(
         client.subscribe(beyond, "sub")
     with ends_at_once(pulsar.TopicNotFound):
         client.create_reader(beyond, pulsar.MessageId.earliest)
-    with RawConnection(server.port, timeout_s=2) as raw:
+    with RawConnection(server.port) as raw:
         assert raw.producer(beyond).error.error == TOPIC_NOT_FOUND
 
 
 def test_growing_loses_nothing(server: ServerProcess, client: pulsar.Client, topic: str) -> None:
     """A subscription exists on the new partitions before the first message gets there."""
-    requests.put(admin_url(server, topic), json=1, timeout=5)
+    requests.put(admin_url(server, topic), json=1, timeout=30)
     client.subscribe(topic, "sub").close()
-    assert requests.post(admin_url(server, topic), json=3, timeout=5).status_code == 204
-    assert requests.post(admin_url(server, topic), json=2, timeout=5).status_code == 422
+    assert requests.post(admin_url(server, topic), json=3, timeout=30).status_code == 204
+    assert requests.post(admin_url(server, topic), json=2, timeout=30).status_code == 422
     producer = client.create_producer(topic)
     ids = send_all(producer, payloads(30))
     assert {message_id.partition() for message_id in ids} == {0, 1, 2}
@@ -119,7 +119,7 @@ def test_growing_loses_nothing(server: ServerProcess, client: pulsar.Client, top
 
 
 def test_the_number_is_a_property_of_the_name_and_not_created_by_asking(server: ServerProcess, topic: str) -> None:
-    with RawConnection(server.port, timeout_s=2) as raw:
+    with RawConnection(server.port) as raw:
         response = raw.partitions(topic).partitionMetadataResponse
         assert (response.response, response.error) == (response.Failed, TOPIC_NOT_FOUND)
         listed = BaseCommand(type=BaseCommand.GET_TOPICS_OF_NAMESPACE)
@@ -133,7 +133,7 @@ def test_the_number_is_a_property_of_the_name_and_not_created_by_asking(server: 
 @pytest.mark.parametrize("create", [False, True])
 def test_asking_creates_only_when_told_to(start_server: StartServer, topic: str, create: bool) -> None:
     server = start_server(allowAutoTopicCreationType="partitioned", defaultNumPartitions=2)
-    with RawConnection(server.port, timeout_s=2) as raw:
+    with RawConnection(server.port) as raw:
         assert raw.partitions(topic, create=create).partitionMetadataResponse.partitions == (2 if create else 0)
         assert raw.partitions(topic).partitionMetadataResponse.partitions == (2 if create else 0)
 
@@ -147,7 +147,7 @@ def test_without_auto_creation_only_what_exists_is_served(
         client.create_producer(topic)
     with ends_at_once(pulsar.TopicNotFound):
         client.subscribe(topic, "sub")
-    assert requests.put(admin_url(server, topic), json=2, timeout=5).status_code == 204
+    assert requests.put(admin_url(server, topic), json=2, timeout=30).status_code == 204
     consumer = client.subscribe(topic, "sub")
     client.create_producer(topic).send(b"x")
     assert receive_all(consumer, 1) == [b"x"]
@@ -155,9 +155,9 @@ def test_without_auto_creation_only_what_exists_is_served(
 
 def test_the_official_consumer_notices_new_partitions(server: ServerProcess, client: pulsar.Client, topic: str) -> None:
     """Its poll comes every minute; another client sees them at once, and both get everything."""
-    requests.put(admin_url(server, topic), json=1, timeout=5)
+    requests.put(admin_url(server, topic), json=1, timeout=30)
     client.subscribe(topic, "sub", initial_position=Earliest)
-    requests.post(admin_url(server, topic), json=2, timeout=5)
+    requests.post(admin_url(server, topic), json=2, timeout=30)
     wait_until(lambda: len(client.get_topic_partitions(topic)) == 2)
 
 
@@ -166,7 +166,7 @@ def test_a_missing_topic_is_told_to_who_does_not_want_it_created(
 ) -> None:
     """The Java client asks so for retry topics by their old names: two topics would share one if it seemed to be there."""
     partitioned, plain, fleeting = f"{topic}-partitioned", f"{topic}-plain", f"non-{topic}"
-    assert requests.put(admin_url(server, partitioned), json=3, timeout=5).status_code == 204
+    assert requests.put(admin_url(server, partitioned), json=3, timeout=30).status_code == 204
     client.create_producer(plain)
     producer = client.create_producer(fleeting)
     with RawConnection(server.port) as raw:

@@ -45,7 +45,7 @@ def test_everything_a_message_carries_arrives(client: pulsar.Client, topic: str)
         event_timestamp=1357034400000,
         sequence_id=41,
     )
-    received = consumer.receive(5000)
+    received = consumer.receive(30_000)
     assert received.data() == b"\x00\xff payload"
     assert received.properties() == {"a": "1", "empty": "", "umlaut": "ü"}
     assert received.partition_key() == "key"

@@ -22,7 +22,7 @@ def payloads(count: int) -> list[bytes]:
 def read_all(reader: pulsar.Reader) -> list[bytes]:
     found = []
     while reader.has_message_available():
-        found.append(reader.read_next(5000).data())
+        found.append(reader.read_next(30_000).data())
     return found
 
 
@@ -39,7 +39,7 @@ def test_from_the_latest(client: pulsar.Client, topic: str) -> None:
     assert not reader.has_message_available()
     producer.send(b"after")
     assert reader.has_message_available()
-    assert reader.read_next(5000).data() == b"after"
+    assert reader.read_next(30_000).data() == b"after"
 
 
 def test_from_the_latest_inclusive(client: pulsar.Client, topic: str) -> None:
@@ -88,10 +88,10 @@ def test_a_reader_goes_on_by_itself_after_a_crash(start_server: StartServer, con
     producer = client.create_producer(topic)
     send_all(producer, payloads(4))
     reader = client.create_reader(topic, EARLIEST)
-    assert [reader.read_next(5000).data() for _ in range(4)] == payloads(4)
+    assert [reader.read_next(30_000).data() for _ in range(4)] == payloads(4)
     server.restart()
     producer.send(b"4")
-    assert reader.read_next(10_000).data() == b"4"
+    assert reader.read_next(30_000).data() == b"4"
 
 
 def test_has_message_available_on_an_empty_topic(client: pulsar.Client, topic: str) -> None:
@@ -103,7 +103,7 @@ def test_has_message_available_on_an_empty_topic(client: pulsar.Client, topic: s
     reader = client.create_reader(topic, EARLIEST)
     client.create_producer(topic).send(b"x")
     assert reader.has_message_available()
-    assert reader.read_next(5000).data() == b"x"
+    assert reader.read_next(30_000).data() == b"x"
     assert not reader.has_message_available()
 
 

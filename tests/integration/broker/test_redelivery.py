@@ -24,7 +24,7 @@ def test_nacked_messages_come_again_with_a_count(client: pulsar.Client, topic: s
     consumer.acknowledge(good)
     for count in range(1, 4):
         consumer.negative_acknowledge(bad)
-        bad = consumer.receive(5000)
+        bad = consumer.receive(30_000)
         assert (bad.data(), bad.redelivery_count()) == (b"bad", count)
     consumer.acknowledge(bad)
     assert nothing_arrives(consumer)
@@ -162,7 +162,7 @@ def test_retries_through_a_retry_topic(client: pulsar.Client, topic: str) -> Non
     client.create_producer(topic).send(b"try me")
     retry = client.create_producer(retry_topic)
     for attempt in range(3):
-        received = consumer.receive(5000)
+        received = consumer.receive(30_000)
         assert received.properties().get("RECONSUMETIMES", "0") == str(attempt)
         retry.send(
             received.data(),
@@ -170,6 +170,6 @@ def test_retries_through_a_retry_topic(client: pulsar.Client, topic: str) -> Non
             deliver_after=timedelta(milliseconds=50),
         )
         consumer.acknowledge(received)
-    last = consumer.receive(5000)
+    last = consumer.receive(30_000)
     assert (last.data(), last.properties()["RECONSUMETIMES"]) == (b"try me", "3")
     assert last.topic_name() == retry_topic

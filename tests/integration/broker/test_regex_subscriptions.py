@@ -64,7 +64,7 @@ def test_topics_that_match_now_and_later(client: pulsar.Client, topic: str, monk
         found.update(entry.data() for entry in drain(consumer))
         return len(found) == 4
 
-    wait_until(all_there, 10)
+    wait_until(all_there, 60)
     assert found == {b"early-0", b"early-1", b"early-2", b"late"}
 
 
@@ -90,7 +90,7 @@ def test_modes(client: pulsar.Client, topic: str, mode: pulsar.RegexSubscription
         found.update(entry.data() for entry in drain(consumer))
         return found >= expected
 
-    wait_until(all_there, 5)
+    wait_until(all_there, 60)
     assert found == expected
 
 
@@ -124,14 +124,14 @@ def test_the_list_has_a_hash_by_which_clients_see_that_nothing_changed(
 
 
 def test_a_missing_namespace_has_no_topics(server: ServerProcess) -> None:
-    with RawConnection(server.port, timeout_s=2) as raw:
+    with RawConnection(server.port) as raw:
         answer = topics_of(raw, "public/nowhere")
         assert list(answer.getTopicsOfNamespaceResponse.topics) == []
 
 
 @pytest.mark.parametrize("name", ["", "public", "a/b/c", "../..", "public/def ault"])
 def test_malformed_namespaces_are_refused(server: ServerProcess, name: str) -> None:
-    with RawConnection(server.port, timeout_s=2) as raw:
+    with RawConnection(server.port) as raw:
         assert topics_of(raw, name).type == BaseCommand.ERROR
 
 

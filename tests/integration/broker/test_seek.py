@@ -139,7 +139,7 @@ def test_consumers_are_closed_before_the_answer(server: ServerProcess, topic: st
 def test_foreign_ids_are_answered_at_once_and_lose_nothing_new(
     server: ServerProcess, topic: str, position: tuple[int, int]
 ) -> None:
-    with RawConnection(server.port, timeout_s=2) as raw:
+    with RawConnection(server.port) as raw:
         raw.producer(topic)
         raw.subscribe(topic, "sub")
         raw.publish(message(b"old"))
@@ -153,7 +153,7 @@ def test_foreign_ids_are_answered_at_once_and_lose_nothing_new(
 
 
 def test_unknown_consumers_are_refused(server: ServerProcess) -> None:
-    with RawConnection(server.port, timeout_s=2) as raw:
+    with RawConnection(server.port) as raw:
         seek(raw, position=(0, 0), wait=False)
         assert raw.expect(BaseCommand.ERROR)[0].error.error == 1  # MetadataError
 

@@ -47,7 +47,7 @@ def test_producers_in_the_middle_of_sending_hear_it(server: ServerProcess, clien
     reader = client.create_reader(topic, pulsar.MessageId.earliest)
     found = []
     while reader.has_message_available():
-        found.append(reader.read_next(5000).data())
+        found.append(reader.read_next(30_000).data())
     assert found == [b"%d" % number for number in range(len(found))]
     assert len(found) >= stored
     reader.close()
@@ -63,7 +63,7 @@ def test_consumers_and_readers_get_what_is_there(server: ServerProcess, client: 
     later = client.subscribe(topic, "later", initial_position=pulsar.InitialPosition.Earliest)
     assert receive_all(later, 3) == [b"1", b"2", b"3"]
     reader = client.create_reader(topic, pulsar.MessageId.earliest)
-    assert [reader.read_next(5000).data() for _ in range(3)] == [b"1", b"2", b"3"]
+    assert [reader.read_next(30_000).data() for _ in range(3)] == [b"1", b"2", b"3"]
     assert not reader.has_message_available()
     reader.seek(pulsar.MessageId.earliest)
     assert reader.has_message_available()

@@ -49,7 +49,7 @@ def test_an_unsubscribed_subscription_stays_gone_after_a_crash(
 
 
 def test_not_while_others_consume_unless_forced(server: ServerProcess, topic: str) -> None:
-    with RawConnection(server.port, timeout_s=2) as raw:
+    with RawConnection(server.port) as raw:
         raw.subscribe(topic, "sub", SHARED, consumer_id=1)
         raw.subscribe(topic, "sub", SHARED, consumer_id=2)
         assert unsubscribe(raw, 1).type == BaseCommand.ERROR
@@ -62,7 +62,7 @@ def test_not_while_others_consume_unless_forced(server: ServerProcess, topic: st
 
 
 def test_unknown_consumers_cannot_unsubscribe(server: ServerProcess) -> None:
-    with RawConnection(server.port, timeout_s=2) as raw:
+    with RawConnection(server.port) as raw:
         assert unsubscribe(raw, 99).error.error == 1  # MetadataError
 
 
@@ -84,5 +84,5 @@ def test_consumer_stats(server: ServerProcess, topic: str) -> None:
 
 
 def test_consumer_stats_of_nobody(server: ServerProcess) -> None:
-    with RawConnection(server.port, timeout_s=2) as raw:
+    with RawConnection(server.port) as raw:
         assert raw.consumer_stats(5).consumerStatsResponse.error_code == 13  # ConsumerNotFound

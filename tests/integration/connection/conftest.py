@@ -13,13 +13,16 @@ import pytest
 from magnetar.testing.server import ServerProcess
 from magnetar.wire.pulsar.headers import payload_of
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand
-from tests.support.process import MIB, open_files, resident_bytes
+from tests.support.process import MIB, cpu_seconds, open_files, resident_bytes
 from tests.support.raw import RawClient
 from tests.support.waiting import wait_until
 
 GROWTH_MAX_BYTES = 30 * MIB
 """Six messages of the largest size: the allocator keeps four or five of their buffers, by chance."""
-NEWCOMER_TIMEOUT_S = 1.0
+NEWCOMER_TIMEOUT_S = 8.0
+"""Less than any time-out of the server that a newcomer could be made to wait for."""
+NEWCOMER_CPU_S = 0.5
+"""Of the server, a hundred times what serving one takes: this holds on a machine that is busy with other things, too."""
 DESCRIPTORS_LEFT_MAX = 5
 
 _numbers = itertools.count()
@@ -43,7 +46,7 @@ class Bystander:
         payload = f"message {self._sent}".encode()
         self._sent += 1
         self._producer.send(payload)
-        message = self._consumer.receive(2000)
+        message = self._consumer.receive(30_000)
         assert message.data() == payload
         assert message.redelivery_count() == 0, "the bystander's connection was broken in between"
         self._consumer.acknowledge(message)
@@ -54,8 +57,8 @@ class Bystander:
 
 
 def check_newcomer(server: ServerProcess) -> None:
-    """A new client connects, publishes, receives and acknowledges within a second."""
-    started = time.monotonic()
+    """A new client connects, publishes, receives and acknowledges, in time and at little cost."""
+    started, used = time.monotonic(), cpu_seconds(server.pid)
     topic = f"newcomer-{next(_numbers)}"
     with RawClient(server.port) as client:
         client.connect()
@@ -70,6 +73,7 @@ def check_newcomer(server: ServerProcess) -> None:
         assert answer is not None
         assert not answer.ackResponse.HasField("error")
     assert time.monotonic() - started < NEWCOMER_TIMEOUT_S
+    assert cpu_seconds(server.pid) - used < NEWCOMER_CPU_S
 
 
 def check_log(log: str) -> None:
@@ -96,7 +100,7 @@ def unharmed(server: ServerProcess, bystander: Bystander) -> Iterator[None]:
     check_log(server.log()[read:])
     grown = resident_bytes(server.pid) - resident
     assert grown < GROWTH_MAX_BYTES, f"{grown / MIB:.1f} MiB more resident memory"
-    wait_until(lambda: open_files(server.pid) <= descriptors + DESCRIPTORS_LEFT_MAX, 6.0, "connections are gone")
+    wait_until(lambda: open_files(server.pid) <= descriptors + DESCRIPTORS_LEFT_MAX, 60, "connections are gone")
 
 
 @pytest.fixture

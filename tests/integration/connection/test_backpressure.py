@@ -18,7 +18,7 @@ from tests.support.process import MIB, peak_resident_bytes, reset_peak, resident
 from tests.support.raw import ClosedByServer, RawClient, send_frame
 
 SMALL_BUFFER_BYTES = 4096
-LATENCY_MAX_S = 1.0
+LATENCY_MAX_S = 5.0
 """For the others' slowest round trip: generous, since flood, server and measurement share two cores with whatever else runs."""
 
 
@@ -49,7 +49,7 @@ def bounded(server: ServerProcess, growth_bytes: int, what: str) -> Iterator[Non
     before = resident_bytes(server.pid)
     latencies.clear()
     yield
-    enough = time.monotonic() + 10
+    enough = time.monotonic() + 60
     while len(latencies) < 12 and time.monotonic() < enough:
         time.sleep(0.01)
     grown = peak_resident_bytes(server.pid) - before

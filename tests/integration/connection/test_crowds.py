@@ -48,7 +48,7 @@ def metric(server: ServerProcess, name: str) -> float:
 
 def refused(port: int) -> bool:
     """Whether a new connection is closed before anything is said on it."""
-    with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
         try:
             connection.sendall(CONNECT)
             return connection.recv(1) == b""
@@ -107,7 +107,7 @@ def test_one_address_does_not_take_all(start_server: Start) -> None:
     assert refused(server.port)
     with socket.socket() as other:
         other.bind(("127.0.0.2", 0))
-        other.settimeout(5)
+        other.settimeout(30)
         other.connect(("127.0.0.1", server.port))
         other.sendall(CONNECT)
         assert other.recv(4)

@@ -77,7 +77,7 @@ def test_a_command_with_such_text_is_refused_at_the_frame(raw: Raw, path: tuple[
     for bad in BAD:
         client = raw(connected=path[0] != "connect")
         client.send_bytes(encode_frame(command.replace(MARK.encode(), bad)))
-        said = client.closed_within(2)
+        said = client.closed_within(8)
         assert [each.type for each in said] == [BaseCommand.ERROR]
         assert "UTF-8" in said[0].error.message
 

@@ -59,7 +59,7 @@ def test_the_consumer_of_a_key(explain: Explainer, client: pulsar.Client, topic:
         producer.send(b"x", partition_key=key)
         document = explain.ask("key", topic=topic, key=key, subscription="sub")
         (row,) = document["details"]["subscriptions"]
-        received = consumers[row["consumer"]].receive(10_000)
+        received = consumers[row["consumer"]].receive(30_000)
         assert received.partition_key() == key
         consumers[row["consumer"]].acknowledge(received)
         assert row["range"].startswith("the range ")
@@ -152,7 +152,7 @@ def test_a_message_on_its_way(explain: Explainer, client: pulsar.Client, topic: 
     assert states(last)["sub"] in ("message-waits", "message-unread")
     waiting = explain.ask("message", topic=topic, id=id_of(last), subscription="sub")["reasons"][0]
     assert waiting["facts"]["ahead"] == 4
-    consumer.acknowledge(consumer.receive(10_000))
+    consumer.acknowledge(consumer.receive(30_000))
     wait_until(lambda: states(first)["sub"] == "message-acknowledged")
     assert states(second)["sub"] == "message-delivered"
     shown = explain.command("message", id_of(first), "--topic", topic, "--subscription", "sub")

@@ -225,8 +225,8 @@ def test_a_message_that_comes_back_again_and_again(explain: Explainer, client: p
     consumer = client.subscribe(topic, "sub", pulsar.ConsumerType.Shared, negative_ack_redelivery_delay_ms=10)
     client.create_producer(topic).send(b"poison", partition_key="bad")
     for _ in range(4):
-        consumer.negative_acknowledge(consumer.receive(10_000))
-    consumer.receive(10_000)
+        consumer.negative_acknowledge(consumer.receive(30_000))
+    consumer.receive(30_000)
     reason = next(each for each in explain.subscription(topic)["reasons"] if each["code"] == "redelivered-often")
     assert reason["facts"]["times"] >= 3
     assert reason["facts"]["keys"] == ["bad"]

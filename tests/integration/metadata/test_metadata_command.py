@@ -26,7 +26,7 @@ def test_a_running_standalone_is_looked_into(
 ) -> None:
     consumer = client.subscribe(topic, "billing")
     client.create_producer(topic).send(b"one")
-    consumer.acknowledge_cumulative(consumer.receive(10_000))
+    consumer.acknowledge_cumulative(consumer.receive(30_000))
     source = ("--data-dir", str(server.data_dir))
     name = quote_plus(topic.rpartition("/")[2])
     parent = "/managed-ledgers/public/default/persistent"

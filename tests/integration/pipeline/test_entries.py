@@ -183,7 +183,7 @@ def test_a_ledger_that_is_gone_was_read_to_its_end_or_was_not(
         assert topics.check_loss({topic: at}) == {topic: at}
     assert first.ledger < last.ledger
     for _ in range(4):
-        holder.acknowledge_cumulative(holder.receive(10_000))
+        holder.acknowledge_cumulative(holder.receive(30_000))
     admin = AdminRest(by_admin.connection)
     wait_until(lambda: admin.ledgers(topic)[0][0] == last.ledger, 30)
 

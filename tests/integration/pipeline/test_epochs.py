@@ -336,7 +336,7 @@ def test_dead_letters_have_reason_position_key_and_the_bytes_themselves(
         f"{topic}-bad" if named else f"{topic}-magnetar-p-src-DLQ", pulsar.MessageId.earliest
     )
     for number, value in ((1, b"\xff{"), (2, b'{"k":"b","n":"x"}')):
-        letter = letters.read_next(10_000)
+        letter = letters.read_next(30_000)
         assert (letter.data(), letter.partition_key()) == (value, f"k{number}")
         said = letter.properties()
         at = f"{ids[number].ledger_id()}:{ids[number].entry_id()}:0"

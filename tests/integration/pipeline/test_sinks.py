@@ -124,7 +124,7 @@ def test_each_change_once_though_the_driver_is_killed_again_and_again(
             driver.kill()
     assert harness.deliver(sink(server.service_url, server.http_url, topic, form), commit=False) == {}
     while reader.has_message_available():
-        keys.append(int(reader.read_next(10_000).partition_key()))
+        keys.append(int(reader.read_next(30_000).partition_key()))
     assert sorted(keys) == list(range(total))
     assert [key // (2 * ROWS) for key in keys] == sorted(key // (2 * ROWS) for key in keys)
 

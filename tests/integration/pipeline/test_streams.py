@@ -202,7 +202,7 @@ def test_columns_written_with_a_schema_are_read_by_it(
     to = {"service.url": server.service_url, "topic": topic, "pulsar.producer.compressionType": "ZSTD"}
     frame.write.format("magnetar").mode("append").options(**to, schema=kind).save()
     reader = client.create_reader(topic, pulsar.MessageId.earliest, schema=schema(Flight))
-    found = [reader.read_next(10_000) for _ in range(20)]
+    found = [reader.read_next(30_000) for _ in range(20)]
     rows = {(each.value().carrier, each.value().delay) for each in found}
     assert rows == {("AA", number) for number in range(20)}
     assert {(each.partition_key(), each.properties()["p"]) for each in found} == {(str(n), str(n)) for n in range(20)}

@@ -129,7 +129,7 @@ def connect(secured: Secured) -> Iterator[Callable[..., pulsar.Client]]:
         client = pulsar.Client(
             url or secured.process.service_url,
             authentication=authentication,
-            operation_timeout_seconds=5,
+            operation_timeout_seconds=30,
             logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
             **options,
         )

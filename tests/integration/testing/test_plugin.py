@@ -15,7 +15,7 @@ def roundtrip(client, namespace):
     topic = f"persistent://{namespace}/orders"
     consumer = client.subscribe(topic, "audit")
     client.create_producer(topic).send(b"one")
-    message = consumer.receive(5000)
+    message = consumer.receive(30_000)
     consumer.acknowledge(message)
     return message.data()
 

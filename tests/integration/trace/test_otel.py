@@ -74,7 +74,7 @@ def test_spans_hang_below_the_span_of_the_sender(
     with TracerProvider(sampler=ALWAYS_ON).get_tracer("service").start_as_current_span("order") as own:
         inject(properties)
     sent = producer.send(b"x", properties=properties)
-    consumer.acknowledge(consumer.receive(10_000))
+    consumer.acknowledge(consumer.receive(30_000))
     unsampled: dict[str, str] = {}
     with TracerProvider(sampler=ALWAYS_OFF).get_tracer("service").start_as_current_span("order"):
         inject(unsampled)

@@ -43,7 +43,7 @@ def test_the_way_of_a_message(
     sent = producer.send(b"traced", properties={"magnetar.trace": trace_id, "other": "x"})
     producer.send(b"behind")
     for _ in range(3):
-        consumer.acknowledge(consumer.receive(10_000))
+        consumer.acknowledge(consumer.receive(30_000))
     events = tracer.sees(topic, trace_id, [*PUBLISHED, "delivered c1", "acknowledged c1"])
     assert events == [*PUBLISHED, "delivered c1", "acknowledged c1"]
     (document,) = tracer.command(trace_id, "--topic", topic)
@@ -71,7 +71,7 @@ def test_key_shared_says_which_consumer(
     )
     owner = deliveries[0].removeprefix("delivered ")
     holder = consumers[("c1", "c2", "c3").index(owner)]
-    holder.acknowledge(holder.receive(10_000))
+    holder.acknowledge(holder.receive(30_000))
     tracer.sees(topic, trace_id, [f"delivered {owner}", f"acknowledged {owner}"])
 
 
@@ -90,9 +90,9 @@ def test_redelivery_and_the_dead_letter(
     )
     late = client.subscribe(dead, "sub", consumer_name="d1")
     client.create_producer(topic).send(b"poison", properties={"magnetar.trace": trace_id})
-    consumer.negative_acknowledge(consumer.receive(10_000))
-    consumer.negative_acknowledge(consumer.receive(10_000))
-    late.acknowledge(late.receive(10_000))
+    consumer.negative_acknowledge(consumer.receive(30_000))
+    consumer.negative_acknowledge(consumer.receive(30_000))
+    late.acknowledge(late.receive(30_000))
     tracer.sees(topic, trace_id, [*PUBLISHED, "delivered c1", "returned c1", "delivered c1", "acknowledged c1"])
     redelivered = [event for event in tracer.of(topic, trace_id)[0]["events"] if event["event"] == "delivered"]
     assert [event["text"] for event in redelivered] == ["", "redelivered, time 1"]
@@ -113,7 +113,7 @@ def test_a_trace_only_message_is_not_delivered_and_says_where_it_would_go(
     )
     producer.send(b"delivered")
     assert sent.entry_id() == -1
-    assert consumer.receive(10_000).data() == b"delivered"
+    assert consumer.receive(30_000).data() == b"delivered"
     assert tracer.events(topic, trace_id) == ["received", "would-be-stored", "would-be-delivered c1", "would-wait"]
     (document,) = tracer.of(topic, trace_id)
     assert document["traceOnly"]
@@ -175,7 +175,7 @@ def test_a_transaction_that_publishes_is_traced(
         assert tracer.events(topic, trace_id) == PUBLISHED
         raw.commit(txn)
     consumer = client.subscribe(topic, "sub", consumer_name="c1", initial_position=pulsar.InitialPosition.Earliest)
-    consumer.acknowledge(consumer.receive(10_000))
+    consumer.acknowledge(consumer.receive(30_000))
     tracer.sees(topic, trace_id, [*PUBLISHED, "delivered c1", "acknowledged c1"])
 
 
@@ -190,9 +190,9 @@ def test_thousands_of_messages_behind_a_traced_one_cost_no_events(
     for number in range(2_000):
         producer.send_async(str(number).encode(), lambda *_: None)
     producer.flush()
-    consumer.receive(10_000)
+    consumer.receive(30_000)
     for _ in range(2_000):
-        consumer.acknowledge(consumer.receive(10_000))
+        consumer.acknowledge(consumer.receive(30_000))
     assert tracer.events(topic, trace_id) == [*PUBLISHED, "delivered c1"]
     for _ in range(TRACES_FOLLOWED_PER_TOPIC_MAX):
         producer.send(b"newer", properties={"magnetar.trace": "newer"})

@@ -114,11 +114,11 @@ def test_readers_know_the_last_message_that_they_may_see(
     still_open = begin(raw, topic)
     raw.publish_in(still_open, b"open", sequence_id=2)
     reader = client.create_reader(topic, pulsar.MessageId.earliest)
-    assert reader.read_next(5000).data() == b"seen"
+    assert reader.read_next(30_000).data() == b"seen"
     assert not reader.has_message_available()
     raw.commit(still_open)
     assert reader.has_message_available()
-    assert reader.read_next(5000).data() == b"open"
+    assert reader.read_next(30_000).data() == b"open"
     assert not reader.has_message_available()
 
 
@@ -131,7 +131,7 @@ def test_the_official_client_consumes_what_was_committed(
         txn = begin(raw, topic)
         raw.publish_in(txn, b"%d" % number, sequence_id=number)
         (raw.abort if number % 2 else raw.commit)(txn)
-    received = [consumer.receive(5000) for _ in range(10)]
+    received = [consumer.receive(30_000) for _ in range(10)]
     assert [each.data() for each in received] == [b"%d" % number for number in range(0, 20, 2)]
     with pytest.raises(pulsar.Timeout):
         consumer.receive(200)
@@ -178,9 +178,9 @@ def test_compaction_stops_before_open_messages_and_drops_aborted_ones(
     api.put(f"{path_of(topic)}/compaction")
     wait_until(lambda: api.get(f"{path_of(topic)}/compaction")["status"] == "SUCCESS")
     reader = client.create_reader(topic, pulsar.MessageId.earliest, is_read_compacted=True)
-    assert reader.read_next(5000).data() == b"first"
+    assert reader.read_next(30_000).data() == b"first"
     raw.commit(still_open)
-    assert reader.read_next(5000).data() == b"open"
+    assert reader.read_next(30_000).data() == b"open"
 
 
 def test_skipping_and_clearing_leave_open_messages(raw: RawTransactions, api: Api, topic: str) -> None:

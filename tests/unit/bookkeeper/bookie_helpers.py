@@ -117,7 +117,7 @@ async def read_lac(bookie: Bookie, ledger_id: int) -> tuple[int, bytes | None, b
     return await asyncio.wait_for(answer, 20)
 
 
-async def eventually(condition: Callable[[], bool], what: str, timeout_s: float = 10.0) -> None:
+async def eventually(condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
     deadline = asyncio.get_running_loop().time() + timeout_s
     while not condition():
         assert asyncio.get_running_loop().time() < deadline, f"not within {timeout_s} s: {what}"

@@ -242,10 +242,10 @@ def test_unions_of_unions_end_in_a_refusal_not_in_a_hang() -> None:
             *last,
         ]
 
-    started_s = time.monotonic()
+    started_s = time.thread_time()
     with pytest.raises(InvalidSchemaError, match="too complex"):
         reads(bomb("a", record(name="Anything")), bomb("b"))
-    assert time.monotonic() - started_s < REFUSAL_S_MAX
+    assert time.thread_time() - started_s < REFUSAL_S_MAX
 
 
 def test_enums_count_by_their_symbols() -> None:

@@ -187,19 +187,19 @@ def test_metrics_are_served_and_a_taken_port_is_refused(tmp_path: Path) -> None:
     with Operations(place(tmp_path), SystemClock(), metrics_port=0) as operations:
         base = f"http://127.0.0.1:{operations.port}"
         with pytest.raises(urllib.error.HTTPError, match="503"):
-            urllib.request.urlopen(f"{base}/readyz", timeout=5)
-        with urllib.request.urlopen(f"{base}/healthz", timeout=5) as answer:
+            urllib.request.urlopen(f"{base}/readyz", timeout=30)
+        with urllib.request.urlopen(f"{base}/healthz", timeout=30) as answer:
             assert answer.read() == b"ok\n"
         operations.metrics.consoles = {"broker<1>": "http://b:8080/console/pipelines/p", "bad": "javascript:alert(1)"}
-        with urllib.request.urlopen(operations.status.metrics_url or "", timeout=5) as answer:
+        with urllib.request.urlopen(operations.status.metrics_url or "", timeout=30) as answer:
             assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
             page = answer.read().decode()
         assert '<a href="http://b:8080/console/pipelines/p">Console of broker&lt;1&gt;</a>' in page
         assert "javascript" not in page
         operations.on_epoch(report(3, lag_messages=12, counters={"late_rows": 2}))
-        with urllib.request.urlopen(f"http://127.0.0.1:{operations.port}/metrics", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{operations.port}/metrics", timeout=30) as answer:
             text = answer.read().decode()
-        with urllib.request.urlopen(f"{base}/readyz", timeout=5) as answer:
+        with urllib.request.urlopen(f"{base}/readyz", timeout=30) as answer:
             assert answer.read() == b"ok\n"
         for line in [
             'magnetar_pipeline_rows_total{pipeline="p"} 100.0',
