@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,12 +21,19 @@ if TYPE_CHECKING:
 _names = itertools.count()
 
 
+def serving(process: ServerProcess) -> Iterator[ServerProcess]:
+    """For a fixture: started, and gone afterwards with its data; its log stays. Hundreds of servers would fill a disk."""
+    try:
+        yield process.start()
+    finally:
+        process.close()
+        shutil.rmtree(process.data_dir, ignore_errors=True)
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """Shared by a module: tests use their own topics on it."""
-    process = ServerProcess(tmp_path_factory.mktemp("server") / "data").start()
-    yield process
-    process.close()
+    yield from serving(ServerProcess(tmp_path_factory.mktemp("server") / "data"))
 
 
 @pytest.fixture

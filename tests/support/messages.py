@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,7 +15,7 @@ from tests.support.waiting import wait_until
 
 RECEIVE_TIMEOUT_MS = 30_000
 QUIET_MS = 150
-"""How long nothing may arrive before a test believes that nothing will."""
+"""How long nothing may arrive before a test believes that nothing will, on a machine that does nothing else."""
 
 NEGATIVE_CASE_S = 15.0
 """A refused call ends within this time; a wrong error code would let the client retry until its operation timeout."""
@@ -57,17 +58,35 @@ def take(consumer: Any, count: int, *, ack: bool = True, timeout_ms: int = RECEI
     return messages
 
 
-def drain(consumer: Any, *, quiet_ms: int = QUIET_MS, ack: bool = True) -> list[pulsar.Message]:
-    """Everything that arrives until nothing came for `quiet_ms`."""
-    messages = []
+def patient(quiet_ms: int) -> int:
+    """The same on an idle machine, longer on a busy one: by how many processes each of its cores has to serve, ten times at most."""
+    load = os.getloadavg()[0] / (os.cpu_count() or 1)
+    return int(quiet_ms * min(10.0, max(1.0, load)))
+
+
+def drain(consumer: Any, *, at_least: int = 0, quiet_ms: int = QUIET_MS, ack: bool = True) -> list[pulsar.Message]:
+    """Everything that arrives until nothing came for `quiet_ms`; `at_least` so many are waited for as long as for any message."""
+    messages: list[pulsar.Message] = []
     while True:
         try:
-            message = consumer.receive(quiet_ms)
+            message = consumer.receive(RECEIVE_TIMEOUT_MS if len(messages) < at_least else patient(quiet_ms))
         except pulsar.Timeout:
             return messages
         if ack:
             consumer.acknowledge(message)
         messages.append(message)
+
+
+def shares_of(consumers: Sequence[Any], count: int, *, ack: bool = True) -> list[list[pulsar.Message]]:
+    """What each consumer gets of `count` messages that they share, and what comes besides."""
+    found: list[list[pulsar.Message]] = [[] for _ in consumers]
+    deadline_s = time.monotonic() + RECEIVE_TIMEOUT_MS / 1000
+    while sum(map(len, found)) < count and time.monotonic() < deadline_s:
+        for consumer, mine in zip(consumers, found, strict=True):
+            mine += drain(consumer, quiet_ms=1, ack=ack)
+    for consumer, mine in zip(consumers, found, strict=True):
+        mine += drain(consumer, ack=ack)
+    return found
 
 
 def nothing_arrives(consumer: Any, for_ms: int = QUIET_MS) -> bool:

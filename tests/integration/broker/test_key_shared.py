@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import random
+import time
 from collections.abc import Iterable, Iterator
 
 import pulsar
@@ -11,7 +12,16 @@ import pytest
 
 from magnetar.hashing.murmur3 import key_slot
 from magnetar.testing.server import ServerProcess
-from tests.support.messages import ends_at_once, nothing_arrives, receive_all, send_all, take
+from tests.support.messages import (
+    RECEIVE_TIMEOUT_MS,
+    ends_at_once,
+    nothing_arrives,
+    patient,
+    receive_all,
+    send_all,
+    shares_of,
+    take,
+)
 from tests.support.raw_client import BaseCommand, RawConnection, message, split
 from tests.support.types import Connect, StartServer
 from tests.support.waiting import wait_until
@@ -62,21 +72,22 @@ def publish(client: pulsar.Client, topic: str, numbers: Iterable[int], keys: lis
     assert set(results) == {pulsar.Result.Ok}
 
 
-def collect(ledger: Ledger, consumers: dict[str, pulsar.Consumer], quiet_ms: int = 200) -> int:
-    """Receive and acknowledge from all in turn until nothing comes any more."""
-    total = 0
+def collect(ledger: Ledger, consumers: dict[str, pulsar.Consumer], at_least: int = 0, quiet_ms: int = 200) -> int:
+    """Receive and acknowledge from all in turn until nothing comes any more; the ledger shall hold `at_least` so many."""
+    total, until_s = 0, time.monotonic() + RECEIVE_TIMEOUT_MS / 1000
     while True:
         count = 0
         for name, consumer in consumers.items():
             while True:
                 try:
-                    received = consumer.receive(quiet_ms if not count else 1)
+                    received = consumer.receive(patient(quiet_ms) if not count else 1)
                 except pulsar.Timeout:
                     break
                 ledger.add(name, received)
                 consumer.acknowledge(received)
                 count += 1
-        if not count:
+        held = sum(len(values) for values in ledger.by_key.values())
+        if not count and (held >= at_least or time.monotonic() > until_s):
             return total
         total += count
 
@@ -87,7 +98,7 @@ def test_each_key_has_one_consumer_and_its_order(client: pulsar.Client, topic: s
     }
     publish(client, topic, range(2000))
     ledger = Ledger()
-    assert collect(ledger, consumers) == 2000
+    assert collect(ledger, consumers, at_least=2000) == 2000
     for index, key in enumerate(KEYS):
         assert ledger.by_key[key] == list(range(index, 2000, len(KEYS)))
         assert len(ledger.owners[key]) == 1
@@ -103,12 +114,8 @@ def test_the_ordering_key_wins_over_the_partition_key(client: pulsar.Client, top
         producer.send_async(b"%d" % number, None, partition_key=str(number), ordering_key=f"order-{number % 6}")
     producer.flush()
     owners: dict[str, set[str]] = {}
-    for name, consumer in consumers.items():
-        while True:
-            try:
-                received = consumer.receive(200)
-            except pulsar.Timeout:
-                break
+    for name, share in zip(consumers, shares_of(list(consumers.values()), 120), strict=True):
+        for received in share:
             owners.setdefault(received.ordering_key(), set()).add(name)
     assert len(owners) == 6
     assert all(len(names) == 1 for names in owners.values())
@@ -117,15 +124,7 @@ def test_the_ordering_key_wins_over_the_partition_key(client: pulsar.Client, top
 def test_messages_without_a_key_are_spread(client: pulsar.Client, topic: str) -> None:
     consumers = [client.subscribe(topic, "sub", KeyShared) for _ in range(3)]
     send_all(client.create_producer(topic), [b"%d" % index for index in range(300)])
-    shares = []
-    for consumer in consumers:
-        share = []
-        while True:
-            try:
-                share.append(consumer.receive(200))
-            except pulsar.Timeout:
-                break
-        shares.append(len(share))
+    shares = [len(share) for share in shares_of(consumers, 300)]
     assert sum(shares) == 300
     assert min(shares) > 20
 
@@ -147,7 +146,7 @@ def test_order_holds_over_joins_and_leaves(client: pulsar.Client, topic: str) ->
             consumers[name] = client.subscribe(topic, "sub", KeyShared, consumer_name=name, receiver_queue_size=20)
         elif len(consumers) > 1:
             consumers.pop(rng.choice(sorted(consumers))).close()
-    collect(ledger, consumers)
+    collect(ledger, consumers, at_least=sent)
     for index, key in enumerate(KEYS):
         assert ledger.by_key[key] == list(range(index, sent, len(KEYS))), key
 
@@ -182,7 +181,7 @@ def received_until_quiet(raw: RawConnection) -> list[tuple[int, str, bytes]]:
     found = []
     while True:
         try:
-            command, data = raw.message(0.3)
+            command, data = raw.message(patient(300) / 1000)
         except TimeoutError:
             return found
         metadata, payload = split(data)
@@ -199,7 +198,7 @@ def test_what_a_crashed_owner_held_comes_first_at_its_heirs(
         raw.message()
         ledger = Ledger()
         collect(ledger, heirs)
-    collect(ledger, heirs, quiet_ms=400)
+    collect(ledger, heirs, at_least=800)
     for index, key in enumerate(KEYS):
         assert ledger.by_key[key] == list(range(index, 800, len(KEYS))), key
 

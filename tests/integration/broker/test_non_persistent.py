@@ -8,7 +8,7 @@ import pulsar
 import pytest
 
 from magnetar.testing.server import ServerProcess
-from tests.support.messages import drain, ends_at_once, nothing_arrives, receive_all, send_all
+from tests.support.messages import ends_at_once, nothing_arrives, receive_all, send_all, shares_of
 from tests.support.raw_client import BaseCommand, RawConnection, message
 
 TYPES = [
@@ -72,7 +72,7 @@ def test_a_full_consumer_misses_what_it_cannot_take(server: ServerProcess, topic
 def test_shared_consumers_share(client: pulsar.Client, topic: str) -> None:
     consumers = [client.subscribe(topic, "sub", pulsar.ConsumerType.Shared) for _ in range(2)]
     send_all(client.create_producer(topic), payloads(100))
-    shares = [[entry.data() for entry in drain(consumer)] for consumer in consumers]
+    shares = [[entry.data() for entry in share] for share in shares_of(consumers, 100)]
     assert sorted(shares[0] + shares[1]) == sorted(payloads(100))
     assert min(map(len, shares)) >= 20
 

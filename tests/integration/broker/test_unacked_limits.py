@@ -5,7 +5,7 @@ from __future__ import annotations
 import pulsar
 import pytest
 
-from tests.support.messages import drain, nothing_arrives, receive_all, send_all, take
+from tests.support.messages import drain, nothing_arrives, receive_all, send_all, shares_of, take
 from tests.support.raw_client import RawConnection
 from tests.support.types import Connect, StartServer
 
@@ -20,7 +20,7 @@ def test_a_consumer_is_blocked_and_unblocked(
     client = connect(server.service_url)
     consumer = client.subscribe(topic, "sub", kind)
     send_all(client.create_producer(topic), [b"%d" % index for index in range(100)])
-    held = drain(consumer, ack=False)
+    held = drain(consumer, at_least=20, ack=False)
     assert 20 <= len(held) < 40
     for received in held[:5]:
         consumer.acknowledge(received)
@@ -35,12 +35,12 @@ def test_others_go_on_while_one_is_blocked(start_server: StartServer, connect: C
     holder = client.subscribe(topic, "sub", pulsar.ConsumerType.Shared)
     worker = client.subscribe(topic, "sub", pulsar.ConsumerType.Shared)
     send_all(client.create_producer(topic), [b"%d" % index for index in range(200)])
-    held = drain(holder, ack=False)
-    done = drain(worker)
+    held = drain(holder, at_least=10, ack=False)
+    done = drain(worker, at_least=200 - len(held))
     assert len(held) + len(done) == 200
     assert 10 <= len(held) <= 30
     holder.close()
-    assert len(drain(worker)) == len(held)
+    assert len(drain(worker, at_least=len(held))) == len(held)
 
 
 @pytest.mark.parametrize("kind", SHARING, ids=lambda kind: kind.name)
@@ -50,13 +50,14 @@ def test_a_subscription_is_blocked_as_a_whole(
     client = connect(start_server(maxUnackedMessagesPerSubscription=30).service_url)
     consumers = [client.subscribe(topic, "sub", kind) for _ in range(3)]
     send_all(client.create_producer(topic), [b"%d" % index for index in range(200)])
-    held = [(consumer, received) for consumer in consumers for received in drain(consumer, ack=False)]
+    shares = shares_of(consumers, 30, ack=False)
+    held = [(consumer, received) for consumer, share in zip(consumers, shares, strict=True) for received in share]
     assert 30 <= len(held) < 150
     for consumer, received in held:
         consumer.acknowledge(received)
     rest = 200 - len(held)
     while rest:
-        got = sum(len(drain(consumer)) for consumer in consumers)
+        got = sum(map(len, shares_of(consumers, 1)))
         assert got, f"{rest} messages never came"
         rest -= got
 
