@@ -26,6 +26,7 @@ from magnetar.pipeline.sql.statements import (
     Format,
     Include,
     Query,
+    Rename,
     Select,
     SetParallelism,
     Show,
@@ -113,6 +114,7 @@ KINDS = st.sampled_from(OBJECT_KINDS)
 CREATES = st.one_of(sources(), VIEWS, SINKS)
 STATEMENTS = st.one_of(
     CREATES,
+    st.builds(Rename, st.sampled_from(["SOURCE", "TABLE", "VIEW", "MATERIALIZED VIEW", "SINK"]), NAMES, NAMES),
     st.builds(SetParallelism, NAMES, st.none() | st.integers(1, 32768)),
     st.builds(
         AlterOptions,

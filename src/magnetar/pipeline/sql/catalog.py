@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from magnetar.pipeline.errors import CatalogError
-from magnetar.pipeline.sql.expressions import relation_names
+from magnetar.pipeline.errors import CatalogError, SqlError
+from magnetar.pipeline.sql.expressions import relation_names, with_relation_renamed
 from magnetar.pipeline.sql.options import Options
 from magnetar.pipeline.sql.parser import parse_one
 from magnetar.pipeline.sql.plan import Plan, Scan, explain, output_kinds, output_names, sources
 from magnetar.pipeline.sql.planner import plan_query
-from magnetar.pipeline.sql.printer import print_statement
+from magnetar.pipeline.sql.printer import print_statement, quote
 from magnetar.pipeline.sql.scope import Columns
 from magnetar.pipeline.sql.statements import (
     AlterOptions,
@@ -22,6 +22,8 @@ from magnetar.pipeline.sql.statements import (
     CreateView,
     Drop,
     ObjectKind,
+    Query,
+    Rename,
     SetParallelism,
     Show,
 )
@@ -129,6 +131,41 @@ class Catalog:
             known = replace(known, format=replace(known.format, options=kept))
         return replace(known, options=options)
 
+    def renamed(self, statement: Rename) -> Catalog:
+        """The object, and what reads from it, with the new name. CatalogError for an unknown name or kind, a name that is taken,
+        and a reader whose query cannot be written with it."""
+        entry = self.find(statement.name)
+        if entry.kind != statement.kind:
+            raise CatalogError(
+                f"{statement.name} is a {entry.kind}; write ALTER {entry.kind} {statement.name} RENAME TO ..."
+            )
+        old = entry.statement.name
+        taken = self._key(statement.to)
+        if taken is not None and taken != old:
+            raise CatalogError(
+                f"{taken} exists already; name the {statement.kind} {statement.to} in its CREATE, with the ALTER in front of it"
+            )
+        found = Catalog()
+        for name, each in self.entries.items():
+            known = each.statement
+            if name == old:
+                known = replace(known, name=statement.to)
+            elif old in (*each.reads, *each.through):
+                known = _reading(known, old, statement.to)
+            try:
+                found = found.create(known)
+            except SqlError as error:
+                raise CatalogError(
+                    f"{name} reads {old}, and its query cannot be written with the new name ({error}); define {name} anew in the file"
+                ) from None
+            made = found.entries[known.name]
+            recorded = each.recorded
+            if each.plan is not None and made.plan is not None and recorded == fingerprint(each.plan):
+                recorded = fingerprint(made.plan)
+            made = replace(made, parallelism=each.parallelism, adaptive=each.adaptive, recorded=recorded)
+            found = Catalog({**found.entries, known.name: made})
+        return found
+
     def set_parallelism(self, statement: SetParallelism) -> Catalog:
         """With the view's new parallelism, from the next epoch on."""
         entry = self.find(statement.view)
@@ -233,6 +270,17 @@ class Catalog:
             return ()
         named = {source.lower()} if isinstance(source, str) else relation_names(source.text)
         return tuple(name for key, name in plain.items() if key in named)
+
+
+def _reading(statement: CreateSource | CreateView | CreateSink, old: str, new: str) -> CreateView | CreateSink:
+    """A view or sink that reads `new` where it read `old`."""
+    assert not isinstance(statement, CreateSource)
+    source = statement.query if isinstance(statement, CreateView) else statement.source
+    if isinstance(source, str):
+        assert isinstance(statement, CreateSink)
+        return replace(statement, source=new)
+    query = Query(with_relation_renamed(source.text, old, quote(new)), source.line, source.column)
+    return replace(statement, query=query) if isinstance(statement, CreateView) else replace(statement, source=query)
 
 
 def _source_columns(source: CreateSource) -> tuple[str, ...] | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Final, Literal, TypeAlias
 
+from magnetar.pipeline.errors import CatalogError
 from magnetar.pipeline.sql.catalog import Catalog, Entry, fingerprint, identity
 from magnetar.pipeline.sql.options import Options
 from magnetar.pipeline.sql.plan import Plan, explain
@@ -17,11 +18,12 @@ from magnetar.pipeline.sql.statements import (
     CreateSource,
     CreateView,
     Drop,
+    Rename,
     SetParallelism,
     Statement,
 )
 
-Action: TypeAlias = Literal["create", "change", "rebuild", "drop"]
+Action: TypeAlias = Literal["create", "change", "rename", "rebuild", "drop"]
 
 _TOPICS: Final = ("topic", "topics", "topicspattern")
 _BEGINNINGS: Final = ("startingoffsets", "startingtime", "scan.startup.mode", "scan.startup.timestamp.millis")
@@ -43,13 +45,31 @@ class Change:
 
     def describe(self) -> str:
         """One line for people."""
-        sign = {"create": "+", "change": "~", "rebuild": "!", "drop": "-"}[self.action]
+        sign = {"create": "+", "change": "~", "rename": "~", "rebuild": "!", "drop": "-"}[self.action]
         return f"{sign} {self.action} {self.kind} {self.name}{f': {self.why}' if self.why else ''}"
 
 
-def changes(known: Catalog, wanted: Catalog) -> tuple[Change, ...]:
-    """From the catalog that ran last to the one that is to run, in the order of their objects."""
+def renames(known: Catalog, statements: Iterable[Statement]) -> tuple[Rename, ...]:
+    """Those of the statements that are still to be done in the catalog that ran last."""
+    found: list[Rename] = []
+    names = {name.lower() for name in known.entries}
+    for each in statements:
+        if (
+            isinstance(each, Rename)
+            and each.name.lower() in names
+            and (each.to.lower() not in names or each.to.lower() == each.name.lower())
+        ):
+            names = names - {each.name.lower()} | {each.to.lower()}
+            found.append(each)
+    return tuple(found)
+
+
+def changes(known: Catalog, wanted: Catalog, statements: Iterable[Statement] = ()) -> tuple[Change, ...]:
+    """From the catalog that ran last to the one that is to run, in the order of their objects. `statements`: those that led to it."""
     found: list[Change] = []
+    for each in renames(known, statements):
+        known = known.renamed(each)
+        found.append(Change("rename", each.kind, each.to, f"it was {each.name}"))
     rebuilt: dict[str, str] = {}
     """What its state does not fit any more, or whose readers' state does not: the name and why."""
     altered = {
@@ -60,7 +80,7 @@ def changes(known: Catalog, wanted: Catalog) -> tuple[Change, ...]:
     for name, entry in wanted.entries.items():
         before = _entry(known, name)
         if before is None:
-            found.append(Change("create", entry.kind, name))
+            found.append(Change("create", entry.kind, name, _same_as(known, entry)))
             continue
         why = _reason(before, entry, rebuilt, altered)
         if why:
@@ -70,6 +90,18 @@ def changes(known: Catalog, wanted: Catalog) -> tuple[Change, ...]:
             found.append(Change("change", entry.kind, name, difference))
     gone = (entry for name, entry in known.entries.items() if _entry(wanted, name) is None)
     return (*found, *(Change("drop", entry.kind, entry.statement.name) for entry in gone))
+
+
+def _same_as(known: Catalog, entry: Entry) -> str:
+    """A hint where there is an object that differs by nothing but its name."""
+    if entry.kind in ("VIEW", "SINK"):
+        return ""
+    for name, other in known.entries.items():
+        if other.kind == entry.kind and identity(replace(other.statement, name=entry.statement.name)) == identity(
+            entry.statement
+        ):
+            return f"the same as {name}; ALTER {entry.kind} {name} RENAME TO {entry.statement.name} in front of it would keep its rows"
+    return ""
 
 
 def _entry(catalog: Catalog, name: str) -> Entry | None:
@@ -223,6 +255,9 @@ def applied(known: Catalog, statements: Iterable[Statement]) -> Catalog:
     Raises CatalogError, PlanRefusedError.
     """
     given = list(statements)
+    for each in renames(known, given):
+        known = known.renamed(each)
+        given.remove(each)
     builder = _Builder(
         known, [each.name.lower() for each in given if isinstance(each, CreateSource | CreateView | CreateSink)]
     )
@@ -246,6 +281,11 @@ class _Builder:
                 self._create(statement)
             case Drop():
                 self.catalog = self.catalog.drop(statement)
+            case Rename(name=old, to=new):
+                if _entry(self.catalog, old) is not None:
+                    self.catalog = self.catalog.renamed(statement)
+                elif _entry(self.catalog, new) is None and new.lower() not in self._later:
+                    raise CatalogError(f"ALTER ... RENAME: neither {old} nor {new} exists")
             case SetParallelism():
                 self.catalog = self.catalog.set_parallelism(statement)
             case AlterOptions():

@@ -30,6 +30,27 @@ def relation_names(text: str) -> set[str]:
     return found | {each.name.lower() for call in calls for each in call.expressions if isinstance(each, exp.Column)}
 
 
+def with_relation_renamed(text: str, old: str, new: str) -> str:
+    """A query that reads `new` where it read `old`. What it calls its columns by stays: `FROM old` becomes `FROM new AS old`."""
+    tree = read_query(text)
+    shadowed = {each.alias.lower() for each in tree.find_all(exp.CTE)}
+    if old.lower() in shadowed:
+        return text
+    places: dict[int, tuple[int, str]] = {}
+    for table in tree.find_all(exp.Table):
+        name, put = table.this, new
+        if isinstance(name, exp.Anonymous):  # TUMBLE(old, ts, ...)
+            name = next(iter(name.expressions), None)
+            name = name.this if isinstance(name, exp.Column) and not name.table else name
+        elif not table.alias:
+            put = f"{new} AS {text[name.meta['start'] : name.meta['end'] + 1]}" if "start" in name.meta else new
+        if isinstance(name, exp.Identifier) and name.name.lower() == old.lower() and "start" in name.meta:
+            places[name.meta["start"]] = (name.meta["end"] + 1, put)
+    for start, (end, put) in sorted(places.items(), reverse=True):
+        text = text[:start] + put + text[end:]
+    return text
+
+
 def check_expression(text: str, line: int = 1, column: int = 1) -> None:
     """Refuse what is not exactly one expression."""
     tree = _read(f"SELECT ({text}\n)", line, column - len("SELECT ("))

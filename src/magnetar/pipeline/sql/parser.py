@@ -29,6 +29,7 @@ from magnetar.pipeline.sql.statements import (
     LatePolicy,
     ObjectKind,
     Query,
+    Rename,
     Select,
     SetParallelism,
     Show,
@@ -218,9 +219,16 @@ def _create_sink(cursor: Cursor) -> CreateSink:
     return CreateSink(name, source, options, format_, if_not_exists)
 
 
-def _alter(cursor: Cursor) -> SetParallelism | AlterOptions:
+def _alter(cursor: Cursor) -> SetParallelism | AlterOptions | Rename:
     kind = _kind(cursor, "ALTER")
     view = cursor.name(kind.lower())
+    if cursor.take("RENAME"):
+        cursor.expect("TO", fix=f"write ALTER {kind} {view} RENAME TO new_name")
+        return Rename(kind, view, cursor.name(kind.lower()))
+    if kind == "VIEW":
+        cursor.fail(
+            "a view has no options; change its CREATE VIEW in the file. For what keeps rows write ALTER MATERIALIZED VIEW"
+        )
     if cursor.looks_at("SET") and cursor.peek(1).value == "(":
         cursor.expect("SET")
         at = cursor.token
@@ -230,10 +238,6 @@ def _alter(cursor: Cursor) -> SetParallelism | AlterOptions:
         is_view = kind == "MATERIALIZED VIEW"
         late_rows, on_error = _view_options(cursor, view, options, at) if is_view else (None, None)
         return AlterOptions(kind, view, options, late_rows, on_error)
-    if cursor.looks_at("RENAME"):
-        cursor.fail(
-            f"a {kind.lower()} keeps its name; create one of the new name beside it, and write DROP {kind} {view} when it has caught up"
-        )
     if cursor.looks_at("ADD") or (cursor.looks_at("DROP") and kind in ("SOURCE", "TABLE")):
         cursor.fail(
             f"edit the columns of its CREATE {kind} in the file and run it again; `run` shows which state can be kept"
@@ -277,14 +281,8 @@ def _kind(cursor: Cursor, of: str) -> ObjectKind:
     if cursor.take("MATERIALIZED", "VIEW"):
         return "MATERIALIZED VIEW"
     word = cursor.token.keyword
-    if word == "VIEW" and of == "ALTER":
-        cursor.fail(
-            "a view has no options; change its CREATE VIEW in the file. For what keeps rows write ALTER MATERIALIZED VIEW"
-        )
     if word not in ("SOURCE", "TABLE", "VIEW", "SINK"):
-        cursor.fail(
-            f"{of} takes SOURCE, TABLE, {'' if of == 'ALTER' else 'VIEW, '}MATERIALIZED VIEW or SINK; found {cursor.token.described()}"
-        )
+        cursor.fail(f"{of} takes SOURCE, TABLE, VIEW, MATERIALIZED VIEW or SINK; found {cursor.token.described()}")
     cursor.advance()
     return cast("ObjectKind", word)
 

@@ -19,6 +19,7 @@ from magnetar.pipeline.sql.statements import (
     Flush,
     Format,
     Include,
+    Rename,
     Select,
     SetParallelism,
     Show,
@@ -48,6 +49,8 @@ def print_statement(statement: Statement, *, with_credentials: bool = False) -> 
             return f"ALTER MATERIALIZED VIEW {quote(view)} SET PARALLELISM = {'ADAPTIVE' if parallelism is None else parallelism}"
         case AlterOptions(kind, name, options):
             return f"ALTER {kind} {quote(name)} SET {print_options(options, with_credentials)}"
+        case Rename(kind, name, to):
+            return f"ALTER {kind} {quote(name)} RENAME TO {quote(to)}"
         case Show(kind, like):
             return f"SHOW {kind}S" + ("" if like is None else f" LIKE {literal(like)}")
         case ShowCreate(kind, name):

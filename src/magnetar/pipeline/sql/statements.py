@@ -131,6 +131,15 @@ class AlterOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class Rename:
+    """ALTER SOURCE|TABLE|VIEW|MATERIALIZED VIEW|SINK ... RENAME TO ...: the same object, with all that it has, under another name."""
+
+    kind: ObjectKind
+    name: str
+    to: str
+
+
+@dataclass(frozen=True, slots=True)
 class Show:
     """SHOW SOURCES and so on; `like` filters the names."""
 
@@ -188,6 +197,7 @@ Statement: TypeAlias = (
     | CreateSink
     | SetParallelism
     | AlterOptions
+    | Rename
     | Show
     | ShowCreate
     | Describe

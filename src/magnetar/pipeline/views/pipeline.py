@@ -19,7 +19,7 @@ from magnetar.pipeline.errors import CatalogError, StateLossError
 from magnetar.pipeline.home import Place, local_side, pipeline_directory
 from magnetar.pipeline.session import build_session
 from magnetar.pipeline.sql.catalog import Catalog
-from magnetar.pipeline.sql.changes import Change, applied, changes, rebuilds
+from magnetar.pipeline.sql.changes import Change, applied, changes, rebuilds, renames
 from magnetar.pipeline.sql.parser import parse
 from magnetar.pipeline.sql.statements import (
     AlterOptions,
@@ -28,6 +28,7 @@ from magnetar.pipeline.sql.statements import (
     CreateView,
     Drop,
     Flush,
+    Rename,
     SetParallelism,
     Statement,
 )
@@ -42,14 +43,14 @@ from magnetar.pipeline.views.epoch.progress import EpochReport
 from magnetar.pipeline.views.epoch.spark_steps import SparkTypes
 from magnetar.pipeline.views.lowering.explain import explain_view
 from magnetar.pipeline.views.lowering.graph import GRAPH, graph
-from magnetar.pipeline.views.lowering.program import Program, assemble, forgotten, unfit
+from magnetar.pipeline.views.lowering.program import FORMER_NAMES, Program, assemble, forgotten, renamed, unfit
 from magnetar.pipeline.views.source.frame import with_columns
 from magnetar.pipeline.views.source.sources import Lag, TopicSources
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_DEFINITIONS: Final = (CreateSource, CreateView, CreateSink, Drop, SetParallelism, AlterOptions, Flush)
+_DEFINITIONS: Final = (CreateSource, CreateView, CreateSink, Drop, SetParallelism, AlterOptions, Rename, Flush)
 
 
 class Pipeline:
@@ -160,7 +161,7 @@ class Pipeline:
 
     def changes(self) -> tuple[Change, ...]:
         """What the statements given so far change in the pipeline as it ran last; everything of one that has never run is created."""
-        return changes(_catalog(ManifestStore(self.files, self._clock).latest()), self._catalog)
+        return changes(_catalog(ManifestStore(self.files, self._clock).latest()), self._catalog, self._statements)
 
     def explain(self) -> str:
         """The stages of all views and tables, with the statements given so far. Starts Spark. Raises PlanRefusedError, CatalogError."""
@@ -209,7 +210,7 @@ class Pipeline:
             self.files,
             self._clock,
             program,
-            TopicSources(self.name),
+            TopicSources(self.name, views.get(FORMER_NAMES)),
             name=self.name,
             on_epoch=lambda report: self._told(report, on_epoch),
             trigger_s=self._trigger_s,
@@ -255,6 +256,8 @@ class Pipeline:
         """The manifest without what is built again. Raises StateLossError."""
         known = _catalog(manifest)
         catalog = _applied(known, self._statements)
+        for each in renames(known, self._statements):
+            known, manifest = known.renamed(each), renamed(manifest, each.name, each.to)
         again = self._agreed(changes(known, catalog))
         kept = forgotten(manifest, again)
         program, views = assemble(catalog, kept.views, types)

@@ -9,6 +9,7 @@ import pytest
 from magnetar.pipeline.errors import CatalogError, PlanRefusedError
 from magnetar.pipeline.sql.catalog import Catalog
 from magnetar.pipeline.sql.changes import applied, changes, rebuilds
+from magnetar.pipeline.sql.expressions import with_relation_renamed
 from magnetar.pipeline.sql.parser import parse
 from magnetar.pipeline.views.pipeline import Pipeline
 
@@ -23,7 +24,7 @@ CREATE SINK k FROM w WITH (connector='pulsar', topic='out');
 
 def told(edited: str, known: str = FILE) -> list[str]:
     before = applied(Catalog(), parse(known))
-    return [change.describe() for change in changes(before, applied(before, parse(edited)))]
+    return [change.describe() for change in changes(before, applied(before, parse(edited)), parse(edited))]
 
 
 S, TABLE_T = "x BIGINT) WITH (connector='pulsar', topic='t'", "id INT PRIMARY KEY, x"
@@ -158,3 +159,66 @@ def test_a_manifest_says_by_which_plans_its_rows_were_computed() -> None:
 def test_what_reads_rows_that_do_not_fit_is_built_again_as_well() -> None:
     found = rebuilds(applied(Catalog(), parse(FILE)), {"v": "another key"})
     assert [change.describe() for change in found] == [f"{V}another key", *READERS]
+
+
+RENAMES = """
+ALTER SOURCE s RENAME TO orders;
+ALTER MATERIALIZED VIEW v RENAME TO "Totals";
+ALTER SINK k RENAME TO sent;
+"""
+RENAMED = [
+    "~ rename SOURCE orders: it was s",
+    "~ rename MATERIALIZED VIEW Totals: it was v",
+    "~ rename SINK sent: it was k",
+]
+
+
+def test_a_rename_keeps_what_there_is_and_is_done_once() -> None:
+    assert told(RENAMES) == RENAMED, "what the file does not define is rewritten"
+    edited = FILE
+    for old, new in {"SOURCE s ": "SOURCE orders ", "FROM s ": "FROM orders ", "SINK k": "SINK sent"}.items():
+        edited = edited.replace(old, new)
+    edited = RENAMES + edited.replace("VIEW v ", 'VIEW "Totals" ').replace("FROM v ", 'FROM "Totals" ')
+    assert told(edited) == RENAMED, "what it defines means the same"
+    before = applied(applied(Catalog(), parse(FILE)), parse(edited))
+    assert list(before.entries) == ["orders", "t", "Totals", "w", "sent"]
+    assert [str(each) for each in changes(before, applied(before, parse(edited)), parse(edited))] == []
+    assert list(applied(Catalog(), parse(edited)).entries) == ["orders", "t", "Totals", "w", "sent"], (
+        "nothing to rename yet"
+    )
+    assert list(Catalog.from_plain(before.to_plain()).entries) == list(before.entries)
+
+
+@pytest.mark.parametrize(
+    ("query", "rewritten"),
+    [
+        (
+            "SELECT v.a, x.total FROM v JOIN v AS x ON v.a = x.a",
+            "SELECT v.a, x.total FROM n AS v JOIN n AS x ON v.a = x.a",
+        ),
+        ("SELECT a FROM w WHERE a IN (SELECT a FROM V)", "SELECT a FROM w WHERE a IN (SELECT a FROM n AS V)"),
+        ("SELECT a FROM TUMBLE(v, ts, INTERVAL '1 hour')", "SELECT a FROM TUMBLE(n, ts, INTERVAL '1 hour')"),
+        ("WITH v AS (SELECT 1 AS a FROM t) SELECT a FROM v", "WITH v AS (SELECT 1 AS a FROM t) SELECT a FROM v"),
+        ('SELECT "v".v FROM "v"', 'SELECT "v".v FROM n AS "v"'),
+    ],
+)
+def test_a_query_over_another_name(query: str, rewritten: str) -> None:
+    assert with_relation_renamed(query, "v", "n") == rewritten
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("ALTER MATERIALIZED VIEW v RENAME TO w;", "w exists already"),
+        ("ALTER SOURCE v RENAME TO n;", "v is a MATERIALIZED VIEW"),
+        ("ALTER SOURCE gone RENAME TO n;", "neither gone nor n exists"),
+    ],
+)
+def test_a_rename_that_does_not_fit_is_refused(text: str, why: str) -> None:
+    with pytest.raises(CatalogError, match=why):
+        applied(applied(Catalog(), parse(FILE)), parse(text))
+
+
+def test_a_view_under_another_name_says_how_to_keep_its_rows() -> None:
+    (line,) = told("CREATE MATERIALIZED VIEW v2 AS SELECT a, sum(x) AS total FROM s GROUP BY a;")
+    assert line.endswith("ALTER MATERIALIZED VIEW v RENAME TO v2 in front of it would keep its rows")

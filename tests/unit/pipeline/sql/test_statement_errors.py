@@ -21,7 +21,7 @@ WITH = "WITH (connector='pulsar', topic='a')"
         ("ROLLBACK", 1, 1, "one transaction"),
         ("CREATE USER u", 1, 8, "permissions"),
         ("CREATE AGGREGATE f(INT)", 1, 8, "aggregates there are"),
-        ("ALTER MATERIALIZED VIEW m RENAME TO n", 1, 27, "DROP MATERIALIZED VIEW m"),
+        ("ALTER MATERIALIZED VIEW m RENAME n", 1, 34, "ALTER MATERIALIZED VIEW m RENAME TO new_name"),
         ("ALTER SOURCE a ADD COLUMN z INT", 1, 16, "CREATE SOURCE in the file"),
         ("CREATE SOURCE s\nWITH (topic='a') FORMAT PLAIN ENCODE JSON", 2, 18, "connector = 'pulsar'"),
         (

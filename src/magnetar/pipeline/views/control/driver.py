@@ -35,11 +35,11 @@ from magnetar.pipeline.state.manifest import Manifest, ManifestStore, TableState
 from magnetar.pipeline.views.control.failures import is_slow_start, told
 from magnetar.pipeline.views.epoch.backfill import backfill_batch, starts, to_backfill
 from magnetar.pipeline.views.epoch.delivery import Delivery
-from magnetar.pipeline.views.epoch.epoch import BACKFILL, Batch, EpochRunner, Prepared
+from magnetar.pipeline.views.epoch.epoch import Batch, EpochRunner, Prepared
 from magnetar.pipeline.views.epoch.kept_plans import SMALL_TRIGGER_S, EpochSize, KeptPlans, is_keepable
 from magnetar.pipeline.views.epoch.progress import EpochReport
 from magnetar.pipeline.views.epoch.stage_job import pieces_frame
-from magnetar.pipeline.views.lowering.program import STARTS, Program
+from magnetar.pipeline.views.lowering.program import BACKFILL, STARTS, Program
 from magnetar.pipeline.views.sink.sinks import undelivered
 from magnetar.pipeline.views.source.dead_letters import DeadLetterSend
 from magnetar.pipeline.views.source.options import decode_policy

@@ -12,8 +12,8 @@ from magnetar.pipeline.sql.catalog import Catalog
 from magnetar.pipeline.sql.statements import CreateSource
 from magnetar.pipeline.state.manifest import Manifest, TableState
 from magnetar.pipeline.views.control.status import Status
-from magnetar.pipeline.views.epoch.epoch import BACKFILL
 from magnetar.pipeline.views.lowering.graph import GRAPH, placing_types
+from magnetar.pipeline.views.lowering.program import BACKFILL
 from magnetar.pipeline.views.scan.stored_views import table_ids
 
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from magnetar.hashing.mapping import VnodeMapping
 from magnetar.pipeline.state.files import StateFiles
 from magnetar.pipeline.state.manifest import Manifest
-from magnetar.pipeline.views.epoch.epoch import BACKFILL, Batch
+from magnetar.pipeline.views.epoch.epoch import Batch
 from magnetar.pipeline.views.epoch.stage_job import rows_frame
-from magnetar.pipeline.views.lowering.program import STARTS, Program
+from magnetar.pipeline.views.lowering.program import BACKFILL, STARTS, Program
 from magnetar.pipeline.views.source.sources import Sources
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from magnetar.pipeline.views.epoch.progress import EpochReport
 from magnetar.pipeline.views.epoch.spark_steps import EXPRESSION_ERRORS, apply_feed, expression_errors, feed_name
 from magnetar.pipeline.views.epoch.stage_job import changes_frame, plan_stage, run_stage, spark_schema
 from magnetar.pipeline.views.epoch.worker import TASK_S
-from magnetar.pipeline.views.lowering.program import Program, materializes
+from magnetar.pipeline.views.lowering.program import BACKFILL, BEFORE_US, Program, materializes
 from magnetar.pipeline.views.lowering.stages import Feed, Stage, ViewPlan
 from magnetar.pipeline.views.sink.sinks import undelivered
 from magnetar.pipeline.views.source.frame import UNDECODABLE
@@ -31,14 +31,8 @@ if TYPE_CHECKING:
 
     from magnetar.pipeline.connect.offsets import Range
 
-BEFORE: Final = "watermarks_before_us"
-"""In a manifest's `views`: the watermarks that the epoch before had."""
-
 DEAD_LETTERS: Final = "dead_letters"
 """A counter of an epoch: messages that were sent to a dead-letter topic."""
-
-BACKFILL: Final = "backfill"
-"""In a manifest's `views`: views that do not have their rows yet."""
 
 
 @dataclass(frozen=True)
@@ -184,7 +178,7 @@ class EpochRunner:
 
     def is_settled(self, manifest: Manifest) -> bool:
         """Whether an epoch without rows would change nothing: no window waits to be closed."""
-        before = manifest.views.get(BEFORE, {})
+        before = manifest.views.get(BEFORE_US, {})
         return all(
             watermarks.is_settled(stage.watermarks, manifest.watermarks_us, before)
             for plan in self._program.plans
@@ -192,7 +186,7 @@ class EpochRunner:
         )
 
     def _context(self, manifest: Manifest, stage: Stage, batch: Batch) -> EpochContext:
-        before = {} if batch.backfill is not None else manifest.views.get(BEFORE, {})
+        before = {} if batch.backfill is not None else manifest.views.get(BEFORE_US, {})
         reached = _watermarks_us(manifest, batch)
         return watermarks.context(manifest.epoch + 1, batch.time_us, stage.watermarks, reached, before)
 
@@ -375,5 +369,5 @@ def _watermarks_us(manifest: Manifest, batch: Batch) -> Mapping[str, int]:
 def _remembered(manifest: Manifest, batch: Batch) -> dict[str, Any]:
     """After a backfill the next epoch closes the windows whose time was over before their view was there."""
     if batch.backfill is None:
-        return {BEFORE: dict(manifest.watermarks_us)}
-    return {BEFORE: {}, BACKFILL: []}
+        return {BEFORE_US: dict(manifest.watermarks_us)}
+    return {BEFORE_US: {}, BACKFILL: []}

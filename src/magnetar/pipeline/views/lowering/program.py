@@ -20,8 +20,14 @@ from magnetar.pipeline.views.lowering.stages import Feed, Select, Stage, ViewPla
 from magnetar.pipeline.views.lowering.table_ids import TableIds
 from magnetar.pipeline.views.scan.stored_views import COLUMNS
 from magnetar.pipeline.views.sink.options import Sink, sink_of
-from magnetar.pipeline.views.sink.sinks import changelog_name
+from magnetar.pipeline.views.sink.sinks import PRODUCER, changelog_name
 
+FORMER_NAMES: Final = "former_names"
+"""In a manifest's `views`: by source that was renamed, the name by which its subscription is called."""
+BACKFILL: Final = "backfill"
+"""In a manifest's `views`: views that do not have their rows yet."""
+BEFORE_US: Final = "watermarks_before_us"
+"""In a manifest's `views`: the watermarks that the epoch before had."""
 STARTS: Final = "starts"
 """In a manifest's `views`: where each source began."""
 
@@ -125,6 +131,8 @@ def assemble(catalog: Catalog, views: Mapping[str, Any], types: Types) -> tuple[
     used = {name: source for name, source in sources.items() if name in program.source_readers}
     shown = {plan.name: list(plan.columns) for plan in program.plans}
     plain = {**views, "catalog": catalog.to_plain(), COLUMNS: shown, **ids.to_plain()}
+    if FORMER_NAMES in views:
+        plain[FORMER_NAMES] = {name: known for name, known in views[FORMER_NAMES].items() if name in sources}
     return Program(used, program.plans, program.sinks), plain
 
 
@@ -179,6 +187,42 @@ def forgotten(manifest: Manifest, names: Iterable[str]) -> Manifest:
         sinks=kept(manifest.sinks),
         changelogs=kept(manifest.changelogs),
     )
+
+
+def renamed(manifest: Manifest, old: str, new: str) -> Manifest:
+    """The manifest in which an object has always had its new name. Its subscription and its producers keep theirs, by which brokers know
+    what was read and sent."""
+    ids = TableIds(manifest.views)
+    known = next((name for name in _named(manifest) if name.lower() == old.lower()), old)
+    ids.rename(known, new)
+
+    def moved(found: Mapping[str, Any]) -> dict[str, Any]:
+        names = {known: new, changelog_name(known): changelog_name(new)}
+        return {names.get(name, name): value for name, value in found.items()}
+
+    views = {**manifest.views, **ids.to_plain()}
+    for by_name in (STARTS, COLUMNS, BEFORE_US):
+        if by_name in views:
+            views[by_name] = moved(views[by_name])
+    if BACKFILL in views:
+        views[BACKFILL] = [new if name == known else name for name in views[BACKFILL]]
+    former = moved(views.get(FORMER_NAMES, {}))
+    views[FORMER_NAMES] = {**former, **({new: known} if new not in former and known in manifest.sources else {})}
+    sinks = moved(manifest.sinks)
+    if new in sinks:
+        sinks[new] = {PRODUCER: known, **sinks[new]}
+    return replace(
+        manifest,
+        views=views,
+        sources=moved(manifest.sources),
+        watermarks_us=moved(manifest.watermarks_us),
+        sinks=sinks,
+        changelogs=moved(manifest.changelogs),
+    )
+
+
+def _named(manifest: Manifest) -> list[str]:
+    return [*manifest.views.get("tables", {}), *manifest.sources, *manifest.sinks]
 
 
 def _sink(statement: CreateSink, plans: Mapping[str, ViewPlan]) -> Sink:

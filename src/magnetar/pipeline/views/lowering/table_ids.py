@@ -43,6 +43,13 @@ class TableIds:
             gone += self._stages.pop(stage)
         return tuple(gone)
 
+    def rename(self, view: str, to: str) -> None:
+        """The view keeps its ids."""
+        if view in self._tables:
+            self._tables[to] = self._tables.pop(view)
+        for stage in [stage for stage in self._stages if stage.partition("/")[0] == view]:
+            self._stages[f"{to}/{stage.partition('/')[2]}"] = self._stages.pop(stage)
+
     def to_plain(self) -> dict[str, Any]:
         """For the manifest."""
         return {"tables": dict(self._tables), "stages": dict(self._stages), "next_table_id": self._next}

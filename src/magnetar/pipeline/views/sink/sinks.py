@@ -32,6 +32,9 @@ from magnetar.pipeline.views.sink.options import Sink
 
 LOG: Final = logging.getLogger(__name__)
 
+PRODUCER: Final = "producer"
+"""In a position, of a sink that was renamed: the name that its producers began with."""
+
 Positions = Mapping[str, Any]
 """By sink: `epoch` is the last one delivered, `writer` what its producers are called by, `snapshot` whether its view's first rows are still
 to be delivered. As a manifest's `sinks` holds it."""
@@ -114,7 +117,8 @@ class SinkDelivery:
 
     def _outlet(self, sink: Sink, position: Mapping[str, Any]) -> _Outlet:
         if sink.name not in self._outlets:
-            outlet = _Outlet(f"magnetar-{self._pipeline}-{sink.name}-{position['writer']}", sink, self._files)
+            called = position.get(PRODUCER, sink.name)
+            outlet = _Outlet(f"magnetar-{self._pipeline}-{called}-{position['writer']}", sink, self._files)
             if outlet.warning is not None:
                 self.warnings[sink.name] = outlet.warning
                 LOG.warning("sink %s: %s", sink.name, outlet.warning)

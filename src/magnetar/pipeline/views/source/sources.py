@@ -79,8 +79,10 @@ class Sources(Protocol):
 class TopicSources:
     """Topics of a broker. A source without a subscription of its own gets `magnetar-PIPELINE-SOURCE`: what is not read is kept for it."""
 
-    def __init__(self, pipeline: str) -> None:
+    def __init__(self, pipeline: str, former_names: Mapping[str, str] | None = None) -> None:
+        """`former_names`: by source that was renamed, the name by which its subscription is called."""
         self._pipeline = pipeline
+        self._former_names = former_names or {}
         self._acknowledgers: dict[str, Acknowledger] = {}
 
     def positions(self, source: CreateSource, known: Positions | None) -> dict[str, Any]:
@@ -150,7 +152,10 @@ class TopicSources:
         self._acknowledgers.clear()
 
     def _subscription(self, source: CreateSource) -> str:
-        return self._options(source).subscription or f"magnetar-{self._pipeline}-{source.name}"
+        return self._options(source).subscription or self._own_subscription(source.name)
+
+    def _own_subscription(self, name: str) -> str:
+        return f"magnetar-{self._pipeline}-{self._former_names.get(name, name)}"
 
     def _options(self, source: CreateSource) -> ReadOptions:
         return read_options(reader_options(source))
