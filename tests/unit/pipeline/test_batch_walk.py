@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from magnetar.pipeline.connect.batch_walk import walk
 from magnetar.pipeline.connect.columns import Columns, schema_for
-from magnetar.pipeline.connect.entries import Entry
 from magnetar.pipeline.connect.metadata_columns import METADATA
 from magnetar.pipeline.connect.options import read_options
+from magnetar.pipeline.connect.raw_entries import Entry
 from magnetar.wire.pulsar.batches import join, split
 from magnetar.wire.pulsar.compression import PayloadError
 from magnetar.wire.pulsar.PulsarApi_pb2 import MessageIdData, SingleMessageMetadata

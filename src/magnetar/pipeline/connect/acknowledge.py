@@ -9,18 +9,19 @@ import pulsar
 from magnetar.pipeline.connect.broker import shared_client
 from magnetar.pipeline.connect.offsets import Position
 from magnetar.pipeline.connect.options import Connection
-
-PIPELINE_PROPERTY = "magnetar.pipeline"
-"""Of a consumer: what it acknowledges a pipeline has committed. The broker's traces say so (`broker/tracing/following`)."""
+from magnetar.pipeline.connect.segment_cursor import PIPELINE_PROPERTY, SegmentCursor
+from magnetar.pipeline.connect.segment_order import is_segment
 
 
 class Acknowledger:
     """Moves a subscription's cursors: one consumer per topic partition, held open because a cursor's owner acknowledges."""
 
-    __slots__ = ("_client", "_consumers", "_known", "_subscription")
+    __slots__ = ("_client", "_connection", "_consumers", "_cursors", "_known", "_subscription")
 
     def __init__(self, connection: Connection, subscription: str) -> None:
         self._client = shared_client(connection)
+        self._connection = connection
+        self._cursors: dict[str, SegmentCursor] = {}
         self._subscription = subscription
         self._consumers: dict[str, pulsar.Consumer] = {}
         self._known: dict[str, Position] = {}
@@ -34,16 +35,26 @@ class Acknowledger:
         for topic, at in offsets.items():
             if self._known.get(topic) == at:
                 continue
-            consumer = self._consumer(topic)  # subscribes, so that what is not read is kept
-            if at.entry > 0:
-                consumer.acknowledge_cumulative(pulsar.MessageId(-1, at.ledger, at.entry - 1, -1))
+            self._acknowledge(topic, at)
             self._known[topic] = at
+
+    def _acknowledge(self, topic: str, at: Position) -> None:
+        if is_segment(topic):
+            cursor = self._cursors.setdefault(topic, SegmentCursor(self._connection, topic, self._subscription))
+            cursor.acknowledge(at)
+            return
+        consumer = self._consumer(topic)  # subscribes, so that what is not read is kept
+        if at.entry > 0:
+            consumer.acknowledge_cumulative(pulsar.MessageId(-1, at.ledger, at.entry - 1, -1))
 
     def close(self) -> None:
         """Returns when the broker knows of all that was acknowledged; may be used again."""
         for consumer in self._consumers.values():
             consumer.close()
         self._consumers.clear()
+        for cursor in self._cursors.values():
+            cursor.close()
+        self._cursors.clear()
 
     def _consumer(self, topic: str) -> pulsar.Consumer:
         if topic not in self._consumers:

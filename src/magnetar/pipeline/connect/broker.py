@@ -6,33 +6,37 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import pulsar
 
-from magnetar.pipeline.connect.admin_rest import AdminRest
+from magnetar.client.scalable.layout import Layout
+from magnetar.pipeline.connect import segment_order
+from magnetar.pipeline.connect.admin_rest import AdminRest, LedgerSize
 from magnetar.pipeline.connect.continuity import Verdict, closed, verdict
 from magnetar.pipeline.connect.errors import (
     AdminUnreachableError,
     DataLossError,
     OffsetError,
+    OptionError,
     ReadStalledError,
     TopicMissingError,
     TopicReplacedError,
 )
+from magnetar.pipeline.connect.layout_watch import LayoutWatch
 from magnetar.pipeline.connect.offsets import EARLIEST, Offsets, Position
-from magnetar.pipeline.connect.options import Connection, ReadOptions, Times, full_name
-from magnetar.pipeline.connect.raw_connection import RawConnectionError, connect, is_supported
-from magnetar.pipeline.connect.topic_end import TopicEnd
+from magnetar.pipeline.connect.options import Connection, ReadOptions, Times, offset_name
+from magnetar.pipeline.connect.raw_connection import RECONNECT_WAIT_S, RawConnectionError, connect, is_supported
+from magnetar.pipeline.connect.segment_order import is_scalable, is_segment, whole_topic
+from magnetar.pipeline.connect.segment_reads import first_message
+from magnetar.pipeline.connect.topic_end import Told, TopicEnd
+from magnetar.wire.pulsar.PulsarApi_pb2 import ServerError
 
 END_TIMEOUT_MS: Final = 30_000
 """For the last message of a topic, which the broker has said is there."""
 
 TOPIC_WAIT_S: Final = 1.0
 """Between two looks for a topic that is waited for."""
-
-RECONNECT_WAIT_S: Final = 0.2
-"""Between two attempts to reach a broker."""
 
 T = TypeVar("T")
 
@@ -93,8 +97,18 @@ _TRANSIENT: Final = (
 )
 
 
+_REFUSED: Final = (
+    ServerError.AuthenticationError,
+    ServerError.AuthorizationError,
+    ServerError.InvalidTopicName,
+    ServerError.NotAllowedError,
+)
+
+
 def is_transient(error: BaseException) -> bool:
     """Whether it says that a broker cannot be reached, or does not have the topic yet, and nothing about what it was asked."""
+    if isinstance(error, RawConnectionError):
+        return error.code not in _REFUSED
     return isinstance(error, _TRANSIENT)
 
 
@@ -118,10 +132,30 @@ def patiently(options: ReadOptions, ask: Callable[[], T]) -> T:
             time.sleep(RECONNECT_WAIT_S)
 
 
+class Goal(NamedTuple):
+    """Where a query that ends by itself ends. `layouts`: of the scalable topics when that was fixed."""
+
+    ends: Offsets
+    layouts: tuple[Layout, ...] = ()
+
+
 class Topics:
     """What the driver's side has to know before it can plan."""
 
-    __slots__ = ("_client", "_closed", "_ends", "_keeps_ends", "_known", "_options", "_tails", "_there", "admin")
+    __slots__ = (
+        "_client",
+        "_closed",
+        "_ends",
+        "_final",
+        "_keeps_ends",
+        "_known",
+        "_layouts",
+        "_options",
+        "_tails",
+        "_there",
+        "_watches",
+        "admin",
+    )
 
     def __init__(self, options: ReadOptions, *, keeps_ends: bool = False) -> None:
         """`keeps_ends`: with a connection of its own to the end of each topic, for who asks many times a second."""
@@ -136,14 +170,52 @@ class Topics:
         """By topic, entries of its closed ledgers when the admin API was asked last."""
         self._there: set[str] = set()
         """Topics without partitions that were waited for."""
+        self._watches: dict[str, LayoutWatch] = {}
+        self._layouts: dict[str, Layout] = {}
+        """Of scalable topics, as they were when partitions were asked for last."""
+        self._final: Offsets = {}
+        """Ends of sealed segments, which stay."""
         self.admin = AdminRest(options.connection) if options.connection.admin_url else None
 
-    def partitions(self) -> list[str]:
-        """Full names of all partitions of all topics of the options, as they are now."""
+    def partitions(self, *, create: bool = True) -> list[str]:
+        """Full names of all partitions of all topics of the options, as they are now. Of a scalable topic the segments, sealed ones too;
+        without `create` one that is not there has none."""
         names: Iterable[str] = self._options.topics
         if self._options.pattern is not None and self.admin is not None:
             names = self.admin.matching_topics(self._options.pattern)
-        return sorted(part for name in names for part in self._partitions_of(name))
+        found = [part for name in names if not is_scalable(name) for part in self._partitions_of(name)]
+        for name in filter(is_scalable, names):
+            try:
+                found += [each.topic for each in self._follow(name, create).segments.values()]
+            except TopicMissingError:
+                if create:
+                    raise
+        return sorted(found)
+
+    def _follow(self, topic: str, create: bool) -> Layout:
+        """The layout of a scalable topic. Raises TopicMissingError, unless the topic is waited for."""
+        if not is_supported(self._options.connection):
+            raise OptionError(f"{topic}: a scalable topic is read with a token, with TLS or without authentication")
+        waits = self._options.wait_for_topics
+        if topic not in self._watches:
+            self._watches[topic] = LayoutWatch(self._options.connection, topic, create=create and not waits)
+        while True:
+            try:
+                self._layouts[topic] = self._watches[topic].layout()
+                return self._layouts[topic]
+            except TopicMissingError:
+                if not create:
+                    del self._watches[topic]
+                if not waits or not create:
+                    raise
+                time.sleep(TOPIC_WAIT_S)
+
+    def _of_classic_topics(self, names: Iterable[str]) -> list[str]:
+        return [name for name in names if not any(self._has(layout, name) for layout in self._layouts.values())]
+
+    @staticmethod
+    def _has(layout: Layout, name: str) -> bool:
+        return any(each.topic == name for each in layout.segments.values())
 
     def check_there(self) -> None:
         """Raises TopicMissingError for a topic of the options that does not exist, before something opens it: a broker that creates topics
@@ -153,13 +225,20 @@ class Topics:
         with suppress(RawConnectionError):  # the official client's errors say what is wrong
             connection, _ = connect(self._options.connection)
             try:
-                missing = [topic for topic in self._options.topics if not connection.exists(topic)]
+                classic = [topic for topic in self._options.topics if not is_scalable(topic)]
+                missing = [topic for topic in classic if not connection.exists(topic)]
             finally:
                 connection.close()
             if missing:
                 raise TopicMissingError(
                     f"topic does not exist: {', '.join(missing)}; correct the name, or create it first (magnetar topics create)"
                 )
+        for topic in filter(is_scalable, self._options.topics):
+            watch = LayoutWatch(self._options.connection, topic, create=False)
+            try:
+                patiently(self._options, watch.layout)
+            finally:
+                watch.close()
 
     def _partitions_of(self, topic: str) -> list[str]:
         while True:
@@ -187,6 +266,8 @@ class Topics:
     def end(self, topic: str) -> Position:
         """Behind the entry of the last message; EARLIEST when there is none. Costs one request while nothing is added, and always with
         `keeps_ends`."""
+        if is_segment(topic):
+            return self._end_of_segment(topic)
         if self._keeps_ends and is_supported(self._options.connection):
             with suppress(RawConnectionError):  # the official client's errors say what is wrong
                 at = self.kept_end(topic).ask()
@@ -198,6 +279,32 @@ class Topics:
             self._known[topic] = max(self._end_by_client(topic), self._known.get(topic, EARLIEST))
             return self._known[topic]
         return self._end_by_client(topic)
+
+    def _end_of_segment(self, topic: str) -> Position:
+        """The official client does not open segments."""
+        if topic in self._final:
+            return self._final[topic]
+        sealed = any(
+            each.topic == topic and not each.active
+            for layout in self._layouts.values()
+            for each in layout.segments.values()
+        )
+        found = self.kept_end(topic).ask() or EARLIEST
+        if sealed:
+            self._final[topic] = found
+            self._ends.pop(topic).close()
+        return found
+
+    def told_by(self, topics: Iterable[str]) -> list[Told]:
+        """What tells when something is added to these, or a scalable topic has other segments. Raises RawConnectionError."""
+        layouts = self._layouts.values()
+        there = {each.topic: each.active for layout in layouts for each in layout.segments.values()}
+        kept: list[Told] = [
+            self.kept_end(topic)
+            for topic in topics
+            if there.get(topic, not any(segment_order.belongs_to(layout, topic) for layout in layouts))
+        ]
+        return [*kept, *self._watches.values()]
 
     def kept_end(self, topic: str) -> TopicEnd:
         """The connection that is asked for a topic's end, and tells when something is added. For who `is_supported`."""
@@ -228,9 +335,11 @@ class Topics:
 
     def close(self) -> None:
         """What is open at the ends of topics; the client is the process's."""
-        for end in self._ends.values():
+        told: list[Told] = [*self._ends.values(), *self._watches.values()]
+        for end in told:
             end.close()
         self._ends.clear()
+        self._watches.clear()
         for reader, _ in self._tails.values():
             reader.close()
         self._tails.clear()
@@ -238,12 +347,113 @@ class Topics:
     def ends(self, topics: Iterable[str]) -> Offsets:
         return {topic: self.end(topic) for topic in topics}
 
+    def begin(self, default: str) -> Offsets:
+        """Where a stream begins, by the options or else at `default`: of scalable topics the segments that may be read first."""
+        names = self.partitions()
+        if not self._layouts:
+            return self.starts(names, default)
+        found = self.starts(self._of_classic_topics(names), default, names)
+        given = self._options.starting if isinstance(self._options.starting, dict) else {}
+        named = {offset_name(name): at for name, at in given.items()}
+        for layout in self._layouts.values():
+            # A segment that is gone keeps its place: whether all of it was read is asked when reading goes on.
+            kept = {
+                name: at if isinstance(at, Position) else self.end(name) if at == "latest" else EARLIEST
+                for name, at in named.items()
+                if name not in self._layouts and (isinstance(at, Position) or self._has(layout, name))
+            }
+            found |= segment_order.begin(
+                layout, kept, lambda name: self.starts([name], default, (*names, *named))[name], self.end
+            )
+        return found
+
+    def goes_on(self, starts: Offsets) -> Offsets:
+        """The same positions with what has come since at its beginning: partitions, and segments that may be read now."""
+        names = self.partitions()
+        found = {name: EARLIEST for name in self._of_classic_topics(names)} | starts
+        for layout in self._layouts.values():
+            self._check_gone(layout, starts)
+            found = segment_order.with_children(layout, segment_order.without_gone(layout, found), self.end)
+        return found
+
+    def released_ends(self, starts: Offsets) -> Offsets:
+        """Where the topics end that may be read from `starts` on. Raises DataLossError for a segment that was deleted before all of it was
+        read."""
+        names = self.partitions()
+        if not self._layouts:
+            return self.ends(names)
+        found = self.ends(self._of_classic_topics(names))
+        for layout in self._layouts.values():
+            self._check_gone(layout, starts)
+            found |= segment_order.released(layout, starts, self.end)
+        return found
+
+    def ends_as_planned(self, starts: Offsets, goal: Goal) -> Offsets:
+        """The same by a goal."""
+        if not goal.layouts:
+            return goal.ends
+        segments = {each.topic for layout in goal.layouts for each in layout.segments.values()}
+        found = {name: end for name, end in goal.ends.items() if name not in segments}
+        for layout in goal.layouts:
+            found |= segment_order.released(layout, starts, goal.ends.__getitem__)
+        return found
+
+    def goal(self) -> Goal:
+        """All that is there now."""
+        names = self.partitions()
+        return Goal(self.ends(names), tuple(self._layouts.values()))
+
+    def within(self, names: Iterable[str]) -> list[str]:
+        """Those of which a batch read may take anything, by the segments that startingOffsets and endingOffsets name. Raises DataLossError
+        for a segment that was deleted."""
+        first = self._options.starting if isinstance(self._options.starting, dict) else {}
+        last = self._options.ending if isinstance(self._options.ending, dict) else {}
+        starts, ends = ({offset_name(name): at for name, at in each.items()} for each in (first, last))
+        left = set(names)
+        for layout in self._layouts.values():
+            left -= segment_order.outside(layout, starts, ends)
+            for name, at in starts.items():
+                gone = segment_order.belongs_to(layout, name) and not self._has(layout, name)
+                if gone and isinstance(at, Position) and at > EARLIEST and ends.get(name) != at:
+                    self._is_gone(name, at)
+        return sorted(left)
+
+    def closed_by(self, offsets: Offsets, goal: Goal | None = None) -> Offsets:
+        """Offsets as they are written down: with the segments that come next, and without those that were deleted."""
+        for layout in self._layouts.values() if goal is None else goal.layouts:
+            end = self.end if goal is None else goal.ends.__getitem__
+            offsets = segment_order.with_children(layout, segment_order.without_gone(layout, offsets), end)
+        return offsets
+
+    def _check_gone(self, layout: Layout, starts: Offsets) -> None:
+        if self._is_held():
+            return  # a segment goes when every subscription has all of it
+        for name in segment_order.unproven(layout, starts):
+            if starts[name] < self._final.get(name, Position(2**63, 0)):
+                self._is_gone(name, starts[name])
+
+    def _is_gone(self, segment: str, at: Position) -> None:
+        if self._options.fail_on_data_loss:
+            raise DataLossError(
+                f"{segment}: reading was to go on at {at.document()}, but the segment was deleted, and whether there was more in it "
+                "cannot be told. Keep segments until they are read, with retention or predefinedSubscription, or set "
+                "failOnDataLoss=false to go on with the segments that followed it"
+            )
+
+    def ledger_sizes(self, topic: str) -> list[LedgerSize] | None:
+        """By the admin API, in order; None where it is not asked."""
+        return None if self.admin is None or is_segment(topic) else self.admin.ledger_sizes(topic)
+
     def first(self, topic: str) -> Position | None:
         """Of the first message that is still there; None when there is none."""
+        if is_segment(topic):
+            return first_message(self._options, topic)
         return self._first_of(open_reader(self._client, topic, EARLIEST, 1), topic)
 
     def at_time(self, topic: str, time_ms: int) -> Position:
         """Of the first message published at or after a time, else the end."""
+        if is_segment(topic):
+            return first_message(self._options, topic, time_ms) or self.end(topic)
         reader = open_reader(self._client, topic, EARLIEST, 1)
         try:
             reader.seek(time_ms)
@@ -256,7 +466,7 @@ class Topics:
         """Where these times are; a topic that has none begins or ends at `default`, `earliest` or `latest`."""
         found: Offsets = {}
         for topic in topics:
-            whole = topic.rpartition("-partition-")[0] or topic
+            whole = whole_topic(topic)
             at = times if isinstance(times, int) else times.get(topic, times.get(whole))
             if at is not None:
                 found[topic] = self.at_time(topic, at)
@@ -294,17 +504,19 @@ class Topics:
         `among`: topics that it may name as well.
         """
         topics = list(topics)
-        named = {} if isinstance(wanted, str) else {full_name(topic): value for topic, value in wanted.items()}
+        named = {} if isinstance(wanted, str) else {offset_name(topic): value for topic, value in wanted.items()}
         found: Offsets = {}
-        used = {name for topic in among for name in (topic, topic.rpartition("-partition-")[0])}
+        used = {name for topic in among for name in (topic, whole_topic(topic))}
         for topic in topics:
-            whole = topic.rpartition("-partition-")[0] or topic
+            whole = whole_topic(topic)
             key = topic if topic in named else whole
             used.add(key)
             value = wanted if isinstance(wanted, str) else named.get(key, default)
             if isinstance(value, Position) and key != topic:
-                raise OffsetError(f"{option}: {key} has partitions; give a position for each, such as {topic}")
+                parts = "segments" if is_segment(topic) else "partitions"
+                raise OffsetError(f"{option}: {key} has {parts}; give a position for each, such as {topic}")
             found[topic] = value if isinstance(value, Position) else self.end(topic) if value == "latest" else EARLIEST
+        used |= {name for name in named if any(segment_order.belongs_to(each, name) for each in self._layouts.values())}
         if unknown := sorted(set(named) - used):
             raise OffsetError(f"{option} names a topic that is not read: {unknown[0]}; read are: {', '.join(topics)}")
         return found
@@ -349,9 +561,10 @@ class Topics:
         return self._options.subscription is not None or self._options.held_by is not None
 
     def _judge(self, topic: str, start: Position) -> Verdict:
-        if self.admin is None:
+        sizes = self.ledger_sizes(topic)
+        if sizes is None:
             return "lost" if start.batch else "unknown"
-        ledgers = self.admin.ledgers(topic)
+        ledgers = [(each.ledger, each.entries) for each in sizes]
         known = self._closed.get(topic, {}).get(start.ledger)
         self._closed[topic] = closed(ledgers) | ({} if known is None else {start.ledger: known})
         return verdict(start, ledgers, known)

@@ -11,10 +11,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from magnetar.pipeline.connect.batch_walk import Messages
-from magnetar.pipeline.connect.entries import Entry
 from magnetar.pipeline.connect.errors import OptionError, SchemaError
 from magnetar.pipeline.connect.metadata_columns import HIDDEN, METADATA, Getter, PerEntry
 from magnetar.pipeline.connect.options import Connection
+from magnetar.pipeline.connect.raw_entries import Entry
 from magnetar.pipeline.connect.record_values import RecordValues
 
 CHUNK_ROWS: Final = 32

@@ -49,8 +49,8 @@ class Limits:
         self._counters.clear()
 
     def _take(self, part: Range, rows: int | None, size: int | None, at_least_one: bool) -> tuple[Position, int, int]:
-        if rows is None and size is not None and self._topics.admin is not None:
-            ledgers = self._topics.admin.ledger_sizes(part.topic)
+        ledgers = self._topics.ledger_sizes(part.topic) if rows is None else None
+        if ledgers is not None and size is not None:
             end, used = by_statistics(part, ledgers, size, at_least_one)
             return end, 0, used
         counter = self._counters.setdefault(part.topic, Counter(self._options, part.topic))

@@ -17,7 +17,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from magnetar.pipeline.connect.entries import Entry
+from magnetar.pipeline.connect.raw_entries import Entry
+from magnetar.pipeline.connect.segment_order import is_segment, segment_id, whole_topic
 from magnetar.wire.pulsar.PulsarApi_pb2 import MessageIdData
 
 MICROS_PER_MILLI: Final = 1000
@@ -29,9 +30,16 @@ _BATCH_INDEX, _BATCH_SIZE = b"\x20", b"\x30"
 
 
 def partition_of(topic: str) -> int:
-    """Number of a partition; -1 for a topic without partitions."""
+    """Number of a partition, or id of a segment; -1 for a topic without partitions."""
+    if is_segment(topic):
+        return segment_id(topic)
     digits = topic.rpartition("-partition-")[2]
     return int(digits) if "-partition-" in topic and digits.isdigit() else -1
+
+
+def shown_topic(topic: str) -> str:
+    """A partition's own name; of a segment that of its scalable topic."""
+    return whole_topic(topic) if is_segment(topic) else topic
 
 
 class PerEntry:
@@ -70,7 +78,7 @@ def _message_id(topic: str, entry: Entry) -> Sequence[Any]:
     """As the official clients serialize it."""
     found = MessageIdData(ledgerId=entry.ledger, entryId=entry.entry)
     partition = partition_of(topic)
-    if partition >= 0:
+    if partition >= 0 and not is_segment(topic):
         found.partition = partition
     begin = found.SerializeToString()
     if not entry.batch_size:
@@ -103,7 +111,7 @@ def varint(number: int) -> bytes:
 
 METADATA: Final[dict[str, tuple[DataType, Getter | PerEntry]]] = {
     "__key": (StringType(), _key),
-    "__topic": (StringType(), PerEntry(lambda topic, _: topic)),
+    "__topic": (StringType(), PerEntry(lambda topic, _: shown_topic(topic))),
     "__messageId": (BinaryType(), _message_id),
     "__publishTime": (
         TimestampType(),

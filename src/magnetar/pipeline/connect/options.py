@@ -207,9 +207,16 @@ def full_name(topic: str) -> str:
     parts = path.split("/")
     if not mark and len(parts) == 1:
         parts = ["public", "default", *parts]
-    if domain not in ("", "persistent") or len(parts) != 3 or not all(parts):
-        raise OptionError(f"{topic!r} is not a persistent topic; name it persistent://tenant/namespace/topic")
-    return "persistent://" + "/".join(parts)
+    if domain not in ("", "persistent", "topic") or len(parts) != 3 or not all(parts):
+        raise OptionError(
+            f"{topic!r} is not a persistent or a scalable topic; name it persistent://tenant/namespace/topic or topic://tenant/namespace/topic"
+        )
+    return f"{domain or 'persistent'}://" + "/".join(parts)
+
+
+def offset_name(topic: str) -> str:
+    """A name in offsets, which may be that of a segment. Raises OptionError."""
+    return topic if topic.startswith("segment://") else full_name(topic)
 
 
 def _topics(options: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
@@ -220,6 +227,8 @@ def _topics(options: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
         )
     value = options[given[0].lower()]
     if given[0] == "topicsPattern":
+        if value.startswith("topic://"):
+            raise OptionError("topicsPattern finds classic topics only: name scalable ones with topic or topics")
         try:
             re.compile(value)
         except re.error as error:

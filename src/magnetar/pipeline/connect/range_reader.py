@@ -11,11 +11,13 @@ import pyarrow as pa
 
 from magnetar.pipeline.connect.broker import Topics
 from magnetar.pipeline.connect.columns import Columns
-from magnetar.pipeline.connect.entries import Entry, UnreadableEntryError, entries
-from magnetar.pipeline.connect.errors import DataLossError, ReadStalledError
+from magnetar.pipeline.connect.entries import entries
+from magnetar.pipeline.connect.errors import DataLossError, ReadStalledError, SourceError
 from magnetar.pipeline.connect.offsets import EARLIEST, Position, Range
 from magnetar.pipeline.connect.options import ReadOptions
 from magnetar.pipeline.connect.raw_connection import is_supported
+from magnetar.pipeline.connect.raw_entries import Entry, UnreadableEntryError
+from magnetar.pipeline.connect.segment_order import is_segment
 
 BATCH_ROWS: Final = 5000
 """Rows of a record batch: between 1,000 and 10,000 Spark is fastest."""
@@ -61,6 +63,11 @@ def read_entries(options: ReadOptions, part: Range) -> Iterator[Entry]:
                 found = source.receive(POLL_S)
             except UnreadableEntryError:
                 source.close()
+                if is_segment(part.topic):
+                    raise SourceError(
+                        f"{part.topic} at {behind.document()}: the entry is encrypted, or a part of a message in chunks, which cannot be "
+                        "read from segments; read the topic with a client of Pulsar 5"
+                    ) from None
                 source = entries(options.connection, part.topic, behind, False, options.receiver_queue)
                 continue
             for entry in found:

@@ -32,8 +32,12 @@ FRAME_BYTES_MAX: Final = 64 << 20
 COMMAND_BYTES_MAX: Final = 1 << 20
 REDIRECTS_MAX: Final = 20
 """Of one lookup; above it the cluster is not settled and the connection fails."""
+RECONNECT_WAIT_S: Final = 0.2
+"""Between two attempts to reach a broker."""
 PROTOCOL_VERSION: Final = 20
 CLIENT_VERSION: Final = "magnetar-spark"
+_NOTICES: Final = (BaseCommand.REACHED_END_OF_TOPIC, BaseCommand.ACTIVE_CONSUMER_CHANGE)
+"""What brokers say between answers and nobody waits for."""
 
 
 class RawConnectionError(MagnetarError):
@@ -41,6 +45,11 @@ class RawConnectionError(MagnetarError):
 
     slug = "raw-connection"
     retriable = True
+
+    def __init__(self, message: str, code: int | None = None) -> None:
+        """`code`: a ServerError, where a broker refused."""
+        super().__init__(message)
+        self.code = code
 
 
 def is_supported(connection: Connection) -> bool:
@@ -98,12 +107,17 @@ class RawConnection:
         while found is None:
             for received in self._fill(self.timeout_s):
                 command = None if self._is_kept(received) else self._command(received)
-                if command is None:
+                if command is None or command.type in _NOTICES:
                     continue
                 if command.type != kind:
-                    raise RawConnectionError(f"the broker answers with {_refusal(command)}")
+                    raise RawConnectionError(f"the broker answers with {_refusal(command)}", _code(command))
                 found = command
         return found
+
+    def commands(self, timeout_s: float) -> list[BaseCommand]:
+        """What comes that is not a message; [] when nothing came in time. Raises RawConnectionError."""
+        found = (None if self._is_kept(each) else self._command(each) for each in self._fill(timeout_s))
+        return [each for each in found if each is not None]
 
     def _is_kept(self, received: Frame) -> bool:
         """Whether it is a message, which then waits for `receive`."""
@@ -125,7 +139,7 @@ class RawConnection:
                 continue
             command = self._command(received)
             if command is not None and command.type in (BaseCommand.CLOSE_CONSUMER, BaseCommand.ERROR):
-                raise RawConnectionError(f"the broker says {_refusal(command)}")
+                raise RawConnectionError(f"the broker says {_refusal(command)}", _code(command))
         return messages
 
     def lookup(self, topic: str) -> tuple[str, bool]:
@@ -141,7 +155,7 @@ class RawConnection:
                 here.send(ask)
                 found = here.answer(BaseCommand.LOOKUP_RESPONSE).lookupTopicResponse
                 if found.response == CommandLookupTopicResponse.Failed:
-                    raise RawConnectionError(f"{topic} cannot be looked up: {found.message}")
+                    raise RawConnectionError(f"{topic} cannot be looked up: {found.message}", found.error)
                 secure = self._connection.service_url.startswith("pulsar+ssl://")
                 url = found.brokerServiceUrlTls if secure else found.brokerServiceUrl
                 if found.response == CommandLookupTopicResponse.Connect:
@@ -262,6 +276,10 @@ def _refusal(command: BaseCommand) -> str:
     if command.type == BaseCommand.ERROR:
         return command.error.message
     return BaseCommand.Type.Name(command.type)
+
+
+def _code(command: BaseCommand) -> int | None:
+    return command.error.error if command.type == BaseCommand.ERROR else None
 
 
 def _urls(service_url: str) -> list[str]:

@@ -29,6 +29,9 @@ from pyspark.sql.types import (
 from magnetar.pipeline.connect.broker import Topics, shared_client
 from magnetar.pipeline.connect.errors import OptionError, SchemaError
 from magnetar.pipeline.connect.options import Connection, ReadOptions
+from magnetar.pipeline.connect.raw_connection import RawConnectionError, connect
+from magnetar.pipeline.connect.segment_order import is_segment
+from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand, Schema, ServerError
 
 LATEST: Final = -1
 _PLAIN: Final[dict[str, DataType]] = {
@@ -89,7 +92,7 @@ def record_fields(options: ReadOptions) -> list[StructField] | None:
     """
     if options.allow_different_schemas:
         return None
-    topics = Topics(options).partitions()
+    topics = Topics(options).partitions(create=False)
     found = {registered(options.connection, topic) for topic in topics}
     records = [each for each in found if each is not None and each.is_record]
     if not records:
@@ -112,6 +115,8 @@ def version_number(version: bytes | None) -> int:
 
 
 def _ask(connection: Connection, topic: str, version: int) -> Registered | None:
+    if is_segment(topic):
+        return _of_segment(connection, topic, version)
     try:
         found = shared_client(connection)._client.get_schema_info(topic, version)
     except pulsar.PulsarException as error:
@@ -120,6 +125,29 @@ def _ask(connection: Connection, topic: str, version: int) -> Registered | None:
         raise SchemaError(f"{topic}: its schema cannot be read: {error}; check that reading it is allowed") from error
     kind = str(found.schema_type()).rpartition(".")[2]
     return Registered(kind, found.schema())
+
+
+def _of_segment(connection: Connection, topic: str, version: int) -> Registered | None:
+    """That of its scalable topic. The official client does not ask for it."""
+    ask = BaseCommand(type=BaseCommand.GET_SCHEMA)
+    ask.getSchema.topic = topic
+    if version != LATEST:
+        ask.getSchema.schema_version = version.to_bytes(8, "big")
+    try:
+        held, _ = connect(connection)
+        try:
+            ask.getSchema.request_id = held.request_id()
+            held.send(ask)
+            answer = held.answer(BaseCommand.GET_SCHEMA_RESPONSE).getSchemaResponse
+        finally:
+            held.close()
+    except RawConnectionError as error:
+        raise SchemaError(f"{topic}: its schema cannot be read: {error}; check that reading it is allowed") from error
+    if not answer.HasField("error_code"):
+        return Registered(Schema.Type.Name(answer.schema.type).upper(), answer.schema.schema_data.decode())
+    if answer.error_code == ServerError.TopicNotFound:
+        return None
+    raise SchemaError(f"{topic}: its schema cannot be read: {answer.error_message}; check that reading it is allowed")
 
 
 def _spark(kind: Any, named: dict[str, DataType]) -> DataType:

@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 from magnetar.pipeline.connect.broker import Topics
 from magnetar.pipeline.connect.columns import Columns, full_schema
 from magnetar.pipeline.connect.errors import OptionError
-from magnetar.pipeline.connect.metadata_columns import partition_of
+from magnetar.pipeline.connect.metadata_columns import partition_of, shown_topic
 from magnetar.pipeline.connect.offsets import ranges
 from magnetar.pipeline.connect.options import ReadOptions, frame_options, read_options
 from magnetar.pipeline.connect.planning import RangePartition, split_all
@@ -82,7 +82,7 @@ class TopicReader(DataSourceReader):
         topics = Topics(self._options)
         topics.check_there()
         every = topics.partitions()
-        names = [name for name in every if self.is_wanted(name)]
+        names = [name for name in topics.within(every) if self.is_wanted(name)]
         starts = topics.check_loss(topics.starts(names, "earliest", every))
         ends = topics.ends(names)
         wanted = topics.resolve(names, self._options.ending, "endingOffsets", "latest", every)
@@ -120,4 +120,6 @@ class PrunedTopicReader(TopicReader):
         return filters  # Spark checks them again
 
     def is_wanted(self, topic: str) -> bool:
-        return all((topic if by_name else partition_of(topic)) in values for by_name, values in self._allowed)
+        return all(
+            (shown_topic(topic) if by_name else partition_of(topic)) in values for by_name, values in self._allowed
+        )

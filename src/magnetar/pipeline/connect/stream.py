@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -19,14 +19,14 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from magnetar.pipeline.connect.acknowledge import Acknowledger
-from magnetar.pipeline.connect.broker import Topics, patiently
+from magnetar.pipeline.connect.broker import Goal, Topics, patiently
 from magnetar.pipeline.connect.columns import Columns
 from magnetar.pipeline.connect.limits import Limits
 from magnetar.pipeline.connect.offsets import EARLIEST, Offsets, Position, from_document, ranges, to_document
 from magnetar.pipeline.connect.options import ReadOptions
 from magnetar.pipeline.connect.planning import RangePartition, split_all
 from magnetar.pipeline.connect.range_reader import read_range
-from magnetar.pipeline.connect.topic_end import TopicEnd
+from magnetar.pipeline.connect.topic_end import Told
 
 LOSS_CHECK_S: Final = 10.0
 """How often a stream looks at the ledgers of its topics: one that was closed for so long before it is deleted is known."""
@@ -55,7 +55,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._held: Topics | None = None
         self._limiting: Limits | None = None
         self._acknowledger: Acknowledger | None = None
-        self._goal: Offsets | None = None
+        self._goal: Goal | None = None
         self._ends: Offsets = {}
         self._checked_s: float | None = None
 
@@ -72,7 +72,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._limiting
 
     def initialOffset(self) -> dict[str, Any]:
-        starts = self._topics.starts(self._topics.partitions(), "latest")  # at once: the address may be wrong
+        starts = self._topics.begin("latest")  # at once: the address may be wrong
         self._acknowledge(starts)
         return to_document(starts)
 
@@ -84,7 +84,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._goal = patiently(self._options, lambda: self._topics.ends(self._topics.partitions()))
+        self._goal = patiently(self._options, lambda: self._topics.goal())
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         return patiently(self._options, lambda: self.latest(start, limit))
@@ -97,7 +97,9 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._check_loss(starts)
         seen, self._ends = (
             self._ends,
-            self._goal if self._goal is not None else self._topics.ends(self._topics.partitions()),
+            self._topics.released_ends(starts)
+            if self._goal is None
+            else self._topics.ends_as_planned(starts, self._goal),
         )
         self._topics.check_replaced(starts, self._ends)
         self._topics.check_seen(starts, seen, self._ends)
@@ -105,11 +107,11 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = starts | {topic: max(end, starts.get(topic, EARLIEST)) for topic, end in self._ends.items()}
         if not isinstance(limit, ReadAllAvailable):
             ends = ends | self._limits.ends(ranges(starts, ends))
-        return to_document(ends)
+        return to_document(self._topics.closed_by(ends, self._goal))
 
-    def kept_end(self, topic: str) -> TopicEnd:
-        """What tells when something is added to a topic partition."""
-        return self._topics.kept_end(topic)
+    def told_by(self, topics: Iterable[str]) -> list[Told]:
+        """What tells when something is added to topic partitions, or there are other segments."""
+        return self._topics.told_by(topics)
 
     def first(self, topic: str) -> Position | None:
         """Of the first message that is still there; None when there is none."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import select
 import socket
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Protocol
 from uuid import uuid4
 
 from magnetar.pipeline.connect.offsets import Position
@@ -21,6 +21,21 @@ _NO_ENTRY: Final = 2**64 - 2
 """From here on a ledger or entry id means that there is none; the protocol spells -1 as 2^64 - 1."""
 _LATEST: Final = 2**63 - 1
 _CONSUMER: Final = 0
+
+
+class Told(Protocol):
+    """Something that brokers tell of by themselves."""
+
+    def arm(self) -> None: ...
+
+    @property
+    def waits_in_memory(self) -> bool: ...
+
+    def socket(self) -> socket.socket | None: ...
+
+    def receive(self) -> bool: ...
+
+    def close(self) -> None: ...
 
 
 class TopicEnd:
@@ -127,7 +142,7 @@ class TopicEnd:
         self._told = self._armed = False
 
 
-def wait_for_any(ends: Sequence[TopicEnd], woken: socket.socket, timeout_s: float) -> None:
+def wait_for_any(ends: Sequence[Told], woken: socket.socket, timeout_s: float) -> None:
     """Until something is added to one of these, which are armed, `woken` becomes readable, a connection breaks, or the time is over."""
     if any(end.waits_in_memory for end in ends):
         return

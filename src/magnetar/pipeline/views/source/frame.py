@@ -16,8 +16,9 @@ from magnetar.pipeline.connect.broker import Topics
 from magnetar.pipeline.connect.columns import schema_for
 from magnetar.pipeline.connect.errors import SourceError
 from magnetar.pipeline.connect.metadata_columns import HIDDEN, METADATA
-from magnetar.pipeline.connect.options import read_options
+from magnetar.pipeline.connect.options import full_name, read_options
 from magnetar.pipeline.connect.registered import registered
+from magnetar.pipeline.connect.segment_order import SCALABLE, is_scalable
 from magnetar.pipeline.operators.changelog import CHANGE
 from magnetar.pipeline.sql.plan import EPOCH_TIMESTAMP, Project
 from magnetar.pipeline.sql.planner import plan_query
@@ -132,8 +133,15 @@ def with_columns(source: CreateSource) -> CreateSource:
 
 def row_id(source: CreateSource) -> Column:
     """A string that no other message of the source has; within a partition it sorts as the position does."""
-    one = "topic" in source.options
-    where = F.col("__partition").cast("string") if one else F.regexp_replace("__topic", "^persistent://", "")
+    one = source.options.get("topic")
+    if one is not None and is_scalable(full_name(one)):
+        where = _sortable("__partition")  # a key's messages come in the order of the segments' ids
+    elif one is not None:
+        where = F.col("__partition").cast("string")
+    else:
+        scalable = F.col("__topic").startswith(SCALABLE)
+        segment = F.when(scalable, F.concat(F.lit(":"), _sortable("__partition"))).otherwise(F.lit(""))
+        where = F.concat(F.regexp_replace("__topic", "^persistent://", ""), segment)
     return F.concat(where, F.lit(":"), *(_sortable(name) for name in POSITION[2:]))
 
 

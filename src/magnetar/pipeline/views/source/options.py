@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final, Literal, cast, get_args
 
 from magnetar.pipeline.connect.errors import SourceError
 from magnetar.pipeline.connect.options import from_risingwave, full_name
+from magnetar.pipeline.connect.segment_order import whole_topic
 from magnetar.pipeline.sql.statements import CreateSource
 
 ON_DECODE_ERROR: Final = "on.decode.error"
@@ -51,5 +53,5 @@ def decode_policy(source: CreateSource) -> DecodePolicy:
 def dead_letter_topic(source: CreateSource, topic: str, subscription: str) -> str:
     """Where an undecodable message of a topic partition goes. Raises OptionError."""
     named = next((value for name, value in source.options.items() if name.lower() == DEAD_LETTER_TOPIC), None)
-    whole = topic.rpartition("-partition-")[0] or topic
+    whole = re.sub("^topic://", "persistent://", whole_topic(topic))
     return full_name(named) if named is not None else f"{whole}-{subscription}-DLQ"

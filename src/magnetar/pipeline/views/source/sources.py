@@ -88,9 +88,9 @@ class TopicSources:
     def positions(self, source: CreateSource, known: Positions | None) -> dict[str, Any]:
         topics = Topics(self._options(source))
         try:
-            names = topics.partitions()
             if known is None:
-                return to_document(topics.starts(names, "latest"))
+                return to_document(topics.begin("latest"))
+            names = topics.partitions()
             goes_on = from_document(known)
             for name in set(names) & set(goes_on):
                 try:
@@ -99,7 +99,7 @@ class TopicSources:
                     if self._options(source).fail_on_data_loss:
                         raise
                     goes_on[name] = EARLIEST
-            return to_document({name: EARLIEST for name in names} | goes_on)
+            return to_document(topics.goes_on(goes_on))
         finally:
             topics.close()
 
@@ -200,8 +200,9 @@ class Lag:
 
 
 def _behind(topics: Topics, topic: str, at: Position) -> int | None:
-    if topics.admin is not None:
-        return entries_behind(topics.admin.ledgers(topic), at)
+    sizes = topics.ledger_sizes(topic)
+    if sizes is not None:
+        return entries_behind([(each.ledger, each.entries) for each in sizes], at)
     end = topics.end(topic)
     if end <= at:
         return 0

@@ -16,7 +16,7 @@ from magnetar.pipeline.connect.offsets import EARLIEST, Range, from_document, ra
 from magnetar.pipeline.connect.planning import RangePartition
 from magnetar.pipeline.connect.raw_connection import RawConnectionError, is_supported
 from magnetar.pipeline.connect.stream import TopicStreamReader
-from magnetar.pipeline.connect.topic_end import TopicEnd, wait_for_any
+from magnetar.pipeline.connect.topic_end import Told, wait_for_any
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -96,12 +96,12 @@ class Tail:
 
     def wait(self, start: Mapping[str, Any], timeout_s: float) -> None:
         """Until there may be more than `start`, `wake` is called, or the time is over."""
-        ends: list[TopicEnd] = []
+        ends: list[Told] = []
         able = self._by_itself and self._silent_since_s is None
         if able:
             try:
                 for name, reader in self._readers.items():
-                    ends += [reader.kept_end(topic) for topic in from_document(start.get(name, {}))]
+                    ends += reader.told_by(from_document(start.get(name, {})))
                 for end in ends:
                     end.arm()
             except RawConnectionError:
