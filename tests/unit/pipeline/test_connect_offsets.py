@@ -88,7 +88,7 @@ def test_what_is_no_offset_is_refused(text: str) -> None:
         ({}, "exactly one of"),
         ({"topic": "a"}, "service.url is missing"),
         ({"topic": "a", "service.url": "localhost:6650"}, "not a valid Pulsar URL"),
-        ({"topic": "non-persistent://a/b/c", "service.url": "pulsar://h:1"}, "not a persistent topic"),
+        ({"topic": "non-persistent://a/b/c", "service.url": "pulsar://h:1"}, "not a persistent or a scalable topic"),
         ({"topic": "a", "service.url": "pulsar://h:1", "failOnDataloss": "no"}, "true or false"),
         (
             {"topic": "a", "service.url": "pulsar://h:1", "maxMessagesPerTriger": "1"},
