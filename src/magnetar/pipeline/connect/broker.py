@@ -13,6 +13,7 @@ import pulsar
 from magnetar.client.scalable.layout import Layout
 from magnetar.pipeline.connect import segment_order
 from magnetar.pipeline.connect.admin_rest import AdminRest, LedgerSize
+from magnetar.pipeline.connect.client_options import open_client
 from magnetar.pipeline.connect.continuity import Verdict, closed, verdict
 from magnetar.pipeline.connect.errors import (
     AdminUnreachableError,
@@ -50,27 +51,6 @@ def shared_client(connection: Connection) -> pulsar.Client:
         if connection not in _clients:
             _clients[connection] = open_client(connection)
         return _clients[connection]
-
-
-def open_client(connection: Connection) -> pulsar.Client:
-    options: dict[str, Any] = {
-        "operation_timeout_seconds": max(connection.operation_timeout_ms // 1000, 1),
-        # The console logger writes to stdout, into what commands print.
-        "logger": pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/stderr"),
-        "tls_allow_insecure_connection": connection.tls_allow_insecure,
-        "tls_validate_hostname": connection.tls_validate_hostname,
-    }
-    tuned = {
-        "connection_timeout_ms": connection.connection_timeout_ms,
-        "io_threads": connection.io_threads,
-        "listener_name": connection.listener_name,
-    }
-    options |= {name: value for name, value in tuned.items() if value is not None}
-    if connection.tls_trust_certs:
-        options["tls_trust_certs_file_path"] = connection.tls_trust_certs
-    if connection.auth_plugin:
-        options["authentication"] = _authentication(connection.auth_plugin, connection.auth_params or "")
-    return pulsar.Client(connection.service_url, **options)
 
 
 def id_position(message_id: Any) -> Position:
@@ -597,17 +577,3 @@ def _next(reader: pulsar.Reader, topic: str) -> pulsar.Message:
         return reader.read_next(END_TIMEOUT_MS)
     except pulsar.Timeout:
         raise ReadStalledError(f"{topic}: the broker announced a message and did not deliver it") from None
-
-
-def _authentication(plugin: str, params: str) -> pulsar.Authentication:
-    name = plugin.rpartition(".")[2].lower()
-    if "token" in name:
-        value = params.removeprefix("token:")
-        if params.startswith("file:"):
-            path = params.removeprefix("file:").removeprefix("//")
-            return pulsar.AuthenticationToken(lambda: open(path, encoding="utf-8").read().strip())
-        return pulsar.AuthenticationToken(value)
-    if name == "authenticationtls":
-        pairs = dict(pair.split(":", 1) for pair in params.split(","))
-        return pulsar.AuthenticationTLS(pairs["tlsCertFile"], pairs["tlsKeyFile"])
-    return pulsar.Authentication(plugin, params)
