@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,9 @@ settings.load_profile("unhurried")
 
 # Spark's JVMs live for seconds here: without the second compiler and parallel collectors they take half the CPU time.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+os.environ.setdefault("MAGNETAR_CLASS_ARCHIVE", str(Path(sys.prefix) / "cache"))
+"""Shared by all tests, whatever home they have: half of what starting Spark takes."""
 
 _kinds = pytest.StashKey[Path]()
 

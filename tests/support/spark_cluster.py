@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyspark
 
-from magnetar.pipeline.session import prepare_java
+from magnetar.pipeline.java import prepare_java
 from tests.support.waiting import wait_until
 
 START_TIMEOUT_S = 120.0

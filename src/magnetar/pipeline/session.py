@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import atexit
 import os
-import shutil
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from magnetar.base.errors import StartupError
-from magnetar.base.java import find_java
+from magnetar.pipeline.java import JAVA_OPTIONS, archive_options, prepare_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,7 +18,6 @@ TASK_ATTEMPTS: Final = 3
 """Of a task on this machine, where Spark itself would try once: a Python worker that dies is then not the end of an epoch."""
 
 EXTRA_HINT: Final = "Spark is not installed: pip install 'magnetar[spark]'"
-VECTOR_MODULE: Final = "jdk.incubator.vector"
 
 SETTINGS: Final[dict[str, str]] = {
     # Loopback TCP adds about 40 ms to every round of Python tasks.
@@ -70,8 +66,10 @@ def build_session(
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise StartupError(EXTRA_HINT) from error
+    faster = ""
     if SparkSession.getActiveSession() is None:
-        prepare_java(os.environ)
+        java = prepare_java(os.environ)
+        faster = archive_options(java) if master.startswith("local") else ""
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
         if master.startswith("local"):
@@ -89,6 +87,8 @@ def build_session(
         chosen["spark.driver.bindAddress"] = "127.0.0.1"
         chosen["spark.sql.shuffle.partitions"] = _threads(master)
     chosen |= dict(settings or {})
+    if faster:
+        chosen[JAVA_OPTIONS] = f"{chosen.get(JAVA_OPTIONS, '')} {faster}".strip()
     if log_path is not None:
         _start_logging_to(log_path, chosen)
     builder = SparkSession.builder
@@ -113,37 +113,6 @@ def _start_logging_to(log_path: Path, settings: Mapping[str, str]) -> None:
     SparkContext(conf=conf, gateway=gateway)
 
 
-def prepare_java(environment: os._Environ[str] | dict[str, str]) -> Path:
-    """Set JAVA_HOME in `environment` to a Java that Spark runs on; returns it."""
-    java = find_java().resolve()
-    home = java.parent.parent
-    if lacks_vector_module(home):
-        home = launcher_home(java)
-    environment["JAVA_HOME"] = str(home)
-    return home
-
-
-def lacks_vector_module(home: Path) -> bool:
-    """Whether a runtime says that it has no vector module, which Spark's scripts ask for and Spark does without."""
-    try:
-        text = (home / "release").read_text(encoding="utf-8")
-    except OSError:
-        return False
-    modules = [line for line in text.splitlines() if line.startswith("MODULES=")]
-    return bool(modules) and VECTOR_MODULE not in modules[0]
-
-
-def launcher_home(java: Path) -> Path:
-    """A directory to be JAVA_HOME, whose `bin/java` is `java` without the flag for the vector module. Goes with this process."""
-    home = Path(tempfile.mkdtemp(prefix="magnetar-java-"))
-    atexit.register(shutil.rmtree, home, ignore_errors=True)
-    (home / "bin").mkdir()
-    script = home / "bin" / "java"
-    script.write_text(_LAUNCHER.format(module=VECTOR_MODULE, java=str(java).replace("'", "'\\''")), encoding="utf-8")
-    script.chmod(0o755)
-    return home
-
-
 def with_attempts(master: str) -> str:
     """`local` and `local[N]` with retries of tasks; what says them itself, and other masters, as they are."""
     if master == "local":
@@ -156,16 +125,3 @@ def with_attempts(master: str) -> str:
 def _threads(master: str) -> str:
     inside = master.partition("[")[2].rstrip("]").partition(",")[0]
     return inside if inside.isdigit() else str(os.cpu_count() or 1)
-
-
-_LAUNCHER: Final = """#!/bin/sh
-# Rotates the arguments once and leaves out the one for {module}.
-count=$#
-while [ "$count" -gt 0 ]; do
-  argument=$1
-  shift
-  [ "$argument" = "--add-modules={module}" ] || set -- "$@" "$argument"
-  count=$((count - 1))
-done
-exec '{java}' "$@"
-"""

@@ -13,12 +13,14 @@ from typing import Any, Final
 
 import click
 
+from magnetar.base.java import find_java
 from magnetar.cli.errors import CommandError
 from magnetar.cli.output import json_option, print_json
 from magnetar.cli.pipeline.progress import Progress, progress
 from magnetar.cli.pipeline.serving_beside import check_port, serving_beside
 from magnetar.cli.storage.store_access import environment_credentials
 from magnetar.pipeline.home import pipeline_directory
+from magnetar.pipeline.java import make_in_background
 from magnetar.pipeline.sql.changes import Change
 from magnetar.pipeline.views.epoch.progress import EpochReport
 
@@ -119,7 +121,7 @@ def run_command(
 
         def on_start(_: object) -> None:
             _stop_on_signals(pipeline, shown)
-            shown.say(_whereabouts(pipeline))
+            shown.say(_whereabouts(pipeline, master))
             stack.enter_context(serving_beside(pipeline.place.directory, serve_port, shown.say))
 
         def on_epoch(report: EpochReport) -> None:
@@ -139,11 +141,15 @@ def run_command(
         shown.say(f"{pipeline.name} stopped at epoch {pipeline.status.epoch}; run it again to go on")
 
 
-def _whereabouts(pipeline: Any) -> str:
+def _whereabouts(pipeline: Any, master: str) -> str:
     web = pipeline.spark.sparkContext.uiWebUrl
     parts = [f"{pipeline.name} runs in {pipeline.place.directory}", *([f"Spark's UI: {web}"] if web else [])]
     if pipeline.metrics_port is not None:
         parts.append(f"metrics: http://127.0.0.1:{pipeline.metrics_port}/metrics")
+    if master.startswith("local") and (archive := make_in_background(find_java().resolve())) is not None:
+        parts.append(
+            f"Spark's Java classes are being written to {archive}, so that it starts faster from the next time on"
+        )
     return "; ".join(parts)
 
 
