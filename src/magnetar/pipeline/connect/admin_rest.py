@@ -72,6 +72,14 @@ class AdminRest:
         """The policy that holds for the topic (without partition number)."""
         return bool(self._get(f"{_topic_path(topic)}/deduplicationEnabled?applied=true"))
 
+    def namespace_deduplication(self, topic: str) -> bool:
+        """Whether the namespace of a scalable topic, which has no policy of its own, or else the brokers' settings say so."""
+        tenant, namespace, _ = _parts(topic)
+        found = self._get(f"/admin/v2/namespaces/{quote(tenant, safe='')}/{quote(namespace, safe='')}/deduplication")
+        if found is None:
+            found = self._get("/admin/v2/brokers/configuration/runtime").get("brokerDeduplicationEnabled") == "true"
+        return bool(found)
+
     def set_deduplication(self, topic: str) -> None:
         """Switch it on for one topic and its partitions."""
         self._ask("POST", f"{_topic_path(topic)}/deduplicationEnabled", b"true")
@@ -116,7 +124,7 @@ def _topic_path(topic: str) -> str:
 
 
 def _parts(topic: str) -> Iterator[str]:
-    yield from topic.removeprefix("persistent://").split("/", 2)
+    yield from topic.partition("://")[2].split("/", 2)
 
 
 def _tls(access: Connection | AdminAccess) -> ssl.SSLContext:

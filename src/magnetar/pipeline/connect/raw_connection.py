@@ -78,9 +78,11 @@ class RawConnection:
             connect.connect.auth_data = data
         if through_proxy_to is not None:
             connect.connect.proxy_to_broker_url = through_proxy_to.partition("://")[2]
+        self.message_bytes_max = 0
+        """What the broker takes as one entry; 0 where it does not say."""
         try:
             self.send(connect)
-            self.answer(BaseCommand.CONNECTED)
+            self.message_bytes_max = self.answer(BaseCommand.CONNECTED).connected.max_message_size
         except BaseException:
             self.close()
             raise
@@ -91,9 +93,9 @@ class RawConnection:
 
     def send(self, command: BaseCommand) -> None:
         """Raises RawConnectionError."""
-        self._send_frame(frame(command))
+        self.send_bytes(frame(command))
 
-    def _send_frame(self, data: bytes) -> None:
+    def send_bytes(self, data: bytes) -> None:
         """The only place that writes to the socket: whatever breaks there is a RawConnectionError."""
         try:
             self._socket.settimeout(self.timeout_s)
@@ -228,7 +230,7 @@ class RawConnection:
         except DecodeError as error:
             raise RawConnectionError("the broker sent what is not a command") from error
         if command.type == BaseCommand.PING:
-            self._send_frame(pong())
+            self.send_bytes(pong())
             return None
         if command.type == BaseCommand.AUTH_CHALLENGE:
             answer = BaseCommand(type=BaseCommand.AUTH_RESPONSE)

@@ -18,6 +18,8 @@ from magnetar.hashing.java_hash import java_string_hash
 from magnetar.pipeline.connect.broker import shared_client
 from magnetar.pipeline.connect.errors import WriteError
 from magnetar.pipeline.connect.options import WriteOptions, full_name
+from magnetar.pipeline.connect.segment_order import is_scalable
+from magnetar.pipeline.connect.segment_sender import SegmentSender
 
 ROW_BITS: Final = 24
 """A writer sends at most 2^24 rows per epoch; more is a WriteError that asks for more partitions."""
@@ -95,6 +97,7 @@ class Sender:
         self._client = shared_client(options.connection)
         self._parts: dict[str, list[str]] = {}
         self._lanes: dict[str, _Lane] = {}
+        self._scalable: dict[str, SegmentSender] = {}
         self._failed: pulsar.Result | None = None
         self._lock = threading.Lock()
 
@@ -109,18 +112,26 @@ class Sender:
             "event_timestamp": event_ms,
         }
         content = value.encode() if isinstance(value, str) else value
+        name = self._options.topic or topic
+        if name is not None and is_scalable(name):
+            self._segments_of(full_name(name)).send(content, fields)
+            return
         self._lane(self._route(topic, key, sequence)).add(content, fields, self._sent)
 
     def finish(self) -> None:
         """Until the broker has all of it."""
         for lane in self._lanes.values():
             lane.flush(self._sent)
+        for sender in self._scalable.values():
+            sender.finish()
         if self._failed is not None:
             raise WriteError(f"a message was not taken: {self._failed}")
 
     def close(self) -> None:
         for lane in self._lanes.values():
             lane.producer.close()
+        for sender in self._scalable.values():
+            sender.close()
 
     def _sent(self, result: pulsar.Result, _message_id: Any) -> None:
         if result != pulsar.Result.Ok:
@@ -139,6 +150,11 @@ class Sender:
             return parts[0]
         text = key.decode() if isinstance(key, bytes) else key
         return parts[(sequence if text is None else java_string_hash(text) & 0x7FFFFFFF) % len(parts)]
+
+    def _segments_of(self, topic: str) -> SegmentSender:
+        if topic not in self._scalable:
+            self._scalable[topic] = SegmentSender(self._options, self._name, self._schema, topic)
+        return self._scalable[topic]
 
     def _lane(self, topic: str) -> _Lane:
         if topic not in self._lanes:

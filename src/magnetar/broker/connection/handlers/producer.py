@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Final
 
 from magnetar.base import limits
 from magnetar.broker.connection.refusals import remembered
@@ -16,6 +17,9 @@ from magnetar.broker.topics.registry import AnyTopic
 from magnetar.managed_ledger.position import LATEST
 from magnetar.wire.pulsar import commands
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand, CommandProducer
+
+LAST_SEQUENCE_METADATA: Final = "magnetar.last-sequence"
+"""Of a producer that asks which of its messages a topic holds, also when that is terminated: Spark's connector, for sealed segments."""
 
 
 def producer(session: Session, command: BaseCommand, rest: bytes) -> None:
@@ -49,6 +53,9 @@ async def _open(session: Session, request: CommandProducer) -> None:
     topic = await context.topics.get(name, create=True)
     if topic.policies.encryption_required and not request.encrypted and source is None:
         raise MetadataRefusedError(f"Encryption is required in {name}")
+    if topic.terminated and any(pair.key == LAST_SEQUENCE_METADATA for pair in request.metadata):
+        session.write(_last_sequence(request, topic))
+        return
     if topic.terminated:
         raise TopicTerminatedError(f"Topic {name} has been already terminated")
     if request.initial_subscription_name:
@@ -72,6 +79,16 @@ async def _open(session: Session, request: CommandProducer) -> None:
         promoted = await topic.publishers.wait_for_promotion(newcomer)
     if promoted and not session.closed:
         session.write(_success(request.request_id, newcomer, ready=True))
+
+
+def _last_sequence(request: CommandProducer, topic: AnyTopic) -> bytes:
+    """The answer to who only asks for it: a terminated topic has no producers."""
+    answer = BaseCommand(type=BaseCommand.PRODUCER_SUCCESS)
+    response = answer.producer_success
+    response.request_id, response.producer_name = request.request_id, request.producer_name
+    response.last_sequence_id = topic.publishers.last_sequence_id(request.producer_name)
+    response.schema_version = b""
+    return commands.frame(answer)
 
 
 async def _check_source(session: Session, topic: TopicName, source: str) -> None:

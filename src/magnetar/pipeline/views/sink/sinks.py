@@ -19,6 +19,8 @@ import pulsar
 from magnetar.pipeline.connect.broker import shared_client
 from magnetar.pipeline.connect.deduplication import ensure_deduplication
 from magnetar.pipeline.connect.errors import SinkError
+from magnetar.pipeline.connect.segment_order import is_scalable
+from magnetar.pipeline.connect.segment_sender import create_topic
 from magnetar.pipeline.connect.sender import Sender, sequence_id
 from magnetar.pipeline.operators.changelog import CHANGE, INSERT
 from magnetar.pipeline.state.files import StateFiles
@@ -182,6 +184,9 @@ class _Outlet:
 
     def _prepare(self, topic: str) -> list[str]:
         """The topic's partitions, which are there afterwards: policies are those of topics that exist."""
+        if is_scalable(topic):
+            create_topic(self._sink.write, topic)
+            return []
         client = shared_client(self._sink.write.connection)
         partitions: list[str] = client.get_topic_partitions(topic)
         for partition in partitions:
