@@ -22,6 +22,7 @@ from tests.support.view_runner import History, changes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 WITH = "WITH (connector = 'pulsar', topic = 'x', service.url = 'pulsar://localhost:6650')"
 SOURCES = f"""
@@ -89,8 +90,8 @@ def final_rows(history: History, name: str) -> list[Row]:
 
 def expected(
     spark: SparkSession, queries: Mapping[str, str], given: Sequence[History]
-) -> dict[str, list[Counter[Any]]]:
-    """By query the rows of plain Spark SQL over the final input of each history."""
+) -> dict[str, tuple[StructType, list[Counter[Any]]]]:
+    """By query what plain Spark SQL gives over the final input: the columns, and the rows of each history."""
     together: dict[str, DataFrame] = {}
     for number, history in enumerate(given):
         for name, schema in (("s", STREAM), ("t", TABLE)):
@@ -100,11 +101,12 @@ def expected(
         for name, query in queries.items():
             found = spark.sql(query).selectExpr(f"{number} AS _history", "*")
             together[name] = together[name].unionAll(found) if number else found
-    results: dict[str, list[Counter[Any]]] = {}
+    results: dict[str, tuple[StructType, list[Counter[Any]]]] = {}
     for name, rows in together.items():
-        results[name] = [Counter() for _ in given]
+        counted: list[Counter[Any]] = [Counter() for _ in given]
         for row in pl.DataFrame(rows.toArrow()).to_dicts():
-            results[name][row.pop("_history")][plain_row(row)] += 1
+            counted[row.pop("_history")][plain_row(row)] += 1
+        results[name] = rows.drop("_history").schema, counted
     return results
 
 
