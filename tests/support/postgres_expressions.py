@@ -362,7 +362,7 @@ REFUSED = {
     "array_length(a, 2)": "array_length",
     "array_to_string(a, ',')": "array_join",
     "string_to_array(s, ',')": "split",
-    "unnest(a)": "unnest",
+    "1 + unnest(a)": "unnest",
     "j ? 'a'": "?",
     "j #> '{a}'": "#>",
     "width_bucket(f, 0, 1, 5)": "width_bucket",

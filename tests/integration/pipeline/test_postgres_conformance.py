@@ -20,12 +20,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from magnetar.pipeline.errors import SqlError
-from magnetar.pipeline.sql.plan import Aggregate, Project, Recompute
+from magnetar.pipeline.sql.plan import Aggregate, Plan, Project, Recompute, Scan, Unnest
 from magnetar.pipeline.sql.planner import plan_query
 from magnetar.pipeline.sql.scope import Columns
 from magnetar.pipeline.sql.statements import Query
 from magnetar.pipeline.sql.typed import kind_of_type
 from magnetar.pipeline.sql.types import spark_type
+from magnetar.pipeline.views.epoch.spark_steps import apply_steps
+from magnetar.pipeline.views.lowering.stages import AddElements, Filter, Select
 from tests.support.postgres_expressions import AGGREGATES, CASES, COLUMNS, REFUSED, REFUSED_OVER_GROUPS, Case
 
 if TYPE_CHECKING:
@@ -275,6 +277,50 @@ def test_aggregates_mean_what_postgresql_means(spark: SparkSession, postgres: An
             assert isinstance(plan, Aggregate)
             sqls[expression] = expression
     check(AGGREGATES, differences(spark, postgres, AGGREGATES, sqls, "g"))
+
+
+TABLE_FUNCTIONS = [
+    "SELECT id, x FROM v, unnest(v.a) AS x",
+    "SELECT id, x, at FROM v CROSS JOIN LATERAL unnest(w) WITH ORDINALITY AS u(x, at) WHERE at < 3",
+    "SELECT id, x FROM v LEFT JOIN LATERAL unnest(v.a) AS u(x) ON true",
+    "SELECT id, u.x AS first, o.x AS other FROM v, unnest(a) AS u(x) JOIN LATERAL unnest(w) AS o(x) ON u.x > 1",
+    "SELECT id, x FROM v, generate_series(1, v.k / 8000) AS x",
+    "SELECT id, x.y FROM generate_series(3, 1, -1) AS x(y), v WHERE id < 4",
+    "SELECT id, x.i, x.n FROM v, generate_series(k, 7, 3) WITH ORDINALITY AS x(i, n) WHERE k BETWEEN -10 AND 10",
+    "SELECT id, x FROM v JOIN generate_series(1, 3) AS y(x) ON y.x = v.k",
+    "SELECT id, y FROM v, generate_series(ts, ts + INTERVAL '1 day', INTERVAL '6 hours 30 minutes') AS x(y)",
+    "SELECT id, y FROM v, generate_series(tz, TIMESTAMPTZ '1970-01-03 00:00:00+00', INTERVAL '-300 days') AS x(y)",
+    "SELECT id, y FROM v, generate_series(dt, dt + 2, INTERVAL '1 day') AS x(y)",
+    "SELECT id, unnest(a) AS x FROM v WHERE i > 0",
+    "SELECT id, generate_series(1, 2) AS x FROM v",
+]
+
+
+def rows_of(plan: Plan, frame: Any) -> Any:
+    """In Spark, of a plan without state."""
+    match plan:
+        case Scan():
+            return frame
+        case Unnest(below, array, name, ordinality, outer):
+            return apply_steps(rows_of(below, frame), [AddElements(array, name, ordinality or "__at", outer)])
+        case Project(below, outputs, condition):
+            where = [] if condition is None else [Filter(condition)]
+            return apply_steps(rows_of(below, frame), [*where, Select(outputs)])
+    raise AssertionError(plan)
+
+
+def test_table_functions_give_the_rows_of_postgresql(spark: SparkSession, postgres: Any) -> None:
+    frame = in_spark(spark)
+    for query in TABLE_FUNCTIONS:
+        plan = plan_query(Query(query), RELATIONS)
+        ours = rows_of(plan, frame).selectExpr(f"TO_JSON(STRUCT(*), {JSON_OPTIONS}) AS row").collect()
+        mine = [json.loads(row["row"], parse_float=Decimal) for row in ours]
+        theirs = asked(postgres, f"SELECT coalesce(jsonb_agg(to_jsonb(q)), '[]') FROM ({query}) q")
+        assert len(mine) == len(theirs) > 0, query
+        for row in theirs:
+            found = next((each for each in mine if all(same(each[name], value) for name, value in row.items())), None)
+            assert found is not None, f"{query}: {row} is not among {mine[:5]}"
+            mine.remove(found)
 
 
 def check(cases: list[Case], found: dict[str, list[str]]) -> None:

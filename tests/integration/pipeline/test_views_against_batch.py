@@ -86,6 +86,10 @@ WINDOWS = {
         "SELECT g, n, count(*) AS c, sum(k) AS sk FROM t GROUP BY g, n UNION ALL SELECT g, NULL, count(*), sum(k) FROM t GROUP BY g "
         "UNION ALL SELECT NULL, NULL, count(*), sum(k) FROM t",
     ),
+    "spread": (
+        "SELECT t.k, x, y FROM t, generate_series(0, t.n % 3) AS g(x), unnest(ARRAY[t.n, x]) WITH ORDINALITY AS u(y, z) WHERE z <> 3",
+        "SELECT k, x, explode(array(n, x)) AS y FROM (SELECT k, n, explode(sequence(0, n % 3)) AS x FROM t WHERE n % 3 >= 0)",
+    ),
     "sessions": (
         "SELECT g, count(*) AS c, SESSION_START(ts, INTERVAL '5 minutes') AS b FROM s GROUP BY g, SESSION(ts, INTERVAL '5 minutes')",
         "SELECT g, count(*) AS c, session_window.start AS b FROM s GROUP BY g, session_window(ts, '5 minutes')",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from itertools import zip_longest
 from typing import Any
 
@@ -10,11 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from magnetar.pipeline.errors import ChangelogError, StateSchemaError
+from magnetar.pipeline.errors import ChangelogError, LateRowsError, StateSchemaError
 from magnetar.pipeline.operators.changelog import DELETE, INSERT
+from magnetar.pipeline.operators.interval_join import IntervalJoin
 from magnetar.pipeline.operators.join import Join
 from magnetar.pipeline.operators.operator import LEFT, RIGHT
 from magnetar.pipeline.operators.temporal_join import UNMATCHED, TemporalJoin
+from magnetar.pipeline.operators.window import LATE_ROWS
 from tests.support.operators import INTEGERS, NAN, Change, Memory, Row, delta, final_rows, histories, plain, plain_rows
 
 LEFT_SCHEMA = pa.schema([("k", pa.int64()), ("g", pa.float64()), ("n", pa.int64())])
@@ -112,3 +115,75 @@ def test_sides_that_do_not_fit_are_refused() -> None:
     ]:
         with pytest.raises(StateSchemaError, match=message):
             Join((1, 2), "j", LEFT_SCHEMA, right, on, ["k"], ["rk"], how=how)
+
+
+TIMED_LEFT = pa.schema([("k", pa.int64()), ("g", pa.int64()), ("lt", pa.timestamp("us"))])
+TIMED_RIGHT = pa.schema([("rk", pa.int64()), ("g", pa.int64()), ("rt", pa.timestamp("us"))])
+BOUNDS = st.tuples(st.integers(-6, 3) | st.none(), st.integers(-3, 6) | st.none())
+ARRIVALS = st.lists(
+    st.tuples(st.booleans(), st.integers(0, 1), st.integers(0, 12), st.sampled_from([0, 0, 1, 4])), max_size=25
+)
+
+
+def interval_join(low: int | None, high: int | None, **options: bool) -> Memory:
+    inner = Join((1, 2), "j", TIMED_LEFT, TIMED_RIGHT, ["g"], ["k"], ["rk"], vnode_count=4)
+    return Memory(IntervalJoin(inner, ("lt", "rt"), low, high, **options))
+
+
+def at(microseconds: int) -> datetime:
+    return datetime(1970, 1, 1) + timedelta(microseconds=microseconds)
+
+
+def stored_times(memory: Memory, table_id: int, column: str) -> list[int]:
+    return [round((time - at(0)) / timedelta(microseconds=1)) for time in memory.tables[table_id][1][column].to_list()]
+
+
+@settings(max_examples=150, deadline=None)
+@given(BOUNDS, ARRIVALS)
+def test_rows_near_each_other_meet_and_rows_that_are_done_go(
+    bounds: tuple[int | None, int | None], arrivals: list[tuple[bool, int, int, int]]
+) -> None:
+    """Nothing is late: rows come at or behind the watermark that the epoch before had reached, in any order."""
+    low, high = bounds
+    memory, watermark = interval_join(low, high), 0
+    rows: dict[bool, list[Row]] = {True: [], False: []}
+    epoch: dict[bool, list[Change]] = {True: [], False: []}
+    for number, (on_left, group, ahead, advance) in enumerate([*arrivals, (True, 0, 0, 30), (False, 9, 0, 0)]):
+        time = at(watermark + ahead)
+        row = {"k": number, "g": group, "lt": time} if on_left else {"rk": number, "g": group, "rt": time}
+        rows[on_left].append(row)
+        epoch[on_left].append((INSERT, row))
+        if not advance:
+            continue
+        memory.epoch({LEFT: delta(epoch[True], TIMED_LEFT), RIGHT: delta(epoch[False], TIMED_RIGHT)}, watermark)
+        assert low is None or all(time - low >= watermark for time in stored_times(memory, 1, "lt"))
+        assert high is None or all(time + high >= watermark for time in stored_times(memory, 2, "rt"))
+        epoch, watermark = {True: [], False: []}, watermark + advance
+
+    def is_near(row: Row) -> bool:
+        apart = (row["lt"] - row["rt"]) / timedelta(microseconds=1)
+        return (low is None or apart >= low) and (high is None or apart <= high)
+
+    memory.epoch({LEFT: delta(epoch[True], TIMED_LEFT), RIGHT: delta(epoch[False], TIMED_RIGHT)}, watermark)
+    wanted = [{**left, **right} for left in rows[True] for right in rows[False] if left["g"] == right["g"]]
+    assert plain_rows(filter(is_near, memory.view.all())) == plain_rows(filter(is_near, wanted))
+    assert memory.counters[LATE_ROWS] == 0
+
+
+def test_a_late_row_meets_what_is_left_and_is_counted_or_refused() -> None:
+    memory = interval_join(-5, 5)
+    memory.epoch(
+        {
+            RIGHT: delta(
+                [(INSERT, {"rk": 1, "g": 0, "rt": at(1)}), (INSERT, {"rk": 2, "g": 0, "rt": at(8)})], TIMED_RIGHT
+            )
+        },
+        0,
+    )
+    late = {LEFT: delta([(INSERT, {"k": 1, "g": 0, "lt": at(4)})], TIMED_LEFT)}
+    memory.epoch(late, 10)
+    assert {row["rk"] for row in memory.view.all()} == {2}, "the other one was done"
+    assert memory.counters[LATE_ROWS] == 1
+    assert (memory.state_rows(1), memory.state_rows(2)) == (0, 1)
+    with pytest.raises(LateRowsError, match="1 rows came"):
+        interval_join(-5, 5, fails_late=True).epoch(late, 10)

@@ -4,20 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Literal, TypeAlias
 
 from sqlglot import exp
 
+from magnetar.pipeline.sql.interval_join import bounds
 from magnetar.pipeline.sql.intervals import interval_us
-from magnetar.pipeline.sql.plan import Join, LateRows, Named, Plan, Project, Scan, Windowed, output_kinds, output_names
+from magnetar.pipeline.sql.plan import (
+    Join,
+    LateRows,
+    Named,
+    Plan,
+    Project,
+    Scan,
+    Unnest,
+    Windowed,
+    output_kinds,
+    output_names,
+)
 from magnetar.pipeline.sql.scope import Columns, Relations, Scope, Side, refuse
 from magnetar.pipeline.sql.statements import Query
 from magnetar.pipeline.sql.subqueries import terms as terms_of
+from magnetar.pipeline.sql.table_functions import TableFunction, elements, table_function
 
 _TABLE_FUNCTIONS: Final = {
     "SESSION": "write GROUP BY k, SESSION(ts, size) with SESSION_START(ts, size) and SESSION_END(ts, size)",
-    "GENERATE_SERIES": "publish its numbers to a topic and read it with CREATE SOURCE",
-    "UNNEST": "send a message for each element",
 }
 """What to write instead of those that people know."""
 
@@ -41,15 +53,30 @@ class FromClause:
 
         What an inner join asks for beside equalities is in `filters` afterwards.
         """
-        self._first = tree.args["from_"].this
+        joins = list(tree.args.get("joins") or [])
+        self._first, swapped = tree.args["from_"].this, False
+        if table_function(self.query, self._first) is not None:
+            self._first, swapped = self._behind_another(joins), True
         sides = [self._side(self._first)]
-        joins = tree.args.get("joins") or []
         where = tree.args.get("where")
         terms = terms_of(where.this) if where is not None else []
         steps = [self._step(sides, join, terms) for join in joins]
         turned = bool(joins) and (joins[0].side or "").lower() == "right"
-        written = [sides[1], sides[0], *sides[2:]] if turned else sides
+        written = [sides[1], sides[0], *sides[2:]] if turned or swapped else sides
         return Scope(self.query, written), lambda: _joined(sides, steps)
+
+    def _behind_another(self, joins: list[exp.Join]) -> exp.Expr:
+        """A function that stands first takes the place of the input behind it, which is the first then."""
+        if joins and not joins[0].side and table_function(self.query, joins[0].this) is None:
+            first: exp.Expr = joins[0].this
+            joins[0] = joins[0].copy()
+            joins[0].set("this", self._first.copy())
+            return first
+        raise refuse(
+            self.query,
+            self._first,
+            "rows of a function alone are no changes of anything; write FROM t, generate_series(1, 3) AS g(i)",
+        )
 
     def _side(self, node: exp.Expr) -> Side:
         if isinstance(node, exp.Subquery):
@@ -57,7 +84,6 @@ class FromClause:
             return Side(node.alias or "subquery", plan, output_names(plan), self._kinds(plan))
         if not isinstance(node, exp.Table):
             instead = {
-                "unnest": "send a message for each element",
                 "values": "publish the rows to a topic and read it with CREATE SOURCE",
                 "lateral": "write the subquery as a JOIN, with row_number() OVER (PARTITION BY ...) for its LIMIT",
             }.get(node.key)
@@ -186,6 +212,9 @@ class FromClause:
                 "a RIGHT JOIN is the first of its FROM; write the input that keeps all its rows first, and LEFT JOIN",
             )
         table = join.this
+        called = table_function(query, table)
+        if called is not None:
+            return self._elements(sides, join, called)
         temporal = isinstance(table, exp.Table) and table.args.get("version") is not None
         if temporal and table.args["version"].expression.name.upper() not in ("PROCTIME", "NOW"):
             raise refuse(query, table, "only the present can be looked up; write FOR SYSTEM_TIME AS OF PROCTIME()")
@@ -199,8 +228,45 @@ class FromClause:
         if side == "full" and temporal:
             raise refuse(query, join, "FOR SYSTEM_TIME AS OF PROCTIME() is for JOIN and LEFT JOIN")
         keys = self._keys(sides, right, join, terms, side)
+        asked = (
+            [] if side != "inner" or temporal else [*terms, *(terms_of(join.args["on"]) if join.args.get("on") else [])]
+        )
+        near = bounds(asked, partial(self._is_over, sides=list(sides)), partial(self._is_over, sides=[right]))
+        interval = (
+            None if near is None else (*(self._new_name([*sides, right], each) for each in (near.left, near.right)),)
+        )
         sides.append(right)
-        return _Step(right, side, keys, temporal)
+        found = None if near is None or interval is None else (interval[0], interval[1], near.low_us, near.high_us)
+        return _Step(right, side, keys, temporal, interval=found)
+
+    def _new_name(self, sides: list[Side], column: exp.Column) -> str:
+        """Of a column, where its input is joined with others."""
+        side = Scope(self.query, sides).side_of(column)
+        name = next((each for each in side.columns or () if each.lower() == column.name.lower()), column.name)
+        return f"{side.alias}__{name}"
+
+    def _elements(self, sides: list[Side], join: exp.Join, called: TableFunction) -> _Step:
+        """A function over the columns of what stands before it, or over none of them."""
+        how = (join.side or "").lower()
+        if how not in ("", "left") or join.args.get("using") or join.method:
+            raise refuse(
+                self.query, join, "unnest() and generate_series() stand behind a comma, CROSS JOIN, JOIN or LEFT JOIN"
+            )
+        if any(side.alias.lower() == called.alias.lower() for side in sides):
+            raise refuse(self.query, join, f"both sides have the name {called.alias}; give one another name with AS")
+        columns = (called.column,) if called.ordinality is None else (called.column, called.ordinality)
+        right = Side(called.alias, Scan(""), columns)
+        scope = Scope(self.query, [*sides, right])
+        array, kind = elements(self.query, scope, called, join.this)
+        right.kinds = {called.column.lower(): kind, **({called.ordinality.lower(): "int"} if called.ordinality else {})}
+        condition = join.args.get("on")
+        asked = [] if condition is None else [each for each in terms_of(condition) if each != exp.true()]
+        if asked and how == "left":
+            raise refuse(self.query, asked[0], "a LEFT JOIN with a function takes ON true")
+        self.filters += asked
+        self._has_comma = True
+        sides.append(right)
+        return _Step(right, "left" if how else "inner", (), False, array)
 
     def _keys(
         self, sides: list[Side], right: Side, join: exp.Join, terms: list[exp.Expr], how: str
@@ -278,6 +344,10 @@ class _Step:
     how: Literal["inner", "left", "full"]
     keys: tuple[tuple[str, str], ...]
     temporal: bool
+    array: str | None = None
+    """Of a function: Spark SQL of the array whose elements it gives, over what stands left of it."""
+    interval: tuple[str, str, int | None, int | None] | None = None
+    """As the plan's Join has it."""
 
 
 def _joined(sides: list[Side], steps: list[_Step]) -> Plan:
@@ -286,8 +356,23 @@ def _joined(sides: list[Side], steps: list[_Step]) -> Plan:
     for number, step in enumerate(steps):
         before = sides[: number + 1]
         columns = [column for side in before for column in _named(side, number > 0)]
+        if step.array is not None:
+            right = step.right
+            names = [f"{right.alias}__{name}" for name in right.columns or ()]
+            outer, kind = step.how == "left", next(iter(right.kinds.values()))
+            found = Unnest(
+                Project(found, tuple(columns)), step.array, names[0], names[1] if names[1:] else None, outer, kind
+            )
+            continue
         found = Join(
-            found, step.right.plan, step.how, step.keys, tuple(columns), tuple(_named(step.right, False)), step.temporal
+            found,
+            step.right.plan,
+            step.how,
+            step.keys,
+            tuple(columns),
+            tuple(_named(step.right, False)),
+            step.temporal,
+            step.interval,
         )
     return found
 

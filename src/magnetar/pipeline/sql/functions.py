@@ -324,7 +324,9 @@ FUNCTIONS: Final[dict[str, Builder]] = {
     ),
     "FACTORIAL": _refusing("factorial", "Spark's ends at 20"),
     "FORMAT": _format,
-    "GENERATE_SERIES": _refusing("generate_series() as a value", "send a message for each element"),
+    "GENERATE_SERIES": _refusing(
+        "generate_series() within an expression", "write FROM t, generate_series(1, t.n) AS g(i)"
+    ),
     "GREATEST": lambda given: of_kind(exp.Greatest(this=given[0], expressions=given[1:]), kind(given[0])),
     "JSONB_ARRAY_LENGTH": _template("int", "JSON_ARRAY_LENGTH(_0)"),
     "JSONB_EXTRACT_PATH": _refusing("jsonb_extract_path", "write j -> 'a' -> 'b'"),
@@ -371,7 +373,7 @@ FUNCTIONS: Final[dict[str, Builder]] = {
     "TO_TIMESTAMP": _to_time("timestamptz"),
     "TRANSLATE": _template("text", "TRANSLATE(_0, _1, _2)", first=3),
     "TRUNC": _trunc,
-    "UNNEST": _refusing("unnest()", "send a message for each element"),
+    "UNNEST": _refusing("unnest() within an expression", "write FROM t, unnest(t.a) AS u(x)"),
     "JSON_ARRAY_LENGTH": _template("int", "JSON_ARRAY_LENGTH(_0)"),
     "PI": lambda _: of_kind(exp.Anonymous(this="pi", expressions=[]), "float"),
     "WIDTH_BUCKET": _refusing("width_bucket", "write floor((x - low) / step)"),

@@ -73,6 +73,19 @@ class Windowed:
 
 
 @dataclass(frozen=True, slots=True)
+class Unnest:
+    """Each row of the input once for each element of an array (Spark SQL over its columns), which is the column `name`; `ordinality` names
+    the column with its number, when it is wanted. Without elements a row is left out, or with `outer` once there with NULL."""
+
+    input: Plan
+    array: str
+    name: str
+    ordinality: str | None = None
+    outer: bool = False
+    kind: str | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Project:
     """Stateless: filter, then outputs."""
 
@@ -97,7 +110,9 @@ class Aggregate:
 class Join:
     """Equi join. Keys are over the left and right input; it gives `left_columns` and `right_columns` under their new names.
 
-    `temporal`: the right side is looked up as it is when the left row arrives, and does not change rows sent before.
+    `temporal`: the right side is looked up as it is when the left row arrives, and does not change rows sent before. `interval`: what the
+    conditions above the join say of two of its columns by their new names: `low_us <= left - right <= high_us` (None: no bound). It decides
+    how long rows are kept, not which rows come out, and is no part of what makes a plan another one.
     """
 
     left: Plan
@@ -107,6 +122,7 @@ class Join:
     left_columns: tuple[Named, ...]
     right_columns: tuple[Named, ...]
     temporal: bool = False
+    interval: tuple[str, str, int | None, int | None] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +174,7 @@ class UnionAll:
     inputs: tuple[Plan, ...]
 
 
-Plan: TypeAlias = Scan | LateRows | Windowed | Project | Aggregate | Join | TopN | Dedup | Recompute | UnionAll
+Plan: TypeAlias = Scan | LateRows | Windowed | Unnest | Project | Aggregate | Join | TopN | Dedup | Recompute | UnionAll
 
 
 def inputs(plan: Plan) -> tuple[Plan, ...]:
@@ -186,6 +202,10 @@ def output_names(plan: Plan) -> tuple[str, ...] | None:
     if isinstance(plan, Windowed):
         below = output_names(plan.input)
         return None if below is None else (*below, "window_start", "window_end")
+    if isinstance(plan, Unnest):
+        below = output_names(plan.input)
+        added = (plan.name,) if plan.ordinality is None else (plan.name, plan.ordinality)
+        return None if below is None else (*below, *added)
     named = (*plan.left_columns, *plan.right_columns) if isinstance(plan, Join) else plan.outputs
     found = tuple(column.name for column in named)
     if isinstance(plan, TopN) and plan.rank is not None:
@@ -206,6 +226,9 @@ def output_kinds(plan: Plan, of_relation: Callable[[str], Mapping[str, str | Non
         below = output_kinds(plan.input, of_relation)
         time = below.get(plan.time_column.strip("`").lower())
         return {**below, "window_start": time, "window_end": time}
+    if isinstance(plan, Unnest):
+        number = {} if plan.ordinality is None else {plan.ordinality.lower(): "int"}
+        return {**output_kinds(plan.input, of_relation), plan.name.lower(): plan.kind, **number}
     named = (*plan.left_columns, *plan.right_columns) if isinstance(plan, Join) else plan.outputs
     found = {column.name.lower(): column.kind for column in named if column.name != "*"}
     if any(column.name == "*" for column in named) and not isinstance(plan, Join):
@@ -220,7 +243,7 @@ def explain(plan: Plan, indent: int = 0) -> str:
     fields = [
         f"{name}={getattr(plan, name)!r}"
         for name in type(plan).__dataclass_fields__
-        if name not in ("input", "inputs", "left", "right") and getattr(plan, name)
+        if name not in ("input", "inputs", "left", "right", "interval") and getattr(plan, name)
     ]
     lines = [f"{'  ' * indent}{type(plan).__name__} {' '.join(fields)}".rstrip()]
     return "\n".join([*lines, *(explain(below, indent + 1) for below in inputs(plan))])

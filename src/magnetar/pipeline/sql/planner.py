@@ -28,6 +28,7 @@ from magnetar.pipeline.sql.scope import Relations, Scope, refuse
 from magnetar.pipeline.sql.statements import Query
 from magnetar.pipeline.sql.subqueries import terms as terms_of
 from magnetar.pipeline.sql.subqueries import without_subqueries
+from magnetar.pipeline.sql.table_functions import without_selected
 from magnetar.pipeline.sql.typed import of_kind
 
 _ONE_ROW_CALLS: dict[type[exp.Expr], str] = {
@@ -79,7 +80,7 @@ def _plan(query: Query, tree: exp.Expr, relations: Relations, named: dict[str, P
     sets = grouping_sets(query, tree)
     if sets is not None:
         return UnionAll(tuple(_plan(query, each, relations, named) for each in sets))
-    tree, session = windows_in_group(query, tree)
+    tree, session = windows_in_group(query, without_selected(query, tree))
     clauses = FromClause(query, relations, named, _plan)
     tree = without_subqueries(query, tree, clauses.columns_of)
     scope, below = clauses.read(tree)

@@ -569,7 +569,7 @@ _RULES: Final[dict[type[exp.Expr], Callable[[Any], exp.Expr]]] = {
     exp.JSONBContainsTopKey: _refusing("?", "write j -> 'key' IS NOT NULL"),
     exp.ArrayContainsAll: _refusing("@>", "write x = ANY(array) for each element, or compare fields of the JSON value"),
     exp.Parameter: _refusing("@", "write abs(x)"),
-    exp.Explode: _refusing("unnest()", "send a message for each element"),
+    exp.Explode: _refusing("unnest() within an expression", "write FROM t, unnest(t.a) AS u(x)"),
     exp.Decode: _refusing("decode", "send bytes as ENCODE BYTES, or base64 in a BYTEA column"),
     exp.DecodeCase: _refusing("decode", "write CASE"),
 }

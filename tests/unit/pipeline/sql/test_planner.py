@@ -24,6 +24,7 @@ from magnetar.pipeline.sql.plan import (
     explain,
 )
 from magnetar.pipeline.sql.planner import plan_query
+from magnetar.pipeline.sql.scope import Columns
 from magnetar.pipeline.sql.statements import Query
 
 RELATIONS = {"t": ("a", "b", "ts", "x"), "u": None, "c": ("id", "name"), "o": ("id", "cid", "amount")}
@@ -218,7 +219,11 @@ def test_the_plan_of_a_query(text: str, plan: Plan) -> None:
         ("SELECT id FROM o JOIN c USING (zz)", 32, "has no column zz"),
         ("SELECT o.id FROM o NATURAL JOIN u", 33, "JOIN u USING (x)"),
         ("SELECT o.id FROM o ASOF JOIN c ON o.cid = c.id", 30, "row_number()"),
-        ("SELECT * FROM generate_series(1, 3)", 15, "publish its numbers"),
+        ("SELECT * FROM generate_series(1, 3)", 15, "write FROM t, generate_series(1, 3) AS g(i)"),
+        ("SELECT a FROM t, generate_series(1, 2.5) AS g", 18, "whole numbers"),
+        ("SELECT a FROM t LEFT JOIN generate_series(1, 2) AS g(i) ON g.i = b", 60, "ON true"),
+        ("SELECT a, generate_series(1, 2) FROM t GROUP BY a", 11, "stand in FROM"),
+        ("SELECT unnest(a) + 1 AS x FROM t", 8, "write FROM t, unnest(t.a) AS u(x)"),
         ("SELECT a FROM SESSION(t, ts, INTERVAL '1 minute')", 15, "GROUP BY k, SESSION("),
         ("SELECT * FROM (VALUES (1)) AS v(a)", 24, "publish the rows"),
         ("SELECT o.id FROM o, LATERAL (SELECT id FROM c LIMIT 1) AS l", 37, "as a JOIN"),
@@ -267,3 +272,35 @@ def test_a_long_chain_of_operators_is_planned() -> None:
     plan = plan_query(Query("SELECT a" + " + 1" * 4_000 + " AS s FROM t"), RELATIONS)
     assert isinstance(plan, Project)
     assert plan.outputs[0].sql.count("+") == 4_000
+
+
+@pytest.mark.parametrize(
+    ("conditions", "interval"),
+    [
+        (
+            "a.ts BETWEEN b.ts - INTERVAL '2 seconds' AND b.ts + INTERVAL '3 seconds'",
+            ("a__ts", "b__ts", -2_000_000, 3_000_000),
+        ),
+        (
+            "b.ts BETWEEN a.ts - INTERVAL '2 seconds' AND a.ts + INTERVAL '3 seconds'",
+            ("a__ts", "b__ts", -3_000_000, 2_000_000),
+        ),
+        ("a.ts > b.ts AND b.ts + INTERVAL '1' MINUTE >= a.ts", ("a__ts", "b__ts", 0, 60_000_000)),
+        ("a.ts - INTERVAL '1 second' <= b.ts", ("a__ts", "b__ts", None, 1_000_000)),
+        ("a.ts < b.ts OR a.ts > b.ts", None),
+        ("a.ts <= b.ts + INTERVAL '1 month'", None),
+        ("a.x = b.x", None),
+    ],
+)
+def test_how_far_apart_the_times_of_joined_rows_may_be(conditions: str, interval: object) -> None:
+    names = ("k", "x", "ts")
+    relations = {name: Columns.of(names, {"ts": "timestamp"}) for name in ("a", "b")}
+    for query in (f"FROM a JOIN b ON a.k = b.k AND {conditions}", f"FROM a, b WHERE a.k = b.k AND ({conditions})"):
+        plan = plan_query(Query(f"SELECT a.x, b.x AS y {query}"), relations)
+        assert isinstance(plan, Project)
+        assert isinstance(plan.input, Join)
+        assert plan.input.interval == interval
+    outer = plan_query(Query("SELECT a.x FROM a LEFT JOIN b ON a.k = b.k WHERE a.ts > b.ts"), relations)
+    assert isinstance(outer, Project)
+    assert isinstance(outer.input, Join)
+    assert outer.input.interval is None

@@ -20,6 +20,7 @@ from magnetar.pipeline.sql.statements import CreateSource
 from magnetar.pipeline.views.lowering.stages import (
     EPOCH_TIMESTAMP,
     ROW_ID,
+    AddElements,
     AddWindows,
     Feed,
     Filter,
@@ -69,6 +70,12 @@ def _apply(frame: DataFrame, step: Step, carried: Sequence[str]) -> DataFrame:
             windowed = frame.withColumn(_WINDOW, F.expr(spark_sql))
             start, end = F.col(f"{_WINDOW}.start"), F.col(f"{_WINDOW}.end")
             return windowed.withColumns({WINDOW_START: start, WINDOW_END: end}).drop(_WINDOW)
+        case AddElements(array, name, position, outer):
+            function = "posexplode_outer" if outer else "posexplode"
+            spread = frame.selectExpr("*", f"{function}({array}) AS ({quoted(position)}, {quoted(name)})")
+            number = F.col(quoted(position)).cast("bigint") + F.lit(1)
+            columns = [quoted(each) for each in (*frame.columns, name, position)]
+            return spread.withColumn(position, number).select(*columns)
         case OverGroups(sql, group):
             return _over_groups(frame, sql, group)
         case Late():  # `apply_feed` knows the watermark; without one nothing is late

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from magnetar.pipeline.operators.materialize import Materialized
-from magnetar.pipeline.views.lowering.stages import AddWindows, Feed, Filter, Late, Select, Stage, Step, ViewPlan
+from magnetar.pipeline.views.lowering.stages import (
+    AddElements,
+    AddWindows,
+    Feed,
+    Filter,
+    Late,
+    Select,
+    Stage,
+    Step,
+    ViewPlan,
+)
 
 _STEP_CHARACTERS = 100
 
@@ -59,6 +69,8 @@ def _step(step: Step) -> str:
             )
         case AddWindows(spark_sql):
             return f"windows {spark_sql}"
+        case AddElements(array, name, _, outer):
+            return f"elements of {array} as {name}{', or NULL' if outer else ''}"
         case Late(end, sources):
             return f"where {end} is not after the watermark of {', '.join(sources)}"
         case _:

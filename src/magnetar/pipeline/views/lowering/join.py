@@ -7,8 +7,9 @@ from typing import Final
 
 import pyarrow as pa
 
+from magnetar.pipeline.operators.interval_join import IntervalJoin
 from magnetar.pipeline.operators.join import Join as JoinOperator
-from magnetar.pipeline.operators.operator import LEFT, RIGHT
+from magnetar.pipeline.operators.operator import LEFT, RIGHT, Operator
 from magnetar.pipeline.operators.temporal_join import TemporalJoin
 from magnetar.pipeline.sql.plan import Join, Named
 from magnetar.pipeline.views.lowering.changes import Changes
@@ -66,12 +67,32 @@ def _joined(
             how=node.side,
             vnode_count=lowering.vnode_count,
         )
+    append_only = left.append_only and right.append_only and not outer
+    sources = _closing(node, left_rows, right_rows) if append_only else frozenset[str]()
+    kept: Operator = operator
+    if sources and node.interval is not None:
+        one, other, low_us, high_us = node.interval
+        kept = IntervalJoin(operator, (one, other), low_us, high_us, fails_late=lowering.late_rows == "fail")
     return lowering.stage(
         stage_id,
         {LEFT: (left_rows, names), RIGHT: (right_rows, names)},
-        operator,
-        append_only=left.append_only and right.append_only and not outer,
+        kept,
+        append_only=append_only,
+        watermarks=tuple(sources),
     )
+
+
+def _closing(node: Join, left: Changes, right: Changes) -> frozenset[str]:
+    """The sources whose watermarks say when a row can match nothing any more; none where that is never said."""
+    if node.interval is None:
+        return frozenset()
+    one, other, low_us, high_us = node.interval
+    if one not in left.times or other not in right.times or (low_us is None and high_us is None):
+        return frozenset()
+    kinds = (left.schema.field(one).type, right.schema.field(other).type)
+    if not all(pa.types.is_timestamp(kind) and kind.unit == "us" for kind in kinds):
+        return frozenset()
+    return left.times[one] | right.times[other]
 
 
 def _temporal(

@@ -27,6 +27,7 @@ from magnetar.pipeline.sql.plan import (
     Scan,
     TopN,
     UnionAll,
+    Unnest,
     Windowed,
 )
 from magnetar.pipeline.sql.statements import CreateSink, CreateSource, CreateView, Query
@@ -35,7 +36,17 @@ from magnetar.pipeline.views.lowering.aggregate import lower_aggregate, lower_re
 from magnetar.pipeline.views.lowering.changes import Changes, Part, Windows, renames
 from magnetar.pipeline.views.lowering.context import Lowering, Types
 from magnetar.pipeline.views.lowering.join import lower_join
-from magnetar.pipeline.views.lowering.stages import ROW_ID, AddWindows, Filter, Late, Select, Stage, ViewPlan, quoted
+from magnetar.pipeline.views.lowering.stages import (
+    ROW_ID,
+    AddElements,
+    AddWindows,
+    Filter,
+    Late,
+    Select,
+    Stage,
+    ViewPlan,
+    quoted,
+)
 from magnetar.pipeline.views.lowering.table_ids import TableIds
 from magnetar.pipeline.views.lowering.top_n import lower_dedup, lower_top_n
 
@@ -213,6 +224,8 @@ def changes_of(lowering: Lowering, plan: Plan) -> Changes:
             return lower_late_rows(lowering, name)
         case Windowed():
             return _windowed(lowering, plan)
+        case Unnest():
+            return _unnested(lowering, plan)
         case Aggregate():
             return lower_aggregate(lowering, plan)
         case Join():
@@ -238,6 +251,21 @@ def _windowed(lowering: Lowering, plan: Windowed) -> Changes:
         key=(*below.key, WINDOW_START),
         columns=(*below.columns, WINDOW_START, WINDOW_END),
         windows=Windows(WINDOW_START, WINDOW_END, sources),
+    )
+
+
+def _unnested(lowering: Lowering, plan: Unnest) -> Changes:
+    below = lowering.changes(plan.input)
+    position = plan.ordinality or "_key_at"
+    while plan.ordinality is None and position in below.schema.names:
+        position += "_"
+    steps = (AddElements(plan.array, plan.name, position, plan.outer),)
+    shown = (plan.name,) if plan.ordinality is None else (plan.name, plan.ordinality)
+    return below.after(
+        steps,
+        lowering.after(below.schema, steps),
+        key=(*below.key, position),
+        columns=(*below.columns, *shown),
     )
 
 

@@ -54,6 +54,17 @@ class AddWindows:
 
 
 @dataclass(frozen=True, slots=True)
+class AddElements:
+    """The column `name` behind those that are there: the row once for each element of an array, and the element's number (from 1) in
+    `position`. `outer`: a row without elements once, with NULL in both."""
+
+    spark_sql: str
+    name: str
+    position: str
+    outer: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class OverGroups:
     """Spark SQL over whole groups: `sql` reads `__input`, which is the rows that are inserted.
 
@@ -74,19 +85,21 @@ class Late:
     sources: tuple[str, ...]
 
 
-def failures(step: Filter | Select | AddWindows | OverGroups | Late) -> tuple[tuple[str, str], ...]:
+def failures(step: Filter | Select | AddWindows | AddElements | OverGroups | Late) -> tuple[tuple[str, str], ...]:
     """Of the expressions in a step that may fail: Spark SQL of whether one does, and how it was written."""
     match step:
         case Filter(condition):
             texts = [condition]
         case Select(outputs):
             texts = [output.sql for output in outputs]
+        case AddElements(array):
+            texts = [array]
         case _:
             texts = []
     return tuple({computed.fails(text): computed.written(text) for text in texts if computed.fails(text)}.items())
 
 
-Step: TypeAlias = Filter | Select | AddWindows | OverGroups | Late
+Step: TypeAlias = Filter | Select | AddWindows | AddElements | OverGroups | Late
 
 
 @dataclass(frozen=True, slots=True)
