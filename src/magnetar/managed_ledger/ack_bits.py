@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 _NOT_FULL = re.compile(rb"[^\xff]")
 _NOT_EMPTY = re.compile(rb"[^\x00]")
@@ -45,6 +45,19 @@ class LedgerBits:
         bits[byte] |= mask
         self.count += 1
         return True
+
+    def add_all(self, entry_ids: Sequence[int]) -> int:
+        """Add entries, none below `base`; returns the number of new ones."""
+        self._cover(max(entry_ids))
+        base, bits = self.base, self.bits
+        before = self.count
+        for entry_id in entry_ids:
+            place = entry_id - base
+            byte, mask = place >> 3, 1 << (place & 7)
+            if not bits[byte] & mask:
+                bits[byte] |= mask
+                self.count += 1
+        return self.count - before
 
     def add_range(self, first: int, last: int) -> int:
         """Add first..last, both included; returns the number of new ones."""

@@ -72,24 +72,47 @@ class AckRanges:
             self._advance()
         return True
 
-    def add_all(self, positions: Iterable[tuple[int, int]]) -> bool:
+    def add_all(self, positions: Sequence[tuple[int, int]]) -> bool:
         """Acknowledge several entries; True when anything changed."""
         changed = False
-        add = self.add
-        mark_ledger, entries = self.mark_ledger, self._space.entries_in(self.mark_ledger)
-        for ledger_id, entry_id in positions:
-            if (
-                entry_id == self.mark_entry + 1
-                and entry_id < entries
-                and ledger_id == mark_ledger == self.mark_ledger
-                and not self._bits
-                and not self._batches
-            ):
-                self.mark_entry = entry_id  # one after the other, which is how most consumers do it
-                changed = True
-            elif add(ledger_id, entry_id):
-                changed = True
+        mark_ledger, mark_entry = self.mark_ledger, self.mark_entry
+        done = 0
+        if not self._bits and not self._batches:
+            entries = self._space.entries_in(mark_ledger)
+            for ledger_id, entry_id in positions:
+                if entry_id != mark_entry + 1 or entry_id >= entries or ledger_id != mark_ledger:
+                    break
+                mark_entry = entry_id  # one after the other, which is how most consumers do it
+                done += 1
+            self.mark_entry = mark_entry
+            changed = done > 0
+            if done == len(positions):
+                return changed
+        by_ledger: dict[int, list[int]] = {}
+        for ledger_id, entry_id in positions[done:] if done else positions:
+            if ledger_id in by_ledger:
+                by_ledger[ledger_id].append(entry_id)
+            else:
+                by_ledger[ledger_id] = [entry_id]
+        for ledger_id, entry_ids in by_ledger.items():
+            changed |= self._add_to(ledger_id, entry_ids)
+        self._advance()
         return changed
+
+    def _add_to(self, ledger_id: int, entry_ids: Sequence[int]) -> bool:
+        """Acknowledge entries of one ledger, without moving the mark-delete; True when anything changed."""
+        if ledger_id < self.mark_ledger:
+            return False
+        floor, end = self._floor(ledger_id), self._space.entries_in(ledger_id)
+        entry_ids = [entry_id for entry_id in entry_ids if floor <= entry_id < end]
+        if not entry_ids:
+            return False
+        if self._batches:
+            for entry_id in entry_ids:
+                self._batches.pop((ledger_id, entry_id), None)
+        added = self._bits_of(ledger_id).add_all(entry_ids)
+        self.acked_count += added
+        return added > 0
 
     def add_range(self, ledger_id: int, first: int, last: int) -> bool:
         """Acknowledge first..last of one ledger, as far as they exist; True when anything changed."""

@@ -18,6 +18,8 @@ ROOT = Path(__file__).parents[3]
 CONCERNED = (
     "tests/integration/broker/test_calls_per_entry.py",
     "tests/property/broker/test_run_properties.py",
+    "tests/property/broker/test_subscription_properties.py",
+    "tests/unit/broker/test_key_shared_dispatch.py",
     "tests/unit/broker/test_single_active.py",
 )
 

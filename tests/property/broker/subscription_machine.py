@@ -45,6 +45,8 @@ class SubscriptionMachine(RuleBasedStateMachine):
         """Delivered and neither acknowledged nor taken back."""
         self.expected_permits: dict[int, int] = {}
         self.delivered_ever: set[int] = set()
+        self.last = -1
+        """The entry that was delivered last."""
         self.sequence = 0
         self.due: dict[int, int] = {}
         """Delayed messages: number -> when they are due. They take no part in the order of their key."""
@@ -68,11 +70,15 @@ class SubscriptionMachine(RuleBasedStateMachine):
         self.holder[number] = consumer
         self.delivered_ever.add(number)
         self.expected_permits[consumer.consumer_id] -= metadata_of(entry).num_messages
+        self.last = number
+
+    def react(self, consumer: Consumer) -> None:
+        """Inside the call that delivered, behind all its entries."""
         if self.inside == "leave":
             self.inside = ""
             self.remove(consumer)
         elif self.inside == "acknowledge":
-            self.settle(consumer, [number])
+            self.settle(consumer, [self.last])
         elif self.inside == "flow":
             for other in self.harness.subscription.consumers:
                 self.grant(other, 1)
@@ -119,6 +125,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
         consumer = self.harness.make(self.kind, name)
         self.expected_permits[consumer.consumer_id] = permits
         channel(consumer).on_deliver = lambda entry: self.delivered(consumer, entry)
+        channel(consumer).on_delivered = lambda: self.react(consumer)
         self.harness.subscription.add_consumer(consumer)
         self.harness.subscription.flow(consumer, permits)
 

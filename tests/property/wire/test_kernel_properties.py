@@ -26,7 +26,9 @@ from hypothesis import strategies as st
 
 from magnetar.base.limits import BATCH_MESSAGES_MAX
 from magnetar.broker.connection.handlers.send import take_sends
-from magnetar.broker.dispatch.entry_metadata import EntryMetadata, read_in_python
+from magnetar.broker.dispatch.entry_metadata import NOT_PLAIN, EntryMetadata, held_values_in_python, read_in_python
+from magnetar.broker.dispatch.receiver import ONE_MESSAGE
+from magnetar.hashing.murmur3 import key_slot
 from magnetar.managed_ledger.entry import Entry
 from magnetar.wire.pulsar.frames import Frame, encode_frame, split_in_python
 from magnetar.wire.pulsar.frequent import (
@@ -276,6 +278,29 @@ def test_stored_metadata_is_read_alike(kernel: Any, data: bytes, most: int) -> N
         assert seen(EntryMetadata(*known)) == seen(read_in_python(data))
 
 
+@given(stored=st.lists(entries() | st.binary(max_size=30), max_size=4), keyed=st.booleans())
+def test_what_consumers_hold_is_known_alike(kernel: Any, stored: list[bytes], keyed: bool) -> None:
+    """What the compiled function takes for plain is so, with the same slot."""
+    run = [Entry(1, number, data) for number, data in enumerate(stored)]
+    values = kernel.held_values(run, keyed)
+    assert len(values) == len(stored)
+    for value, expected in zip(values, held_values_in_python(run, keyed), strict=True):
+        assert value in (expected, NOT_PLAIN)
+
+
+@given(key=st.text(st.characters(codec="ascii"), max_size=40), ordering_key=st.binary(max_size=20))
+def test_what_consumers_hold_of_plain_entries_is_known_by_the_compiled_function(
+    kernel: Any, key: str, ordering_key: bytes
+) -> None:
+    named = MessageMetadata(producer_name="raw", sequence_id=20, publish_time=3)
+    keyed = MessageMetadata(producer_name="raw", sequence_id=20, publish_time=3, partition_key=key)
+    ordered = MessageMetadata(producer_name="raw", sequence_id=20, publish_time=3, ordering_key=ordering_key)
+    run = [Entry(1, 0, with_checksum(each, b"x")) for each in (named, keyed, ordered)]
+    slots = [key_slot(each) for each in (b"raw-20", key.encode(), ordering_key)]
+    assert kernel.held_values(run, True) == [ONE_MESSAGE | slot for slot in slots]
+    assert kernel.held_values(run, False) == [ONE_MESSAGE] * 3
+
+
 def test_stored_metadata_is_read_by_the_compiled_function(kernel: Any) -> None:
     plain = MessageMetadata(producer_name="raw", sequence_id=20, publish_time=3)
     assert kernel.stored_metadata(with_checksum(plain, b"x"), 10) == (1, False, 3, 0, -1, b"raw-20")
@@ -299,9 +324,11 @@ def test_checksums_are_alike(kernel: Any, data: bytes, times: int) -> None:
         ("send_receipts", (1, ["a"], [1], 1, 1)),
         ("message_pieces", (1, 1, (), ())),
         ("stored_metadata", ("text", 1)),
+        ("held_values", ((), True)),
+        ("held_values", ([b"no entry"], True)),
         ("crc32c", ("text",)),
     ],
 )
 def test_other_types_are_refused(kernel: Any, name: str, arguments: tuple[Any, ...]) -> None:
-    with pytest.raises((TypeError, SystemError)):
+    with pytest.raises((TypeError, SystemError, AttributeError)):
         getattr(kernel, name)(*arguments)

@@ -315,7 +315,7 @@ class FakeCursor:
 
 
 class FakeChannel:
-    """Records deliveries; `on_deliver` lets a test react inside the call."""
+    """Records deliveries; `on_deliver` lets a test look at each, `on_delivered` react inside the call, behind all that it brings."""
 
     def __init__(self) -> None:
         self.writable = True
@@ -325,18 +325,26 @@ class FakeChannel:
         self.closed = False
         self.ended = 0
         self.on_deliver: Callable[[Entry], None] | None = None
+        self.on_delivered: Callable[[], None] | None = None
 
     def deliver(
         self, entry: Entry, redelivery_count: int, ack_set: list[int] | None, consumer_epoch: int | None
     ) -> None:
-        self.got.append((entry, redelivery_count, ack_set))
-        self.epochs.append(consumer_epoch)
-        if self.on_deliver is not None:
-            self.on_deliver(entry)
+        self._record(entry, redelivery_count, ack_set, consumer_epoch)
+        if self.on_delivered is not None:
+            self.on_delivered()
 
     def deliver_run(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
-            self.deliver(entry, 0, None, None)
+            self._record(entry, 0, None, None)
+        if self.on_delivered is not None:
+            self.on_delivered()
+
+    def _record(self, entry: Entry, redelivery_count: int, ack_set: list[int] | None, epoch: int | None) -> None:
+        self.got.append((entry, redelivery_count, ack_set))
+        self.epochs.append(epoch)
+        if self.on_deliver is not None:
+            self.on_deliver(entry)
 
     def active_changed(self, is_active: bool) -> None:
         self.active.append(is_active)

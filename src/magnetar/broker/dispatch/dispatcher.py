@@ -107,6 +107,10 @@ class Dispatcher(Protocol):
         """An entry was acknowledged but for `left` of its messages. Not called unless `holds_entries`."""
         ...
 
+    def acknowledged_all(self, consumer: Receiver, keys: Sequence[int]) -> None:
+        """Entries were acknowledged as a whole, mostly some that `consumer` holds. Not called unless `holds_entries`."""
+        ...
+
     def acknowledged_elsewhere(self) -> None:
         """Many entries were acknowledged without a consumer (skip, clear, expire)."""
         ...

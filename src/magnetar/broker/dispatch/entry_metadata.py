@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Callable
 from typing import Final
 
 from google.protobuf.message import DecodeError
 
 from magnetar.base.limits import BATCH_MESSAGES_MAX
+from magnetar.broker.dispatch.receiver import ONE_MESSAGE
 from magnetar.hashing.murmur3 import key_slot
 from magnetar.managed_ledger.entry import Entry
 from magnetar.wire.pulsar.batches import batch_messages_max
@@ -68,6 +70,27 @@ def metadata_of(entry: Entry) -> EntryMetadata:
         known = kernel.stored_metadata(entry.data, BATCH_MESSAGES_MAX) if kernel else None
         parsed = entry.parsed = read_in_python(entry.data) if known is None else EntryMetadata(*known)
     return parsed  # type: ignore[no-any-return]  # Entry.parsed is the broker's scratch slot, Any by contract
+
+
+NOT_PLAIN: Final = -1
+
+
+def held_values_in_python(entries: list[Entry], keyed: bool) -> list[int]:
+    """Of each entry what `Receiver.held` keeps of it, if it is plain: one message, not in a batch, not delayed, no marker. Else NOT_PLAIN.
+
+    `keyed`: with the slot of its key, else with 0.
+    """
+    values: list[int] = []
+    for entry in entries:
+        metadata: EntryMetadata = entry.parsed or metadata_of(entry)
+        if metadata.batched or metadata.deliver_at_ms or metadata.marker_type >= 0:
+            values.append(NOT_PLAIN)
+        else:
+            values.append(ONE_MESSAGE | metadata.slot if keyed else ONE_MESSAGE)
+    return values
+
+
+held_values: Final[Callable[[list[Entry], bool], list[int]]] = kernel.held_values if kernel else held_values_in_python
 
 
 def read_in_python(data: bytes) -> EntryMetadata:

@@ -27,12 +27,12 @@ from typing import ClassVar, Final, NamedTuple, Protocol
 from magnetar.broker.dispatch import why
 from magnetar.broker.dispatch.delayed import DelayedIndex
 from magnetar.broker.dispatch.dispatcher import Where
-from magnetar.broker.dispatch.entry_metadata import EntryMetadata, metadata_of
+from magnetar.broker.dispatch.entry_metadata import NOT_PLAIN, EntryMetadata, held_values, metadata_of
 from magnetar.broker.dispatch.lanes import KeyRanges, Lane, Lanes, Parking
 from magnetar.broker.dispatch.ports import EntrySource
 from magnetar.broker.dispatch.position_key import ENTRY_BITS, ENTRY_MASK, key_of
-from magnetar.broker.dispatch.receiver import HELD_SLOT_MASK, Receiver, messages_left
-from magnetar.broker.dispatch.sharing import AVERAGE_WEIGHT, SharingDispatcher
+from magnetar.broker.dispatch.receiver import HELD_SLOT_MASK, Receiver
+from magnetar.broker.dispatch.sharing import Deliveries, SharingDispatcher
 from magnetar.broker.dispatch.waiting import SLOT_BITS, SLOT_MASK
 from magnetar.broker.reasons import Standing
 from magnetar.managed_ledger.entry import Entry
@@ -141,6 +141,11 @@ class KeySharedDispatcher(SharingDispatcher):
         if self.lanes.draining:
             self.lanes.settled(slot)
 
+    def settled_all(self, values: Sequence[int]) -> None:
+        if self.lanes.draining:
+            for value in values:
+                self.lanes.settled(value & HELD_SLOT_MASK)
+
     @property
     def unblocked(self) -> bool:
         return bool(self.lanes.drained)
@@ -190,31 +195,61 @@ class KeySharedDispatcher(SharingDispatcher):
     def dispatch(self, entries: list[Entry], now_ms: int) -> None:
         """Hand out new entries; those that cannot go wait."""
         lanes = self.lanes
-        version = -1
-        starts: list[int] = []
-        owners: list[Lane | None] = []
-        for entry in entries:
-            metadata: EntryMetadata = entry.parsed or metadata_of(entry)
-            if metadata.marker_type >= 0:
-                self.pass_markers([entry])
-                continue
-            slot = metadata.slot
-            key = entry.ledger_id << ENTRY_BITS | entry.entry_id
-            if metadata.deliver_at_ms and self._hold_back_unless_skipped(metadata, key, now_ms):
-                continue
-            if version != lanes.version:
-                # A delivery can end in the removal of a consumer, which lays the table out anew.
-                version = lanes.version
-                starts, owners = lanes.table
-            lane = owners[bisect_right(starts, slot) - 1]
-            if lane is None or (lanes.draining and slot in lanes.draining):
-                self._park(lanes.parking(slot), key, slot)
-            elif (
-                lane.waiting or (lane.skipped and slot in lane.skipped) or self.blocked_on_unacked or not lane.can_take
-            ):
-                self._park(lane, key, slot)
+        starts, owners = lanes.table
+        draining = lanes.draining
+        counts = self.counts.by_key
+        deliveries = Deliveries()
+        runs: dict[Lane, list[Entry] | None] = {}
+        """Of each lane that an entry is for: what its consumer gets, None once something of it waits or the consumer can take no more."""
+        markers: list[Entry] = []
+        for index, value in enumerate(held_values(entries, True)):
+            entry = entries[index]
+            key = entry.ledger_id << 32 | entry.entry_id
+            if value == NOT_PLAIN:
+                metadata = metadata_of(entry)
+                if metadata.marker_type >= 0:
+                    markers.append(entry)
+                    continue
+                if metadata.deliver_at_ms and self._hold_back_unless_skipped(metadata, key, now_ms):
+                    continue
+                slot = metadata.slot
             else:
-                self._send(lane.consumer, entry, metadata, key, slot, now_ms)
+                slot = value & HELD_SLOT_MASK
+            lane = owners[bisect_right(starts, slot) - 1]
+            if lane is None or (draining and slot in draining):
+                self._park(lanes.parking(slot), key, slot)
+                continue
+            try:
+                run = runs[lane]
+            except KeyError:
+                if lane.waiting or not lane.can_take:
+                    run = runs[lane] = None
+                else:
+                    run = runs[lane] = deliveries.runs[lane.consumer] = []
+            if run is None or self.blocked_on_unacked or (lane.skipped and slot in lane.skipped):
+                self._park(lane, key, slot)
+                if lane.waiting:
+                    runs[lane] = None
+                continue
+            consumer = lane.consumer
+            if value == NOT_PLAIN or counts:
+                self.assign(deliveries, consumer, entry, key, slot)
+            else:  # `assign` for what nearly every entry is
+                consumer.permits -= 1
+                consumer.held[key] = value
+                consumer.messages_out += 1
+                unacked = consumer.unacked_messages = consumer.unacked_messages + 1
+                if unacked >= consumer.max_unacked > 0:
+                    consumer.blocked_on_unacked = True
+                self.unacked_messages += 1
+                if self.unacked_messages >= self.max_unacked > 0:
+                    self.blocked_on_unacked = True
+                run.append(entry)
+            if consumer.permits <= 0 or consumer.blocked_on_unacked:
+                runs[lane] = None
+        self.hand_over(deliveries, now_ms)
+        if markers:
+            self.pass_markers(markers)
 
     def _park(self, parking: Parking, key: int, slot: int) -> None:
         if slot in parking.skipped:
@@ -230,21 +265,6 @@ class KeySharedDispatcher(SharingDispatcher):
         """As `hold_back`, but the scan will find what belongs to a skipped slot, and it must not come twice."""
         slot = metadata.slot
         return slot not in self.lanes.parking(slot).skipped and self.hold_back(metadata, key, now_ms)
-
-    def _send(
-        self, consumer: Receiver, entry: Entry, metadata: EntryMetadata, key: int, slot: int, now_ms: int
-    ) -> None:
-        messages = metadata.num_messages
-        ack_set = None
-        if metadata.batched:
-            self.average_messages += (messages - self.average_messages) * AVERAGE_WEIGHT
-            ack_set = self.source.ack_set_of(entry.position)
-            if ack_set is not None:
-                messages = messages_left(ack_set)
-        self.count_sent(messages)
-        consumer.last_consumed_ms = now_ms
-        counts = self.counts.by_key
-        consumer.send(entry, key, slot, messages, counts.get(key, 0) if counts else 0, ack_set)
 
     # ---- Entries that waited
 
@@ -295,6 +315,7 @@ class KeySharedDispatcher(SharingDispatcher):
             self._dispatch_scanned(entries, scan, now_ms)
             return
         lanes = self.lanes
+        deliveries = Deliveries()
         for entry in entries:
             metadata = metadata_of(entry)
             slot = metadata.slot
@@ -311,7 +332,8 @@ class KeySharedDispatcher(SharingDispatcher):
             ):
                 self.requeue([(key, slot)])
             else:
-                self._send(lane.consumer, entry, metadata, key, slot, now_ms)
+                self.assign(deliveries, lane.consumer, entry, key, slot)
+        self.hand_over(deliveries, now_ms)
 
     # ---- Entries that were skipped
 
@@ -366,6 +388,7 @@ class KeySharedDispatcher(SharingDispatcher):
 
     def _dispatch_scanned(self, entries: list[Entry], scan: _Scan, now_ms: int) -> None:
         lanes = self.lanes
+        deliveries = Deliveries()
         self._begin_scan(scan)
         for entry in entries:
             metadata = metadata_of(entry)
@@ -383,10 +406,10 @@ class KeySharedDispatcher(SharingDispatcher):
                 lane.scanning = False
                 lane.scan_key = key
             else:
-                # Before the delivery, which may lead to this consumer's removal and a new table.
                 lane.skipped[slot] = key + 1
-                self._send(lane.consumer, entry, metadata, key, slot, now_ms)
+                self.assign(deliveries, lane.consumer, entry, key, slot)
         self._end_scan(scan)
+        self.hand_over(deliveries, now_ms)
 
     def _parkings(self) -> list[Parking]:
         return [self.lanes.unowned, *self.lanes.all, *self.lanes.draining.values()]

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from magnetar.base.limits import PERMITS_MAX
 from magnetar.broker.dispatch.ports import ConsumerChannel
-from magnetar.managed_ledger.entry import Entry
 
 HELD_SLOT_BITS = 16
 """`Receiver.held` keeps `messages << HELD_SLOT_BITS | slot` per entry: one int instead of a tuple."""
 
 HELD_SLOT_MASK = (1 << HELD_SLOT_BITS) - 1
+
+ONE_MESSAGE = 1 << HELD_SLOT_BITS
+"""What is kept of an entry of one message, without its slot."""
 
 
 class Receiver:
@@ -75,21 +77,14 @@ class Receiver:
         """Permits for messages that the client will never be done with. Up to its window: it may have given them back itself."""
         self.permits = max(self.permits, min(self.permits + messages, self.window))
 
-    def send(
-        self, entry: Entry, key: int, slot: int, messages: int, redelivery_count: int, ack_set: list[int] | None
-    ) -> None:
-        """Deliver an entry that stays held until it is settled. State is complete before the channel is called."""
+    def hold(self, key: int, value: int, messages: int) -> None:
+        """An entry is about to be delivered and stays held until it is settled; hot loops write this out."""
         self.permits -= messages
-        self.held[key] = messages << HELD_SLOT_BITS | slot
+        self.held[key] = value
+        self.messages_out += messages
         unacked = self.unacked_messages = self.unacked_messages + messages
         if unacked >= self.max_unacked > 0:
             self.blocked_on_unacked = True
-        self.messages_out += messages
-        self.entries_out += 1
-        self.bytes_out += len(entry.data)
-        if redelivery_count:
-            self.messages_redelivered += messages
-        self.channel.deliver(entry, redelivery_count, ack_set, self.consumer_epoch)
 
     def settle(self, key: int, left: int = 0) -> int:
         """The entry was acknowledged or taken back; `left` messages of it stay. Returns how many were settled now.
@@ -108,6 +103,23 @@ class Receiver:
             del self.held[key]
         self._release(settled)
         return settled
+
+    def settle_all(self, keys: Iterable[int], unknown: list[int]) -> tuple[list[int], int]:
+        """`settle` for entries that were acknowledged as a whole: the values of those it held, and how many messages these were.
+        Those that it does not hold are added to `unknown`."""
+        pop = self.held.pop
+        values: list[int] = []
+        messages = 0
+        for key in keys:
+            value = pop(key, None)
+            if value is None:
+                unknown.append(key)
+            else:
+                values.append(value)
+                messages += value >> HELD_SLOT_BITS
+        if values:
+            self._release(messages)
+        return values, messages
 
     def drop_all(self) -> dict[int, int]:
         """Take back everything it holds (it left, or asked for redelivery of all)."""

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from magnetar.broker.dispatch import why
 from magnetar.broker.dispatch.delayed import DelayedIndex
 from magnetar.broker.dispatch.dispatcher import Where
-from magnetar.broker.dispatch.entry_metadata import metadata_of
+from magnetar.broker.dispatch.entry_metadata import NOT_PLAIN, held_values, metadata_of
 from magnetar.broker.dispatch.ports import EntrySource
-from magnetar.broker.dispatch.receiver import Receiver, messages_left
+from magnetar.broker.dispatch.receiver import Receiver
 from magnetar.broker.dispatch.redelivery import RedeliveryQueue
-from magnetar.broker.dispatch.sharing import AVERAGE_WEIGHT, SharingDispatcher
+from magnetar.broker.dispatch.sharing import Deliveries, SharingDispatcher
 from magnetar.broker.reasons import Standing
 from magnetar.managed_ledger.entry import Entry
 
@@ -50,18 +50,31 @@ class PriorityLevels:
 
     def next(self) -> Receiver | None:
         """The consumer whose turn it is, None when nobody can take an entry."""
-        for number, level in enumerate(self._levels):
-            size = len(level)
-            turn = self._turns[number]
-            for _ in range(size):
-                if turn >= size:
-                    turn = 0
-                consumer = level[turn]
-                turn += 1
-                if consumer.permits > 0 and not consumer.blocked_on_unacked and consumer.channel.writable:
-                    self._turns[number] = turn
-                    return consumer
+        for consumer in self.takers():
+            self.served(consumer)
+            return consumer
         return None
+
+    def takers(self) -> list[Receiver]:
+        """Those of the best level that can take entries, in the order of their turns; none when nobody can."""
+        for number, level in enumerate(self._levels):
+            turn = self._turns[number]
+            able = [
+                consumer
+                for consumer in (*level[turn:], *level[:turn])
+                if consumer.permits > 0 and not consumer.blocked_on_unacked and consumer.channel.writable
+            ]
+            if able:
+                return able
+        return []
+
+    def served(self, last: Receiver | None) -> None:
+        """The last entry went to `last`: the next one of its level is for who comes behind."""
+        if last is None:
+            return
+        for number, level in enumerate(self._levels):
+            if level[0].priority_level == last.priority_level:
+                self._turns[number] = level.index(last) + 1
 
     def permits(self, enough: int) -> int:
         """Permits of those who can take entries, added up until there are `enough`."""
@@ -104,10 +117,19 @@ class SharedDispatcher(SharingDispatcher):
     def settled(self, key: int, slot: int) -> None:
         """No effect: no entry waits for a slot."""
 
+    def settled_all(self, values: Sequence[int]) -> None:
+        """No effect: no entry waits for a slot."""
+
     def acknowledged(self, consumer: Receiver, key: int, left: int = 0) -> None:
         super().acknowledged(consumer, key, left)
         if not left and len(self.replay):
             self.replay.discard(key)
+
+    def acknowledged_all(self, consumer: Receiver, keys: Sequence[int]) -> None:
+        super().acknowledged_all(consumer, keys)
+        if len(self.replay):
+            for key in keys:
+                self.replay.discard(key)
 
     def take_replay(self, limit: int, now_ms: int) -> list[int]:
         if self.delayed is not None:
@@ -165,37 +187,62 @@ class SharedDispatcher(SharingDispatcher):
 
     def _send(self, entries: list[Entry], now_ms: int, *, fresh: bool) -> list[Entry]:
         """Send in order; returns those for whom there was no taker. `fresh`: read for the first time."""
-        source = self.source
         counts = self.counts.by_key
-        choose = self._levels.next
+        levels = self._levels
+        deliveries = Deliveries()
+        runs = deliveries.runs
         markers: list[Entry] = []
         left: list[Entry] = []
-        for index, entry in enumerate(entries):
-            metadata = entry.parsed
-            if metadata is None:
-                metadata = metadata_of(entry)
-            if metadata.marker_type >= 0:
-                markers.append(entry)
-                continue
+        takers = levels.takers()
+        turn = 0
+        last: Receiver | None = None
+        for index, value in enumerate(held_values(entries, False)):
+            entry = entries[index]
             key = entry.ledger_id << 32 | entry.entry_id
-            if metadata.deliver_at_ms and (
-                self.hold_back(metadata, key, now_ms) if fresh else self.came_due_twice(metadata, key)
-            ):
-                continue
-            consumer = None if self.blocked_on_unacked else choose()
-            if consumer is None:
+            if value == NOT_PLAIN:
+                metadata = metadata_of(entry)
+                if metadata.marker_type >= 0:
+                    markers.append(entry)
+                    continue
+                if metadata.deliver_at_ms and (
+                    self.hold_back(metadata, key, now_ms) if fresh else self.came_due_twice(metadata, key)
+                ):
+                    continue
+            while takers:
+                if turn == len(takers):
+                    turn = 0
+                consumer = takers[turn]
+                if consumer.permits > 0 and not consumer.blocked_on_unacked:
+                    break
+                del takers[turn]
+                if not takers:  # it is the next level's turn
+                    levels.served(last)
+                    takers = levels.takers()
+            if not takers or self.blocked_on_unacked:
                 left = entries[index:]
                 break
-            messages = metadata.num_messages
-            ack_set = None
-            if metadata.batched:
-                self.average_messages += (messages - self.average_messages) * AVERAGE_WEIGHT
-                ack_set = source.ack_set_of(entry.position)
-                if ack_set is not None:
-                    messages = messages_left(ack_set)
-            self.count_sent(messages)
-            consumer.last_consumed_ms = now_ms
-            consumer.send(entry, key, 0, messages, counts.get(key, 0) if counts else 0, ack_set)
+            turn += 1
+            last = consumer
+            if value == NOT_PLAIN or counts:
+                self.assign(deliveries, consumer, entry, key, 0)
+                continue
+            # `assign` for what nearly every entry is
+            consumer.permits -= 1
+            consumer.held[key] = value
+            consumer.messages_out += 1
+            unacked = consumer.unacked_messages = consumer.unacked_messages + 1
+            if unacked >= consumer.max_unacked > 0:
+                consumer.blocked_on_unacked = True
+            self.unacked_messages += 1
+            if self.unacked_messages >= self.max_unacked > 0:
+                self.blocked_on_unacked = True
+            run = runs.get(consumer)
+            if run is None:
+                runs[consumer] = [entry]
+            else:
+                run.append(entry)
+        levels.served(last)
+        self.hand_over(deliveries, now_ms)
         if markers:
             self.pass_markers(markers)
         return left

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import ClassVar
+from operator import attrgetter
+from typing import ClassVar, Final
 
 from magnetar.broker.dispatch.delayed import DelayedIndex
-from magnetar.broker.dispatch.entry_metadata import EntryMetadata
+from magnetar.broker.dispatch.entry_metadata import EntryMetadata, metadata_of
 from magnetar.broker.dispatch.ports import EntrySource, MarkersRead
 from magnetar.broker.dispatch.position_key import position_of
-from magnetar.broker.dispatch.receiver import HELD_SLOT_MASK, Receiver
+from magnetar.broker.dispatch.receiver import HELD_SLOT_BITS, HELD_SLOT_MASK, Receiver, messages_left
 from magnetar.broker.dispatch.redelivery import RedeliveryCounts
 from magnetar.managed_ledger.entry import Entry
 
@@ -19,6 +20,23 @@ FAR_FUTURE_MS = 2**62
 
 AVERAGE_WEIGHT = 0.1
 """Share of the newest batch in the smoothed number of messages an entry."""
+
+
+_DATA: Final = attrgetter("data")
+
+
+class Deliveries:
+    """What the entries of one read bring to each consumer: decided entry by entry, handed over in runs.
+
+    Nothing is written before everything is decided and booked, so whatever a channel does finds books that are right.
+    """
+
+    __slots__ = ("runs", "special")
+
+    def __init__(self) -> None:
+        self.runs: dict[Receiver, list[Entry]] = {}
+        self.special: dict[Entry, tuple[int, list[int] | None]] = {}
+        """Redelivery count and ack set of those that have one."""
 
 
 class SharingDispatcher:
@@ -40,6 +58,7 @@ class SharingDispatcher:
         "markers_read",
         "max_unacked",
         "source",
+        "taken_total",
         "unacked_messages",
     )
 
@@ -58,6 +77,8 @@ class SharingDispatcher:
         self.unacked_messages = 0
         self.blocked_on_unacked = False
         self.average_messages = DEFAULT_AVERAGE
+        self.taken_total = 0
+        """How often entries were taken from a consumer."""
 
     def pass_markers(self, markers: Sequence[Entry]) -> None:
         """Acknowledge markers: no consumer is given these."""
@@ -77,6 +98,10 @@ class SharingDispatcher:
 
     def settled(self, key: int, slot: int) -> None:
         """A held entry of `slot` was acknowledged or taken back."""
+        raise NotImplementedError
+
+    def settled_all(self, values: Sequence[int]) -> None:
+        """Entries of these values, as in `Receiver.held`, were acknowledged."""
         raise NotImplementedError
 
     @property
@@ -154,6 +179,7 @@ class SharingDispatcher:
 
     def _redeliver(self, taken: Mapping[int, int]) -> None:
         """In one turn of the loop whatever their number, so nothing is created or called for a single one of them."""
+        self.taken_total += 1
         self.counts.increment_all(taken.keys())
         self.taken_back(taken)
 
@@ -178,6 +204,19 @@ class SharingDispatcher:
                 self.counts.forget(key)
             self.settled(key, value & HELD_SLOT_MASK)
 
+    def acknowledged_all(self, consumer: Receiver, keys: Sequence[int]) -> None:
+        """`acknowledged` for entries that were acknowledged as a whole."""
+        unknown: list[int] = []
+        values, messages = consumer.settle_all(keys, unknown)
+        if values:
+            self._released(messages)
+            if self.counts.by_key:
+                for key in keys:
+                    self.counts.forget(key)
+            self.settled_all(values)
+        for key in unknown:
+            self.acknowledged(consumer, key)
+
     def holder_of(self, key: int) -> Receiver | None:
         """The consumer that holds an entry."""
         for consumer in self.consumers:
@@ -192,11 +231,64 @@ class SharingDispatcher:
             for key in [key for key in consumer.held if acknowledged(position_of(key))]:
                 self.acknowledged(consumer, key)
 
+    # ---- Deliveries
+
+    def assign(self, deliveries: Deliveries, consumer: Receiver, entry: Entry, key: int, slot: int) -> None:
+        """Give an entry to a consumer. What is plain is done in the loops of subclasses."""
+        metadata: EntryMetadata = entry.parsed or metadata_of(entry)
+        messages = metadata.num_messages
+        ack_set = None
+        if metadata.batched:
+            self.average_messages += (messages - self.average_messages) * AVERAGE_WEIGHT
+            ack_set = self.source.ack_set_of(entry.position)
+            if ack_set is not None:
+                messages = messages_left(ack_set)
+        consumer.hold(key, messages << HELD_SLOT_BITS | slot, messages)
+        self.count_sent(messages)
+        redeliveries = self.counts.by_key.get(key, 0)
+        if redeliveries or ack_set is not None:
+            deliveries.special[entry] = redeliveries, ack_set
+            if redeliveries:
+                consumer.messages_redelivered += messages
+        run = deliveries.runs.get(consumer)
+        if run is None:
+            run = deliveries.runs[consumer] = []
+        run.append(entry)
+
     def count_sent(self, messages: int) -> None:
-        """`messages` were sent and are now held."""
+        """`messages` were given to consumers and are now held."""
         self.unacked_messages += messages
         if self.unacked_messages >= self.max_unacked > 0:
             self.blocked_on_unacked = True
+
+    def hand_over(self, deliveries: Deliveries, now_ms: int) -> None:
+        """Each consumer's entries, those that follow one another and are nothing special in one call."""
+        runs, special, taken = deliveries.runs, deliveries.special, self.taken_total
+        for consumer, run in runs.items():
+            if run:
+                consumer.last_consumed_ms = now_ms
+                consumer.entries_out += len(run)
+                consumer.bytes_out += sum(map(len, map(_DATA, run)))
+        for consumer, run in runs.items():
+            if special or consumer.consumer_epoch is not None or taken != self.taken_total:
+                self._hand_over_singly(consumer, run, special, taken)
+            elif run:
+                consumer.channel.deliver_run(run)
+
+    def _hand_over_singly(
+        self, consumer: Receiver, run: list[Entry], special: Mapping[Entry, tuple[int, list[int] | None]], taken: int
+    ) -> None:
+        channel, epoch = consumer.channel, consumer.consumer_epoch
+        for entry in run:
+            redeliveries, ack_set = special.get(entry, (0, None))
+            if taken == self.taken_total or entry.ledger_id << 32 | entry.entry_id in consumer.held:
+                channel.deliver(entry, redeliveries, ack_set, epoch)
+            else:  # a delivery before this one led to its being taken back
+                messages = metadata_of(entry).num_messages if ack_set is None else messages_left(ack_set)
+                consumer.permits += messages
+                consumer.messages_out -= messages
+                consumer.entries_out -= 1
+                consumer.bytes_out -= len(entry.data)
 
     def _released(self, messages: int) -> None:
         self.unacked_messages -= messages

@@ -18,7 +18,7 @@ from typing import ClassVar, Final, TypeVar
 from magnetar.broker.dispatch import why
 from magnetar.broker.dispatch.delayed import DelayedIndex
 from magnetar.broker.dispatch.dispatcher import Where
-from magnetar.broker.dispatch.entry_metadata import metadata_of
+from magnetar.broker.dispatch.entry_metadata import NOT_PLAIN, held_values, metadata_of
 from magnetar.broker.dispatch.ports import EntrySource, MarkersRead, Scheduler, Timer
 from magnetar.broker.dispatch.position_key import position_of
 from magnetar.broker.dispatch.receiver import Receiver, messages_left
@@ -251,11 +251,10 @@ class SingleActiveDispatcher:
         rewinds = self._rewinds
         consumer.last_consumed_ms = now_ms
         one_by_one = consumer.consumer_epoch is not None
-        for index, entry in enumerate(entries):
-            metadata = entry.parsed
-            if metadata is None:
-                metadata = metadata_of(entry)
-            if metadata.marker_type >= 0:
+        for index, value in enumerate(held_values(entries, False)):
+            entry = entries[index]
+            metadata = metadata_of(entry) if value == NOT_PLAIN else None
+            if metadata is not None and metadata.marker_type >= 0:
                 markers.append(entry)
                 continue
             if rewinds != self._rewinds:
@@ -263,14 +262,17 @@ class SingleActiveDispatcher:
             if consumer.permits <= 0:
                 left = entries[index:]
                 break
-            messages = metadata.num_messages
+            messages = charged = 1
             ack_set = None
-            if metadata.batched:
-                self._average_messages += (messages - self._average_messages) * 0.1
-                ack_set = source.ack_set_of(entry.position)
-                if ack_set is not None:
-                    messages = messages_left(ack_set)
-            consumer.permits -= metadata.num_messages if self._charges_hidden else messages
+            if metadata is not None:
+                messages = charged = metadata.num_messages
+                if metadata.batched:
+                    self._average_messages += (messages - self._average_messages) * 0.1
+                    ack_set = source.ack_set_of(entry.position)
+                    if ack_set is not None:
+                        messages = messages_left(ack_set)
+                        charged = charged if self._charges_hidden else messages
+            consumer.permits -= charged
             consumer.messages_out += messages
             consumer.entries_out += 1
             consumer.bytes_out += len(entry.data)
@@ -310,6 +312,9 @@ class SingleActiveDispatcher:
     # ---- Acknowledgements and redelivery
 
     def acknowledged(self, consumer: Receiver, key: int, left: int = 0) -> None:
+        """No effect: only the cursor knows what is acknowledged."""
+
+    def acknowledged_all(self, consumer: Receiver, keys: Sequence[int]) -> None:
         """No effect: only the cursor knows what is acknowledged."""
 
     def acknowledged_elsewhere(self) -> None:

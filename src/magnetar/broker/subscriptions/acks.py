@@ -62,17 +62,10 @@ def acknowledge_individual(
     done: AckDone | None,
 ) -> None:
     """Apply single acknowledgements."""
-    holds_entries = dispatcher.holds_entries
-    whole: list[tuple[int, int]] = []
-    partial: list[AckId] = []
-    for ack_id in ids:
-        ledger_id, entry_id, ack_set, _ = ack_id
-        if ack_set:
-            partial.append(ack_id)
-            continue
-        whole.append((ledger_id, entry_id))
-        if holds_entries:
-            dispatcher.acknowledged(consumer, ledger_id << 32 | entry_id)
+    whole = [(ledger_id, entry_id) for ledger_id, entry_id, ack_set, _ in ids if not ack_set]
+    partial = [ack_id for ack_id in ids if ack_id[2]] if len(whole) < len(ids) else []
+    if whole and dispatcher.holds_entries:
+        dispatcher.acknowledged_all(consumer, [ledger_id << 32 | entry_id for ledger_id, entry_id in whole])
     if partial and not batch_index_enabled:
         partial = []
     parts = len(partial) + (1 if whole else 0)

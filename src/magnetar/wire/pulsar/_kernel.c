@@ -690,24 +690,34 @@ static PyObject *message_pieces(PyObject *module, PyObject *const *args, Py_ssiz
 
 /* ---- stored_metadata(data, batch_messages_max) -> (messages, batched, publish time, due time, -1, key) or None */
 
-static PyObject *key_of(const Metadata *found)
+enum { PRODUCER_NAME_BYTES_MAX = 256, KEY_ROOM = PRODUCER_NAME_BYTES_MAX + 24 };
+
+/* By what Key_Shared hashes: a part of the entry, or of `room`, where the name of the message is written if it has no key. */
+static Reader key_of(const Metadata *found, Byte room[KEY_ROOM])
 {
     if (found->has_ordering_key && found->ordering_key.end > found->ordering_key.at)
-        return PyBytes_FromStringAndSize((const char *)found->ordering_key.at, found->ordering_key.end - found->ordering_key.at);
+        return found->ordering_key;
     if (found->has_partition_key && found->partition_key.end > found->partition_key.at)
-        return PyBytes_FromStringAndSize((const char *)found->partition_key.at, found->partition_key.end - found->partition_key.at);
+        return found->partition_key;
+    Reader key = {room, room};
     if (found->has_ordering_key || found->has_partition_key)
-        return PyBytes_FromStringAndSize("", 0);
+        return key;
     Py_ssize_t size = found->producer_name.end - found->producer_name.at;
-    Byte name[256 + 24], *at = name + size, digits[24];
+    Byte *at = room + size, digits[24];
     int length = 0;
-    memcpy(name, found->producer_name.at, (size_t)size); /* its length has been looked at */
+    memcpy(room, found->producer_name.at, (size_t)size); /* its length has been looked at */
     *at++ = '-';
     for (uint64_t left = found->sequence_id; left || !length; left /= 10)
         digits[length++] = (Byte)('0' + left % 10);
     while (length)
         *at++ = digits[--length];
-    return PyBytes_FromStringAndSize((const char *)name, at - name);
+    key.end = at;
+    return key;
+}
+
+static int has_readable_key(const Metadata *found)
+{
+    return !found->encoded_key && found->producer_name.end - found->producer_name.at <= PRODUCER_NAME_BYTES_MAX;
 }
 
 static PyObject *stored_metadata(PyObject *module, PyObject *const *args, Py_ssize_t count)
@@ -719,18 +729,76 @@ static PyObject *stored_metadata(PyObject *module, PyObject *const *args, Py_ssi
         return PyErr_Format(PyExc_TypeError, "stored_metadata takes 2 arguments");
     if (!bytes_of(args[0], &data) || !as_u64(args[1], &batch_max))
         return NULL;
-    if (!entry_parts(data, &metadata, &payload) || !read_metadata(metadata, &found) || found.encoded_key ||
-        found.producer_name.end - found.producer_name.at > 256)
+    if (!entry_parts(data, &metadata, &payload) || !read_metadata(metadata, &found) || !has_readable_key(&found))
         return Py_NewRef(Py_None);
     uint64_t most = (uint64_t)(payload.end - payload.at) / BATCHED_MESSAGE_BYTES_MIN, messages = found.messages;
     most = most > batch_max ? batch_max : most;
     if (messages != 1)
         messages = messages > most ? (most ? most : 1) : messages;
-    PyObject *key = key_of(&found);
-    if (key == NULL)
-        return NULL;
-    return Py_BuildValue("(KOKKiN)", (unsigned long long)messages, found.batched ? Py_True : Py_False,
-                         (unsigned long long)found.publish_time, (unsigned long long)found.deliver_at, -1, key);
+    Byte room[KEY_ROOM];
+    Reader key = key_of(&found, room);
+    return Py_BuildValue("(KOKKiy#)", (unsigned long long)messages, found.batched ? Py_True : Py_False,
+                         (unsigned long long)found.publish_time, (unsigned long long)found.deliver_at, -1, (const char *)key.at,
+                         (Py_ssize_t)(key.end - key.at));
+}
+
+/* ---- held_values(entries, keyed) -> a number for each entry */
+
+static uint32_t rotated(uint32_t value, int bits)
+{
+    return value << bits | value >> (32 - bits);
+}
+
+/* Murmur3 x86 32-bit, seed 0. */
+static uint32_t murmur3_of(Reader key)
+{
+    uint32_t hash = 0, size = (uint32_t)(key.end - key.at), rest = 0;
+    for (; key.end - key.at >= 4; key.at += 4) {
+        uint32_t word = (uint32_t)key.at[0] | (uint32_t)key.at[1] << 8 | (uint32_t)key.at[2] << 16 | (uint32_t)key.at[3] << 24;
+        hash ^= rotated(word * UINT32_C(0xCC9E2D51), 15) * UINT32_C(0x1B873593);
+        hash = rotated(hash, 13) * 5 + UINT32_C(0xE6546B64);
+    }
+    for (Py_ssize_t left = key.end - key.at; left > 0; left--)
+        rest = rest << 8 | key.at[left - 1];
+    hash ^= rotated(rest * UINT32_C(0xCC9E2D51), 15) * UINT32_C(0x1B873593);
+    hash ^= size;
+    hash = (hash ^ hash >> 16) * UINT32_C(0x85EBCA6B);
+    hash = (hash ^ hash >> 13) * UINT32_C(0xC2B2AE35);
+    return hash ^ hash >> 16;
+}
+
+enum { SLOT_BITS = 16, NOT_PLAIN = -1 };
+
+static long held_value(Reader data, int keyed)
+{
+    Reader metadata, payload;
+    Metadata found;
+    if (!entry_parts(data, &metadata, &payload) || !read_metadata(metadata, &found) || found.batched || found.deliver_at)
+        return NOT_PLAIN;
+    if (!keyed)
+        return 1L << SLOT_BITS;
+    if (!has_readable_key(&found))
+        return NOT_PLAIN;
+    Byte room[KEY_ROOM];
+    uint32_t slot = murmur3_of(key_of(&found, room)) & ((1 << SLOT_BITS) - 1);
+    return 1L << SLOT_BITS | (long)(slot ? slot : 1);
+}
+
+static PyObject *held_values(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 2 || !PyList_Check(args[0]))
+        return PyErr_Format(PyExc_TypeError, "held_values takes a list and whether there are keys");
+    int keyed = PyObject_IsTrue(args[1]);
+    PyObject *values = keyed < 0 ? NULL : PyList_New(0);
+    for (Py_ssize_t index = 0; values != NULL && index < PyList_Size(args[0]); index++) {
+        PyObject *entry = Py_NewRef(PyList_GetItem(args[0], index)), *data = PyObject_GetAttr(entry, str_data);
+        Reader reader;
+        if (data == NULL || !bytes_of(data, &reader) || !append(values, PyLong_FromLong(held_value(reader, keyed))))
+            Py_CLEAR(values);
+        Py_XDECREF(data);
+        Py_DECREF(entry);
+    }
+    return values;
 }
 
 static PyObject *checksum(PyObject *module, PyObject *data)
@@ -748,6 +816,7 @@ static PyMethodDef functions[] = {
     FUNCTION(plain_acks),
     FUNCTION(message_pieces),
     FUNCTION(stored_metadata),
+    FUNCTION(held_values),
     {"crc32c", checksum, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
@@ -766,7 +835,7 @@ PyMODINIT_FUNC PyInit__kernel(void)
     str_entry_id = PyUnicode_InternFromString("entry_id");
     str_data = PyUnicode_InternFromString("data");
     PyObject *module = PyModule_Create(&definition);
-    if (module == NULL || !str_ledger_id || !str_entry_id || !str_data || PyModule_AddIntConstant(module, "REVISION", 2) < 0) {
+    if (module == NULL || !str_ledger_id || !str_entry_id || !str_data || PyModule_AddIntConstant(module, "REVISION", 3) < 0) {
         Py_XDECREF(module);
         return NULL;
     }
