@@ -18,8 +18,8 @@ from hypothesis import HealthCheck, settings
 
 from tests.support.lanes import ALONE, SPARK, Lanes, file_of
 
-WORKERS_MORE_THAN_CORES = 1
-"""Tests with processes of their own wait for half of their time."""
+WORKERS_MORE_THAN_CORES = 2
+"""Tests with processes of their own wait for two thirds of their time."""
 WORKERS_MAX = 8
 """More would only wait for Spark's files."""
 FILES_OF_A_NARROW_RUN = 12

@@ -11,8 +11,6 @@ import pytest
 from magnetar.testing.server import ServerProcess
 from tests.support.process import MIB, cpu_seconds, resident_bytes
 
-pytestmark = pytest.mark.alone
-
 READY_MAX_S = 1.0
 LOOP_S = 0.25
 """What `slowness` counts takes on the machine for which these bounds are meant, when nobody else uses it."""
@@ -34,6 +32,7 @@ def slowness() -> float:
     return max(1.0, min(times_s) / LOOP_S)
 
 
+@pytest.mark.alone
 def test_start_to_ready(tmp_path: Path) -> None:
     """The best of five: empty directory, then the same one again. What disturbs it only adds."""
     times_s = []

@@ -8,7 +8,7 @@
    server is started once.
 3. A worker whose lane is empty helps with the other one.
 
-Folders with long files come first, those with short ones fill the gaps at the end (`FOLDERS`).
+The longest files come first (`LONGEST`), then folders with long ones (`FOLDERS`); short ones fill the gaps at the end.
 """
 
 from __future__ import annotations
@@ -24,6 +24,20 @@ SPARK = "spark"
 WORKERS_OF_ONE_SPARK = 4
 FOLDERS = ("tests/e2e/", "tests/simulation/", "tests/integration/", "tests/contract/", "tests/property/")
 """The longest files first; what is not named comes last."""
+
+LONGEST = (
+    "tests/integration/pipeline/test_epochs.py",
+    "tests/integration/pipeline/test_crashes.py",
+    "tests/integration/pipeline/test_views_against_batch.py",
+    "tests/integration/pipeline/test_damage.py",
+    "tests/integration/pipeline/test_late_rows.py",
+    "tests/integration/pipeline/test_faults.py",
+    "tests/e2e/test_demo.py",
+    "tests/e2e/test_full_disk.py",
+    "tests/docs/test_documents_run.py",
+    "tests/integration/admin/test_openapi_fuzz.py",
+)
+"""Above half a minute each, by CPU time; begun last, one of them would run by itself for as long."""
 
 Kinds = Mapping[str, Sequence[str]]
 """ALONE: ids of tests; SPARK: ids of tests that use the session."""
@@ -66,7 +80,9 @@ def file_of(name: str) -> str:
 
 
 def rank(name: str) -> int:
-    return next((number for number, folder in enumerate(FOLDERS) if name.startswith(folder)), len(FOLDERS))
+    """Less comes earlier."""
+    first = (*LONGEST, *FOLDERS)
+    return next((number for number, begin in enumerate(first) if name.startswith(begin)), len(first))
 
 
 class Lanes:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.lanes import ALONE, SPARK, Lanes
+from tests.support.lanes import ALONE, LONGEST, SPARK, Lanes
+
+ROOT = Path(__file__).parents[2]
 
 IDS = [
     *("tests/arch/test_a.py::test_0", "tests/arch/test_a.py::test_1"),
@@ -86,6 +89,10 @@ def test_long_folders_come_first_and_spark_has_one_worker() -> None:
     complete(lanes, second)
     assert [complete(lanes, first) for _ in range(6)] == KINDS[SPARK]
     assert all("spark" not in IDS[number] for number in second.queue)
+
+
+def test_the_longest_files_are_there() -> None:
+    assert [name for name in LONGEST if not (ROOT / name).is_file()] == []
 
 
 @pytest.mark.parametrize("done", range(4))
