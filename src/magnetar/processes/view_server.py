@@ -30,6 +30,7 @@ from magnetar.pipeline.home import Place
 from magnetar.pipeline.serving.reader import Views
 from magnetar.pipeline.serving.server import AccessRefused, Bounds, OpenGate, Served, Server
 from magnetar.pipeline.serving.wire.scram import ITERATIONS, MECHANISM, Secret, mock_secret, read_secret
+from magnetar.pipeline.serving.writer import Credential, basic_credential, token_credential
 from magnetar.pipeline.state.files import StateFiles
 from magnetar.processes.composition import Composition
 from magnetar.processes.configurations import ViewServerConfig
@@ -133,6 +134,9 @@ class BrokerGate:
                 f'authentication failed for user "{user}": the token is for another role; connect as that, or as "token"'
             )
         return role
+
+    def credential(self, user: str, password: bytes) -> Credential:
+        return token_credential(password) if _TOKEN.fullmatch(password) else basic_credential(user, password)
 
     def scram_secret(self, user: str) -> Secret | None:
         """Of every user name but `token`, so that nobody learns which have one."""

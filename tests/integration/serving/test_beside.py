@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
 import psycopg
 import pytest
 
 from magnetar.cli.errors import CommandError
-from magnetar.cli.pipeline.serving_beside import check_port, serving_beside
+from magnetar.cli.pipeline.serving_beside import check_ports, serving_beside
 from tests.support.state_tables import StateTableHarness
 from tests.support.waiting import wait_until
 
@@ -54,9 +56,26 @@ def test_it_ends_with_a_driver_that_is_killed(home: Path, harness: StateTableHar
 def test_without_a_port_there_is_none_and_a_taken_one_is_refused_before_anything_starts() -> None:
     with serving_beside("/nowhere", None, print):
         pass
-    check_port(None)
-    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(CommandError, match="choose another port"):
-        check_port(taken.getsockname()[1])
+    check_ports(None, None)
+    check_ports(0, 0)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        for ports in ((taken.getsockname()[1], None), (0, taken.getsockname()[1])):
+            with pytest.raises(CommandError, match="choose another port"):
+                check_ports(*ports)
+    with pytest.raises(CommandError, match="add --serve 0"):
+        check_ports(None, 8081)
+    with pytest.raises(CommandError, match="both 5433"):
+        check_ports(5433, 5433)
+
+
+def test_it_answers_over_http_as_well(home: Path, harness: StateTableHarness) -> None:
+    said: list[str] = []
+    with serving_beside(str(home / "pipelines/flights"), 0, said.append, 0):
+        wait_until(lambda: bool(said), 60)
+        url = next(word for word in said[0].split() if word.startswith("http"))
+        assert url.endswith("/sql/flights")
+        with urllib.request.urlopen(f"{url}?query=SELECT%20count(*)%20FROM%20kinds", timeout=60) as answer:
+            assert json.load(answer)["rows"] == [[3]]
 
 
 def test_a_key_that_is_asked_for_again_comes_from_memory(

@@ -17,12 +17,11 @@ from magnetar.base.java import find_java
 from magnetar.cli.errors import CommandError
 from magnetar.cli.output import json_option, print_json
 from magnetar.cli.pipeline.progress import Progress, progress
-from magnetar.cli.pipeline.serving_beside import check_port, serving_beside
+from magnetar.cli.pipeline.serving_beside import check_ports, serving_beside
 from magnetar.cli.storage.store_access import environment_credentials
 from magnetar.pipeline.home import pipeline_directory
 from magnetar.pipeline.java import make_in_background
 from magnetar.pipeline.sql.changes import Change
-from magnetar.pipeline.views.epoch.progress import EpochReport
 
 GO_ON: Final = "run it again to go on behind the last epoch"
 EXIT_AT_ONCE: Final = 130
@@ -60,6 +59,11 @@ BUSY_HINT: Final = "the machine is so busy that a process did not start within S
     help="Serve the views to PostgreSQL's clients as well, as `pipeline serve` does; its settings come from the environment.",
 )
 @click.option(
+    "--http-port",
+    type=click.IntRange(-1, 65535),
+    help="With --serve: port of queries over HTTP (/sql/NAME); 0 = any free.  [default: none]",
+)
+@click.option(
     "--low-latency",
     is_flag=True,
     help="Begin an epoch as soon as the broker has something, and run one of few rows by plans that are kept, in one task.",
@@ -82,6 +86,7 @@ def run_command(
     metadata_url: str | None,
     metrics_port: int | None,
     serve_port: int | None,
+    http_port: int | None,
     low_latency: bool,
     ui: bool,
     yes: bool,
@@ -99,7 +104,7 @@ def run_command(
     from magnetar.cli.messages.pulsar_client import probe
     from magnetar.cli.pipeline.files import load
 
-    check_port(serve_port)
+    check_ports(serve_port, http_port)
     given = _addresses(file, service_url, admin_url)
     pipeline = load(file, name, None if directory is None else pipeline_directory(directory), given)
     plan = pipeline.changes()
@@ -122,10 +127,7 @@ def run_command(
         def on_start(_: object) -> None:
             _stop_on_signals(pipeline, shown)
             shown.say(_whereabouts(pipeline, master))
-            stack.enter_context(serving_beside(pipeline.place.directory, serve_port, shown.say))
-
-        def on_epoch(report: EpochReport) -> None:
-            shown.epoch(report, pipeline.status)
+            stack.enter_context(serving_beside(pipeline.place.directory, serve_port, shown.say, http_port))
 
         pipeline.prepare(
             session=session,
@@ -137,7 +139,7 @@ def run_command(
             low_latency=low_latency,
         )
         with plain_spark_errors(None if verbose else local / "spark.log"):
-            pipeline.run(once=once, on_epoch=on_epoch, on_start=on_start)
+            pipeline.run(once=once, on_epoch=lambda report: shown.epoch(report, pipeline.status), on_start=on_start)
         shown.say(f"{pipeline.name} stopped at epoch {pipeline.status.epoch}; run it again to go on")
 
 

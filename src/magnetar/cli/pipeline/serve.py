@@ -45,7 +45,8 @@ def serve_command(
     until_stdin_ends: bool,
     **flags: object,
 ) -> None:
-    """Serve the views of pipelines NAMES (or the only one) by PostgreSQL's protocol: a pipeline is a database, read-only, without Spark.
+    """Serve the views of pipelines NAMES (or the only one) by PostgreSQL's protocol: a pipeline is a database, without Spark. Views are
+    read, tables without a connector are also written: by whoever may produce to their topics.
 
     When it serves, exactly one line goes to stdout: `magnetar ready postgresql://HOST:PORT/NAME ...`, with --http-port followed by
     `http://HOST:PORT/sql/NAME ...`. Logs go to stderr. The pipelines need

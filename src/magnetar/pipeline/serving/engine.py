@@ -26,7 +26,9 @@ from magnetar.pipeline.serving.reader import Snapshot, Views, ViewTooLargeError
 from magnetar.pipeline.serving.sql.catalog_rows import ViewEntry, base_statements, catalog_tables
 from magnetar.pipeline.serving.sql.system_catalog import SCHEMA
 from magnetar.pipeline.serving.sql.translate import Context, PlainView, Query, QueryError, Relation, Slot, translate
+from magnetar.pipeline.serving.sql.writes import empty_table
 from magnetar.pipeline.serving.wire.types import BY_NAME, PgType, of_duckdb
+from magnetar.pipeline.sql.statements import CreateSource
 from magnetar.pipeline.state.manifest import Manifest
 from magnetar.pipeline.views.scan.keys import key_rows
 from magnetar.pipeline.views.scan.stored_views import table_ids
@@ -148,22 +150,36 @@ class Engine:
         types: Sequence[int] = (),
         dialect: str = "postgres",
         snapshot: Snapshot | None = None,
+        keyed: str = "",
     ) -> Query:
-        """Raises QueryError."""
+        """`keyed`: the table that is read with the key that nobody sees. Raises QueryError."""
         seen = snapshot if snapshot is not None else self.snapshot()
 
         def columns(name: str) -> pa.Schema | None:
             try:
-                return seen.columns(name)
+                return seen.columns(name, keyed=name.lower() == keyed.lower())
             except CatalogError as error:
-                if any(known.lower() == name.lower() for known in table_ids(seen.manifest)):
+                if any(known.lower() == name.lower() for known in table_ids(seen.manifest)) and empty(name) is None:
                     raise QueryError("55000", str(error)) from None
                 return None
 
+        def empty(name: str) -> PlainView | None:
+            found = self.relation(name, seen)
+            if not isinstance(found, CreateSource) or not found.is_written:
+                return None
+            return PlainView(found.name, empty_table(found))
+
         def definition(name: str) -> PlainView | None:
-            return plain_views(seen.manifest).get(name.lower())
+            return plain_views(seen.manifest).get(name.lower()) or empty(name)
 
         return translate(text, columns, context, types, dialect, definition)
+
+    def relation(self, name: str, snapshot: Snapshot) -> CreateSource | str | None:
+        """The table or source of that name; of something else what it is, None when there is none."""
+        for item in snapshot.manifest.views.get("catalog", []):
+            if str(item["name"]).lower() == name.lower():
+                return _table_of(str(item["statement"]))
+        return None
 
     def columns_of(self, view: PlainView, snapshot: Snapshot) -> pa.Schema:
         """Of a view that keeps no rows. Raises QueryError where it cannot be read."""
@@ -185,7 +201,7 @@ class Engine:
         connection = self._connection(query, snapshot)
         try:
             for relation in query.relations:
-                connection.register(relation.name, snapshot.columns(relation.view).empty_table())
+                connection.register(relation.name, snapshot.columns(relation.view, keyed=relation.keyed).empty_table())
             return _columns(self._bound(connection, query, [None] * len(query.parameters)), query)
         except (duckdb.Error, PipelineError) as error:
             raise as_query_error(error) from error
@@ -198,7 +214,7 @@ class Engine:
         try:
             for relation in query.relations:
                 keys = _keys(snapshot, relation, values)
-                connection.register(relation.name, snapshot.rows(relation.view, keys))
+                connection.register(relation.name, snapshot.rows(relation.view, keys, keyed=relation.keyed))
             given = [values.get(parameter.number) for parameter in query.parameters]
             found = self._bound(connection, query, given)
             return Result(connection, found, _columns(found, query), snapshot.manifest.epoch)
@@ -297,6 +313,19 @@ def _query_of_view(statement: str) -> str | None:
     return parsed.query.text if isinstance(parsed, CreateView) else None
 
 
+@lru_cache(maxsize=1000)
+def _table_of(statement: str) -> CreateSource | str:
+    """The table or source that a statement creates, or the words for what else it does."""
+    found = re.match(r"\s*CREATE\s+(MATERIALIZED VIEW|VIEW|SINK)\b", statement, re.IGNORECASE)
+    if found is not None:
+        return found[1].lower()
+    from magnetar.pipeline.sql.parser import parse_one
+
+    parsed = parse_one(statement)
+    assert isinstance(parsed, CreateSource)
+    return parsed
+
+
 def view_entries(snapshot: Snapshot) -> list[ViewEntry]:
     """What has rows, as the system catalogs tell of it."""
     texts = {str(item["name"]): str(item["statement"]) for item in snapshot.manifest.views.get("catalog", [])}
@@ -379,6 +408,13 @@ _CODES: Final = (
     (duckdb.TypeMismatchException, "42804"),
 )
 
+_OF_CONVERSION: Final = (
+    (r"out of range for the destination type|value is out of range!|to DECIMAL\(", "22003"),
+    (r"(date|time|timestamp) field value out of range", "22008"),
+    (r"invalid (date|time|timestamp) field", "22007"),
+)
+"""Of a value that its type does not take, where PostgreSQL knows more than 22P02."""
+
 _BY_TEXT: Final = (
     (r"^Catalog Error: Table .* does not exist", "42P01"),
     (r"Function with name .* does not exist", "42883"),
@@ -410,6 +446,8 @@ def as_query_error(error: BaseException) -> QueryError:
         return QueryError("53200", "out of memory")
     text = str(error)
     code = next((code for kind, code in _CODES if isinstance(error, kind)), None)
+    if code == "22P02":
+        code = next((better for pattern, better in _OF_CONVERSION if re.search(pattern, text)), code)
     code = code or next((code for pattern, code in _BY_TEXT if re.search(pattern, text)), None)
     if "INTERRUPT" in text.upper()[:60]:
         code = "57014"

@@ -56,17 +56,20 @@ class Snapshot:
         """CatalogError for an unknown view."""
         return find_table(self.manifest, view)
 
-    def columns(self, view: str) -> pa.Schema:
-        """What people see of a view. CatalogError."""
+    def columns(self, view: str, *, keyed: bool = False) -> pa.Schema:
+        """What people see of a view; `keyed`: all that is stored. CatalogError."""
         table = self.state(view).table
-        return pa.schema([table.schema.field(name) for name in shown_columns(self.manifest, view)])
+        return pa.schema([table.schema.field(name) for name in self._names(view, keyed)])
 
-    def rows(self, view: str, keys: pa.Table | None = None) -> pa.Table:
+    def _names(self, view: str, keyed: bool) -> list[str]:
+        return list(self.state(view).table.schema.names if keyed else shown_columns(self.manifest, view))
+
+    def rows(self, view: str, keys: pa.Table | None = None, *, keyed: bool = False) -> pa.Table:
         """The rows of a view as people see it; with `keys` those that may have one of these keys, and perhaps others.
 
         Raises ViewTooLargeError, DamagedStateError, UnknownEpochError when the epoch was collected meanwhile.
         """
-        state, columns = self.state(view), list(shown_columns(self.manifest, view))
+        state, columns = self.state(view), self._names(view, keyed)
         vnodes = None if keys is None else list(vnode_set.members(vnode_bits(state.table, keys)))
         held = self.held.get(state.table.table_id)
         if held is None and keys is not None and keys.num_rows <= KEYS_FROM_FILES_MAX:

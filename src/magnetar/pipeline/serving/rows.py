@@ -37,7 +37,7 @@ class QueryRows:
 
     def __init__(self, result: Result) -> None:
         self.columns = result.columns
-        self._result = result
+        self.result = result
         self._batches: Iterator[pa.RecordBatch] | None = None
         self._left: Any = None
 
@@ -64,7 +64,7 @@ class QueryRows:
 
     def _next(self, most: int) -> Any:
         if self._batches is None:
-            self._batches = self._result.batches(BATCH_ROWS)
+            self._batches = self.result.batches(BATCH_ROWS)
         batch = self._left if self._left is not None else next(self._batches, None)
         self._left = None
         if batch is not None and batch.num_rows > most:
@@ -72,11 +72,11 @@ class QueryRows:
         return batch
 
     def cancel(self) -> None:
-        self._result.cancel()
+        self.result.cancel()
 
     def close(self) -> None:
         self._left = self._batches = None
-        self._result.close()
+        self.result.close()
 
 
 class FixedRows:

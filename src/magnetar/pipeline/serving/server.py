@@ -20,10 +20,12 @@ from magnetar.base.listen_settings import is_loopback
 from magnetar.pipeline.serving.engine import MEMORY_MB, THREADS, Engine
 from magnetar.pipeline.serving.reader import Views
 from magnetar.pipeline.serving.session import Session
+from magnetar.pipeline.serving.session_writes import SessionWrites
 from magnetar.pipeline.serving.subscription import Feed
 from magnetar.pipeline.serving.wire import messages, scram
 from magnetar.pipeline.serving.wire.messages import ProtocolError
 from magnetar.pipeline.serving.wire.scram import Secret
+from magnetar.pipeline.serving.writer import Credential, Writer, basic_credential
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +87,10 @@ class Gate(Protocol):
 
     def may_read(self, role: str, pipeline: str) -> bool: ...
 
+    def credential(self, user: str, password: bytes) -> Credential:
+        """What a client that showed this password is to brokers."""
+        ...
+
 
 class OpenGate:
     """Everybody may, and is who they say."""
@@ -102,6 +108,9 @@ class OpenGate:
 
     def may_read(self, role: str, pipeline: str) -> bool:
         return True
+
+    def credential(self, user: str, password: bytes) -> Credential:
+        return basic_credential(user, password)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +132,7 @@ class Served:
         self.views = views
         self.feed = Feed(views)
         self.engine = Engine(views, name, bounds.memory_mb, bounds.threads)
+        self.writer = Writer()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._follow, name=f"follow-{name}", daemon=True)
         self._said = ""
@@ -259,8 +269,10 @@ class Server:
         """Of those that the role may read: it does not learn of others."""
         return ", ".join(name for name in self._served if self.gate.may_read(role, name)) or "none that you may read"
 
-    def session(self, served: Served, user: str, writer: asyncio.StreamWriter) -> tuple[Session, int, int]:
-        """And its key, with which a client cancels."""
+    def session(
+        self, served: Served, user: str, writer: asyncio.StreamWriter, credential: Credential | None
+    ) -> tuple[Session, int, int]:
+        """And its key, with which a client cancels. `credential`: with which it writes."""
         self._numbers = self._numbers % 0x7FFFFFFF + 1
         secret = secrets.randbits(32)
         made = Session(
@@ -273,6 +285,7 @@ class Server:
             writer.drain,
             process=self._numbers,
             timeout_s=self._bounds.statement_timeout_s,
+            writes=SessionWrites(served.engine, served.writer, credential),
         )
         self._sessions[self._numbers, secret] = made
         return made, self._numbers, secret
@@ -298,6 +311,7 @@ class Connection:
         self._key = (0, 0)
         self._certificate: Mapping[str, Any] | None = None
         self._encrypted = False
+        self._credential: Credential | None = None
 
     async def run(self, ticket: Ticket) -> None:
         """Raises ProtocolError, and what the connection's end raises."""
@@ -380,7 +394,7 @@ class Connection:
                 f'database "{name}" does not exist',
                 f"a pipeline is a database; served: {self._server.names(role)}",
             )
-        session, *key = self._server.session(served, role, self._writer)
+        session, *key = self._server.session(served, role, self._writer, self._credential)
         self._session, self._key = session, (key[0], key[1])
         for name, value in parameters.items():
             if name not in ("user", "database", "options", "replication") and not name.startswith("_pq_."):
@@ -412,7 +426,9 @@ class Connection:
             )
         self._writer.write(messages.AUTHENTICATION_CLEARTEXT)
         password = (await self._answer()).removesuffix(b"\x00")
-        return await asyncio.get_running_loop().run_in_executor(None, gate.by_password, user, password)
+        role = await asyncio.get_running_loop().run_in_executor(None, gate.by_password, user, password)
+        self._credential = gate.credential(user, password)
+        return role
 
     async def _by_scram(self, user: str, secret: Secret) -> str:
         """Raises AccessRefused, with the same words whatever was wrong."""

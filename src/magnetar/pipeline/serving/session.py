@@ -1,7 +1,7 @@
 """A client's connection after its start: statements, portals, transactions, and errors that skip to the next Sync.
 
-Transactions are accepted and mean nothing, since nothing is written, but for one thing: at REPEATABLE READ all statements of one read the
-epoch of its first. Work of the engine runs in threads; this class runs in the event loop and has one thing under way at a time.
+What a transaction writes is sent by its COMMIT. At REPEATABLE READ all statements of one read the epoch of its first. Work of the engine
+runs in threads; this class runs in the event loop and has one thing under way at a time.
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ from typing import Any, Final, TypeVar
 
 from magnetar.pipeline.serving.engine import Column, Engine
 from magnetar.pipeline.serving.reader import Snapshot
-from magnetar.pipeline.serving.rows import CSV, FixedRows, QueryRows, Rows, copy_line, fields_of, formats_of
-from magnetar.pipeline.serving.session_settings import SessionSettings, milliseconds
+from magnetar.pipeline.serving.row_sender import RowSender
+from magnetar.pipeline.serving.rows import FixedRows, QueryRows, Rows, fields_of, formats_of
+from magnetar.pipeline.serving.session_settings import SessionSettings
+from magnetar.pipeline.serving.session_writes import SessionWrites
 from magnetar.pipeline.serving.shows import described, shown
 from magnetar.pipeline.serving.sql import commands
 from magnetar.pipeline.serving.sql.commands import Command
 from magnetar.pipeline.serving.sql.translate import Context, Query, QueryError, statements
+from magnetar.pipeline.serving.sql.writes import Write
 from magnetar.pipeline.serving.subscription import Feed, SubscriptionRows
 from magnetar.pipeline.serving.wire import messages
 from magnetar.pipeline.serving.wire.messages import ProtocolError
@@ -29,16 +32,13 @@ from magnetar.pipeline.serving.wire.values import BadValueError, decode_paramete
 PREPARED_MAX: Final = 1000
 """Prepared statements, and open portals, of a connection; one more is refused with 53400."""
 
-CHUNK_ROWS: Final = 2048
-"""Rows between two looks at whether the client still reads."""
-
 INTERRUPT_AGAIN_S: Final = 0.05
 
 IDLE, IN_TRANSACTION, FAILED = "I", "T", "E"
 
 T = TypeVar("T")
 
-Write = Callable[[bytes], None]
+SendBytes = Callable[[bytes], None]
 
 
 @dataclass(slots=True)
@@ -48,6 +48,7 @@ class Prepared:
     command: Command
     query: Query | None
     types: tuple[int, ...]
+    write: Write | None = None
     columns: tuple[Column, ...] | None = None
 
 
@@ -75,11 +76,12 @@ class Session:
         pool: Executor,
         waiting: Executor,
         user: str,
-        write: Write,
+        write: SendBytes,
         drain: Callable[[], Awaitable[None]],
         *,
         process: int,
         timeout_s: float,
+        writes: SessionWrites,
     ) -> None:
         self.engine = engine
         self.settings = SessionSettings(user)
@@ -90,6 +92,7 @@ class Session:
         self._waiting = waiting
         self._write = write
         self._drain = drain
+        self._sender = RowSender(write, drain, self._in_thread)
         self._process = process
         self._timeout_s = timeout_s
         self._prepared: dict[str, Prepared] = {}
@@ -100,6 +103,8 @@ class Session:
         self._running: Rows | None = None
         self._cancelled = False
         self._busy = False
+        self._writes = writes
+        self._read_only = False
 
     # ---- Messages
 
@@ -179,6 +184,7 @@ class Session:
     async def close(self) -> None:
         """The client is gone."""
         await self._drop_portals(all_of_them=True)
+        asyncio.get_running_loop().run_in_executor(None, self._writes.close)  # nobody waits for a broker to hear of it
         self._snapshot = None
 
     # ---- The simple protocol
@@ -288,6 +294,9 @@ class Session:
     async def _prepare(self, text: str, types: Sequence[int]) -> Prepared:
         command = commands.read(text)
         self._check_transaction(command)
+        if command.kind == "write":
+            write, query = await self._in_thread(lambda: self._writes.prepare(command.text, self._context(), types))
+            return Prepared(command, query, tuple(kind.oid for kind in query.types), write=write)
         inner = {"query": command.text, "declare": command.inner, "copy": command.inner, "explain": command.inner}.get(
             command.kind
         )
@@ -372,11 +381,15 @@ class Session:
         if command.kind == "query" and not command.text:
             self._write(messages.EMPTY_QUERY)
         elif command.kind in ("copy", "copy_table"):
-            await self._copy(portal)
+            assert portal.rows is not None
+            await self._sender.copy(portal.rows, command.options.get("rest", "").lower())
         elif command.kind == "fetch":
-            await self._fetch(portal, command)
+            source = self._portal(command.name)
+            if source.rows is None:
+                raise QueryError("34000", f'cursor "{command.name}" has no rows')
+            await self._sender.fetch(source.rows, command, portal.formats)
         elif portal.rows is not None:
-            sent, more = await self._send(portal.rows, most, portal.formats)
+            sent, more = await self._sender.send(portal.rows, most, portal.formats)
             portal.done += sent
             if more:
                 self._write(messages.PORTAL_SUSPENDED)
@@ -386,68 +399,6 @@ class Session:
         else:
             await self._command(portal, command)
 
-    async def _send(
-        self, rows: Rows, most: int, given: Sequence[int], timeout_s: float | None = None, *, fetch: bool = False
-    ) -> tuple[int, bool]:
-        """So many rows (0: all) to the client: how many went, and whether there may be more."""
-        formats = formats_of(rows.columns, given)
-        sent, more = 0, True
-        if isinstance(rows, SubscriptionRows):
-            rows.begin_fetch(timeout_s, streams=not fetch)
-        while more and (not most or sent < most):
-            want = min(most - sent, CHUNK_ROWS) if most else CHUNK_ROWS
-            found, more = await self._in_thread(lambda want=want: rows.take(want, formats), rows)  # type: ignore[misc]
-            if found:
-                self._write(b"".join(found))
-            sent += len(found)
-            await self._drain()
-        return sent, more
-
-    async def _fetch(self, portal: Portal, command: Command) -> None:
-        """FETCH and MOVE: rows of another portal, in this one's formats."""
-        source = self._portal(command.name)
-        if source.rows is None:
-            raise QueryError("34000", f'cursor "{command.name}" has no rows')
-        most = command.count
-        timeout = command.options.get("timeout")
-        timeout_s = None if timeout is None else _seconds(timeout)
-        if command.options["word"] == "MOVE":
-            moved = 0
-            while most is None or moved < most:
-                want = CHUNK_ROWS if most is None else min(CHUNK_ROWS, most - moved)
-                found, more = await self._in_thread(lambda want=want: source.rows.take_plain(want), source.rows)  # type: ignore[misc]
-                moved += len(found)
-                if not more:
-                    break
-            self._write(messages.command_complete(f"MOVE {moved}"))
-            return
-        sent = 0
-        if most != 0:
-            sent, _ = await self._send(source.rows, most or 0, portal.formats, timeout_s, fetch=True)
-        self._write(messages.command_complete(f"FETCH {sent}"))
-
-    async def _copy(self, portal: Portal) -> None:
-        rows = portal.rows
-        assert rows is not None
-        rest = portal.prepared.command.options.get("rest", "").lower()
-        if "binary" in rest:
-            raise QueryError("0A000", "COPY TO STDOUT gives text or csv, not binary")
-        form = CSV if CSV in rest else "text"
-        self._write(messages.copy_out(len(rows.columns)))
-        if form == CSV and "header" in rest:
-            line = copy_line([column.name.encode() for column in rows.columns], form)
-            self._write(messages.copy_data(line))
-        sent, more = 0, True
-        if isinstance(rows, SubscriptionRows):
-            rows.begin_fetch(None)
-        while more:
-            found, more = await self._in_thread(lambda: rows.take_plain(CHUNK_ROWS), rows)
-            self._write(b"".join(messages.copy_data(copy_line(row, form)) for row in found))
-            sent += len(found)
-            await self._drain()
-        self._write(messages.COPY_DONE)
-        self._write(messages.command_complete(f"COPY {sent}"))
-
     async def _command(self, portal: Portal, command: Command) -> None:
         """What has no rows."""
         tag = commands.tag_of(command)
@@ -456,15 +407,28 @@ class Session:
                 self._begin(command.options.get("rest", ""))
             case "commit" | "rollback":
                 tag = "ROLLBACK" if self.status == FAILED or command.kind == "rollback" else "COMMIT"
-                self.status, self._repeatable, self._snapshot = IDLE, False, None
+                self.status, self._repeatable, self._snapshot, self._read_only = IDLE, False, None, False
                 await self._drop_portals(all_of_them=False)
+                if tag == "COMMIT":
+                    await self._to_the_end(self._writes.commit)
+                    await self._flush_if_wanted()
+                self._writes.rollback()
             case "rollback_to":
                 if self.status == IDLE:
                     raise QueryError("25P01", "ROLLBACK TO SAVEPOINT can only be used in transaction blocks")
+                self._writes.rollback_to(command.name)
                 self.status, tag = IN_TRANSACTION, "ROLLBACK"
             case "savepoint" | "release":
                 if self.status == IDLE:
                     raise QueryError("25P01", f"{tag} can only be used in transaction blocks")
+                if command.kind == "savepoint":
+                    self._writes.savepoint(command.name)
+                else:
+                    self._writes.release(command.name)
+            case "write":
+                tag = await self._written(portal)
+            case "flush":
+                await self._flush()
             case "set" | "set_names" | "set_zone":
                 self._set(command)
             case "set_transaction":
@@ -493,10 +457,48 @@ class Session:
                     raise QueryError("26000", f'prepared statement "{command.name}" does not exist')
         self._write(messages.command_complete(tag))
 
+    async def _written(self, portal: Portal) -> str:
+        """Do what INSERT, UPDATE or DELETE says, or within a transaction keep it for COMMIT. The tag."""
+        write, query = portal.prepared.write, portal.prepared.query
+        assert write is not None
+        assert query is not None
+        if self._read_only or self.settings.values["default_transaction_read_only"] not in ("off", "false", "no", "0"):
+            raise QueryError("25006", f"cannot execute {write.verb} in a read-only transaction")
+        snapshot = await self._in_thread(lambda: self._snapshot_for(query))
+        rows = QueryRows(await self._in_thread(lambda: self._writes.open(query, portal.values, snapshot)))
+        try:
+            changes = await self._in_thread(lambda: self._writes.collect(write, rows.result), rows)
+        finally:
+            await asyncio.get_running_loop().run_in_executor(self._pool, rows.close)
+        if self.status == IN_TRANSACTION:
+            self._writes.keep(write, changes)
+        else:
+            await self._to_the_end(lambda: self._writes.send(write.table, changes))
+            await self._flush_if_wanted()
+        return write.tag(len(changes))
+
+    async def _to_the_end(self, work: Callable[[], None]) -> None:
+        """What is not cancelled, since the client is to know that it is done. Raises QueryError."""
+        await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    async def _flush_if_wanted(self) -> None:
+        if self.settings.values["implicit_flush"].lower() in ("on", "true", "yes", "1"):
+            await self._flush()
+
+    async def _flush(self) -> None:
+        """Until what this server has written is readable. Raises QueryError."""
+        await self._writes.flush(lambda: self._cancelled, self._limit_s)
+
+    @property
+    def _limit_s(self) -> float:
+        """Of a statement."""
+        return min(self.settings.statement_timeout_s or self._timeout_s, self._timeout_s)
+
     def _begin(self, rest: str) -> None:
         if self.status == IN_TRANSACTION:
             self._write(messages.notice("there is already a transaction in progress", "25001"))
         self.status = IN_TRANSACTION
+        self._read_only = "read only" in rest.lower()
         self._repeatable = _is_repeatable(rest) or _is_repeatable(self.settings.values["default_transaction_isolation"])
 
     def _set(self, command: Command) -> None:
@@ -525,7 +527,7 @@ class Session:
     async def _in_thread(self, work: Callable[[], T], running: Rows | None = None) -> T:
         """Raises QueryError: of the work, 57014 when the client cancels it or the time is over."""
         loop = asyncio.get_running_loop()
-        limit_s = min(self.settings.statement_timeout_s or self._timeout_s, self._timeout_s)
+        limit_s = self._limit_s
         self._running, timed_out = running, False
 
         def expire() -> None:
@@ -568,7 +570,3 @@ class Session:
 
 def _is_repeatable(text: str) -> bool:
     return "repeatable read" in text.lower() or "serializable" in text.lower()
-
-
-def _seconds(text: str) -> float:
-    return milliseconds(text) / 1000

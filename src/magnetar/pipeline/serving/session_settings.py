@@ -35,9 +35,10 @@ _DEFAULTS: Final = {
     "client_min_messages": "notice",
     "datestyle": "ISO, MDY",
     "default_transaction_isolation": "read committed",
-    "default_transaction_read_only": "on",
+    "default_transaction_read_only": "off",
     "extra_float_digits": "1",
     "idle_in_transaction_session_timeout": "0",
+    "implicit_flush": "off",
     "in_hot_standby": "off",
     "integer_datetimes": "on",
     "intervalstyle": "postgres",
@@ -58,7 +59,7 @@ _DEFAULTS: Final = {
     "statement_timeout": "0",
     "timezone": "UTC",
     "transaction_isolation": "read committed",
-    "transaction_read_only": "on",
+    "transaction_read_only": "off",
     "version": f"PostgreSQL {SERVER_VERSION} (magnetar {__version__})",
 }
 
@@ -146,5 +147,6 @@ def _known_name(name: str) -> str:
     return {
         "transaction isolation level": "transaction_isolation",
         "time zone": "timezone",
+        "rw_implicit_flush": "implicit_flush",
         "session authorization": "session_authorization",
     }.get(name, name)

@@ -16,6 +16,7 @@ from magnetar.pipeline.sql.planner import plan_query
 from magnetar.pipeline.sql.printer import print_statement, quote
 from magnetar.pipeline.sql.scope import Columns
 from magnetar.pipeline.sql.statements import (
+    ROW_KEY,
     AlterOptions,
     CreateSink,
     CreateSource,
@@ -286,7 +287,8 @@ def _reading(statement: CreateSource | CreateView | CreateSink, old: str, new: s
 def _source_columns(source: CreateSource) -> tuple[str, ...] | None:
     if not source.columns:
         return None
-    return (*(column.name for column in source.columns), *(include.name for include in source.includes))
+    included = (include.name for include in source.includes if include.name != ROW_KEY)
+    return (*(column.name for column in source.columns), *included)
 
 
 _INCLUDED_KINDS: Final = {

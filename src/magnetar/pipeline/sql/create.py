@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Final, Literal, cast, get_args
 
@@ -12,6 +13,7 @@ from magnetar.pipeline.sql.lexer import Kind, Token
 from magnetar.pipeline.sql.options import Options
 from magnetar.pipeline.sql.statements import (
     INCLUDED_COLUMNS,
+    ROW_KEY,
     ColumnDefinition,
     CreateSource,
     Format,
@@ -38,13 +40,13 @@ def create_source(cursor: Cursor, table: bool) -> CreateSource:
     while cursor.take("INCLUDE"):
         includes.append(_include(cursor))
     if table and not cursor.looks_at("WITH"):
-        cursor.fail(
-            "a table here is fed by a topic; add WITH (connector = 'pulsar', topic = '...') or create a materialized view"
-        )
+        return _written_table(cursor, name, body, Options(), if_not_exists, includes)
     cursor.expect(
         "WITH", fix="a source names its topic: WITH (connector = 'pulsar', topic = '...', service.url = '...')"
     )
     options = read_options(cursor)
+    if table and "connector" not in options and not cursor.looks_at("FORMAT"):
+        return _written_table(cursor, name, body, options, if_not_exists, includes)
     _check_connector(cursor, options)
     while cursor.take("INCLUDE"):
         includes.append(_include(cursor))
@@ -69,6 +71,61 @@ def create_source(cursor: Cursor, table: bool) -> CreateSource:
     return source
 
 
+def _written_table(
+    cursor: Cursor, name: str, body: _Body, options: Options, if_not_exists: bool, includes: list[Include]
+) -> CreateSource:
+    """A table without a connector: INSERT, UPDATE and DELETE write it, and its topic is made for it."""
+    cursor.finish()
+    if includes:
+        cursor.fail(
+            f"{name}: INCLUDE is of messages that others send; a table of a topic has WITH (connector = 'pulsar', topic = '...')"
+        )
+    if not any(column.generated is None for column in body.columns):
+        cursor.fail(
+            f"{name}: name the columns, as CREATE TABLE {name} (id INT PRIMARY KEY, name VARCHAR); a table of a topic's rows has "
+            "WITH (connector = 'pulsar', topic = '...')"
+        )
+    for option in options:
+        if option.lower() in _NOT_OF_WRITTEN:
+            cursor.fail(
+                f"{name}: a table that is written has no option {option}; topic = '...' names where its changes are kept"
+            )
+    key = {column.lower() for column in body.primary_key}
+    columns = tuple(
+        replace(column, not_null=column.name.lower() in key or column.name in body.not_null) for column in body.columns
+    )
+    source = CreateSource(
+        name,
+        options,
+        Format("UPSERT", "JSON"),
+        columns,
+        tuple(body.primary_key) or (ROW_KEY,),
+        body.watermark,
+        () if body.primary_key else (Include("KEY", ROW_KEY),),
+        True,
+        if_not_exists,
+    )
+    generated = next(
+        (column.name for column in columns if column.generated is not None and column.name.lower() in key), None
+    )
+    if generated is not None:
+        cursor.fail(f"{name}: {generated} is computed, and the primary key is written; make another column the key")
+    _check_source(cursor, source)
+    return source
+
+
+_NOT_OF_WRITTEN: Final = (
+    "topics",
+    "topicspattern",
+    "startingoffsets",
+    "startingtime",
+    "scan.startup.mode",
+    "scan.startup.timestamp.millis",
+    "predefinedsubscription",
+    "subscriptionprefix",
+)
+
+
 class _Body:
     """What stands within the parentheses: columns, PRIMARY KEY (...), WATERMARK FOR."""
 
@@ -76,6 +133,7 @@ class _Body:
         self.cursor = cursor
         self.columns: list[ColumnDefinition] = []
         self.primary_key: list[str] = []
+        self.not_null: set[str] = set()
         self.watermark: Watermark | None = None
 
     def read(self) -> None:
@@ -123,7 +181,9 @@ class _Body:
         while not cursor.at_end and not cursor.at_symbol(",", ")"):
             if cursor.take("PRIMARY", "KEY"):
                 self._key([name])
-            elif cursor.take("NOT", "NULL") or cursor.take("NULL"):
+            elif cursor.take("NOT", "NULL"):
+                self.not_null.add(name)
+            elif cursor.take("NULL"):
                 pass
             elif cursor.take("AS"):
                 generated = self._expression()

@@ -43,9 +43,9 @@ MAX_PARALLELISM = 32_768
 """The largest number of vnodes a table may have, so the largest parallelism."""
 
 _INSTEAD = {
-    "INSERT": "rows come from topics; publish them, and read the topic with CREATE SOURCE",
-    "UPDATE": "rows come from topics; publish a newer message with the same key to a source with FORMAT UPSERT",
-    "DELETE": "rows come from topics; publish an empty message with the key to a source with FORMAT UPSERT",
+    "INSERT": "write it in psql (magnetar pipeline serve), into a CREATE TABLE t (...) without a connector",
+    "UPDATE": "write it in psql (magnetar pipeline serve), of a CREATE TABLE t (...) without a connector",
+    "DELETE": "write it in psql (magnetar pipeline serve), from a CREATE TABLE t (...) without a connector",
     "SET": "settings belong to `magnetar pipeline run`; for parallelism write ALTER MATERIALIZED VIEW v SET PARALLELISM = n",
     "BEGIN": "every epoch is one transaction over all views; leave BEGIN and COMMIT out",
     "COMMIT": "every epoch is one transaction over all views; leave BEGIN and COMMIT out",

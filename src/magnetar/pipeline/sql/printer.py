@@ -9,6 +9,7 @@ from magnetar.pipeline.sql.intervals import interval_text
 from magnetar.pipeline.sql.options import Options
 from magnetar.pipeline.sql.statements import (
     INCLUDED_COLUMNS,
+    ROW_KEY,
     AlterOptions,
     CreateSink,
     CreateSource,
@@ -97,8 +98,9 @@ def _source(source: CreateSource, with_credentials: bool) -> str:
     lines = []
     for column in source.columns:
         generated = "" if column.generated is None else f" AS {column.generated}"
-        lines.append(f"{quote(column.name)}{'' if column.type is None else ' ' + column.type}{generated}")
-    if source.primary_key:
+        needed = " NOT NULL" if column.not_null else ""
+        lines.append(f"{quote(column.name)}{'' if column.type is None else ' ' + column.type}{needed}{generated}")
+    if source.primary_key and source.primary_key != (ROW_KEY,):
         lines.append(f"PRIMARY KEY ({', '.join(map(quote, source.primary_key))})")
     if source.watermark:
         name = quote(source.watermark.column)
@@ -106,6 +108,9 @@ def _source(source: CreateSource, with_credentials: bool) -> str:
         lines.append(f"WATERMARK FOR {name} AS {name}" + (f" - INTERVAL '{interval_text(delay)}'" if delay else ""))
     body = " (\n  " + ",\n  ".join(lines) + "\n)" if lines else ""
     kind = "TABLE" if source.table else "SOURCE"
+    if source.is_written:
+        options = f"\nWITH {print_options(source.options, with_credentials)}" if source.options else ""
+        return f"CREATE TABLE {_if_not_exists(source.if_not_exists)}{quote(source.name)}{body}{options}"
     return "\n".join(
         [
             f"CREATE {kind} {_if_not_exists(source.if_not_exists)}{quote(source.name)}{body}",

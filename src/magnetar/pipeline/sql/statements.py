@@ -27,6 +27,9 @@ INCLUDED_COLUMNS: dict[str, str] = {
 }
 """Which column of the connector an INCLUDE clause reads."""
 
+ROW_KEY = "_key_row"
+"""The key of a table that is written and has none: the text that its rows' messages have as their key. Nobody sees the column."""
+
 
 @dataclass(frozen=True, slots=True)
 class Query:
@@ -39,11 +42,13 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class ColumnDefinition:
-    """`type` in RisingWave's spelling, normalised; `generated` is the expression of `AS (...)`, or None."""
+    """`type` in RisingWave's spelling, normalised; `generated` is the expression of `AS (...)`, or None. `not_null`: INSERT and UPDATE
+    give it a value; what is stored is the same without it."""
 
     name: str
     type: str | None
     generated: str | None = None
+    not_null: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +79,7 @@ class Format:
 
 @dataclass(frozen=True, slots=True)
 class CreateSource:
-    """CREATE SOURCE, or CREATE TABLE with a connector (`table`). No columns: those of the topic's registered schema."""
+    """CREATE SOURCE, or CREATE TABLE (`table`). No columns: those of the topic's registered schema."""
 
     name: str
     options: Options
@@ -85,6 +90,12 @@ class CreateSource:
     includes: tuple[Include, ...] = ()
     table: bool = False
     if_not_exists: bool = False
+
+    @property
+    def is_written(self) -> bool:
+        """Whether it is a table without a connector, which INSERT, UPDATE and DELETE write: its rows lie in a topic of its own, as
+        FORMAT UPSERT ENCODE JSON; without a PRIMARY KEY under a key that each row is given (ROW_KEY)."""
+        return self.table and "connector" not in self.options
 
 
 @dataclass(frozen=True, slots=True)

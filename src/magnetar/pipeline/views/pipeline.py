@@ -20,6 +20,7 @@ from magnetar.pipeline.home import Place, local_side, pipeline_directory
 from magnetar.pipeline.session import build_session
 from magnetar.pipeline.sql.catalog import Catalog
 from magnetar.pipeline.sql.changes import Change, applied, changes, rebuilds, renames
+from magnetar.pipeline.sql.options import Options
 from magnetar.pipeline.sql.parser import parse
 from magnetar.pipeline.sql.statements import (
     AlterOptions,
@@ -45,6 +46,7 @@ from magnetar.pipeline.views.lowering.explain import explain_view
 from magnetar.pipeline.views.lowering.graph import GRAPH, graph
 from magnetar.pipeline.views.lowering.program import FORMER_NAMES, Program, assemble, forgotten, renamed, unfit
 from magnetar.pipeline.views.source.frame import with_columns
+from magnetar.pipeline.views.source.options import table_topic
 from magnetar.pipeline.views.source.sources import Lag, TopicSources
 
 if TYPE_CHECKING:
@@ -156,7 +158,7 @@ class Pipeline:
                     "a pipeline is made of CREATE, ALTER and DROP; ask for rows with `magnetar pipeline query`, or "
                     "spark.read.format('magnetar.view')"
                 )
-        self._catalog = _applied(self._catalog, statements)
+        self._catalog = _applied(self.name, self._catalog, statements)
         self._statements += statements
 
     def changes(self) -> tuple[Change, ...]:
@@ -170,7 +172,7 @@ class Pipeline:
     def explain_views(self) -> dict[str, list[str]]:
         """The same in lines, by view or table."""
         manifest = ManifestStore(self.files, self._clock).latest()
-        catalog = _applied(_catalog(manifest), self._statements)
+        catalog = _applied(self.name, _catalog(manifest), self._statements)
         program, _ = assemble(catalog, {} if manifest is None else manifest.views, SparkTypes(self.spark))
         return {plan.name: explain_view(plan) for plan in program.plans}
 
@@ -255,7 +257,7 @@ class Pipeline:
     def _assembled(self, manifest: Manifest, types: SparkTypes) -> tuple[Manifest, Catalog, Program, dict[str, Any]]:
         """The manifest without what is built again. Raises StateLossError."""
         known = _catalog(manifest)
-        catalog = _applied(known, self._statements)
+        catalog = _applied(self.name, known, self._statements)
         for each in renames(known, self._statements):
             known, manifest = known.renamed(each), renamed(manifest, each.name, each.to)
         again = self._agreed(changes(known, catalog))
@@ -320,20 +322,26 @@ def _catalog(manifest: Manifest | None) -> Catalog:
     return Catalog.from_plain(manifest.views.get("catalog", [])) if manifest is not None else Catalog()
 
 
-def _applied(catalog: Catalog, statements: list[Statement] | tuple[Statement, ...]) -> Catalog:
-    return applied(
-        catalog,
-        [_with_columns(catalog, each) if isinstance(each, CreateSource) else each for each in statements],
-    )
+def _applied(pipeline: str, catalog: Catalog, statements: list[Statement] | tuple[Statement, ...]) -> Catalog:
+    former = {each.to.lower(): each.name.lower() for each in statements if isinstance(each, Rename)}
+    known = {name.lower(): entry.statement for name, entry in catalog.entries.items()}
+
+    def completed(source: CreateSource) -> CreateSource:
+        name = source.name.lower()
+        return _completed(pipeline, source, known.get(name) or known.get(former.get(name, name)))
+
+    return applied(catalog, [completed(each) if isinstance(each, CreateSource) else each for each in statements])
 
 
-def _with_columns(catalog: Catalog, source: CreateSource) -> CreateSource:
-    """A source that names no columns has those it was created with, whatever schema its topic has by now."""
+def _completed(pipeline: str, source: CreateSource, known: object) -> CreateSource:
+    """A table that is written has a topic. A source that names no columns has those it was created with, whatever schema its topic has by
+    now. `known`: the statement that created it."""
+    if source.is_written and "topic" not in {option.lower() for option in source.options}:
+        topic = known.options.get("topic") if isinstance(known, CreateSource) and known.is_written else None
+        named = {"topic": topic or table_topic(pipeline, source.name)}
+        return replace(source, options=Options({**source.options, **named}))
     if source.columns:
         return source
-    known = next(
-        (entry.statement for name, entry in catalog.entries.items() if name.lower() == source.name.lower()), None
-    )
     if isinstance(known, CreateSource):
         return replace(source, columns=known.columns)
     return with_columns(source)

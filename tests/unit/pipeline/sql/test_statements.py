@@ -8,6 +8,7 @@ from magnetar.pipeline.sql.options import REDACTED, Options
 from magnetar.pipeline.sql.parser import parse, parse_one
 from magnetar.pipeline.sql.printer import print_statement
 from magnetar.pipeline.sql.statements import (
+    ROW_KEY,
     ColumnDefinition,
     CreateSink,
     CreateSource,
@@ -103,6 +104,30 @@ WITH = "WITH (connector='pulsar', topic='out')"
         (
             "CREATE TABLE t (id int primary key, x varchar) with (connector='magnetar', topic='a') format plain encode json",
             TABLE,
+        ),
+        (
+            "CREATE TABLE t (id int, x varchar not null, primary key (id)) with (topic='a')",
+            CreateSource(
+                "t",
+                Options({"topic": "a"}),
+                Format("UPSERT", "JSON"),
+                (ColumnDefinition("id", "INT", not_null=True), ColumnDefinition("x", "VARCHAR", not_null=True)),
+                ("id",),
+                table=True,
+            ),
+        ),
+        (
+            "CREATE TABLE IF NOT EXISTS t (x varchar)",
+            CreateSource(
+                "t",
+                Options({}),
+                Format("UPSERT", "JSON"),
+                (ColumnDefinition("x", "VARCHAR"),),
+                (ROW_KEY,),
+                includes=(Include("KEY", ROW_KEY),),
+                table=True,
+                if_not_exists=True,
+            ),
         ),
         (
             f"create source s {WITH} FORMAT PLAIN ENCODE BYTES",

@@ -56,6 +56,8 @@ _PATTERNS: Final = tuple(
         ("close", rf"close\s+(?P<name>{_NAME})"),
         ("discard", r"discard\s+\w+"),
         ("deallocate", rf"deallocate\s+(?:prepare\s+)?(?P<name>{_NAME})"),
+        ("flush", r"flush"),
+        ("write", r"(?:insert|update|delete)\b.+"),
         ("listen", r"(?:un)?listen\s+.+"),
         ("copy", r"copy\s*\((?P<inner>.*)\)\s*to\s+stdout\b(?P<rest>.*)"),
         ("copy_table", rf"copy\s+(?P<name>{_NAME})\s+to\s+stdout\b(?P<rest>.*)"),

@@ -20,6 +20,7 @@ from magnetar.pipeline.serving.sql.differences import refusal, same_in_duckdb
 from magnetar.pipeline.serving.sql.result_names import Node, cast_type, result_names
 from magnetar.pipeline.serving.sql.system_catalog import INFORMATION_SCHEMA, PG_CATALOG, RELATIONS, SCHEMA
 from magnetar.pipeline.serving.wire.types import BY_NAME, BY_OID, TEXT, PgType, of_arrow
+from magnetar.pipeline.sql.statements import ROW_KEY
 
 SQL_BYTES_MAX: Final = 256 * 1024
 """A longer statement is refused before it is parsed."""
@@ -58,11 +59,12 @@ class Parameter:
 @dataclass(frozen=True, slots=True)
 class Relation:
     """A view as one place of the query reads it, under a name of its own. `equal`: what its columns must be equal to one of, where the
-    query says so: texts, numbers, or the number of a parameter in a `Slot`."""
+    query says so: texts, numbers, or the number of a parameter in a `Slot`. `keyed`: with the key that nobody sees."""
 
     name: str
     view: str
     equal: tuple[tuple[str, tuple[Any, ...]], ...] = ()
+    keyed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +193,8 @@ def _position(text: str, error: SqlglotError) -> int:
 
 
 _READ_ONLY_HINT: Final = (
-    "this only reads: a view changes through its topics, its definition by the pipeline's file that is run again"
+    "this only reads, but for INSERT, UPDATE and DELETE in psql and drivers: a view changes through its topics, its definition by the "
+    "pipeline's file that is run again"
 )
 
 _NOT_QUERIES: Final = tuple(
@@ -264,7 +267,7 @@ class _Translation:
         if table.args.get("only"):
             table.set("only", None)
         relation = f"_r{len(self._relations)}"
-        self._relations.append(Relation(relation, name, tuple(_conditions(table, shown))))
+        self._relations.append(Relation(relation, name, tuple(_conditions(table, shown)), ROW_KEY in shown.names))
         self._schemas[name.lower()] = shown
         _replace_name(table, relation, None)
 
@@ -361,7 +364,8 @@ class _Translation:
         for place in places:
             number = int(place.name)
             value = exp.Parameter(this=exp.Literal.number(order.index(number) + 1))
-            cast = exp.DataType.build(kinds[number].duckdb, dialect="duckdb")
+            cast = _own_digits(place) if kinds[number].name == "numeric" else None
+            cast = cast or exp.DataType.build(kinds[number].duckdb, dialect="duckdb")
             place.replace(exp.Cast(this=value, to=cast))
         types = tuple(kinds.get(number, TEXT) for number in range(1, max(kinds, default=0) + 1))
         return types, tuple(Parameter(number, kinds[number]) for number in order)
@@ -400,6 +404,12 @@ class _Translation:
             if isinstance(other, exp.Literal) and not other.is_string:
                 return BY_NAME["int4" if other.is_int else "numeric"]
         return None
+
+
+def _own_digits(place: Node) -> Node | None:
+    """The type of a CAST around a parameter that says how many digits it keeps."""
+    kind = place.parent.args.get("to") if isinstance(place.parent, exp.Cast) else None
+    return kind.copy() if isinstance(kind, exp.DataType) and kind.expressions else None
 
 
 def _check_only_queries(tree: Node) -> None:

@@ -30,7 +30,7 @@ from magnetar.pipeline.sql.plan import (
     Unnest,
     Windowed,
 )
-from magnetar.pipeline.sql.statements import CreateSink, CreateSource, CreateView, Query
+from magnetar.pipeline.sql.statements import ROW_KEY, CreateSink, CreateSource, CreateView, Query
 from magnetar.pipeline.state.table import StateTable
 from magnetar.pipeline.views.lowering.aggregate import lower_aggregate, lower_recompute
 from magnetar.pipeline.views.lowering.changes import Changes, Part, Windows, renames
@@ -139,6 +139,7 @@ class Lowerer:
         """A table is its source's rows: the last of each primary key, or all."""
         schema = self._types.of_source(statement)
         columns = tuple(name for name in schema.names if name != ROW_ID)
+        shown = tuple(name for name in columns if name != ROW_KEY)
         below = Changes((Part(statement.name),), schema, (ROW_ID,), columns, not statement.primary_key)
         if not statement.primary_key:
             return below
@@ -149,7 +150,8 @@ class Lowerer:
         with lowering.refusing():
             operator = Upsert(lowering.ids.of_view(lowering.view), lowering.view, schema, key, lowering.vnode_count)
         rows = below.after((), schema)
-        return lowering.stage(stage_id, {INPUT: (rows, key)}, operator, append_only=False, ordered_by=(ROW_ID,))
+        found = lowering.stage(stage_id, {INPUT: (rows, key)}, operator, append_only=False, ordered_by=(ROW_ID,))
+        return replace(found, columns=shown)
 
     def _finished(self, lowering: Lowering, changes: Changes) -> tuple[ViewPlan, Changes]:
         """The rows stored, in the last stage where it can be, else in one more."""

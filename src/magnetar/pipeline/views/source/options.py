@@ -30,7 +30,15 @@ _OWN: Final = (CONNECTOR, ON_DECODE_ERROR, DEAD_LETTER_TOPIC)
 
 def reader_options(source: CreateSource) -> dict[str, str]:
     """Of WITH (...), what `spark.readStream.format("magnetar")` takes. Raises OptionError."""
-    return from_risingwave({name: value for name, value in source.options.items() if name.lower() not in _OWN})
+    given = {name: value for name, value in source.options.items() if name.lower() not in _OWN}
+    if source.is_written:
+        given["startingOffsets"] = "earliest"  # its topic is the table
+    return from_risingwave(given)
+
+
+def table_topic(pipeline: str, table: str) -> str:
+    """Where the rows of a table lie that is written by INSERT, unless WITH (topic = '...') says so."""
+    return f"magnetar-{pipeline}-{re.sub(r'[^a-z0-9_.-]', '_', table.lower())}"
 
 
 def decode_policy(source: CreateSource) -> DecodePolicy:

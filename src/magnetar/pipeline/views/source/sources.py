@@ -88,6 +88,8 @@ class TopicSources:
     def positions(self, source: CreateSource, known: Positions | None) -> dict[str, Any]:
         topics = Topics(self._options(source))
         try:
+            if source.is_written:  # which makes its topic
+                self.acknowledge(source, to_document(dict.fromkeys(topics.partitions(), EARLIEST)))
             if known is None:
                 return to_document(topics.begin("latest"))
             names = topics.partitions()
@@ -143,7 +145,12 @@ class TopicSources:
         if source.name not in self._acknowledgers:
             connection = self._options(source).connection
             self._acknowledgers[source.name] = Acknowledger(connection, self._subscription(source))
-        finished = partial(self._acknowledgers[source.name].acknowledge, from_document(positions))
+        at = from_document(positions)
+        if source.is_written:
+            at = dict.fromkeys(
+                at, EARLIEST
+            )  # its topic is the table, so all of it is held: views can be built again from it
+        finished = partial(self._acknowledgers[source.name].acknowledge, at)
         patiently(self._options(source), finished)
 
     def close(self) -> None:
