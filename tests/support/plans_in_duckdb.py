@@ -84,11 +84,14 @@ def _join(plan: Join) -> str:
         on = ", ".join(f"{duckdb(key)} AS {letter}{n}" for n, key in enumerate(keys))
         return f"(SELECT {', '.join(filter(None, [_outputs(columns), on]))} FROM ({as_sql(below)}) AS i)"
 
-    left = side(plan.left, plan.left_columns, [ours for ours, _ in plan.keys], "__l")
-    right = side(plan.right, plan.right_columns, [theirs for _, theirs in plan.keys], "__r")
+    near = [] if plan.asof is None else [(plan.asof[0], plan.asof[2])]
+    left = side(plan.left, plan.left_columns, [ours for ours, _ in (*plan.keys, *near)], "__l")
+    right = side(plan.right, plan.right_columns, [theirs for _, theirs in (*plan.keys, *near)], "__r")
     on = " AND ".join(f"l.__l{n} = r.__r{n}" for n in range(len(plan.keys)))
+    if plan.asof is not None:
+        on += f" AND l.__l{len(plan.keys)} {plan.asof[1]} r.__r{len(plan.keys)}"
     names = ", ".join(f'"{column.name}"' for column in (*plan.left_columns, *plan.right_columns)) or "1"
-    return f"SELECT {names} FROM {left} AS l {plan.side.upper()} JOIN {right} AS r ON {on}"
+    return f"SELECT {names} FROM {left} AS l {'ASOF' if plan.asof else plan.side.upper()} JOIN {right} AS r ON {on}"
 
 
 def _over(partition_by: tuple[str, ...], order_by: tuple[Order, ...]) -> str:

@@ -86,6 +86,18 @@ WINDOWS = {
         "SELECT g, n, count(*) AS c, sum(k) AS sk FROM t GROUP BY g, n UNION ALL SELECT g, NULL, count(*), sum(k) FROM t GROUP BY g "
         "UNION ALL SELECT NULL, NULL, count(*), sum(k) FROM t",
     ),
+    "nearest": (
+        "SELECT s.i, t.n AS tn FROM s ASOF JOIN t ON s.g = t.g AND s.n >= t.n",
+        "SELECT s.i, max(t.n) AS tn FROM s JOIN t ON s.g = t.g AND s.n >= t.n GROUP BY s.i",
+    ),
+    "nearest_of_keys": (
+        "SELECT a.k, b.n AS bn FROM t AS a ASOF JOIN t AS b ON a.k = b.k AND a.v <= b.v",
+        "SELECT a.k, a.n AS bn FROM t AS a WHERE a.v <= a.v",
+    ),
+    "nearest_behind": (
+        "SELECT a.i, b.n AS bn FROM s AS a ASOF JOIN s AS b ON a.g = b.g AND b.n > a.n",
+        "SELECT a.i, min(b.n) AS bn FROM s AS a JOIN s AS b ON a.g = b.g AND b.n > a.n GROUP BY a.i",
+    ),
     "spread": (
         "SELECT t.k, x, y FROM t, generate_series(0, t.n % 3) AS g(x), unnest(ARRAY[t.n, x]) WITH ORDINALITY AS u(y, z) WHERE z <> 3",
         "SELECT k, x, explode(array(n, x)) AS y FROM (SELECT k, n, explode(sequence(0, n % 3)) AS x FROM t WHERE n % 3 >= 0)",

@@ -33,6 +33,8 @@ _TABLE_FUNCTIONS: Final = {
 }
 """What to write instead of those that people know."""
 
+_SIGNS: Final[dict[type[exp.Expr], str]] = {exp.GTE: ">=", exp.GT: ">", exp.LTE: "<=", exp.LT: "<"}
+
 PlanOf: TypeAlias = Callable[[Query, exp.Expr, Relations, dict[str, Plan]], Plan]
 
 
@@ -191,10 +193,8 @@ class FromClause:
     def _step(self, sides: list[Side], join: exp.Join, terms: list[exp.Expr]) -> _Step:
         """One more input, which is among the sides afterwards. `terms`: what WHERE asks for, where equalities of a comma join stand."""
         query, how = self.query, (join.side or "").lower()
-        if join.kind in ("SEMI", "ANTI") or join.method not in ("", "NATURAL"):
+        if join.kind in ("SEMI", "ANTI") or join.method not in ("", "NATURAL", "ASOF"):
             instead = "write JOIN, LEFT JOIN or FULL JOIN ... ON a.x = b.x, or WHERE x IN (SELECT ...)"
-            if join.method == "ASOF":
-                instead = "write JOIN ... ON a.k = b.k WHERE a.ts >= b.ts, and take the latest of b by row_number() OVER (...)"
             raise refuse(query, join, f"this join has no incremental plan; {instead}")
         if how == "full" and (self.filters or self._has_comma):
             raise refuse(
@@ -215,6 +215,8 @@ class FromClause:
         called = table_function(query, table)
         if called is not None:
             return self._elements(sides, join, called)
+        if join.method == "ASOF":
+            return self._asof(sides, join)
         temporal = isinstance(table, exp.Table) and table.args.get("version") is not None
         if temporal and table.args["version"].expression.name.upper() not in ("PROCTIME", "NOW"):
             raise refuse(query, table, "only the present can be looked up; write FOR SYSTEM_TIME AS OF PROCTIME()")
@@ -244,6 +246,30 @@ class FromClause:
         side = Scope(self.query, sides).side_of(column)
         name = next((each for each in side.columns or () if each.lower() == column.name.lower()), column.name)
         return f"{side.alias}__{name}"
+
+    def _asof(self, sides: list[Side], join: exp.Join) -> _Step:
+        """Each row with the one of the other side that is nearest to it in an order."""
+        usage = "write a ASOF JOIN b ON a.k = b.k AND a.ts >= b.ts, with one of >=, >, <= and <"
+        right = self._side(join.this)
+        condition = join.args.get("on")
+        terms = terms_of(condition) if condition is not None else []
+        orders = [term for term in terms if isinstance(term, exp.GTE | exp.GT | exp.LTE | exp.LT)]
+        keys = [self._pair(sides, right, term) for term in terms if term not in orders]
+        if join.side or len(orders) != 1 or not keys or any(pair is None for pair in keys):
+            raise refuse(self.query, join, f"an ASOF join is inner, by equalities and one order; {usage}")
+        if any(side.alias.lower() == right.alias.lower() for side in sides):
+            raise refuse(self.query, join, f"both sides have the name {right.alias}; give one another name with AS")
+        (order,) = orders
+        sign = _SIGNS[type(order)]
+        if self._is_over(order.this, sides) and self._is_over(order.expression, [right]):
+            near = (self._over(order.this, sides), sign, self._over(order.expression, [right]))
+        elif self._is_over(order.this, [right]) and self._is_over(order.expression, sides):
+            turned = sign.translate(str.maketrans("<>", "><"))
+            near = (self._over(order.expression, sides), turned, self._over(order.this, [right]))
+        else:
+            raise refuse(self.query, order, f"the order of an ASOF join compares both sides; {usage}")
+        sides.append(right)
+        return _Step(right, "inner", tuple(pair for pair in keys if pair is not None), False, asof=near)
 
     def _elements(self, sides: list[Side], join: exp.Join, called: TableFunction) -> _Step:
         """A function over the columns of what stands before it, or over none of them."""
@@ -348,6 +374,8 @@ class _Step:
     """Of a function: Spark SQL of the array whose elements it gives, over what stands left of it."""
     interval: tuple[str, str, int | None, int | None] | None = None
     """As the plan's Join has it."""
+    asof: tuple[str, str, str] | None = None
+    """As the plan's Join has it."""
 
 
 def _joined(sides: list[Side], steps: list[_Step]) -> Plan:
@@ -373,6 +401,7 @@ def _joined(sides: list[Side], steps: list[_Step]) -> Plan:
             tuple(_named(step.right, False)),
             step.temporal,
             step.interval,
+            step.asof,
         )
     return found
 

@@ -123,6 +123,8 @@ class Join:
     right_columns: tuple[Named, ...]
     temporal: bool = False
     interval: tuple[str, str, int | None, int | None] | None = field(default=None, compare=False, repr=False)
+    asof: tuple[str, str, str] | None = None
+    """Of each left row only the match that is nearest: `left >= right`, or with >, <= or <, of Spark SQL over the left and right input."""
 
 
 @dataclass(frozen=True, slots=True)

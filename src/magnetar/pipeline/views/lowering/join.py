@@ -9,8 +9,9 @@ import pyarrow as pa
 
 from magnetar.pipeline.operators.interval_join import IntervalJoin
 from magnetar.pipeline.operators.join import Join as JoinOperator
-from magnetar.pipeline.operators.operator import LEFT, RIGHT, Operator
+from magnetar.pipeline.operators.operator import INPUT, LEFT, RIGHT, Operator
 from magnetar.pipeline.operators.temporal_join import TemporalJoin
+from magnetar.pipeline.operators.top_n import AppendOnlyTopN, Order, top_n
 from magnetar.pipeline.sql.plan import Join, Named
 from magnetar.pipeline.views.lowering.changes import Changes
 from magnetar.pipeline.views.lowering.context import Lowering
@@ -20,6 +21,9 @@ _THERE: Final = "_right_there"
 """True in every right row: what tells a match whose key is NULL from no match."""
 _LEFT_THERE: Final = "_left_there"
 """The same in every left row of a full join."""
+_LEFT_NEAR: Final = "_left_near"
+_RIGHT_NEAR: Final = "_right_near"
+"""What an ASOF join orders by."""
 
 
 def lower_join(lowering: Lowering, node: Join) -> Changes:
@@ -47,10 +51,11 @@ def _joined(
     left, right = sides
     outer, full = node.side != "inner", node.side == "full"
     marks = [Named("true", _LEFT_THERE)] if full else []
-    left_rows = _rows(lowering, left, on[0], node.left_columns, "_left_", keep=full, extra=marks)
+    near = () if node.asof is None else (Named(node.asof[0], _LEFT_NEAR), Named(node.asof[2], _RIGHT_NEAR))
+    left_rows = _rows(lowering, left, on[0], node.left_columns, "_left_", keep=full, extra=[*marks, *near[:1]])
     left_key = (*left_rows.key, *(named.name for named in marks))
     extra = [Named("true", _THERE)] if outer else []
-    right_rows = _rows(lowering, right, on[1], node.right_columns, "_right_", keep=outer, extra=extra)
+    right_rows = _rows(lowering, right, on[1], node.right_columns, "_right_", keep=outer, extra=[*extra, *near[1:]])
     right_key = (*right_rows.key, *(named.name for named in extra))
     names = tuple(named.name for named in on[0])
     stage_id = lowering.stage_id("join")
@@ -73,13 +78,38 @@ def _joined(
     if sources and node.interval is not None:
         one, other, low_us, high_us = node.interval
         kept = IntervalJoin(operator, (one, other), low_us, high_us, fails_late=lowering.late_rows == "fail")
-    return lowering.stage(
+    found = lowering.stage(
         stage_id,
         {LEFT: (left_rows, names), RIGHT: (right_rows, names)},
         kept,
         append_only=append_only,
         watermarks=tuple(sources),
     )
+    if node.asof is None:
+        return found
+    return _nearest(lowering, found, node.asof[1], len(operator.state_tables()[0].key))
+
+
+def _nearest(lowering: Lowering, found: Changes, sign: str, left: int) -> Changes:
+    """Of the matches of each left row the first behind it in the order. `left`: how many columns of the key tell left rows apart."""
+    columns = [Named(quoted(name), name) for name in found.schema.names]
+    rows = lowering.select(found, f"{_LEFT_NEAR} {sign} {_RIGHT_NEAR}", columns, found.key)
+    order = [Order(_RIGHT_NEAR, descending=sign.startswith(">"))]
+    stage_id = lowering.stage_id("nearest")
+    (table_id,) = lowering.ids.of_stage(stage_id, 1)
+    kind = AppendOnlyTopN if found.append_only else top_n
+    with lowering.refusing():
+        operator: Operator = kind(
+            table_id,
+            stage_id,
+            rows.schema,
+            found.key[:left],
+            order,
+            1,
+            row_key=found.key,
+            vnode_count=lowering.vnode_count,
+        )
+    return lowering.stage(stage_id, {INPUT: (rows, found.key[:left])}, operator, append_only=False)
 
 
 def _closing(node: Join, left: Changes, right: Changes) -> frozenset[str]:
