@@ -37,6 +37,8 @@ class Acknowledger:
                 continue
             self._acknowledge(topic, at)
             self._known[topic] = at
+        for gone in set(self._cursors) - set(offsets):  # a segment that the topic has deleted
+            self._cursors.pop(gone).close()
 
     def _acknowledge(self, topic: str, at: Position) -> None:
         if is_segment(topic):

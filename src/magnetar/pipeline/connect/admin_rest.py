@@ -13,6 +13,7 @@ from magnetar.client.blocking_http import BlockingHttp
 from magnetar.client.errors import BadAnswerError, ServerUnreachableError
 from magnetar.pipeline.connect.errors import AdminRequestError, AdminUnreachableError
 from magnetar.pipeline.connect.options import AdminAccess, Connection
+from magnetar.pipeline.connect.segment_order import SEGMENT, is_segment
 
 TIMEOUT_S: Final = 30.0
 """A request that takes longer fails with AdminRequestError; Spark then runs the query's batch again."""
@@ -120,6 +121,8 @@ class AdminRest:
 
 
 def _topic_path(topic: str) -> str:
+    if is_segment(topic):
+        return "/admin/v2/segments/" + "/".join(quote(part, safe="") for part in topic.removeprefix(SEGMENT).split("/"))
     return "/admin/v2/persistent/" + "/".join(quote(part, safe="") for part in _parts(topic))
 
 

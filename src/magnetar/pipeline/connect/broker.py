@@ -14,8 +14,9 @@ from magnetar.client.scalable.layout import Layout
 from magnetar.pipeline.connect import segment_order
 from magnetar.pipeline.connect.admin_rest import AdminRest, LedgerSize
 from magnetar.pipeline.connect.client_options import open_client
-from magnetar.pipeline.connect.continuity import Verdict, closed, verdict
+from magnetar.pipeline.connect.continuity import Verdict, closed, loss_text, replaced_text, verdict
 from magnetar.pipeline.connect.errors import (
+    AdminRequestError,
     AdminUnreachableError,
     DataLossError,
     OffsetError,
@@ -184,6 +185,7 @@ class Topics:
                 self._layouts[topic] = self._watches[topic].layout()
                 return self._layouts[topic]
             except TopicMissingError:
+                self._final.clear()  # another topic of that name has segments of the same names
                 if not create:
                     del self._watches[topic]
                 if not waits or not create:
@@ -252,7 +254,7 @@ class Topics:
             with suppress(RawConnectionError):  # the official client's errors say what is wrong
                 at = self.kept_end(topic).ask()
                 if at is not None and at < self._known.get(topic, EARLIEST):
-                    raise TopicReplacedError(_replaced(topic, self._known[topic], at))
+                    raise TopicReplacedError(replaced_text(topic, self._known[topic], at))
                 if at is not None or topic in self._known:
                     self._known[topic] = max(at or EARLIEST, self._known.get(topic, EARLIEST))
                     return self._known[topic]
@@ -262,14 +264,15 @@ class Topics:
 
     def _end_of_segment(self, topic: str) -> Position:
         """The official client does not open segments."""
-        if topic in self._final:
-            return self._final[topic]
         sealed = any(
             each.topic == topic and not each.active
             for layout in self._layouts.values()
             for each in layout.segments.values()
         )
+        if sealed and topic in self._final:
+            return self._final[topic]
         found = self.kept_end(topic).ask() or EARLIEST
+        self._final.pop(topic, None)
         if sealed:
             self._final[topic] = found
             self._ends.pop(topic).close()
@@ -375,6 +378,7 @@ class Topics:
         segments = {each.topic for layout in goal.layouts for each in layout.segments.values()}
         found = {name: end for name, end in goal.ends.items() if name not in segments}
         for layout in goal.layouts:
+            self._check_gone(layout, starts)
             found |= segment_order.released(layout, starts, goal.ends.__getitem__)
         return found
 
@@ -421,8 +425,25 @@ class Topics:
             )
 
     def ledger_sizes(self, topic: str) -> list[LedgerSize] | None:
-        """By the admin API, in order; None where it is not asked."""
-        return None if self.admin is None or is_segment(topic) else self.admin.ledger_sizes(topic)
+        """By the admin API, in order; None where it is not asked, or does not say it of segments, as Apache's does not."""
+        if self.admin is None or not is_segment(topic):
+            return None if self.admin is None else self.admin.ledger_sizes(topic)
+        try:
+            return self.admin.ledger_sizes(topic)
+        except AdminUnreachableError:
+            raise
+        except AdminRequestError:
+            return None
+
+    def unread(self, starts: Offsets) -> Offsets:
+        """Where what is not read begins, by partition and segment, also of segments that wait for their ancestors."""
+        if not any(map(is_scalable, self._options.topics)):
+            return starts
+        self.partitions()
+        found = starts
+        for layout in self._layouts.values():
+            found = segment_order.unread(layout, segment_order.without_gone(layout, found))
+        return found
 
     def first(self, topic: str) -> Position | None:
         """Of the first message that is still there; None when there is none."""
@@ -504,7 +525,13 @@ class Topics:
     def check_loss(self, starts: Mapping[str, Position]) -> Offsets:
         """The same positions, moved up to what is still there; DataLossError unless failOnDataLoss=false."""
         found = dict(starts)
+        if any(map(is_segment, starts)) and not self._layouts:
+            self.partitions()
         for topic, start in starts.items():
+            if any(
+                segment_order.belongs_to(each, topic) and not self._has(each, topic) for each in self._layouts.values()
+            ):
+                continue  # a segment that was deleted: `_check_gone` says whether that was too early
             judged = "whole" if start <= EARLIEST or self._is_held() else self._judge(topic, start)
             if judged == "whole":
                 continue
@@ -512,7 +539,7 @@ class Topics:
             if first is None or first.ledger <= start.ledger:
                 continue
             if self._options.fail_on_data_loss:
-                raise DataLossError(_loss(topic, start, first, judged == "lost", self.admin is not None))
+                raise DataLossError(loss_text(topic, start, first, judged == "lost", self.admin is not None))
             found[topic] = first
         return found
 
@@ -521,7 +548,7 @@ class Topics:
         no end that could tell."""
         for topic, end in ends.items():
             if EARLIEST < end < starts.get(topic, EARLIEST):
-                raise TopicReplacedError(_replaced(topic, starts[topic], end))
+                raise TopicReplacedError(replaced_text(topic, starts[topic], end))
 
     def check_seen(
         self, starts: Mapping[str, Position], seen: Mapping[str, Position], ends: Mapping[str, Position]
@@ -534,7 +561,7 @@ class Topics:
                 continue
             first = self.first(topic)
             if first is not None and first.ledger > last.ledger:
-                raise DataLossError(_loss(topic, start, first, True, self.admin is not None))
+                raise DataLossError(loss_text(topic, start, first, True, self.admin is not None))
 
     def _is_held(self) -> bool:
         """Whether a subscription keeps what is not read."""
@@ -548,28 +575,6 @@ class Topics:
         known = self._closed.get(topic, {}).get(start.ledger)
         self._closed[topic] = closed(ledgers) | ({} if known is None else {start.ledger: known})
         return verdict(start, ledgers, known)
-
-
-def _replaced(topic: str, start: Position, end: Position) -> str:
-    return (
-        f"{topic}: reading was to go on at {start.document()}, but the topic ends at {end.document()}: it was deleted and made again, or "
-        "its storage was set back, and its messages are others than those that were read. To read it from its start, set "
-        "failOnDataLoss=false for a pipeline's source and run it again (what its views hold stays); another query begins with a new "
-        "checkpoint. To keep what was read apart from what is new, give the new topic another name"
-    )
-
-
-def _loss(topic: str, start: Position, first: Position, is_sure: bool, has_admin: bool) -> str:
-    what = (
-        "what lay between was deleted"
-        if is_sure
-        else "its ledger was deleted, and whether there was more in it cannot be told"
-    )
-    look = "" if is_sure or has_admin else " (a running query can tell, with admin.url)"
-    return (
-        f"{topic}: reading was to go on at {start.document()}, but {what}{look}; the first message there is {first.document()}. Keep "
-        "ledgers until they are read, with retention or predefinedSubscription, or set failOnDataLoss=false to go on there"
-    )
 
 
 def _next(reader: pulsar.Reader, topic: str) -> pulsar.Message:

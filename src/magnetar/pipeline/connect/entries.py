@@ -19,7 +19,7 @@ class ClientEntries:
     """The same through the official client, a message at a time: for what RawEntries cannot read."""
 
     def __init__(self, connection: Connection, topic: str, start: Position, queue: int = RECEIVER_QUEUE) -> None:
-        self.problem = ""
+        self.problem, self.missing = "", False
         self._connection, self._topic, self._queue = connection, topic, queue
         self._held: pulsar.Reader | None = None
         self._behind = start

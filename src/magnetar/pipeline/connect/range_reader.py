@@ -33,6 +33,7 @@ class Source(Protocol):
     """Where entries come from."""
 
     problem: str
+    missing: bool
 
     def has_more(self) -> bool | None: ...
 
@@ -100,7 +101,7 @@ def _behind(entry: Entry) -> Position:
 
 def has_ended(source: Source, options: ReadOptions, part: Range, behind: Position, waited_s: float) -> bool:
     """Nothing came for a while: True when the topic has no more and that is allowed."""
-    if source.has_more() is False:
+    if source.has_more() is False or (source.missing and is_segment(part.topic)):
         _lost(options, part, behind)
         return True
     if waited_s * 1000 >= options.poll_timeout_ms:

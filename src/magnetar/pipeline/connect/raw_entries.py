@@ -30,6 +30,7 @@ from magnetar.wire.pulsar.PulsarApi_pb2 import (
     CommandSubscribe,
     MessageIdData,
     MessageMetadata,
+    ServerError,
 )
 
 NO_ENTRY: Final = 2**64 - 1
@@ -117,6 +118,8 @@ class RawEntries(Generic[E]):
         """Whether the entry at the next position came damaged over the connection before."""
         self.problem = ""
         """What broke the last connection."""
+        self.missing = False
+        """Whether it was that there is no such topic."""
 
     def receive(self, timeout_s: float) -> list[E]:
         """Entries in order, each once; [] when none came in time. Raises UnreadableEntryError, with nothing lost before it, and
@@ -124,7 +127,7 @@ class RawEntries(Generic[E]):
         try:
             frames = self._open().receive(timeout_s)
         except RawConnectionError as error:
-            self.problem = str(error)
+            self.problem, self.missing = str(error), error.code == ServerError.TopicNotFound
             self.close()
             time.sleep(RECONNECT_WAIT_S)
             return []

@@ -100,6 +100,15 @@ def with_children(layout: Layout, offsets: Offsets, end: End) -> Offsets:
     return {name: EARLIEST for name in released(layout, offsets, end)} | offsets
 
 
+def unread(layout: Layout, starts: Offsets) -> Offsets:
+    """The same offsets and the beginning of every segment that was not begun, less those that have a descendant there."""
+    begun = {each.id for each in layout.segments.values() if each.topic in starts}
+    finished = {each for number in begun for each in layout.ancestors(number)}
+    there = {each.topic: EARLIEST for each in layout.segments.values()} | starts
+    done = {layout.segments[each].topic for each in finished}
+    return {name: at for name, at in there.items() if name not in done}
+
+
 def outside(layout: Layout, starts: Collection[str], ends: Collection[str]) -> set[str]:
     """Names of segments that lie outside of a range: ancestors of those where it begins, descendants of those where it ends."""
     segments = layout.segments.values()

@@ -32,7 +32,7 @@ def first_message(options: ReadOptions, topic: str, time_ms: int = 0) -> Positio
             for each in found:
                 if each.time_ms >= time_ms:
                     return Position(each.ledger, each.entry)
-            if not found and source.has_more() is False:
+            if not found and (source.missing or source.has_more() is False):
                 return None
             waited_s = 0.0 if found else waited_s + time.monotonic() - begun
             if waited_s * 1000 >= options.poll_timeout_ms:

@@ -11,6 +11,7 @@ from magnetar.admin.answers import as_json, done
 from magnetar.admin.call import Call
 from magnetar.admin.context import check_storage
 from magnetar.admin.errors import BadRequestError
+from magnetar.admin.internal_stats import internal_stats
 from magnetar.admin.operation import FORCE, documented
 from magnetar.admin.routes.topic.topics import properties_of
 from magnetar.admin.routing import ADMIN, Handler, Route
@@ -21,6 +22,8 @@ from magnetar.admin.scalable_documents import (
     ScaleDecision,
     SegmentStats,
 )
+from magnetar.admin.topic_access import as_persistent
+from magnetar.admin.topic_documents import InternalStats
 from magnetar.broker.auth.decide import Access
 from magnetar.broker.errors import NotAllowedError, SubscriptionNotFoundError, TopicNotFoundError
 from magnetar.broker.naming import SCALABLE, SEGMENT, TopicName, subscription_name
@@ -243,6 +246,12 @@ async def own_segment_stats(call: Call) -> Response:
     return as_json(await _own(call).stats(_segment(call)))
 
 
+@documented(answer=InternalStats)
+async def segment_internal_stats(call: Call) -> Response:
+    """A segment's ledgers and cursors."""
+    return as_json(internal_stats(as_persistent(await call.broker.topics.get(_segment(call), create=False))))
+
+
 @documented("Durable subscriptions of a segment.", answer=list[str])
 async def segment_subscriptions(call: Call) -> Response:
     return as_json(await _own(call).subscriptions(_segment(call)))
@@ -312,6 +321,7 @@ ROUTES = (
     _route("POST", f"{_SEGMENT}/terminate", Access.SUPERUSER, terminate_segment),
     _route("DELETE", _SEGMENT, Access.SUPERUSER, delete_segment),
     _route("GET", f"{_SEGMENT}/stats", Access.SUPERUSER, own_segment_stats),
+    _route("GET", f"{_SEGMENT}/internalStats", Access.LOOKUP, segment_internal_stats),
     _route("GET", f"{_SEGMENT}/subscriptions", Access.SUPERUSER, segment_subscriptions),
     _route("PUT", _CURSOR, Access.SUPERUSER, put_segment_subscription),
     _route("DELETE", _CURSOR, Access.SUPERUSER, delete_segment_subscription),

@@ -195,7 +195,7 @@ class Lag:
             return {
                 name: total_lag(
                     _behind(topics, topic, at if isinstance(at, Position) else EARLIEST)
-                    for topic, at in from_document(positions.get(name, {})).items()
+                    for topic, at in topics.unread(from_document(positions.get(name, {}))).items()
                 )
                 for name, topics in self._topics.items()
             }
