@@ -40,6 +40,7 @@ RARE = {
     "the snapshot is not restored",
     "a message counts as stored when it is handed to the ledger",
     "a repeat is not recognized",
+    "a former owner sends until it hears that it is one",
 }
 """Deliberate bugs that need a fault at one certain moment, so many seeds of their focus."""
 

@@ -147,7 +147,9 @@ class Broker:
             context=TopicContext(
                 clock=self.clock,
                 scheduler=asyncio.get_running_loop(),
-                dispatch_turns=DispatchTurns(asyncio.get_running_loop(), self.clock),
+                dispatch_turns=DispatchTurns(
+                    asyncio.get_running_loop(), self.clock, lambda: self.metadata.proven_until_s
+                ),
                 rng=self._rng,
                 config=self._subscription_config,
                 compaction=CompactionService(

@@ -5,6 +5,7 @@ A session is cut off, expired or abandoned by calling its methods: that is how a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from magnetar.base.errors import NodeNotFoundError
@@ -133,6 +134,10 @@ class MemoryMetadataStore:
     @property
     def session_id(self) -> int:
         return self._session_id
+
+    @property
+    def proven_until_s(self) -> float:
+        return math.inf
 
     @property
     def session_timeout_s(self) -> float:

@@ -8,6 +8,7 @@ that an earlier process left behind are deleted when the file is opened.
 from __future__ import annotations
 
 import asyncio
+import math
 import sqlite3
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -108,6 +109,10 @@ class SqliteMetadataStore:
     def session_id(self) -> int:
         """The process is the session: what it left behind is gone before the file is open again."""
         return SESSION_ID
+
+    @property
+    def proven_until_s(self) -> float:
+        return math.inf
 
     @property
     def session_timeout_s(self) -> float:

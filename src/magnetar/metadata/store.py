@@ -94,6 +94,14 @@ class MetadataStore(Protocol):
         """How long ephemeral nodes outlive a process that was killed; 0: they do not."""
         ...
 
+    @property
+    def proven_until_s(self) -> float:
+        """Of the monotonic clock: until then nobody can have been given what depends on the session. Behind it, only once more is heard.
+
+        A process that stood still looks here before it acts as an owner. Infinite where nobody else could be given anything.
+        """
+        ...
+
     async def get(self, path: str) -> Node | None:
         """The node, or None when the path does not exist (and only then)."""
         ...

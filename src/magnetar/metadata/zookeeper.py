@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -39,7 +40,7 @@ from magnetar.metadata.kazoo_bridge import (
     names_in,
     translate,
 )
-from magnetar.metadata.lease import Lease
+from magnetar.metadata.lease import GIVE_UP_SHARE, Lease
 from magnetar.metadata.listeners import Listeners
 from magnetar.metadata.store import (
     MUST_NOT_EXIST,
@@ -447,6 +448,10 @@ class ZooKeeperMetadataStore:
             self._lost = False
             self._listeners.session(SessionEvent.SESSION_REESTABLISHED)
         self._listeners.changed(RESYNC)
+
+    @property
+    def proven_until_s(self) -> float:
+        return -math.inf if self._lost else self._kazoo.proven_s + self.session_timeout_s * GIVE_UP_SHARE
 
     @property
     def proven_s(self) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from magnetar.base.limits import DISPATCH_TURN_S
 from magnetar.broker.dispatch.turns import DispatchTurns
 from tests.unit.broker.dispatch_fakes import FakeScheduler
@@ -13,7 +15,8 @@ class Harness:
     def __init__(self) -> None:
         self.loop = FakeScheduler()
         self.spent_s = 0.0
-        self.turns = DispatchTurns(self.loop, self)
+        self.proven_until_s = math.inf
+        self.turns = DispatchTurns(self.loop, self, lambda: self.proven_until_s)
         self.ran: list[str] = []
 
     def now_ms(self) -> int:
@@ -84,3 +87,22 @@ def test_a_callback_that_fails_takes_no_turn_from_the_others() -> None:
         except RuntimeError:  # an event loop would report it
             continue
     assert harness.ran == ["good"]
+
+
+def test_who_stood_still_for_longer_than_its_session_sends_nothing_until_it_is_heard_of() -> None:
+    harness = Harness()
+    harness.proven_until_s = 10.0
+    harness.wake("tenant")
+    harness.turn_of_the_loop()
+    assert harness.ran == ["tenant"]
+    harness.wake("tenant")
+    harness.spent_s = 12.0
+    harness.turn_of_the_loop()
+    harness.loop.advance(20)
+    harness.turn_of_the_loop()
+    assert harness.ran == ["tenant"], "another may be the owner"
+    harness.proven_until_s = 20.0
+    harness.loop.advance(20)
+    harness.turn_of_the_loop()
+    assert harness.ran == ["tenant", "tenant"]
+    assert not harness.loop.ready

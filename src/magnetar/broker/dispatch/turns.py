@@ -2,16 +2,24 @@
 
 A pump asks for a turn with `call_soon`, as it would ask the event loop. The loop would run all that asked at once: with a thousand
 backlogs being read, everybody else would wait for a thousand turns.
+
+Who stood still for longer than its session may not be the owner any more, and would send what others have acknowledged at the new one:
+no turn begins behind `proven_until_s` before the metadata store was heard of again.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from magnetar.base.clock import Clock
 from magnetar.base.limits import DISPATCH_TURN_S
 from magnetar.broker.dispatch.ports import Scheduler, Timer
+
+DOUBT_STEP_S: Final = 0.01
+"""Between two looks whether the session still lives."""
 
 Callback = Callable[[], object]
 
@@ -19,8 +27,12 @@ Callback = Callable[[], object]
 class DispatchTurns:
     """One per broker."""
 
-    def __init__(self, loop: Scheduler, clock: Clock) -> None:
+    def __init__(self, loop: Scheduler, clock: Clock, proven_until_s: Callable[[], float] = lambda: math.inf) -> None:
+        """`proven_until_s`: of the metadata store."""
         self.loop = loop
+        self._proven_until_s = proven_until_s
+        self._known_until_s = -math.inf
+        """What `proven_until_s` has answered last."""
         self._now_s = clock.monotonic_s
         self._tenants: dict[str, TenantTurns] = {}
         self._rotation: deque[TenantTurns] = deque()
@@ -46,7 +58,13 @@ class DispatchTurns:
     def _run(self) -> None:
         """One callback of each tenant after the other, until the turn's time is used up or all that waited have run."""
         rotation = self._rotation
-        end_s = self._now_s() + DISPATCH_TURN_S
+        now_s = self._now_s()
+        if now_s >= self._known_until_s:
+            self._known_until_s = self._proven_until_s()
+            if now_s >= self._known_until_s:
+                self.loop.call_later(DOUBT_STEP_S, self._run)
+                return
+        end_s = now_s + DISPATCH_TURN_S
         try:
             for _ in range(self._waiting):
                 tenant = rotation.popleft()

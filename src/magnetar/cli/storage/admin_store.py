@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Callable, Sequence
 
 from magnetar.admin.client.client import AdminClient
@@ -17,6 +18,7 @@ class AdminMetadataStore:
 
     session_id = 0
     session_timeout_s = 0.0
+    proven_until_s = math.inf
 
     def __init__(self, admin: AdminClient) -> None:
         self._admin = admin

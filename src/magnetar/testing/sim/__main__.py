@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from magnetar.testing.sim.messaging.run import run_messaging_seed
+from magnetar.testing.sim.messaging.scenario import transaction_scenario
 from magnetar.testing.sim.report import Totals, seed_report, totals_report
 from magnetar.testing.sim.run import Result, run_seed
 
@@ -22,21 +23,37 @@ from magnetar.testing.sim.run import Result, run_seed
 @click.option("--first", default=0, show_default=True, help="The first one; the others follow.")
 @click.option("--seed", default=None, help="Run this seed alone and print everything about it.")
 @click.option("--brokers", is_flag=True, help="Run brokers, producers and consumers on top instead of ledger clients.")
+@click.option(
+    "--transactions", is_flag=True, help="As --brokers, with workers that consume and publish in transactions."
+)
 @click.option("--watch", is_flag=True, help="With --seed: print every event as it happens.")
 @click.option("--jobs", default=1, show_default=True, help="Processes to use.")
 @click.option("--keep-going", is_flag=True, help="Run all seeds, whatever fails.")
 @click.option("--json", "as_json", is_flag=True, help="Print the totals as JSON.")
 def main(
-    seeds: int, first: int, seed: str | None, brokers: bool, watch: bool, jobs: int, keep_going: bool, as_json: bool
+    seeds: int,
+    first: int,
+    seed: str | None,
+    brokers: bool,
+    transactions: bool,
+    watch: bool,
+    jobs: int,
+    keep_going: bool,
+    as_json: bool,
 ) -> None:
     """Simulate clusters, one for each seed, and check what they promise. The exit code is 1 if a check failed."""
     logging.disable(logging.CRITICAL)
     if seed is not None:
-        result = run_messaging_seed(seed, watch=watch) if brokers else run_seed(seed, watch=watch)
+        if transactions:
+            result = run_messaging_seed(seed, transaction_scenario(seed), watch=watch)
+        else:
+            result = run_messaging_seed(seed, watch=watch) if brokers else run_seed(seed, watch=watch)
         click.echo(seed_report(result))
         sys.exit(1 if result.failed else 0)
-    totals = Totals("topics" if brokers else "ledgers")
-    work = run_messaging_quietly if brokers else run_quietly
+    totals = Totals(
+        "topics" if brokers or transactions else "ledgers", "--transactions" if transactions else "--brokers"
+    )
+    work = run_transactions_quietly if transactions else run_messaging_quietly if brokers else run_quietly
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     pool = ProcessPoolExecutor(jobs) if jobs > 1 else None
@@ -77,6 +94,12 @@ def run_messaging_quietly(seed: str) -> Result:
     """The same for a seed with brokers."""
     logging.disable(logging.CRITICAL)
     return run_messaging_seed(seed)
+
+
+def run_transactions_quietly(seed: str) -> Result:
+    """The same for a seed with transactions."""
+    logging.disable(logging.CRITICAL)
+    return run_messaging_seed(seed, transaction_scenario(seed))
 
 
 if __name__ == "__main__":

@@ -7,14 +7,16 @@ not heard of for its time-out expires. A call that fails with MetadataConnection
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
 from magnetar.metadata.errors import MetadataClosedError, MetadataConnectionError
+from magnetar.metadata.lease import GIVE_UP_SHARE, Lease
 from magnetar.metadata.listeners import Listeners
 from magnetar.metadata.memory import MemoryMetadataStore, MemoryTree
 from magnetar.metadata.store import RESYNC, Listener, Node, SessionEvent, SessionListener, Stat
-from magnetar.testing.sim.loop import Process
+from magnetar.testing.sim.loop import Process, SimClock
 from magnetar.testing.sim.moments import Moments
 from magnetar.testing.sim.wires import RETRANSMIT_S, Wires
 
@@ -99,8 +101,12 @@ class SimMetadataStore:
         self._closed = False
         self._line = 0
         """Number of the connection: what an older one still brings is ignored."""
+        self.proven_s = self._loop.now_s
+        """When the newest answered request was sent."""
         self._session = self._open()
+        self._lease: Lease | None = None
         self._loop.call_as(process, timeout_s / 3, self._ping)
+        self._loop.call_as(process, 0.0, self._begin_lease)
 
     @property
     def session_id(self) -> int:
@@ -109,6 +115,28 @@ class SimMetadataStore:
     @property
     def session_timeout_s(self) -> float:
         return self._timeout_s
+
+    @property
+    def proven_until_s(self) -> float:
+        return -math.inf if self._lost else self.proven_s + self._timeout_s * GIVE_UP_SHARE
+
+    @property
+    def is_connected(self) -> bool:
+        return self._connected
+
+    def _begin_lease(self) -> None:
+        """The lease of the production store: the session is given up before the service can give it away."""
+        self._lease = Lease(self, SimClock(self._loop))
+        self._lease.begin()
+
+    def lease_over(self) -> None:
+        if self._closed or self._lost:
+            return
+        self._loop.trace.add(self._loop.now_s, self._process.name, "gives its metadata session up")
+        self._lost = True
+        self._listeners.session(SessionEvent.SESSION_LOST)
+        if self._connected:
+            self._disconnect()
 
     async def get(self, path: str) -> Node | None:
         return await self._call("get", path, lambda session: session.get(path))
@@ -159,6 +187,8 @@ class SimMetadataStore:
     async def close(self) -> None:
         if not self._closed:
             self._closed = True
+            if self._lease is not None:
+                self._lease.end()
             self._listeners.clear()
             self._fail_calls()
             session = self._session
@@ -182,6 +212,7 @@ class SimMetadataStore:
         number, line, session = self._calls_total, self._line, self._session
         future: asyncio.Future[T] = self._loop.create_future()
         self._calls[number] = future
+        sent_s = self._loop.now_s
 
         def done_by_service() -> None:
             if not self._service.tree.is_alive(session.session_id):
@@ -189,7 +220,7 @@ class SimMetadataStore:
                 return
             self._service.heard(session.session_id)
             outcome = self._do(operation, path, ask(session))
-            self._back(line, lambda: self._answer(number, outcome))
+            self._back(line, lambda: self._answer(number, sent_s, outcome))
 
         self._there(line, done_by_service)
         timer = self._loop.call_later(self._timeout_s * 2 / 3, self._disconnect_if, line)
@@ -220,7 +251,8 @@ class SimMetadataStore:
             service.moments.tell(self._process, f"list after {path}")
         return outcome
 
-    def _answer(self, number: int, outcome: tuple[Any, Exception | None]) -> None:
+    def _answer(self, number: int, sent_s: float, outcome: tuple[Any, Exception | None]) -> None:
+        self.proven_s = max(self.proven_s, sent_s)
         future = self._calls.get(number)
         if future is None or future.done():
             return
@@ -269,13 +301,17 @@ class SimMetadataStore:
         if self._closed:
             return
         if self._connected:
-            line, session = self._line, self._session
+            line, session, sent_s = self._line, self._session, self._loop.now_s
             answered: list[bool] = []
+
+            def proven() -> None:
+                answered.append(True)
+                self.proven_s = max(self.proven_s, sent_s)
 
             def pinged() -> None:
                 if self._service.tree.is_alive(session.session_id):
                     self._service.heard(session.session_id)
-                    self._back(line, lambda: answered.append(True))
+                    self._back(line, proven)
                 else:
                     self._back(line, self._disconnect)
 
@@ -296,19 +332,14 @@ class SimMetadataStore:
         self._line += 1
         self._loop.trace.add(self._loop.now_s, self._process.name, "loses the connection to the metadata service")
         self._fail_calls()
-        self._listeners.session(SessionEvent.CONNECTION_LOST)
-        self._loop.call_later(self._timeout_s, self._give_up, self._line)
+        if not self._lost:
+            self._listeners.session(SessionEvent.CONNECTION_LOST)
         self._loop.call_later(RETRANSMIT_S, self._reconnect, self._line)
 
     def _fail_calls(self) -> None:
         for future in self._calls.values():
             if not future.done():
                 future.set_exception(MetadataConnectionError("the connection to the metadata service broke"))
-
-    def _give_up(self, line: int) -> None:
-        if line == self._line and not self._connected and not self._lost and not self._closed:
-            self._lost = True
-            self._listeners.session(SessionEvent.SESSION_LOST)
 
     def _reconnect(self, line: int) -> None:
         if line != self._line or self._connected or self._closed:
@@ -331,5 +362,8 @@ class SimMetadataStore:
             self._lost = False
             self._session = self._open()
             event = SessionEvent.SESSION_REESTABLISHED
+        self.proven_s = self._loop.now_s
+        if self._lease is not None:
+            self._lease.begin()
         self._listeners.session(event)
         self._listeners.changed(RESYNC)

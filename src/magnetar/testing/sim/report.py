@@ -12,8 +12,10 @@ from magnetar.testing.sim.run import Result
 class Totals:
     """Sums over seeds. `what`: of what the runs write, `ledgers` or `topics`."""
 
-    def __init__(self, what: str = "ledgers") -> None:
+    def __init__(self, what: str = "ledgers", option: str = "--brokers") -> None:
+        """`option`: of the command, for runs that write topics."""
         self.what = what
+        self.option = f" {option}" if what == "topics" else ""
         self._started = time.perf_counter()
         self.seeds = 0
         self.failed: dict[str, list[str]] = {}
@@ -72,8 +74,7 @@ def totals_report(totals: Totals) -> str:
     ]
     if totals.failed:
         lines += [f"FAILED {checker}: seeds {', '.join(seeds)}" for checker, seeds in totals.failed.items()]
-        brokers = " --brokers" if totals.what == "topics" else ""
-        lines.append(f"replay one with: make sim ARGS='--seed N{brokers}'")
+        lines.append(f"replay one with: make sim ARGS='--seed N{totals.option}'")
     else:
         lines.append("all checks passed")
     return "\n".join(lines)

@@ -25,6 +25,11 @@ _REQUEST_FIELDS: Final = {
     BaseCommand.PRODUCER_SUCCESS: "producer_success",
     BaseCommand.LOOKUP_RESPONSE: "lookupTopicResponse",
     BaseCommand.ACK_RESPONSE: "ackResponse",
+    BaseCommand.TC_CLIENT_CONNECT_RESPONSE: "tcClientConnectResponse",
+    BaseCommand.NEW_TXN_RESPONSE: "newTxnResponse",
+    BaseCommand.ADD_PARTITION_TO_TXN_RESPONSE: "addPartitionToTxnResponse",
+    BaseCommand.ADD_SUBSCRIPTION_TO_TXN_RESPONSE: "addSubscriptionToTxnResponse",
+    BaseCommand.END_TXN_RESPONSE: "endTxnResponse",
 }
 
 OnCommand = Callable[[BaseCommand, bytes], None]

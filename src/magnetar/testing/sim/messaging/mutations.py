@@ -18,6 +18,7 @@ from magnetar.broker.dispatch.lanes import Draining, Lanes
 from magnetar.broker.dispatch.receiver import HELD_SLOT_MASK
 from magnetar.broker.dispatch.shared import SharedDispatcher
 from magnetar.broker.dispatch.single_active import SingleActiveDispatcher
+from magnetar.broker.dispatch.turns import DispatchTurns
 from magnetar.broker.topics import topic_deduplication
 from magnetar.broker.topics.deduplication import Deduplicator, DuplicateStatus
 from magnetar.managed_ledger import handover
@@ -202,6 +203,16 @@ def _no_rewind(stack: ExitStack) -> None:
         self._active = self._chosen
 
     patch_attribute(stack, SingleActiveDispatcher, "_activate", activate)
+
+
+@_mutation("a former owner sends until it hears that it is one", {**ZOMBIES, "leave": 0.1, "queue": 3, "outage_s": 3.0})
+def _sends_as_former_owner(stack: ExitStack) -> None:
+    original = DispatchTurns.__init__
+
+    def init(self: Any, loop: Any, clock: Any, proven_until_s: Any = None) -> None:
+        original(self, loop, clock)
+
+    patch_attribute(stack, DispatchTurns, "__init__", init)
 
 
 # ---- Cursors

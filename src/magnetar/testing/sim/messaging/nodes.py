@@ -1,4 +1,4 @@
-"""Brokers as processes on simulated machines: the production composition, without the admin API's HTTP port."""
+"""Brokers as processes on simulated machines: the production composition; of the admin API only what brokers ask each other."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from magnetar.broker.service import Broker
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.processes.former_registrations import forget_former_broker
 from magnetar.testing.sim.loop import Process
+from magnetar.testing.sim.messaging.peer_requests import PeerRequests
 from magnetar.testing.sim.nodes import ClientNode, Node, only_cause
 from magnetar.testing.sim.world import World
 
@@ -66,6 +67,7 @@ async def _serve(node: ClientNode) -> None:
     assert isinstance(node, BrokerNode)
     assert node.process is not None
     listener = node.network.bind(node.name, BROKER_PORT)
+    http = node.network.bind(node.name, HTTP_PORT)
     settings = BrokerSettings(port=BROKER_PORT, http_port=HTTP_PORT, cluster_name="sim", **node.settings)
     config = BrokerConfig(settings=settings, advertised_address=node.name, port=BROKER_PORT, http_port=HTTP_PORT)
     await forget_former_broker(node.store, config)
@@ -79,6 +81,7 @@ async def _serve(node: ClientNode) -> None:
         processes=NoProcessWatch(),
     )
     async with broker:
+        await http.serve(lambda: PeerRequests(broker))
         await broker.serve(listener)
         node.broker = broker
         node.world.note(node.process.name, "serves")

@@ -109,6 +109,8 @@ class Promises:
     def __init__(self, history: History, now_s: Callable[[], float]) -> None:
         self.history = history
         self.topics: dict[str, TopicHistory] = {}
+        self.seen: Callable[[TopicHistory, Name], None] = lambda topic, name: None
+        """Called for each message that a client gets to see."""
         self._now_s = now_s
 
     def violate(self, promise: str, text: str) -> None:
@@ -170,6 +172,7 @@ class Promises:
         if topic.sent.get(name) != payload:
             self.violate(STORED, f"{topic.name}: {place} does not hold what {name} has sent")
             return None, key
+        self.seen(topic, name)
         return name, key
 
     def _check_order(self, subscription: SubscriptionHistory, who: str, name: Name, key: str) -> None:

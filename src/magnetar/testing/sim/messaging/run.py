@@ -25,12 +25,15 @@ from magnetar.testing.sim.messaging.promises import (
     BACK,
     COMPLETE,
     KEPT,
+    Name,
     Place,
     Promises,
     SubscriptionHistory,
     TopicHistory,
+    name_of_payload,
 )
 from magnetar.testing.sim.messaging.scenario import MessagingScenario, messaging_scenario
+from magnetar.testing.sim.messaging.transactions import WORK, TransactionHistory, TransactionWorker
 from magnetar.testing.sim.metadata import run_now
 from magnetar.testing.sim.nodes import BookieNode, Node
 from magnetar.testing.sim.run import Result
@@ -45,6 +48,10 @@ RUN_LIMIT_S: Final = 1800.0
 KEEPER: Final = "keeper"
 
 _TOPIC_PATH: Final = re.compile(r"/managed-ledgers/[^/]+/[^/]+/persistent/[^/]+")
+
+REST_S: Final = 15.0
+"""Rest of all workers beyond the time of a transaction, after which nothing is going to be delivered again: a coordinator tries again
+after 10 s at most."""
 
 QUIET_S: Final = 3.0
 """Silence after which a reader of a whole topic takes it for read."""
@@ -109,6 +116,9 @@ class MessagingRun:
         self.draining = False
         """Consumers neither leave nor hoard any more."""
         self.ended = False
+        self.transactions = TransactionHistory(self.promises)
+        self.promises.seen = self.transactions.seen
+        self._worked_s = 0.0
         self._numbers: dict[str, int] = {}
         self._sending: dict[str, Producer] = {}
         wires = world.wires
@@ -142,6 +152,11 @@ class MessagingRun:
                 for index in range(1, consumers + 1):
                     name = f"consumer-{number}-{kind}-{index}"
                     applications.append(ApplicationNode(self.world, name, partial(self._consume, topic, subscription)))
+        if scenario.workers:
+            first = next(iter(self.promises.topics.values()))
+            first.subscriptions[WORK] = SubscriptionHistory(WORK, "Shared")
+        for index in range(1, scenario.workers + 1):
+            applications.append(ApplicationNode(self.world, f"worker-{index}", self._work))
 
     @property
     def _by_index(self) -> bool:
@@ -197,7 +212,17 @@ class MessagingRun:
                     f"{topic.name} {subscription.name} delivers {len(topic.receipts)} messages",
                     lambda topic=topic, subscription=subscription: f"missing: {topic.missing(subscription)[:5]}",  # type: ignore[misc]
                 )
+        if self.scenario.workers:
+            self.worked()
+            await self._wait(COMPLETE, self._work_is_done, "the workers have nothing left to do")
         self.ended = True
+
+    def worked(self) -> None:
+        """A worker has begun or ended a transaction."""
+        self._worked_s = self.world.loop.now_s
+
+    def _work_is_done(self) -> bool:
+        return self.world.loop.now_s - self._worked_s > self.scenario.ttl_s + REST_S
 
     def _all_serve(self) -> bool:
         return all(bookie.serving for bookie in self.cluster.bookies) and all(
@@ -235,7 +260,7 @@ class MessagingRun:
     async def _produce(self, topic: TopicHistory, name: str, node: ApplicationNode) -> None:
         scenario = self.scenario
         rng = self._rng(node)
-        producer = Producer(node, self.broker_hosts, topic, rng, self.promises, name, lambda: self._next_number(name))
+        producer = Producer(node, self.broker_hosts, topic, rng, self.promises, name, lambda: self.next_number(name))
         self._sending[name] = producer
         async with asyncio.TaskGroup() as group:
             group.create_task(producer.run())
@@ -250,7 +275,10 @@ class MessagingRun:
             await until(lambda: self.ended, RUN_LIMIT_S, 0.1)
             producer.stop()
 
-    def _next_number(self, name: str) -> int:
+    async def _work(self, node: ApplicationNode) -> None:
+        await TransactionWorker(self, self.transactions, node, self._rng(node)).work()
+
+    def next_number(self, name: str) -> int:
         number = self._numbers[name] = self._numbers.get(name, -1) + 1
         return number
 
@@ -275,6 +303,7 @@ class MessagingRun:
 
     async def _read_everything(self, node: ApplicationNode) -> None:
         """What the topics hold, by the subscription that has acknowledged nothing."""
+        contents: dict[str, dict[Place, Name]] = {}
         for topic in self.promises.topics.values():
             consumer = self._consumer(node, topic, SubscriptionHistory(KEEPER, "Exclusive"), queue=100)
             entries: dict[Place, bytes] = {}
@@ -291,6 +320,9 @@ class MessagingRun:
                         break
                 consumer.stop()
             self.promises.stored(topic, list(entries.items()))
+            contents[topic.name] = {place: name_of_payload(payload)[0] for place, payload in entries.items()}
+        if self.scenario.workers:
+            self.transactions.check(contents, next(iter(contents)))
 
 
 class Trims:

@@ -58,6 +58,14 @@ class MessagingScenario:
     keeper: bool = True
     """One more subscription that acknowledges nothing, so that all of the topic can be read at the end. Without it ledgers are trimmed."""
     deduplicated: bool = False
+    workers: int = 0
+    """Applications that take messages from the first topic and append to the others, in transactions."""
+    aborts: float = 0.25
+    """Probability that a worker aborts a transaction on purpose."""
+    linger: float = 0.05
+    """Probability that a worker lets a transaction lie, perhaps until its time is up, or for good."""
+    ttl_s: float = 3.0
+    """Time-out of transactions."""
     duration_s: float = 6.0
     messages_max: int = 300
     """Of all producers together."""
@@ -185,3 +193,46 @@ def _broker(rng: random.Random, deduplicated: bool) -> dict[str, Any]:
 
 def without_faults(scenario: MessagingScenario) -> MessagingScenario:
     return replace(scenario, faults=(), aims=())
+
+
+TRANSACTION_AIMED: Final = (
+    r"metadata put (before|after) /managed-ledgers/pulsar/system/persistent/__transaction_log_",
+    r"metadata put (before|after) /managed-ledgers/public/default/persistent/.*__transaction_pending_ack",
+    r"metadata put (before|after) /managed-ledgers/public/default/persistent/[^/]*/pulsar.transactions",
+    r"metadata put (before|after) /namespace/",
+    r"disk fsync (before|after) .*\.journal$",
+)
+
+
+def transaction_scenario(seed: str) -> MessagingScenario:
+    """The same with transactions; clocks are right, since the time of a transaction is the wall time of its coordinator."""
+    base = messaging_scenario(seed)
+    rng = random.Random(f"{seed}/transactions")
+    aims = tuple(
+        Aim(rng.choice(TRANSACTION_AIMED), int(rng.expovariate(1 / 6)) + 1, rng.choice(ACTIONS))
+        for _ in range(rng.choice((0, 0, 1, 2)))
+    )
+    broker = {
+        **base.broker,
+        "transaction_coordinator_enabled": True,
+        "initial_num_transaction_coordinators": rng.choice((1, 2, 3)),
+        "transaction_buffer_snapshot_max_transaction_count": rng.choice((1, 5, 1000)),
+        "transaction_buffer_snapshot_min_time_ms": rng.choice((20, 1000, 5000)),
+        "acknowledgment_at_batch_index_level_enabled": True,
+    }
+    return replace(
+        base,
+        topics=rng.choice((2, 2, 3)),
+        producers=1,
+        keeper=True,
+        messages_max=rng.choice((60, 120, 200)),
+        batch_max=rng.choice((1, 1, 3)),
+        workers=rng.choice((1, 2, 3)),
+        aborts=rng.choice((0.1, 0.4)),
+        linger=rng.choice((0.0, 0.1)),
+        ttl_s=rng.choice((1.0, 3.0)),
+        skew_ms=0,
+        faults=tuple(fault for fault in base.faults if fault != "clock jump"),
+        aims=aims,
+        broker=broker,
+    )
