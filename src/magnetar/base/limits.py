@@ -176,6 +176,12 @@ PARTITIONS_MAX = 100_000
 ENTRY_CACHE_BYTES_MAX = 64 * 1024 * 1024
 """Entries kept in memory for tailing readers, over all topics: the oldest go first; readers then read from the bookie."""
 
+KEPT_ENTRIES_OF_SUBSCRIPTION_BYTES_MAX = 8 * 1024 * 1024
+"""Entries that Key_Shared has read and keeps in memory until their consumers can take them: the oldest go first and are read again."""
+
+KEPT_ENTRIES_BYTES_MAX = 32 * 1024 * 1024
+"""The same over all subscriptions."""
+
 BOOKIE_WRITE_CACHE_BYTES_MAX = 64 * 1024 * 1024
 """Entries in each half of the bookie's write cache: a full half is flushed; while both are full adds wait."""
 

@@ -213,7 +213,13 @@ class FakeCursor:
 
         self._finish(finish)
 
-    def replay(self, positions: Sequence[Position], done: Callable[[MagnetarError | None, list[Entry]], None]) -> None:
+    def replay(
+        self,
+        positions: Sequence[Position],
+        done: Callable[[MagnetarError | None, list[Entry]], None],
+        kept: Mapping[tuple[int, int], Entry] | None = None,
+    ) -> None:
+        assert all(entry is self.ledger.entries[self.ledger.place(Position(*p))] for p, entry in (kept or {}).items())
         assert self.pending is None, "two reads at a time"
         assert list(positions) == sorted(set(positions))
         self.replayed += len(positions)

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from magnetar.base.errors import MagnetarError
 from magnetar.broker.compaction.compacted_ledger import Compacted, CompactedLedger
-from magnetar.broker.dispatch.ports import ReadDone, Scheduler
+from magnetar.broker.dispatch.ports import Kept, ReadDone, Scheduler
 from magnetar.managed_ledger.cursor.cursor import ManagedCursor
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.ledger import ManagedLedger
@@ -98,9 +98,9 @@ class CompactedSource:
             position, max_entries, max_bytes, lambda error, found: self._found(error, found, current.horizon)
         )
 
-    def replay(self, positions: Sequence[Position], done: ReadDone) -> None:
+    def replay(self, positions: Sequence[Position], done: ReadDone, kept: Kept | None = None) -> None:
         """Single active consumers replay nothing."""
-        self._cursor.replay(positions, done)
+        self._cursor.replay(positions, done, kept)
 
     def rewind(self) -> None:
         self._hidden.clear()

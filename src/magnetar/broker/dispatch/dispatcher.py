@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar, NamedTuple, Protocol
 
 from magnetar.broker.dispatch.delayed import DelayedIndex
-from magnetar.broker.dispatch.ports import MarkersRead
+from magnetar.broker.dispatch.ports import Kept, MarkersRead
 from magnetar.broker.dispatch.receiver import Receiver
 from magnetar.broker.reasons import Reason, Standing
 from magnetar.managed_ledger.entry import Entry
@@ -70,6 +70,11 @@ class Dispatcher(Protocol):
 
     def take_replay(self, limit: int, now_ms: int) -> list[int]:
         """Up to `limit` position keys to read again now, ascending; they are in the pump's hands until handed back."""
+        ...
+
+    @property
+    def kept(self) -> Kept | None:
+        """Entries that `take_replay` may name and that are in memory."""
         ...
 
     def take_back(self, keys: Sequence[int]) -> None:

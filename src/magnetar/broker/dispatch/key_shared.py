@@ -5,8 +5,9 @@ drains first (see `lanes`). A consumer for whom something waits gets nothing pas
 order, redeliveries included: they are older than what waits behind them.
 
 **Look-ahead.** Entries for a consumer without permits, or of a draining or unowned slot, do not stop the others: dispatch goes on
-reading and remembers only *where* such entries are (10 bytes each, `waiting`); their data is read again, from the entry cache
-or the ledger, when the consumer can take them. A consumer may therefore be frozen at any backlog while the rest go on.
+reading and remembers only *where* such entries are (10 bytes each, `waiting`). Their data is in memory while there is room (`kept`), and
+is read again from the entry cache or the ledger else, when the consumer can take them. A consumer may therefore be frozen at any
+backlog while the rest go on.
 
 **Bound.** At most `waiting_max` positions are remembered a subscription. Beyond, a slot is *skipped*: only the position of its first
 unremembered entry is kept, at most one number per slot, whatever the backlog. When the consumer has caught up with what is
@@ -28,8 +29,9 @@ from magnetar.broker.dispatch import why
 from magnetar.broker.dispatch.delayed import DelayedIndex
 from magnetar.broker.dispatch.dispatcher import Where
 from magnetar.broker.dispatch.entry_metadata import NOT_PLAIN, EntryMetadata, held_values, metadata_of
+from magnetar.broker.dispatch.kept import KeptEntries
 from magnetar.broker.dispatch.lanes import KeyRanges, Lane, Lanes, Parking
-from magnetar.broker.dispatch.ports import EntrySource
+from magnetar.broker.dispatch.ports import EntrySource, Kept
 from magnetar.broker.dispatch.position_key import ENTRY_BITS, ENTRY_MASK, key_of
 from magnetar.broker.dispatch.receiver import HELD_SLOT_MASK, Receiver
 from magnetar.broker.dispatch.sharing import Deliveries, SharingDispatcher
@@ -65,6 +67,7 @@ class KeySharedDispatcher(SharingDispatcher):
 
     __slots__ = (
         "_in_flight",
+        "_kept",
         "_log",
         "_scan",
         "_skipping",
@@ -90,6 +93,7 @@ class KeySharedDispatcher(SharingDispatcher):
         self._waiting_max = waiting_max
         self.waiting_total = 0
         """Positions remembered, over all lanes, draining slots and unowned slots."""
+        self._kept = KeptEntries()
         self._in_flight: list[int] = []
         """Packed items that the pump reads again now."""
         self._scan: _Scan | None = None
@@ -114,6 +118,11 @@ class KeySharedDispatcher(SharingDispatcher):
     def remove(self, consumer: Receiver) -> None:
         super().remove(consumer)
         self.lanes.remove(consumer)
+        if not self.consumers:
+            self._kept.clear()
+
+    def close(self) -> None:
+        self._kept.clear()
 
     def key_ranges_of(self, consumer: Receiver) -> list[tuple[int, int]]:
         return self.lanes.ranges_of(consumer)
@@ -170,6 +179,7 @@ class KeySharedDispatcher(SharingDispatcher):
         super().rewound()
         self.lanes.clear()
         self.waiting_total = 0
+        self._kept.clear()
         self._in_flight = []
         self._scan = None
         self._skipping = False
@@ -217,7 +227,7 @@ class KeySharedDispatcher(SharingDispatcher):
                 slot = value & HELD_SLOT_MASK
             lane = owners[bisect_right(starts, slot) - 1]
             if lane is None or (draining and slot in draining):
-                self._park(lanes.parking(slot), key, slot)
+                self._park(lanes.parking(slot), entry, key, slot)
                 continue
             try:
                 run = runs[lane]
@@ -227,7 +237,7 @@ class KeySharedDispatcher(SharingDispatcher):
                 else:
                     run = runs[lane] = deliveries.runs[lane.consumer] = []
             if run is None or self.blocked_on_unacked or (lane.skipped and slot in lane.skipped):
-                self._park(lane, key, slot)
+                self._park(lane, entry, key, slot)
                 if lane.waiting:
                     runs[lane] = None
                 continue
@@ -251,7 +261,7 @@ class KeySharedDispatcher(SharingDispatcher):
         if markers:
             self.pass_markers(markers)
 
-    def _park(self, parking: Parking, key: int, slot: int) -> None:
+    def _park(self, parking: Parking, entry: Entry, key: int, slot: int) -> None:
         if slot in parking.skipped:
             return
         if self.waiting_total >= self._waiting_max:
@@ -260,6 +270,7 @@ class KeySharedDispatcher(SharingDispatcher):
             return
         parking.waiting.append(key, slot)
         self.waiting_total += 1
+        self._kept.add(entry)
 
     def _hold_back_unless_skipped(self, metadata: EntryMetadata, key: int, now_ms: int) -> bool:
         """As `hold_back`, but the scan will find what belongs to a skipped slot, and it must not come twice."""
@@ -303,6 +314,10 @@ class KeySharedDispatcher(SharingDispatcher):
         taken.sort()
         return taken
 
+    @property
+    def kept(self) -> Kept | None:
+        return self._kept.by_position
+
     def take_back(self, keys: Sequence[int]) -> None:
         in_flight, self._in_flight = self._in_flight, []
         self._scan = None
@@ -316,24 +331,43 @@ class KeySharedDispatcher(SharingDispatcher):
             return
         lanes = self.lanes
         deliveries = Deliveries()
-        for entry in entries:
-            metadata = metadata_of(entry)
-            slot = metadata.slot
+        kept = self._kept
+        if kept.by_position:
+            for key in keys:
+                kept.discard((key >> ENTRY_BITS, key & ENTRY_MASK))
+        starts, owners = lanes.table
+        counts = self.counts.by_key
+        upto: dict[Lane, int] = {}
+        """Of each lane that an entry is for: the key behind which its consumer may be given none."""
+        for index, value in enumerate(held_values(entries, True)):
+            entry = entries[index]
             key = entry.ledger_id << ENTRY_BITS | entry.entry_id
-            if self.came_due_twice(metadata, key):
-                continue
-            lane = lanes.owner(slot)
-            if (
-                lane is None
-                or slot in lanes.draining
-                or self.blocked_on_unacked
-                or not lane.can_take
-                or (lane.waiting and lane.waiting.first() >> SLOT_BITS < key)
-            ):
-                self.requeue([(key, slot)])
+            if value == NOT_PLAIN:
+                metadata = metadata_of(entry)
+                if self.came_due_twice(metadata, key):
+                    continue
+                slot = metadata.slot
             else:
-                self.assign(deliveries, lane.consumer, entry, key, slot)
+                slot = value & HELD_SLOT_MASK
+            lane = owners[bisect_right(starts, slot) - 1]
+            if lane is None or slot in lanes.draining:
+                self._wait_again(entry, key, slot)
+                continue
+            if lane not in upto:
+                upto[lane] = lane.goes_up_to
+            consumer = lane.consumer
+            if key > upto[lane] or self.blocked_on_unacked or consumer.permits <= 0 or consumer.blocked_on_unacked:
+                self._wait_again(entry, key, slot)
+                upto[lane] = -1
+            elif value == NOT_PLAIN or counts:
+                self.assign(deliveries, consumer, entry, key, slot)
+            else:
+                self.assign_plain(deliveries, consumer, entry, key, value)
         self.hand_over(deliveries, now_ms)
+
+    def _wait_again(self, entry: Entry, key: int, slot: int) -> None:
+        self.requeue([(key, slot)])
+        self._kept.add(entry)
 
     # ---- Entries that were skipped
 
@@ -436,4 +470,5 @@ class KeySharedDispatcher(SharingDispatcher):
     def validate(self) -> None:
         super().validate()
         self.lanes.validate()
+        self._kept.validate()
         assert self.waiting_total == sum(len(parking.waiting) for parking in self._parkings())

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
-from typing import Protocol
+from typing import Final, Protocol
 
 from magnetar.broker.dispatch.receiver import HELD_SLOT_MASK, Receiver
 from magnetar.broker.dispatch.waiting import SLOT_BITS, SLOT_MASK, Waiting
@@ -26,6 +26,10 @@ class KeyRanges(Protocol):
     def ranges(self) -> list[tuple[int, int, str]]:
         """(first slot, last slot, member), ascending; gaps have no owner."""
         ...
+
+
+KEY_MAX: Final = 1 << 64
+"""Above every position key."""
 
 
 class Parking:
@@ -58,6 +62,13 @@ class Lane(Parking):
         """True if the consumer has permits and its channel is writable."""
         consumer = self.consumer
         return consumer.permits > 0 and not consumer.blocked_on_unacked and consumer.channel.writable
+
+    @property
+    def goes_up_to(self) -> int:
+        """The last position key that the consumer may be given now: what waits goes first. -1 if it can take none."""
+        if not self.can_take:
+            return -1
+        return self.waiting.first() >> SLOT_BITS if self.waiting else KEY_MAX
 
 
 class Draining(Parking):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from magnetar.base.errors import MagnetarError
@@ -11,6 +11,9 @@ from magnetar.managed_ledger.position import Position
 
 MarkersRead = Callable[[Sequence[Entry]], None]
 """Called with the markers that were read and passed over."""
+
+Kept = Mapping[tuple[int, int], Entry]
+"""Entries by position that are in memory, so that they need not be read."""
 
 ReadDone = Callable[[MagnetarError | None, list[Entry]], None]
 
@@ -57,7 +60,7 @@ class EntrySource(Protocol):
 
     def read(self, max_entries: int, max_bytes: int, done: ReadDone) -> None: ...
 
-    def replay(self, positions: Sequence[Position], done: ReadDone) -> None: ...
+    def replay(self, positions: Sequence[Position], done: ReadDone, kept: Kept | None = None) -> None: ...
 
     def rewind(self) -> None: ...
 

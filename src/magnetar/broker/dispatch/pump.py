@@ -210,7 +210,7 @@ class Pump:
         if keys:
             self._replaying = keys
             self._reading = True
-            self._source.replay([position_of(key) for key in keys], self._replayed)
+            self._source.replay([position_of(key) for key in keys], self._replayed, self._dispatcher.kept)
             if self._reading or self._retry is not None:
                 return False
             progressed = True

@@ -8,7 +8,7 @@ from typing import ClassVar, Final
 
 from magnetar.broker.dispatch.delayed import DelayedIndex
 from magnetar.broker.dispatch.entry_metadata import EntryMetadata, metadata_of
-from magnetar.broker.dispatch.ports import EntrySource, MarkersRead
+from magnetar.broker.dispatch.ports import EntrySource, Kept, MarkersRead
 from magnetar.broker.dispatch.position_key import position_of
 from magnetar.broker.dispatch.receiver import HELD_SLOT_BITS, HELD_SLOT_MASK, Receiver, messages_left
 from magnetar.broker.dispatch.redelivery import RedeliveryCounts
@@ -108,6 +108,10 @@ class SharingDispatcher:
     def waiting_count(self) -> int:
         """Entries that wait to be delivered again, or for the first time after having been passed over."""
         raise NotImplementedError
+
+    @property
+    def kept(self) -> Kept | None:
+        return None
 
     @property
     def unblocked(self) -> bool:
@@ -250,6 +254,15 @@ class SharingDispatcher:
             deliveries.special[entry] = redeliveries, ack_set
             if redeliveries:
                 consumer.messages_redelivered += messages
+        run = deliveries.runs.get(consumer)
+        if run is None:
+            run = deliveries.runs[consumer] = []
+        run.append(entry)
+
+    def assign_plain(self, deliveries: Deliveries, consumer: Receiver, entry: Entry, key: int, value: int) -> None:
+        """`assign` for an entry of one message that was not delivered before."""
+        consumer.hold(key, value, 1)
+        self.count_sent(1)
         run = deliveries.runs.get(consumer)
         if run is None:
             run = deliveries.runs[consumer] = []

@@ -19,7 +19,7 @@ from magnetar.broker.dispatch import why
 from magnetar.broker.dispatch.delayed import DelayedIndex
 from magnetar.broker.dispatch.dispatcher import Where
 from magnetar.broker.dispatch.entry_metadata import NOT_PLAIN, held_values, metadata_of
-from magnetar.broker.dispatch.ports import EntrySource, MarkersRead, Scheduler, Timer
+from magnetar.broker.dispatch.ports import EntrySource, Kept, MarkersRead, Scheduler, Timer
 from magnetar.broker.dispatch.position_key import position_of
 from magnetar.broker.dispatch.receiver import Receiver, messages_left
 from magnetar.broker.reasons import NOTHING_HELD_UP, Code, Standing, because
@@ -214,6 +214,10 @@ class SingleActiveDispatcher:
 
     def take_replay(self, limit: int, now_ms: int) -> list[int]:
         return []
+
+    @property
+    def kept(self) -> Kept | None:
+        return None
 
     def take_back(self, keys: Sequence[int]) -> None:
         """No effect: nothing is replayed."""

@@ -16,6 +16,7 @@ from magnetar.managed_ledger.context import LedgerContext
 from magnetar.managed_ledger.cursor.persister import CursorPersister
 from magnetar.managed_ledger.cursor.reader import CursorReader, ReadGate
 from magnetar.managed_ledger.cursor.store import CursorStore, StoredState
+from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.errors import CursorClosedError
 from magnetar.managed_ledger.ports import DurableDone, ReadEntriesDone
 from magnetar.managed_ledger.position import EARLIEST, LATEST, Position
@@ -120,9 +121,16 @@ class ManagedCursor:
         """
         self._reader.read(max_entries, max_bytes, done)
 
-    def replay(self, positions: Sequence[Position], done: ReadEntriesDone) -> None:
-        """Exactly these entries, in the order given, without those acknowledged meanwhile or gone. Moves nothing."""
-        self._reader.replay(positions, done)
+    def replay(
+        self,
+        positions: Sequence[Position],
+        done: ReadEntriesDone,
+        kept: Mapping[tuple[int, int], Entry] | None = None,
+    ) -> None:
+        """Exactly these entries, in the order given, without those acknowledged meanwhile or gone. Moves nothing.
+
+        `kept`: entries that the caller has in memory; they are not read."""
+        self._reader.replay(positions, done, kept)
 
     def rewind(self) -> None:
         """Read again everything that is not acknowledged."""

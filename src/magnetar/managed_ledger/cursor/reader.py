@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -43,6 +43,8 @@ class ReadGate(Protocol):
         """`words`: what is left of a batch, None for all of it; less what may not be handed out now."""
         ...
 
+
+Kept = Mapping[tuple[int, int], Entry]
 
 Lost = Callable[[int, int, int], None]
 """`lost(ledger_id, first, last)`: these entries are passed over."""
@@ -142,13 +144,13 @@ class CursorReader:
         context.reads.entries += len(entries)
         done(None, entries)
 
-    def replay(self, positions: Sequence[Position], done: ReadEntriesDone) -> None:
+    def replay(self, positions: Sequence[Position], done: ReadEntriesDone, kept: Kept | None) -> None:
         if self._closed:
             done(CursorClosedError(f"{self._context.name}: the cursor is closed"), [])
             return
         if self.gate is not None:
             done = partial(self._replayed, self.gate, done)
-        Replay(self._context, self._acks, positions, done).start()
+        Replay(self._context, self._acks, positions, done, kept or {}).start()
 
     # ---- Behind a gate
 
@@ -261,15 +263,16 @@ class CursorReader:
 class Replay:
     """One request; reads its missing runs one after the other. The caller bounds it by the number of positions."""
 
-    __slots__ = ("_acks", "_context", "_done", "_found", "_positions", "_run", "_runs")
+    __slots__ = ("_acks", "_context", "_done", "_found", "_kept", "_positions", "_run", "_runs")
 
     def __init__(
-        self, context: LedgerContext, acks: AckRanges, positions: Sequence[Position], done: ReadEntriesDone
+        self, context: LedgerContext, acks: AckRanges, positions: Sequence[Position], done: ReadEntriesDone, kept: Kept
     ) -> None:
         self._context = context
         self._acks = acks
         self._positions = positions
         self._done = done
+        self._kept = kept
         self._found: dict[tuple[int, int], Entry] = {}
         self._runs: list[tuple[int, int, int]] = []
         self._run = (0, 0, -1)
@@ -277,11 +280,13 @@ class Replay:
     def start(self) -> None:
         index, caches, contains = self._context.index, self._context.caches, self._acks.contains
         missing: list[tuple[int, int]] = []
+        kept = self._kept
         for ledger_id, entry_id in self._positions:
             if contains(ledger_id, entry_id) or not 0 <= entry_id < index.entries_in(ledger_id):
                 continue
-            cached = caches.get(ledger_id)
-            entry = None if cached is None else cached.entries.get(entry_id)
+            entry = kept.get((ledger_id, entry_id))
+            if entry is None and (cached := caches.get(ledger_id)) is not None:
+                entry = cached.entries.get(entry_id)
             if entry is None:
                 missing.append((ledger_id, entry_id))
             else:
@@ -291,7 +296,7 @@ class Replay:
             self._runs.reverse()
             self._next(None)
         else:
-            self._finish()
+            self._done(None, list(self._found.values()))
 
     def _next(self, error: MagnetarError | None) -> None:
         if error is not None and not self._is_gone(error):
