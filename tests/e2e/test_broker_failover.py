@@ -25,7 +25,7 @@ from tests.support.waiting import wait_until
 
 Connect = Callable[..., pulsar.Client]
 
-FIRST_ACK_MAX_S = 1.5
+FIRST_ACK_MAX_S = 1.9
 """After `kill -9` of the owner: less than its session would last, as others on the machine see its process end."""
 
 CUT_OFF_MAX_S = 8.0
@@ -35,7 +35,7 @@ then clients come back from a pause of their own, as long at most."""
 REFUSED_MAX_S = 1.0
 """By a broker without a session, which still closes the topic meanwhile: that takes as long as the store is silent."""
 
-STORE_BACK_MAX_S = 6.0
+STORE_BACK_MAX_S = 20.0
 """After the brokers have sessions again, however long the metadata store was away: lookups that waited are answered, bundles taken."""
 
 _names = itertools.count()
@@ -63,7 +63,7 @@ class Traffic:
         self.consuming = Consuming(self.client, topic, "s")
         self.flows()
 
-    def flows(self, what: str = "traffic flows", timeout_s: float = 40) -> None:
+    def flows(self, what: str = "traffic flows", timeout_s: float = 60) -> None:
         """Some hundred messages more are stored."""
         before = len(self.producing.stored)
         wait_until(lambda: len(self.producing.stored) > before + 100, timeout_s, what=what)
@@ -162,7 +162,7 @@ def test_a_client_that_connects_while_the_owner_hangs_is_not_sent_to_it(
     started_s = time.monotonic()
     try:
         connect(cluster.broker(other)[0]).create_producer(topic).send(b"after")
-        assert time.monotonic() - started_s < BROKER_SESSION_MS / 1000 + 5
+        assert time.monotonic() - started_s < BROKER_SESSION_MS / 1000 + 25
     finally:
         cluster.resume(owner)
     wait_until(lambda: _active(cluster) == len(broker_names(cluster)), 60, what="it has joined again")

@@ -22,7 +22,7 @@ from tests.support.waiting import wait_until
 Connect = Callable[..., pulsar.Client]
 
 HOUR_NS = 3_600 * 10**9
-PAUSE_MAX_S = 1.0
+PAUSE_MAX_S = 1.9
 """A lost session would cost its time-out (2 s) and more."""
 
 EXPIRY_ROUND_S = 0.3
@@ -91,7 +91,7 @@ def test_every_clock_jumps_forth_and_back(cluster: ClusterProcesses, clocks: Clo
             producing.longest_pause_s = 0.0
             clocks.jump(name, by_ns)
             before = len(producing.stored)
-            wait_until(lambda before=before: len(producing.stored) > before + 200, 20, what="traffic flows")
+            wait_until(lambda before=before: len(producing.stored) > before + 200, 60, what="traffic flows")
             assert producing.longest_pause_s < PAUSE_MAX_S, (name, by_ns)
     assert owner_of(cluster, "topic") == owner
     producing.finish()

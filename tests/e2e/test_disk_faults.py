@@ -104,7 +104,7 @@ def test_a_failed_fsync_stops_the_server_and_acknowledges_nothing(tmp_path: Path
                     assert command.type != BaseCommand.SEND_RECEIPT or command.send_receipt.sequence_id < 10
             except (TimeoutError, ClosedByServer):
                 pass
-            assert server.failed.wait(5)
+            assert server.failed.wait(60)
             assert isinstance(server.failure, DiskIOError)
         # the kernel may call the next fsync a success: it must not be believed
         disk.fail_fsync = False
@@ -120,7 +120,7 @@ def test_a_failed_fsync_stops_the_server_and_acknowledges_nothing(tmp_path: Path
             except (TimeoutError, ClosedByServer):
                 pass
         stopping = time.monotonic()
-    assert time.monotonic() - stopping < 2
+    assert time.monotonic() - stopping < 8
     with InProcessServer(tmp_path / "data") as server:
         client = pulsar.Client(server.service_url)
         payloads = read_log(client, TOPIC).payloads
@@ -143,7 +143,7 @@ def test_a_full_disk_refuses_and_recovers_without_a_restart(tmp_path: Path) -> N
         producer.send_async(b"while full", lambda result, _: answers.append(result))
         with pytest.raises(AssertionError, match="did not come true"):
             wait_until(lambda: answers, 1.0)
-        received = [consumer.receive(2000) for _ in range(5)]  # reads go on
+        received = [consumer.receive(30_000) for _ in range(5)]  # reads go on
         assert not server.failed.is_set()
         disk.full = False
         server.check_disk()
@@ -181,7 +181,7 @@ def test_the_process_ends_with_code_1_and_one_line(tmp_path: Path, shim: Path) -
                 assert client.publish(b"stored", number).type == BaseCommand.SEND_RECEIPT
             switch.touch()
             client.send_bytes(send_frame(b"lost", 20))
-            assert all(command.type != BaseCommand.SEND_RECEIPT for command in client.closed_within(5))
+            assert all(command.type != BaseCommand.SEND_RECEIPT for command in client.closed_within())
         assert server.wait(5) == 1
         log = server.log()
         assert "Traceback" not in log, log[-3000:]

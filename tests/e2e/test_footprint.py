@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from magnetar.testing.server import ServerProcess
-from tests.support.process import MIB, cpu_seconds, resident_bytes
+from tests.support.process import MIB, cpu_seconds, resident_bytes, waited_for_cores_s
 
 READY_MAX_S = 1.0
 LOOP_S = 0.25
@@ -34,13 +34,13 @@ def slowness() -> float:
 
 @pytest.mark.alone
 def test_start_to_ready(tmp_path: Path) -> None:
-    """The best of five: empty directory, then the same one again. What disturbs it only adds."""
+    """The best of five: empty directory, then the same one again. What disturbs it only adds; waiting for a core is not counted."""
     times_s = []
     for _ in range(5):
         server = ServerProcess(tmp_path / "data")
         started = time.monotonic()
         server.start()
-        times_s.append(time.monotonic() - started)
+        times_s.append(time.monotonic() - started - waited_for_cores_s(server.pid))
         assert server.stop() == 0
     factor = slowness()
     print(f"\nstart to ready: {', '.join(f'{each:.3f}' for each in times_s)} s; machine slower by {factor:.2f}")

@@ -52,7 +52,7 @@ class Harness:
 
     def client(self) -> pulsar.Client:
         quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-        return pulsar.Client(self.server.service_url, operation_timeout_seconds=10, logger=quiet)
+        return pulsar.Client(self.server.service_url, operation_timeout_seconds=30, logger=quiet)
 
     def http(self, method: str, path: str) -> int:
         request = Request(f"{self.server.http_url}/admin/v2/persistent/public/default/{path}", method=method, data=b"")

@@ -29,6 +29,14 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def waited_for_cores_s(pid: int) -> float:
+    """How long the main thread could have run and had no core, for others had them. 0 where the kernel does not count it."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError):
+        return 0.0
+
+
 def open_files(pid: int) -> int:
     """Open descriptors."""
     return len(os.listdir(f"/proc/{pid}/fd"))

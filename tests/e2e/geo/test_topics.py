@@ -125,4 +125,4 @@ def test_the_replicators_rate_is_kept(mesh_of_three: list[Region]) -> None:
         producer.send_async(str(index).encode(), None)
     producer.flush()
     a.wait_drained(name, "b", "c")
-    assert 1.5 < time.monotonic() - began < 8
+    assert 1.5 < time.monotonic() - began < 30

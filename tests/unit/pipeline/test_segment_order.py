@@ -101,16 +101,20 @@ def test_each_message_is_read_once_and_in_the_order_of_its_key(steps: list[tuple
         elif what == "read":
             read_batch()
         else:
-            # A topic deletes a sealed segment without ancestors once all of it was read: its children are in the offsets by then.
+            # A topic deletes a sealed segment without ancestors once all of it was read. Its children are in the offsets by then, but for
+            # one of a merge whose other parent is still read: without its children nothing would show that it was finished.
             old = [each for each in model.seen().segments.values() if not each.active and not each.parents]
             old = [each for each in old if offsets.get(each.topic, EARLIEST) >= model.end(each.topic)]
             read_on = with_children(model.seen(), offsets, model.end)
-            done = [each.id for each in old if each.topic in offsets]
+            begun = {
+                parent for each in model.seen().segments.values() if each.topic in read_on for parent in each.parents
+            }
+            done = [each.id for each in old if each.topic in offsets and each.id in begun]
             if done:
                 offsets = read_on
                 known |= {each.topic: model.end(each.topic) for each in old}
                 model.layout = model.layout.without(done)
-    for _ in range(200):
+    while True:
         before = dict(offsets)
         if not read_batch() and offsets == before:
             break
