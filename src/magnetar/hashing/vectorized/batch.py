@@ -6,12 +6,14 @@ A batch is small enough to stay in the second-level cache through all passes of 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from magnetar.hashing.errors import KeyEncodingError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 ROWS_PER_BATCH: Final = 32_768
 """Rows of one batch: 128 KiB a 32-bit column, so that the eight or so columns of a hash fit a 1 MiB cache."""
@@ -19,9 +21,9 @@ ROWS_PER_BATCH: Final = 32_768
 MAX_ROW_BYTES: Final = 512
 """Longer keys are hashed one by one with the scalar function: padding a batch to them would cost more."""
 
-Bytes = npt.NDArray[np.uint8]
-Lengths = npt.NDArray[np.int64]
-Hashes = npt.NDArray[np.uint32]
+Bytes: TypeAlias = "npt.NDArray[np.uint8]"
+Lengths: TypeAlias = "npt.NDArray[np.int64]"
+Hashes: TypeAlias = "npt.NDArray[np.uint32]"
 ScalarHash = Callable[[bytes], int]
 
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from magnetar.hashing.errors import KeyEncodingError
 from magnetar.hashing.key_encoding import encoder
@@ -19,8 +18,11 @@ from magnetar.hashing.key_types import KeyType
 from magnetar.hashing.vectorized.batch import Bytes, KeyBatch, Lengths, arrow_bytes, ragged_batch
 from magnetar.hashing.vectorized.scalars import FIXED_WIDTH, INTEGERS, fixed_bytes
 
-Valid = npt.NDArray[np.bool_]
-Segment = tuple[Bytes, Lengths | int, list[tuple[int, bytes]]]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+Valid: TypeAlias = "npt.NDArray[np.bool_]"
+Segment: TypeAlias = "tuple[Bytes, Lengths | int, list[tuple[int, bytes]]]"
 """Bytes (rows, width), the length of each row or of all, and rows too long for the matrix with their whole bytes."""
 
 

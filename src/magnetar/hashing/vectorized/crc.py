@@ -6,13 +6,15 @@ CRC-32 is linear over bits, so the CRC of a message of fixed length is a constan
 from __future__ import annotations
 
 from functools import cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from magnetar.hashing.crc import crc32
 from magnetar.hashing.vectorized.batch import Bytes, Hashes, KeyBatch, Lengths, hash_in_batches
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 _POLYNOMIAL: Final = 0xEDB88320
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-import numpy.typing as npt
 
 from magnetar.hashing.fnv import FNV32_OFFSET, FNV32_PRIME, FNV64_OFFSET, FNV64_PRIME, fnv1a_32, fnv1a_64
 from magnetar.hashing.vectorized.batch import Hashes, KeyBatch, hash_in_batches
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 
 def fnv1a_32_hashes(keys: object) -> Hashes:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-import numpy.typing as npt
 
 from magnetar.hashing.java_hash import java_string_hash
 from magnetar.hashing.vectorized.batch import KeyBatch, hash_in_batches
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 
 def java_string_hashes(keys: object) -> npt.NDArray[np.int32]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-import numpy.typing as npt
 
 from magnetar.hashing.murmur3 import KEY_SHARED_SLOTS, murmur3_32
 from magnetar.hashing.vectorized.batch import Hashes, KeyBatch, hash_in_batches
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 _C1 = np.uint32(0xCC9E2D51)
 _C2 = np.uint32(0x1B873593)

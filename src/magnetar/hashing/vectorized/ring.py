@@ -7,10 +7,9 @@ each arc's beginning; the few points inside an arc are stepped over, all keys to
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from magnetar.hashing.crc import crc32
 from magnetar.hashing.ketama import ketama_hash
@@ -18,9 +17,12 @@ from magnetar.hashing.vectorized.batch import ROWS_PER_BATCH, Hashes, batches, k
 from magnetar.hashing.vectorized.crc import crc32_batch
 from magnetar.hashing.vectorized.md5 import first_word
 
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
 _ARC_BITS: Final = 16
 
-Owners = npt.NDArray[np.int32]
+Owners: TypeAlias = "npt.NDArray[np.int32]"
 
 
 class PointTable:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from magnetar.hashing.errors import KeyEncodingError
 from magnetar.hashing.key_encoding import EXPONENT_MASK, MANTISSA_MASK, NAN_BITS, year_flags
 from magnetar.hashing.vectorized.batch import Bytes
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 INTEGERS: Final = {"tinyint": "<i1", "smallint": "<i2", "integer": "<i4", "bigint": "<i8", "serial": "<i8"}
 FIXED_WIDTH: Final = (*INTEGERS, "boolean", "real", "double", "date", "timestamp", "timestamptz", "interval")
@@ -18,7 +20,7 @@ FIXED_WIDTH: Final = (*INTEGERS, "boolean", "real", "double", "date", "timestamp
 _EXTREME_DAYS: Final = 365_250_000
 """Dates further than a million years from 1970 do not fit chrono's 19 bits of year."""
 
-_Words = npt.NDArray[np.uint64]
+_Words: TypeAlias = "npt.NDArray[np.uint64]"
 
 
 def fixed_bytes(values: npt.NDArray[Any], name: str) -> Bytes:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from zlib import crc32
 
 import numpy as np
-import numpy.typing as npt
 
 from magnetar.hashing.errors import KeyEncodingError
 from magnetar.hashing.key_encoding import NULL_BYTES
@@ -23,10 +22,13 @@ from magnetar.hashing.vnode import (
     vnode_of_bytes,
 )
 
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
 _LANE_ROWS: Final = 4 * ROWS_PER_BATCH
 """Rows at a time on the integer path, which needs a few bytes of cache a row only."""
 
-Vnodes = npt.NDArray[np.uint16]
+Vnodes: TypeAlias = "npt.NDArray[np.uint16]"
 
 
 def vnodes(columns: Any, types: Sequence[str | KeyType] | None = None, count: int = DEFAULT_VNODES) -> Vnodes:

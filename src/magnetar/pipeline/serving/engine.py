@@ -12,10 +12,10 @@ import threading
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import lru_cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import duckdb
 import polars as pl
@@ -26,12 +26,13 @@ from magnetar.pipeline.serving.reader import Snapshot, Views, ViewTooLargeError
 from magnetar.pipeline.serving.sql.catalog_rows import ViewEntry, base_statements, catalog_tables
 from magnetar.pipeline.serving.sql.system_catalog import SCHEMA
 from magnetar.pipeline.serving.sql.translate import Context, PlainView, Query, QueryError, Relation, Slot, translate
-from magnetar.pipeline.serving.sql.writes import empty_table
 from magnetar.pipeline.serving.wire.types import BY_NAME, PgType, of_duckdb
-from magnetar.pipeline.sql.statements import CreateSource
 from magnetar.pipeline.state.manifest import Manifest
 from magnetar.pipeline.views.scan.keys import key_rows
 from magnetar.pipeline.views.scan.stored_views import table_ids
+
+if TYPE_CHECKING:
+    from magnetar.pipeline.sql.statements import CreateSource
 
 logging.getLogger("sqlglot").setLevel(logging.ERROR)  # it warns of statements that it does not know, which are refused
 
@@ -165,14 +166,20 @@ class Engine:
 
         def empty(name: str) -> PlainView | None:
             found = self.relation(name, seen)
-            if not isinstance(found, CreateSource) or not found.is_written:
+            if found is None or isinstance(found, str) or not found.is_written:
                 return None
+            from magnetar.pipeline.serving.sql.writes import empty_table  # a query from a cold shell does without
+
             return PlainView(found.name, empty_table(found))
 
         def definition(name: str) -> PlainView | None:
             return plain_views(seen.manifest).get(name.lower()) or empty(name)
 
-        return translate(text, columns, context, types, dialect, definition)
+        query = translate(text, columns, context, types, dialect, definition)
+        if not keyed:
+            return query
+        relations = [replace(each, keyed=each.view.lower() == keyed.lower()) for each in query.relations]
+        return replace(query, relations=tuple(relations))
 
     def relation(self, name: str, snapshot: Snapshot) -> CreateSource | str | None:
         """The table or source of that name; of something else what it is, None when there is none."""
@@ -321,9 +328,9 @@ def _table_of(statement: str) -> CreateSource | str:
         return found[1].lower()
     from magnetar.pipeline.sql.parser import parse_one
 
-    parsed = parse_one(statement)
-    assert isinstance(parsed, CreateSource)
-    return parsed
+    parsed: Any = parse_one(statement)
+    created: CreateSource = parsed
+    return created
 
 
 def view_entries(snapshot: Snapshot) -> list[ViewEntry]:

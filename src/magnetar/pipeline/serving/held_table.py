@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
@@ -22,6 +21,9 @@ from magnetar.pipeline.state.manifest import TableState
 from magnetar.pipeline.state.reader import live, merge, newest_last, read_slices
 from magnetar.pipeline.state.run import RunInfo, read_run
 from magnetar.pipeline.state.table import VNODE, StateTable, ordered
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 NEWER_PART: Final = 0.1
 """Above this share of the base (and `NEWER_MIN` rows) the newer rows are sorted into it."""
@@ -141,7 +143,9 @@ def load(files: StateFiles, state: TableState, epoch: int) -> HeldTable:
 def _as_arrow(table: StateTable, frame: pl.DataFrame) -> pa.Table:
     """In the table's types, except that texts and bytes stay as polars has them, which costs nothing."""
     found = frame.select(table.schema.names).to_arrow()
-    return found.cast(pa.schema([_near(table.schema.field(field.name), field) for field in found.schema]))
+    wanted = pa.schema([_near(table.schema.field(field.name), field) for field in found.schema])
+    # a cast imports pyarrow.compute, which takes longer than most queries
+    return found if found.schema.equals(wanted) else found.cast(wanted)
 
 
 def _near(wanted: pa.Field, found: pa.Field) -> pa.Field:

@@ -5,17 +5,19 @@ What is found is compared with the keys themselves, so a hash that two keys shar
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 SLOT_BITS_MIN: Final = 8
 SLOT_BITS_MAX: Final = 22
 """Slots are two to four a row, at most these (16 MiB); beyond, more keys share a slot and take the second look."""
 
-Positions = npt.NDArray[np.int64]
+Positions: TypeAlias = "npt.NDArray[np.int64]"
 
 
 def last_rows(rows: pl.DataFrame, keys: pl.DataFrame) -> Positions:

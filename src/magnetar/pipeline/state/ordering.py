@@ -6,11 +6,13 @@ Whatever eight bytes behind the common beginning do not tell apart is compared a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 TIED_MAX: Final = 0.5
 """Above this share of rows that eight bytes leave tied, comparing all of them is faster."""
@@ -20,7 +22,7 @@ ROWS_MIN: Final = 1024
 
 _BYTES: Final = 8
 
-Positions = npt.NDArray[np.int64]
+Positions: TypeAlias = "npt.NDArray[np.int64]"
 
 
 def by_key(frame: pl.DataFrame, key: Sequence[str], first: str | None = None) -> pl.DataFrame:

@@ -20,7 +20,6 @@ from magnetar.pipeline.serving.sql.differences import refusal, same_in_duckdb
 from magnetar.pipeline.serving.sql.result_names import Node, cast_type, result_names
 from magnetar.pipeline.serving.sql.system_catalog import INFORMATION_SCHEMA, PG_CATALOG, RELATIONS, SCHEMA
 from magnetar.pipeline.serving.wire.types import BY_NAME, BY_OID, TEXT, PgType, of_arrow
-from magnetar.pipeline.sql.statements import ROW_KEY
 
 SQL_BYTES_MAX: Final = 256 * 1024
 """A longer statement is refused before it is parsed."""
@@ -267,7 +266,7 @@ class _Translation:
         if table.args.get("only"):
             table.set("only", None)
         relation = f"_r{len(self._relations)}"
-        self._relations.append(Relation(relation, name, tuple(_conditions(table, shown)), ROW_KEY in shown.names))
+        self._relations.append(Relation(relation, name, tuple(_conditions(table, shown))))
         self._schemas[name.lower()] = shown
         _replace_name(table, relation, None)
 
