@@ -81,7 +81,7 @@ class Topic:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("low_latency", [False, True])
+@pytest.mark.parametrize("low_latency", [pytest.param(False, marks=pytest.mark.long), True])
 def test_a_view_over_a_topic_that_splits_and_merges_while_it_runs(
     spark: Any, server: ServerProcess, admin: AdminClient, topic: str, tmp_path: Path, low_latency: bool
 ) -> None:
