@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How long a published message takes to be in a view and behind a sink, and what a pipeline costs while nothing comes.
 
-  freshness.py [--rate N]... [--seconds N] [--keys N] [--low-latency] [--hungry] [--json] [--check]
+  freshness.py [--rate N]... [--seconds N] [--keys N] [--no-low-latency] [--hungry] [--json] [--check]
 
 A server, `magnetar pipeline run FILE --serve` and this bench are processes of their own, all with default settings: a JSON topic, a view
 with count and max by key, an UPSERT sink. Rows carry a number that grows. A row counts as readable when psycopg reads a number at least
@@ -200,7 +200,10 @@ class Bench:
         before_s, began = cpu_by_process_s(self.process.pid), time.monotonic()
         time.sleep(IDLE_S)
         after_s, passed = cpu_by_process_s(self.process.pid), time.monotonic() - began
-        return {name: 100 * (spent - before_s.get(name, 0.0)) / passed for name, spent in after_s.items()}
+        found: dict[str, float] = {}
+        for (kind, process_id), spent in after_s.items():
+            found[kind] = found.get(kind, 0.0) + 100 * (spent - before_s.get((kind, process_id), 0.0)) / passed
+        return found
 
     def close(self) -> None:
         self._ended.set()
@@ -220,9 +223,9 @@ def cpu_s(pid: int) -> float:
     return sum(cpu_by_process_s(pid).values())
 
 
-def cpu_by_process_s(pid: int) -> dict[str, float]:
-    """The same by what they are."""
-    found: dict[str, float] = {}
+def cpu_by_process_s(pid: int) -> dict[tuple[str, int], float]:
+    """The same by what a process is and its number: one that ends takes its time with it."""
+    found: dict[tuple[str, int], float] = {}
     with suppress(psutil.NoSuchProcess):
         root = psutil.Process(pid)
         for process in (root, *root.children(recursive=True)):
@@ -232,7 +235,7 @@ def cpu_by_process_s(pid: int) -> dict[str, float]:
                 kind = next(
                     (kinds[word] for word in words if word in kinds), "jvm" if "java" in process.name() else "driver"
                 )
-                found[kind] = found.get(kind, 0.0) + times.user + times.system
+                found[kind, process.pid] = times.user + times.system
     return found
 
 
@@ -282,13 +285,13 @@ def main() -> int:
     parser.add_argument("--rate", type=int, action="append", help="rows/s; may be repeated (default: 20, then 1000)")
     parser.add_argument("--seconds", type=float, default=20.0, help="of each rate")
     parser.add_argument("--keys", type=int, default=1000)
-    parser.add_argument("--low-latency", action="store_true", help="run the pipeline with --low-latency")
+    parser.add_argument("--no-low-latency", action="store_true", help="run the pipeline with --no-low-latency")
     parser.add_argument("--hungry", action="store_true", help="a process that needs a core beside it")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--check", action="store_true")
     given = parser.parse_args()
     found = bench(
-        given.rate or list(RATES), given.seconds, given.keys, given.hungry, ["--low-latency"] * given.low_latency
+        given.rate or list(RATES), given.seconds, given.keys, given.hungry, ["--no-low-latency"] * given.no_low_latency
     )
     late = missed(found, given.hungry)
     if given.json:

@@ -10,6 +10,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ START_TIMEOUT_S = 180.0
 TINY_DISK_MIB = 96
 
 
-class Target:
+class Target(ABC):
     """One server. `epoch` rises before each fault that ends connections: what two connections hold compares within one epoch alone."""
 
     can = ("kill", "pause", "partition", "partition-up", "partition-down")
@@ -56,14 +57,14 @@ class Target:
         return json.loads(text) if text else None
 
     @property
-    def pids(self) -> list[int]:
-        raise NotImplementedError
+    @abstractmethod
+    def pids(self) -> list[int]: ...
 
-    def kill(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def kill(self) -> None: ...
 
-    def start_again(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def start_again(self) -> None: ...
 
     def pause(self) -> None:
         for pid in self.pids:
@@ -95,8 +96,8 @@ class Target:
             self.can = (*self.can, "disk")
         return disk
 
-    def log(self) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def log(self) -> str: ...
 
     def close(self) -> None:
         self.proxy.close()

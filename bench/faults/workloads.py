@@ -9,6 +9,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pulsar
@@ -296,6 +297,10 @@ def acks(run: Run) -> Callable[[], None]:
 # ---- register: a cursor is one, its position read and written by several clients
 
 
+def mark_delete_position(run: Run, path: str) -> str:
+    return str(run.target.rest("GET", f"{path}/internalStats")["cursors"]["sub"]["markDeletePosition"])
+
+
 def resetting(run: Run, process: int, topic: str, ids: list[list[int]], fresh: list[int]) -> None:
     rng = run.random((process, time.monotonic_ns()))
     path = topic.replace("://", "/")
@@ -306,10 +311,9 @@ def resetting(run: Run, process: int, topic: str, ids: list[list[int]], fresh: l
         if rng.random() < 0.5 and fresh:
             value = fresh.pop()  # each is written once, so that a read says which write it saw
             body = {"ledgerId": ids[value][0], "entryId": ids[value][1], "partitionIndex": -1}
-            f, call = "write", lambda body=body: run.target.rest("POST", f"{path}/subscription/sub/resetcursor", body)
+            f, call = "write", partial(run.target.rest, "POST", f"{path}/subscription/sub/resetcursor", body)
         else:
-            value, f = None, "read"
-            call = lambda: run.target.rest("GET", f"{path}/internalStats")["cursors"]["sub"]["markDeletePosition"]  # noqa: E731
+            value, f, call = None, "read", partial(mark_delete_position, run, path)
         run.history.add(me, "invoke", f, value)
         try:
             found = call()

@@ -64,9 +64,11 @@ BUSY_HINT: Final = "the machine is so busy that a process did not start within S
     help="With --serve: port of queries over HTTP (/sql/NAME); 0 = any free.  [default: none]",
 )
 @click.option(
-    "--low-latency",
-    is_flag=True,
-    help="Begin an epoch as soon as the broker has something, and run one of few rows by plans that are kept, in one task.",
+    "--low-latency/--no-low-latency",
+    default=True,
+    show_default=True,
+    help="Begin an epoch as soon as a broker has something, and run one of few rows by a plan that is kept, in one task. Without it "
+    "Spark's streaming query begins an epoch every half second, which takes less CPU while rows come one by one.",
 )
 @click.option("--ui", is_flag=True, help="Serve Spark's UI; its jobs name view and epoch.")
 @click.option("-y", "--yes", is_flag=True, help="Build again, from the topics, what an edited statement does not keep.")

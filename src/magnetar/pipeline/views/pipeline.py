@@ -35,7 +35,7 @@ from magnetar.pipeline.sql.statements import (
 )
 from magnetar.pipeline.state.files import StateFiles
 from magnetar.pipeline.state.manifest import Manifest, ManifestStore
-from magnetar.pipeline.views.control.driver import TRIGGER_S, Driver, claim
+from magnetar.pipeline.views.control.driver import Driver, claim
 from magnetar.pipeline.views.control.mapping import SharedMapping
 from magnetar.pipeline.views.control.operations import Operations
 from magnetar.pipeline.views.control.reporter import Reporter
@@ -58,7 +58,8 @@ _DEFINITIONS: Final = (CreateSource, CreateView, CreateSink, Drop, SetParallelis
 class Pipeline:
     """One pipeline. `directory`: a path or fsspec URL, else `$MAGNETAR_HOME/pipelines/NAME`; `spark`: else one of its own on this machine.
 
-    `units`: parallel units of each view; without it as many as Spark has cores, and as before for a pipeline that has run.
+    `units`: parallel units of each view; without it as many as Spark has cores, and as before for a pipeline that has run. `trigger_s`: the
+    least time between the beginnings of two epochs; without it epochs of few rows follow each other at once, others after half a second.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class Pipeline:
         spark: SparkSession | None = None,
         units: int | None = None,
         *,
-        trigger_s: float = TRIGGER_S,
+        trigger_s: float | None = None,
         clock: Clock | None = None,
     ) -> None:
         self.name = name
@@ -87,7 +88,7 @@ class Pipeline:
         self._metrics_port: int | None = None
         self._rebuilds = False
         self._reports = True
-        self._low_latency = False
+        self._low_latency = True
         self._shared: SharedMapping | None = None
         self._operations = Operations(self.place, self._clock)
 
@@ -116,7 +117,7 @@ class Pipeline:
         metadata_credentials: Credentials | None = None,
         rebuild: bool = False,
         report: bool = True,
-        low_latency: bool = False,
+        low_latency: bool = True,
     ) -> None:
         """For the next runs: how to start Spark if no session was given, units, where to serve metrics (0: any port) and, with
         `metadata_url`, in which metadata store the vnode mapping is shared, and what that asks its clients for.

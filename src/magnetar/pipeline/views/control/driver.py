@@ -1,14 +1,15 @@
-"""The driver of a pipeline: one streaming query over all of its sources, an epoch a batch, the manifest as the only truth.
+"""The driver of a pipeline: it follows the ends of all sources, makes an epoch of what is new, and the manifest is the only truth.
 
 Starting claims the pipeline, so that an older driver cannot commit any more (`DriverFencedError` there), and writes down where the sources
-stand before anything is read. A batch that the manifest has already is passed over. Everything else that an epoch needs is in the
-manifest before it; a driver that dies leaves files that no manifest names.
+stand before anything is read. Everything that an epoch needs is in the manifest before it; a driver that dies leaves files that no manifest
+names.
 
-While an epoch runs, the next one is planned, as far as it does not depend on it: the streaming engine is told that a batch is done when
-its epoch begins. Its own log is of no account after a crash, as each driver begins a new one where the manifest stands.
+An epoch of few rows needs no planning, and is committed before the next one is looked for. While a larger one runs, the next one is
+planned, as far as it does not depend on it.
 
-With low latency there is no streaming query: the driver follows the ends of the topics by itself, and an epoch of few rows, which needs no
-planning, is committed before the next one is looked for.
+Without low latency one streaming query of Spark's reads all sources, an epoch a batch: the engine is told that a batch is done when its
+epoch begins, and a batch that the manifest has already is passed over. Its own log is of no account after a crash, as each driver
+begins a new one where the manifest stands.
 """
 
 from __future__ import annotations
@@ -87,17 +88,19 @@ class Driver:
         *,
         name: str = "pipeline",
         on_epoch: OnEpoch | None = None,
-        trigger_s: float = TRIGGER_S,
+        trigger_s: float | None = None,
         low_latency: bool = False,
     ) -> None:
-        """`low_latency`: follow the topics' ends without a streaming query (`_follow_tail`), and run epochs of few rows by kept plans."""
+        """`trigger_s`: the least time between the beginnings of two epochs, TRIGGER_S if it is None, and less for epochs of few rows with
+        `low_latency`: follow the topics' ends without a streaming query (`_follow_tail`), and run epochs of few rows by kept plans."""
         self._spark = spark
         self._files = files
         self._clock = clock
         self._program = program
         self._sources = sources
         self._on_epoch = on_epoch
-        self._trigger_s = trigger_s
+        self._trigger_s = TRIGGER_S if trigger_s is None else trigger_s
+        self._small_trigger_s = SMALL_TRIGGER_S if trigger_s is None else trigger_s
         self._store = ManifestStore(files, clock)
         self._kept = KeptPlans(files, program, sources) if low_latency and is_keepable(program) else None
         self._runner = EpochRunner(files, self._store, program, self._kept)
@@ -235,7 +238,7 @@ class Driver:
                 ends = tail.ends(self.head.sources)
                 if ends:
                     is_small = self.take(tail, ends)
-                    least_s = SMALL_TRIGGER_S if is_small else self._trigger_s
+                    least_s = self._small_trigger_s if is_small else self._trigger_s
                     if not once and (left_s := began_s + least_s - self._clock.monotonic_s()) > 0:
                         self._stop.wait(left_s)
                 elif once and not tail.is_silent:
