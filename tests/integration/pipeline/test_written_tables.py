@@ -28,6 +28,8 @@ CREATE TABLE people (id INT PRIMARY KEY, name VARCHAR NOT NULL, score DOUBLE PRE
 CREATE TABLE visits (person INT, at TIMESTAMP) WITH (service.url = '{url}');
 CREATE TABLE kinds (a BIGINT, b VARCHAR, flag BOOLEAN, small SMALLINT, price NUMERIC(8, 2), any_price NUMERIC, raw BYTEA, day DATE,
     at TIMESTAMPTZ, other_at TIMESTAMP, doc JSONB, words VARCHAR[], PRIMARY KEY (a, b)) WITH (service.url = '{url}');
+CREATE FUNCTION shout(x VARCHAR) RETURNS VARCHAR LANGUAGE sql AS $$ SELECT upper(x) || '!' $$;
+CREATE MATERIALIZED VIEW loud AS SELECT id, shout(name) AS said FROM people WHERE shout(name) <> 'BOB!';
 CREATE MATERIALIZED VIEW visited AS
     SELECT p.name, count(*) AS times FROM visits v JOIN people p ON v.person = p.id GROUP BY p.name;
 """
@@ -119,6 +121,8 @@ def rows_are_counted_and_read_after_flush(connection: psycopg.Connection[Any]) -
         (1, "Ann", 1.5, "ANN"), (2, "Bob", None, "BOB"), (3, "Cid", 3.0, "CID"), (4, "Dan", None, "DAN"),
     ]  # fmt: skip
     assert dict(connection.execute("SELECT * FROM visited").fetchall()) == {"Ann": 2, "Bob": 2}
+    assert dict(connection.execute("SELECT * FROM loud").fetchall()) == {1: "ANN!", 3: "CID!", 4: "DAN!"}
+    assert connection.execute("SELECT shout(name) AS said FROM people WHERE id = 2").fetchall() == [("BOB!",)]
     assert connection.execute("SELECT * FROM visits WHERE at IS NOT NULL").fetchall() == [
         (1, datetime(2024, 1, 1, 10, tzinfo=UTC))
     ]

@@ -29,8 +29,11 @@ def catalog(url: str) -> list[dict[str, Any]]:
         f"CREATE TABLE loose (a INT, b VARCHAR) WITH (service.url = '{url}', topic = 'loose')",
         f"CREATE TABLE fed (a INT) WITH (connector = 'pulsar', service.url = '{url}', topic = 'x') FORMAT PLAIN ENCODE JSON",
     )
+    tables += ("CREATE FUNCTION twice(x BIGINT) RETURNS BIGINT LANGUAGE sql AS 'x + x'",)
     found = [item for item in CATALOG if item["name"] in ("f", "kinds")]
-    return found + [{"name": text.split()[2], "statement": text, "parallelism": None} for text in tables]
+    return found + [
+        {"name": text.split()[2].partition("(")[0], "statement": text, "parallelism": None} for text in tables
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -189,6 +192,19 @@ def test_what_is_refused_says_why_and_writes_nothing(
     assert raised.value.sqlstate == code, str(raised.value)[:300]
     assert people.new() == delays.new() == []
     assert connection.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_functions_of_the_pipeline_are_known(
+    connection: psycopg.Connection[Any], people: Topic, tables: ViewServer
+) -> None:
+    assert connection.execute("SELECT twice(n + %s) AS t FROM delays WHERE k = 'k7' AND n = 57", [1]).fetchall() == [
+        (116,)
+    ]
+    assert connection.execute("INSERT INTO people (id, name) VALUES (twice(%s), 'x')", [21]).rowcount == 1
+    assert [key for key, _ in people.new()] == ["42"]
+    with pytest.raises(psycopg.errors.SyntaxError, match="takes 1 arguments and is given 2"):
+        connection.execute("SELECT twice(1, 2)")
+    assert "twice" not in tables.psql(r"\d")
 
 
 def test_psql(tables: ViewServer) -> None:

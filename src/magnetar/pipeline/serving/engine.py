@@ -21,7 +21,7 @@ import duckdb
 import polars as pl
 import pyarrow as pa
 
-from magnetar.pipeline.errors import CatalogError, DamagedStateError, PipelineError, UnknownEpochError
+from magnetar.pipeline.errors import CatalogError, DamagedStateError, PipelineError, SqlError, UnknownEpochError
 from magnetar.pipeline.serving.reader import Snapshot, Views, ViewTooLargeError
 from magnetar.pipeline.serving.sql.catalog_rows import ViewEntry, base_statements, catalog_tables
 from magnetar.pipeline.serving.sql.system_catalog import SCHEMA
@@ -155,6 +155,7 @@ class Engine:
     ) -> Query:
         """`keyed`: the table that is read with the key that nobody sees. Raises QueryError."""
         seen = snapshot if snapshot is not None else self.snapshot()
+        text = _written_out(text, seen.manifest)
 
         def columns(name: str) -> pa.Schema | None:
             try:
@@ -173,7 +174,8 @@ class Engine:
             return PlainView(found.name, empty_table(found))
 
         def definition(name: str) -> PlainView | None:
-            return plain_views(seen.manifest).get(name.lower()) or empty(name)
+            view = plain_views(seen.manifest).get(name.lower())
+            return empty(name) if view is None else replace(view, text=_written_out(view.text, seen.manifest))
 
         query = translate(text, columns, context, types, dialect, definition)
         if not keyed:
@@ -184,7 +186,7 @@ class Engine:
     def relation(self, name: str, snapshot: Snapshot) -> CreateSource | str | None:
         """The table or source of that name; of something else what it is, None when there is none."""
         for item in snapshot.manifest.views.get("catalog", []):
-            if str(item["name"]).lower() == name.lower():
+            if str(item["name"]).lower() == name.lower() and not _is_function(str(item["statement"])):
                 return _table_of(str(item["statement"]))
         return None
 
@@ -320,10 +322,36 @@ def _query_of_view(statement: str) -> str | None:
     return parsed.query.text if isinstance(parsed, CreateView) else None
 
 
+def _is_function(statement: str) -> bool:
+    return re.match(r"\s*CREATE\s+FUNCTION\b", statement, re.IGNORECASE) is not None
+
+
+def _written_out(text: str, manifest: Manifest) -> str:
+    """With the expressions of the pipeline's functions that it calls. Raises QueryError."""
+    made = tuple(
+        text for text in (str(item["statement"]) for item in manifest.views.get("catalog", [])) if _is_function(text)
+    )
+    if not made:
+        return text
+    from magnetar.pipeline.sql.user_functions import expanded
+
+    try:
+        return expanded(text, _functions(made))
+    except SqlError as error:
+        raise QueryError("42601", str(error).partition(": ")[2]) from None
+
+
+@lru_cache(maxsize=100)
+def _functions(statements: tuple[str, ...]) -> Mapping[str, Any]:
+    from magnetar.pipeline.sql.catalog import Catalog
+
+    return Catalog.from_plain([{"statement": text} for text in statements]).functions
+
+
 @lru_cache(maxsize=1000)
 def _table_of(statement: str) -> CreateSource | str:
     """The table or source that a statement creates, or the words for what else it does."""
-    found = re.match(r"\s*CREATE\s+(MATERIALIZED VIEW|VIEW|SINK)\b", statement, re.IGNORECASE)
+    found = re.match(r"\s*CREATE\s+(MATERIALIZED VIEW|VIEW|SINK|FUNCTION)\b", statement, re.IGNORECASE)
     if found is not None:
         return found[1].lower()
     from magnetar.pipeline.sql.parser import parse_one

@@ -18,6 +18,7 @@ from magnetar.pipeline.sql.scope import Columns
 from magnetar.pipeline.sql.statements import (
     ROW_KEY,
     AlterOptions,
+    CreateFunction,
     CreateSink,
     CreateSource,
     CreateView,
@@ -29,6 +30,7 @@ from magnetar.pipeline.sql.statements import (
     Show,
 )
 from magnetar.pipeline.sql.typed import kind_of_type
+from magnetar.pipeline.sql.user_functions import checked, expanded
 
 _ADDRESSES: Final = ("service.url", "admin.url", "pulsar.client.")
 
@@ -71,6 +73,8 @@ class Catalog:
     """Entries in the order they were created, which is an order of dependency: nothing reads from what comes later."""
 
     entries: Mapping[str, Entry] = field(default_factory=dict)
+    functions: Mapping[str, CreateFunction] = field(default_factory=dict)
+    """Of CREATE FUNCTION, by lower-case name."""
 
     def find(self, name: str) -> Entry:
         """Names are compared without case. CatalogError when there is none."""
@@ -84,15 +88,41 @@ class Catalog:
         (`changes.applied` defines what was there before anew)."""
         key = self._key(statement.name)
         if key is None:
-            return Catalog({**self.entries, statement.name: self._entry(statement)})
+            return replace(self, entries={**self.entries, statement.name: self._entry(statement)})
         known = self.entries[key]
         if identity(known.statement) == identity(statement):
-            return Catalog({**self.entries, key: replace(known, statement=statement)})
+            return replace(self, entries={**self.entries, key: replace(known, statement=statement)})
         if statement.if_not_exists:
             return self
         raise CatalogError(
             f"{known.kind} {key} is defined twice; remove one of the definitions, or choose another name"
         )
+
+    def with_function(self, statement: CreateFunction) -> Catalog:
+        """With a function, in place of one of that name; queries that call it mean the new one. SqlError, PlanRefusedError."""
+        key = statement.name.lower()
+        others = {name: each for name, each in self.functions.items() if name != key}
+        known, made = self.functions.get(key), checked(replace(statement, if_not_exists=False), others, 1, 1)
+        if known is not None and (known == made or statement.if_not_exists):
+            return self
+        found = replace(self, functions={**self.functions, key: made})
+        if known is None:
+            return found
+        found = replace(found, entries={})
+        for name, entry in self.entries.items():
+            found = found.create(entry.statement)
+            made_again = replace(
+                found.entries[name], parallelism=entry.parallelism, adaptive=entry.adaptive, recorded=entry.recorded
+            )
+            found = replace(found, entries={**found.entries, name: made_again})
+        return found
+
+    def written_out(self, query: Query) -> Query:
+        """With the expressions of the functions that it calls. SqlError."""
+        try:
+            return replace(query, text=expanded(query.text, self.functions))
+        except SqlError as error:
+            raise SqlError(str(error).partition(": ")[2], query.line, query.column) from None
 
     def drop(self, statement: Drop) -> Catalog:
         """Without it, and with CASCADE without what reads from it. CatalogError while something does, or for the wrong kind."""
@@ -111,7 +141,9 @@ class Catalog:
             raise CatalogError(
                 f"{', '.join(readers)} read from {key}; drop them first or write DROP {kind} {key} CASCADE"
             )
-        return Catalog({name: entry for name, entry in self.entries.items() if name != key and name not in readers})
+        return replace(
+            self, entries={name: entry for name, entry in self.entries.items() if name != key and name not in readers}
+        )
 
     def altered(self, statement: AlterOptions) -> CreateSource | CreateView | CreateSink:
         """The statement of an object with its new options. CatalogError for an object of another kind, SqlError for an option."""
@@ -146,7 +178,7 @@ class Catalog:
             raise CatalogError(
                 f"{taken} exists already; name the {statement.kind} {statement.to} in its CREATE, with the ALTER in front of it"
             )
-        found = Catalog()
+        found = Catalog(functions=self.functions)
         for name, each in self.entries.items():
             known = each.statement
             if name == old:
@@ -164,7 +196,7 @@ class Catalog:
             if each.plan is not None and made.plan is not None and recorded == fingerprint(each.plan):
                 recorded = fingerprint(made.plan)
             made = replace(made, parallelism=each.parallelism, adaptive=each.adaptive, recorded=recorded)
-            found = Catalog({**found.entries, known.name: made})
+            found = replace(found, entries={**found.entries, known.name: made})
         return found
 
     def set_parallelism(self, statement: SetParallelism) -> Catalog:
@@ -173,7 +205,9 @@ class Catalog:
         if entry.kind != "MATERIALIZED VIEW":
             raise CatalogError(f"{statement.view} is a {entry.kind}; the parallelism is a materialized view's")
         name, adaptive = entry.statement.name, statement.parallelism is None
-        return Catalog({**self.entries, name: replace(entry, parallelism=statement.parallelism, adaptive=adaptive)})
+        return replace(
+            self, entries={**self.entries, name: replace(entry, parallelism=statement.parallelism, adaptive=adaptive)}
+        )
 
     def readers(self, name: str) -> tuple[str, ...]:
         """What reads from it, directly or through others, in order of dependency."""
@@ -208,7 +242,11 @@ class Catalog:
 
     def to_plain(self) -> list[dict[str, Any]]:
         """For the manifest's `views`: strings and numbers, without credentials."""
-        return [
+        functions = [
+            {"name": each.name, "statement": print_statement(each), "parallelism": None}
+            for each in self.functions.values()
+        ]
+        return functions + [
             {
                 "name": name,
                 "statement": print_statement(entry.statement),
@@ -224,13 +262,16 @@ class Catalog:
         catalog = cls()
         for item in plain:
             statement = parse_one(str(item["statement"]))
+            if isinstance(statement, CreateFunction):
+                catalog = catalog.with_function(statement)
+                continue
             if not isinstance(statement, CreateSource | CreateView | CreateSink):
                 raise CatalogError(
                     f"the manifest holds no CREATE statement for {item['name']}; restore it from an older epoch"
                 )
             catalog = catalog.create(statement)
             created = replace(catalog.entries[statement.name], recorded=str(item.get("plan", "")))
-            catalog = cls({**catalog.entries, statement.name: created})
+            catalog = replace(catalog, entries={**catalog.entries, statement.name: created})
             said = item["parallelism"]
             if said is not None:
                 units = None if said == ADAPTIVE else int(said)
@@ -246,7 +287,7 @@ class Catalog:
         relations = self.relations()
         through = self._through(statement)
         if isinstance(statement, CreateView):
-            plan = plan_query(statement.query, relations)
+            plan = plan_query(self.written_out(statement.query), relations)
             if not statement.materialized and output_names(plan) is None:
                 raise CatalogError(
                     f"view {statement.name}: the columns of what it reads are not known; name them instead of *"
@@ -260,7 +301,7 @@ class Catalog:
             plan = Scan(entry.statement.name)
             return Entry(statement, plan, entry.columns, kinds=entry.kinds)
         else:
-            plan = plan_query(statement.source, relations)
+            plan = plan_query(self.written_out(statement.source), relations)
         kinds = output_kinds(plan, lambda name: self.find(name).kinds)
         return Entry(statement, plan, output_names(plan), kinds=kinds, through=through)
 

@@ -14,6 +14,7 @@ from magnetar.pipeline.sql.plan import Plan, explain
 from magnetar.pipeline.sql.statements import (
     AlterOptions,
     ColumnDefinition,
+    CreateFunction,
     CreateSink,
     CreateSource,
     CreateView,
@@ -286,6 +287,8 @@ class _Builder:
                     self.catalog = self.catalog.renamed(statement)
                 elif _entry(self.catalog, new) is None and new.lower() not in self._later:
                     raise CatalogError(f"ALTER ... RENAME: neither {old} nor {new} exists")
+            case CreateFunction():
+                self.catalog = self.catalog.with_function(statement)
             case SetParallelism():
                 self.catalog = self.catalog.set_parallelism(statement)
             case AlterOptions():
@@ -310,7 +313,8 @@ class _Builder:
             return
         name = before.statement.name
         readers = {reader: self.catalog.entries[reader] for reader in self.catalog.readers(name)}
-        self.catalog = Catalog({n: e for n, e in self.catalog.entries.items() if n != name and n not in readers})
+        kept = {n: e for n, e in self.catalog.entries.items() if n != name and n not in readers}
+        self.catalog = replace(self.catalog, entries=kept)
         self.catalog = self.catalog.create(replace(statement, name=name))
         self._keep_units(before)
         for reader, entry in readers.items():

@@ -1,4 +1,4 @@
-"""CREATE SOURCE, CREATE TABLE and CREATE SINK: columns, keys, watermarks, INCLUDE, WITH and FORMAT ... ENCODE."""
+"""CREATE SOURCE, CREATE TABLE, CREATE SINK and CREATE FUNCTION: columns, keys, watermarks, INCLUDE, WITH and FORMAT ... ENCODE."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from magnetar.pipeline.sql.statements import (
     INCLUDED_COLUMNS,
     ROW_KEY,
     ColumnDefinition,
+    CreateFunction,
     CreateSource,
     Format,
     Include,
@@ -23,6 +24,7 @@ from magnetar.pipeline.sql.statements import (
     Watermark,
 )
 from magnetar.pipeline.sql.types import normalise_type, spark_type
+from magnetar.pipeline.sql.user_functions import checked
 
 CONNECTORS = ("pulsar", "magnetar")
 _TOPICS = ("topic", "topics", "topicsPattern")
@@ -124,6 +126,68 @@ _NOT_OF_WRITTEN: Final = (
     "predefinedsubscription",
     "subscriptionprefix",
 )
+
+
+_MARKS: Final = ("IMMUTABLE", "STABLE")
+
+
+def create_function(cursor: Cursor) -> CreateFunction:
+    """Behind CREATE FUNCTION: `f(x INT) RETURNS INT LANGUAGE sql AS $$ SELECT x + 1 $$`."""
+    if_not_exists = cursor.take("IF", "NOT", "EXISTS")
+    at = cursor.token
+    name = cursor.name("function")
+    cursor.expect_symbol("(", fix=f"write CREATE FUNCTION {name}(x INT) RETURNS INT LANGUAGE sql AS $$ SELECT x + 1 $$")
+    parameters: list[tuple[str, str]] = []
+    while not cursor.take_symbol(")"):
+        parameter = cursor.name("parameter")
+        parameters.append((parameter, _type_up_to(cursor, f"parameter {parameter}", ())))
+        if not cursor.take_symbol(","):
+            cursor.expect_symbol(")", fix="parameters are separated by ','")
+            break
+    cursor.expect("RETURNS", fix="say the type of its result: RETURNS INT")
+    if cursor.looks_at("TABLE") or cursor.looks_at("SETOF"):
+        cursor.fail("a function gives one value; a query of several rows is a view")
+    returns = _type_up_to(cursor, "the result", ("LANGUAGE", "AS", "RETURN", "VOLATILE", *_MARKS))
+    body, language = "", False
+    while not cursor.at_end:
+        if cursor.take("LANGUAGE"):
+            word = cursor.advance().value
+            if word.lower() != "sql":
+                cursor.fail(f"LANGUAGE {word} does not exist here; write an expression in LANGUAGE sql")
+            language = True
+        elif cursor.take("AS"):
+            body = cursor.string("the expression")
+        elif cursor.take("RETURN"):
+            start = cursor.token
+            while not cursor.at_end:
+                cursor.skip_group()
+            body = cursor.without_comments(start, cursor.token)
+            language = True
+        elif cursor.token.keyword in _MARKS:
+            cursor.advance()
+        elif cursor.take("VOLATILE"):
+            cursor.fail(
+                "a VOLATILE function gives another value each time, so what a view holds could not be computed again"
+            )
+        else:
+            cursor.fail(f"expected LANGUAGE sql or AS, found {cursor.token.described()}")
+    if not language or not body.strip():
+        cursor.fail(f"write LANGUAGE sql AS $$ SELECT ... $$, the expression of {name}")
+    body = body.strip().rstrip(";").strip()
+    if body[:6].upper() == "SELECT" and not body[6:7].isalnum():
+        body = body[6:].strip()
+    return checked(CreateFunction(name, tuple(parameters), returns, body, if_not_exists), {}, *cursor.where(at))
+
+
+def _type_up_to(cursor: Cursor, of: str, words: tuple[str, ...]) -> str:
+    start, angle = cursor.token, 0
+    while not cursor.at_end and not (angle == 0 and (cursor.at_symbol(",", ")") or cursor.token.keyword in words)):
+        angle += (cursor.token.value == "<") - (cursor.token.value == ">")
+        cursor.skip_group()
+    try:
+        return normalise_type(cursor.without_comments(start, cursor.token))
+    except ValueError as error:
+        cursor.fail(f"{of}: {error}", start)
 
 
 class _Body:

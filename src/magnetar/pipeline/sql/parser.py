@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import cast, get_args
 
 from magnetar.pipeline.errors import SqlError
-from magnetar.pipeline.sql.create import create_source, read_format, read_options, read_query
+from magnetar.pipeline.sql.create import create_function, create_source, read_format, read_options, read_query
 from magnetar.pipeline.sql.cursor import Cursor
 from magnetar.pipeline.sql.lexer import Position, Token, statements_of
 from magnetar.pipeline.sql.options import Options
@@ -66,7 +66,6 @@ _INSTEAD = {
 _CREATE_INSTEAD = {
     "INDEX": "a view is sorted by its key already; create a materialized view grouped by the other column",
     "SUBSCRIPTION": "send the changes to a topic with CREATE SINK and subscribe to the topic",
-    "FUNCTION": "write the expression out, or compute it in the producer",
     "AGGREGATE": "compute it with the aggregates there are, or in a consumer",
     "USER": "who may read a topic is decided by the broker's permissions",
     "ROLE": "who may read a topic is decided by the broker's permissions",
@@ -138,10 +137,14 @@ def _create(cursor: Cursor) -> Statement:
         return _create_plain_view(cursor)
     if cursor.take("SINK"):
         return _create_sink(cursor)
+    if cursor.take("FUNCTION"):
+        return create_function(cursor)
     what = cursor.token.keyword
     if what in _CREATE_INSTEAD:
         cursor.fail(f"CREATE {what} does not exist here; {_CREATE_INSTEAD[what]}")
-    cursor.fail(f"CREATE takes SOURCE, TABLE, VIEW, MATERIALIZED VIEW or SINK; found {cursor.token.described()}")
+    cursor.fail(
+        f"CREATE takes SOURCE, TABLE, VIEW, MATERIALIZED VIEW, SINK or FUNCTION; found {cursor.token.described()}"
+    )
 
 
 def _create_view(cursor: Cursor) -> CreateView:

@@ -11,6 +11,7 @@ from magnetar.pipeline.sql.statements import (
     INCLUDED_COLUMNS,
     ROW_KEY,
     AlterOptions,
+    CreateFunction,
     CreateSink,
     CreateSource,
     CreateView,
@@ -46,6 +47,10 @@ def print_statement(statement: Statement, *, with_credentials: bool = False) -> 
             return f"CREATE MATERIALIZED VIEW {exists}{quote(statement.name)}{options} AS\n{statement.query.text}{emit}"
         case CreateSink():
             return _sink(statement, with_credentials)
+        case CreateFunction(name, parameters, returns, body, if_not_exists):
+            given = ", ".join(f"{quote(each)} {kind}" for each, kind in parameters)
+            exists = _if_not_exists(if_not_exists)
+            return f"CREATE FUNCTION {exists}{quote(name)}({given}) RETURNS {returns} LANGUAGE sql AS {literal(body)}"
         case SetParallelism(view, parallelism):
             return f"ALTER MATERIALIZED VIEW {quote(view)} SET PARALLELISM = {'ADAPTIVE' if parallelism is None else parallelism}"
         case AlterOptions(kind, name, options):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from magnetar.pipeline.sql.options import Options
@@ -123,6 +123,20 @@ class CreateSink:
 
 
 @dataclass(frozen=True, slots=True)
+class CreateFunction:
+    """CREATE FUNCTION ... LANGUAGE sql. `body`: an expression of the parameters (name, type)."""
+
+    name: str
+    parameters: tuple[tuple[str, str], ...]
+    returns: str
+    body: str
+    if_not_exists: bool = False
+
+    def with_body(self, body: str) -> CreateFunction:
+        return replace(self, body=body)
+
+
+@dataclass(frozen=True, slots=True)
 class SetParallelism:
     """ALTER MATERIALIZED VIEW ... SET PARALLELISM; None is ADAPTIVE."""
 
@@ -206,6 +220,7 @@ Statement: TypeAlias = (
     CreateSource
     | CreateView
     | CreateSink
+    | CreateFunction
     | SetParallelism
     | AlterOptions
     | Rename

@@ -24,6 +24,7 @@ from magnetar.pipeline.sql.options import Options
 from magnetar.pipeline.sql.parser import parse
 from magnetar.pipeline.sql.statements import (
     AlterOptions,
+    CreateFunction,
     CreateSink,
     CreateSource,
     CreateView,
@@ -52,7 +53,17 @@ from magnetar.pipeline.views.source.sources import Lag, TopicSources
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_DEFINITIONS: Final = (CreateSource, CreateView, CreateSink, Drop, SetParallelism, AlterOptions, Rename, Flush)
+_DEFINITIONS: Final = (
+    CreateFunction,
+    CreateSource,
+    CreateView,
+    CreateSink,
+    Drop,
+    SetParallelism,
+    AlterOptions,
+    Rename,
+    Flush,
+)
 
 
 class Pipeline:
