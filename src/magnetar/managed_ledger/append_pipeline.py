@@ -258,8 +258,14 @@ class AppendPipeline:
         while waiting and self.appender is not None:
             run, size_bytes, done = waiting.popleft()
             left = self._push(appender, run, size_bytes, done)
-            if left:
-                waiting.appendleft((left, sum(map(len, left)), done))
+            if not left:
+                continue
+            left_bytes = sum(map(len, left))
+            if self.state is State.SWITCHING:
+                waiting.appendleft((left, left_bytes, done))
+            else:  # the ledger failed as it was given the first of them, and there is no other: what is behind those is refused as well
+                self.pending_add_bytes -= left_bytes
+                done(self.refusal(), -1, -1, len(left))
 
     def _roll_if_full(self) -> None:
         appender = self.appender

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from magnetar.base.errors import MagnetarError
+from magnetar.bookkeeper.client.writer import LedgerWriter
 from magnetar.bookkeeper.codes import ReturnCode
 from magnetar.bookkeeper.errors import BookieUnavailableError
 from magnetar.managed_ledger import append_pipeline, appender
@@ -479,3 +480,36 @@ async def test_a_former_owner_confirms_no_acknowledgement_that_the_new_one_has_n
         stored = (await three.open(NAME)).cursors["sub"]
         assert not stored.is_acknowledged(positions[0])
         assert stored.is_acknowledged(positions[1])
+
+
+async def test_what_is_behind_a_refused_entry_of_a_run_is_refused_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ledger fails while it is given a run that is longer than its room, and there is no other one."""
+    harness = LedgerHarness()
+    original = LedgerWriter.append_run
+    calls: list[int] = []
+
+    def append_run(self: LedgerWriter, entries: list[bytes], done: Any) -> None:
+        calls.append(len(entries))
+        if len(calls) in (1, 3):
+            raise BookieUnavailableError("a bookie of the ensemble cannot be reached")
+        original(self, entries, done)
+
+    async with harness.broker() as factory:
+        ledger = await factory.open(NAME, ManagedLedgerConfig(max_entries_per_ledger=3, min_rollover_age_ms=0))
+        answers: list[tuple[str, int]] = []
+        monkeypatch.setattr(LedgerWriter, "append_run", append_run)
+
+        def told(name: str) -> Any:
+            return lambda error, ledger_id, entry_id, count: answers.append((f"{name} {error is None}", count))
+
+        ledger.append_run([b"first"], told("first"))
+        assert ledger.state is State.SWITCHING
+        ledger.append_run(numbered(10), told("run"))
+        await until(lambda: sum(count for _, count in answers) == 11)
+        assert {name for name, _ in answers} == {"first False", "run False"}
+        assert ledger.pending_add_bytes == 0
+        ledger.resume_writes()
+        appends = Appends()
+        appends.append(ledger, b"again")
+        await appends.wait(1)
+        assert sum(count for _, count in answers) == 11
