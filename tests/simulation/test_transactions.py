@@ -56,6 +56,12 @@ def test_six_seeds() -> None:
     assert totals.counts["messages read at the end"] > 200
 
 
+def test_a_log_whose_metadata_was_written_without_an_answer_is_opened_again() -> None:
+    """It looks as if another broker had written; transactions could acknowledge nothing there until the topic was loaded anew."""
+    result = run_messaging_seed("20425", transaction_scenario("20425"))
+    assert not result.failed, seed_report(result)
+
+
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_three_hundred_seeds() -> None:

@@ -163,6 +163,7 @@ class TopicRegistry:
         ledger = await self._factory.open(ledger_name, ledger_config(self._config.managed_ledger, policies))
         topic = PersistentTopic(name, ledger, self._config, policies, self._context)
         ledger.add_fence_listener(lambda error: self._fenced(name))
+        topic.transactions.log_fenced = lambda error: self._fenced(name)
         try:
             await topic.load()
         except BaseException:

@@ -6,7 +6,7 @@ From then on it has a buffer, and its subscriptions read through gates. The curs
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from magnetar.base.errors import MagnetarError
 from magnetar.broker.compaction.topic_compaction import TopicCompaction
@@ -25,6 +25,7 @@ from magnetar.broker.transactions.log import RecordLog, TransactionStorage
 from magnetar.broker.transactions.pending_acks import STORE_CURSOR, PendingAcks
 from magnetar.broker.transactions.types import TxnId
 from magnetar.managed_ledger.entry import Entry
+from magnetar.managed_ledger.errors import ManagedLedgerFencedError
 from magnetar.managed_ledger.ledger import ManagedLedger
 from magnetar.managed_ledger.position import Position
 from magnetar.metadata import paths
@@ -97,6 +98,8 @@ class TopicTransactions:
     ) -> None:
         self.buffer: TransactionBuffer | None = None
         self.grants = Grants()
+        self.log_fenced: Callable[[ManagedLedgerFencedError], None] = lambda error: None
+        """Called when the log of a subscription's pending acknowledgements seems to be another broker's: load the topic anew."""
         self._name = name
         self._ledger = ledger
         self._subscriptions = subscriptions
@@ -170,6 +173,7 @@ class TopicTransactions:
 
     async def _open_pending(self, storage: TransactionStorage, subscription: Subscription) -> None:
         log = await RecordLog.open(storage.factory, self._store_name(subscription.name), STORE_CURSOR, storage.ledgers)
+        log.ledger.add_fence_listener(lambda error: self.log_fenced(error))
         pending = PendingAcks(self._ledger, subscription.cursor, log)
         await pending.recover()
         subscription.pending_acks = pending
