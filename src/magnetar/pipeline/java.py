@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
@@ -36,6 +37,9 @@ QUIET: Final = "-Xlog:disable -Xlog:all=error:stderr"
 """What does not fit is said on stdout otherwise, as is each class that cannot be archived."""
 
 LOWEST_PRIORITY: Final = 19
+BEGINS_AFTER_S: Final = 30.0
+"""In the background: until then a pipeline that has just started needs the cores for its first rows."""
+
 UNUSED_S: Final = 60 * 86_400.0
 """An archive takes 160 MB: those that nothing was started with for so long go when another one is made."""
 
@@ -103,7 +107,7 @@ def archive_options(java: Path) -> str:
 
 
 def make_in_background(java: Path) -> Path | None:
-    """Begin to make the archive, unless it is there or switched off. Where it will be, if this process makes it.
+    """Begin to make the archive in BEGINS_AFTER_S, unless it is there or switched off. Where it will be, if this process makes it.
 
     It ends with this process at the latest, and leaves nothing of what is not finished then.
     """
@@ -113,7 +117,7 @@ def make_in_background(java: Path) -> Path | None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         making = subprocess.Popen(
-            [sys.executable, "-m", "magnetar.pipeline.java", str(path)],
+            [sys.executable, "-m", "magnetar.pipeline.java", str(path), str(BEGINS_AFTER_S)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -210,8 +214,9 @@ exec '{java}' "$@"
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Make the archive at the path that is given, or else where it belongs, unless it is there."""
+    """Make the archive at the path and after the seconds that are given, or else at once where it belongs, unless it is there."""
     os.nice(LOWEST_PRIORITY)
+    time.sleep(float(arguments[1]) if len(arguments) > 1 else 0.0)
     path = Path(arguments[0]) if arguments else archive_path(prepare_java(os.environ))
     if path is not None and not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)

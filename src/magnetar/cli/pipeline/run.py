@@ -152,7 +152,7 @@ def _whereabouts(pipeline: Any, master: str) -> str:
         parts.append(f"metrics: http://127.0.0.1:{pipeline.metrics_port}/metrics")
     if master.startswith("local") and (archive := make_in_background(find_java().resolve())) is not None:
         parts.append(
-            f"Spark's Java classes are being written to {archive}, so that it starts faster from the next time on"
+            f"Spark's Java classes will be written to {archive}, so that it starts faster from the next time on"
         )
     return "; ".join(parts)
 
