@@ -37,7 +37,7 @@ def connect(url: str) -> ScalableClient:
 def names(client: ScalableClient) -> dict[int, str]:
     """Topics of the active segments."""
     base = TOPIC.replace("topic://", "segment://")
-    segments = client.layout(TOPIC, 99).dag.segments
+    segments = client.layout(TOPIC).dag.segments
     return {
         each.segment_id: f"{base}/{each.hash_start:04x}-{each.hash_end:04x}-{each.segment_id}"
         for each in segments
@@ -74,7 +74,7 @@ def test_segments_elsewhere_and_a_controller_that_is_killed(cluster: ClusterProc
     other = second if controller == first else first
     client.close()
     client = connect(cluster.broker(other)[0])
-    client.layout(TOPIC)
+    client.layout(TOPIC, 1)
     move(cluster, names(client)[0], other)
     wait_until(lambda: owner_url(client, names(client)[0]) == cluster.broker(other)[0], what="segment 0 has moved")
 
@@ -102,7 +102,7 @@ def test_segments_elsewhere_and_a_controller_that_is_killed(cluster: ClusterProc
     survivor = cluster.broker(other)[0]
 
     def taken_over() -> bool:
-        return client.layout(TOPIC, 98).dag.controller_broker_url == survivor
+        return client.layout(TOPIC).dag.controller_broker_url == survivor
 
     wait_until(taken_over, 60, "the other broker controls the topic")
     again = connect(survivor)

@@ -12,14 +12,29 @@ from tests.support.raw import RawClient
 class ScalableClient(RawClient):
     """Answers and pushes are returned as the message inside the command."""
 
-    def layout(self, topic: str, session_id: int = 1, **fields: Any) -> pb.CommandScalableTopicUpdate:
-        """SCALABLE_TOPIC_LOOKUP and its answer; what other sessions are pushed meanwhile is passed over."""
+    def __init__(self, port: int, **options: Any) -> None:
+        super().__init__(port, **options)
+        self._sessions: set[int] = set()
+
+    def layout(self, topic: str, session_id: int | None = None, **fields: Any) -> pb.CommandScalableTopicUpdate:
+        """SCALABLE_TOPIC_LOOKUP and its answer; what other sessions are pushed meanwhile is passed over.
+
+        With `session_id` the layout is watched from now on. An answer is known by nothing but that number, so that of a session which is
+        there already could be a layout that was pushed to it before: each is asked once, and closed at once where none is named.
+        """
+        watched = session_id is not None
+        session_id = max(self._sessions, default=0) + 1 if session_id is None else session_id
+        assert session_id not in self._sessions, f"session {session_id} was asked for before"
+        self._sessions.add(session_id)
         request = {"topic": topic, "session_id": session_id, **fields}
         self.send(BaseCommand(type=BaseCommand.SCALABLE_TOPIC_LOOKUP, scalableTopicLookup=request))
         while True:
             answer = self.pushed_layout()
             if answer.session_id == session_id:
-                return answer
+                break
+        if not watched:
+            self.send(BaseCommand(type=BaseCommand.SCALABLE_TOPIC_CLOSE, scalableTopicClose={"session_id": session_id}))
+        return answer
 
     def pushed_layout(self) -> pb.CommandScalableTopicUpdate:
         return self.until(BaseCommand.SCALABLE_TOPIC_UPDATE).scalableTopicUpdate

@@ -63,7 +63,7 @@ def check_ended(server: ServerProcess, step: int, change: str) -> None:
     name = f"topic://public/default/cut-{step}"
     with ScalableClient(server.port) as client:
         client.connect()
-        found = segments_of(client.layout(name, 9))
+        found = segments_of(client.layout(name))
         states = [state for _, _, state in found.values()]
         assert states.count("ACTIVE") == (2 if change == "split" else 1), f"step {step}: {found}"
         writable = active(client, name)

@@ -215,7 +215,7 @@ def test_a_split_is_followed_by_everybody(
     connected: Callable[[], ScalableClient], admin: AdminClient, topic: str
 ) -> None:
     producer, watcher, consumer = connected(), connected(), connected()
-    watcher.layout(topic)
+    watcher.layout(topic, 1)
     parent, low, high = (segment(topic, each) for each in ("0000-ffff-0", "0000-7fff-1", "8000-ffff-2"))
     assert producer.producer(parent).type == BaseCommand.PRODUCER_SUCCESS
     assert consumer.subscribe(parent, "s").type == BaseCommand.SUCCESS
