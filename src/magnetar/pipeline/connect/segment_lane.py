@@ -35,8 +35,6 @@ BATCH_BYTES: Final = 1 << 20
 """An entry ends at either."""
 IN_FLIGHT_MAX: Final = 8
 """Entries that are not confirmed yet; above it a lane waits."""
-LAST_SEQUENCE: Final = "magnetar.last-sequence"
-"""Metadata of a producer that only wants to know the last number of its name, which the answer of a sealed segment says then too."""
 
 _PRODUCER: Final = 1
 _FINAL: Final = (
@@ -80,7 +78,7 @@ class SegmentLane:
     def __init__(
         self, options: WriteOptions, name: str, schema: pulsar.schema.Schema, segment: Segment, patience_s: float
     ) -> None:
-        """`patience_s`: so long a broker may not answer before that is a WriteError."""
+        """`patience_s`: how long a broker may fail to answer before a WriteError is raised."""
         self.segment = segment
         self._options = options
         self._name = name
@@ -248,7 +246,7 @@ def open_producer(
     """Raises RawConnectionError."""
     held = connect_to(options.connection, topic)
     try:
-        told = {LAST_SEQUENCE: "true"} if asks_only else {}
+        told = {client_commands.LAST_SEQUENCE_METADATA: "true"} if asks_only else {}
         command = client_commands.producer(topic, _PRODUCER, held.request_id(), name, told)
         command.producer.user_provided_producer_name = True
         if schema is not None:

@@ -9,6 +9,10 @@ from magnetar.wire.pulsar.PulsarApi_pb2 import CHECKPOINT, STREAM, BaseCommand, 
 
 PROTOCOL_VERSION = 21
 
+LAST_SEQUENCE_METADATA = "magnetar.last-sequence"
+"""Key in a PRODUCER's metadata. Of a terminated topic it asks for the last sequence id of that producer name, instead of a producer, which
+would be refused. An addition of magnetar's: other brokers refuse it as any PRODUCER, so Spark's connector takes that as not known."""
+
 _SEND_COMMAND = BaseCommand(type=BaseCommand.SEND)
 _SEND = _SEND_COMMAND.send
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Final
 
 from magnetar.base import limits
 from magnetar.broker.connection.refusals import remembered
@@ -15,11 +14,8 @@ from magnetar.broker.schemas.types import from_message
 from magnetar.broker.topics.producer import AccessMode, Producer
 from magnetar.broker.topics.registry import AnyTopic
 from magnetar.managed_ledger.position import LATEST
-from magnetar.wire.pulsar import commands
+from magnetar.wire.pulsar import client_commands, commands
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand, CommandProducer
-
-LAST_SEQUENCE_METADATA: Final = "magnetar.last-sequence"
-"""Of a producer that asks which of its messages a topic holds, also when that is terminated: Spark's connector, for sealed segments."""
 
 
 def producer(session: Session, command: BaseCommand, rest: bytes) -> None:
@@ -53,7 +49,7 @@ async def _open(session: Session, request: CommandProducer) -> None:
     topic = await context.topics.get(name, create=True)
     if topic.policies.encryption_required and not request.encrypted and source is None:
         raise MetadataRefusedError(f"Encryption is required in {name}")
-    if topic.terminated and any(pair.key == LAST_SEQUENCE_METADATA for pair in request.metadata):
+    if topic.terminated and any(pair.key == client_commands.LAST_SEQUENCE_METADATA for pair in request.metadata):
         session.write(_last_sequence(request, topic))
         return
     if topic.terminated:
