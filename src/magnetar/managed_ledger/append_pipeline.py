@@ -263,7 +263,7 @@ class AppendPipeline:
             left_bytes = sum(map(len, left))
             if self.state is State.SWITCHING:
                 waiting.appendleft((left, left_bytes, done))
-            else:  # the ledger failed as it was given the first of them, and there is no other: what is behind those is refused as well
+            else:  # the ledger failed and no other was opened: what follows is refused, or it would overtake its repetition
                 self.pending_add_bytes -= left_bytes
                 done(self.refusal(), -1, -1, len(left))
 

@@ -168,7 +168,7 @@ def _java() -> Any:
 
 
 def _remove_unused(directory: Path) -> None:
-    """Those of a Java or a PySpark that are no longer there, as nothing has been started with them for long."""
+    """Remove archives that nothing has been started with for UNUSED_S: their Java or PySpark is gone."""
     now_s = SystemClock().now_ms() / 1000
     for path in directory.glob("spark-classes-*.jsa"):
         with suppress(OSError):

@@ -483,7 +483,7 @@ async def test_a_former_owner_confirms_no_acknowledgement_that_the_new_one_has_n
 
 
 async def test_what_is_behind_a_refused_entry_of_a_run_is_refused_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ledger fails while it is given a run that is longer than its room, and there is no other one."""
+    """A ledger fails while it takes a run that is longer than its room, and no other ledger can be opened."""
     harness = LedgerHarness()
     original = LedgerWriter.append_run
     calls: list[int] = []

@@ -16,7 +16,7 @@ STOP_TIMEOUT_S: Final = 20.0
 
 
 def check_ports(port: int | None, http_port: int | None) -> None:
-    """CommandError, before anything is started, when another process has one of them, or there is no server for the second."""
+    """Raises CommandError before anything is started: when another process uses a port, or `http_port` is given without `port`."""
     if http_port is not None and http_port >= 0 and port is None:
         raise CommandError(
             f"--http-port {http_port} is a port of the server that --serve starts: add --serve 0 for any port of PostgreSQL's protocol"

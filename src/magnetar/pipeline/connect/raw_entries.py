@@ -119,7 +119,7 @@ class RawEntries(Generic[E]):
         self.problem = ""
         """What broke the last connection."""
         self.missing = False
-        """Whether it was that there is no such topic."""
+        """True when the topic does not exist."""
 
     def receive(self, timeout_s: float) -> list[E]:
         """Entries in order, each once; [] when none came in time. Raises UnreadableEntryError, with nothing lost before it, and

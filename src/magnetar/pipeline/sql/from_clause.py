@@ -77,7 +77,7 @@ class FromClause:
         raise refuse(
             self.query,
             self._first,
-            "rows of a function alone are no changes of anything; write FROM t, generate_series(1, 3) AS g(i)",
+            "a function alone in FROM has no changes that a view could follow; write FROM t, generate_series(1, 3) AS g(i)",
         )
 
     def _side(self, node: exp.Expr) -> Side:

@@ -112,7 +112,7 @@ class Join:
 
     `temporal`: the right side is looked up as it is when the left row arrives, and does not change rows sent before. `interval`: what the
     conditions above the join say of two of its columns by their new names: `low_us <= left - right <= high_us` (None: no bound). It decides
-    how long rows are kept, not which rows come out, and is no part of what makes a plan another one.
+    how long rows are kept, not which rows come out, so two plans that differ in it alone are the same plan.
     """
 
     left: Plan
