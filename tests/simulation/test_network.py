@@ -137,6 +137,30 @@ def test_a_cut_holds_back_and_loses_nothing() -> None:
     on_pair(test, echo=True)
 
 
+@pytest.mark.parametrize("all_at_once", [False, True])
+def test_what_is_late_on_a_slow_link_is_not_late_for_longer_than_the_link_is_slow(all_at_once: bool) -> None:
+    async def test(pair: Pair) -> None:
+        wires = pair.world.wires
+        peer = await pair.connect()
+        await until(lambda: pair.accepted)
+        wires.slow_down("client", "server", 1_000_000.0)
+        peer.transport.write(b"first, ")
+        peer.transport.write(b"second")
+        await asyncio.sleep(5)
+        assert not pair.accepted[0].data
+        if all_at_once:
+            wires.heal_all()
+        else:
+            wires.normal_speed("client", "server")
+        mended_s = pair.world.loop.now_s
+        await until(lambda: pair.accepted[0].data == b"first, second")
+        peer.transport.abort()
+        await until(lambda: pair.accepted[0].lost)
+        assert pair.world.loop.now_s - mended_s < 1
+
+    on_pair(test)
+
+
 def test_refused_reset_and_killed() -> None:
     async def test(pair: Pair) -> None:
         wires = pair.world.wires

@@ -62,6 +62,12 @@ def test_a_log_whose_metadata_was_written_without_an_answer_is_opened_again() ->
     assert not result.failed, seed_report(result)
 
 
+def test_a_worker_whose_link_was_slow_is_heard_when_it_is_fast_again() -> None:
+    """Its acknowledgement and the end of its connection came two minutes late: nobody else got what it held before the run was over."""
+    result = run_messaging_seed("244", transaction_scenario("244"))
+    assert not result.failed, seed_report(result)
+
+
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_three_hundred_seeds() -> None:

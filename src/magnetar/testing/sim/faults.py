@@ -188,13 +188,10 @@ class Nemesis:
         if node is None:
             return
         other = self._rng.choice(self._cluster.others(node))
-        slowness = self._world.wires.slowness
+        wires = self._world.wires
         for pair in ((node.name, other.name), (other.name, node.name)):
-            slowness[pair] = self._rng.choice((10.0, 100.0, 2000.0))
-            self._later(partial(self._normal_speed, pair))
-
-    def _normal_speed(self, pair: tuple[str, str]) -> None:
-        self._world.wires.slowness.pop(pair, None)
+            wires.slow_down(*pair, self._rng.choice((10.0, 100.0, 2000.0)))
+            self._later(partial(wires.normal_speed, *pair))
 
     def slow_disk(self) -> None:
         medium = self._rng.choice(self._cluster.bookies).machine.medium

@@ -24,6 +24,10 @@ class Line(Protocol):
         """Something changed (a cut healed, a machine booted): try to deliver again."""
         ...
 
+    def hurry(self) -> None:
+        """The way between the machines has its normal speed again: what is late because of the other one is sent once more."""
+        ...
+
     def killed(self, process: Process, silently: bool) -> None: ...
 
 
@@ -48,7 +52,7 @@ class Wires:
         """Probability that arriving data is handed over in two pieces."""
         self.window_bytes = 64 * 1024
         """Bytes that a sender may have under way before its own buffer grows."""
-        self.slowness: dict[tuple[str, str], float] = {}
+        self._slowness: dict[tuple[str, str], float] = {}
         """Factor on the delay from one machine to another."""
         self.boots: dict[str, int] = {}
         """Number of starts of each machine."""
@@ -74,9 +78,21 @@ class Wires:
 
     def heal_all(self) -> None:
         self._cuts.clear()
-        self.slowness.clear()
         self.spike_probability = 0.0
+        for pair in list(self._slowness):
+            self.normal_speed(*pair)
         self._nudge_all()
+
+    def slow_down(self, source: str, target: str, factor: float) -> None:
+        """Whatever is sent from now on takes `factor` times as long."""
+        self._slowness[source, target] = factor
+
+    def normal_speed(self, source: str, target: str) -> None:
+        """Undo `slow_down`. A segment that was sent meanwhile is not late for longer than the fault: TCP sends it again."""
+        if self._slowness.pop((source, target), None) is not None:
+            for line in list(self.lines.values()):
+                if {source, target} == set(line.machines()):
+                    line.hurry()
 
     def is_cut(self, source: str, target: str) -> bool:
         return (source, target) in self._cuts
@@ -112,7 +128,7 @@ class Wires:
         delay_s = self.delay_s + self.rng.random() * self.jitter_s
         if self.spike_probability and self.rng.random() < self.spike_probability:
             delay_s += self.spike_s * (0.5 + self.rng.random())
-        return delay_s * self.slowness.get((source, target), 1.0)
+        return delay_s * self._slowness.get((source, target), 1.0)
 
     def _nudge_all(self) -> None:
         for line in list(self.lines.values()):
