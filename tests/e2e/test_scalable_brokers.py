@@ -53,9 +53,16 @@ def move(cluster: ClusterProcesses, name: str, destination: str) -> None:
     send("PUT", url)
 
 
-def owner_url(client: ScalableClient, name: str) -> str:
-    client.send(BaseCommand(type=BaseCommand.LOOKUP, lookupTopic={"topic": name, "request_id": client.request_id()}))
-    return client.until(BaseCommand.LOOKUP_RESPONSE).lookupTopicResponse.brokerServiceUrl
+def owner_url(client: ScalableClient, name: str, authoritative: bool = False) -> str:
+    """The broker that serves the topic; redirects are followed, as clients do."""
+    request = {"topic": name, "request_id": client.request_id(), "authoritative": authoritative}
+    client.send(BaseCommand(type=BaseCommand.LOOKUP, lookupTopic=request))
+    answer = client.until(BaseCommand.LOOKUP_RESPONSE).lookupTopicResponse
+    if answer.response == answer.Redirect:
+        with connect(answer.brokerServiceUrl) as following:
+            return owner_url(following, name, answer.authoritative)
+    assert answer.response == answer.Connect, answer
+    return answer.brokerServiceUrl
 
 
 def publish(client: ScalableClient, name: str, payload: bytes) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
@@ -38,7 +39,8 @@ MOVE_WAIT_S: Final = 10.0
 """Time-out of waiting for a bundle that is being handed over; then the client is told to try again."""
 
 SUCCESSOR_TIMEOUT_S: Final = 3.0
-"""A successor that has not taken the bundle by then is no longer waited for: whichever broker is asked next decides anew."""
+"""A successor that has not taken a bundle that long after its owner gave it up is no longer waited for: whichever broker is asked next
+decides anew. While the owner still closes the bundle's topics, which may take any time, the successor stays the successor."""
 
 
 class OwnerIndex:
@@ -103,13 +105,25 @@ class ExpectedSuccessors:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._expected: dict[BundleName, tuple[str, float]] = {}
+        """The successor, and until when it is waited for: infinity while the bundle still has the owner that names it."""
 
     def expect(self, bundle: BundleName, successor: str) -> None:
         """`successor`: a broker id; empty: nobody, or it has arrived."""
         if successor:
-            self._expected[bundle] = successor, self._clock.monotonic_s() + SUCCESSOR_TIMEOUT_S
+            self._expected[bundle] = successor, math.inf
         else:
             self._expected.pop(bundle, None)
+
+    def given_up(self, bundle: BundleName) -> None:
+        """Nobody owns the bundle any more, as far as this broker knows: its successor has `SUCCESSOR_TIMEOUT_S` from now on to take it."""
+        successor, until_s = self._expected.get(bundle, ("", 0.0))
+        if successor and until_s == math.inf:
+            self._expected[bundle] = successor, self._clock.monotonic_s() + SUCCESSOR_TIMEOUT_S
+
+    def all_given_up(self) -> None:
+        """Changes were missed: any of the bundles may have lost its owner meanwhile."""
+        for bundle in self._expected:
+            self.given_up(bundle)
 
     def expected(self, bundle: BundleName) -> str:
         """The successor; empty when there is none."""
@@ -255,6 +269,7 @@ class Ownership:
             raise NotOwnedError(bundle, None) from None
         except BaseException:
             self._leaving.pop(bundle, None)  # if it was written all the same, `look` takes it back
+            self.successors.expect(bundle, "")
             raise
 
     async def release(self, bundle: BundleName) -> None:
@@ -289,7 +304,9 @@ class Ownership:
             return not own
         if owner is not None:
             self.successors.expect(bundle, owner.successor if owner.leaving else "")
-        elif self.successors.expected(bundle) == self.broker_id:
+            return False
+        self.successors.given_up(bundle)
+        if self.successors.expected(bundle) == self.broker_id:
             await self.take(bundle)
         return False
 
@@ -344,6 +361,7 @@ class Ownership:
             self._wake(bundle)
             self.touched(bundle)
         elif path == RESYNC:
+            self.successors.all_given_up()
             for waited in list(self._waiting):
                 self._wake(waited)
 
