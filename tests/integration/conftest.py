@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pulsar
 import pytest
 
+from magnetar.admin.client import AdminClient
 from magnetar.base.errors import StartupError
 from magnetar.base.java import find_java
 from magnetar.testing.server import ServerProcess
@@ -80,6 +81,24 @@ def client(server: ServerProcess, connect: Callable[..., pulsar.Client]) -> puls
 def topic() -> str:
     """A name that no other test uses."""
     return f"persistent://public/default/test-{next(_names)}"
+
+
+@pytest.fixture
+def admin(server: ServerProcess) -> Iterator[AdminClient]:
+    with AdminClient(server.http_url) as client:
+        yield client
+
+
+@pytest.fixture
+def new_scalable_topic(admin: AdminClient) -> Callable[[int], str]:
+    """`new_scalable_topic(segments)`: a scalable topic that no other test uses, with that many segments."""
+
+    def create(segments: int) -> str:
+        name = f"topic://public/default/scalable-{next(_names)}"
+        admin.scalable_topics.create(name, segments)
+        return name
+
+    return create
 
 
 @pytest.fixture(scope="session")

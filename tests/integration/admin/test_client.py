@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 
 import pulsar
 import pytest
@@ -25,12 +24,6 @@ from magnetar.admin.documents import ClusterData, FailureDomain, ResourceQuota
 from magnetar.admin.policy_documents import BacklogQuota, Retention
 from magnetar.admin.topic_documents import MessageId, SchemaPayload
 from magnetar.testing.server import ServerProcess
-
-
-@pytest.fixture
-def admin(server: ServerProcess) -> Iterator[AdminClient]:
-    with AdminClient(server.http_url) as admin:
-        yield admin
 
 
 def test_clusters_tenants_and_brokers(admin: AdminClient, server: ServerProcess) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -16,29 +15,7 @@ from magnetar.wire.pulsar.headers import payload_of
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand, CommandSubscribe, ServerError
 from tests.support.raw_scalable import ScalableClient, segments_of
 
-_numbers = itertools.count()
 FULL = {0: (0, 0xFFFF, "ACTIVE")}
-
-
-@pytest.fixture
-def admin(server: ServerProcess) -> Iterator[AdminClient]:
-    with AdminClient(server.http_url) as client:
-        yield client
-
-
-@pytest.fixture
-def connected(server: ServerProcess) -> Iterator[Callable[[], ScalableClient]]:
-    clients: list[ScalableClient] = []
-
-    def connect() -> ScalableClient:
-        client = ScalableClient(server.port)
-        client.connect()
-        clients.append(client)
-        return client
-
-    yield connect
-    for client in clients:
-        client.close()
 
 
 @pytest.fixture
@@ -47,11 +24,9 @@ def client(connected: Callable[[], ScalableClient]) -> ScalableClient:
 
 
 @pytest.fixture
-def topic(admin: AdminClient) -> str:
+def topic(new_scalable_topic: Callable[[int], str]) -> str:
     """A scalable topic of one segment."""
-    name = f"topic://public/default/scalable-{next(_numbers)}"
-    admin.scalable_topics.create(name)
-    return name
+    return new_scalable_topic(1)
 
 
 def segment(topic: str, descriptor: str) -> str:
@@ -271,9 +246,13 @@ def test_a_consumer_that_has_acknowledged_everything_learns_the_end(
         (lambda admin, topic: admin.scalable_topics.delete_subscription(topic, "nobody"), 404),
     ],
 )
-def test_changes_that_are_refused(admin: AdminClient, change: Callable[[AdminClient, str], object], code: int) -> None:
-    topic = f"refused-{next(_numbers)}"
-    admin.scalable_topics.create(topic, 3)
+def test_changes_that_are_refused(
+    admin: AdminClient,
+    new_scalable_topic: Callable[[int], str],
+    change: Callable[[AdminClient, str], object],
+    code: int,
+) -> None:
+    topic = new_scalable_topic(3)
     with pytest.raises(RefusedError) as refused:
         change(admin, topic)
     assert refused.value.status == code

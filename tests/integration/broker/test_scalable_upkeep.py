@@ -25,27 +25,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     process.close()
 
 
-@pytest.fixture
-def admin(server: ServerProcess) -> Iterator[AdminClient]:
-    with AdminClient(server.http_url) as client:
-        yield client
-
-
-@pytest.fixture
-def connected(server: ServerProcess) -> Iterator[Callable[[], ScalableClient]]:
-    clients: list[ScalableClient] = []
-
-    def connect() -> ScalableClient:
-        client = ScalableClient(server.port)
-        client.connect()
-        clients.append(client)
-        return client
-
-    yield connect
-    for client in clients:
-        client.close()
-
-
 def publish(client: ScalableClient, name: str, count: int) -> None:
     assert client.producer(name).type == BaseCommand.PRODUCER_SUCCESS
     for number in range(count):

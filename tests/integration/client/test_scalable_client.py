@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -26,14 +25,7 @@ from magnetar.client.scalable import (
 )
 from magnetar.testing.server import ServerProcess
 
-_numbers = itertools.count()
 KEYS = [f"key-{number}" for number in range(24)]
-
-
-@pytest.fixture
-def admin(server: ServerProcess) -> Iterator[AdminClient]:
-    with AdminClient(server.http_url) as client:
-        yield client
 
 
 @pytest.fixture
@@ -50,11 +42,9 @@ async def client(server: ServerProcess) -> AsyncIterator[Client]:
 
 
 @pytest.fixture
-def topic(admin: AdminClient) -> str:
+def topic(new_scalable_topic: Callable[[int], str]) -> str:
     """A scalable topic of two segments."""
-    name = f"topic://public/default/client-{next(_numbers)}"
-    admin.scalable_topics.create(name, 2)
-    return name
+    return new_scalable_topic(2)
 
 
 async def publish(client: Client, topic: str, first: int, count: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import signal
 import subprocess
 import sys
@@ -25,7 +24,6 @@ STOP_TIMEOUT_S = 240
 KEYS = 40
 LAST = "CREATE MATERIALIZED VIEW newest AS SELECT k, n FROM kept;"
 HIGHEST = "CREATE MATERIALIZED VIEW highest AS SELECT k, max(n) AS n FROM src GROUP BY k;"
-_numbers = itertools.count()
 
 
 @pytest.fixture(scope="module")
@@ -38,16 +36,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 
 @pytest.fixture
-def admin(server: ServerProcess) -> Iterator[AdminClient]:
-    with AdminClient(server.http_url) as client:
-        yield client
-
-
-@pytest.fixture
-def topic(admin: AdminClient) -> str:
-    name = f"topic://public/default/views-{next(_numbers)}"
-    admin.scalable_topics.create(name, 2)
-    return name
+def topic(new_scalable_topic: Callable[[int], str]) -> str:
+    return new_scalable_topic(2)
 
 
 def kept(url: str, topic: str) -> str:

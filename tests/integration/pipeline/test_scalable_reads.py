@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -17,21 +16,11 @@ from magnetar.testing.server import ServerProcess
 from tests.support.scalable import KEYS, active, publish
 from tests.support.waiting import wait_until
 
-_numbers = itertools.count()
-
 
 @pytest.fixture
-def admin(server: ServerProcess) -> Iterator[AdminClient]:
-    with AdminClient(server.http_url) as client:
-        yield client
-
-
-@pytest.fixture
-def topic(admin: AdminClient) -> str:
+def topic(new_scalable_topic: Callable[[int], str]) -> str:
     """A scalable topic of two segments, 0 and 1."""
-    name = f"topic://public/default/reads-{next(_numbers)}"
-    admin.scalable_topics.create(name, 2)
-    return name
+    return new_scalable_topic(2)
 
 
 @pytest.fixture(scope="module")

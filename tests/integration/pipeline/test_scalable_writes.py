@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from magnetar.testing.server import ServerProcess
 from tests.support.proxy import CuttingProxy
 from tests.support.scalable import KEYS, active
 
-_numbers = itertools.count()
 SETTINGS = {
     "brokerDeduplicationEnabled": "true",
     "defaultRetentionTimeInMinutes": "-1",
@@ -41,16 +39,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 
 @pytest.fixture
-def admin(server: ServerProcess) -> Iterator[AdminClient]:
-    with AdminClient(server.http_url) as client:
-        yield client
-
-
-@pytest.fixture
-def topic(admin: AdminClient) -> str:
-    name = f"topic://public/default/writes-{next(_numbers)}"
-    admin.scalable_topics.create(name, 2)
-    return name
+def topic(new_scalable_topic: Callable[[int], str]) -> str:
+    return new_scalable_topic(2)
 
 
 def read_all(server: ServerProcess, topic: str) -> list[tuple[str | None, bytes]]:

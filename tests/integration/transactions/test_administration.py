@@ -18,11 +18,6 @@ from tests.support.raw_transactions import RawTransactions, TransactionRefused, 
 from tests.support.waiting import wait_until
 
 
-@pytest.fixture
-def admin(server: ServerProcess) -> AdminClient:
-    return AdminClient(server.http_url)
-
-
 def busy(raw: RawTransactions, topic: str, coordinator: int = 0) -> Txn:
     """A transaction with a message and a cumulative acknowledgement in a topic."""
     raw.producer(topic)
