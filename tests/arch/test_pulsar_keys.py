@@ -6,7 +6,7 @@ import pytest
 
 from magnetar.base.settings import Setting, table_of
 from magnetar.processes.configurations import BrokerProcessConfig, StandaloneConfig
-from magnetar.processes.pulsar_keys import DEFAULTS, DYNAMIC_KEYS, PULSAR_KEYS
+from magnetar.processes.pulsar_keys import PULSAR_KEYS, defaults, dynamic_keys
 
 OURS: dict[str, Setting] = {
     row.key: row for kind in (BrokerProcessConfig, StandaloneConfig) for row in table_of(kind).values()
@@ -27,7 +27,7 @@ def test_a_key_has_one_meaning() -> None:
 
 
 def test_what_is_said_to_act_is_a_setting() -> None:
-    assert sorted(DEFAULTS.keys() - OURS.keys()) == []
+    assert sorted(defaults().keys() - OURS.keys()) == []
 
 
 def test_older_names_lead_to_settings() -> None:
@@ -52,13 +52,13 @@ def _same(row: Setting, pulsars: str) -> bool:
         return unset or {*ours.split(",")} == {part.rpartition(".")[2] for part in pulsars.split(",")}
 
 
-@pytest.mark.parametrize("key", sorted(DEFAULTS))
+@pytest.mark.parametrize("key", sorted(defaults()))
 def test_a_default_is_pulsars_or_says_why_not(key: str) -> None:
     row = OURS[key]
-    assert bool(row.differs) != _same(row, DEFAULTS[key]), (
-        f"{row.default!r} here, {DEFAULTS[key]!r} in Pulsar; {row.differs!r}"
+    assert bool(row.differs) != _same(row, defaults()[key]), (
+        f"{row.default!r} here, {defaults()[key]!r} in Pulsar; {row.differs!r}"
     )
 
 
 def test_dynamic_settings_of_pulsars_that_exist_here_are_dynamic() -> None:
-    assert {key for key in DYNAMIC_KEYS if not OURS[key].dynamic} == NOT_DYNAMIC.keys()
+    assert {key for key in dynamic_keys() if not OURS[key].dynamic} == NOT_DYNAMIC.keys()

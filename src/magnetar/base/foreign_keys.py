@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
+from typing import NamedTuple
 
 
 class Effect(StrEnum):
@@ -55,12 +57,26 @@ class ForeignKey:
         return str(int(number * self.factor)) if self.factor else text
 
 
-@dataclass(frozen=True, slots=True)
-class ForeignKeys:
-    """All of them: by key, and by how keys begin."""
+class ForeignList(NamedTuple):
+    """What `ForeignKeys` looks into."""
 
-    keys: Mapping[str, ForeignKey] = field(default_factory=dict)
-    prefixes: Mapping[str, str] = field(default_factory=dict)
+    keys: Mapping[str, ForeignKey]
+    prefixes: Mapping[str, str]
+
+
+class ForeignKeys:
+    """All of them: by key, and by how keys begin. The list is read when somebody asks; most starts do not."""
+
+    def __init__(self, read: Callable[[], ForeignList] = lambda: ForeignList({}, {})) -> None:
+        self._read = cache(read)
+
+    @property
+    def keys(self) -> Mapping[str, ForeignKey]:
+        return self._read().keys
+
+    @property
+    def prefixes(self) -> Mapping[str, str]:
+        return self._read().prefixes
 
     def find(self, key: str) -> ForeignKey | None:
         """None: the other server does not know it either."""

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass
 
-from magnetar.base.settings import setting
+from magnetar.base.settings import Settings, setting
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
-@dataclass(frozen=True, kw_only=True)  # no slots: of several bases only one may have them
-class ListenSettings:
+class ListenSettings(Settings):
     """A part of every process's configuration; the ports have names of their own in each."""
 
     bind_address: str = setting(
@@ -38,7 +36,6 @@ class ListenSettings:
         return "127.0.0.1" if self.bind_address in ("0.0.0.0", "::", "") else self.bind_address
 
 
-@dataclass(frozen=True, kw_only=True)
 class HttpListenSettings(ListenSettings):
     """A part of the configuration of every process that has an HTTP port."""
 

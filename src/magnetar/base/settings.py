@@ -1,4 +1,4 @@
-"""How settings are read: defaults < file < environment < flags, driven by the fields of one frozen dataclass.
+"""How settings are read: defaults < file < environment < flags, driven by the fields of one class of settings.
 
 A field made with `setting(...)` carries its external key (Pulsar's name where Pulsar has one), unit, bounds and text, so parsing,
 error messages, `magnetar config list` and `magnetar config explain` all come from one table. Reading has no side effects: the
@@ -13,10 +13,10 @@ import math
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import Field, FrozenInstanceError, dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, get_type_hints
+from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar, dataclass_transform
 
 from magnetar.base.errors import ConfigError
 from magnetar.base.foreign_keys import FAULTS, Effect, ForeignKeys
@@ -85,7 +85,7 @@ def setting(
     dynamic: bool = False,
     differs: str = "",
 ) -> Any:
-    """A dataclass field with all that is known about it. `key` is the name in files; bounds are inclusive.
+    """A field of `Settings` with all that is known about it. `key` is the name in files; bounds are inclusive.
 
     The value of a `secret` is never shown: not by `repr`, not by `magnetar config`, not over HTTP. A `dynamic` one can change while the
     broker runs (`magnetar brokers update-dynamic-config`). `differs` says why the default is not that of the server whose key it is.
@@ -94,6 +94,51 @@ def setting(
     return field(
         default=default, metadata=about | {"secret": secret, "dynamic": dynamic, "differs": differs}, repr=not secret
     )
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+class Settings:
+    """The base of every class of settings: a frozen dataclass whose fields are given by keyword.
+
+    A dataclass has methods of its own compiled for each class, which with hundreds of fields is a tenth of a server's start; these are
+    the same for all. No slots: of several bases only one may have them.
+    """
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    def __init_subclass__(cls) -> None:
+        dataclass(kw_only=True, init=False, repr=False, eq=False)(cls)
+
+    def __init__(self, **values: Any) -> None:
+        fields = self.__dataclass_fields__
+        unknown = values.keys() - fields.keys()
+        if unknown:
+            raise TypeError(f"{type(self).__name__} has no setting {', '.join(sorted(unknown))}")
+        self.__dict__.update({name: values.get(name, part.default) for name, part in fields.items()})
+        self.__post_init__()
+
+    def __post_init__(self) -> None:
+        """What must hold between the values. Raises ConfigError."""
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise FrozenInstanceError(f"cannot assign to field {name!r}")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise FrozenInstanceError(f"cannot delete field {name!r}")
+
+    def __repr__(self) -> str:
+        shown = (f"{name}={getattr(self, name)!r}" for name, part in self.__dataclass_fields__.items() if part.repr)
+        return f"{type(self).__qualname__}({', '.join(shown)})"
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and self.__dict__ == other.__dict__
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.__dict__.values()))
+
+
+_KINDS = {kind.__name__: kind for kind in (bool, int, float, str, Path)}
+"""What a value can be, by the annotation of its field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +180,10 @@ def table_of(cls: type) -> Mapping[str, Setting]:
     return _read_table(cls)
 
 
-@cache  # hundreds of annotations are compiled for it, and a start asks several times
+@cache  # a start asks several times
 def _read_table(cls: type) -> Mapping[str, Setting]:
-    hints = get_type_hints(cls)
     return {
-        part.name: Setting(name=part.name, kind=hints[part.name], default=part.default, **part.metadata)
+        part.name: Setting(name=part.name, kind=_KINDS[str(part.type)], default=part.default, **part.metadata)
         for part in dataclasses.fields(cls)
     }
 

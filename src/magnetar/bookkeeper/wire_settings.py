@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from magnetar.base.errors import ConfigError
 from magnetar.base.limits import BOOKIE_FRAME_BYTES_MAX
-from magnetar.base.settings import setting
+from magnetar.base.settings import Settings, setting
 
 _PEM = "PEM"
 
 
-@dataclass(frozen=True, kw_only=True)  # no slots: of several bases only one may have them
-class BookieRequestSettings:
+class BookieRequestSettings(Settings):
     """A part of the configuration of every process that is a client of bookies, and of bookies."""
 
     add_entry_timeout_s: float = setting(
@@ -48,8 +45,7 @@ class BookieRequestSettings:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class BookieTlsSettings:
+class BookieTlsSettings(Settings):
     """A part of the configuration of `magnetar bookie` and `magnetar autorecovery`."""
 
     tls_certificate_path: str = setting(
@@ -75,7 +71,6 @@ class BookieTlsSettings:
             raise ConfigError("tlsCertificatePath and tlsKeyStore go together: set both, or neither")
 
 
-@dataclass(frozen=True, kw_only=True)
 class BookieServerTlsSettings(BookieTlsSettings):
     """A part of the configuration of `magnetar bookie`: TLS is offered where there is a certificate."""
 
@@ -105,8 +100,7 @@ class BookieServerTlsSettings(BookieTlsSettings):
         return self.tls_client_authentication and self.tls_required
 
 
-@dataclass(frozen=True, kw_only=True)
-class BrokerBookieTlsSettings:
+class BrokerBookieTlsSettings(Settings):
     """A part of the configuration of `magnetar broker`."""
 
     bookkeeper_tls: bool = setting(

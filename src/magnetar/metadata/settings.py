@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from magnetar.base.settings import setting
+from magnetar.base.settings import Settings, setting
 
 DEFAULT_METADATA_USER = "magnetar"
 
 
-@dataclass(frozen=True, kw_only=True)  # no slots: of several bases only one may have them
-class MetadataAccessSettings:
+class MetadataAccessSettings(Settings):
     """A part of the configuration of every process of a cluster."""
 
     metadata_user: str = setting(

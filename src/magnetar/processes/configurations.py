@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -32,7 +31,6 @@ ProcessConfig = TypeVar(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
 class StandaloneConfig(BookieSettings, BrokerSettings, CopiesCheckSettings):
     """Everything the one-process server can be told. Build it with `load_config`; in tests `StandaloneConfig(port=0, ...)`."""
 
@@ -48,7 +46,6 @@ class StandaloneConfig(BookieSettings, BrokerSettings, CopiesCheckSettings):
         return self.bookie_warnings() + self.broker_warnings()
 
 
-@dataclass(frozen=True, kw_only=True)
 class BookieProcessConfig(
     HttpListenSettings,
     BookieSettings,
@@ -137,7 +134,6 @@ class BookieProcessConfig(
             )
 
 
-@dataclass(frozen=True, kw_only=True)
 class BrokerProcessConfig(BrokerSettings, LedgerClientSettings, MetadataAccessSettings):
     """`magnetar broker`."""
 
@@ -168,7 +164,6 @@ class BrokerProcessConfig(BrokerSettings, LedgerClientSettings, MetadataAccessSe
         return self.broker_warnings()
 
 
-@dataclass(frozen=True, kw_only=True)
 class AutorecoveryConfig(
     HttpListenSettings, AutorecoverySettings, BookieRequestSettings, BookieTlsSettings, MetadataAccessSettings
 ):
@@ -197,7 +192,6 @@ class AutorecoveryConfig(
         return open_door_warnings(self)
 
 
-@dataclass(frozen=True, kw_only=True)
 class MetadataServerConfig(ListenSettings, MetadataAccessSettings):
     """`magnetar metadata-server`."""
 
@@ -232,7 +226,6 @@ class MetadataServerConfig(ListenSettings, MetadataAccessSettings):
         ]
 
 
-@dataclass(frozen=True, kw_only=True)
 class ViewServerConfig(HttpListenSettings, SecuritySettings):
     """`magnetar pipeline serve`: views to PostgreSQL's clients. TLS and authentication are those of a broker."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from magnetar.cli.main import run
-from magnetar.processes.pulsar_keys import DEFAULTS, PULSAR_KEYS
+from magnetar.processes.pulsar_keys import PULSAR_KEYS, defaults
 from magnetar.testing.server import ServerProcess
 
 STANDALONE = {
@@ -33,7 +33,7 @@ STANDALONE = {
 
 def pulsar_file(path: Path, **changed: str) -> Path:
     """Every key of Pulsar's files with its default, as the files have them."""
-    values = DEFAULTS | {key: other.default for key, other in PULSAR_KEYS.keys.items()} | changed
+    values = defaults() | {key: other.default for key, other in PULSAR_KEYS.keys.items()} | changed
     if "backlogQuotaDefaultLimitGB" in changed:
         del values["backlogQuotaDefaultLimitBytes"]
     lines = [f"# what it is for\n{key}={value}\n" for key, value in values.items()]
@@ -95,7 +95,7 @@ def test_check_says_of_each_key_what_becomes_of_it(tmp_path: Path, capsys: pytes
     file = pulsar_file(tmp_path / "broker.conf", tokenSecretKey="c2VjcmV0", numIOThreads="8")
     assert run(["config", "check", str(file), "--json"]) == 0
     found = {row["key"]: row for row in json.loads(capsys.readouterr().out)}
-    assert len(found) == len(DEFAULTS) + len(PULSAR_KEYS.keys)
+    assert len(found) == len(defaults()) + len(PULSAR_KEYS.keys)
     assert {row["effect"] for row in found.values()} == {"acts", "no effect"}
     assert found["brokerServicePort"]["effect"] == "acts"
     assert found["tokenSecretKey"]["value"] == "*****"

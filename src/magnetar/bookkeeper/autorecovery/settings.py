@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from magnetar.base.settings import setting
+from magnetar.base.settings import Settings, setting
 
 
-@dataclass(frozen=True, kw_only=True)  # no slots: of several bases only one may have them
-class CopiesCheckSettings:
+class CopiesCheckSettings(Settings):
     """The check of all copies: of the auditor, and of a standalone server's bookie."""
 
     # ---- Check of all copies
@@ -36,7 +33,6 @@ class CopiesCheckSettings:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class AutorecoverySettings(CopiesCheckSettings):
     """A part of the configuration of `magnetar autorecovery` and `magnetar bookie`."""
 

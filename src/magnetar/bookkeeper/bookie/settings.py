@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from magnetar.base.errors import ConfigError
-from magnetar.base.settings import setting
+from magnetar.base.settings import Settings, setting
 
 
-@dataclass(frozen=True, kw_only=True)  # no slots: of several bases only one may have them
-class BookieSettings:
+class BookieSettings(Settings):
     """A part of the configuration of `magnetar standalone` and `magnetar bookie`."""
 
     # ---- Bookie

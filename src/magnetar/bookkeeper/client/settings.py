@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from magnetar.base.settings import setting
 from magnetar.bookkeeper.wire_settings import BookieRequestSettings, BrokerBookieTlsSettings
 
 
-@dataclass(frozen=True, kw_only=True)  # no slots: of several bases only one may have them
 class LedgerClientSettings(BookieRequestSettings, BrokerBookieTlsSettings):
     """A part of the configuration of `magnetar broker`."""
 

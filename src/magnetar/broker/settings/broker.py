@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from magnetar.base.errors import ConfigError, OpenDoorError
 from magnetar.base.limits import HTTP_CONNECTIONS_MAX
 from magnetar.base.listen_settings import HttpListenSettings, is_loopback
@@ -30,7 +28,6 @@ SCHEMA_STRATEGIES = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)  # no slots: of several bases only one may have them
 class BrokerSettings(
     HttpListenSettings,
     LoadBalanceSettings,

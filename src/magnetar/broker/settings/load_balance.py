@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
-from magnetar.base.settings import setting
+from magnetar.base.settings import Settings, setting
 
 _STRATEGY_PACKAGE = "org.apache.pulsar.broker.loadbalance.impl."
 
@@ -26,8 +25,7 @@ SPLITS: Final = (RANGE, TOPIC_COUNT, FLOW_OR_QPS)
 MIB: Final = 1024 * 1024
 
 
-@dataclass(frozen=True, kw_only=True)
-class LoadBalanceSettings:
+class LoadBalanceSettings(Settings):
     """docs/explanation/load-balance.md says what they mean together."""
 
     load_balancer_enabled: bool = setting(

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from magnetar.base.limits import BUNDLES_MAX
-from magnetar.base.settings import setting
+from magnetar.base.settings import Settings, setting
 
 INACTIVE_MODES = ("delete_when_no_subscriptions", "delete_when_subscriptions_caught_up")
 
 
-@dataclass(frozen=True, kw_only=True)  # no slots: of several bases only one may have them
-class PolicySettings:
+class PolicySettings(Settings):
     """A part of a broker's configuration."""
 
     # ---- Limits

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from magnetar.base.settings import setting
+from magnetar.base.settings import Settings, setting
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReplicationSettings:
+class ReplicationSettings(Settings):
     """Pulsar's keys; docs/explanation/geo-replication.md says what they mean. A cluster's record wins where it says something itself."""
 
     replication_producer_queue_size: int = setting(
@@ -69,8 +66,7 @@ class ReplicationSettings:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReplicatedSubscriptionSettings:
+class ReplicatedSubscriptionSettings(Settings):
     """Pulsar's keys, but for the last one. A namespace's properties of the same names win; docs/explanation/geo-replication.md."""
 
     enable_replicated_subscriptions: bool = setting(

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from magnetar.base.settings import setting
+from magnetar.base.settings import Settings, setting
 
 
-@dataclass(frozen=True, kw_only=True)
-class ScalableTopicSettings:
+class ScalableTopicSettings(Settings):
     """Pulsar's keys; docs/explanation/scalable-topics.md says what they mean."""
 
     scalable_topics_enabled: bool = setting(

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from magnetar.base.settings import setting
+from magnetar.base.settings import Settings, setting
 
 
-@dataclass(frozen=True, kw_only=True)
-class TracingSettings:
+class TracingSettings(Settings):
     """A part of a broker's settings."""
 
     trace_messages_per_s: int = setting(

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from magnetar.base.settings import setting
+from magnetar.base.settings import Settings, setting
 
 
-@dataclass(frozen=True, kw_only=True)
-class TransactionSettings:
+class TransactionSettings(Settings):
     """Pulsar's keys; docs/explanation/transactions.md says what they mean."""
 
     transaction_coordinator_enabled: bool = setting(

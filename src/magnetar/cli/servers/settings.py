@@ -19,7 +19,7 @@ from magnetar.processes.configurations import (
     StandaloneConfig,
     ViewServerConfig,
 )
-from magnetar.processes.pulsar_keys import DEFAULTS, PULSAR_KEYS
+from magnetar.processes.pulsar_keys import PULSAR_KEYS, defaults
 
 config_file_option = click.option(
     "--config",
@@ -140,9 +140,9 @@ def check_command(ctx: click.Context, /, file: Path, kind: str, as_json: bool) -
 
 def pulsars_default(row: Setting) -> dict[str, object]:
     """What Pulsar's files say for the key, and why the default here is another one."""
-    if row.key not in DEFAULTS:
+    if row.key not in defaults():
         return {}
-    return {"pulsar_default": DEFAULTS[row.key] or None, "differs_because": row.differs or None}
+    return {"pulsar_default": defaults()[row.key] or None, "differs_because": row.differs or None}
 
 
 def allowed(row: Setting) -> str:
