@@ -1,7 +1,7 @@
-"""Kills a server from within between two steps of a split or merge: the product has no hook for it, its functions are wrapped.
+"""Kills a server from within between two steps of a split, merge or migration: the product has no hook for it, its functions are wrapped.
 
 `environment(directory, step)` goes to a `ServerProcess`; the step is the number of calls after which the process dies, in the order in
-which the controller makes them: the intent, each child, each parent's end, the new layout.
+which the controller makes them: the intent, each child, each parent's end, what is left of a classic topic, the new layout.
 """
 
 from __future__ import annotations
@@ -17,6 +17,10 @@ STEPS: Final = 5
 """Of a split into two children, and of a merge of two parents."""
 
 
+MIGRATION_STEPS: Final = 7
+"""Of two partitions."""
+
+
 def environment(directory: Path, step: int) -> dict[str, str]:
     """For a server that dies after this step of its first change."""
     directory.mkdir(exist_ok=True)
@@ -27,7 +31,9 @@ def environment(directory: Path, step: int) -> dict[str, str]:
 
 def install(step: int) -> None:
     """In the server's process, before anything is imported there."""
+    from magnetar.broker import service
     from magnetar.broker.scalable.controller import TopicController
+    from magnetar.broker.scalable.migration import Migrations
     from magnetar.broker.scalable.records import ScalableRecords
     from magnetar.broker.scalable.segments import Segments
 
@@ -49,6 +55,14 @@ def install(step: int) -> None:
         changing.append(True)
         return await begin(self, *args)
 
+    async def migrate(self: Any, *args: Any) -> Any:
+        changing.append(True)
+        ScalableRecords.create = wrapped("record", ScalableRecords.create)  # type: ignore[method-assign]
+        return await begin_migration(self, *args)
+
+    begin_migration = Migrations.migrate
+    Migrations.migrate = migrate  # type: ignore[method-assign]
+    service.retire_classic = wrapped("retire", service.retire_classic)
     begin = TopicController.change
     TopicController.change = change  # type: ignore[method-assign]
     ScalableRecords.update = wrapped("update", ScalableRecords.update)  # type: ignore[method-assign]

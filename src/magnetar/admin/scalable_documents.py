@@ -31,7 +31,7 @@ class SegmentInfo(Document):
 
 
 class ScalableTopicMetadata(Document):
-    """`segments` by id. `pendingChange`: a split or merge that has begun and not ended."""
+    """`segments` by id. `pendingChange`: a split, merge or migration that has begun and not ended."""
 
     epoch: int
     next_segment_id: int
@@ -101,7 +101,8 @@ class ScaleDecision(Document):
 
 
 class SegmentStats(Document):
-    """Rates per second; `backlog`: entries by subscription; `storageSize` in bytes."""
+    """Rates per second; `backlog`: entries by subscription; `storageSize` in bytes; `classicClients`: producers and consumers that do not
+    follow the topic's layout."""
 
     msg_rate_in: float = 0.0
     bytes_rate_in: float = 0.0
@@ -109,5 +110,6 @@ class SegmentStats(Document):
     bytes_rate_out: float = 0.0
     producers: int = 0
     consumers: int = 0
+    classic_clients: int = 0
     storage_size: int = 0
     backlog: dict[str, int] = {}

@@ -44,6 +44,7 @@ from magnetar.broker.replicators.remote_clusters import RemoteClusters
 from magnetar.broker.replicators.service import ReplicationService
 from magnetar.broker.scalable.autoscale import broker_policy
 from magnetar.broker.scalable.controller import ControllerContext
+from magnetar.broker.scalable.migration import retire_classic
 from magnetar.broker.scalable.records import ScalableRecords
 from magnetar.broker.scalable.segments import OwnSegments, Segments
 from magnetar.broker.scalable.service import ScalableTopics
@@ -386,6 +387,7 @@ class Broker:
                 namespace_policy=self._scale_policy,
                 retention_s=self._retention_s,
                 look_soon=lambda topic: self.scalable.look_soon(topic),
+                retire_classic=lambda topic: retire_classic(self.namespaces, topic),
             ),
             namespaces=self.namespaces,
             lookup=self.lookup,

@@ -157,6 +157,27 @@ def test_a_segment_for_each_consumer(client: V5Client, admin: AdminClient) -> No
     check(received["first"] + received["second"], 1000, in_order=False)
 
 
+@pytest.mark.parametrize("partitions", [0, 3])
+def test_a_classic_topic_becomes_a_scalable_one(client: V5Client, admin: AdminClient, partitions: int) -> None:
+    """The queue consumer and the producer stay; the others read what the partitions hold."""
+    classic, topic = f"persistent://public/default/moves-{partitions}", f"topic://public/default/moves-{partitions}"
+    if partitions:
+        admin.topics.create_partitioned(classic, partitions)
+    else:
+        admin.topics.create(classic)
+    client.ask(f"producer p-m{partitions} {classic}")
+    client.ask(f"queue q-m{partitions} {classic} q")
+    client.ask(f"send p-m{partitions} 48 {KEYS}")
+    received = client.receive(f"q-m{partitions}", 10)
+    admin.scalable_topics.migrate(topic)
+    client.ask(f"send p-m{partitions} 48 {KEYS}")
+    received += client.receive(f"q-m{partitions}", 86)
+    assert len(received) == 96
+    for kind in ("stream", "checkpoint"):
+        client.ask(f"{kind} {kind}-m{partitions} {topic}" + (" s" if kind == "stream" else ""))
+        assert len(client.receive(f"{kind}-m{partitions}", 96)) == 96, kind
+
+
 def test_two_stream_consumers_share_a_topic(client: V5Client, admin: AdminClient) -> None:
     topic = "topic://public/default/shared"
     admin.scalable_topics.create(topic, 4)

@@ -43,6 +43,7 @@ def test_what_is_granted_on_the_topic_holds_for_its_segments(secured: Secured, r
 def test_layouts_are_changed_by_superusers_only(secured: Secured) -> None:
     for role in ("tenant-admin", "topic-role", "producer"):
         assert secured.http("POST", "/admin/v2/scalable/t/ns/one/split/0", role).status_code == 403
+        assert secured.http("POST", "/admin/v2/scalable/t/ns/classic/migrate", role).status_code == 403
         assert secured.http("POST", "/admin/v2/segments/t/ns/one/0000-7fff-0/terminate", role).status_code == 403
     assert secured.http("GET", "/admin/v2/scalable/t/ns/one", "consumer").status_code == 200
 

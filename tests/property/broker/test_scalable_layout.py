@@ -17,14 +17,20 @@ from magnetar.broker.scalable.records import PendingChange, TopicRecord
 class LayoutMachine(RuleBasedStateMachine):
     """A topic with one stream subscription, whose messages carry the number of the change before which they were sent."""
 
-    @initialize(count=st.integers(1, 9), buckets=st.integers(1, 9))
+    @initialize(count=st.integers(1, 9), buckets=st.integers(0, 9))
     def begin(self, count: int, buckets: int) -> None:
-        self.layout = SegmentLayout.create(count, 1, buckets)
+        """Without buckets: a classic topic, which is migrated at once."""
+        classic = SegmentLayout.of_classic([f"persistent://t/n/x-partition-{number}" for number in range(count)], 1)
+        self.layout = SegmentLayout.create(count, 1, buckets) if buckets else classic
         self.seen = set(self.layout.segments)
         self.drained: set[int] = set()
         self.before: dict[str, tuple[int, ...]] = {}
         self.lineage = {each: frozenset[int]() for each in self.seen}
         """All ancestors that a segment ever had."""
+        if not buckets:
+            self.changed(classic.migrated(2))
+            assert all(set(each.parents) == set(range(count)) for each in self.layout.active)
+            assert {(each.start, each.end) for each in self.layout.sealed} == {(0, HASH_MAX)}
 
     def changed(self, after: SegmentLayout) -> None:
         assert after.epoch > self.layout.epoch
@@ -160,8 +166,10 @@ def test_a_consumer_that_joins_moves_only_its_share(segments: set[int], consumer
 def test_a_pending_change_is_the_same_each_time(count: int, place: int, started_ms: int) -> None:
     layout = SegmentLayout.create(count, 1)
     ids = tuple(each.id for each in layout.active[place % count :][:2])
-    for chosen in (ids[:1], ids):
-        pending = PendingChange(chosen, started_ms)
+    classic = SegmentLayout.of_classic([str(number) for number in range(count)])
+    every = tuple(range(count))
+    for layout, chosen in ((layout, ids[:1]), (layout, ids), (classic, every)):
+        pending = PendingChange(chosen, started_ms, migration=layout is classic)
         record = TopicRecord(layout, {"a": "b"}, {"enabled": False}, pending, ("0000-ffff-0",), {"newer": [1]})
         again = TopicRecord.from_json(json.loads(json.dumps(record.as_json())))
         assert again == record
@@ -191,6 +199,8 @@ def test_what_is_not_a_layout() -> None:
             SegmentLayout.create(count, 1)
     with pytest.raises(LayoutError):
         layout.merge(0, 7, 1)
+    with pytest.raises(LayoutError):
+        layout.migrated(1)
     with pytest.raises(LayoutError):
         layout.without([0])
 

@@ -81,6 +81,11 @@ class ScalableTopics(Noun):
         template = _TOPIC + "/merge/{segmentId1}/{segmentId2}"
         self._post(template, segmentId1=segment_id, segmentId2=other_id, **_names(topic))
 
+    def migrate(self, topic: str, *, force: bool = False) -> None:
+        """Make the classic topic of that name a scalable one, in place. `force`: also while classic clients are connected, which are
+        disconnected and told so."""
+        self._post(_TOPIC + "/migrate", None, {"force": force}, **_names(topic))
+
     def create_subscription(self, topic: str, subscription: str, kind: SubscriptionKind = "QUEUE") -> None:
         """From the next message on."""
         self._put(_SUBSCRIPTION, None, {"type": kind}, subscription=subscription, **_names(topic))

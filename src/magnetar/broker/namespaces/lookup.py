@@ -146,11 +146,16 @@ class Lookup:
         if partitions and topic.partition >= partitions:
             raise TopicNotFoundError(f"{topic.partitioned_name} has {partitions} partitions, no {topic.partition}")
 
+    async def is_scalable(self, topic: TopicName) -> bool:
+        """True for a classic name that is a scalable topic's, or that of a partition which has become a segment."""
+        whole = topic.partitioned_name
+        path = paths.scalable_topic_path(whole.tenant, whole.namespace, whole.local_name)
+        return whole.domain == PERSISTENT and await self._metadata.exists(path)
+
     async def check_not_scalable(self, topic: TopicName) -> None:
         """Check that no scalable topic has the name of a classic one. Raises AlreadyExistsError."""
         whole = topic.partitioned_name
-        path = paths.scalable_topic_path(whole.tenant, whole.namespace, whole.local_name)
-        if whole.domain == PERSISTENT and await self._metadata.exists(path):
+        if await self.is_scalable(topic):
             raise AlreadyExistsError(
                 f"{whole.local_name} is a scalable topic, which only clients of Pulsar 5 can use, as "
                 f"topic://{whole.namespace_name}/{whole.local_name}; choose another name for a classic topic"

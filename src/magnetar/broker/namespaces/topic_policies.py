@@ -62,6 +62,16 @@ class TopicPolicyStore:
                 continue
             return
 
+    async def copy(self, source: TopicName, target: TopicName) -> None:
+        """All values, unless `target` has any."""
+        node = await self._metadata.get(_path(source))
+        if node is None:
+            return
+        try:
+            await self._metadata.put(_path(target), node.value, MUST_NOT_EXIST)
+        except BadVersionError:
+            return
+
     async def delete(self, topic: TopicName) -> None:
         """The topic is gone: one that is created later under its name begins without policies."""
         try:

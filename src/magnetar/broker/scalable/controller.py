@@ -51,6 +51,10 @@ class ScalableCounters:
     segments_deleted: int = 0
 
 
+async def _nothing(topic: TopicName) -> None:
+    """Nothing is left of a classic topic."""
+
+
 @dataclass(frozen=True, slots=True)
 class ControllerContext:
     """Dependencies of controllers; the same for all of a broker. `grace_s`: see `SubscriptionConsumers`."""
@@ -69,6 +73,9 @@ class ControllerContext:
     """How long a sealed segment of a topic stays after everybody has read it; negative: for ever."""
     look_soon: Callable[[TopicName], None]
     """Called when a topic may need another number of segments."""
+    retire_classic: Callable[[TopicName], Awaitable[None]] = _nothing
+    """Called when all partitions of a topic that is migrated are terminated: its policies become the scalable topic's, and it is
+    partitioned no more. May be called again."""
     counters: ScalableCounters = field(default_factory=ScalableCounters)
 
 
@@ -115,7 +122,8 @@ class TopicController:
     async def _ensure_segments(self, layout: SegmentLayout) -> None:
         """A topic that was being created when its broker died has all its segments afterwards; a sealed one is never made again."""
         for segment in layout.active:
-            await self._context.segments.create(segment_name(self.topic, segment), ())
+            if segment.legacy_topic is None:
+                await self._context.segments.create(segment_name(self.topic, segment), ())
 
     def close(self) -> None:
         """Nothing is written any more; consumers are disconnected, so that they look for the next controller."""
@@ -236,6 +244,8 @@ class TopicController:
             for subscription in await self._cursors(parents) - cursors:
                 await segments.subscribe(segment_name(self.topic, child), subscription, True)
         self._check_leads()
+        if pending.migration:
+            await self._context.retire_classic(self.topic)
 
         def end(record: TopicRecord) -> TopicRecord:
             if record.pending != pending:
@@ -248,6 +258,12 @@ class TopicController:
 
     async def _withdraw(self, pending: PendingChange, children: Iterable[Segment]) -> None:
         """A parent that cannot be terminated (a transaction is open in it) goes on as if nothing had been begun."""
+        if pending.migration:
+            for child in children:
+                await self._context.segments.delete(segment_name(self.topic, child), True)
+            self._check_leads()
+            await self._context.records.remove(self.topic)
+            return
         self.record = await self._context.records.update(
             self.topic, lambda record: replace(record, pending=None) if record.pending == pending else record
         )
@@ -314,7 +330,7 @@ class TopicController:
             gone = [] if record.doomed else await self._prunable()
             if gone:
                 self._check_leads()
-                names = tuple(each.descriptor for each in gone)
+                names = tuple(each.legacy_topic or each.descriptor for each in gone)
                 ids = [each.id for each in gone]
 
                 def forget(record: TopicRecord) -> TopicRecord:
@@ -490,7 +506,9 @@ class TopicController:
             return False
         try:
             return await self._context.segments.backlog(segment_name(self.topic, segment), subscription) <= 0
-        except (TopicNotFoundError, SubscriptionNotFoundError):
+        except TopicNotFoundError:
+            return segment.legacy_topic is not None  # whoever deletes a former partition deletes what is unread
+        except SubscriptionNotFoundError:
             return False  # it has not subscribed there yet
         except MagnetarError as error:
             logger.info("backlog not known topic=%s segment=%d error=%s", self.topic, segment_id, error)

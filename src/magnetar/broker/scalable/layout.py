@@ -7,7 +7,7 @@ children that took over. A change makes a new layout with a higher epoch, and ne
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import pairwise
@@ -119,15 +119,23 @@ class SegmentLayout:
             self._check_segment(segment)
 
     @classmethod
+    def of_classic(cls, topics: Sequence[str], now_ms: int = 0) -> SegmentLayout:
+        """A classic topic as clients of scalable ones see it: a segment for each partition, which they choose by its number; its range
+        says nothing. `topics`: complete names of the partitions, or of the topic."""
+        segments = {
+            index: Segment(index, start, end, created_ms=now_ms, legacy_topic=name)
+            for index, (name, (start, end)) in enumerate(zip(topics, even_ranges(len(topics)), strict=True))
+        }
+        return cls(0, len(topics), segments)
+
+    @classmethod
     def create(cls, count: int, now_ms: int, buckets: int = 1) -> SegmentLayout:
-        """Equal ranges; the last one takes the rest. Raises LayoutError."""
+        """Equal ranges. Raises LayoutError."""
         if not 1 <= count <= SEGMENTS_PER_TOPIC_MAX:
             raise LayoutError(f"a scalable topic begins with 1 to {SEGMENTS_PER_TOPIC_MAX} segments, not {count}")
-        width = (HASH_MAX + 1) // count
-        ends = [width * (number + 1) - 1 for number in range(count - 1)] + [HASH_MAX]
         made = [
-            Segment(number, number * width, end, created_ms=now_ms, bucket_splits=even_splits(buckets))
-            for number, end in enumerate(ends)
+            Segment(number, start, end, created_ms=now_ms, bucket_splits=even_splits(buckets))
+            for number, (start, end) in enumerate(even_ranges(count))
         ]
         return cls(0, count, {segment.id: segment for segment in made})
 
@@ -199,6 +207,19 @@ class SegmentLayout:
         if not 1 <= buckets <= buckets_max or buckets == parent.buckets:
             raise LayoutError(f"a segment has 1 to {buckets_max} entry buckets; {segment_id} has {parent.buckets} now")
         return self._replaced([parent], [(parent.start, parent.end, even_splits(buckets))], now_ms)
+
+    def migrated(self, now_ms: int) -> SegmentLayout:
+        """The partitions of a classic topic become sealed, as many new segments take over by ranges (PIP-475).
+
+        A partition may hold any key, so each serves the whole range, and is a parent of every new segment. Raises LayoutError.
+        """
+        partitions = sorted(self.segments.values(), key=lambda each: each.id)
+        if not all(each.active and each.legacy_topic is not None for each in partitions):
+            raise LayoutError("the topic is a scalable one already: only partitions of a classic topic can be migrated")
+        if len(partitions) > SEGMENTS_PER_TOPIC_MAX:
+            raise LayoutError(f"a scalable topic has at most {SEGMENTS_PER_TOPIC_MAX} active segments")
+        whole = [replace(each, start=0, end=HASH_MAX) for each in partitions]
+        return self._replaced(whole, [(*each, ()) for each in even_ranges(len(whole))], now_ms)
 
     def without(self, segment_ids: Iterable[int]) -> SegmentLayout:
         """Forget sealed segments. One whose parent is still here stays, so that nothing overtakes the parent. Raises LayoutError."""
@@ -290,6 +311,13 @@ class SegmentLayout:
         splits = segment.bucket_splits
         if any(low >= high for low, high in pairwise((0, *splits, HASH_MAX + 1))):
             raise LayoutError(f"the entry buckets of segment {segment.id} are not in ascending order")
+
+
+def even_ranges(count: int) -> list[tuple[int, int]]:
+    """The hashes in so many inclusive ranges of equal width; the last one takes the rest."""
+    width = (HASH_MAX + 1) // count
+    ends = [width * (number + 1) - 1 for number in range(count - 1)] + [HASH_MAX]
+    return [(number * width, end) for number, end in enumerate(ends)]
 
 
 def even_splits(buckets: int) -> tuple[int, ...]:

@@ -30,26 +30,32 @@ _KNOWN = ("epoch", "nextSegmentId", "segments", "properties", "autoScalePolicy",
 
 @dataclass(frozen=True, slots=True)
 class PendingChange:
-    """A split (one segment) or a merge (two) that has begun and not ended. Whoever controls the topic ends it."""
+    """A split (one segment), a merge (two) or the migration of a classic topic (all) that has begun and not ended. Whoever controls the
+    topic ends it."""
 
     segment_ids: tuple[int, ...]
     started_ms: int
+    migration: bool = False
 
     def applied_to(self, layout: SegmentLayout) -> SegmentLayout:
         """The layout at its end: the same ids each time it is asked. Raises LayoutError."""
+        if self.migration:
+            return layout.migrated(self.started_ms)
         if len(self.segment_ids) == 1:
             return layout.split(self.segment_ids[0], self.started_ms)
         first, second = self.segment_ids
         return layout.merge(first, second, self.started_ms)
 
     def as_json(self) -> dict[str, Any]:
-        return {"segmentIds": list(self.segment_ids), "startedAtMs": self.started_ms}
+        document: dict[str, Any] = {"segmentIds": list(self.segment_ids), "startedAtMs": self.started_ms}
+        return {**document, "migration": True} if self.migration else document
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any] | None) -> PendingChange | None:
         if not document:
             return None
-        return cls(tuple(map(int, document["segmentIds"])), int(document["startedAtMs"]))
+        ids = tuple(map(int, document["segmentIds"]))
+        return cls(ids, int(document["startedAtMs"]), bool(document.get("migration")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +67,13 @@ class TopicRecord:
     policy: Mapping[str, Any] | None = None
     pending: PendingChange | None = None
     doomed: tuple[str, ...] = ()
-    """Descriptors of segments that have left the layout, and whose topics are being deleted."""
+    """Segments that have left the layout, and whose topics are being deleted: descriptors, or complete names of former partitions."""
     others: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def migrating(self) -> bool:
+        """True while a classic topic is being migrated: clients still use its partitions."""
+        return self.pending is not None and self.pending.migration
 
     @property
     def deleted(self) -> bool:

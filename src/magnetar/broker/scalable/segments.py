@@ -6,7 +6,7 @@ A segment is an ordinary persistent topic, except that nobody brings it into bei
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -20,20 +20,26 @@ from magnetar.broker.scalable.layout import Segment
 from magnetar.broker.topics.persistent import PersistentTopic
 from magnetar.broker.topics.registry import TopicRegistry
 from magnetar.managed_ledger.position import EARLIEST, LATEST
+from magnetar.wire.pulsar.client_commands import MANAGED_METADATA
 
 T = TypeVar("T")
 
 SEGMENTS_TARGET = "/admin/v2/segments"
+LEGACY = "legacy"
+"""In place of a descriptor: the topic is a former partition."""
+
 SCALABLE_TARGET = "/admin/v2/scalable"
 
 
 def segment_name(topic: TopicName, segment: Segment) -> TopicName:
-    """The topic that holds the segment's messages."""
-    return segment_named(topic, segment.descriptor)
+    """The topic that holds the segment's messages; of a segment that was a partition the partition."""
+    return segment_named(topic, segment.legacy_topic or segment.descriptor)
 
 
 def segment_named(topic: TopicName, descriptor: str) -> TopicName:
-    """The same by the last part of its name: `0000-7fff-1`."""
+    """The same by the last part of its name, `0000-7fff-1`, or by the complete name of a former partition."""
+    if "://" in descriptor:
+        return TopicName.parse(descriptor)
     return TopicName(SEGMENT, topic.tenant, topic.namespace, f"{topic.local_name}/{descriptor}")
 
 
@@ -62,7 +68,15 @@ class OwnSegments:
             await topic.ensure_subscription(subscription, EARLIEST)
 
     async def terminate(self, name: TopicName) -> None:
-        await (await self._get(name)).terminate()
+        """Classic clients of a former partition are disconnected as well: they are told why when they come back."""
+        topic = await self._get(name)
+        await topic.terminate()
+        if not name.is_segment:
+            for subscription in topic.subscriptions.all:
+                for consumer in list(subscription.consumers):
+                    if not is_managed(consumer.metadata):
+                        consumer.channel.close()
+                        await topic.consumer_left(consumer)
 
     async def delete(self, name: TopicName, force: bool) -> None:
         try:
@@ -102,9 +116,22 @@ class OwnSegments:
             **load_of(topic),
             "producers": len(topic.publishers.producers),
             "consumers": topic.subscriptions.consumers_count,
+            "classicClients": classic_clients(topic),
             "storageSize": topic.ledger.size_bytes,
             "backlog": {each.name: each.backlog_entries for each in topic.subscriptions.all if each.durable},
         }
+
+
+def is_managed(metadata: Mapping[str, str]) -> bool:
+    """True for a producer or consumer that belongs to a client of scalable topics, which follows the topic's layout."""
+    return metadata.get(MANAGED_METADATA) == "true"
+
+
+def classic_clients(topic: PersistentTopic) -> int:
+    """Producers and consumers of clients that do not know scalable topics."""
+    producers = sum(not is_managed(each.metadata) for each in topic.publishers.producers.all)
+    consumers = (each for found in topic.subscriptions.all for each in found.consumers)
+    return producers + sum(not is_managed(each.metadata) for each in consumers)
 
 
 def load_of(topic: PersistentTopic) -> dict[str, float]:
@@ -197,7 +224,9 @@ class Segments:
 
 
 def segment_target(name: TopicName, leaf: str) -> str:
-    """The path of a segment's admin routes."""
+    """The path of a segment's admin routes; a former partition takes the place of topic and descriptor."""
+    if not name.is_segment:
+        return f"{SEGMENTS_TARGET}/{name.namespace_name}/{quote(name.local_name, safe='')}/{LEGACY}{leaf}"
     topic, _, descriptor = name.local_name.rpartition("/")
     return f"{SEGMENTS_TARGET}/{name.namespace_name}/{quote(topic, safe='')}/{descriptor}{leaf}"
 

@@ -26,7 +26,8 @@ from magnetar.broker.namespaces.registry import NamespaceRegistry
 from magnetar.broker.naming import PERSISTENT, SCALABLE, NamespaceName, TopicName
 from magnetar.broker.scalable.autoscale import PolicyInForce
 from magnetar.broker.scalable.controller import ControllerContext, TopicController
-from magnetar.broker.scalable.layout import HASH_MAX, LayoutError, Segment, SegmentLayout
+from magnetar.broker.scalable.layout import LayoutError, Segment, SegmentLayout
+from magnetar.broker.scalable.migration import Migrations, classic_name, retire_classic, scalable_name, synthetic_layout
 from magnetar.broker.scalable.records import ScalableRecords, TopicRecord, controller_path, topic_of_path
 from magnetar.broker.scalable.segments import Segments, segment_name, segment_named
 from magnetar.broker.schemas.registry import SchemaRegistry
@@ -43,7 +44,7 @@ TAKE_OVER_TIMEOUT_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class LayoutView:
-    """What clients are told. `brokers`: addresses by segment, as far as they are known; a synthetic layout has no record."""
+    """What clients are told. `brokers`: addresses by segment, as far as they are known. `synthetic`: of a classic topic still."""
 
     topic: TopicName
     layout: SegmentLayout
@@ -54,20 +55,6 @@ class LayoutView:
 
 LayoutListener = Callable[[LayoutView | None], None]
 """Called with each new layout, None when the topic is gone. Must not block."""
-
-
-def synthetic_layout(topic: TopicName, partitions: int) -> SegmentLayout:
-    """A classic topic as clients of scalable ones see it: a segment for each partition, which they choose by its number."""
-    count = max(1, partitions)
-    width = (HASH_MAX + 1) // count
-    names = [str(topic.partition_name(index)) for index in range(partitions)] or [str(topic)]
-    segments = {
-        index: Segment(
-            index, index * width, HASH_MAX if index == count - 1 else (index + 1) * width - 1, legacy_topic=name
-        )
-        for index, name in enumerate(names)
-    }
-    return SegmentLayout(0, count, segments)
 
 
 class ScalableTopics:
@@ -104,6 +91,15 @@ class ScalableTopics:
         self._establishing: dict[tuple[TopicName, str], asyncio.Future[None]] = {}
         self._due: dict[TopicName, None] = {}
         self._someone_due = asyncio.Event()
+        self.migrations = Migrations(
+            context.records,
+            context.segments,
+            namespaces,
+            lookup,
+            context.clock,
+            self.find_controller,
+            self._listen_plainly,
+        )
         self._unwatch = context.records.metadata.watch(self._changed, paths.SCALABLE_TOPICS_PATH)
 
     # ---- Life
@@ -174,7 +170,7 @@ class ScalableTopics:
                 f"{name} cannot be opened as a scalable topic: name the whole topic, as topic:// or persistent://"
             )
         scalable = TopicName(SCALABLE, name.tenant, name.namespace, name.local_name)
-        classic = TopicName(PERSISTENT, name.tenant, name.namespace, name.local_name)
+        classic = classic_name(name)
         await self._namespaces.effective(name.namespace_name)
         record = await self.records.get(scalable)
         if record is not None:
@@ -210,7 +206,7 @@ class ScalableTopics:
             owner = await self._ownership.owner(await self._ownership.bundle_of(segment_name(topic, segment)))
             if owner is not None and not owner.leaving:
                 brokers[segment.id] = owner.address
-        return LayoutView(topic, record.layout, controller, brokers)
+        return LayoutView(topic, record.layout, controller, brokers, synthetic=record.migrating)
 
     def listen(self, topic: TopicName, listener: LayoutListener) -> Callable[[], None]:
         """Tell `listener` of every change of a topic, also of one that is not scalable yet. Answers the function that ends this."""
@@ -223,6 +219,9 @@ class ScalableTopics:
                 self._listeners.pop(topic, None)
 
         return end
+
+    def _listen_plainly(self, topic: TopicName, listener: Callable[[], None]) -> Callable[[], None]:
+        return self.listen(topic, lambda view: listener())
 
     def listen_to_namespace(self, namespace: NamespaceName, listener: Callable[[], None]) -> Callable[[], None]:
         """Call `listener` when a topic of the namespace comes, goes, or changes its properties."""
@@ -400,7 +399,7 @@ class ScalableTopics:
     async def create(self, topic: TopicName, segments: int, properties: Mapping[str, str]) -> None:
         """Raises AlreadyExistsError, also where a classic topic has the name, NamespaceNotFoundError, PreconditionFailedError."""
         await self._namespaces.policies(topic.namespace_name)
-        classic = TopicName(PERSISTENT, topic.tenant, topic.namespace, topic.local_name)
+        classic = classic_name(topic)
         if await self._namespaces.partitions(classic) or await self._lookup.stored(classic):
             raise AlreadyExistsError(f"{classic} already exists; a scalable topic cannot have its name")
         try:
@@ -423,6 +422,8 @@ class ScalableTopics:
             await self.segments.delete(segment_name(topic, segment), True)
         for descriptor in record.doomed:
             await self.segments.delete(segment_named(topic, descriptor), True)
+        if record.migrating:
+            await retire_classic(self._namespaces, topic)
         await self._schemas.delete(SchemaId.of(topic), force=True)
         await self._namespaces.topic_policies.delete(topic)
         await self.records.remove(topic)
@@ -440,11 +441,12 @@ class ScalableTopics:
     # ---- Subscriptions
 
     async def before_subscribe(self, name: TopicName, subscription: str, kind: str, earliest: bool) -> None:
-        """A client is about to subscribe to a segment. A subscription that is new is written down, and gets its cursors in all segments.
+        """A client is about to subscribe to a segment, or to a partition that has become one. A subscription that is new is written down,
+        and gets its cursors in all segments.
 
         So a split knows of it, nothing that it has not read is deleted, and no segment to which the client comes later has lost anything.
         """
-        topic = name.partitioned_name
+        topic = scalable_name(name)
         key = (topic, subscription)
         under_way = self._establishing.get(key)
         if under_way is not None:
@@ -482,7 +484,7 @@ class ScalableTopics:
 
     async def after_unsubscribe(self, name: TopicName, subscription: str) -> None:
         """A client has removed the subscription from a segment: it is gone with the last one."""
-        topic = name.partitioned_name
+        topic = scalable_name(name)
         record = await self.records.get(topic)
         if record is None:
             return
@@ -535,12 +537,22 @@ class ScalableTopics:
         """A subscription has acknowledged everything in a terminated topic of this broker. Called for all topics; plain."""
         if name.startswith("segment://"):
             segment = TopicName.parse(name)
-            topic, segment_id = segment.partitioned_name, int(segment.local_name.rpartition("-")[2])
-            controller = self._controllers.get(topic)
-            if controller is not None:
-                controller.drained(segment_id, subscription)
-            else:
-                self._scope.spawn(self._tell_controller(topic, segment_id, subscription), "segment drained", REPORTED)
+            self._drained(segment.partitioned_name, int(segment.local_name.rpartition("-")[2]), subscription)
+        elif name.startswith("persistent://"):
+            self._scope.spawn(self._partition_drained(name, subscription), "partition drained", REPORTED)
+
+    def _drained(self, topic: TopicName, segment_id: int, subscription: str) -> None:
+        controller = self._controllers.get(topic)
+        if controller is not None:
+            controller.drained(segment_id, subscription)
+        else:
+            self._scope.spawn(self._tell_controller(topic, segment_id, subscription), "segment drained", REPORTED)
+
+    async def _partition_drained(self, name: str, subscription: str) -> None:
+        """It may have become a segment."""
+        found = await self.migrations.segment_of(TopicName.parse(name))
+        if found is not None:
+            self._drained(*found, subscription)
 
     async def _tell_controller(self, topic: TopicName, segment_id: int, subscription: str) -> None:
         try:

@@ -63,6 +63,7 @@ class PartitionedTopics:
 
     async def grow(self, topic: TopicName, partitions: int) -> None:
         """More partitions, each with the subscriptions that the topic has: else their first messages would be missed."""
+        await self._lookup.check_not_scalable(topic)
         before = await self._namespaces.partitions(topic)
         names = await self.subscriptions(topic) if before else []
         await self._lookup.check_room(topic, partitions - before)
@@ -92,6 +93,7 @@ class PartitionedTopics:
         count = await self._namespaces.partitions(topic)
         if not count:
             raise TopicNotFoundError(f"Partitioned Topic not found: {topic} has zero partitions")
+        await self._lookup.check_not_scalable(topic)  # it is being migrated
         parts = [topic.partition_name(index) for index in range(count)]
         for part in parts:
             loaded = self._topics.get_loaded(part)

@@ -261,8 +261,8 @@ class TopicRegistry:
         async with self._exclusive(name):
             if self._loaded.pop(name, None) is not None:
                 await topic.delete()
-                if name.is_segment:
-                    return
+                if name.is_segment or await self._lookup.is_scalable(name):
+                    return  # schema and policies are those of the scalable topic
                 if name.persistent and name.partition < 0:  # partitions share one, which goes with the whole topic
                     await self.schemas.delete(SchemaId.of(name), force=True)
                 if name.partition < 0:
@@ -292,7 +292,9 @@ class TopicRegistry:
     async def delete_abandoned(self, now_s: float) -> None:
         """Delete the loaded topics that nobody has used for as long as their policies say."""
         async for topic in in_turns(self.loaded):
-            if topic.name not in self._busy and not topic.name.is_segment and topic.abandoned(now_s):
+            if topic.name in self._busy or topic.name.is_segment or not topic.abandoned(now_s):
+                continue
+            if not await self._lookup.is_scalable(topic.name):
                 logger.info("unused topic deleted topic=%s", topic.name)
                 try:
                     await self.delete(topic.name)

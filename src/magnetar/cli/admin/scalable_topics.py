@@ -181,6 +181,17 @@ def merge_command(topic: str, segment_id_1: int, segment_id_2: int, admin_url: s
     emit_done(as_json, topic=topic, merged=[segment_id_1, segment_id_2])
 
 
+@scalable_topics_group.command("migrate")
+@click.argument("topic")
+@click.option("-f", "--force", is_flag=True, help="Disconnect classic clients, which cannot use the topic any more.")
+@common
+def migrate_command(topic: str, force: bool, admin_url: str, as_json: bool) -> None:
+    """Make the classic topic of that name the scalable topic TOPIC, without copying its messages."""
+    with connected(admin_url) as admin:
+        admin.scalable_topics.migrate(topic, force=force)
+    emit_done(as_json, migrated=topic)
+
+
 @scalable_topics_group.command("create-subscription")
 @click.argument("topic")
 @subscription_option

@@ -69,6 +69,8 @@ class Subscribing:
         request.durable = self.durable
         if self.consumer_name:
             request.consumer_name = self.consumer_name
+        if not topic.startswith("segment://"):
+            request.metadata.add(key=client_commands.MANAGED_METADATA, value="true")
         request.initialPosition = CommandSubscribe.Earliest if self.earliest else CommandSubscribe.Latest
         if not self.durable and start is not None:
             request.start_message_id.ledgerId, request.start_message_id.entryId = start.place

@@ -243,7 +243,7 @@ class QueueConsumer(Consumer):
         for number in [number for number in self._attachments if number not in layout.segments]:
             self._detach(number)
         for segment in layout.segments.values():
-            if segment.id not in self._attachments and not (segment.classic and not segment.active):
+            if segment.id not in self._attachments:
                 self._attach(segment, self._of(segment))
         self._first = False
 

@@ -133,7 +133,8 @@ class SegmentProducer:
         connection = await self._owner.context.remote.broker_of(topic)
         request_id = connection.next_request_id()
         wanted = f"{name}-seg-{self.segment.id}" if name else ""
-        command = client_commands.producer(topic, self._id, request_id, wanted, self._owner.properties)
+        managed = {client_commands.MANAGED_METADATA: "true"} if self.segment.classic else {}
+        command = client_commands.producer(topic, self._id, request_id, wanted, {**self._owner.properties, **managed})
         self._lost = asyncio.get_running_loop().create_future()
         connection.producers[self._id] = self
         try:

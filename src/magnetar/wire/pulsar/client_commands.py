@@ -13,6 +13,10 @@ LAST_SEQUENCE_METADATA = "magnetar.last-sequence"
 """Key in a PRODUCER's metadata. Of a terminated topic it asks for the last sequence id of that producer name, instead of a producer, which
 would be refused. An addition of magnetar's: other brokers refuse it as any PRODUCER, so Spark's connector takes that as not known."""
 
+MANAGED_METADATA = "__pulsar.v5.managed"
+"""Key in the metadata of PRODUCER and SUBSCRIBE to a partition, with the value `true`: the client follows the layout of a scalable topic
+(PIP-475)."""
+
 _SEND_COMMAND = BaseCommand(type=BaseCommand.SEND)
 _SEND = _SEND_COMMAND.send
 

@@ -26,11 +26,11 @@ from magnetar.admin.topic_access import as_persistent
 from magnetar.admin.topic_documents import InternalStats
 from magnetar.broker.auth.decide import Access
 from magnetar.broker.errors import NotAllowedError, SubscriptionNotFoundError, TopicNotFoundError
-from magnetar.broker.naming import SCALABLE, SEGMENT, TopicName, subscription_name
+from magnetar.broker.naming import PERSISTENT, SCALABLE, SEGMENT, TopicName, subscription_name
 from magnetar.broker.scalable.assignment import withheld
 from magnetar.broker.scalable.autoscale import as_document
 from magnetar.broker.scalable.records import QUEUE, STREAM, TopicRecord
-from magnetar.broker.scalable.segments import OwnSegments, segment_name
+from magnetar.broker.scalable.segments import LEGACY, OwnSegments, segment_name
 from magnetar.broker.scalable.service import ScalableTopics
 
 _TIMESTAMP = {"timestamp": int}
@@ -103,6 +103,15 @@ async def merge(call: Call) -> Response:
     """Merge two adjacent active segments into one."""
     controller = await _service(call).controller(call.topic)
     await controller.merge(call.number("segmentId1"), call.number("segmentId2"))
+    return done()
+
+
+@documented(query=FORCE, errors=(409,))
+async def migrate(call: Call) -> Response:
+    """Make the classic topic of that name a scalable one, without copying. Its partitions become sealed segments, which keep their messages
+    and subscriptions; new segments take what comes. Answers when they do. With `force` also while classic clients are connected."""
+    check_storage(call.admin.storage)
+    await _service(call).migrations.migrate(call.topic, call.flag("force"))
     return done()
 
 
@@ -212,6 +221,8 @@ def _own(call: Call) -> OwnSegments:
 
 def _segment(call: Call) -> TopicName:
     """Raises InvalidTopicNameError."""
+    if call.params["descriptor"] == LEGACY:
+        return TopicName(PERSISTENT, call.topic.tenant, call.topic.namespace, call.topic.local_name)
     return TopicName.parse(f"{SEGMENT}://{call.namespace}/{call.topic.local_name}/{call.params['descriptor']}")
 
 
@@ -311,6 +322,7 @@ ROUTES = (
     _route("GET", f"{_TOPIC}/explain", Access.LOOKUP, explain),
     _route("POST", f"{_TOPIC}/split/{{segmentId}}", Access.SUPERUSER, split),
     _route("POST", f"{_TOPIC}/merge/{{segmentId1}}/{{segmentId2}}", Access.SUPERUSER, merge),
+    _route("POST", f"{_TOPIC}/migrate", Access.SUPERUSER, migrate),
     _route("PUT", _SUBSCRIPTION, Access.CONSUME, put_subscription),
     _route("DELETE", _SUBSCRIPTION, Access.CONSUME, delete_subscription),
     _route("POST", f"{_SUBSCRIPTION}/seek", Access.CONSUME, seek),

@@ -14,7 +14,7 @@ from magnetar.base.errors import MetadataError
 from magnetar.broker.connection.refusals import remembered
 from magnetar.broker.connection.session import Session
 from magnetar.broker.errors import MetadataRefusedError, NotAllowedError, ServiceNotReadyError
-from magnetar.broker.naming import TopicName, subscription_name
+from magnetar.broker.naming import PERSISTENT, TopicName, subscription_name
 from magnetar.broker.scalable.records import QUEUE, STREAM
 from magnetar.broker.schemas.types import Schema, SchemaType, from_message
 from magnetar.broker.subscriptions.policies import SubscriptionType
@@ -71,10 +71,10 @@ async def _subscribe(session: Session, request: CommandSubscribe) -> None:
 async def _open(session: Session, request: CommandSubscribe) -> None:
     name = TopicName.parse(request.topic)
     if name.is_segment and request.durable:
-        kind = QUEUE if SubscriptionType(request.subType).holds_entries else STREAM
-        earliest = request.initialPosition == CommandSubscribe.Earliest
-        await session.context.scalable.before_subscribe(name, subscription_name(request.subscription), kind, earliest)
+        await _establish(session, request, name)
     topic = await session.context.topics.get(name, create=request.force_topic_creation)
+    if topic.terminated and request.durable and name.domain == PERSISTENT:
+        await _check_migrated(session, request, name)
     schema = from_message(request.schema) if request.HasField("schema") else None
     await session.context.schemas.consumer(name, schema, lambda: not topic.used_without_schema)
     channel = SessionConsumerChannel(session, request.consumer_id, name.partition)
@@ -85,6 +85,19 @@ async def _open(session: Session, request: CommandSubscribe) -> None:
     session.consumers[request.consumer_id] = consumer
     session.consumer_topics[request.consumer_id] = topic
     session.write(commands.success(request.request_id))
+
+
+async def _establish(session: Session, request: CommandSubscribe, name: TopicName) -> None:
+    kind = QUEUE if SubscriptionType(request.subType).holds_entries else STREAM
+    earliest = request.initialPosition == CommandSubscribe.Earliest
+    await session.context.scalable.before_subscribe(name, subscription_name(request.subscription), kind, earliest)
+
+
+async def _check_migrated(session: Session, request: CommandSubscribe, name: TopicName) -> None:
+    """A terminated topic may have become a segment of a scalable one. Raises NotAllowedError if the client does not know of that."""
+    metadata = {pair.key: pair.value for pair in request.metadata}
+    if await session.context.scalable.migrations.check_consumer(name, metadata) is not None:
+        await _establish(session, request, name)
 
 
 def _request(session: Session, request: CommandSubscribe, schema: Schema | None) -> SubscribeRequest:
@@ -141,7 +154,7 @@ async def _unsubscribe(session: Session, consumer_id: int, request_id: int, forc
         await topic.unsubscribe(name, force)
     finally:
         session.unsubscribing.discard(consumer_id)
-    if topic.name.is_segment:
+    if topic.name.is_segment or (topic.terminated and topic.name.domain == PERSISTENT):
         await session.context.scalable.after_unsubscribe(topic.name, name)
     session.consumers.pop(consumer_id, None)
     session.consumer_topics.pop(consumer_id, None)

@@ -7,7 +7,7 @@ from functools import partial
 from magnetar.base import limits
 from magnetar.broker.connection.refusals import remembered
 from magnetar.broker.connection.session import Session
-from magnetar.broker.errors import MetadataRefusedError, NotAllowedError, ServiceNotReadyError, TopicTerminatedError
+from magnetar.broker.errors import MetadataRefusedError, NotAllowedError, ServiceNotReadyError
 from magnetar.broker.naming import TopicName
 from magnetar.broker.replicators.names import INSTANCE_METADATA, LOG_END_METADATA, log_end, source_of_producer
 from magnetar.broker.schemas.types import from_message
@@ -53,7 +53,7 @@ async def _open(session: Session, request: CommandProducer) -> None:
         session.write(_last_sequence(request, topic))
         return
     if topic.terminated:
-        raise TopicTerminatedError(f"Topic {name} has been already terminated")
+        await context.scalable.migrations.refuse_producer(name)
     if request.initial_subscription_name:
         await topic.ensure_subscription(request.initial_subscription_name, LATEST)
     schema = from_message(request.schema) if request.HasField("schema") else None
