@@ -159,12 +159,13 @@ def test_a_segment_for_each_consumer(client: V5Client, admin: AdminClient) -> No
 
 @pytest.mark.parametrize("partitions", [0, 3])
 def test_a_classic_topic_becomes_a_scalable_one(client: V5Client, admin: AdminClient, partitions: int) -> None:
-    """The queue consumer and the producer stay; the others read what the partitions hold."""
+    """The queue consumer and the producer stay; the others read what the partitions hold, which the stream's subscription keeps."""
     classic, topic = f"persistent://public/default/moves-{partitions}", f"topic://public/default/moves-{partitions}"
     if partitions:
         admin.topics.create_partitioned(classic, partitions)
     else:
         admin.topics.create(classic)
+    admin.subscriptions.create(classic, "s", "earliest")
     client.ask(f"producer p-m{partitions} {classic}")
     client.ask(f"queue q-m{partitions} {classic} q")
     client.ask(f"send p-m{partitions} 48 {KEYS}")
@@ -173,7 +174,7 @@ def test_a_classic_topic_becomes_a_scalable_one(client: V5Client, admin: AdminCl
     client.ask(f"send p-m{partitions} 48 {KEYS}")
     received += client.receive(f"q-m{partitions}", 86)
     assert len(received) == 96
-    for kind in ("stream", "checkpoint"):
+    for kind in ("checkpoint", "stream"):
         client.ask(f"{kind} {kind}-m{partitions} {topic}" + (" s" if kind == "stream" else ""))
         assert len(client.receive(f"{kind}-m{partitions}", 96)) == 96, kind
 

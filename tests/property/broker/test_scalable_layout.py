@@ -168,13 +168,13 @@ def test_a_pending_change_is_the_same_each_time(count: int, place: int, started_
     ids = tuple(each.id for each in layout.active[place % count :][:2])
     classic = SegmentLayout.of_classic([str(number) for number in range(count)])
     every = tuple(range(count))
-    for layout, chosen in ((layout, ids[:1]), (layout, ids), (classic, every)):
-        pending = PendingChange(chosen, started_ms, migration=layout is classic)
-        record = TopicRecord(layout, {"a": "b"}, {"enabled": False}, pending, ("0000-ffff-0",), {"newer": [1]})
+    for before, chosen in ((layout, ids[:1]), (layout, ids), (classic, every)):
+        pending = PendingChange(chosen, started_ms, migration=before is classic)
+        record = TopicRecord(before, {"a": "b"}, {"enabled": False}, pending, ("0000-ffff-0",), {"newer": [1]})
         again = TopicRecord.from_json(json.loads(json.dumps(record.as_json())))
         assert again == record
         assert again.pending is not None
-        assert again.pending.applied_to(again.layout) == pending.applied_to(layout)
+        assert again.pending.applied_to(again.layout) == pending.applied_to(before)
 
 
 def test_what_is_not_a_layout() -> None:

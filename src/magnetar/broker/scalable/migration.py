@@ -175,17 +175,24 @@ class Migrations:
             raise TopicTerminatedError(f"Topic {name} has been already terminated: {_successor(found[0])}")
         raise TopicTerminatedError(f"Topic {name} has been already terminated")
 
-    async def check_consumer(self, name: TopicName, metadata: dict[str, str]) -> TopicName | None:
+    async def check_consumer(
+        self, name: TopicName, subscription: str, consumer: str, metadata: dict[str, str]
+    ) -> TopicName | None:
         """The scalable topic that a terminated classic one has become, None if it has not.
 
-        Raises NotAllowedError for a consumer of a classic client: it would wait for messages that go elsewhere.
+        Raises NotAllowedError for a consumer of a classic client: it would wait for messages that go elsewhere. Stream consumers of
+        5.0.0-M1 do not mark themselves, but their controller knows them.
         """
         found = await self.segment_of(name)
         if found is None:
             return None
-        if not is_managed(metadata):
-            raise NotAllowedError(f"{name} takes no consumers of classic clients any more: {_successor(found[0])}")
-        return found[0]
+        topic, segment_id = found
+        if is_managed(metadata):
+            return topic
+        registered = await self._records.consumers(topic, subscription)
+        if consumer.endswith(f"-seg-{segment_id}") and consumer.removesuffix(f"-seg-{segment_id}") in registered:
+            return topic
+        raise NotAllowedError(f"{name} takes no consumers of classic clients any more: {_successor(topic)}")
 
 
 def _successor(topic: TopicName) -> str:

@@ -96,7 +96,8 @@ async def _establish(session: Session, request: CommandSubscribe, name: TopicNam
 async def _check_migrated(session: Session, request: CommandSubscribe, name: TopicName) -> None:
     """A terminated topic may have become a segment of a scalable one. Raises NotAllowedError if the client does not know of that."""
     metadata = {pair.key: pair.value for pair in request.metadata}
-    if await session.context.scalable.migrations.check_consumer(name, metadata) is not None:
+    subscription, migrations = subscription_name(request.subscription), session.context.scalable.migrations
+    if await migrations.check_consumer(name, subscription, request.consumer_name, metadata) is not None:
         await _establish(session, request, name)
 
 
