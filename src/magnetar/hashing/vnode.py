@@ -1,22 +1,32 @@
 """Virtual nodes: `vnode = CRC32(key bytes) mod V`, RisingWave's rule, for one or several typed columns.
 
 One exception, also RisingWave's: a key of a single `serial` column (a row id) carries its vnode in its bits.
+
+The other function, `segment`, takes one text, the key of a message: `Murmur3(UTF-8) * V / 2^32`. Neighbouring vnodes are neighbouring
+hashes, so the range of a segment of a scalable topic (the high 16 bits of the same hash) is a range of vnodes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 from zlib import crc32
 
 from magnetar.hashing.errors import KeyEncodingError, VnodeCountError
 from magnetar.hashing.key_encoding import encode_key, encoder
 from magnetar.hashing.key_types import KeyType, as_key_type
+from magnetar.hashing.murmur3 import HASH_SPACE, murmur3_32
 
 DEFAULT_VNODES: Final = 256
 MIN_VNODES: Final = 2
 MAX_VNODES: Final = 32_768
 """Storage keys hold a vnode in 16 bits of which the top one is kept free."""
+
+VnodeHash: TypeAlias = Literal["crc32", "segment"]
+"""Which function gives a key's vnode."""
+
+SEGMENT_NULL_VNODE: Final = 0
+"""Of a message without a key, by the function `segment`."""
 
 ROW_ID_SHIFT_BITS: Final = 22
 ROW_ID_VNODE_BITS: Final = 10
@@ -34,18 +44,44 @@ def vnode_of_bytes(key: bytes, count: int = DEFAULT_VNODES) -> int:
     return crc32(key) % count
 
 
-def vnode(values: Sequence[Any], types: Sequence[str | KeyType] | None = None, count: int = DEFAULT_VNODES) -> int:
+def segment_vnode(key: str | None, count: int = DEFAULT_VNODES) -> int:
+    """The vnode of a message's key by the function `segment`."""
+    return SEGMENT_NULL_VNODE if key is None else murmur3_32(key) * count // HASH_SPACE
+
+
+def segment_vnodes(start: int, end: int, count: int = DEFAULT_VNODES) -> range:
+    """The vnodes that keys of a segment can have. `start`, `end`: its places on the ring of 65,536, both included."""
+    return range((start << 16) * count // HASH_SPACE, (end << 16 | 0xFFFF) * count // HASH_SPACE + 1)
+
+
+def vnode(
+    values: Sequence[Any],
+    types: Sequence[str | KeyType] | None = None,
+    count: int = DEFAULT_VNODES,
+    hash: VnodeHash = "crc32",
+) -> int:
     """The vnode of one key. Without `types`, integers are `integer` if they fit 4 bytes (else `bigint`), other types follow the value.
 
     KeyEncodingError, VnodeCountError.
     """
     check_vnode_count(count)
     key_types = [guess_type(value) for value in values] if types is None else [as_key_type(kind) for kind in types]
+    if hash == "segment":
+        check_segment_key(key_types)
+        return segment_vnode(values[0], count)
     if not key_types:
         return 0
     if len(key_types) == 1 and key_types[0].name == "serial" and values[0] is not None:
         return vnode_of_row_id(values[0], count)
     return vnode_of_bytes(encode_key(values, key_types), count)
+
+
+def check_segment_key(types: Sequence[KeyType]) -> None:
+    """KeyEncodingError unless it is one text."""
+    if [kind.name for kind in types] != ["varchar"]:
+        raise KeyEncodingError(
+            f"the vnode function 'segment' takes one varchar, the key of a message, not ({', '.join(map(str, types))})"
+        )
 
 
 def vnode_function(types: Sequence[str | KeyType], count: int = DEFAULT_VNODES) -> Callable[[Sequence[Any]], int]:

@@ -15,7 +15,7 @@ from magnetar.hashing.errors import HashingError
 from magnetar.hashing.key_text import value_of
 from magnetar.hashing.key_types import as_key_type
 from magnetar.hashing.mapping import VnodeMapping, diff
-from magnetar.hashing.vnode import vnode
+from magnetar.hashing.vnode import VnodeHash, vnode
 
 RUNNING: Final = ("starting", "running")
 ENDED: Final = {
@@ -79,14 +79,16 @@ def key_of(report: PipelineReport, view: str, texts: Sequence[str]) -> dict[str,
     return found
 
 
-def vnode_of(columns: Sequence[str], types: Sequence[str], key: Mapping[str, str], count: int) -> int:
+def vnode_of(
+    columns: Sequence[str], types: Sequence[str], key: Mapping[str, str], count: int, hash: VnodeHash = "crc32"
+) -> int:
     """InvalidArgumentError for values that are not of these types."""
     if len(types) != len(columns):
         raise InvalidArgumentError(f"the columns {', '.join(columns)} have types without a vnode encoding")
     kinds = [as_key_type(kind) for kind in types]
     try:
         values = [value_of(key[column], kind) for column, kind in zip(columns, kinds, strict=True)]
-        return vnode(values, kinds, count)
+        return vnode(values, kinds, count, hash)
     except (HashingError, ValueError, TypeError, AttributeError) as error:
         raise InvalidArgumentError(f"the key does not fit the columns {', '.join(columns)}: {error}") from None
 
@@ -114,7 +116,7 @@ def explain_view(report: PipelineReport, question: Question, now_ms: int, stored
     subject: dict[str, Any] = {"kind": "view", "pipeline": report.name, "view": name}
     if question.key:
         subject["key"] = Named(question.key)
-        number = vnode_of(view.placed_by, view.types, question.key, mapping.vnodes)
+        number = vnode_of(view.placed_by, view.types, question.key, mapping.vnodes, view.vnode_hash)
         reasons.append(_placed(name, question, number, mapping, stored))
         details["key"] = _key_details(number, mapping, stored)
     if question.units:
@@ -289,7 +291,7 @@ def _place(feed: FeedReport, key: str, mapping: VnodeMapping) -> dict[str, Any]:
     if len(feed.placed_by) > 1:
         return {"column": column, "vnode": None, "unit": None, "note": "the vnode needs all of these columns"}
     try:
-        number = vnode_of(feed.placed_by, feed.types, {feed.placed_by[0]: key}, mapping.vnodes)
+        number = vnode_of(feed.placed_by, feed.types, {feed.placed_by[0]: key}, mapping.vnodes, feed.vnode_hash)
     except InvalidArgumentError:
         note = f"{key!r} is not a value of this column"
         return {"column": column, "vnode": None, "unit": None, "note": note}

@@ -12,6 +12,7 @@ from msgspec import Struct, field
 
 from magnetar.broker.naming import TopicName
 from magnetar.hashing.mapping import VnodeMapping
+from magnetar.hashing.vnode import VnodeHash
 
 
 class Part(Struct, rename="camel", kw_only=True):
@@ -19,12 +20,14 @@ class Part(Struct, rename="camel", kw_only=True):
 
 
 class FeedReport(Part):
-    """What goes into a stage: `origin` is a source (`of_topic`), a view or an earlier stage; `placed_by` with key types says the vnode."""
+    """What goes into a stage: `origin` is a source (`of_topic`), a view or an earlier stage; `placed_by` with key types says the vnode,
+    by the function `vnode_hash`."""
 
     origin: str
     of_topic: bool = False
     placed_by: list[str] = []
     types: list[str] = []
+    vnode_hash: VnodeHash = "crc32"
 
 
 class StageReport(Part):
@@ -56,11 +59,13 @@ class SourceReport(Part):
 
 
 class ViewReport(Part):
-    """`key` makes a row unique; `placed_by` are those of its columns that say the vnode, of these key types."""
+    """`key` makes a row unique; `placed_by` are those of its columns that say the vnode, of these key types, by the function
+    `vnode_hash`."""
 
     key: list[str] = []
     placed_by: list[str] = []
     types: list[str] = []
+    vnode_hash: VnodeHash = "crc32"
     stages: list[StageReport] = []
     stored_rows: int = 0
     size_bytes: int = 0

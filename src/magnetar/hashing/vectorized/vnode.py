@@ -14,9 +14,13 @@ from magnetar.hashing.key_types import KeyType, as_key_type
 from magnetar.hashing.vectorized.batch import ROWS_PER_BATCH, Hashes
 from magnetar.hashing.vectorized.columns import Column, column
 from magnetar.hashing.vectorized.crc import crc_of_zeros, narrow_lane_table, update
+from magnetar.hashing.vectorized.murmur3 import murmur3_hashes
 from magnetar.hashing.vnode import (
     DEFAULT_VNODES,
     ROW_ID_SHIFT_BITS,
+    SEGMENT_NULL_VNODE,
+    VnodeHash,
+    check_segment_key,
     check_vnode_count,
     row_id_vnode_bits,
     vnode_of_bytes,
@@ -31,7 +35,26 @@ _LANE_ROWS: Final = 4 * ROWS_PER_BATCH
 Vnodes: TypeAlias = "npt.NDArray[np.uint16]"
 
 
-def vnodes(columns: Any, types: Sequence[str | KeyType] | None = None, count: int = DEFAULT_VNODES) -> Vnodes:
+def segment_vnodes_of(keys: Any, count: int = DEFAULT_VNODES) -> Vnodes:
+    """`vnode.segment_vnode` of every key of an Arrow array of text."""
+    if hasattr(keys, "combine_chunks"):
+        keys = keys.combine_chunks()
+    there = None
+    if keys.null_count:
+        there = np.asarray(keys.is_valid().to_numpy(zero_copy_only=False), np.bool_)
+        keys = keys.fill_null("")
+    found = (murmur3_hashes(keys).astype(np.uint64) * np.uint64(count) >> np.uint64(32)).astype(np.uint16)
+    if there is not None:
+        found[~there] = SEGMENT_NULL_VNODE
+    return found
+
+
+def vnodes(
+    columns: Any,
+    types: Sequence[str | KeyType] | None = None,
+    count: int = DEFAULT_VNODES,
+    hash: VnodeHash = "crc32",
+) -> Vnodes:
     """The vnode of every row, uint16.
 
     `columns`: one array per key column (numpy, masked numpy, Arrow, or a list with `types`), or an Arrow table or record batch.
@@ -43,6 +66,9 @@ def vnodes(columns: Any, types: Sequence[str | KeyType] | None = None, count: in
         raise KeyEncodingError(f"{len(types)} types for {len(arrays)} columns")
     if not arrays:
         raise KeyEncodingError("a key has at least one column; a table without a key is one vnode, 0")
+    if hash == "segment":
+        check_segment_key([KeyType.from_arrow(array.type) for array in arrays])
+        return segment_vnodes_of(arrays[0], count)
     kinds = [as_key_type(kind) for kind in types] if types is not None else [None] * len(arrays)
     prepared = [column(array, kind) for array, kind in zip(arrays, kinds, strict=True)]
     rows = prepared[0].rows

@@ -77,7 +77,12 @@ class Messages:
 
     def cut(self, first: int, last: int | None) -> Messages:
         """Those whose index is at least `first` and below `last`."""
-        kept = [at for at, index in enumerate(self.indexes) if index >= first and (last is None or index < last)]
+        return self.at(
+            [at for at, index in enumerate(self.indexes) if index >= first and (last is None or index < last)]
+        )
+
+    def at(self, kept: Sequence[int]) -> Messages:
+        """Those at these places."""
         return Messages(
             self.data,
             [self.starts[at] for at in kept],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
 import pyarrow as pa
@@ -38,11 +38,18 @@ class Source(Protocol):
     def has_more(self) -> bool | None: ...
 
 
-def read_range(options: ReadOptions, part: Range, columns: Columns) -> Iterator[pa.RecordBatch]:
-    """Raises DataLossError when the range's last messages are gone, ReadStalledError when they do not come."""
+def read_range(
+    options: ReadOptions, part: Range, columns: Columns, taken: Callable[[Entry], Entry] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """`taken`: leaves of an entry the messages that are wanted, which may be none.
+
+    Raises DataLossError when the range's last messages are gone, ReadStalledError when they do not come."""
     _freeze_once()
     size = 0
-    for entry in read_entries(options, part):
+    for whole in read_entries(options, part):
+        entry = whole if taken is None else taken(whole)
+        if not len(entry.messages):
+            continue
         columns.add(part.topic, entry)
         size += sum(entry.messages.ends) - sum(entry.messages.starts)
         if columns.rows >= BATCH_ROWS or size >= BATCH_BYTES:

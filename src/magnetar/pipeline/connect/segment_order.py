@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
-from magnetar.client.scalable.layout import Layout
+from magnetar.client.scalable.layout import RING_MASK, Layout
 from magnetar.pipeline.connect.offsets import EARLIEST, Offsets, Position
 
 SCALABLE: Final = "topic://"
@@ -46,6 +46,12 @@ def segment_id(topic: str) -> int:
     if found is None:
         raise ValueError(f"{topic} is not the name of a segment")
     return int(found.group(4))
+
+
+def ring_of(topic: str) -> tuple[int, int]:
+    """The first and last place on the ring of keys that a segment has; all of them for a partition of a classic topic."""
+    found = _SEGMENT.match(topic)
+    return (0, RING_MASK) if found is None else (int(found.group(2), 16), int(found.group(3), 16))
 
 
 def reading_order(topic: str) -> tuple[str, int]:

@@ -13,7 +13,7 @@ from dataclasses import replace
 import polars as pl
 import pyarrow as pa
 
-from magnetar.hashing.vnode import DEFAULT_VNODES
+from magnetar.hashing.vnode import DEFAULT_VNODES, VnodeHash
 from magnetar.pipeline.errors import ChangelogError, StateSchemaError
 from magnetar.pipeline.operators.aggregate_functions import ROWS, Aggregation, Call
 from magnetar.pipeline.operators.changelog import (
@@ -40,6 +40,7 @@ def aggregate(
     append_only: bool,
     row_key: Sequence[str] = (),
     vnode_count: int = DEFAULT_VNODES,
+    vnode_hash: VnodeHash = "crc32",
 ) -> MergedAggregate | RecomputeGroups:
     """The cheapest exact operator for these calls. `row_key`: what makes an input row unique, needed where rows are kept.
 
@@ -55,10 +56,10 @@ def aggregate(
     if len(set(output.names)) < len(output.names):
         raise StateSchemaError(f"the result's columns {output.names} have a name twice; give aliases")
     if all(function.merges if append_only else function.subtracts for function in functions):
-        return MergedAggregate(table_id, name, schema, output, group, aggregation, append_only, vnode_count)
+        return MergedAggregate(table_id, name, schema, output, group, aggregation, append_only, vnode_count, vnode_hash)
     if not row_key:
         raise StateSchemaError(f"aggregate {name} keeps its input rows, so the input needs a key")
-    rows = StoredRows(table_id, name, schema, group, row_key, vnode_count)
+    rows = StoredRows(table_id, name, schema, group, row_key, vnode_count, vnode_hash)
     return RecomputeGroups(rows, output, group, lambda found: aggregation.over_rows(found, group))
 
 
@@ -78,6 +79,7 @@ class MergedAggregate:
         aggregation: Aggregation,
         append_only: bool,
         vnode_count: int,
+        vnode_hash: VnodeHash = "crc32",
     ) -> None:
         self.schema = schema
         self.output_schema = output_schema
@@ -85,7 +87,7 @@ class MergedAggregate:
         self._aggregation = aggregation
         self._append_only = append_only
         partials = aggregation.partial_schema([schema.field(column) for column in group])
-        self._table = StateTable(table_id, name, partials, self.output_key, vnode_count)
+        self._table = StateTable(table_id, name, partials, self.output_key, vnode_count, vnode_hash=vnode_hash)
 
     @property
     def is_exact(self) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import polars as pl
 import pyarrow as pa
 
-from magnetar.hashing.vnode import DEFAULT_VNODES
+from magnetar.hashing.vnode import DEFAULT_VNODES, VnodeHash
 from magnetar.pipeline.operators.changelog import added_to, empty, keyed, matching, net, without
 from magnetar.pipeline.state import table as state
 from magnetar.pipeline.state.table import OP, PUT, StateTable
@@ -41,12 +41,13 @@ class StoredRows:
         group: Sequence[str],
         row_key: Sequence[str],
         vnode_count: int = DEFAULT_VNODES,
+        vnode_hash: VnodeHash = "crc32",
     ) -> None:
         key = (*group, *(column for column in row_key if column not in group))
         self.group = tuple(group)
         self.key = key
         self.schema = schema
-        self.table = StateTable(table_id, name, schema, key, vnode_count, self.group)
+        self.table = StateTable(table_id, name, schema, key, vnode_count, self.group, vnode_hash)
 
     def groups(self, delta: pl.DataFrame) -> pl.DataFrame:
         """The groups that the delta touches, each once."""

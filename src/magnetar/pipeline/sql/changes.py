@@ -131,6 +131,8 @@ def _reason(before: Entry, after: Entry, rebuilt: dict[str, str], altered: dict[
         and old.emit_on_window_close != new.emit_on_window_close
     ):
         return "EMIT ON WINDOW CLOSE"
+    if isinstance(old, CreateView) and isinstance(new, CreateView) and old.vnode_hash != new.vnode_hash:
+        return f"vnode.hash = '{new.vnode_hash}' places its rows in other vnodes"
     text = "" if after.plan is None else explain(after.plan)
     for name in after.reads:
         used = [column for column in altered.get(name.lower(), ()) if re.search(rf"\b{re.escape(column)}\b", text)]

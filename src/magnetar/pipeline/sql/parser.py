@@ -9,8 +9,10 @@ pipeline has an error with line, column and what to write instead.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast, get_args
+from dataclasses import dataclass
+from typing import Final, cast, get_args
 
+from magnetar.hashing.vnode import VnodeHash
 from magnetar.pipeline.errors import SqlError
 from magnetar.pipeline.sql.create import create_function, create_source, read_format, read_options, read_query
 from magnetar.pipeline.sql.cursor import Cursor
@@ -152,10 +154,18 @@ def _create_view(cursor: Cursor) -> CreateView:
     name = cursor.name("view")
     at = cursor.token
     options = read_options(cursor) if cursor.take("WITH") else Options()
-    late_rows, on_error = _view_options(cursor, name, options, at)
+    said = _view_options(cursor, name, options, at)
     cursor.expect("AS", fix=f"write CREATE MATERIALIZED VIEW {name} AS SELECT ...")
     query, emit = read_query(cursor)
-    return CreateView(name, query, emit, if_not_exists, late_rows or "drop", on_error=on_error or "null")
+    return CreateView(
+        name,
+        query,
+        emit,
+        if_not_exists,
+        said.late_rows or "drop",
+        on_error=said.on_error or "null",
+        vnode_hash=said.vnode_hash or "crc32",
+    )
 
 
 def _create_plain_view(cursor: Cursor) -> CreateView:
@@ -168,31 +178,48 @@ def _create_plain_view(cursor: Cursor) -> CreateView:
     return CreateView(name, query, if_not_exists=if_not_exists, materialized=False)
 
 
-def _view_options(
-    cursor: Cursor, view: str, options: Options, at: Token
-) -> tuple[LatePolicy | None, ErrorPolicy | None]:
-    """What WITH says of a view: of late rows and of errors, None where it says nothing."""
+@dataclass(frozen=True, slots=True)
+class _ViewOptions:
+    """What WITH says of a view, None where it says nothing."""
+
+    late_rows: LatePolicy | None = None
+    on_error: ErrorPolicy | None = None
+    vnode_hash: VnodeHash | None = None
+
+
+def _view_options(cursor: Cursor, view: str, options: Options, at: Token) -> _ViewOptions:
     said = {name.lower(): value.lower() for name, value in options.items()}
     for option, value in options.items():
-        if option.lower() == "on.error":
-            if value.lower() not in get_args(ErrorPolicy):
-                cursor.fail(
-                    f"on.error is {value!r}; it is 'null' (an expression that fails is NULL and counted) or 'strict' (the epoch fails)",
-                    at,
-                )
-            continue
-        if option.lower() != "late_rows":
-            cursor.fail(
-                f"a view has no option {option}; it takes late_rows = 'drop' or 'fail', and on.error = 'null' or 'strict'",
-                at,
-            )
-        if value.lower() not in get_args(LatePolicy):
-            cursor.fail(
-                f"late_rows is {value!r}; it is 'drop' (left out and counted) or 'fail'. To keep late rows or send them "
-                f"to a topic, create a view or a sink AS SELECT * FROM LATE_ROWS({view})",
-                at,
-            )
-    return cast("LatePolicy | None", said.get("late_rows")), cast("ErrorPolicy | None", said.get("on.error"))
+        known = _VIEW_OPTIONS.get(option.lower())
+        if known is None:
+            takes = "late_rows = 'drop' or 'fail', on.error = 'null' or 'strict', and vnode.hash = 'crc32' or 'segment'"
+            cursor.fail(f"a view has no option {option}; it takes {takes}", at)
+        values, means = known
+        if value.lower() not in values:
+            cursor.fail(f"{option.lower()} is {value!r}; it is {means.format(view=view)}", at)
+    return _ViewOptions(
+        cast("LatePolicy | None", said.get("late_rows")),
+        cast("ErrorPolicy | None", said.get("on.error")),
+        cast("VnodeHash | None", said.get("vnode.hash")),
+    )
+
+
+_VIEW_OPTIONS: Final = {
+    "late_rows": (
+        get_args(LatePolicy),
+        "'drop' (left out and counted) or 'fail'. To keep late rows or send them to a topic, create a view or a sink AS SELECT * FROM "
+        "LATE_ROWS({view})",
+    ),
+    "on.error": (
+        get_args(ErrorPolicy),
+        "'null' (an expression that fails is NULL and counted) or 'strict' (the epoch fails)",
+    ),
+    "vnode.hash": (
+        get_args(VnodeHash),
+        "'crc32' (RisingWave's) or 'segment' (the hash by which a scalable topic sends a key to a segment)",
+    ),
+}
+"""Of a view: the values of each option, and what they mean."""
 
 
 def _create_sink(cursor: Cursor) -> CreateSink:
@@ -239,8 +266,13 @@ def _alter(cursor: Cursor) -> SetParallelism | AlterOptions | Rename:
         if not options:
             cursor.fail(f"nothing is set; write ALTER {kind} {view} SET (name = 'value')", at)
         is_view = kind == "MATERIALIZED VIEW"
-        late_rows, on_error = _view_options(cursor, view, options, at) if is_view else (None, None)
-        return AlterOptions(kind, view, options, late_rows, on_error)
+        said = _view_options(cursor, view, options, at) if is_view else _ViewOptions()
+        if said.vnode_hash is not None:
+            cursor.fail(
+                f"vnode.hash says where the stored rows of {view} lie; change it in its CREATE in the file, which builds the view again",
+                at,
+            )
+        return AlterOptions(kind, view, options, said.late_rows, said.on_error)
     if cursor.looks_at("ADD") or (cursor.looks_at("DROP") and kind in ("SOURCE", "TABLE")):
         cursor.fail(
             f"edit the columns of its CREATE {kind} in the file and run it again; `run` shows which state can be kept"

@@ -90,6 +90,7 @@ def _view_options(view: CreateView) -> str:
     said = {
         "late_rows": view.late_rows if view.late_rows != "drop" else "",
         "on.error": view.on_error if view.on_error != "null" else "",
+        "vnode.hash": view.vnode_hash if view.vnode_hash != "crc32" else "",
     }
     found = {name: value for name, value in said.items() if value}
     return f" WITH {print_options(Options(found))}" if found else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
+from magnetar.hashing.vnode import VnodeHash
 from magnetar.pipeline.sql.options import Options
 
 ObjectKind: TypeAlias = Literal["SOURCE", "TABLE", "VIEW", "MATERIALIZED VIEW", "SINK"]
@@ -109,6 +110,7 @@ class CreateView:
     late_rows: LatePolicy = "drop"
     materialized: bool = True
     on_error: ErrorPolicy = "null"
+    vnode_hash: VnodeHash = "crc32"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import polars as pl
 import pyarrow as pa
 
 from magnetar.hashing.vectorized.vnode import vnodes
-from magnetar.hashing.vnode import DEFAULT_VNODES, check_vnode_count
+from magnetar.hashing.vnode import DEFAULT_VNODES, VnodeHash, check_vnode_count
 from magnetar.pipeline.errors import StateSchemaError
 from magnetar.pipeline.state.ordering import by_key
 
@@ -31,7 +31,8 @@ class StateTable:
     """`schema`: key and value columns; `key`: their names that make a row unique (none: one row, vnode 0).
 
     `distribution`: the first columns of the key, whose values decide the vnode, where that is not the whole key: rows of one group
-    lie together. Empty: all rows in vnode 0.
+    lie together. Empty: all rows in vnode 0. `vnode_hash`: the function that gives it; who places or
+    looks up rows takes it from here.
     """
 
     table_id: int
@@ -40,6 +41,7 @@ class StateTable:
     key: tuple[str, ...]
     vnode_count: int = DEFAULT_VNODES
     distribution: tuple[str, ...] | None = None
+    vnode_hash: VnodeHash = "crc32"
 
     def __post_init__(self) -> None:
         check_vnode_count(self.vnode_count)
@@ -76,7 +78,7 @@ class StateTable:
         if not self.distributed_by:
             return pl.zeros(rows.num_rows, pl.UInt16, eager=True).to_numpy()
         columns = [rows.column(name).combine_chunks() for name in self.distributed_by]
-        return vnodes(columns, count=self.vnode_count)
+        return vnodes(columns, count=self.vnode_count, hash=self.vnode_hash)
 
     def with_vnodes(self, rows: pa.Table, op: int | None = None) -> pl.DataFrame:
         """Rows as a run stores them, in storage order. `op` for all of them, or None when they carry `_op` themselves.
@@ -106,6 +108,7 @@ class StateTable:
             "key": list(self.key),
             "vnode_count": self.vnode_count,
             "distribution": None if self.distribution is None else list(self.distribution),
+            "vnode_hash": self.vnode_hash,
         }
 
     @staticmethod
@@ -120,6 +123,7 @@ class StateTable:
             tuple(description["key"]),
             description["vnode_count"],
             None if distribution is None else tuple(distribution),
+            description.get("vnode_hash", "crc32"),
         )
 
 

@@ -58,6 +58,11 @@ READERS = [f"{W}v, which it reads, is built again", f"{K}w, which it reads, is b
         ("count(*) AS n", "max(total) AS n", [f"{W}its query is another one", READERS[1]]),
         ("sum(x)  AS total", "sum(x) AS total", []),
         (
+            "VIEW v AS",
+            "VIEW v WITH (vnode.hash = 'segment') AS",
+            [f"{V}vnode.hash = 'segment' places its rows in other vnodes", *READERS],
+        ),
+        (
             TABLE_T,
             TABLE_T.replace("x", "y INT, x"),
             ["! rebuild TABLE t: its columns are others, and its rows are stored with them"],

@@ -39,7 +39,7 @@ from magnetar.pipeline.views.epoch.delivery import Delivery
 from magnetar.pipeline.views.epoch.epoch import Batch, EpochRunner, Prepared
 from magnetar.pipeline.views.epoch.kept_plans import SMALL_TRIGGER_S, EpochSize, KeptPlans, is_keepable
 from magnetar.pipeline.views.epoch.progress import EpochReport
-from magnetar.pipeline.views.epoch.stage_job import pieces_frame
+from magnetar.pipeline.views.epoch.stage_job import own_frame, pieces_frame
 from magnetar.pipeline.views.lowering.program import BACKFILL, STARTS, Program
 from magnetar.pipeline.views.sink.sinks import undelivered
 from magnetar.pipeline.views.source.dead_letters import DeadLetterSend
@@ -270,7 +270,9 @@ class Driver:
             return True
         kept: list[DataFrame] = []
         try:
-            raw = {name: self._raw_range(tail, name, ends) for name in ends}
+            mapping = self._mapping()
+            own = self._program.read_by_units & ends.keys()
+            raw = {name: self._raw_range(tail, name, ends, mapping if name in own else None) for name in ends}
             kept += [frame.persist() for name, frame in raw.items() if self._program.source_readers.get(name, 0) > 1]
             decoding = {name: Observation() for name in ends if self._is_lenient(name)}
             frames = {
@@ -280,7 +282,10 @@ class Driver:
             dead = {name: self._dead_letters(name, lambda n=name: raw[n]) for name in decoding}  # type: ignore[misc]
             sends = {name: send for name, send in dead.items() if send is not None}
             epoch = self._prepared(
-                self._spark, replace(batch, frames=frames, decoding=decoding, dead_letters=sends), kept
+                self._spark,
+                replace(batch, frames=frames, decoding=decoding, dead_letters=sends, own=frozenset(own)),
+                kept,
+                mapping,
             )
             self._ahead.settle()
         except BaseException:
@@ -298,10 +303,16 @@ class Driver:
             return None
         return self._sources.dead_letters(raw(), source)
 
-    def _raw_range(self, tail: Tail, name: str, ends: Mapping[str, Any]) -> DataFrame:
-        """The connector's columns of a source from where it stands, in tasks of their own."""
-        pieces = tail.pieces(name, self.head.sources.get(name), ends[name])
-        return pieces_frame(self._spark, pieces, *self._sources.reading(self._program.sources[name]))
+    def _raw_range(
+        self, tail: Tail, name: str, ends: Mapping[str, Any], mapping: VnodeMapping | None = None
+    ) -> DataFrame:
+        """The connector's columns of a source from where it stands, in tasks of their own; with `mapping` in a task for each unit, which
+        reads the messages of its vnodes."""
+        reading = self._sources.reading(self._program.sources[name])
+        if mapping is not None:
+            parts = tail.ranges(name, self.head.sources.get(name), ends[name])
+            return own_frame(self._spark, parts, mapping, *reading)
+        return pieces_frame(self._spark, tail.pieces(name, self.head.sources.get(name), ends[name]), *reading)
 
     def _follow(self, once: bool) -> None:
         """The streaming query, until it ends or somebody asks to stop. What an epoch failed with is in `_failure`, too."""
@@ -375,10 +386,12 @@ class Driver:
             return
         self._ahead.begin(epoch)
 
-    def _prepared(self, spark: SparkSession, batch: Batch, kept: Sequence[DataFrame] = ()) -> Callable[[], None]:
-        """What runs the epoch. `kept`: rows that Spark holds for it."""
+    def _prepared(
+        self, spark: SparkSession, batch: Batch, kept: Sequence[DataFrame] = (), mapping: VnodeMapping | None = None
+    ) -> Callable[[], None]:
+        """What runs the epoch. `kept`: rows that Spark holds for it. `mapping`: the one by which units read their rows, if they do."""
         began = self._clock.monotonic_s()
-        mapping = self._mapping()
+        mapping = self._mapping() if mapping is None else mapping
         planned_s = self._clock.monotonic_s() - began
         prepared = self._runner.prepare(spark, batch, mapping)
         self._head = self.head.after(batch, mapping)

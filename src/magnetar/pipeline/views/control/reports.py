@@ -68,6 +68,7 @@ def _view(name: str, table_id: int, manifest: Manifest, status: Status) -> ViewR
         key=list(state.table.key) if state else [],
         placed_by=list(state.table.distributed_by) if state else [],
         types=placing_types(state.table) if state else [],
+        vnode_hash=state.table.vnode_hash if state else "crc32",
         stages=[_stage(plain, manifest, status) for plain in manifest.views.get(GRAPH, {}).get(name, [])],
         stored_rows=_rows(state),
         size_bytes=sum(run.size_bytes for run in state.runs) if state else 0,

@@ -27,6 +27,7 @@ from magnetar.pipeline.operators.operator import (
     OperatorResult,
     keys_to_read,
     rows_to_write,
+    vnodes_of_changes,
 )
 from magnetar.pipeline.operators.stored_rows import puts_and_deletes
 from magnetar.pipeline.state import compaction, vnode_set
@@ -67,6 +68,8 @@ class UnitTask:
     view: StateTable | None
     changes: bool
     durable: bool
+    own: bool = False
+    """The unit has read its rows itself: among them may be some of other units' vnodes, which it reports and then does nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,8 @@ class UnitResult:
     counters: Mapping[str, int]
     seconds: Mapping[str, float] = field(default_factory=dict)
     keys_read: int = 0
+    strangers: int = 0
+    """Rows of other units' vnodes that a unit with `own` rows got; nothing else was done then."""
 
 
 _HOT: Final = HotRuns()
@@ -108,7 +113,9 @@ def run_unit(task: UnitTask, index: int, deltas: Mapping[str, pa.Table], *, stay
     files = StateFiles(task.root, dict(task.options), _HOT if stays else None)
     held = task.vnodes[index]
     context = replace(task.context, holds_first_vnode=0 in held)
-    frames = {name: _delta(task, name, held, rows) for name, rows in deltas.items()}
+    frames = {name: _delta(task, name, rows) for name, rows in deltas.items()}
+    if strangers := sum(_strangers(task, held, rows) for rows in frames.values()):
+        return UnitResult(task.units[index], 0, 0, {}, None, {}, strangers=strangers)
     slices, keys_read = {}, 0
     for table_id, keys in task.operator.keys_needed(frames, context).items():
         state = task.tables[table_id]
@@ -150,16 +157,25 @@ def materialized(table: StateTable, result: OperatorResult) -> pl.DataFrame:
     return puts_and_deletes(puts.select(columns), gone.select(columns), table.key)
 
 
-def _delta(task: UnitTask, name: str, held: tuple[int, ...], rows: pa.Table) -> pl.DataFrame:
+def _delta(task: UnitTask, name: str, rows: pa.Table) -> pl.DataFrame:
     frame = as_frame(rows)
-    present = frame[VNODE].unique().to_list()
-    if strangers := set(present).difference(held):
-        raise StateSchemaError(
-            f"a row of vnode {min(strangers, key=str)} came to the wrong unit; its vnodes are {held}"
-        )
+    if VNODE not in frame.columns:  # as Spark SQL has no function for it
+        found = vnodes_of_changes(task.operator.state_tables()[0], frame)
+        frame = frame.with_columns(pl.Series(VNODE, found, pl.UInt16))
     order = task.inputs[name].ordered_by
     frame = frame.with_columns(pl.col(VNODE).cast(pl.UInt16))
     return frame if not order else frame.sort(order, nulls_last=False, maintain_order=True)
+
+
+def _strangers(task: UnitTask, held: tuple[int, ...], rows: pl.DataFrame) -> int:
+    """How many rows are of other units' vnodes. StateSchemaError where that cannot be."""
+    present = rows[VNODE].unique().to_list()
+    strangers = set(present).difference(held)
+    if strangers and not task.own:
+        raise StateSchemaError(
+            f"a row of vnode {min(strangers, key=str)} came to the wrong unit; its vnodes are {held}"
+        )
+    return rows.filter(pl.col(VNODE).is_in(list(strangers))).height if strangers else 0
 
 
 def _written(

@@ -19,7 +19,14 @@ from magnetar.pipeline.views.epoch.event_time import Observed
 from magnetar.pipeline.views.epoch.kept_plans import KeptPlans, SourceCounts, read_by
 from magnetar.pipeline.views.epoch.progress import EpochReport
 from magnetar.pipeline.views.epoch.spark_steps import EXPRESSION_ERRORS, apply_feed, expression_errors, feed_name
-from magnetar.pipeline.views.epoch.stage_job import changes_frame, plan_stage, run_stage, spark_schema
+from magnetar.pipeline.views.epoch.stage_job import (
+    changes_frame,
+    plan_own_stage,
+    plan_stage,
+    run_stage,
+    spark_schema,
+    unit_changes_frame,
+)
 from magnetar.pipeline.views.epoch.worker import TASK_S
 from magnetar.pipeline.views.lowering.program import BACKFILL, BEFORE_US, Program, materializes
 from magnetar.pipeline.views.lowering.stages import Feed, Stage, ViewPlan
@@ -30,6 +37,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation, SparkSession
 
     from magnetar.pipeline.connect.offsets import Range
+
+SHUFFLED: Final = "rows_outside_their_segment"
+"""A counter of an epoch: rows that did not lie in the segment of their key, so that the epoch's rows were shuffled after all."""
 
 DEAD_LETTERS: Final = "dead_letters"
 """A counter of an epoch: messages that were sent to a dead-letter topic."""
@@ -55,6 +65,8 @@ class Batch:
     """Of the sources that leave out what cannot be decoded, or make it NULL: how many there were. They have readers."""
     dead_letters: Mapping[str, Callable[[], int]] = field(default_factory=dict)
     """By source: what sends those that it left out."""
+    own: frozenset[str] = frozenset()
+    """The sources in whose `frames` each unit reads the rows of its own vnodes, by the mapping that the epoch is prepared with."""
     ranges: Mapping[str, Sequence[Range]] | None = None
     """Of an epoch of few rows, in place of `frames`: what is read of each source, by the jobs whose plans are kept."""
 
@@ -126,7 +138,12 @@ class EpochRunner:
                 rows = [
                     (feed, apply_feed(frame, feed, batch.time_us, name=feed_name(place))) for place, feed, frame in fed
                 ]
-                stages[plan.name, stage.stage_id] = plan_stage(self._shaped(stage), rows, mapping, self._files, spark)
+                if self._is_own(stage, batch):
+                    stages[plan.name, stage.stage_id] = plan_own_stage(rows[0], self._files)
+                else:
+                    stages[plan.name, stage.stage_id] = plan_stage(
+                        self._shaped(stage), rows, mapping, self._files, spark
+                    )
         return Prepared(batch, mapping, observed, stages, perf_counter() - started)
 
     def run(self, spark: SparkSession, manifest: Manifest, prepared: Prepared) -> tuple[Manifest, EpochReport]:
@@ -201,21 +218,35 @@ class EpochRunner:
     ) -> None:
         context = self._context(manifest, stage, prepared.batch)
         planned = prepared.stages.get((plan.name, stage.stage_id))
+        own = self._is_own(stage, prepared.batch)
         if planned is None:
             fed = self._fed(spark, manifest, plan, stage, prepared, work)
             if not fed and context.watermark_us == context.previous_watermark_us:
                 return
-            planned = plan_stage(self._shaped(stage), fed, prepared.mapping, self._files, spark)
-        task = self._task(manifest, plan, stage, context, prepared.mapping)
+            own = own and bool(fed)
+            if own:
+                planned = plan_own_stage(fed[0], self._files)
+            else:
+                planned = plan_stage(self._shaped(stage), fed, prepared.mapping, self._files, spark)
+        task = replace(self._task(manifest, plan, stage, context, prepared.mapping), own=own)
         # Only the description, for Spark's UI.
         pipeline = self._files.root.rpartition("/")[2]
         spark.sparkContext.setJobDescription(f"{pipeline}: {plan.name}, epoch {context.epoch}")
         results = run_stage(spark, planned, task)
+        if strangers := sum(result.strangers for result in results):
+            work.counters[SHUFFLED] = work.counters.get(SHUFFLED, 0) + strangers
+            fed = self._fed(spark, manifest, plan, stage, prepared, work)
+            planned = plan_stage(self._shaped(stage), fed, prepared.mapping, self._files, spark)
+            results = run_stage(spark, planned, replace(task, own=False))
         self._count_errors(planned, stage, work)
         if groups := sum(result.keys_read for result in results):
             self._per_group[stage.stage_id] = sum(result.rows_in for result in results) / groups
         work.rows_in[stage.stage_id] = sum(result.rows_in for result in results)
         self._take(plan, stage, results, work)
+
+    def _is_own(self, stage: Stage, batch: Batch) -> bool:
+        """Whether units have read the rows of a stage that belong to them, or written them."""
+        return stage.vnode_hash == "segment" and bool(batch.own) and batch.ranges is None
 
     def _kept_stage(
         self, spark: SparkSession, manifest: Manifest, plan: ViewPlan, stage: Stage, prepared: Prepared, work: _Work
@@ -249,6 +280,10 @@ class EpochRunner:
         for place, feed in enumerate(stage.feeds):
             if self._program.reads_source(plan, feed):
                 frame = prepared.observed.frames.get(feed.origin)
+            elif feed.origin in work.changes and self._is_own(stage, batch):
+                frame = unit_changes_frame(
+                    spark, self._files, work.changes[feed.origin], work.schemas[feed.origin], prepared.mapping
+                )
             elif feed.origin in work.changes:
                 frame = changes_frame(spark, self._files, work.changes[feed.origin], work.schemas[feed.origin])
             else:

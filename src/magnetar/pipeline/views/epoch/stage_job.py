@@ -14,6 +14,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F
+from pyspark.sql.types import IntegerType, StructField, StructType
 
 from magnetar.hashing.mapping import VnodeMapping
 from magnetar.pipeline.sql.plan import Named
@@ -28,17 +29,20 @@ from magnetar.pipeline.views.epoch.worker import (
     TASK,
     changes_function,
     files_function,
+    own_parts_function,
     pieces_function,
     ranges_function,
     rows_function,
+    segment_vnodes_function,
+    unit_files_function,
     unit_function,
 )
 from magnetar.pipeline.views.lowering.stages import Feed, Stage, quoted
+from magnetar.pipeline.views.source.own_vnodes import own_parts
 from magnetar.pipeline.vnodes import UNIT, VNODE, unit_index, vnode
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
     from magnetar.pipeline.connect.offsets import Range
     from magnetar.pipeline.connect.options import ReadOptions
@@ -58,7 +62,7 @@ def plan_stage(
     """
     units = len(mapping.units)
     inputs = tuple(dict.fromkeys(feed.input for feed, _ in fed))
-    placed = [_input_rows([pair for pair in fed if pair[0].input == name], mapping) for name in inputs]
+    placed = [_input_rows(stage, [pair for pair in fed if pair[0].input == name], mapping) for name in inputs]
     if not placed:  # only time goes on: a task a unit, whose row means nothing
         tasks = spark.range(0, units, 1, units).select(F.col("id").cast("int").alias(UNIT))
         sent = tasks.repartitionById(units, F.col(UNIT))
@@ -70,6 +74,16 @@ def plan_stage(
         rows = reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), tagged)
         sent = rows.repartitionById(units, F.col(UNIT)).drop(UNIT)
     planned = sent.mapInArrow(unit_function(files.root_url, files.options, inputs), f"{RESULT} binary")
+    planned._jdf.queryExecution().toRdd()
+    return planned
+
+
+def plan_own_stage(fed: tuple[Feed, DataFrame], files: StateFiles) -> DataFrame:
+    """A stage whose rows are read by the units that they belong to: nothing is shuffled.
+
+    `fed`: of a frame of `own_frame` or `unit_changes_frame`."""
+    feed, frame = fed
+    planned = frame.mapInArrow(unit_function(files.root_url, files.options, (feed.input,)), f"{RESULT} binary")
     planned._jdf.queryExecution().toRdd()
     return planned
 
@@ -104,6 +118,9 @@ def plan_kept_stage(
         pairs = [pair for pair in fed if pair[0].input == name]
         rows = reduce(lambda left, right: left.unionByName(right), [frame for _, frame in pairs])
         place_by = pairs[0][0].place_by
+        if stage.vnode_hash == "segment":  # the unit computes it
+            placed.append(rows)
+            continue
         number = vnode(rows, *place_by, count=vnode_count) if place_by else F.lit(0)
         placed.append(rows.select("*", number.alias(VNODE)))
     if not placed:
@@ -142,6 +159,25 @@ def pieces_frame(spark: SparkSession, pieces: Sequence[Range], options: ReadOpti
     """The connector's columns of these ranges, one task for each."""
     tasks = max(len(pieces), 1)
     return spark.range(0, tasks, 1, tasks).mapInArrow(pieces_function(list(pieces), options, schema), schema)
+
+
+def own_frame(
+    spark: SparkSession, pieces: Sequence[Range], mapping: VnodeMapping, options: ReadOptions, schema: StructType
+) -> DataFrame:
+    """The same, one task for each unit: the messages whose key has one of its vnodes."""
+    units = len(mapping.units)
+    function = own_parts_function(own_parts(pieces, mapping), options, schema, mapping.vnodes)
+    return spark.range(0, units, 1, units).mapInArrow(function, schema)
+
+
+def unit_changes_frame(
+    spark: SparkSession, files: StateFiles, changelog: Sequence[ChangelogFile], columns: str, mapping: VnodeMapping
+) -> DataFrame:
+    """The changes in these files, each in the task of the unit that wrote it."""
+    units = len(mapping.units)
+    by_unit = [[file for file in changelog if file.unit == unit] for unit in mapping.units]
+    function = unit_files_function(by_unit, files.root_url, files.options)
+    return spark.range(0, units, 1, units).mapInArrow(function, columns)
 
 
 def kept_source_frame(spark: SparkSession, name: str, options: ReadOptions, schema: StructType) -> DataFrame:
@@ -189,10 +225,14 @@ def packed(task: UnitTask) -> str:
     return b64encode(data).decode("ascii")
 
 
-def _input_rows(fed: Sequence[tuple[Feed, DataFrame]], mapping: VnodeMapping) -> DataFrame:
+def _input_rows(stage: Stage, fed: Sequence[tuple[Feed, DataFrame]], mapping: VnodeMapping) -> DataFrame:
     """All rows of one input with `_vnode` and the index of the unit, which has to be a column: Spark would hash an expression anew."""
     frame = reduce(lambda left, right: left.unionByName(right), [frame for _, frame in fed])
     place_by = fed[0][0].place_by
+    if stage.vnode_hash == "segment":
+        function = segment_vnodes_function(place_by[0], VNODE, mapping.vnodes)
+        numbered = frame.mapInArrow(function, StructType([*frame.schema.fields, StructField(VNODE, IntegerType())]))
+        return numbered.select("*", unit_index(frame.sparkSession, mapping).alias(UNIT))
     number = vnode(frame, *place_by, count=mapping.vnodes) if place_by else F.lit(0)
     index = unit_index(frame.sparkSession, mapping)
     return frame.select("*", number.alias(VNODE), index.alias(UNIT))  # the second one sees the first one's column

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from magnetar.pipeline.connect.offsets import Range
     from magnetar.pipeline.connect.options import ReadOptions
     from magnetar.pipeline.views.changelog_files import ChangelogFile
+    from magnetar.pipeline.views.source.own_vnodes import OwnPart
 
 RESULT: Final = "result"
 """The only column of what a unit's task returns: a pickled UnitResult."""
@@ -117,6 +118,65 @@ def pieces_function(
         for part in (pieces[number] for number in numbers if number < len(pieces)):
             yield from read_range(options, part, Columns(schema, options.connection))
         freeze()
+
+    return run
+
+
+def own_parts_function(
+    parts: list[list[OwnPart]], options: ReadOptions, schema: StructType, count: int
+) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """For `mapInArrow`: one row in (not looked at), out the messages of the vnodes of the unit with the task's number."""
+
+    def run(batches: Iterator[Any]) -> Iterator[Any]:
+        from pyspark import TaskContext
+
+        prepare()
+        from magnetar.pipeline.connect.columns import Columns
+        from magnetar.pipeline.views.source.own_vnodes import read_own
+
+        for _ in batches:
+            pass
+        context = TaskContext.get()
+        assert context is not None
+        for part in parts[context.partitionId()]:
+            yield from read_own(options, part, Columns(schema, options.connection), count)
+        freeze()
+
+    return run
+
+
+def unit_files_function(
+    by_unit: list[list[ChangelogFile]], root: str, options: dict[str, Any]
+) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """For `mapInArrow`: one row in (not looked at), out the changes that the unit with the task's number has written."""
+
+    def run(batches: Iterator[Any]) -> Iterator[Any]:
+        from pyspark import TaskContext
+
+        prepare()
+        from magnetar.pipeline.state.files import StateFiles
+        from magnetar.pipeline.views.changelog_files import read_changes
+
+        for _ in batches:
+            pass
+        context = TaskContext.get()
+        assert context is not None
+        for file in by_unit[context.partitionId()]:
+            yield from read_changes(StateFiles(root, options), file).to_batches()
+        freeze()
+
+    return run
+
+
+def segment_vnodes_function(column: str, name: str, count: int) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """For `mapInArrow`: rows in, the same with `name`, the vnode of the message key in `column`, for which Spark SQL has no function."""
+
+    def run(batches: Iterator[Any]) -> Iterator[Any]:
+        from magnetar.hashing.vectorized.vnode import segment_vnodes_of
+
+        for batch in batches:
+            found = segment_vnodes_of(batch.column(batch.schema.get_field_index(column)), count)
+            yield batch.append_column(name, pa.array(found, pa.int32()))
 
     return run
 

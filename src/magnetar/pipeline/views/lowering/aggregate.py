@@ -50,6 +50,7 @@ def lower_aggregate(lowering: Lowering, node: Aggregate, *, on_close: bool = Fal
             append_only=below.append_only,
             row_key=row_key,
             vnode_count=lowering.vnode_count,
+            vnode_hash=lowering.vnode_hash,
         )
         if isinstance(operator, MergedAggregate):
             rows = lowering.select(below, node.condition, selected, ())
@@ -61,10 +62,13 @@ def lower_aggregate(lowering: Lowering, node: Aggregate, *, on_close: bool = Fal
                 calls,
                 append_only=below.append_only,
                 vnode_count=lowering.vnode_count,
+                vnode_hash=lowering.vnode_hash,
             )
     watermarks = below.windows.sources if below.windows is not None and end is not None else frozenset[str]()
     partials = None
-    if isinstance(operator, MergedAggregate):
+    if (
+        isinstance(operator, MergedAggregate) and lowering.vnode_hash != "segment"
+    ):  # Spark would send its results elsewhere
         partials = tuple(Named(sql, name) for name, sql in operator.spark_partials())
     if not group:
         (own,) = lowering.ids.of_stage(f"{stage_id}-row", 1)

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from magnetar.hashing.vnode import DEFAULT_VNODES
+from magnetar.hashing.vnode import DEFAULT_VNODES, VnodeHash
 from magnetar.pipeline.errors import ExpressionError, PlanRefusedError, StateSchemaError
 from magnetar.pipeline.operators.operator import INPUT, Operator
 from magnetar.pipeline.sql.plan import Named, Plan
@@ -49,6 +49,7 @@ class Lowering:
         late_rows: LatePolicy = "drop",
         plan_of: Callable[[str], Plan | None] = lambda _: None,
         on_error: ErrorPolicy = "null",
+        vnode_hash: VnodeHash = "crc32",
     ) -> None:
         """`place`: line and column of the query in its file. `relation`: what is known of a name that the view may read; `plan_of`: the
         plan of one of them, if it has one."""
@@ -59,6 +60,7 @@ class Lowering:
         self.vnode_count = vnode_count
         self.late_rows: LatePolicy = late_rows
         self.on_error: ErrorPolicy = on_error
+        self.vnode_hash: VnodeHash = vnode_hash
         self.stages: list[Stage] = []
         self._place = place
         self._types = types

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from magnetar.hashing.vnode import VnodeHash
 from magnetar.pipeline.operators.materialize import Materialized
 from magnetar.pipeline.views.lowering.stages import (
     AddElements,
@@ -44,15 +45,17 @@ def _stage(plan: ViewPlan, stage: Stage) -> list[str]:
     if stage.watermarks:
         names.append(f"windows closed by {', '.join(stage.watermarks)}")
     lines = [f"  stage {stage.stage_id}: {', '.join(names)}"]
-    lines += [f"    {line}" for feed in stage.feeds for line in _feed(feed)]
+    lines += [f"    {line}" for feed in stage.feeds for line in _feed(feed, stage.vnode_hash)]
     for table in operator.state_tables():
         what = "rows of the view" if table.table_id == plan.table.table_id else "state"
         lines.append(f"    {what}: ({', '.join(table.schema.names)}) by ({', '.join(table.key)})")
     return lines
 
 
-def _feed(feed: Feed) -> Iterable[str]:
+def _feed(feed: Feed, vnode_hash: VnodeHash) -> Iterable[str]:
     place = f"vnode({', '.join(feed.place_by)})" if feed.place_by else "vnode 0"
+    if vnode_hash == "segment":
+        place += " by the hash of segments, read there without a shuffle"
     yield f"{feed.input} <- {feed.origin}, to {place}"
     for step in feed.steps:
         yield f"  {_short(_step(step))}"

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from magnetar.hashing.errors import KeyEncodingError
 from magnetar.hashing.key_types import KeyType
+from magnetar.hashing.vnode import VnodeHash
 from magnetar.pipeline.operators.aggregate import MergedAggregate
 from magnetar.pipeline.operators.materialize import Materialize, Materialized
 from magnetar.pipeline.operators.operator import Operator
@@ -52,7 +53,7 @@ def _stage(program: Program, plan: ViewPlan, stage: Stage) -> dict[str, Any]:
     return {
         "stage": stage.stage_id,
         "operator": type(operator).__name__,
-        "feeds": [_feed(program, plan, feed) for feed in stage.feeds],
+        "feeds": [_feed(program, plan, feed, stage.vnode_hash) for feed in stage.feeds],
         "closedBy": list(stage.watermarks),
         "onClose": on_close,
         "keeps": "" if isinstance(operator, Materialize) else keeps,
@@ -60,12 +61,13 @@ def _stage(program: Program, plan: ViewPlan, stage: Stage) -> dict[str, Any]:
     }
 
 
-def _feed(program: Program, plan: ViewPlan, feed: Feed) -> dict[str, Any]:
+def _feed(program: Program, plan: ViewPlan, feed: Feed, vnode_hash: VnodeHash) -> dict[str, Any]:
     return {
         "origin": feed.origin,
         "ofTopic": program.reads_source(plan, feed),
         "placedBy": list(feed.place_by),
         "types": types_of(feed.schema, feed.place_by),
+        "vnodeHash": vnode_hash,
     }
 
 

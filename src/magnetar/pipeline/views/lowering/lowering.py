@@ -36,6 +36,7 @@ from magnetar.pipeline.views.lowering.aggregate import lower_aggregate, lower_re
 from magnetar.pipeline.views.lowering.changes import Changes, Part, Windows, renames
 from magnetar.pipeline.views.lowering.context import Lowering, Types
 from magnetar.pipeline.views.lowering.join import lower_join
+from magnetar.pipeline.views.lowering.message_key import require_message_key
 from magnetar.pipeline.views.lowering.stages import (
     ROW_ID,
     AddElements,
@@ -110,6 +111,7 @@ class Lowerer:
                 late_rows=statement.late_rows if isinstance(statement, CreateView) else "drop",
                 plan_of=lambda view: self._catalog.find(view).plan,
                 on_error=statement.on_error if isinstance(statement, CreateView) else "null",
+                vnode_hash=statement.vnode_hash if isinstance(statement, CreateView) else "crc32",
             )
             if isinstance(statement, CreateSource):
                 changes = self._table(lowering, statement)
@@ -120,6 +122,8 @@ class Lowerer:
                 if lowering.late_rows == "fail" and not any(stage.watermarks for stage in lowering.stages):
                     raise lowering.refuse(f"late_rows needs windows that close; {CLOSING}")
             self._views[statement.name] = self._finished(lowering, changes)
+            if lowering.vnode_hash == "segment":
+                require_message_key(lowering, self._views[statement.name][0], self._catalog)
         return self._views[statement.name]
 
     def _source(self, statement: object) -> Changes:
@@ -172,11 +176,15 @@ class Lowerer:
             if names is not None and placed is not None:
                 given = last.operator.output_schema
                 schema = pa.schema([pa.field(name, given.field(old).type) for name, old in names.items()])
-                table = StateTable(table_id, view, schema, changes.key, lowering.vnode_count, placed)
+                table = StateTable(
+                    table_id, view, schema, changes.key, lowering.vnode_count, placed, lowering.vnode_hash
+                )
                 stages[-1] = replace(last, operator=Materialized(last.operator, table, names))
                 return table
         with lowering.refusing():
-            table = StateTable(table_id, view, changes.schema, changes.key, lowering.vnode_count)
+            table = StateTable(
+                table_id, view, changes.schema, changes.key, lowering.vnode_count, vnode_hash=lowering.vnode_hash
+            )
         operator, stage_id = Materialize(table), lowering.stage_id("materialize")
         lowering.stage(stage_id, {INPUT: (changes, changes.key)}, operator, append_only=changes.append_only)
         return table

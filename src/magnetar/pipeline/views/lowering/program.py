@@ -68,6 +68,17 @@ class Program:
         return found
 
     @cached_property
+    def read_by_units(self) -> frozenset[str]:
+        """Sources of which each unit reads the rows of its own vnodes."""
+        return frozenset(
+            feed.origin
+            for plan in self.plans
+            for stage in plan.stages
+            for feed in stage.feeds
+            if stage.vnode_hash == "segment" and self.reads_source(plan, feed)
+        )
+
+    @cached_property
     def changes_read(self) -> frozenset[str]:
         """Views and stages from whose changes another stage reads."""
         return frozenset(
@@ -154,10 +165,11 @@ def _difference(stored: StateTable, wanted: StateTable) -> str:
         if was.get(name) != now.get(name):
             said = f"{was.get(name, 'nothing')}, and is {now.get(name, 'nothing')} now"
             return f"another version of magnetar stored its rows: {name} was {said}"
-    if (stored.key, stored.distributed_by, stored.vnode_count) != (
+    if (stored.key, stored.distributed_by, stored.vnode_count, stored.vnode_hash) != (
         wanted.key,
         wanted.distributed_by,
         wanted.vnode_count,
+        wanted.vnode_hash,
     ):
         return "another version of magnetar stored its rows under another key"
     return ""

@@ -13,6 +13,7 @@ from typing import Final, TypeAlias
 
 import pyarrow as pa
 
+from magnetar.hashing.vnode import VnodeHash
 from magnetar.pipeline.operators.operator import Operator
 from magnetar.pipeline.sql import computed
 from magnetar.pipeline.sql.plan import Named
@@ -146,6 +147,11 @@ class Stage:
     operator takes their result in place of the rows (a frame of `place_by` and these columns, without `_change`)."""
     takes_rows: bool = False
     """Whether the operator gives the same of rows, so that they may be sent as they are where there would hardly be fewer results."""
+
+    @property
+    def vnode_hash(self) -> VnodeHash:
+        """The function that says a row's vnode: that of the operator's tables."""
+        return next((table.vnode_hash for table in self.operator.state_tables()), "crc32")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,92 @@
+"""Which unit reads which messages of a scalable topic: every message once, and the unit of its vnode where segments allow it."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from magnetar.client.scalable.layout import hash_of, place_of
+from magnetar.hashing.errors import KeyEncodingError
+from magnetar.hashing.mapping import VnodeMapping
+from magnetar.hashing.vectorized.vnode import segment_vnodes_of, vnodes
+from magnetar.hashing.vnode import segment_vnode, segment_vnodes, vnode
+from magnetar.pipeline.connect.batch_walk import Messages
+from magnetar.pipeline.connect.offsets import EARLIEST, Position, Range
+from magnetar.pipeline.connect.raw_entries import Entry
+from magnetar.pipeline.views.source import own_vnodes
+
+KEYS = st.one_of(st.none(), st.text(max_size=8))
+COUNTS = st.sampled_from([2, 3, 16, 100, 256, 1000, 32_768])
+
+
+@given(st.lists(KEYS, max_size=50), COUNTS)
+def test_every_form_of_the_function_gives_the_same(keys: list[str | None], count: int) -> None:
+    expected = [segment_vnode(key, count) for key in keys]
+    assert segment_vnodes_of(pa.array(keys, pa.string()), count).tolist() == expected
+    assert vnodes([pa.chunked_array([pa.array(keys, pa.string())])], count=count, hash="segment").tolist() == expected
+    assert [vnode([key], ["varchar"], count, "segment") for key in keys] == expected
+    for key in (key for key in keys if key is not None):
+        place = place_of(hash_of(key))
+        assert segment_vnode(key, count) in segment_vnodes(place, place, count)
+
+
+def test_other_keys_are_refused() -> None:
+    for values, types in (([1], ["integer"]), (["a", "b"], ["varchar", "varchar"])):
+        with pytest.raises(KeyEncodingError, match="one varchar"):
+            vnode(values, types, hash="segment")
+    with pytest.raises(KeyEncodingError, match="one varchar"):
+        vnodes([pa.array([1])], hash="segment")
+
+
+@st.composite
+def layouts(draw: st.DrawFn) -> list[tuple[int, int]]:
+    """Ranges that tile the ring, and perhaps one that has all of it."""
+    cuts = sorted(draw(st.sets(st.integers(1, 0xFFFF), max_size=7)))
+    tiles = list(zip([0, *cuts], [*(cut - 1 for cut in cuts), 0xFFFF], strict=True))
+    return tiles + ([(0, 0xFFFF)] if draw(st.booleans()) else [])
+
+
+@st.composite
+def mappings(draw: st.DrawFn) -> VnodeMapping:
+    """Such as rescales leave behind."""
+    found = VnodeMapping.even(draw(st.integers(1, 5)), draw(st.sampled_from([16, 100, 256])))
+    for units in draw(st.lists(st.integers(1, 6), max_size=3)):
+        found = found.rescale(units)
+    return found
+
+
+@given(layouts(), mappings(), st.lists(KEYS, max_size=40), st.randoms(use_true_random=False))
+def test_each_message_is_read_once_and_by_the_unit_of_its_vnode(
+    tiles: list[tuple[int, int]], mapping: VnodeMapping, keys: list[str | None], random: object
+) -> None:
+    """Wherever the messages lie: those outside of the segment of their key come to one unit all the same."""
+    pick = random.choice  # type: ignore[attr-defined]
+    parts, held = [], {}
+    for number, (start, end) in enumerate(tiles):
+        topic = f"segment://t/n/x/{start:04x}-{end:04x}-{number}"
+        parts.append(Range(topic, EARLIEST, Position(1, 1)))
+        held[topic] = list[str | None]()
+    for key in keys:
+        held[pick(parts).topic].append(key)
+    seen: dict[str, list[str | None]] = {topic: [] for topic in held}
+    for unit, own in enumerate(own_vnodes.own_parts(parts, mapping)):
+        for each in own:
+            found = _taken(each, held[each.part.topic], mapping.vnodes)
+            seen[each.part.topic] += found
+            for key in found:
+                number = segment_vnode(key, mapping.vnodes)
+                assert number not in each.segment or mapping.owners[number] == unit
+    assert {topic: sorted(map(repr, found)) for topic, found in seen.items()} == {
+        topic: sorted(map(repr, found)) for topic, found in held.items()
+    }
+
+
+def _taken(own: own_vnodes.OwnPart, keys: list[str | None], count: int) -> list[str | None]:
+    """What a unit reads of an entry with these keys."""
+    rows = len(keys)
+    messages = Messages(b"", [0] * rows, [0] * rows, range(rows), named=list(keys))
+    taken = own_vnodes.taken_of(own, count)
+    entry = Entry(1, 0, rows, 0, None, messages)
+    return (entry if taken is None else taken(entry)).messages.keys or []
