@@ -110,6 +110,7 @@ class Engine:
         self._memory_mb = memory_mb
         self._threads = threads
         self._duckdb = self._open()
+        self._defined: set[str] = set()
         self._catalog_of: Any = None
 
     def _open(self) -> Any:
@@ -155,7 +156,7 @@ class Engine:
     ) -> Query:
         """`keyed`: the table that is read with the key that nobody sees. Raises QueryError."""
         seen = snapshot if snapshot is not None else self.snapshot()
-        text = _written_out(text, seen.manifest)
+        text = self._written_out(text, seen.manifest)
 
         def columns(name: str) -> pa.Schema | None:
             try:
@@ -175,13 +176,31 @@ class Engine:
 
         def definition(name: str) -> PlainView | None:
             view = plain_views(seen.manifest).get(name.lower())
-            return empty(name) if view is None else replace(view, text=_written_out(view.text, seen.manifest))
+            return empty(name) if view is None else replace(view, text=self._written_out(view.text, seen.manifest))
 
         query = translate(text, columns, context, types, dialect, definition)
         if not keyed:
             return query
         relations = [replace(each, keyed=each.view.lower() == keyed.lower()) for each in query.relations]
         return replace(query, relations=tuple(relations))
+
+    def _written_out(self, text: str, manifest: Manifest) -> str:
+        """With what stands for calls of the pipeline's functions; those in Python are made known to DuckDB. Raises QueryError."""
+        catalog = (str(item["statement"]) for item in manifest.views.get("catalog", []))
+        made = tuple(statement for statement in catalog if _is_function(statement))
+        if not made:
+            return text
+        from magnetar.pipeline.serving.python_functions import define
+        from magnetar.pipeline.sql.user_functions import expanded
+
+        try:
+            functions = _functions(made)
+            found = expanded(text, functions)
+        except SqlError as error:
+            raise QueryError("42601", str(error).partition(": ")[2]) from None
+        with self._lock:
+            self._defined |= define(self._duckdb, found, functions.values(), self._defined)
+        return found
 
     def relation(self, name: str, snapshot: Snapshot) -> CreateSource | str | None:
         """The table or source of that name; of something else what it is, None when there is none."""
@@ -326,21 +345,6 @@ def _is_function(statement: str) -> bool:
     return re.match(r"\s*CREATE\s+FUNCTION\b", statement, re.IGNORECASE) is not None
 
 
-def _written_out(text: str, manifest: Manifest) -> str:
-    """With the expressions of the pipeline's functions that it calls. Raises QueryError."""
-    made = tuple(
-        text for text in (str(item["statement"]) for item in manifest.views.get("catalog", [])) if _is_function(text)
-    )
-    if not made:
-        return text
-    from magnetar.pipeline.sql.user_functions import expanded
-
-    try:
-        return expanded(text, _functions(made))
-    except SqlError as error:
-        raise QueryError("42601", str(error).partition(": ")[2]) from None
-
-
 @lru_cache(maxsize=100)
 def _functions(statements: tuple[str, ...]) -> Mapping[str, Any]:
     from magnetar.pipeline.sql.catalog import Catalog
@@ -451,6 +455,7 @@ _OF_CONVERSION: Final = (
 """Of a value that its type does not take, where PostgreSQL knows more than 22P02."""
 
 _BY_TEXT: Final = (
+    (r"Python exception occurred while executing the UDF", "38000"),
     (r"^Catalog Error: Table .* does not exist", "42P01"),
     (r"Function with name .* does not exist", "42883"),
     (r"No function matches", "42883"),
@@ -486,6 +491,8 @@ def as_query_error(error: BaseException) -> QueryError:
     code = code or next((code for pattern, code in _BY_TEXT if re.search(pattern, text)), None)
     if "INTERRUPT" in text.upper()[:60]:
         code = "57014"
+    if code == "38000":
+        return QueryError(code, text.partition("PythonFunctionError: ")[2].strip() or text)
     if code == "57014":
         return QueryError(code, "canceling statement due to user request")
     first, _, rest = text.partition("\n")

@@ -17,7 +17,9 @@ from magnetar.pipeline.sql.catalog import Catalog
 from magnetar.pipeline.sql.parser import parse_one
 from magnetar.pipeline.sql.statements import Show, ShowCreate
 
-_OF_PIPELINE: Final = re.compile(r"(?:materialized\s+views|views|tables|sources|sinks|create)\b", re.IGNORECASE)
+_OF_PIPELINE: Final = re.compile(
+    r"(?:materialized\s+views|views|tables|sources|sinks|functions|create)\b", re.IGNORECASE
+)
 
 
 def shown(rest: str, settings: SessionSettings, engine: Engine) -> FixedRows:

@@ -14,6 +14,7 @@ from magnetar.pipeline.sql.parser import parse_one
 from magnetar.pipeline.sql.plan import Plan, Scan, explain, output_kinds, output_names, sources
 from magnetar.pipeline.sql.planner import plan_query
 from magnetar.pipeline.sql.printer import print_statement, quote
+from magnetar.pipeline.sql.python_functions import called_name
 from magnetar.pipeline.sql.scope import Columns
 from magnetar.pipeline.sql.statements import (
     ROW_KEY,
@@ -30,7 +31,7 @@ from magnetar.pipeline.sql.statements import (
     Show,
 )
 from magnetar.pipeline.sql.typed import kind_of_type
-from magnetar.pipeline.sql.user_functions import checked, expanded
+from magnetar.pipeline.sql.user_functions import calls, checked, expanded
 
 _ADDRESSES: Final = ("service.url", "admin.url", "pulsar.client.")
 
@@ -105,7 +106,10 @@ class Catalog:
         known, made = self.functions.get(key), checked(replace(statement, if_not_exists=False), others, 1, 1)
         if known is not None and (known == made or statement.if_not_exists):
             return self
-        found = replace(self, functions={**self.functions, key: made})
+        functions = {**self.functions, key: made}
+        if known is not None and known.language == made.language == "python":
+            functions = _calling(functions, known, made)
+        found = replace(self, functions=functions)
         if known is None:
             return found
         found = replace(found, entries={})
@@ -126,10 +130,14 @@ class Catalog:
 
     def drop(self, statement: Drop) -> Catalog:
         """Without it, and with CASCADE without what reads from it. CatalogError while something does, or for the wrong kind."""
+        if statement.kind == "FUNCTION":
+            return self._without_function(statement)
         key = self._key(statement.name)
         if key is None:
             if statement.if_exists:
                 return self
+            if statement.name.lower() in self.functions:
+                raise CatalogError(f"{statement.name} is a FUNCTION; write DROP FUNCTION {statement.name}")
             raise CatalogError(
                 f"{statement.kind} {statement.name} does not exist; write DROP {statement.kind} IF EXISTS"
             )
@@ -144,6 +152,41 @@ class Catalog:
         return replace(
             self, entries={name: entry for name, entry in self.entries.items() if name != key and name not in readers}
         )
+
+    def _without_function(self, statement: Drop) -> Catalog:
+        key = statement.name.lower()
+        if key not in self.functions:
+            if statement.if_exists:
+                return self
+            raise CatalogError(f"FUNCTION {statement.name} does not exist; write DROP FUNCTION IF EXISTS")
+        users = self.callers(key)
+        if users and not statement.cascade:
+            raise CatalogError(
+                f"{', '.join(users)} use {statement.name}; drop them first or write DROP FUNCTION {statement.name} CASCADE"
+            )
+        gone = {name for user in users for name in (user, *self.readers(user))}
+        return replace(
+            self,
+            entries={name: entry for name, entry in self.entries.items() if name not in gone},
+            functions={name: each for name, each in self.functions.items() if name != key},
+        )
+
+    def callers(self, function: str) -> tuple[str, ...]:
+        """What calls the function of that lower-case name itself or by functions of LANGUAGE sql."""
+        found = []
+        for name, entry in self.entries.items():
+            query = entry.statement.query if isinstance(entry.statement, CreateView) else None
+            if isinstance(entry.statement, CreateSink) and isinstance(entry.statement.source, Query):
+                query = entry.statement.source
+            if query is not None and self._calls(query.text, function):
+                found.append(name)
+        return tuple(found)
+
+    def _calls(self, text: str, function: str) -> bool:
+        if calls(text, function):
+            return True
+        known = self.functions[function]
+        return known.language == "python" and called_name(known) in expanded(text, self.functions)
 
     def altered(self, statement: AlterOptions) -> CreateSource | CreateView | CreateSink:
         """The statement of an object with its new options. CatalogError for an object of another kind, SqlError for an option."""
@@ -223,11 +266,16 @@ class Catalog:
 
     def show(self, statement: Show) -> tuple[str, ...]:
         """The names of that kind; LIKE with % and _."""
-        names = [name for name, entry in self.entries.items() if entry.kind == statement.kind]
+        if statement.kind == "FUNCTION":
+            names = [each.name for each in self.functions.values()]
+        else:
+            names = [name for name, entry in self.entries.items() if entry.kind == statement.kind]
         return tuple(name for name in names if statement.like is None or _like(name.lower(), statement.like.lower()))
 
     def show_create(self, name: str) -> str:
         """The statement, without credentials."""
+        if self._key(name) is None and name.lower() in self.functions:
+            return print_statement(self.functions[name.lower()])
         return print_statement(self.find(name).statement)
 
     def relations(self) -> dict[str, tuple[str, ...] | None]:
@@ -312,6 +360,22 @@ class Catalog:
             return ()
         named = {source.lower()} if isinstance(source, str) else relation_names(source.text)
         return tuple(name for key, name in plain.items() if key in named)
+
+
+def _calling(
+    functions: Mapping[str, CreateFunction], old: CreateFunction, new: CreateFunction
+) -> dict[str, CreateFunction]:
+    """Those of LANGUAGE sql that called the old one call the new one. CatalogError where its parameters are others."""
+    found = dict(functions)
+    for name, each in functions.items():
+        if called_name(old) not in each.body:
+            continue
+        if [kind for _, kind in old.parameters] != [kind for _, kind in new.parameters] or old.returns != new.returns:
+            raise CatalogError(
+                f"function {each.name} calls {old.name} with its former types; write CREATE FUNCTION {each.name} anew below it"
+            )
+        found[name] = each.with_body(each.body.replace(called_name(old), called_name(new)))
+    return found
 
 
 def _reading(statement: CreateSource | CreateView | CreateSink, old: str, new: str) -> CreateView | CreateSink:

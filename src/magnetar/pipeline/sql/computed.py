@@ -13,6 +13,7 @@ from typing import Final
 
 from sqlglot import exp
 
+from magnetar.pipeline.sql.python_functions import CALLED, ERROR
 from magnetar.pipeline.sql.typed import kind, kind_of, spark_of
 
 _INFO: Final = "failures"
@@ -136,7 +137,11 @@ def _info(node: exp.Expr, found: exp.Expr, children: dict[str, list[exp.Expr]], 
             any(each.fallible for each in infos) or _is_fallible(node, spelled),
             tuple(other for each in infos for other in each.others),
         )
-    return _Info((found,), False, tuple(_guarded(node, children)))
+    others = tuple(_guarded(node, children))
+    if isinstance(found, exp.Dot) and isinstance(found.this, exp.Anonymous) and found.this.name.startswith(CALLED):
+        raised = exp.Dot(this=found.this.copy(), expression=exp.to_identifier(ERROR))
+        others = (*others, exp.Not(this=exp.Is(this=raised, expression=exp.Null())))
+    return _Info((found,), False, others)
 
 
 def _is_strict(node: exp.Expr) -> bool:

@@ -129,10 +129,11 @@ _NOT_OF_WRITTEN: Final = (
 
 
 _MARKS: Final = ("IMMUTABLE", "STABLE")
+_NULLS: Final = ("STRICT", "CALLED", "RETURNS")
 
 
 def create_function(cursor: Cursor) -> CreateFunction:
-    """Behind CREATE FUNCTION: `f(x INT) RETURNS INT LANGUAGE sql AS $$ SELECT x + 1 $$`."""
+    """Behind CREATE FUNCTION: `f(x INT) RETURNS INT LANGUAGE sql AS $$ SELECT x + 1 $$`, or `LANGUAGE python`."""
     if_not_exists = cursor.take("IF", "NOT", "EXISTS")
     at = cursor.token
     name = cursor.name("function")
@@ -147,36 +148,73 @@ def create_function(cursor: Cursor) -> CreateFunction:
     cursor.expect("RETURNS", fix="say the type of its result: RETURNS INT")
     if cursor.looks_at("TABLE") or cursor.looks_at("SETOF"):
         cursor.fail("a function gives one value; a query of several rows is a view")
-    returns = _type_up_to(cursor, "the result", ("LANGUAGE", "AS", "RETURN", "VOLATILE", *_MARKS))
-    body, language = "", False
+    returns = _type_up_to(cursor, "the result", ("LANGUAGE", "AS", "RETURN", "VOLATILE", "WITH", *_MARKS, *_NULLS))
+    made = _read_body(cursor, CreateFunction(name, tuple(parameters), returns, "", if_not_exists))
+    return checked(made, {}, *cursor.where(at))
+
+
+def _read_body(cursor: Cursor, function: CreateFunction) -> CreateFunction:
+    """The clauses behind RETURNS, in any order."""
+    language, options = "", Options()
     while not cursor.at_end:
         if cursor.take("LANGUAGE"):
-            word = cursor.advance().value
-            if word.lower() != "sql":
-                cursor.fail(f"LANGUAGE {word} does not exist here; write an expression in LANGUAGE sql")
-            language = True
+            word = cursor.token
+            language = cursor.advance().value.lower()
+            if language not in ("sql", "python"):
+                cursor.fail(f"LANGUAGE {word.value} does not exist here; write LANGUAGE sql or LANGUAGE python", word)
         elif cursor.take("AS"):
-            body = cursor.string("the expression")
+            function = replace(function, body=cursor.string("the function's text"))
         elif cursor.take("RETURN"):
             start = cursor.token
             while not cursor.at_end:
                 cursor.skip_group()
-            body = cursor.without_comments(start, cursor.token)
-            language = True
+            function, language = replace(function, body=cursor.without_comments(start, cursor.token)), "sql"
         elif cursor.token.keyword in _MARKS:
             cursor.advance()
+        elif cursor.take("STRICT") or cursor.take("RETURNS", "NULL", "ON", "NULL", "INPUT"):
+            function = replace(function, strict=True)
+        elif cursor.take("CALLED", "ON", "NULL", "INPUT"):
+            function = replace(function, strict=False)
+        elif cursor.take("WITH"):
+            options = read_options(cursor)
         elif cursor.take("VOLATILE"):
             cursor.fail(
                 "a VOLATILE function gives another value each time, so what a view holds could not be computed again"
             )
+        elif cursor.looks_at("USING"):
+            cursor.fail("a function outside of the process does not exist here; write its text behind AS")
         else:
-            cursor.fail(f"expected LANGUAGE sql or AS, found {cursor.token.described()}")
-    if not language or not body.strip():
-        cursor.fail(f"write LANGUAGE sql AS $$ SELECT ... $$, the expression of {name}")
-    body = body.strip().rstrip(";").strip()
+            cursor.fail(f"expected LANGUAGE sql, LANGUAGE python or AS, found {cursor.token.described()}")
+    name = function.name
+    if not language or not function.body.strip():
+        cursor.fail(
+            f"write LANGUAGE sql AS $$ SELECT ... $$, the expression of {name}, or LANGUAGE python AS $$ def {name}(...): ... $$"
+        )
+    if language == "python":
+        return _python(cursor, function, options)
+    if function.strict or options:
+        cursor.fail(
+            "a function of LANGUAGE sql has no options: a NULL argument is NULL within its expression; leave out STRICT and WITH (...)"
+        )
+    body = function.body.strip().rstrip(";").strip()
     if body[:6].upper() == "SELECT" and not body[6:7].isalnum():
         body = body[6:].strip()
-    return checked(CreateFunction(name, tuple(parameters), returns, body, if_not_exists), {}, *cursor.where(at))
+    return function.with_body(body)
+
+
+_PYTHON_OPTIONS: Final = ("handler", "batch")
+
+
+def _python(cursor: Cursor, function: CreateFunction, options: Options) -> CreateFunction:
+    given = {name.lower(): value for name, value in options.items()}
+    if unknown := sorted(set(given) - set(_PYTHON_OPTIONS)):
+        cursor.fail(f"a function in Python has no option {unknown[0]}; it takes {' and '.join(_PYTHON_OPTIONS)}")
+    batch = given.get("batch", "false").lower()
+    if batch not in ("true", "false"):
+        cursor.fail(f"batch is {batch!r}; it is 'true' (the function takes and returns Arrow arrays) or 'false'")
+    if batch == "true" and function.strict:
+        cursor.fail("a function that takes Arrow arrays sees their NULLs; leave out STRICT")
+    return replace(function, language="python", handler=given.get("handler", ""), batch=batch == "true")
 
 
 def _type_up_to(cursor: Cursor, of: str, words: tuple[str, ...]) -> str:

@@ -9,6 +9,7 @@ from typing import Final, TypeAlias
 from sqlglot import exp
 
 from magnetar.pipeline.errors import SqlError
+from magnetar.pipeline.sql.python_functions import CALLED, VALUE
 from magnetar.pipeline.sql.typed import ArrayKind, kind, of_kind, refused, spark_of, sub_text, text_of, truncated_time
 
 Arguments: TypeAlias = list[exp.Expr]
@@ -18,6 +19,8 @@ Builder: TypeAlias = Callable[[Arguments], exp.Expr]
 def call(name: str, given: Arguments) -> exp.Expr:
     """Raises SqlError."""
     rule = FUNCTIONS.get(name)
+    if rule is None and name.startswith(CALLED.upper()):
+        return exp.Dot(this=exp.Anonymous(this=name.lower(), expressions=given), expression=exp.to_identifier(VALUE))
     if rule is None:
         return exp.Anonymous(this=name.lower(), expressions=given)
     return rule(given)

@@ -294,7 +294,13 @@ def _alter(cursor: Cursor) -> SetParallelism | AlterOptions | Rename:
     return SetParallelism(view, parallelism)
 
 
-_PLURALS: dict[str, ObjectKind] = {"SOURCES": "SOURCE", "TABLES": "TABLE", "VIEWS": "VIEW", "SINKS": "SINK"}
+_PLURALS: dict[str, ObjectKind] = {
+    "SOURCES": "SOURCE",
+    "TABLES": "TABLE",
+    "VIEWS": "VIEW",
+    "SINKS": "SINK",
+    "FUNCTIONS": "FUNCTION",
+}
 
 
 def _show(cursor: Cursor) -> Show | ShowCreate:
@@ -305,7 +311,7 @@ def _show(cursor: Cursor) -> Show | ShowCreate:
         kind = _PLURALS.get(cursor.token.keyword)
         if kind is None:
             cursor.fail(
-                f"SHOW takes SOURCES, TABLES, VIEWS, MATERIALIZED VIEWS, SINKS or CREATE ...; found {cursor.token.described()}"
+                f"SHOW takes SOURCES, TABLES, VIEWS, MATERIALIZED VIEWS, SINKS, FUNCTIONS or CREATE ...; found {cursor.token.described()}"
             )
         cursor.advance()
     like = cursor.string("a pattern") if cursor.take("LIKE") else None
@@ -316,8 +322,13 @@ def _kind(cursor: Cursor, of: str) -> ObjectKind:
     if cursor.take("MATERIALIZED", "VIEW"):
         return "MATERIALIZED VIEW"
     word = cursor.token.keyword
-    if word not in ("SOURCE", "TABLE", "VIEW", "SINK"):
-        cursor.fail(f"{of} takes SOURCE, TABLE, VIEW, MATERIALIZED VIEW or SINK; found {cursor.token.described()}")
+    if word == "FUNCTION" and of == "ALTER":
+        cursor.fail("a function has no options; change its CREATE FUNCTION in the file")
+    if word not in ("SOURCE", "TABLE", "VIEW", "SINK", "FUNCTION"):
+        functions = "" if of == "ALTER" else ", FUNCTION"
+        cursor.fail(
+            f"{of} takes SOURCE, TABLE, VIEW{functions}, MATERIALIZED VIEW or SINK; found {cursor.token.described()}"
+        )
     cursor.advance()
     return cast("ObjectKind", word)
 
@@ -330,6 +341,8 @@ def _drop(cursor: Cursor) -> Drop:
     kind = _kind(cursor, "DROP")
     if_exists = cursor.take("IF", "EXISTS")
     name = cursor.name(kind.lower())
+    if kind == "FUNCTION" and cursor.at_symbol("("):
+        cursor.skip_group()  # there is one function of a name
     cascade = cursor.take("CASCADE")
     if not cascade:
         cursor.take("RESTRICT")

@@ -47,10 +47,8 @@ def print_statement(statement: Statement, *, with_credentials: bool = False) -> 
             return f"CREATE MATERIALIZED VIEW {exists}{quote(statement.name)}{options} AS\n{statement.query.text}{emit}"
         case CreateSink():
             return _sink(statement, with_credentials)
-        case CreateFunction(name, parameters, returns, body, if_not_exists):
-            given = ", ".join(f"{quote(each)} {kind}" for each, kind in parameters)
-            exists = _if_not_exists(if_not_exists)
-            return f"CREATE FUNCTION {exists}{quote(name)}({given}) RETURNS {returns} LANGUAGE sql AS {literal(body)}"
+        case CreateFunction():
+            return _function(statement)
         case SetParallelism(view, parallelism):
             return f"ALTER MATERIALIZED VIEW {quote(view)} SET PARALLELISM = {'ADAPTIVE' if parallelism is None else parallelism}"
         case AlterOptions(kind, name, options):
@@ -71,6 +69,18 @@ def print_statement(statement: Statement, *, with_credentials: bool = False) -> 
             return query.text
         case Explain(inner):
             return f"EXPLAIN {print_statement(inner, with_credentials=with_credentials)}"
+
+
+def _function(function: CreateFunction) -> str:
+    given = ", ".join(f"{quote(each)} {kind}" for each, kind in function.parameters)
+    start = f"CREATE FUNCTION {_if_not_exists(function.if_not_exists)}{quote(function.name)}({given}) RETURNS {function.returns}"
+    if function.language == "sql":
+        return f"{start} LANGUAGE sql AS {literal(function.body)}"
+    options = {"handler": function.handler} if function.handler and function.handler != function.name else {}
+    if function.batch:
+        options["batch"] = "true"
+    said = f"{' STRICT' if function.strict else ''}{f' WITH {print_options(Options(options))}' if options else ''}"
+    return f"{start} LANGUAGE python{said} AS {literal(function.body)}"
 
 
 def quote(name: str) -> str:

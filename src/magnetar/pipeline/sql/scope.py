@@ -14,6 +14,7 @@ from magnetar.pipeline.sql.computed import Computed
 from magnetar.pipeline.sql.expressions import place_of, spark_sql
 from magnetar.pipeline.sql.plan import EPOCH_TIMESTAMP, Named, Plan
 from magnetar.pipeline.sql.postgres import translated
+from magnetar.pipeline.sql.python_functions import shown
 from magnetar.pipeline.sql.statements import Query
 from magnetar.pipeline.sql.typed import kind, of_kind
 
@@ -112,7 +113,7 @@ class Scope:
         try:
             found = translated(node)
             text, bad = spark_sql(found), computed.condition(found)
-            return text if bad is None else Computed.of(text, spark_sql(bad), node.sql("postgres"))
+            return text if bad is None else Computed.of(text, spark_sql(bad), shown(node.sql("postgres")))
         except PlanRefusedError:
             raise
         except SqlError as error:

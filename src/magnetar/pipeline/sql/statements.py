@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 from magnetar.hashing.vnode import VnodeHash
 from magnetar.pipeline.sql.options import Options
 
-ObjectKind: TypeAlias = Literal["SOURCE", "TABLE", "VIEW", "MATERIALIZED VIEW", "SINK"]
+ObjectKind: TypeAlias = Literal["SOURCE", "TABLE", "VIEW", "MATERIALIZED VIEW", "SINK", "FUNCTION"]
 IncludeKind: TypeAlias = Literal["KEY", "TIMESTAMP", "EVENT_TIME", "PARTITION", "OFFSET", "HEADER", "TOPIC", "PAYLOAD"]
 LatePolicy: TypeAlias = Literal["drop", "fail"]
 """What becomes of rows that come for a closed window: left out and counted, or the end of the epoch they came in."""
@@ -126,16 +126,24 @@ class CreateSink:
 
 @dataclass(frozen=True, slots=True)
 class CreateFunction:
-    """CREATE FUNCTION ... LANGUAGE sql. `body`: an expression of the parameters (name, type)."""
+    """CREATE FUNCTION. `body`: of LANGUAGE sql an expression of the parameters (name, type), of LANGUAGE python a text that defines the
+    function `handler`. `strict`: NULL without a call where an argument is NULL. `batch`: it is called with Arrow arrays."""
 
     name: str
     parameters: tuple[tuple[str, str], ...]
     returns: str
     body: str
     if_not_exists: bool = False
+    language: Literal["sql", "python"] = "sql"
+    handler: str = ""
+    strict: bool = False
+    batch: bool = False
 
     def with_body(self, body: str) -> CreateFunction:
         return replace(self, body=body)
+
+    def with_code(self, body: str, handler: str) -> CreateFunction:
+        return replace(self, body=body, handler=handler)
 
 
 @dataclass(frozen=True, slots=True)

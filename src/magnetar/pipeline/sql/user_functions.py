@@ -1,4 +1,5 @@
-"""Functions of CREATE FUNCTION ... LANGUAGE sql: each call is replaced by the function's expression before a query is read. Pure.
+"""Functions of CREATE FUNCTION: each call is replaced before a query is read, by the expression of LANGUAGE sql, or by a call of an engine's
+function for LANGUAGE python (`python_functions`). Pure.
 
 Calls are found among the tokens, so the places of errors stay in their lines; what stands for a call is one line. Arguments are cast to the
 parameters' types and the result to that of RETURNS, as PostgreSQL does.
@@ -13,8 +14,11 @@ from sqlglot import exp
 
 from magnetar.pipeline.errors import SqlError
 from magnetar.pipeline.sql.expressions import check_expression, read_query
+from magnetar.pipeline.sql.functions import FUNCTIONS
 from magnetar.pipeline.sql.lexer import MAX_STATEMENT_TOKENS, Kind, Token, statements_of
+from magnetar.pipeline.sql.postgres import BY_NAME
 from magnetar.pipeline.sql.printer import quote
+from magnetar.pipeline.sql.python_functions import called_name, checked_code
 from magnetar.pipeline.sql.statements import CreateFunction
 
 Functions = Mapping[str, CreateFunction]
@@ -70,8 +74,13 @@ def checked(function: CreateFunction, functions: Functions, line: int, column: i
     if len(names) > PARAMETERS_MAX:
         raise refuse(f"it has more than {PARAMETERS_MAX} parameters")
     call = read_query(f"SELECT {quote(function.name)}({', '.join(['1'] * len(names))})").selects[0]
-    if not isinstance(call, exp.Anonymous):
+    if not isinstance(call, exp.Anonymous) or function.name.upper() in (*FUNCTIONS, *BY_NAME.split()):
         raise refuse("there is a function of that name; choose another")
+    if function.language == "python":
+        try:
+            return checked_code(function)
+        except ValueError as error:
+            raise refuse(str(error)) from None
     body = expanded(function.body, functions)
     try:
         check_expression(_in_one_line(body))
@@ -102,6 +111,15 @@ def expanded(text: str, functions: Functions) -> str:
     found = _expanded(text, functions)
     _tokens(found)  # its bounds hold for what it has become
     return found
+
+
+def calls(text: str, function: str) -> bool:
+    """Whether a query calls the function of that lower-case name, as it was written."""
+    tokens = _tokens(text)
+    return any(_called(tokens, at, {function: _ANY}) is not None for at in range(len(tokens) - 1))
+
+
+_ANY: Final = CreateFunction("", (), "", "")
 
 
 def _expanded(text: str, functions: Functions) -> str:
@@ -166,6 +184,8 @@ def _call(function: CreateFunction, arguments: Sequence[str]) -> str:
         name.lower(): f"CAST(({_in_one_line(value)}) AS {kind})"
         for (name, kind), value in zip(function.parameters, arguments, strict=True)
     }
+    if function.language == "python":
+        return f"CAST({called_name(function)}({', '.join(values.values())}) AS {function.returns})"
     tokens, parts = _tokens(function.body), []
     for at, token in enumerate(tokens[:-1]):
         is_name = token.kind in (Kind.WORD, Kind.QUOTED) and not (

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from magnetar.base.clock import Clock, SystemClock
 from magnetar.hashing.mapping import VnodeMapping
@@ -41,6 +41,7 @@ from magnetar.pipeline.views.control.mapping import SharedMapping
 from magnetar.pipeline.views.control.operations import Operations
 from magnetar.pipeline.views.control.reporter import Reporter
 from magnetar.pipeline.views.control.status import Status
+from magnetar.pipeline.views.decorated import function_statement
 from magnetar.pipeline.views.epoch.progress import EpochReport
 from magnetar.pipeline.views.epoch.spark_steps import SparkTypes
 from magnetar.pipeline.views.lowering.explain import explain_view
@@ -52,6 +53,8 @@ from magnetar.pipeline.views.source.sources import Lag, TopicSources
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 _DEFINITIONS: Final = (
     CreateFunction,
@@ -173,6 +176,23 @@ class Pipeline:
         self._catalog = _applied(self.name, self._catalog, statements)
         self._statements += statements
 
+    def function(
+        self, signature: str = "", *, name: str = "", strict: bool = False, batch: bool = False
+    ) -> Callable[[_F], _F]:
+        """A decorator that makes of a Python function one that statements call: `@pipeline.function("(a INT, b INT) RETURNS INT")`.
+
+        Without a signature the types come from the annotations. It is the same as CREATE FUNCTION ... LANGUAGE python with the function's
+        text: what it uses has to be built in or imported, in its module or in itself. The function is returned as it is.
+
+        Raises CatalogError for a function whose text cannot be had or that uses other names of its module, SqlError for its signature.
+        """
+
+        def define(function: _F) -> _F:
+            self.sql(function_statement(function, signature, name, strict=strict, batch=batch))
+            return function
+
+        return define
+
     def changes(self) -> tuple[Change, ...]:
         """What the statements given so far change in the pipeline as it ran last; everything of one that has never run is created."""
         return changes(_catalog(ManifestStore(self.files, self._clock).latest()), self._catalog, self._statements)
@@ -185,7 +205,9 @@ class Pipeline:
         """The same in lines, by view or table."""
         manifest = ManifestStore(self.files, self._clock).latest()
         catalog = _applied(self.name, _catalog(manifest), self._statements)
-        program, _ = assemble(catalog, {} if manifest is None else manifest.views, SparkTypes(self.spark))
+        types = SparkTypes(self.spark)
+        types.define(catalog.functions.values())
+        program, _ = assemble(catalog, {} if manifest is None else manifest.views, types)
         return {plan.name: explain_view(plan) for plan in program.plans}
 
     def run(
@@ -274,6 +296,7 @@ class Pipeline:
             known, manifest = known.renamed(each), renamed(manifest, each.name, each.to)
         again = self._agreed(changes(known, catalog))
         kept = forgotten(manifest, again)
+        types.define(catalog.functions.values())
         program, views = assemble(catalog, kept.views, types)
         if misfits := unfit(program, kept):
             kept = forgotten(kept, self._agreed(rebuilds(catalog, misfits)))

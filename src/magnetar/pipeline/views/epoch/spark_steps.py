@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arrow_schema
+from pyspark.sql.pandas.functions import arrow_udf
+from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arrow_schema, to_arrow_type
 
 from magnetar.pipeline.errors import ExpressionError
 from magnetar.pipeline.operators.changelog import CHANGE, INSERT, UPDATE_AFTER
+from magnetar.pipeline.operators.python_calls import PythonCalls
 from magnetar.pipeline.operators.window import WINDOW_END, WINDOW_START
 from magnetar.pipeline.sql.plan import RECOMPUTE_INPUT, Named
-from magnetar.pipeline.sql.statements import CreateSource
+from magnetar.pipeline.sql.python_functions import VALUE, called_name, code_of, of_python, spark_returns
+from magnetar.pipeline.sql.statements import CreateFunction, CreateSource
 from magnetar.pipeline.views.lowering.stages import (
     EPOCH_TIMESTAMP,
     ROW_ID,
@@ -106,6 +109,15 @@ class SparkTypes:
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
 
+    def define(self, functions: Iterable[CreateFunction]) -> None:
+        """Make the functions in Python known to the session, before what calls them is planned."""
+        for each in of_python(functions):
+            (result,) = self._empty(f"r {spark_returns(each)}").schema.fields
+            arrow = to_arrow_type(result.dataType, timezone="UTC")
+            make: Any = arrow_udf  # its overloads know no struct
+            calls = PythonCalls(code_of(each), arrow.field(VALUE).type)
+            self._spark.udf.register(called_name(each), make(_of_columns(calls), returnType=result.dataType))
+
     def of_source(self, source: CreateSource) -> pa.Schema:
         """The source's columns, with the row's id behind them. SourceError."""
         found = source_schema(self._spark, source)
@@ -128,6 +140,16 @@ class SparkTypes:
     def _empty(self, schema: StructType | str) -> DataFrame:
         nothing: list[Row] = []
         return self._spark.createDataFrame(nothing, schema)
+
+
+def _of_columns(calls: PythonCalls) -> Callable[..., pa.Array]:
+    """As Spark takes a function of whole columns, which it knows by the annotations."""
+
+    def run(*columns: pa.Array) -> pa.Array:
+        return calls.with_errors(columns, len(columns[0]))
+
+    run.__annotations__ = {"columns": pa.Array, "return": pa.Array}
+    return run
 
 
 def _schema(names: list[str], found: StructType) -> pa.Schema:

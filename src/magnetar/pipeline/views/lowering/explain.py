@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from magnetar.hashing.vnode import VnodeHash
 from magnetar.pipeline.operators.materialize import Materialized
+from magnetar.pipeline.sql.python_functions import shown
 from magnetar.pipeline.views.lowering.stages import (
     AddElements,
     AddWindows,
@@ -58,7 +59,7 @@ def _feed(feed: Feed, vnode_hash: VnodeHash) -> Iterable[str]:
         place += " by the hash of segments, read there without a shuffle"
     yield f"{feed.input} <- {feed.origin}, to {place}"
     for step in feed.steps:
-        yield f"  {_short(_step(step))}"
+        yield f"  {_short(shown(_step(step)))}"
 
 
 def _step(step: Step) -> str:
