@@ -1,5 +1,5 @@
-"""Functions of CREATE FUNCTION: each call is replaced before a query is read, by the expression of LANGUAGE sql, or by a call of an engine's
-function for LANGUAGE python (`python_functions`). Pure.
+"""Functions of CREATE FUNCTION: each call is replaced before a query is read, by the expression of LANGUAGE sql, or by an engine's function
+for LANGUAGE python (`python_functions`). Pure.
 
 Calls are found among the tokens, so the places of errors stay in their lines; what stands for a call is one line. Arguments are cast to the
 parameters' types and the result to that of RETURNS, as PostgreSQL does.
