@@ -198,7 +198,7 @@ def test_what_is_refused(tmp_path: Path, start_server: Start, connect: Connect) 
     assert "metadata restore" in refused("restore", tmp_path / "tree", tmp_path / "new")
     assert "magnetar restore" in refused("metadata", "restore", file, "--data-dir", tmp_path / "new")
     # a damaged entry is named, and everything else is in the backup
-    log = wait_until(lambda: holder_of(server, payloads), 30, "all is in the entry log")
+    log = wait_until(lambda: holder_of(server, payloads), 60, "all is in the entry log")
     server.kill()
     data = bytearray(log.read_bytes())
     data[data.find(payloads[7]) + 20] ^= 1

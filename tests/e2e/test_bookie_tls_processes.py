@@ -136,11 +136,11 @@ def test_a_broker_with_a_strange_certificate_stores_nothing(
     stored: list[pulsar.Result] = []
     producer = connect(cluster.service_url).create_producer("another", send_timeout_millis=0)
     producer.send_async(b"one", lambda result, message_id: stored.append(result))
-    wait_until(lambda: "cannot be reached" in cluster.log("broker1"), 20, what="the bookies refuse the broker")
+    wait_until(lambda: "cannot be reached" in cluster.log("broker1"), 60, what="the bookies refuse the broker")
     cluster.kill("broker1")
     assert stored == []
     cluster.cluster.up(Wish(settings=[f"{each.target}.{each.key}={each.value}" for each in old if each.target]))
-    wait_until(lambda: stored == [pulsar.Result.Ok], 20, what="the message is stored once the certificate is right")
+    wait_until(lambda: stored == [pulsar.Result.Ok], 60, what="the message is stored once the certificate is right")
 
 
 def test_a_bookie_that_asks_nobody_does_not_listen_to_everybody(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pulsar
 import pytest
 
 from tests.e2e.cluster.proxied import ProxiedCluster
-from tests.support.brokers import broker_names, owner_of
+from tests.support.brokers import STEADY, broker_names, owner_of
 from tests.support.cluster import ledgers_of
 from tests.support.stalling_proxy import Direction
 from tests.support.traffic import Consuming, Producing, first_occurrences, read_log
@@ -36,7 +36,7 @@ _names = itertools.count()
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxiedCluster]:
-    settings = [f"broker.addEntryTimeoutSec={SILENCE_S}", f"broker.readEntryTimeoutSec={SILENCE_S}"]
+    settings = [f"broker.addEntryTimeoutSec={SILENCE_S}", f"broker.readEntryTimeoutSec={SILENCE_S}", *STEADY]
     directory = tmp_path_factory.mktemp("cluster") / "c"
     with ProxiedCluster(
         directory, brokers=2, bookies=3, zookeeper=0, settings=settings, bookies_proxied=True
@@ -76,7 +76,7 @@ class Traffic:
         assert first_occurrences(log.of_producer("p")) == list(range(self.producing.sent)), "lost or reordered"
         assert set(self.producing.stored.values()) <= set(log.keys), "a receipt names a message that is not there"
         wanted = {payload for payload in log.payloads if payload.startswith(b"p:")}
-        wait_until(lambda: set(self.consuming.payloads.values()) >= wanted, 30, what="everything is consumed")
+        wait_until(lambda: set(self.consuming.payloads.values()) >= wanted, 60, what="everything is consumed")
         self.consuming.finish()
         assert owner_of(self.cluster, self.topic) == self.owner, "it never lost its session"
         logs = "".join(self.cluster.log(name)[length:] for name, length in self._logged.items())
@@ -93,7 +93,7 @@ def test_one_bookie_is_cut_off_in_one_direction(
     traffic.producing.longest_pause_s = 0.0
     cluster.proxies[away].stall(direction)
     try:
-        wait_until(lambda: away not in traffic.bookies(), 20, what="the ledger is written to others")
+        wait_until(lambda: away not in traffic.bookies(), 60, what="the ledger is written to others")
         traffic.flows()
         print(f"{traffic.producing.longest_pause_s:.2f} s without a receipt, one bookie cut off ({direction})")
         assert traffic.producing.longest_pause_s < ONE_AWAY_MAX_S

@@ -20,7 +20,7 @@ import requests
 
 from magnetar.testing.cluster import ClusterProcesses
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand
-from tests.support.brokers import broker_names
+from tests.support.brokers import STEADY, broker_names
 from tests.support.certificates import Authority
 from tests.support.raw_client import message
 from tests.support.raw_transactions import RawTransactions, TransactionRefused, Txn
@@ -146,7 +146,7 @@ def asking(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     directory, tls = tmp_path_factory.mktemp("asking"), request.param == "tls"
     authority = Authority(directory / "certificates")
     words = settings(directory, authority, tls)
-    with ClusterProcesses(directory / "c", bookies=1, brokers=2, settings=words) as cluster:
+    with ClusterProcesses(directory / "c", bookies=1, brokers=2, settings=[*words, *STEADY]) as cluster:
         found = Asking(cluster, authority, tls)
         found.learn_urls()
         first = found.names[0]

@@ -12,7 +12,7 @@ import pytest
 
 from magnetar.admin.client.client import AdminClient
 from magnetar.testing.cluster import ClusterProcesses
-from tests.support.brokers import broker_names, get, owner_of, send, spread_out, unload
+from tests.support.brokers import STEADY, broker_names, get, owner_of, send, spread_out, unload
 from tests.support.raw_transactions import RawTransactions, TransactionRefused, Txn
 from tests.support.waiting import wait_until
 
@@ -27,7 +27,8 @@ PARTITIONS = 8
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcesses]:
-    with ClusterProcesses(tmp_path_factory.mktemp("cluster") / "c", bookies=1, brokers=2) as processes:
+    directory = tmp_path_factory.mktemp("cluster") / "c"
+    with ClusterProcesses(directory, bookies=1, brokers=2, settings=STEADY) as processes:
         yield processes
 
 

@@ -186,7 +186,7 @@ def test_a_new_bookie_gets_new_ledgers(cluster: ClusterProcesses, connect: Conne
         newest = [metadata for _, metadata in sorted(all_ledgers(cluster).items())][-1]
         return bookie_id in newest.segments[-1].ensemble
 
-    wait_until(has_ledgers, 20, what="a new ledger is on the new bookie")
+    wait_until(has_ledgers, 60, what="a new ledger is on the new bookie")
 
 
 def test_a_wiped_bookie_is_refused_under_its_old_name(cluster: ClusterProcesses) -> None:
@@ -215,7 +215,7 @@ def test_a_bookie_that_was_given_up_registers_again(cluster: ClusterProcesses) -
     cluster.pause("bookie1")
     wait_until(lambda: not is_registered(), 4 * SESSION_S, what="its session ends")
     cluster.resume("bookie1")
-    wait_until(is_registered, 20, what="it registers again")
+    wait_until(is_registered, 60, what="it registers again")
     assert cluster.status()["bookie1"].state == "running"
 
 
@@ -229,7 +229,7 @@ def test_a_broker_that_was_given_up_joins_again(cluster: ClusterProcesses, conne
     cluster.pause("broker1")
     wait_until(lambda: not is_registered(), 4 * SESSION_S, what="its session ends")
     cluster.resume("broker1")
-    wait_until(is_registered, 20, what="it joins again")
+    wait_until(is_registered, 60, what="it joins again")
     assert cluster.status()["broker1"].state == "running"
     connect(cluster.service_url).create_producer(topic).send(b"served again")
 

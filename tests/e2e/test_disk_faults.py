@@ -147,7 +147,7 @@ def test_a_full_disk_refuses_and_recovers_without_a_restart(tmp_path: Path) -> N
         assert not server.failed.is_set()
         disk.full = False
         server.check_disk()
-        wait_until(lambda: answers == [pulsar.Result.Ok], 30, "the message is stored once there is room")
+        wait_until(lambda: answers == [pulsar.Result.Ok], 60, "the message is stored once there is room")
         producer.send(b"after")
         assert [consumer.receive(30_000).data() for _ in range(2)] == [b"while full", b"after"]
         for message in received:
@@ -182,7 +182,7 @@ def test_the_process_ends_with_code_1_and_one_line(tmp_path: Path, shim: Path) -
             switch.touch()
             client.send_bytes(send_frame(b"lost", 20))
             assert all(command.type != BaseCommand.SEND_RECEIPT for command in client.closed_within())
-        assert server.wait(5) == 1
+        assert server.wait(60) == 1
         log = server.log()
         assert "Traceback" not in log, log[-3000:]
         last = log.splitlines()[-1]

@@ -8,14 +8,14 @@ from pathlib import Path
 import pulsar
 
 from magnetar.testing.cluster import ClusterProcesses
-from tests.support.brokers import broker_names, get
+from tests.support.brokers import STEADY, broker_names, get
 from tests.support.waiting import wait_until
 
 Connect = Callable[..., pulsar.Client]
 
 
 def test_a_lost_bookie_and_a_broker_that_might_die(tmp_path: Path, connect: Connect) -> None:
-    with ClusterProcesses(tmp_path / "c", bookies=3, brokers=2) as cluster:
+    with ClusterProcesses(tmp_path / "c", bookies=3, brokers=2, settings=STEADY) as cluster:
         client = connect(cluster.service_url)
         producer = client.create_producer("lost")
         sent = producer.send(b"x")

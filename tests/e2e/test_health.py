@@ -12,7 +12,7 @@ from tests.support.waiting import wait_until
 
 
 def status(url: str, path: str) -> tuple[int, str]:
-    response = requests.get(f"{url}{path}", timeout=10)
+    response = requests.get(f"{url}{path}", timeout=60)
     return response.status_code, response.text
 
 
@@ -29,8 +29,8 @@ def test_ready_means_that_it_can_be_used(tmp_path: Path) -> None:
             wait_until(lambda url=url: status(url, "/readyz") == (200, "ok\n"), what=f"{name} is ready")
         bookie = next(name for name in urls if name.startswith("bookie"))
         cluster.stop(bookie)  # it leaves the list at once; that of a killed one would wait for the end of its session
-        wait_until(lambda: status(broker, "/readyz")[0] == 503, 30, "the broker sees that there is no bookie")
+        wait_until(lambda: status(broker, "/readyz")[0] == 503, 60, "the broker sees that there is no bookie")
         assert "writable bookies" in status(broker, "/readyz")[1]
         assert status(broker, "/healthz") == (200, "ok\n")
         cluster.start_again(bookie)
-        wait_until(lambda: status(broker, "/readyz")[0] == 200, 30, "the broker has its bookie again")
+        wait_until(lambda: status(broker, "/readyz")[0] == 200, 60, "the broker has its bookie again")

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import pulsar
 import pytest
 
 from magnetar.testing.server import ServerProcess
+from tests.support.brokers import get
 from tests.support.traffic import (
     WINDOW,
     Consuming,
@@ -148,11 +150,11 @@ class Harness:
         for name in ("individual", "cumulative", "shared", "key-shared"):
             stored = set(logs[self.topic_of(name)].keys)
             wait_until(
-                lambda name=name, stored=stored: stored <= self.delivered(name), 20, f"everything reached {name}"
+                lambda name=name, stored=stored: stored <= self.delivered(name), 60, f"everything reached {name}"
             )
         entries = {key[:2] for key in logs[self.plain].keys}
         receipts = self.receipts
-        wait_until(lambda: entries <= set(receipts.received) and not receipts.waiting, 20, "receipts for every entry")
+        wait_until(lambda: entries <= set(receipts.received) and not receipts.waiting, 60, "receipts for every entry")
         for consumer in self.consumers:
             consumer.finish()
         self.receipts.finish()
@@ -211,11 +213,13 @@ def check_acknowledgements(harness: Harness) -> None:
 
 def check_what_is_left(harness: Harness, logs: dict[str, Log], connect: Connect) -> None:
     """After one more death: exactly what was never acknowledged comes again, on every subscription."""
+    for name in ("individual", "cumulative", "receipts", "key-shared"):
+        wait_until(partial(nothing_left, harness, name), what=f"every acknowledgement of {name} has arrived")
     time.sleep(1.2)  # what the clients group and the cursors batch is stored by then: that bound is the promise
     harness.kill()
     for consumer in harness.consumers:
         # A consumer that is closed while it subscribes anew would be there for a moment, and an exclusive one refuses others.
-        wait_until(consumer.connected, 20, f"{consumer.subscription} is back")
+        wait_until(consumer.connected, 60, f"{consumer.subscription} is back")
         consumer.close()
     client = connect(harness.server.service_url)
     for name in ("individual", "cumulative", "receipts", "shared", "key-shared"):
@@ -229,6 +233,12 @@ def check_what_is_left(harness: Harness, logs: dict[str, Log], connect: Connect)
         consumer.close()
 
 
+def nothing_left(harness: Harness, subscription: str) -> bool:
+    topic = harness.topic_of(subscription)
+    stats = get(f"{harness.server.http_url}/admin/v2/persistent/public/default/{topic}/stats")
+    return bool(stats["subscriptions"][subscription]["msgBacklog"] == 0)
+
+
 def is_skipped(payload: bytes) -> bool:
     return int(payload.rpartition(b":")[2]) % SKIP == 0
 
@@ -238,7 +248,7 @@ def receive_keys(consumer: Any, count: int) -> set[MessageKey]:
     keys = set()
     while True:
         try:
-            keys.add(key_of(consumer.receive(5000 if len(keys) < count else 300).message_id()))
+            keys.add(key_of(consumer.receive(30_000 if len(keys) < count else 300).message_id()))
         except pulsar.Timeout:
             return keys
 

@@ -30,7 +30,7 @@ SETTINGS = (
     "loadBalancerSheddingGracePeriodMinutes=0.5",
     "loadBalancerNamespaceBundleMaxTopics=30",
     "defaultNamespaceBundleSplitAlgorithm=topic_count_equally_divide",
-    "metadataStoreSessionTimeoutMillis=3000",
+    "metadataStoreSessionTimeoutMillis=20000",
 )
 
 
@@ -77,7 +77,7 @@ def test_reports_say_what_pulsars_say(cluster: ClusterProcesses) -> None:
         done = subprocess.run([sys.executable, "-m", "magnetar", *words], check=True, capture_output=True, timeout=60)
         return json.loads(done.stdout)
 
-    found = wait_until(lambda: report() if "cpu" in report() else None, 20, what="a load report")
+    found = wait_until(lambda: report() if "cpu" in report() else None, 60, what="a load report")
     assert found["pulsarServiceUrl"].startswith("pulsar://")
     assert found["cpu"]["limit"] == 100
     assert found["memory"]["usage"] > 10
@@ -190,7 +190,7 @@ def test_a_killed_leader_has_a_successor_that_plans(cluster: ClusterProcesses, c
         except subprocess.CalledProcessError:
             return False  # nobody leads at this moment
 
-    wait_until(leads, 30, what="the survivor leads")
+    wait_until(leads, 60, what="the survivor leads")
     plan = command(cluster, "plan")
     assert plan["leader"] == broker_id(cluster, survivor)
     assert plan["moves"] == [], "there is nobody to move anything to"

@@ -118,7 +118,7 @@ def test_a_subscription_in_a_ledger_that_was_deleted_since_the_backup_goes_on_wh
             call(server.http_url, "POST", "/admin/v2/persistent/public/default/t/trim", (200, 204))
             return deleted_by(server.http_url) >= 3
 
-        wait_until(deleted, 30, "the ledgers are deleted, and the bookie has collected them")
+        wait_until(deleted, 60, "the ledgers are deleted, and the bookie has collected them")
         client.close()
         server.stop()
         done("metadata", "restore", file, "--replace", "--data-dir", server.data_dir)

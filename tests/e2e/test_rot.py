@@ -50,7 +50,7 @@ def flip_bits(cluster: ClusterProcesses, bookie: str) -> None:
         logs = b"".join(path.read_bytes() for path in (cluster.directory / name).rglob("*.log"))
         return all(payload(number) in logs for number in range(COUNT))
 
-    wait_until(all_flushed, 30, "all entries are in entry logs")
+    wait_until(all_flushed, 60, "all entries are in entry logs")
     for path in (cluster.directory / name).rglob("*.log"):
         data = path.read_bytes()
         with path.open("r+b") as file:
@@ -119,7 +119,7 @@ def test_damaged_copies_are_repaired(tmp_path: Path, finder: str, closed: bool) 
         if finder == "check":
             assert found["copies_damaged_total"] >= len(DAMAGED)
             assert found["copies_read_total"] >= 3 * COUNT
-        wait_until(lambda: marks(cluster) == [], 30, "no mark is left")
+        wait_until(lambda: marks(cluster) == [], 60, "no mark is left")
         after = ledgers_of(cluster, "public/default/persistent/rot")[0]
         assert after.last_segment.ensemble == ledger.last_segment.ensemble
         assert read_all(cluster, "rot") == [payload(number) for number in range(COUNT)]
@@ -159,6 +159,6 @@ def test_what_the_last_commit_of_a_journal_lost_is_copied_back_at_once(tmp_path:
         cluster.start_again(name)
         assert "the last commit of the journal cannot be read" in (cluster.directory / f"{name}.log").read_text()
         wait_until(lambda: metrics(cluster)["entries_copied_total"] >= 1, 60, "the entry is copied back")
-        wait_until(lambda: not verified(cluster), 30, "every copy is good again")
+        wait_until(lambda: not verified(cluster), 60, "every copy is good again")
         cluster.start_again("broker1")
         assert read_all(cluster, "rot") == [payload(number) for number in range(COUNT)]

@@ -9,7 +9,7 @@ import pulsar
 import pytest
 
 from magnetar.testing.cluster import ClusterProcesses
-from tests.support.brokers import broker_names, owner_of, send, spread_out
+from tests.support.brokers import STEADY, broker_names, owner_of, send, spread_out
 
 Connect = Callable[..., pulsar.Client]
 
@@ -22,7 +22,8 @@ _names = itertools.count()
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcesses]:
-    with ClusterProcesses(tmp_path_factory.mktemp("cluster") / "c", bookies=1, brokers=2) as processes:
+    directory = tmp_path_factory.mktemp("cluster") / "c"
+    with ClusterProcesses(directory, bookies=1, brokers=2, settings=STEADY) as processes:
         yield processes
 
 

@@ -13,7 +13,7 @@ from magnetar.broker.naming import TopicName
 from magnetar.testing.cluster import ClusterProcesses
 from magnetar.wire.pulsar.headers import payload_of
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand
-from tests.support.brokers import broker_names, send
+from tests.support.brokers import STEADY, broker_names, send
 from tests.support.raw_scalable import ScalableClient
 from tests.support.waiting import wait_until
 
@@ -24,7 +24,8 @@ SEGMENTS = 4
 @pytest.fixture(params=["metadata-server", pytest.param("zookeeper", marks=pytest.mark.long)])
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcesses]:
     directory = tmp_path_factory.mktemp("cluster") / "c"
-    with ClusterProcesses(directory, bookies=2, brokers=2, zookeeper=request.param == "zookeeper") as processes:
+    zookeeper = request.param == "zookeeper"
+    with ClusterProcesses(directory, bookies=2, brokers=2, zookeeper=zookeeper, settings=STEADY) as processes:
         yield processes
 
 

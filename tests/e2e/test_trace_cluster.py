@@ -9,12 +9,12 @@ import pulsar
 
 from magnetar.testing.cluster import ClusterProcesses
 from tests.integration.trace.conftest import Tracer
-from tests.support.brokers import broker_names
+from tests.support.brokers import STEADY, broker_names
 from tests.support.waiting import wait_until
 
 
 def test_the_copies_of_a_quorum_and_any_broker_tells(tmp_path: Path, connect: Callable[..., pulsar.Client]) -> None:
-    with ClusterProcesses(tmp_path / "c", bookies=3, brokers=2, ensemble=(3, 3, 2)) as cluster:
+    with ClusterProcesses(tmp_path / "c", bookies=3, brokers=2, ensemble=(3, 3, 2), settings=STEADY) as cluster:
         topic = "persistent://public/default/traced"
         client = connect(cluster.service_url)
         consumer = client.subscribe(topic, "sub", consumer_name="c1")

@@ -11,6 +11,10 @@ from magnetar.testing.cluster import ClusterProcesses
 
 BROKER = "broker"
 
+STEADY = ("broker.metadataStoreSessionTimeoutMillis=20000", "broker.loadBalancerSheddingEnabled=false")
+"""Settings of clusters in which ownership has to stay as a test made it. With the two seconds of a cluster on one machine a broker that
+finds no core or no disk for so long has lost its session, and with it its topics; and after a minute the load decides who serves what."""
+
 
 def get(url: str) -> Any:
     """JSON; redirects are followed."""

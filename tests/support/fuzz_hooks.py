@@ -47,7 +47,7 @@ def seed() -> None:
         ("PUT", "clusters/far", {"serviceUrl": "http://far:8080"}),
     )
     for method, path, body in calls:
-        requests.request(method, f"{BASE}/admin/v2/{path}", json=body, timeout=10)
+        requests.request(method, f"{BASE}/admin/v2/{path}", json=body, timeout=60)
 
 
 @schemathesis.hook

@@ -80,7 +80,7 @@ class Region:
         found: dict[str, Any] = self.admin("GET", f"persistent/{topic}/stats")
         return found
 
-    def wait_connected(self, topic: str, *clusters: str, timeout_s: float = 20.0) -> None:
+    def wait_connected(self, topic: str, *clusters: str, timeout_s: float = 60.0) -> None:
         """Until the topic's replicators to these clusters are connected."""
 
         def connected() -> bool:
@@ -89,7 +89,7 @@ class Region:
 
         wait_until(connected, timeout_s, f"replicators of {topic} from {self.name} to {clusters}")
 
-    def wait_drained(self, topic: str, *clusters: str, timeout_s: float = 30.0) -> None:
+    def wait_drained(self, topic: str, *clusters: str, timeout_s: float = 60.0) -> None:
         """Until nothing waits to be sent to these clusters."""
 
         def drained() -> bool:
@@ -133,7 +133,7 @@ def mesh(all_of_them: Sequence[Region], namespace: str = NAMESPACE) -> None:
         region.replicate(*(other.name for other in others), namespace=namespace)
 
 
-def read_all(region: Region, topic: str, timeout_s: float = 5.0) -> list[pulsar.Message]:
+def read_all(region: Region, topic: str, timeout_s: float = 60.0) -> list[pulsar.Message]:
     """Everything that the topic holds, in order."""
     reader = region.client.create_reader(topic, pulsar.MessageId.earliest)
     found = []
@@ -143,7 +143,7 @@ def read_all(region: Region, topic: str, timeout_s: float = 5.0) -> list[pulsar.
     return found
 
 
-def receive(consumer: pulsar.Consumer, count: int, timeout_s: float = 30.0) -> list[pulsar.Message]:
+def receive(consumer: pulsar.Consumer, count: int, timeout_s: float = 60.0) -> list[pulsar.Message]:
     """So many messages, acknowledged. Fails when one of them takes longer than `timeout_s`."""
     found = []
     for _ in range(count):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -52,14 +53,17 @@ def backlog(region: Region, name: str = "sub") -> int | None:
     return None if subscription is None else subscription["msgBacklog"]
 
 
-def rest(consumer: pulsar.Consumer, for_s: float = 2.0) -> list[bytes]:
-    """What comes until nothing does for a while."""
+def rest(region: Region, consumer: pulsar.Consumer, for_s: float = 2.0) -> list[bytes]:
+    """What comes until nothing is left and nothing has come for a while."""
     found = []
+    until_s = time.monotonic() + 60
     while True:
         try:
             message = consumer.receive(timeout_millis=int(for_s * 1000))
         except pulsar.Timeout:
-            return found
+            if backlog(region) == 0 or time.monotonic() > until_s:
+                return found
+            continue
         consumer.acknowledge(message)
         found.append(message.data())
 

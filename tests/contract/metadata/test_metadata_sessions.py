@@ -119,7 +119,7 @@ async def test_a_dead_processs_session_is_ended_by_another_one(shared: World) ->
     assert await other.end_session(key)
     assert await other.children("/a") == ["others"]
     assert await other.children("/b") == []
-    await asyncio.wait_for(lost.wait(), 10)
+    await asyncio.wait_for(lost.wait(), 60)
     assert await other.end_session(key)
     assert await other.children("/a") == ["others"]
     with pytest.raises(ValueError, match="invalid literal"):

@@ -144,8 +144,8 @@ def test_a_credential_that_does_not_hold_stops_the_link_until_it_is_replaced(
     producer = west.client.create_producer(f"persistent://{name}")
     for number in range(5):
         producer.send(str(number).encode())
-    wait_until(lambda: "east" in west.stats(name)["replication"], 20, what="the link is there")
-    wait_until(lambda: "nobody" in east.server.log(), 20, what="it has been refused")
+    wait_until(lambda: "east" in west.stats(name)["replication"], 60, what="the link is there")
+    wait_until(lambda: "nobody" in east.server.log(), 60, what="it has been refused")
     link = west.stats(name)["replication"]["east"]
     assert not link["connected"]
     assert link["replicationBacklog"] == 5
@@ -174,7 +174,7 @@ def test_a_role_that_may_produce_but_not_replicate_stops_the_link(pair: tuple[As
         link = west.stats(name)["replication"].get("east", {})
         return "replicatorRoles" in (link.get("lastError") or "")
 
-    wait_until(refused, 20, what="the link to have been refused")
+    wait_until(refused, 60, what="the link to have been refused")
     assert west.stats(name)["replication"]["east"]["replicationBacklog"] == 5
     west.admin("POST", "clusters/east", record | {"authenticationParameters": f"token:{token('from-west')}"})
     west.wait_drained(name, "east")

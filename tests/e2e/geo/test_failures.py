@@ -39,7 +39,7 @@ class Publishing:
         self.failures: list[str] = []
         for thread in self._threads:
             thread.start()
-        self._begun.wait(30)
+        self._begun.wait(60)
 
     def _run(self, name: str) -> None:
         producer = self._region.client.create_producer(
@@ -47,7 +47,7 @@ class Publishing:
         )
         # The C++ client counts anew from what the server has, if it is cut off before its first receipt: messages under way are lost.
         producer.send(f"{name} 0".encode())
-        self._begun.wait(30)
+        self._begun.wait(60)
         for index in range(1, self.sent[name]):
             producer.send_async(f"{name} {index}".encode() + b"." * 200, self._stored)
         producer.flush()
@@ -105,7 +105,7 @@ def test_a_backlog_is_drained_after_the_other_cluster_is_back_and_blocks_nobody(
     publishing = Publishing(near, name, 2, 2000)
     publishing.join()
     for _ in range(4000):
-        consumer.acknowledge(consumer.receive(timeout_millis=10_000))
+        consumer.acknowledge(consumer.receive(timeout_millis=60_000))
     row = near.stats(name)["replication"]["far"]
     assert row["replicationBacklog"] > 0
     assert not row["connected"]

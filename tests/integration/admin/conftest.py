@@ -25,7 +25,7 @@ class Api:
         url = path if path.startswith("http") else f"{self.base}/admin/v2/{path}"
         if body is not None:
             options["json"] = body
-        response = self.session.request(method, url, timeout=10, **options)
+        response = self.session.request(method, url, timeout=60, **options)
         assert response.status_code == status, f"{method} {path}: {response.status_code} {response.text}"
         return response
 

@@ -48,7 +48,7 @@ class Pages:
         self.session = requests.Session()
 
     def get(self, path: str, status: int = 200, **options: object) -> requests.Response:
-        response = self.session.get(f"{self.base}{path}", timeout=10, **options)  # type: ignore[arg-type]
+        response = self.session.get(f"{self.base}{path}", timeout=60, **options)  # type: ignore[arg-type]
         assert response.status_code == status, response.text[-2000:]
         return response
 
@@ -68,7 +68,7 @@ class Pages:
         """What is sent first to a page that is followed live, by the name of its part."""
         wanted, found, name = self.parts(path), {}, ""
         headers = {"Accept": "text/event-stream"}
-        with self.session.get(f"{self.base}{path}", headers=headers, stream=True, timeout=10) as response:
+        with self.session.get(f"{self.base}{path}", headers=headers, stream=True, timeout=60) as response:
             assert response.headers["Content-Type"].startswith("text/event-stream")
             for line in response.iter_lines(decode_unicode=True):
                 if not line and wanted <= set(found):
@@ -131,7 +131,7 @@ def test_static_files(pages: Pages) -> None:
     for name in ("..%2fconsole.py", "../console.py", "console.css%00", ""):
         response = requests.Request("GET", f"{pages.base}/console/static/x").prepare()
         response.url = f"{pages.base}/console/static/{name}"
-        assert pages.session.send(response, timeout=10).status_code == 404
+        assert pages.session.send(response, timeout=60).status_code == 404
 
 
 def test_a_page_that_is_not_there(pages: Pages) -> None:
@@ -246,7 +246,7 @@ def test_every_live_part_is_rendered_alone(pages: Pages, namespace: str, api: Ap
             path = path.replace(f"{{{name}}}", value)
         if route.method != "GET" or "{" in path:
             continue
-        if pages.session.get(f"{pages.base}{path}", timeout=10).status_code != 200:
+        if pages.session.get(f"{pages.base}{path}", timeout=60).status_code != 200:
             continue
         for part, text in pages.first_events(path).items() if pages.parts(path) else ():
             assert Elements(text).text.split() != [] or "<svg" in text, (path, part)
@@ -256,8 +256,8 @@ def test_every_live_part_is_rendered_alone(pages: Pages, namespace: str, api: Ap
 
 def test_a_stream_is_not_for_pages_of_other_sites(pages: Pages) -> None:
     headers = {"Accept": "text/event-stream", "Sec-Fetch-Site": "cross-site"}
-    assert pages.session.get(f"{pages.base}/console/", headers=headers, timeout=10).status_code == 403
-    response = pages.session.get(f"{pages.base}/console/", headers={"Host": "evil.example"}, timeout=10)
+    assert pages.session.get(f"{pages.base}/console/", headers=headers, timeout=60).status_code == 403
+    response = pages.session.get(f"{pages.base}/console/", headers={"Host": "evil.example"}, timeout=60)
     assert response.status_code == 421
 
 

@@ -36,7 +36,7 @@ def post(pages: Pages, form: str, fields: dict[str, str], path: str = "", status
     token = re.search(r'name="form_token" value="(\w+)"', pages.get(form).text)
     assert token is not None
     response = pages.session.post(
-        f"{pages.base}{path or form}", fields | {"form_token": token[1]}, timeout=10, allow_redirects=False
+        f"{pages.base}{path or form}", fields | {"form_token": token[1]}, timeout=60, allow_redirects=False
     )
     assert response.status_code == status, response.text[-2000:]
     return response

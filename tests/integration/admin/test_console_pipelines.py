@@ -133,7 +133,7 @@ def test_regions(pages: Pages, api: Api, client: pulsar.Client) -> None:
     send_all(client.create_producer(topic, batching_enabled=False), [b"x"] * 3)
     assert "east" in pages.text("/console/regions")
     path = "/console/topics/persistent/regions/ns/t/regions"
-    wait_until(lambda: "waits for east" in pages.text(path), 30)
+    wait_until(lambda: "waits for east" in pages.text(path), 60)
     page = pages.get(path).text
     assert "not connected" in Elements(page).text
     assert 'href="/console/explain/cursor?topic=' in page

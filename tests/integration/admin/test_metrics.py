@@ -54,7 +54,7 @@ Sample = tuple[str, dict[str, str], float]
 
 
 def scrape(server: ServerProcess) -> list[Sample]:
-    response = requests.get(f"{server.http_url}/metrics", timeout=10)
+    response = requests.get(f"{server.http_url}/metrics", timeout=60)
     assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
     families = list(text_string_to_metric_families(response.text))
     names = [family.name for family in families]
@@ -109,7 +109,7 @@ def test_numbers_are_those_of_the_topic(server: ServerProcess, client: pulsar.Cl
 
 
 def test_a_slash_at_the_end_makes_no_difference(server: ServerProcess) -> None:
-    assert requests.get(f"{server.http_url}/metrics/", timeout=10, allow_redirects=False).status_code == 200
+    assert requests.get(f"{server.http_url}/metrics/", timeout=60, allow_redirects=False).status_code == 200
 
 
 def test_reads_are_counted_where_they_come_from(

@@ -54,7 +54,7 @@ def name(namespace: str) -> str:
 def pulsar_headers(api: Api, path: str) -> tuple[dict[str, str], bytes]:
     """The headers with their names as they were sent, which no client of higher level shows, and the body."""
     where = urlsplit(api.base)
-    connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=10)
+    connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=60)
     connection.request("GET", f"/admin/v2/{path}")
     answer = connection.getresponse()
     assert answer.status == 200, answer.read()

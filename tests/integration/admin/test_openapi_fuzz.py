@@ -71,12 +71,12 @@ def aimed_document(server: ServerProcess, connect: Callable[..., pulsar.Client],
         ("PUT", "tenants/fuzz", {"allowedClusters": ["standalone"]}),
         ("PUT", "namespaces/fuzz/ns", None),
     ):
-        requests.request(method, f"{server.http_url}/admin/v2/{path}", json=body, timeout=10)
+        requests.request(method, f"{server.http_url}/admin/v2/{path}", json=body, timeout=60)
     producer = connect(server.service_url).create_producer("persistent://fuzz/ns/one")
     first = producer.send(b"one", properties={"a": "b"})
     producer.send(b"two")
     producer.close()
-    document = requests.get(f"{server.http_url}/openapi.json", timeout=10).json()
+    document = requests.get(f"{server.http_url}/openapi.json", timeout=60).json()
     file = tmp_path / "openapi.json"
     file.write_text(json.dumps(aimed(document, first.ledger_id())))
     return str(file)

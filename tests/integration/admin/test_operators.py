@@ -71,7 +71,7 @@ def test_anti_affinity_and_allowed_clusters(api: Api, namespace: str) -> None:
     path = f"namespaces/{namespace}"
     assert api.call("GET", f"{path}/antiAffinity", status=204).text == ""
     for body in (b"apart", b'"apart"'):  # as Pulsar's client sends it, and as JSON
-        answer = api.session.post(f"{api.base}/admin/v2/{path}/antiAffinity", data=body, timeout=10)
+        answer = api.session.post(f"{api.base}/admin/v2/{path}/antiAffinity", data=body, timeout=60)
         assert answer.status_code == 204
         assert api.call("GET", f"{path}/antiAffinity").text == "apart"
     tenant = namespace.split("/")[0]

@@ -305,7 +305,7 @@ def nothing_comes_or(socket: ClientConnection, found: list[bytes]) -> bool:
 
 
 def test_partitioned_topics(server: ServerProcess, opened: Open, path: str) -> None:
-    requests.put(f"{server.http_url}/admin/v2/{path}/partitions", json=3, timeout=10).raise_for_status()
+    requests.put(f"{server.http_url}/admin/v2/{path}/partitions", json=3, timeout=60).raise_for_status()
     consumer = opened("consumer", f"{path}/sub", subscriptionType="Failover")
     producer = opened("producer", path)
     answers = [send(producer, b"%d" % number, key=f"key{number % 4}") for number in range(20)]
@@ -339,7 +339,7 @@ def test_the_end_of_a_topic(server: ServerProcess, opened: Open, path: str) -> N
     """Messages under way are answered as failed, and nobody hangs."""
     consumer, producer = opened("consumer", f"{path}/sub"), opened("producer", path)
     send(producer, b"last")
-    requests.post(f"{server.http_url}/admin/v2/{path}/terminate", timeout=10).raise_for_status()
+    requests.post(f"{server.http_url}/admin/v2/{path}/terminate", timeout=60).raise_for_status()
     code, reason = closed_with(producer)
     assert code == 1012
     assert "connect again" in reason
@@ -355,7 +355,7 @@ def test_the_end_of_a_topic(server: ServerProcess, opened: Open, path: str) -> N
 
 def test_unload_and_delete_close_with_a_reason(server: ServerProcess, opened: Open, path: str) -> None:
     sockets = [opened("consumer", f"{path}/sub"), opened("producer", path), opened("reader", path)]
-    requests.put(f"{server.http_url}/admin/v2/{path}/unload", timeout=10).raise_for_status()
+    requests.put(f"{server.http_url}/admin/v2/{path}/unload", timeout=60).raise_for_status()
     assert [closed_with(socket)[0] for socket in sockets] == [1012] * 3
     assert send(opened("producer", path), b"x")["result"] == "ok"
     assert take(opened("consumer", f"{path}/sub"), 1) == [b"x"]
@@ -365,7 +365,7 @@ def test_unsubscribe(server: ServerProcess, opened: Open, path: str) -> None:
     consumer = opened("consumer", f"{path}/sub")
     consumer.send(json.dumps({"type": "unsubscribe"}))
     assert closed_with(consumer) == (1000, "unsubscribed")
-    assert requests.get(f"{server.http_url}/admin/v2/{path}/subscriptions", timeout=10).json() == []
+    assert requests.get(f"{server.http_url}/admin/v2/{path}/subscriptions", timeout=60).json() == []
 
 
 def test_requests_that_are_none_close_the_consumer(opened: Open, path: str) -> None:
@@ -405,7 +405,7 @@ def test_a_refusal_says_what_it_is_for(server: ServerProcess, opened: Open, path
     opened("producer", path, producerName="me")
     assert status_of(lambda: opened("producer", path, producerName="me")) == 409
     assert status_of(lambda: opened("producer", "persistent/nobody/nothing/t")) == 404
-    answer = requests.get(f"{server.http_url}/ws/v2/producer/{path}", timeout=10)
+    answer = requests.get(f"{server.http_url}/ws/v2/producer/{path}", timeout=60)
     assert answer.status_code == 426
     assert "ws://" in answer.json()["reason"]
 
@@ -420,7 +420,7 @@ def test_messages_by_rest(server: ServerProcess, client: pulsar.Client, topic: s
         for n in range(5)
     ]
     url = f"{server.http_url}/topics/{path}"
-    answer = requests.post(url, json={"producerName": "rest", "messages": messages}, timeout=10)
+    answer = requests.post(url, json={"producerName": "rest", "messages": messages}, timeout=60)
     assert answer.status_code == 200, answer.text
     results = answer.json()["messagePublishResults"]
     assert [result["result"] for result in results] == ["ok"] * 5
@@ -428,17 +428,17 @@ def test_messages_by_rest(server: ServerProcess, client: pulsar.Client, topic: s
         message = consumer.receive(30_000)
         assert (message.data(), message.partition_key(), message.event_timestamp()) == (b"%d" % n, "k", 3)
     mixed = [{"payload": "%%"}, messages[0]]
-    results = requests.post(url, json={"messages": mixed}, timeout=10).json()["messagePublishResults"]
+    results = requests.post(url, json={"messages": mixed}, timeout=60).json()["messagePublishResults"]
     assert [result["result"] for result in results] == ["send-error:7", "ok"]
     for body, status in (({}, 400), ({"messages": []}, 400), ({"messages": messages, "valueSchema": "{}"}, 400)):
-        assert requests.post(url, json=body, timeout=10).status_code == status
+        assert requests.post(url, json=body, timeout=60).status_code == status
 
 
 def test_messages_by_rest_to_one_partition(server: ServerProcess, client: pulsar.Client, topic: str, path: str) -> None:
-    requests.put(f"{server.http_url}/admin/v2/{path}/partitions", json=3, timeout=10).raise_for_status()
+    requests.put(f"{server.http_url}/admin/v2/{path}/partitions", json=3, timeout=60).raise_for_status()
     consumer = client.subscribe(f"{topic}-partition-2", "sub")
     body = {"messages": [{"payload": "eA=="}]}
     url = f"{server.http_url}/topics/{path}/partitions"
-    assert requests.post(f"{url}/2", json=body, timeout=10).status_code == 200
+    assert requests.post(f"{url}/2", json=body, timeout=60).status_code == 200
     assert receive_all(consumer, 1) == [b"x"]
-    assert requests.post(f"{url}/9", json=body, timeout=10).status_code == 404
+    assert requests.post(f"{url}/9", json=body, timeout=60).status_code == 404

@@ -41,13 +41,13 @@ class Wire:
 
     async def frame(self) -> bytes:
         """The next one, without its length."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             (length,) = struct.unpack(">I", await self.reader.readexactly(4))
             return await self.reader.readexactly(length)
 
     async def ended(self) -> bool:
         """The bookie closes the connection, after nothing else. It may do so by a reset."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             try:
                 return await self.reader.read(1) == b""
             except ConnectionError:
@@ -124,7 +124,7 @@ async def answer(call: Callable[..., None], *args: Any) -> Any:
     """What `call(*args, done)` is answered with: the code, or a tuple that begins with it."""
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     call(*args, lambda *values: future.set_result(values[0] if len(values) == 1 else values))
-    return await asyncio.wait_for(future, 20)
+    return await asyncio.wait_for(future, 60)
 
 
 @contextlib.asynccontextmanager

@@ -73,7 +73,7 @@ async def pending_tail(writer: LedgerWriter, payloads: list[bytes]) -> Outcomes:
     outcomes = Outcomes()
     for payload in payloads:
         outcomes.append(writer, payload)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not outcomes.calls:
             await asyncio.sleep(0)
     return outcomes
@@ -100,7 +100,7 @@ async def test_a_vanished_writers_ledger_is_recovered_whole(site: Site) -> None:
     assert reader.length == end * 1024
     late = Outcomes()
     late.append(writer, b"late")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not late.calls:
             await asyncio.sleep(0)
     assert late.stored == []
@@ -132,7 +132,7 @@ async def test_an_empty_ledger_is_recovered_and_stays_fenced(site: Site) -> None
 async def append_or_raise(writer: LedgerWriter, payload: bytes) -> None:
     outcomes = Outcomes()
     outcomes.append(writer, payload)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not outcomes.calls:
             await asyncio.sleep(0)
     for error in outcomes.errors:

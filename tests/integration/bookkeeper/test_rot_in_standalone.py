@@ -38,8 +38,8 @@ def test_damage_is_found_and_said(
     payloads = [b"<<message %04d>>" % number * 8 for number in range(30)]
     for payload in payloads:
         position = producer.send(payload)
-    log = wait_until(lambda: holder_of(server, payloads), 30, "all is in the entry log")
-    wait_until(lambda: metric(server, "bookkeeper_client_copies_checked_total") >= 30, 30, "a pass")
+    log = wait_until(lambda: holder_of(server, payloads), 60, "all is in the entry log")
+    wait_until(lambda: metric(server, "bookkeeper_client_copies_checked_total") >= 30, 60, "a pass")
     assert metric(server, "bookkeeper_client_copies_found_damaged_total") == 0
     with log.open("r+b") as file:
         for number in (7, 20):
@@ -47,7 +47,7 @@ def test_damage_is_found_and_said(
             byte = file.read(1)[0]
             file.seek(-1, 1)
             file.write(bytes([byte ^ 0x10]))
-    wait_until(lambda: metric(server, "bookkeeper_client_copies_found_damaged_total") >= 2, 30, "the damage is found")
+    wait_until(lambda: metric(server, "bookkeeper_client_copies_found_damaged_total") >= 2, 60, "the damage is found")
     line = next(line for line in server.log().splitlines() if "damaged entries" in line)
     assert "ERROR" in line
     assert f"ledger={position.ledger_id()} count=2 entries=7,20" in line

@@ -42,7 +42,7 @@ def ask(client: RawClient, kind: int, field: str, **fields: Any) -> BaseCommand:
 
 def admin(server: ServerProcess, method: str, topic: str, path: str, **options: Any) -> None:
     url = f"{server.http_url}/admin/v2/{topic.replace('://', '/')}/{path}"
-    requests.request(method, url, timeout=10, **options).raise_for_status()
+    requests.request(method, url, timeout=60, **options).raise_for_status()
 
 
 @pytest.mark.parametrize("domain", ["persistent", "non-persistent"])
@@ -194,7 +194,7 @@ def meet_the_quota(server: ServerProcess, raw: RawClient, topic: str, policy: st
     refused = raw.producer(topic, producer_id=2)
     assert (refused.type, refused.error.error) == (BaseCommand.ERROR, QUOTA_POLICIES[policy])
 
-    requests.get(f"{server.http_url}/admin/v2/brokers/backlog-quota-check", timeout=10).raise_for_status()
+    requests.get(f"{server.http_url}/admin/v2/brokers/backlog-quota-check", timeout=60).raise_for_status()
     assert raw.expect(BaseCommand.CLOSE_PRODUCER).close_producer.producer_id == 1
     raw.send_bytes(send_frame(b"late", 20, 1))  # sent before the notice arrived: the client sends it again
     again = raw.producer(topic)

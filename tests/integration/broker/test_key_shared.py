@@ -230,7 +230,7 @@ def test_nacked_messages_keep_their_key_in_order(client: pulsar.Client, topic: s
                 acknowledged.add(int(received.data()))
         return len(acknowledged) == 200
 
-    wait_until(step, 20)
+    wait_until(step, 60)
     for index, key in enumerate(KEYS):
         assert ledger.first_deliveries(key) == list(range(index, 200, len(KEYS))), key
 
@@ -349,6 +349,6 @@ def test_order_over_crashes_of_the_server(start_server: StartServer, connect: Co
         collect(ledger, consumers, quiet_ms=50)
         return sum(len(ledger.first_deliveries(key)) for key in KEYS) == 2000
 
-    wait_until(all_there, 20)
+    wait_until(all_there, 60)
     for index, key in enumerate(KEYS):
         assert ledger.first_deliveries(key) == list(range(index, 2000, len(KEYS))), key

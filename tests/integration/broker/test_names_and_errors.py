@@ -190,7 +190,7 @@ def test_an_admin_call_that_creates_what_a_client_is_opening(server: ServerProce
         for number in range(rounds):
             name = f"{topic}-{number}"
             url = f"{server.http_url}/admin/v2/{name.replace('://', '/')}"
-            put = admin.submit(requests.put, url, timeout=10)
+            put = admin.submit(requests.put, url, timeout=60)
             time.sleep(number % 10 / 3000)
             answer = raw.subscribe(name, "s", consumer_id=number + 1)
             assert answer.type == BaseCommand.SUCCESS, f"round {number}: {answer}"

@@ -117,7 +117,7 @@ def test_disk_space_is_freed(start_server: StartServer, connect: Connect, topic:
         peak = max(peak, disk_bytes(server.data_dir))
     take(consumer, 2000)
     assert peak > 40 * MIB
-    wait_until(lambda: disk_bytes(server.data_dir) < peak / 4, 30, "the disk space to come back")
+    wait_until(lambda: disk_bytes(server.data_dir) < peak / 4, 60, "the disk space to come back")
     consumer.close()  # or it would be back first, and it is exclusive
     server.restart()
     client = connect(server.service_url)

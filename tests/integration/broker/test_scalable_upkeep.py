@@ -192,5 +192,5 @@ def test_load_splits_and_quiet_merges(connected: Callable[[], ScalableClient], a
             client.send_bytes(send_frame(b"x", number))
         return ids_given() == 3
 
-    wait_until(split, 30, "the split")
-    wait_until(lambda: ids_given() == 4, 30, "the merge")
+    wait_until(split, 60, "the split")
+    wait_until(lambda: ids_given() == 4, 60, "the merge")

@@ -59,7 +59,7 @@ def namespace(server: ServerProcess) -> str:
 
 
 def call(server: ServerProcess, method: str, path: str, body: Any = None) -> None:
-    requests.request(method, f"{server.http_url}/admin/v2/{path}", json=body, timeout=10).raise_for_status()
+    requests.request(method, f"{server.http_url}/admin/v2/{path}", json=body, timeout=60).raise_for_status()
 
 
 def strategy(server: ServerProcess, namespace: str, name: str) -> None:

@@ -95,7 +95,7 @@ def test_ctrl_c_closes_cleanly_and_hands_the_rest_back(shell: Shell) -> None:
     assert json.loads(process.stdout.readline())["data"] == "a"
     assert json.loads(process.stdout.readline())["data"] == "b"
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=10)
+    _, errors = process.communicate(timeout=60)
     assert (process.returncode, errors.strip()) == (130, "")
     shell.run("produce", "endless", "-m", "c")
     line = shell.run("consume", "endless", "-s", "s", "-n", "1", "--json", "-w", "20")

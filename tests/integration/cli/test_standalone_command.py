@@ -80,4 +80,4 @@ def test_relaxed_durability_is_said_at_the_start(tmp_path: Path) -> None:
     with serving(tmp_path / "data", "--port", "0", "--set", "journalSyncData=false") as (process, line):
         assert READY.fullmatch(line)
         process.send_signal(signal.SIGTERM)
-        assert "ACKNOWLEDGED MESSAGES ARE LOST" in process.communicate(timeout=10)[1]
+        assert "ACKNOWLEDGED MESSAGES ARE LOST" in process.communicate(timeout=60)[1]

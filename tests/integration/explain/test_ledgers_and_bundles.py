@@ -48,7 +48,7 @@ def test_what_keeps_a_ledger(start_server: StartServer, connect: Connect, topic:
 
 @pytest.mark.parametrize(("query", "status"), [("", 400), ("?id=x", 400), ("?id=-1", 400), ("?id=99999999", 404)])
 def test_ledgers_that_are_not_there(server: ServerProcess, query: str, status: int) -> None:
-    answer = requests.get(f"{server.http_url}/admin/v2/explain/ledger{query}", timeout=10)
+    answer = requests.get(f"{server.http_url}/admin/v2/explain/ledger{query}", timeout=60)
     assert answer.status_code == status, answer.text
 
 

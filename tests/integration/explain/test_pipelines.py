@@ -123,10 +123,10 @@ def test_what_a_broker_refuses(server: ServerProcess, stored: StoredPipeline) ->
         (stored.name, {"sources": {"a": {"positions": {"persistent://x": "1:1"}}}}, 412),
         (stored.name, {"error": "x" * 300_000}, 405),
     ):
-        answer = requests.put(f"{base}/pipelines/{name}", json=document | change, timeout=10)
+        answer = requests.put(f"{base}/pipelines/{name}", json=document | change, timeout=60)
         assert answer.status_code == status, answer.text
-    assert requests.get(f"{base}/pipelines/{stored.name}", timeout=10).status_code == 404
-    assert requests.delete(f"{base}/pipelines/{stored.name}", timeout=10).status_code == 404
+    assert requests.get(f"{base}/pipelines/{stored.name}", timeout=60).status_code == 404
+    assert requests.delete(f"{base}/pipelines/{stored.name}", timeout=60).status_code == 404
     assert AdminRest(Connection("", server.http_url)).report(stored.name, json.dumps(document).encode()) is False
     for query, status in (
         (f"pipeline={stored.name}", 400),
@@ -134,8 +134,8 @@ def test_what_a_broker_refuses(server: ServerProcess, stored: StoredPipeline) ->
         (f"pipeline={stored.name}&view=w", 404),
         (f"pipeline={stored.name}&view=w&ifUnits=x", 400),
     ):
-        assert requests.get(f"{base}/explain/view?{query}", timeout=10).status_code == status, query
-    assert requests.delete(f"{base}/pipelines/{stored.name}", timeout=10).status_code == 204
+        assert requests.get(f"{base}/explain/view?{query}", timeout=60).status_code == status, query
+    assert requests.delete(f"{base}/pipelines/{stored.name}", timeout=60).status_code == 204
 
 
 def test_reported_needs_a_name() -> None:

@@ -276,16 +276,16 @@ def test_partitions_are_joined(explain: Explainer, api: Api, client: pulsar.Clie
     ],
 )
 def test_what_cannot_be_explained(server: ServerProcess, query: str, status: int) -> None:
-    answer = requests.get(f"{server.http_url}/admin/v2/explain/subscription{query}", timeout=10)
+    answer = requests.get(f"{server.http_url}/admin/v2/explain/subscription{query}", timeout=60)
     assert answer.status_code == status, answer.text
     assert answer.json()["reason"]
 
 
 def test_without_a_subscription(server: ServerProcess, client: pulsar.Client, topic: str) -> None:
     client.create_producer(topic)
-    answer = requests.get(f"{server.http_url}/admin/v2/explain/subscription?topic={topic}", timeout=10)
+    answer = requests.get(f"{server.http_url}/admin/v2/explain/subscription?topic={topic}", timeout=60)
     assert answer.status_code == 400
-    answer = requests.get(f"{server.http_url}/admin/v2/explain/subscription?topic={topic}&subscription=no", timeout=10)
+    answer = requests.get(f"{server.http_url}/admin/v2/explain/subscription?topic={topic}&subscription=no", timeout=60)
     assert answer.status_code == 404
 
 
@@ -348,7 +348,7 @@ def test_the_log_and_the_metrics_say_the_same(
     explain.finds(topic, "no-permits", False)
 
     def metric() -> list[str]:
-        lines = requests.get(f"{server.http_url}/metrics", timeout=10).text.splitlines()
+        lines = requests.get(f"{server.http_url}/metrics", timeout=60).text.splitlines()
         return [line for line in lines if line.startswith("magnetar_subscription_blocked{") and f'"{topic}"' in line]
 
     (line,) = metric()

@@ -184,7 +184,7 @@ def test_partitions(explain: Explainer, api: Api, client: pulsar.Client, topic: 
 
 def test_a_topic_that_does_not_exist(explain: Explainer, topic: str) -> None:
     for kind in ("topic", "producer"):
-        answer = requests.get(f"{explain.http_url}/admin/v2/explain/{kind}?topic={topic}", timeout=10)
+        answer = requests.get(f"{explain.http_url}/admin/v2/explain/{kind}?topic={topic}", timeout=60)
         assert answer.status_code == 404, answer.text
 
 

@@ -64,7 +64,7 @@ class Server:
     def greet(self, last_zxid: int, session_id: int, password: bytes) -> bytes:
         """A client's first frame; what the server says until it closes the connection, or its first answer."""
         frame = struct.pack("!iqiqi", 0, last_zxid, 10_000, session_id, len(password)) + password
-        with socket.create_connection(("127.0.0.1", self.port), timeout=10) as connection:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=60) as connection:
             connection.sendall(struct.pack("!i", len(frame)) + frame)
             try:
                 return connection.recv(1_000)

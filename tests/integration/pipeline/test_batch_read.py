@@ -87,7 +87,7 @@ def test_partitions_pattern_time_and_empty_topic(
     name = f"{topic}-many"
     path = f"/admin/v2/persistent/public/default/{name.rpartition('/')[2]}/partitions"
     asked = urllib.request.Request(server.http_url + path, b"3", {"Content-Type": "application/json"}, method="PUT")
-    urllib.request.urlopen(asked, timeout=10).close()
+    urllib.request.urlopen(asked, timeout=60).close()
     sent = [b"%d" % number for number in range(30)]
     produce(client, name, sent, message_routing_mode=pulsar.PartitionsRoutingMode.RoundRobinDistribution)
     rows = read(topic=name).collect()
@@ -256,13 +256,13 @@ def test_a_topic_that_is_not_there_is_waited_for(
     ]
     for thread in threads:
         thread.start()
-    wait_until(lambda: asked.times >= 3, 30, "looks at a namespace that is not there")
+    wait_until(lambda: asked.times >= 3, 60, "looks at a namespace that is not there")
     admin("PUT", f"namespaces/{namespace}", "{}")
     admin("POST", f"namespaces/{namespace}/autoTopicCreation", '{"allowAutoTopicCreation": false}')
     with pytest.raises(Exception, match="topic does not exist"):
         read(topic=topic).collect()
     before = asked.times
-    wait_until(lambda: asked.times >= before + 3, 30, "looks at a topic that is not there")
+    wait_until(lambda: asked.times >= before + 3, 60, "looks at a topic that is not there")
     assert all(thread.is_alive() for thread in threads)
     path = f"persistent/{namespace}/late"
     admin("PUT", f"{path}/partitions" if partitions else path, str(partitions) if partitions else "")

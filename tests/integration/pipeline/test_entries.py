@@ -186,7 +186,7 @@ def test_a_ledger_that_is_gone_was_read_to_its_end_or_was_not(
     for _ in range(4):
         holder.acknowledge_cumulative(holder.receive(30_000))
     admin = AdminRest(by_admin.connection)
-    wait_until(lambda: admin.ledgers(topic)[0][0] == last.ledger, 30)
+    wait_until(lambda: admin.ledgers(topic)[0][0] == last.ledger, 60)
 
     for _ in range(2):  # what was known stays known
         assert seen[finished].check_loss({topic: finished}) == {topic: finished}

@@ -48,9 +48,9 @@ def test_a_connection_that_the_broker_closed_during_a_slow_batch_is_replaced(
     assert isinstance(source, RawEntries)
     assert source._held is not None
     held = source._held._socket
-    wait_until(lambda: _state(held) != ESTABLISHED, 30)
+    wait_until(lambda: _state(held) != ESTABLISHED, 60)
     held.send(b"\0")  # the broker's side is closed: it answers this with a reset, after which every send fails
-    wait_until(lambda: _state(held) == CLOSED, 30)
+    wait_until(lambda: _state(held) == CLOSED, 60)
     assert held.recv(1 << 16, socket.MSG_PEEK), "the PING is there"
     ids = produce(client, topic, [b"x"] * 10)
     assert counter.take(Range(topic, at, _behind(ids)), None, None, True)[:2] == (_behind(ids), 16)

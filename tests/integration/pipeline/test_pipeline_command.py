@@ -117,9 +117,9 @@ def test_run_look_rescale_kill_go_on_stop(commands: Commands, client: pulsar.Cli
     commands.wait_for_rows(200, driver)
     remarks = (commands.home / "run.err").read_text()
     metrics = remarks.rpartition("metrics: ")[2].split()[0]
-    with urllib.request.urlopen(metrics, timeout=10) as answer:
+    with urllib.request.urlopen(metrics, timeout=60) as answer:
         assert 'magnetar_pipeline_rows_total{pipeline="flights"} 200.0' in answer.read().decode()
-    wait_until(lambda: commands.status()["lag_messages"] == 0, 30)
+    wait_until(lambda: commands.status()["lag_messages"] == 0, 60)
     status = json.loads(commands("status", "--json"))
     assert (status["state"], status["units"], status["rows"]) == ("running", 2, 200)
     assert status["views"]["delays"]["changes"] == 5

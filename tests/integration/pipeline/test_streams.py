@@ -48,12 +48,12 @@ def partitioned(server: ServerProcess, topic: str, count: int, method: str = "PU
     path = f"/admin/v2/persistent/public/default/{topic.rpartition('/')[2]}/partitions"
     headers = {"Content-Type": "application/json"}
     asked = urllib.request.Request(server.http_url + path, str(count).encode(), headers, method=method)
-    urllib.request.urlopen(asked, timeout=10).close()
+    urllib.request.urlopen(asked, timeout=60).close()
 
 
 def backlog(server: ServerProcess, topic: str, subscription: str) -> int:
     path = f"/admin/v2/persistent/public/default/{topic.rpartition('/')[2]}/stats"
-    with urllib.request.urlopen(server.http_url + path, timeout=10) as answer:
+    with urllib.request.urlopen(server.http_url + path, timeout=60) as answer:
         return int(json.load(answer)["subscriptions"][subscription]["msgBacklog"])
 
 

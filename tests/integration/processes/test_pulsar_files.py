@@ -42,7 +42,7 @@ def pulsar_file(path: Path, **changed: str) -> Path:
 
 
 def get(url: str) -> dict[str, object]:
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=60) as answer:
         return json.load(answer)  # type: ignore[no-any-return]
 
 
@@ -142,7 +142,7 @@ def test_limits_of_pulsars_keys_hold(start_server: Callable[..., ServerProcess])
         data = json.dumps(body).encode() if body is not None else None
         request = urllib.request.Request(f"{admin}/{path}", data, {"Content-Type": "application/json"}, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=10) as answer:
+            with urllib.request.urlopen(request, timeout=60) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()

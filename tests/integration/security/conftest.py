@@ -38,7 +38,7 @@ class Secured:
         """`role` anonymous shows no credential; `headers` add to it."""
         headers = {**bearer(role), **options.pop("headers", {})}
         url = path if "://" in path else f"{self.process.http_url}{path}"
-        return requests.request(method, url, headers=headers, timeout=10, **options)
+        return requests.request(method, url, headers=headers, timeout=60, **options)
 
     def admin(self, method: str, path: str, body: object = None) -> None:
         response = self.http(method, f"/admin/v2/{path}", json=body)

@@ -33,10 +33,10 @@ class Browser:
         self.session.verify = str(secured.authority.file)
 
     def get(self, path: str, **options: object) -> requests.Response:
-        return self.session.get(f"{self.base}{path}", timeout=10, **options)  # type: ignore[arg-type]
+        return self.session.get(f"{self.base}{path}", timeout=60, **options)  # type: ignore[arg-type]
 
     def post(self, path: str, fields: dict[str, str], **options: object) -> requests.Response:
-        return self.session.post(f"{self.base}{path}", fields, timeout=10, allow_redirects=False, **options)  # type: ignore[arg-type]
+        return self.session.post(f"{self.base}{path}", fields, timeout=60, allow_redirects=False, **options)  # type: ignore[arg-type]
 
     def form_token(self, path: str = "/console/login") -> str:
         found = re.search(r'name="form_token" value="(\w+)"', self.get(path).text)
@@ -112,7 +112,7 @@ def test_name_and_password(browser: Browser) -> None:
 def test_a_login_leads_to_the_console_only(browser: Browser, target: str) -> None:
     fields = {"token": token("root"), "form_token": browser.form_token()}
     response = browser.session.post(
-        f"{browser.base}/console/login", fields, params={"next": target}, timeout=10, allow_redirects=False
+        f"{browser.base}/console/login", fields, params={"next": target}, timeout=60, allow_redirects=False
     )
     assert response.headers["Location"] == "/console/"
 
@@ -128,7 +128,7 @@ def test_forged_forms_are_refused(browser: Browser, secured: Secured) -> None:
     assert browser.post("/console/logout", {"form_token": own}, headers=headers).status_code == 403
     assert (
         requests.post(
-            f"{browser.base}/console/logout", {"form_token": own}, timeout=10, verify=str(secured.authority.file)
+            f"{browser.base}/console/logout", {"form_token": own}, timeout=60, verify=str(secured.authority.file)
         ).status_code
         == 403
     )  # without the cookies
@@ -137,7 +137,7 @@ def test_forged_forms_are_refused(browser: Browser, secured: Secured) -> None:
 
 def test_a_large_form_is_refused(browser: Browser) -> None:
     headers = {"Content-Length": "2000000"}  # announced, and not sent: the answer does not wait for it
-    assert browser.session.post(f"{browser.base}/console/login", headers=headers, timeout=10).status_code == 413
+    assert browser.session.post(f"{browser.base}/console/login", headers=headers, timeout=60).status_code == 413
 
 
 def test_a_form_of_too_many_fields_is_refused(browser: Browser) -> None:
@@ -217,17 +217,17 @@ def test_a_server_without_an_anonymous_role_asks_for_a_login(tmp_path_factory: p
 
     server = start(tmp_path_factory.mktemp("closed"), anonymousUserRole="")
     try:
-        response = requests.get(f"{server.process.http_url}/console/tenants?x=1", timeout=10)
+        response = requests.get(f"{server.process.http_url}/console/tenants?x=1", timeout=60)
         assert response.url.endswith("/console/login?next=%2Fconsole%2Ftenants%3Fx%3D1")
         assert response.status_code == 200
         stream = requests.get(
             f"{server.process.http_url}/console/",
             headers={"Accept": "text/event-stream"},
-            timeout=10,
+            timeout=60,
             allow_redirects=False,
         )
         assert stream.status_code == 303
         bad = {"Cookie": "magnetar_credential=%%%; magnetar_browser=x"}
-        assert "Log in" in requests.get(f"{server.process.http_url}/console/", headers=bad, timeout=10).text
+        assert "Log in" in requests.get(f"{server.process.http_url}/console/", headers=bad, timeout=60).text
     finally:
         server.process.close()

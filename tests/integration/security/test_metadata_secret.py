@@ -85,7 +85,7 @@ class Stranger:
         self.writer.write(struct.pack("!i", len(body)) + body)
 
     async def frame(self) -> bytes:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             (size,) = struct.unpack("!i", await self.reader.readexactly(4))
             return await self.reader.readexactly(size)
 

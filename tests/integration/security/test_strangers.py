@@ -53,7 +53,7 @@ def flood(many_files: None) -> Iterator[Callable[[int, bytes, int], list[socket.
             found = []
             for _ in range(count):
                 try:
-                    connection = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
+                    connection = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
                     connection.sendall(words)
                 except OSError:
                     continue

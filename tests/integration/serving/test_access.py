@@ -199,7 +199,7 @@ def test_more_clients_than_allowed_are_told_so(home: Path, harness: StateTableHa
                 return False
             return True
 
-        wait_until(again, 20)
+        wait_until(again, 60)
         for connection in held:
             connection.close()
 

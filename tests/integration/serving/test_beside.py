@@ -50,7 +50,7 @@ def test_it_ends_with_a_driver_that_is_killed(home: Path, harness: StateTableHar
             return True
         return False
 
-    wait_until(gone, 30)
+    wait_until(gone, 60)
 
 
 def test_without_a_port_there_is_none_and_a_taken_one_is_refused_before_anything_starts() -> None:

@@ -97,7 +97,7 @@ def test_repeatable_read_stays_at_its_epoch_and_other_transactions_follow(
         assert following.execute(ask).fetchone() == before == (len(DELAYS),)
         epoch = harness.manifest.epoch
         harness.epoch({("new", 1): 1.0, ("new", 2): 2.0, ("k7", 57): None})
-        wait_until(lambda: following.execute(ask).fetchone() == (len(DELAYS) + 1,), 30)
+        wait_until(lambda: following.execute(ask).fetchone() == (len(DELAYS) + 1,), 60)
         assert fixed.execute(ask).fetchone() == before
         fixed.commit()
         assert fixed.execute(ask).fetchone() == (len(DELAYS) + 1,)
@@ -106,7 +106,7 @@ def test_repeatable_read_stays_at_its_epoch_and_other_transactions_follow(
             (57 / 4,)
         ]
         harness.epoch({("new", 1): None, ("new", 2): None, ("k7", 57): 57 / 4})
-        wait_until(lambda: following.execute(ask).fetchone() == before, 30)
+        wait_until(lambda: following.execute(ask).fetchone() == before, 60)
 
 
 def test_server_side_cursors_and_portals_with_limits(server: ViewServer) -> None:

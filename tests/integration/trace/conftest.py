@@ -26,7 +26,7 @@ class Tracer:
     def of(self, topic: str, trace_id: str = "") -> list[Document]:
         """Those that are kept; none where the server knows none."""
         query = {"topic": topic} | ({"id": trace_id} if trace_id else {})
-        answer = requests.get(f"{self.http_url}/admin/v2/trace", query, timeout=10)
+        answer = requests.get(f"{self.http_url}/admin/v2/trace", query, timeout=60)
         if answer.status_code == 404:
             return []
         assert answer.status_code == 200, answer.text

@@ -209,7 +209,7 @@ def test_the_console_links_from_a_message_to_its_trace(
         f"{server.http_url}/console/topics/persistent/public/default/{local_name}/messages", timeout=10
     ).text
     (link,) = re.findall(r'href="(/console/trace[^"]*)"', page)
-    shown = requests.get(server.http_url + html.unescape(link), timeout=10)
+    shown = requests.get(server.http_url + html.unescape(link), timeout=60)
     assert shown.status_code == 200
     assert "in-the-console" in shown.text
     assert f"{sent.ledger_id()}:{sent.entry_id()}" in shown.text

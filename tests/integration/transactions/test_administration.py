@@ -74,7 +74,7 @@ def test_an_administrator_aborts(raw: RawTransactions, admin: AdminClient, topic
 def test_what_is_not_there(server: ServerProcess, raw: RawTransactions, topic: str) -> None:
     def status(path: str, method: str = "GET", **options: object) -> int:
         return requests.request(
-            method, f"{server.http_url}/admin/v3/transactions/{path}", timeout=10, **options
+            method, f"{server.http_url}/admin/v3/transactions/{path}", timeout=60, **options
         ).status_code
 
     raw.producer(topic)
@@ -112,7 +112,7 @@ def test_commands(server: ServerProcess, raw: RawTransactions, topic: str) -> No
 
 def test_metrics(server: ServerProcess, raw: RawTransactions) -> None:
     def value(name: str) -> float:
-        text = requests.get(f"{server.http_url}/metrics", timeout=10).text
+        text = requests.get(f"{server.http_url}/metrics", timeout=60).text
         for line in text.splitlines():
             if line.startswith(f"pulsar_txn_{name}{{") and 'coordinator_id="7"' in line:
                 return float(line.rpartition(" ")[2])

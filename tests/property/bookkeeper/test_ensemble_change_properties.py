@@ -125,7 +125,7 @@ class Run:
             travelling, bookie.travelling = bookie.travelling or [], None
             for arrive in travelling:
                 arrive()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while self.writer.pending_count:
                 await asyncio.sleep(0)
         assert len(self.outcomes.calls) == len(self.payloads), "every append is answered, once"

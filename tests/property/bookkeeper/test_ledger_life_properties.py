@@ -135,7 +135,7 @@ class Life:
             for arrive in travelling:
                 arrive()
         readers = []
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             for result in await asyncio.gather(*self.opening, *self.closing, return_exceptions=True):
                 if isinstance(result, LedgerReader):
                     readers.append(result)

@@ -29,7 +29,7 @@ async def test_one_at_a_time_of_each_caller_and_others_beside_it() -> None:
 
 async def test_too_many_of_one_caller_are_refused_and_nobody_else() -> None:
     workload = Workload()
-    async with asyncio.timeout(5), workload.turn("a"):
+    async with asyncio.timeout(60), workload.turn("a"):
         waiting = [asyncio.ensure_future(_enter(workload, "a")) for _ in range(WAITING_MAX)]
         await asyncio.sleep(0)
         with pytest.raises(TooManyRequestsError, match="wait for their answers"):

@@ -63,7 +63,7 @@ async def read(handle: LedgerReader | LedgerWriter, first: int, last: int, max_b
             answer.set_result(payloads)
 
     handle.read(first, last, max_bytes, done)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         return await answer
 
 

@@ -41,7 +41,7 @@ async def open_writer(
 
 
 async def until_settled(writer: LedgerWriter) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while writer.pending_count:
             await asyncio.sleep(0)
 

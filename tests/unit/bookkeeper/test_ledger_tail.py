@@ -23,7 +23,7 @@ def ensemble(cluster: Cluster, writer: LedgerWriter) -> list[FakeBookie]:
 
 async def until(condition: object) -> None:
     assert callable(condition)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.001)
 

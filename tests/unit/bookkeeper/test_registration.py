@@ -26,7 +26,7 @@ WRITABLE, READ_ONLY = f"/ledgers/available/{ID}", f"/ledgers/available/readonly/
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0)
 

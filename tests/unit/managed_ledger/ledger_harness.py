@@ -109,7 +109,7 @@ async def read(cursor: ManagedCursor, max_entries: int = 100, max_bytes: int = 1
             answer.set_exception(error)
 
     cursor.read(max_entries, max_bytes, done)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         return await answer
 
 
@@ -130,7 +130,7 @@ async def replay(cursor: ManagedCursor, positions: Sequence[Position]) -> list[E
             answer.set_exception(error)
 
     cursor.replay(positions, done)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         return await answer
 
 
@@ -145,5 +145,5 @@ async def acknowledge(cursor: ManagedCursor, positions: Sequence[Position]) -> N
             answer.set_exception(error)
 
     cursor.acknowledge(positions, done)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await answer
