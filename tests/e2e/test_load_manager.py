@@ -20,6 +20,9 @@ from tests.support.waiting import wait_until
 
 Connect = Callable[..., pulsar.Client]
 
+NARROW = "loadBalancerOverrideBrokerNicSpeedGbps=0.002"
+"""What decides is the traffic: where others want the cores a crowded broker gets hardly more of them than one that is idle."""
+
 SETTINGS = (
     "loadBalancerSheddingIntervalMinutes=0.02",
     "loadBalancerReportUpdateMinIntervalMillis=500",
@@ -27,6 +30,7 @@ SETTINGS = (
     "loadBalancerHistoryResourcePercentage=0",
     "loadBalancerBundleUnloadMinThroughputThreshold=0",
     "loadBalancerBrokerThresholdShedderPercentage=5",
+    NARROW,
     "loadBalancerSheddingGracePeriodMinutes=0.5",
     "loadBalancerNamespaceBundleMaxTopics=30",
     "defaultNamespaceBundleSplitAlgorithm=topic_count_equally_divide",

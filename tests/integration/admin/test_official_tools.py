@@ -194,6 +194,7 @@ def test_backlogs_have_size_age_and_limits(api: Api, client: pulsar.Client, path
     for subscription in ("slow", "fast"):
         client.subscribe(name, subscription).close()
     producer = client.create_producer(name, batching_enabled=False)
+    begun_ms = time.time() * 1000 - 1
     ids = [producer.send(b"x" * 1000) for _ in range(4)]
     published_ms = time.time() * 1000
     api.post(f"{path}/subscription/fast/skip/3")
@@ -207,11 +208,11 @@ def test_backlogs_have_size_age_and_limits(api: Api, client: pulsar.Client, path
     time.sleep(max(0.0, published_ms / 1000 + 2.1 - time.time()))
     after = stats_of(api, path, "?getEarliestTimeInBacklog=true")
     assert after["backlogQuotaLimitSize"] == 10**6
-    assert after["oldestBacklogMessageAgeSeconds"] in (2, 3)
+    assert 2 <= after["oldestBacklogMessageAgeSeconds"] <= time.time() - begun_ms / 1000
     assert after["oldestBacklogMessageSubscriptionName"] == "slow"
     earliest = {each: row["earliestMsgPublishTimeInBacklog"] for each, row in after["subscriptions"].items()}
     assert after["earliestMsgPublishTimeInBacklogs"] == earliest["slow"] <= earliest["fast"] <= published_ms
-    assert earliest["slow"] > published_ms - 5000
+    assert earliest["slow"] >= begun_ms
     for subscription in ("slow", "fast"):
         api.post(f"{path}/subscription/{subscription}/skip_all")
     empty = stats_of(api, path, "?getEarliestTimeInBacklog=true")

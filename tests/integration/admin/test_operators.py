@@ -42,7 +42,7 @@ def test_a_resource_group_limits_what_its_namespaces_publish(api: Api, client: p
 
 def test_a_subscription_has_a_dispatch_rate_of_its_own(api: Api, client: pulsar.Client, namespace: str) -> None:
     topic, path = f"persistent://{namespace}/rated", f"persistent/{namespace}/rated"
-    rate = {"dispatchThrottlingRateInMsg": 5, "dispatchThrottlingRateInByte": -1, "ratePeriodInSecond": 1}
+    rate = {"dispatchThrottlingRateInMsg": 5, "dispatchThrottlingRateInByte": -1, "ratePeriodInSecond": 60}
     slow, fast = (client.subscribe(topic, name, receiver_queue_size=100) for name in ("slow", "fast"))
     api.post(f"{path}/slow/dispatchRate", rate)
     assert api.get(f"{path}/slow/dispatchRate")["dispatchThrottlingRateInMsg"] == 5

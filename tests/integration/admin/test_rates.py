@@ -34,6 +34,17 @@ def seconds(work: Callable[[], object]) -> float:
     return time.monotonic() - started_s
 
 
+def takes(least_s: float, most_s: float, work: Callable[[], object]) -> None:
+    """From its first message on: what waits for a rate does so while others are published. Of a few attempts one has to be quick enough,
+    as what else the machine does only ever adds to it; none may be too quick."""
+    for left in reversed(range(4)):
+        took_s = seconds(work)
+        assert took_s >= least_s
+        if took_s <= most_s:
+            break
+        assert left, f"{took_s:.1f} s are more than {most_s:.1f}"
+
+
 def dispatch(messages: int = -1, size_bytes: int = -1) -> dict[str, Any]:
     return {"dispatchThrottlingRateInMsg": messages, "dispatchThrottlingRateInByte": size_bytes}
 
@@ -46,9 +57,12 @@ def test_publishing_above_the_rate_waits_and_loses_nothing(
     consumer = client.subscribe(topic, "all")
     api.post(f"{path_of(topic)}/publishRate", rate)
     payloads = [b"%03d" % number + b"x" * 900 for number in range(150)]
-    took_s = seconds(lambda: send_all(producer, payloads))
-    assert 1.7 <= took_s <= 2.0 + SLACK_S  # the first second's worth goes at once
-    assert receive_all(consumer, 150) == payloads
+
+    def publish() -> None:
+        send_all(producer, payloads)
+        assert receive_all(consumer, 150) == payloads
+
+    takes(1.7, 2.0 + SLACK_S, publish)  # the first second's worth goes at once
 
 
 def test_a_batch_counts_as_its_messages(api: Api, client: pulsar.Client, topic: str) -> None:
@@ -56,8 +70,7 @@ def test_a_batch_counts_as_its_messages(api: Api, client: pulsar.Client, topic: 
         topic, batching_enabled=True, batching_max_messages=25, batching_max_publish_delay_ms=50
     )
     api.post(f"{path_of(topic)}/publishRate", {"publishThrottlingRateInMsg": 50})
-    took_s = seconds(lambda: send_all(producer, [b"x"] * 150))
-    assert 1.4 <= took_s <= 2.0 + SLACK_S
+    takes(1.4, 2.0 + SLACK_S, lambda: send_all(producer, [b"x"] * 150))
 
 
 def test_a_publisher_that_is_held_back_goes_on_when_the_rate_is_lifted(
@@ -109,30 +122,39 @@ def test_dispatch_rate_of_a_subscription(
     other = client.subscribe(topic, "slow-too", kind)
     payloads = [b"%03d" % number for number in range(150)]
     api.post(f"{path_of(topic)}/subscriptionDispatchRate", dispatch(50))
-    send_all(client.create_producer(topic), payloads)
-    took_s = seconds(lambda: [receive_all(consumer, 150), receive_all(other, 150)])
-    assert 1.7 <= took_s <= 2.0 + SLACK_S, "each subscription has the rate for itself"
+    producer = client.create_producer(topic)
+
+    def both_get_all() -> None:
+        send_all(producer, payloads)
+        for each in (consumer, other):
+            receive_all(each, 150)
+
+    takes(1.7, 2.0 + SLACK_S, both_get_all)  # each subscription has the rate for itself
 
 
 def test_dispatch_rate_of_a_topic_is_shared_by_its_subscriptions(api: Api, client: pulsar.Client, topic: str) -> None:
     consumers = [client.subscribe(topic, f"sub-{number}") for number in range(2)]
     api.post(f"{path_of(topic)}/dispatchRate", dispatch(50))
-    send_all(client.create_producer(topic), [b"x"] * 75)
-    took_s = seconds(lambda: [receive_all(consumer, 75) for consumer in consumers])
-    assert 1.7 <= took_s <= 2.0 + SLACK_S
+    producer = client.create_producer(topic)
+
+    def both_get_all() -> None:
+        send_all(producer, [b"x"] * 75)
+        for each in consumers:
+            receive_all(each, 75)
+
+    takes(1.7, 2.0 + SLACK_S, both_get_all)
 
 
 def test_dispatch_rate_in_bytes_and_with_batches(api: Api, client: pulsar.Client, topic: str) -> None:
     consumer = client.subscribe(topic, "slow")
     api.post(f"{path_of(topic)}/subscriptionDispatchRate", dispatch(size_bytes=100_000))
-    send_all(client.create_producer(topic), [b"x" * 9900] * 30)
-    assert 1.7 <= seconds(lambda: receive_all(consumer, 30)) <= 2.0 + SLACK_S
+    single = client.create_producer(topic)
+    takes(1.7, 2.0 + SLACK_S, lambda: (send_all(single, [b"x" * 9900] * 30), receive_all(consumer, 30)))
     api.post(f"{path_of(topic)}/subscriptionDispatchRate", dispatch(50))
     producer = client.create_producer(
         topic, batching_enabled=True, batching_max_messages=10, batching_max_publish_delay_ms=100
     )
-    send_all(producer, [b"x"] * 150)
-    assert 1.4 <= seconds(lambda: receive_all(consumer, 150)) <= 2.0 + SLACK_S
+    takes(1.4, 2.0 + SLACK_S, lambda: (send_all(producer, [b"x"] * 150), receive_all(consumer, 150)))
 
 
 def test_a_reader_is_held_back_and_goes_on_when_the_rate_is_lifted(api: Api, client: pulsar.Client, topic: str) -> None:
@@ -152,9 +174,13 @@ def test_redelivered_messages_count(api: Api, client: pulsar.Client, topic: str)
     send_all(client.create_producer(topic), [b"x"] * 100)
     taken = [consumer.receive(30_000) for _ in range(100)]
     api.post(f"{path_of(topic)}/subscriptionDispatchRate", dispatch(40))
-    for received in taken:
-        consumer.negative_acknowledge(received)
-    assert 1.2 <= seconds(lambda: receive_all(consumer, 100)) <= 1.5 + SLACK_S
+
+    def all_come_again() -> None:
+        for received in taken:
+            consumer.negative_acknowledge(received)
+        taken[:] = [consumer.receive(30_000) for _ in range(100)]
+
+    takes(1.2, 1.5 + SLACK_S, all_come_again)
 
 
 def test_a_relative_rate_follows_the_publish_rate(api: Api, client: pulsar.Client, topic: str) -> None:

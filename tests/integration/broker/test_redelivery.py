@@ -8,8 +8,18 @@ import pulsar
 import pytest
 
 from magnetar.testing.server import ServerProcess
-from tests.support.messages import drain, nothing_arrives, receive_all, send_all, take
+from tests.support.brokers import get
+from tests.support.messages import (
+    RECEIVE_TIMEOUT_MS,
+    drain,
+    nothing_arrives,
+    patient,
+    receive_all,
+    send_all,
+    take,
+)
 from tests.support.raw_client import BaseCommand, RawConnection, batch, message, split
+from tests.support.waiting import wait_until
 
 Shared = pulsar.ConsumerType.Shared
 KeyShared = pulsar.ConsumerType.KeyShared
@@ -30,21 +40,31 @@ def test_nacked_messages_come_again_with_a_count(client: pulsar.Client, topic: s
     assert nothing_arrives(consumer)
 
 
+def acknowledged(server: ServerProcess, topic: str, count: str, left: int) -> None:
+    """Wait until acknowledgements, which the client keeps back for a while, are at the server: a message that is given back sooner would
+    bring those that were acknowledged beside it. `count`: the subscription's figure that is `left` then."""
+    url = f"{server.http_url}/admin/v2/{topic.replace('://', '/')}/stats"
+    wait_until(lambda: get(url)["subscriptions"]["sub"][count] == left, what="the acknowledgements are at the server")
+
+
 def test_nacks_on_an_exclusive_subscription_repeat_everything_unacknowledged_once_in_order(
-    client: pulsar.Client, topic: str
+    server: ServerProcess, client: pulsar.Client, topic: str
 ) -> None:
     consumer = client.subscribe(topic, "sub", negative_ack_redelivery_delay_ms=50)
     send_all(client.create_producer(topic), [b"%d" % index for index in range(6)])
     received = take(consumer, 6, ack=False)
     consumer.acknowledge(received[0])
     consumer.acknowledge(received[3])
+    acknowledged(server, topic, "msgBacklog", 4)
     for index in (1, 2, 4, 5):
         consumer.negative_acknowledge(received[index])
     assert receive_all(consumer, 4) == [b"1", b"2", b"4", b"5"]
     assert nothing_arrives(consumer)
 
 
-def test_a_nacked_part_of_a_batch_comes_without_the_acknowledged_part(client: pulsar.Client, topic: str) -> None:
+def test_a_nacked_part_of_a_batch_comes_without_the_acknowledged_part(
+    server: ServerProcess, client: pulsar.Client, topic: str
+) -> None:
     consumer = client.subscribe(topic, "sub", Shared, negative_ack_redelivery_delay_ms=50, batch_index_ack_enabled=True)
     producer = client.create_producer(
         topic, batching_enabled=True, batching_max_messages=5, batching_max_publish_delay_ms=10_000
@@ -53,6 +73,7 @@ def test_a_nacked_part_of_a_batch_comes_without_the_acknowledged_part(client: pu
     received = take(consumer, 5, ack=False)
     for index in (0, 2, 4):
         consumer.acknowledge(received[index])
+    acknowledged(server, topic, "unackedMessages", 2)
     for index in (1, 3):
         consumer.negative_acknowledge(received[index])
     assert sorted(entry.data() for entry in drain(consumer, at_least=2)) == [b"1", b"3"]
@@ -73,11 +94,12 @@ def test_the_acknowledgement_timeout_of_the_official_client(client: pulsar.Clien
     assert (again.data(), again.redelivery_count()) == (b"a", 1)
 
 
-def test_redelivery_of_everything_a_consumer_holds(client: pulsar.Client, topic: str) -> None:
+def test_redelivery_of_everything_a_consumer_holds(server: ServerProcess, client: pulsar.Client, topic: str) -> None:
     consumer = client.subscribe(topic, "sub", Shared)
     send_all(client.create_producer(topic), [b"%d" % index for index in range(10)])
     received = take(consumer, 10, ack=False)
     consumer.acknowledge(received[4])
+    acknowledged(server, topic, "unackedMessages", 9)
     consumer.redeliver_unacknowledged_messages()
     again = take(consumer, 9)
     assert [entry.data() for entry in again] == [b"%d" % index for index in range(10) if index != 4]
@@ -139,7 +161,7 @@ def test_dead_letters(client: pulsar.Client, topic: str, kind: pulsar.ConsumerTy
     seen: dict[bytes, int] = {}
     while True:
         try:
-            received = consumer.receive(500)
+            received = consumer.receive(RECEIVE_TIMEOUT_MS if sum(seen.values()) < 5 else patient(500))
         except pulsar.Timeout:
             break
         seen[received.data()] = seen.get(received.data(), 0) + 1

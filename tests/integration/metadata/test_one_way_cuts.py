@@ -16,11 +16,12 @@ from magnetar.testing.zookeeper import ZooKeeperProcess
 from tests.contract.metadata.worlds import ServerWorld, World, ZooKeeperWorld
 from tests.support.stalling_proxy import StallingProxy
 
-SESSION_S = 2.0
+SESSION_S = 4.0
+"""A sixth of it lies between the end that its owner sees and that which the server sees: a busy machine must not take as long."""
 NODE = "/bundles/one"
 
 
-async def until(condition: Callable[[], bool], timeout_s: float = 15.0) -> None:
+async def until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
     async with asyncio.timeout(timeout_s):
         while not condition():
             await asyncio.sleep(0.005)
@@ -140,7 +141,7 @@ async def test_a_cut_that_comes_and_goes_costs_no_session(world: World, directio
     with proxied(world) as proxy:
         async with behind(proxy, world.root) as (store, events):
             before = store.session_id
-            for _ in range(8):
+            for _ in range(5):
                 proxy.stall("up" if direction == "up" else "down")
                 await asyncio.sleep(store.session_timeout_s / 8)
                 proxy.resume()
