@@ -325,13 +325,11 @@ def test_segments_are_divided_and_given_back_at_once(
 
 
 def test_children_wait_for_the_last_acknowledgement(
-    connected: Callable[[], ScalableClient], admin: AdminClient
+    connected: Callable[[], ScalableClient], admin: AdminClient, new_scalable_topic: Callable[[int], str]
 ) -> None:
     """The quickest of a few counts: what else the machine does only ever adds to the time until the consumer is told."""
     for left in reversed(range(5)):
-        name = f"topic://public/default/scalable-{next(_numbers)}"
-        admin.scalable_topics.create(name)
-        took_s = drained_in_s(connected(), connected(), admin, name)
+        took_s = drained_in_s(connected(), connected(), admin, new_scalable_topic(1))
         if took_s < 1.5:
             break
         assert left, "told by the acknowledgement, not by asking every two seconds"
