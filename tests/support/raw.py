@@ -197,9 +197,13 @@ class RawClient:
         self.send(command)
 
     def publish(self, payload: bytes, sequence_id: int = 0, producer_id: int = 1, **metadata: Any) -> BaseCommand:
-        """SEND one message and wait: SEND_RECEIPT or SEND_ERROR."""
+        """SEND one message and wait: SEND_RECEIPT or SEND_ERROR. What consumers of this connection are told meanwhile is kept."""
         self.send_bytes(send_frame(payload, sequence_id, producer_id, **metadata))
-        return self.receive()[0]
+        before: list[Received] = []
+        while (received := self.receive())[0].type in (BaseCommand.MESSAGE, BaseCommand.ACTIVE_CONSUMER_CHANGE):
+            before.append(received)
+        self._received[:0] = before
+        return received[0]
 
     def message(self, timeout_s: float = ANSWER_TIMEOUT_S) -> Received:
         """The next MESSAGE with headers and payload."""

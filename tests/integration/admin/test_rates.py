@@ -99,17 +99,17 @@ def test_the_namespaces_rate_gives_way_to_the_topics(api: Api, client: pulsar.Cl
 
 def test_a_paused_connection_outlives_the_keep_alive(start_server: Callable[..., ServerProcess]) -> None:
     """The client's PONGs are not read while the rate holds it back: the server may not take that for death."""
-    server = start_server(keepAliveIntervalSeconds=0.3)
+    server = start_server(keepAliveIntervalSeconds=0.8)
     api = Api(server)
     topic = "persistent://public/default/held"
     api.put(path_of(topic))
     api.post(f"{path_of(topic)}/publishRate", {"publishThrottlingRateInMsg": 1})
     with RawConnection(server.port) as client:
         client.producer(topic)
-        for sequence_id in range(4):
+        for sequence_id in range(5):
             client.publish(message(b"x", sequence_id=sequence_id), sequence_id=sequence_id)
-        receipts = [client.receipt().send_receipt.sequence_id for _ in range(4)]
-    assert receipts == [0, 1, 2, 3]
+        receipts = [client.receipt().send_receipt.sequence_id for _ in range(5)]
+    assert receipts == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def test_delays_survive_a_crash_and_nothing_comes_twice(
     client = connect(server.service_url)
     consumer = client.subscribe(topic, "sub", Shared)
     producer = client.create_producer(topic)
-    due_ms = now_ms() + 3000
+    due_ms = now_ms() + 5000
     send_all(producer, [b"late-%d" % index for index in range(100)], deliver_at=due_ms)
     send_all(producer, [b"early-%d" % index for index in range(100)], deliver_at=now_ms() + 200)
     send_all(producer, [b"now-%d" % index for index in range(100)])
@@ -99,19 +99,25 @@ def test_delays_survive_a_crash_and_nothing_comes_twice(
     consumer = connect(server.service_url).subscribe(topic, "sub", Shared)
     if now_ms() < due_ms - 300:
         assert nothing_arrives(consumer)
-    received = take(consumer, 100, timeout_ms=6000)
+    received = take(consumer, 100, timeout_ms=60_000)
     assert now_ms() >= due_ms
     assert sorted(entry.data() for entry in received) == sorted(b"late-%d" % index for index in range(100))
     assert not drain(consumer)
 
 
 def test_the_tick_is_a_setting(start_server: StartServer, connect: Connect, topic: str) -> None:
+    """The quickest of a few counts: what else the machine does only ever adds to a delay."""
     client = connect(start_server(delayedDeliveryTickTimeMillis=20).service_url)
-    consumer = client.subscribe(topic, "sub", Shared)
-    due_s = time.time() + 0.3
-    client.create_producer(topic).send(b"late", deliver_at=int(due_s * 1000))
-    assert receive_all(consumer, 1) == [b"late"]
-    assert 0 <= time.time() - due_s < 0.3
+    consumer, producer = client.subscribe(topic, "sub", Shared), client.create_producer(topic)
+    for left in reversed(range(10)):
+        due_ms = now_ms() + 300
+        producer.send(b"late", deliver_at=due_ms)
+        assert receive_all(consumer, 1) == [b"late"]
+        late_ms = now_ms() - due_ms
+        assert late_ms >= 0
+        if late_ms < 300:
+            break
+        assert left, f"{late_ms} ms late"
 
 
 def test_switched_off_nothing_is_held_back(start_server: StartServer, connect: Connect, topic: str) -> None:

@@ -89,5 +89,5 @@ def test_a_snapshot_that_waits_for_a_cluster(explain: Explainer, api: Api, clien
         reasons = explain.ask("cursor", topic=topic, subscription="sub")["reasons"]
         return bool(reasons) and reasons[0]["code"] == "snapshot-missing" and "away" in reasons[0]["text"]
 
-    wait_until(missing, timeout_s=20)
+    wait_until(missing, timeout_s=60)
     assert explain.ask("cursor", topic=topic, subscription="sub")["moving"] is False

@@ -94,7 +94,7 @@ def test_open_transactions_are_bounded(
 def test_a_transaction_times_out_and_is_aborted(raw: RawTransactions, topic: str) -> None:
     raw.producer(topic)
     raw.subscribe(topic, "s")
-    txn = raw.begin(ttl_ms=300)
+    txn = raw.begin(ttl_ms=2000)
     raw.add_partitions(txn, topic)
     raw.publish_in(txn, b"lost")
     raw.publish(message(b"behind", sequence_id=1), sequence_id=1)
