@@ -26,18 +26,25 @@ TOLERANCE_S = 10.0
 def test_not_before_its_time_and_soon_after(
     client: pulsar.Client, topic: str, kind: pulsar.ConsumerType, how: str
 ) -> None:
+    """Again where the machine had so much else to do that both were due when they were sent."""
     consumer = client.subscribe(topic, "sub", kind)
     producer = client.create_producer(topic)
-    due_s = time.time() + DELAY_S
-    if how == "at":
-        producer.send(b"late", deliver_at=int(due_s * 1000))
-    else:
-        producer.send(b"late", deliver_after=timedelta(seconds=DELAY_S))
-    producer.send(b"now")
-    assert receive_all(consumer, 1) == [b"now"]
-    received = consumer.receive(30_000)
-    assert received.data() == b"late"
-    assert -0.05 <= time.time() - due_s <= TOLERANCE_S
+    for left in reversed(range(5)):
+        due_s = time.time() + DELAY_S
+        if how == "at":
+            producer.send(b"late", deliver_at=int(due_s * 1000))
+        else:
+            producer.send(b"late", deliver_after=timedelta(seconds=DELAY_S))
+        producer.send(b"now")
+        sent_s = time.time()
+        received = receive_all(consumer, 2)
+        late_s = time.time() - due_s
+        assert late_s >= -0.05
+        if sent_s < due_s:
+            assert received == [b"now", b"late"]
+            if late_s <= TOLERANCE_S:
+                break
+        assert left, f"sent {due_s - sent_s:.2f} s before it was due, received {late_s:.2f} s after it"
 
 
 def test_the_past_is_now(client: pulsar.Client, topic: str) -> None:
@@ -51,7 +58,7 @@ def test_the_past_is_now(client: pulsar.Client, topic: str) -> None:
 def test_messages_become_due_in_the_order_of_their_times(client: pulsar.Client, topic: str) -> None:
     consumer = client.subscribe(topic, "sub", Shared)
     producer = client.create_producer(topic)
-    base = now_ms() + 500
+    base = now_ms() + 1500  # by then all of them are sent
     for offset in (900, 0, 600, 300):
         producer.send(b"%d" % offset, deliver_at=base + offset)
     assert receive_all(consumer, 4) == [b"0", b"300", b"600", b"900"]
