@@ -34,7 +34,7 @@ def said(*words: str) -> str:
 
 
 def publish(cluster: ClusterProcesses, *payloads: bytes) -> None:
-    client = pulsar.Client(cluster.service_url, operation_timeout_seconds=20)
+    client = pulsar.Client(cluster.service_url, operation_timeout_seconds=60)
     try:
         client.subscribe("persistent://public/default/t", "s")
         producer = client.create_producer("persistent://public/default/t")
@@ -45,7 +45,7 @@ def publish(cluster: ClusterProcesses, *payloads: bytes) -> None:
 
 
 def received(cluster: ClusterProcesses, count: int) -> list[bytes]:
-    client = pulsar.Client(cluster.service_url, operation_timeout_seconds=20)
+    client = pulsar.Client(cluster.service_url, operation_timeout_seconds=60)
     try:
         consumer = client.subscribe("persistent://public/default/t", "s")
         return [consumer.receive(30_000).data() for _ in range(count)]
@@ -56,7 +56,7 @@ def received(cluster: ClusterProcesses, count: int) -> list[bytes]:
 def code_of_bookie(address: str) -> int:
     """What a bookie answers to a read by somebody who has proven nothing."""
     host, _, port = address.rpartition(":")
-    with socket.create_connection((host, int(port)), 10) as stranger:
+    with socket.create_connection((host, int(port)), 60) as stranger:
         stranger.sendall(v2.encode_read(1, 0, 0, b""))
         frame = stranger.recv(4096)
         return v2.decode_response(frame[4:])[1]
@@ -64,7 +64,7 @@ def code_of_bookie(address: str) -> int:
 
 def code_of_metadata(port: int) -> int:
     """What the metadata store answers to somebody who lists its root."""
-    with socket.create_connection(("127.0.0.1", port), 10) as stranger:
+    with socket.create_connection(("127.0.0.1", port), 60) as stranger:
         greeting = struct.pack("!iqiq", 0, 0, 10_000, 0) + struct.pack("!i", 16) + bytes(16) + b"\0"
         stranger.sendall(struct.pack("!i", len(greeting)) + greeting)
         assert stranger.recv(4096)
@@ -165,4 +165,4 @@ def test_a_metadata_server_beyond_loopback_with_a_secret(tmp_path: Path) -> None
         assert code_of_metadata(port) == -124
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(60)

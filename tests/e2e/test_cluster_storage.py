@@ -88,7 +88,7 @@ def test_the_namespace_says_how_many_copies(cluster: ClusterProcesses, connect: 
         {"Content-Type": "application/json"},
         method="POST",
     )
-    with urlopen(request, timeout=20) as answer:
+    with urlopen(request, timeout=60) as answer:
         assert answer.status == 204
     client = connect(cluster.service_url)
     for namespace, sizes in (("default", (3, 2, 2)), ("two", (2, 2, 1))):
@@ -125,7 +125,7 @@ def test_a_stopped_bookie_is_replaced_before_its_time_out(
     producing.finish()
     assert producing.failures == []
     assert_nothing_lost(client, topic, producing)
-    text = urlopen(f"{cluster.http_url}/metrics", timeout=20).read().decode()
+    text = urlopen(f"{cluster.http_url}/metrics", timeout=60).read().decode()
     assert re.search(r"^bookkeeper_client_hedged_ensemble_changes_total\S* [1-9]", text, re.MULTILINE)
 
 

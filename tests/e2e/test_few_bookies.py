@@ -107,7 +107,7 @@ def test_the_commands_of_the_document_make_a_cluster_that_stores(tmp_path: Path)
         for process in reversed(processes):  # those that others need come last
             process.terminate()
             try:
-                process.wait(20)
+                process.wait(60)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

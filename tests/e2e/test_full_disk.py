@@ -58,7 +58,7 @@ class Harness:
         request = Request(f"{self.server.http_url}/admin/v2/persistent/public/default/{path}", method=method, data=b"")
         request.add_header("Content-Type", "application/json")
         try:
-            with urlopen(request, timeout=20) as answer:
+            with urlopen(request, timeout=60) as answer:
                 self.answers.append(answer.read().decode(errors="replace"))
                 return int(answer.status)
         except HTTPError as error:

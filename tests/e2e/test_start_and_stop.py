@@ -32,7 +32,7 @@ Connect = Callable[..., pulsar.Client]
 
 def run(*args: str | Path, code: int = 1) -> str:
     """All of stderr of a command that must end by itself with this code, and say nothing on stdout."""
-    result = subprocess.run([*MAGNETAR, *args], capture_output=True, text=True, timeout=20)
+    result = subprocess.run([*MAGNETAR, *args], capture_output=True, text=True, timeout=60)
     assert result.returncode == code, result.stderr
     assert result.stdout == ""
     assert "Traceback" not in result.stderr

@@ -129,7 +129,7 @@ class ViewServer:
 
     def dsn(self, user: str = "reader", **options: object) -> str:
         more = " ".join(f"{name}={value}" for name, value in options.items())
-        return f"host={self.host} port={self.port} dbname={self.database} user={user} connect_timeout=20 {more}"
+        return f"host={self.host} port={self.port} dbname={self.database} user={user} connect_timeout=60 {more}"
 
     def psql(self, *commands: str, user: str = "reader", code: int = 0, **environment: str) -> str:
         """What psql says; a command each. For code != 0 what it says on stderr."""

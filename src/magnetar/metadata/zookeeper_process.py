@@ -23,7 +23,7 @@ from magnetar.base.java import find_java
 from magnetar.base.ports import free_ports
 from magnetar.metadata.digest_md5 import Credentials
 
-READY_TIMEOUT_S: Final = 30.0
+READY_TIMEOUT_S: Final = 60.0
 """A server that does not serve by then is given up."""
 
 STOP_TIMEOUT_S: Final = 10.0

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from magnetar.base.ports import free_ports
 
-READY_TIMEOUT_S = 20.0
+READY_TIMEOUT_S = 60.0
 """Time-out of waiting for a server that failed to start to end."""
 
-STOP_TIMEOUT_S = 10.0
+STOP_TIMEOUT_S = 60.0
 """A server that has not ended by then after SIGTERM or SIGKILL is an error."""
 
 LOG_TAIL_CHARS = 4000

@@ -81,7 +81,7 @@ def test_a_rescale_as_it_happens(pages: Pages, reported: AdminClient) -> None:
 
     headers = {"Accept": "text/event-stream"}
     url = f"{pages.base}/console/pipelines/flights"
-    with requests.get(url, headers=headers, stream=True, timeout=20) as response:
+    with requests.get(url, headers=headers, stream=True, timeout=60) as response:
         lines = response.iter_lines(decode_unicode=True)
         assert any(line == "event: units" for line in lines)
         report = reported.pipelines.get("flights")

@@ -48,7 +48,7 @@ class Child:
     def kill(self) -> None:
         """SIGKILL, then everything the child still managed to say."""
         self.process.send_signal(signal.SIGKILL)
-        rest, errors = self.process.communicate(timeout=20)
+        rest, errors = self.process.communicate(timeout=60)
         complete = rest[: rest.rfind("\n") + 1]
         self.lines += [line.split() for line in complete.splitlines()]
         # A commit that was under way at the last kill is told of at the next start.

@@ -103,7 +103,7 @@ def call(server: Server, method: str, path: str, body: object = None) -> tuple[i
         f"{server.http_url}/admin/v2/{path}", data, {"Content-Type": "application/json"}, method=method
     )
     try:
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             text = answer.read()
             return answer.status, json.loads(text) if text else None
     except urllib.error.HTTPError as error:

@@ -80,7 +80,7 @@ def code_of(answer: BaseCommand) -> int | None:
 
 def call(server: ServerProcess, method: str, topic: str, path: str = "", body: object = None) -> int:
     url = f"{server.http_url}/admin/v2/{topic.replace('://', '/')}{path}"
-    return requests.request(method, url, json=body, timeout=20).status_code
+    return requests.request(method, url, json=body, timeout=60).status_code
 
 
 def test_a_topic_that_is_created_by_an_admin_and_by_clients(server: ServerProcess, threads: ThreadPoolExecutor) -> None:

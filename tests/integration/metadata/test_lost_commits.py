@@ -50,13 +50,13 @@ class Server:
         """An orderly end."""
         assert self._process is not None
         self._process.terminate()
-        self._process.communicate(timeout=20)
+        self._process.communicate(timeout=60)
         self._process = None
 
     def end(self) -> tuple[int, str]:
         """(exit code, what it said) of a server that ends by itself."""
         assert self._process is not None
-        _, said = self._process.communicate(timeout=20)
+        _, said = self._process.communicate(timeout=60)
         code = self._process.returncode
         self._process = None
         return code, said

@@ -114,7 +114,7 @@ def test_other_machines_are_let_in_only_when_they_are_asked_who_they_are(home: P
 
 
 def raw(server: ViewServer) -> socket.socket:
-    return socket.create_connection((server.host, server.port), timeout=20)
+    return socket.create_connection((server.host, server.port), timeout=60)
 
 
 def startup(**parameters: str) -> bytes:

@@ -106,7 +106,7 @@ def test_a_changed_file_counts_from_the_next_connection_on(guarded: ViewServer, 
 )  # fmt: skip
 def test_a_malformed_answer_ends_the_connection(guarded: ViewServer, response: bytes) -> None:
     start = b"user\0alice\0database\0flights\0\0"
-    with socket.create_connection((guarded.host, guarded.port), timeout=20) as connection:
+    with socket.create_connection((guarded.host, guarded.port), timeout=60) as connection:
         connection.sendall(struct.pack("!ii", len(start) + 8, 196608) + start)
         connection.sendall(b"p" + struct.pack("!i", len(response) + 4) + response)
         answer = b""
