@@ -48,6 +48,10 @@ SESSION_LOST = "a session lost without a fault"
 """Nobody did anything to that broker: the machine was too busy for a sign of life in time. It counts as a fault."""
 
 
+FAULTS_MIN = 2
+"""Of a run, also where the first of them takes longer than the run may."""
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     seed: int
@@ -218,7 +222,7 @@ def play(options: Options, directory: Path) -> Outcome:
         nemesis = Nemesis(cluster, streams, rng, SESSION_S[bool(options.zookeeper)])
         begun_s = time.monotonic()
         for kind, fault, stream in nemesis.schedule(options.faults):
-            if time.monotonic() - begun_s > options.seconds:
+            if time.monotonic() - begun_s > options.seconds and len(history.faults) >= FAULTS_MIN:
                 break
             start_s = time.monotonic()
             print(f"  {start_s - begun_s:5.1f} s {kind}", end="", flush=True)
