@@ -12,10 +12,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 
 from magnetar.admin.client import AdminClient
+from magnetar.cli.pipeline.rescale import rescale_command
 from magnetar.client.scalable import Client
 from magnetar.client.scalable.layout import hash_of
+from magnetar.hashing.mapping import VnodeMapping
 from magnetar.hashing.vnode import segment_vnode
 from magnetar.pipeline.errors import PlanRefusedError
 from magnetar.pipeline.views.control.why import explain_view
@@ -141,6 +144,7 @@ def test_a_topic_that_splits_from_two_to_eight_under_a_view_that_shuffles_nothin
     assert view_rows(directory) == grouped(sent)
     assert view_rows(directory, "w") == twice(sent)
     assert shuffle_bytes(spark, before) == 0
+    assert splits_with_units(server, admin, topic, directory) == 12
     assert sum(report.counters.get(SHUFFLED, 0) for report in running.reports) == 0
     check_place(directory)
 
@@ -153,6 +157,17 @@ def test_a_topic_that_splits_from_two_to_eight_under_a_view_that_shuffles_nothin
     other.run(once=True)
     assert view_rows(tmp_path / "other") == grouped(sent)
     assert shuffle_bytes(spark, before) > 0
+
+
+def splits_with_units(server: ServerProcess, admin: AdminClient, topic: str, directory: Path) -> int:
+    """Segments of the topic after `rescale --split` to twelve units, of eight."""
+    options = ["--units", "12", "--split", "--json", "--admin-url", server.http_url]
+    dry = CliRunner().invoke(rescale_command, [str(directory), *options, "--dry-run"], catch_exceptions=False)
+    assert len(active(admin, topic)) == 8
+    done = CliRunner().invoke(rescale_command, [str(directory), *options], catch_exceptions=False)
+    assert json.loads(dry.stdout)["split"] == json.loads(done.stdout)["split"]
+    assert len(VnodeMapping.from_json(latest(directory).mapping).units) == 12
+    return len(active(admin, topic))
 
 
 def check_place(directory: Path) -> None:

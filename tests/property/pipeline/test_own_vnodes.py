@@ -15,6 +15,7 @@ from magnetar.hashing.vnode import segment_vnode, segment_vnodes, vnode
 from magnetar.pipeline.connect.batch_walk import Messages
 from magnetar.pipeline.connect.offsets import EARLIEST, Position, Range
 from magnetar.pipeline.connect.raw_entries import Entry
+from magnetar.pipeline.views.control.rescale import splits
 from magnetar.pipeline.views.source import own_vnodes
 
 KEYS = st.one_of(st.none(), st.text(max_size=8))
@@ -81,6 +82,23 @@ def test_each_message_is_read_once_and_by_the_unit_of_its_vnode(
     assert {topic: sorted(map(repr, found)) for topic, found in seen.items()} == {
         topic: sorted(map(repr, found)) for topic, found in held.items()
     }
+
+
+@given(st.integers(1, 4), st.integers(0, 3))
+def test_as_many_segments_as_units_have_one_unit_each_when_units_are_doubled(units: int, doublings: int) -> None:
+    mapping, segments = VnodeMapping.even(1, 256), [(0, 0xFFFF)]
+    for _ in range(doublings):
+        mapping = mapping.rescale(2 * len(mapping.units))
+        for start, end in splits(mapping, segments):
+            middle = start + (end - start) // 2
+            segments.remove((start, end))
+            segments += [(start, middle), (middle + 1, end)]
+    assert len(segments) == len(mapping.units)
+    owners = [{mapping.owners[each] for each in segment_vnodes(*segment, 256)} for segment in segments]
+    assert sorted(map(list, owners)) == [[unit] for unit in range(len(mapping.units))]
+    assert splits(mapping, segments) == []
+    fewer = mapping.rescale(units)
+    assert splits(fewer, segments) == [] or len(segments) < units
 
 
 def _taken(own: own_vnodes.OwnPart, keys: list[str | None], count: int) -> list[str | None]:

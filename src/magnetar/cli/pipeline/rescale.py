@@ -9,9 +9,12 @@ from typing import Any, TypeAlias
 
 import click
 
+from magnetar.admin.client.client import AdminClient
 from magnetar.base.clock import SystemClock
+from magnetar.cli.admin.common import common
+from magnetar.cli.admin.http import connected
 from magnetar.cli.errors import CommandError
-from magnetar.cli.output import json_option, print_json
+from magnetar.cli.output import print_json
 from magnetar.cli.pipeline.access import ask_driver, meant
 from magnetar.cli.storage.store_access import StoreSource, opened_store
 from magnetar.hashing.errors import HashingError
@@ -20,7 +23,7 @@ from magnetar.pipeline.state.manifest import ManifestStore
 from magnetar.pipeline.views.control.driver_lock import DriverLock, holder
 from magnetar.pipeline.views.control.listing import Overview
 from magnetar.pipeline.views.control.mapping import MappingStore
-from magnetar.pipeline.views.control.rescale import RescalePlan, wanted_units
+from magnetar.pipeline.views.control.rescale import RescalePlan, splits, wanted_units
 
 Say: TypeAlias = Callable[[str], object]
 
@@ -40,7 +43,12 @@ Say: TypeAlias = Callable[[str], object]
     type=click.IntRange(1),
     help="Maximum for --auto (default: this machine's processors) and --adaptive (default: Spark's cores).",
 )
-@click.option("--dry-run", is_flag=True, help="Only show which vnodes would move.")
+@click.option(
+    "--split",
+    is_flag=True,
+    help="Split the scalable topics of views with vnode.hash = 'segment' as well, until there is a segment for each unit.",
+)
+@click.option("--dry-run", is_flag=True, help="Only show which vnodes would move, and which segments would be split.")
 @click.option(
     "--metadata",
     "metadata_url",
@@ -49,7 +57,7 @@ Say: TypeAlias = Callable[[str], object]
 @click.option(
     "--timeout", "timeout_s", type=click.FloatRange(0), default=60.0, show_default=True, help="Seconds to wait."
 )
-@json_option
+@common
 def rescale_command(
     name: str | None,
     units: int | None,
@@ -57,17 +65,22 @@ def rescale_command(
     adaptive: bool,
     least: int,
     most: int | None,
+    split: bool,
     dry_run: bool,
     metadata_url: str | None,
     timeout_s: float,
+    admin_url: str,
     as_json: bool,
 ) -> None:
     """Change the number of units of pipeline NAME. Takes effect with the next epoch if it is running, otherwise at once.
 
-    As few vnodes as possible move, and no state is copied: units read their new vnodes from the existing files.
+    As few vnodes as possible move, and no state is copied: units read their new vnodes from the existing files. With --split the topics
+    that units read by segments get as many segments as there are units; they stay when units become fewer.
     """
     if (units is not None) + auto + adaptive != 1:
         raise click.UsageError("give one of --units N, --auto and --adaptive")
+    if split and (adaptive or metadata_url is not None):
+        raise click.UsageError("--split goes with --units N or --auto, on the machine of the pipeline")
     if metadata_url is not None:
         if name is None or units is None or dry_run:
             raise click.UsageError("with --metadata give NAME and --units N")
@@ -89,7 +102,10 @@ def rescale_command(
         units, reason = wanted_units(found.status.load(), least, most)
         if not as_json:
             click.echo(f"{units} units: {reason}", err=True)
-    outcome = rescaled(found, units, timeout_s, quiet if as_json else click.echo, dry_run=dry_run)
+    say = quiet if as_json else click.echo
+    outcome = rescaled(found, units, timeout_s, say, dry_run=dry_run)
+    if split:
+        outcome |= {"split": _split(found, units, admin_url, say, dry_run=dry_run)}
     if as_json:
         print_json(outcome | ({"reason": reason} if reason else {}))
 
@@ -102,6 +118,32 @@ def adapted(found: Overview, least: int, most: int | None, timeout_s: float) -> 
         )
     answer = ask_driver(found.place, "adapt", timeout_s, most, least)
     return {"name": found.place.name, "least": answer["least"], "most": answer["most"]}
+
+
+def _split(found: Overview, units: int, admin_url: str, say: Say, *, dry_run: bool) -> list[str]:
+    """The ranges that were split, `TOPIC START-END`. CommandError for a pipeline without such a topic."""
+    topics, mapping = found.split_with_units(), RescalePlan.to(found.mapping, units).after
+    if not topics:
+        raise CommandError(
+            f"no view of {found.place.name} reads segments by its units; write WITH (vnode.hash = 'segment') into one over topic://"
+        )
+    done = []
+    with connected(admin_url) as admin:
+        for topic in topics:
+            for start, end in splits(mapping, list(_active(admin, topic))):
+                if not dry_run:
+                    admin.scalable_topics.split(topic, _active(admin, topic)[start, end])
+                done.append(f"{topic} {start:04x}-{end:04x}")
+                say(f"{'would split' if dry_run else 'split'} {done[-1]}")
+    return done
+
+
+def _active(admin: AdminClient, topic: str) -> dict[tuple[int, int], int]:
+    """The ids of the segments that take messages, by their ranges."""
+    segments = admin.scalable_topics.metadata(topic).segments.values()
+    return {
+        (each.hash_range.start, each.hash_range.end): each.segment_id for each in segments if each.state == "ACTIVE"
+    }
 
 
 def quiet(line: str) -> None:

@@ -7,11 +7,13 @@ from typing import Any
 
 from magnetar.base.clock import Clock
 from magnetar.hashing.mapping import VnodeMapping
+from magnetar.pipeline.connect.segment_order import is_scalable, whole_topic
 from magnetar.pipeline.errors import CatalogError
 from magnetar.pipeline.home import Place, names, pipelines_directory, place_of
 from magnetar.pipeline.state.files import StateFiles
 from magnetar.pipeline.state.manifest import Manifest
 from magnetar.pipeline.views.control.status import STOPPED, Status, read_status
+from magnetar.pipeline.views.lowering.graph import GRAPH
 from magnetar.pipeline.views.scan.stored_views import open_manifest, table_ids
 
 
@@ -29,6 +31,16 @@ class Overview:
         if self.manifest is None:
             raise CatalogError(f"pipeline {self.place.name} has not run yet; `magnetar pipeline run` begins it")
         return VnodeMapping.from_json(self.manifest.mapping)
+
+    def split_with_units(self) -> list[str]:
+        """Scalable topics of which units read the segments of their own vnodes (`vnode.hash = 'segment'`)."""
+        if self.manifest is None:
+            return []
+        stages = [stage for view in self.manifest.views.get(GRAPH, {}).values() for stage in view]
+        feeds = [feed for stage in stages for feed in stage["feeds"]]
+        read = {feed["origin"] for feed in feeds if feed["ofTopic"] and feed.get("vnodeHash") == "segment"}
+        names = {whole_topic(each) for origin in read for each in self.manifest.sources.get(origin, {})}
+        return sorted(name for name in names if is_scalable(name))
 
     def describe(self) -> dict[str, Any]:
         """Plain values for JSON: the status, and of each view the changes and the rows and bytes stored."""

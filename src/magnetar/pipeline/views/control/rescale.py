@@ -5,10 +5,12 @@ Nothing of the state is touched: the runs stay where they are, the units' vnodes
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from magnetar.hashing.mapping import Move, VnodeMapping, diff
+from magnetar.hashing.vnode import segment_vnodes
 
 PICTURE_WIDTH: Final = 64
 PICTURE_VNODES_MAX: Final = 1024
@@ -79,6 +81,28 @@ class RescalePlan:
             if marks[part].strip():
                 lines.append(f"              {marks[part].rstrip()}")
         return lines
+
+
+def splits(mapping: VnodeMapping, segments: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Which segments to split in the middle, one after another, so that units read few messages of others' vnodes.
+
+    `segments`: the ranges that take messages, as places on the ring of 65,536, both included. Split is the one with vnodes of the most
+    units, until each has those of one, or there are as many segments as units.
+    """
+    now, found = sorted(segments), list[tuple[int, int]]()
+    while len(now) < len(mapping.units):
+        start, end = max(now, key=lambda each: (len(_units_of(mapping, each)), each[1] - each[0], -each[0]))
+        if len(_units_of(mapping, (start, end))) < 2 or start == end:
+            break
+        middle = start + (end - start) // 2
+        found.append((start, end))
+        now.remove((start, end))
+        now += [(start, middle), (middle + 1, end)]
+    return found
+
+
+def _units_of(mapping: VnodeMapping, segment: tuple[int, int]) -> set[int]:
+    return {mapping.owners[vnode] for vnode in segment_vnodes(*segment, mapping.vnodes)}
 
 
 def _line(mapping: VnodeMapping, symbol: dict[str, str]) -> str:
