@@ -42,6 +42,7 @@ from magnetar.pipeline.views.control.driver import Driver, claim
 from magnetar.pipeline.views.epoch.spark_steps import SparkTypes
 from magnetar.pipeline.views.lowering.program import assemble
 from magnetar.pipeline.views.source.sources import SOURCE
+from views import ParquetFiles
 
 WARM_UP = 2
 WITH = "WITH (connector = 'pulsar', service.url = 'pulsar://none:1', topic = 't', on.decode.error = 'strict') FORMAT {} ENCODE JSON"
@@ -328,50 +329,23 @@ def _bids(pick: Any, bids: Any, times: Any, lots: int, people: int) -> dict[str,
     }
 
 
-class EventFiles:
-    """Stands where the topics do: for each source a directory of files, one of them a micro-batch."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-
-    def positions(self, source: Any, known: Mapping[str, Any] | None) -> dict[str, Any]:
-        return dict(known or {})
+class EventFiles(ParquetFiles):
+    """For each source a directory of files, one of them a micro-batch."""
 
     def stream(self, spark: Any, sources: Mapping[str, Any], start: Mapping[str, Any]) -> Any:
         from pyspark.sql import functions as F
 
         frames = []
         for name in sources:
-            schema = spark.read.parquet(str(self._directory / name)).schema
+            schema = spark.read.parquet(str(self.directory / name)).schema
             reader = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
-            frame = reader.parquet(str(self._directory / name))
+            frame = reader.parquet(str(self.directory / name))
             frames.append(frame.withColumn(SOURCE, F.lit(name)) if len(sources) > 1 else frame)
         return reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), frames)
-
-    def range(self, spark: Any, source: Any, start: Any, end: Any) -> Any:
-        raise NotImplementedError("a bench begins with an empty pipeline")
 
     def decoded(self, raw: Any, source: Any, counted: Any = None) -> Any:
         columns = [column.name for column in source.columns]
         return raw.selectExpr(*columns, "cast(0 AS tinyint) AS _change", "rid AS _row_id")
-
-    def dead_letters(self, raw: Any, source: Any) -> None:
-        return None
-
-    def tail(self, sources: Any) -> None:
-        return None
-
-    def reading(self, source: Any) -> Any:
-        raise NotImplementedError("there is no topic to read from")
-
-    def acknowledge(self, source: Any, positions: Any) -> None:
-        pass
-
-    def lag(self, source: Any, positions: Any) -> None:
-        return None
-
-    def close(self) -> None:
-        pass
 
 
 def run(spark: Any, names: list[str], events: Path, place: Path, units: int) -> list[float]:

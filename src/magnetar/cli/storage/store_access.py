@@ -134,21 +134,8 @@ def store_options(function: F) -> F:
 @asynccontextmanager
 async def opened_store(source: StoreSource) -> AsyncIterator[MetadataStore]:
     """The store, closed afterwards. Raises CommandError, ConfigError, StartupError, MetadataConnectionError."""
-    executor = ThreadExecutor("metadata")
-    try:
-        store = await open_store(
-            source.metadata_url(),
-            clock=SystemClock(),
-            executor=executor,
-            session_timeout_s=SESSION_TIMEOUT_S,
-            credentials=source.credentials(),
-        )
-        try:
-            yield store
-        finally:
-            await store.close()
-    finally:
-        executor.close()
+    async with _opened(source, read_only=False) as store:
+        yield store
 
 
 @asynccontextmanager
@@ -158,13 +145,20 @@ async def opened_for_reading(source: StoreSource) -> AsyncIterator[MetadataStore
         with connected(source.admin_url) as admin:
             yield AdminMetadataStore(admin)
         return
-    url = parse_url(source.metadata_url())
-    if url.kind == "memory":
+    if parse_url(source.metadata_url()).kind == "memory":
         raise CommandError("memory: lies inside another process; give --metadata zk:HOST:PORT or sqlite:FILE")
+    async with _opened(source, read_only=True) as store:
+        yield store
+
+
+@asynccontextmanager
+async def _opened(source: StoreSource, *, read_only: bool) -> AsyncIterator[MetadataStore]:
+    """`read_only` makes a difference for a file, which its server goes on writing; a server of metadata has sessions anyway."""
     executor = ThreadExecutor("metadata")
     try:
         store: MetadataStore
-        if url.kind == "sqlite":
+        url = parse_url(source.metadata_url())
+        if read_only and url.kind == "sqlite":
             store = await SqliteMetadataStore.open_read_only(url.address, executor)
         else:
             store = await open_store(
