@@ -165,7 +165,7 @@ def test_a_classic_topic_becomes_a_scalable_one(client: V5Client, admin: AdminCl
         admin.topics.create_partitioned(classic, partitions)
     else:
         admin.topics.create(classic)
-    admin.subscriptions.create(classic, "s", "earliest")
+    admin.subscriptions.create(classic, "s")
     client.ask(f"producer p-m{partitions} {classic}")
     client.ask(f"queue q-m{partitions} {classic} q")
     client.ask(f"send p-m{partitions} 48 {KEYS}")
