@@ -46,7 +46,7 @@ from magnetar.broker.scalable.autoscale import broker_policy
 from magnetar.broker.scalable.controller import ControllerContext
 from magnetar.broker.scalable.migration import retire_classic
 from magnetar.broker.scalable.records import ScalableRecords
-from magnetar.broker.scalable.segments import OwnSegments, Segments
+from magnetar.broker.scalable.segments import OwnSegments, Segments, ancestors_sent
 from magnetar.broker.scalable.service import ScalableTopics
 from magnetar.broker.schemas.admission import SchemaAdmission
 from magnetar.broker.schemas.registry import SchemaRegistry
@@ -167,7 +167,7 @@ class Broker:
                     snapshot_transactions=self.config.settings.transaction_buffer_snapshot_max_transaction_count,
                     snapshot_interval_ms=self.config.settings.transaction_buffer_snapshot_min_time_ms,
                 ),
-                replication=ReplicationService(self.remote_clusters, self.schemas.registry, self.namespaces.partitions),
+                replication=self._replication(),
                 drained=lambda topic, subscription: self.scalable.drained(topic, subscription),
             ),
             scope=self._scope,
@@ -372,6 +372,14 @@ class Broker:
             clock=self.clock,
             rng=self._rng,
             scope=self._scope,
+        )
+
+    def _replication(self) -> ReplicationService:
+        return ReplicationService(
+            self.remote_clusters,
+            self.schemas.registry,
+            self.namespaces.partitions,
+            lambda segment, cluster: ancestors_sent(self.scalable.records, self.scalable.segments, segment, cluster),
         )
 
     def _scalable_topics(self) -> ScalableTopics:

@@ -95,6 +95,19 @@ class RemoteClient:
             raise
         return producer
 
+    async def last_place(self, topic: str, name: str) -> tuple[int, int] | None:
+        """The last place of the log of replicator `name`, ledger and entry, that a terminated topic has stored; None if it has nothing.
+
+        Raises ClientError.
+        """
+        connection = await self.broker_of(topic)
+        producer_id, request_id = next(self._producer_ids), connection.next_request_id()
+        asks = {client_commands.LAST_SEQUENCE_METADATA: "true"}
+        undo = partial(client_commands.close_producer, producer_id)
+        command = client_commands.producer(topic, producer_id, request_id, name, asks)
+        answer = (await connection.request(command, request_id, undo=undo)).producer_success
+        return (answer.last_sequence_id, answer.topic_epoch) if answer.HasField("topic_epoch") else None
+
     async def schema_version(self, topic: str, schema: SchemaDefinition) -> bytes:
         """The version under which the topic keeps the schema there, added if it is new. Raises ClientError."""
         connection = await self.broker_of(topic)

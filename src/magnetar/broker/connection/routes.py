@@ -29,7 +29,7 @@ from magnetar.broker.connection.refusals import refusal, remember
 from magnetar.broker.connection.session import Handler, RunHandler, Session
 from magnetar.broker.errors import AuthenticationError, AuthorizationError, TopicNotFoundError
 from magnetar.broker.naming import NamespaceName, TopicName
-from magnetar.broker.replicators.names import source_of_producer
+from magnetar.broker.replicators.names import cluster_of_source, source_of_producer
 from magnetar.broker.transactions.coordinators import ASSIGN_TOPIC
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand
 
@@ -165,7 +165,9 @@ def _producer(session: Session, command: BaseCommand) -> Touched:
     touched = _topic(request.topic)
     source = source_of_producer(request.producer_name)
     if source is not None:
-        touched.append((Access.REPLICATE, Resource.of_topic(TopicName.parse(request.topic), source=source)))
+        touched.append(
+            (Access.REPLICATE, Resource.of_topic(TopicName.parse(request.topic), source=cluster_of_source(source)))
+        )
     if request.initial_subscription_name:
         name = TopicName.parse(request.topic)
         touched.append((Access.CONSUME, Resource.of_topic(name, request.initial_subscription_name)))

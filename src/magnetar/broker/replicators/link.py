@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from magnetar.base.clock import Clock
 from magnetar.base.errors import MagnetarError
@@ -17,7 +17,6 @@ from magnetar.broker.dispatch.ports import Scheduler, Timer
 from magnetar.broker.rate_limits import RateMeter
 from magnetar.broker.replicators.outgoing import Outgoing, Skip, UnknownSchema, outgoing
 from magnetar.broker.replicators.remote_clusters import EntryTooLargeError
-from magnetar.client.producer import RemoteProducer
 from magnetar.managed_ledger.cursor.cursor import ManagedCursor
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.errors import CursorClosedError
@@ -32,6 +31,40 @@ RATE_PAUSE_MIN_S = 0.01
 
 SCHEMA_VERSIONS_MAX = 1000
 """Schema versions that a link remembers. Clients choose what their messages name: above it all are forgotten, and asked for again."""
+
+
+class OutletConnection(Protocol):
+    """What a link looks at before it sends."""
+
+    @property
+    def address(self) -> str: ...
+
+    @property
+    def writable(self) -> bool: ...
+
+    @property
+    def message_bytes_max(self) -> int: ...
+
+    def when_writable(self, callback: Callable[[], None]) -> None: ...
+
+
+class Outlet(Protocol):
+    """Where a link sends entries: a producer in the other cluster, or several. Receipts come in the order of `send`."""
+
+    @property
+    def connection(self) -> OutletConnection: ...
+
+    def send(
+        self,
+        data: bytes,
+        sequence_id: int,
+        highest_sequence_id: int = 0,
+        num_messages: int = 1,
+        is_chunk: bool = False,
+        marker: bool = False,
+    ) -> None: ...
+
+    async def close(self) -> None: ...
 
 
 class _Sent(NamedTuple):
@@ -107,7 +140,7 @@ class Link:
         self._scheduler = scheduler
         self._meter = meter
         self._attention = attention
-        self._producer: RemoteProducer | None = None
+        self._producer: Outlet | None = None
         self._held: deque[Entry] = deque()
         self._in_flight: deque[_Sent] = deque()
         self._in_flight_bytes = 0
@@ -123,7 +156,7 @@ class Link:
 
     # ---- Life
 
-    def start(self, producer: RemoteProducer) -> None:
+    def start(self, producer: Outlet) -> None:
         self._producer = producer
         self._common.link = self
         self._cursor.rewind()
@@ -249,7 +282,7 @@ class Link:
             self._send_held()
             self.wake()
 
-    def _send(self, producer: RemoteProducer, position: Position, entry: Outgoing) -> None:
+    def _send(self, producer: Outlet, position: Position, entry: Outgoing) -> None:
         size_bytes = len(entry.data)
         bytes_max = producer.connection.message_bytes_max
         if bytes_max and size_bytes > bytes_max + FRAME_PADDING_BYTES:

@@ -19,7 +19,13 @@ LOG_END_METADATA: Final = "magnetar.log-end"
 PLACE_DIGITS_MAX: Final = 19
 """Most digits of a ledger or entry id, which are signed 64-bit numbers; a longer one is not valid."""
 
+SOURCE_SEGMENT_PROPERTY: Final = "magnetar.source-segment"
+"""Of a message that a segment's replicator sent: the id of that segment in the cluster that it came from, whose log the position is in."""
+
 _DELIMITER: Final = "-->"
+
+_SEGMENT_DELIMITER: Final = "|"
+"""Between a cluster's name, which cannot hold it, and a segment's id."""
 
 
 def cursor_name(remote: str) -> str:
@@ -32,12 +38,23 @@ def cluster_of_cursor(name: str) -> str | None:
     return name[len(prefix) :] if name.startswith(prefix) else None
 
 
-def producer_name(local: str, remote: str) -> str:
-    return f"{REPLICATOR_PREFIX}.{local}{_DELIMITER}{remote}"
+def producer_name(local: str, remote: str, segment_id: int | None = None) -> str:
+    return (
+        f"{REPLICATOR_PREFIX}.{source_name(local, '' if segment_id is None else str(segment_id))}{_DELIMITER}{remote}"
+    )
+
+
+def source_name(cluster: str, segment_id: str = "") -> str:
+    """What sends: a cluster, of a scalable topic one of its segments there. Each has a log of its own."""
+    return f"{cluster}{_SEGMENT_DELIMITER}{segment_id}" if segment_id else cluster
+
+
+def cluster_of_source(source: str) -> str:
+    return source.partition(_SEGMENT_DELIMITER)[0]
 
 
 def source_of_producer(name: str) -> str | None:
-    """The cluster that a replicator's producer sends from; None for a client's."""
+    """What a replicator's producer sends from, as `source_name`; None for a client's."""
     prefix = f"{REPLICATOR_PREFIX}."
     if not name.startswith(prefix):
         return None

@@ -13,16 +13,16 @@ from magnetar.broker.naming import TopicName
 from magnetar.broker.rate_limits import RateLimit, RateMeter, Rates, meter_for
 from magnetar.broker.reasons import Rule
 from magnetar.broker.replicators import names
-from magnetar.broker.replicators.link import Common, Link
+from magnetar.broker.replicators.link import Common, Link, Outlet
 from magnetar.broker.replicators.service import ReplicationService
 from magnetar.broker.subscriptions import maintenance
 from magnetar.client.client import RemoteClient
 from magnetar.client.errors import RequestRefusedError
-from magnetar.client.producer import RemoteProducer
 from magnetar.managed_ledger.cursor.cursor import ManagedCursor
 from magnetar.managed_ledger.errors import CursorClosedError
 from magnetar.managed_ledger.ledger import ManagedLedger
 from magnetar.managed_ledger.position import Position
+from magnetar.wire.pulsar.client_commands import SchemaDefinition
 from magnetar.wire.pulsar.PulsarApi_pb2 import ServerError
 
 logger = logging.getLogger(__name__)
@@ -149,7 +149,7 @@ class Replicator:
     async def _connect_and_replicate(self) -> None:
         clusters, cursor = self._clusters, self.cursor
         client = await clusters.client(self.remote)
-        await self._service.prepare(client, self.remote, self.topic)
+        await self._prepare(client)
         self._attention.clear()
         link = Link(
             cursor=cursor,
@@ -174,14 +174,21 @@ class Replicator:
             self._set_disconnected(link)
             await _close(producer)
 
-    async def _open_producer(self, client: RemoteClient, link: Link) -> RemoteProducer:
-        clusters = self._clusters
-        name = names.producer_name(clusters.local, self.remote)
+    async def _prepare(self, client: RemoteClient) -> None:
+        await self._service.prepare(client, self.remote, self.topic)
+
+    async def _about(self) -> dict[str, str]:
+        """Properties of a producer."""
         end = self._ledger.last_confirmed
-        about = {
-            names.INSTANCE_METADATA: await clusters.instance(),
+        return {
+            names.INSTANCE_METADATA: await self._clusters.instance(),
             names.LOG_END_METADATA: f"{end.ledger_id}:{end.entry_id}",
         }
+
+    async def _open_producer(self, client: RemoteClient, link: Link) -> Outlet:
+        clusters = self._clusters
+        name = names.producer_name(clusters.local, self.remote)
+        about = await self._about()
         try:
             return await client.open_producer(str(self.topic), name, about, link.receipt, link.failed)
         except RequestRefusedError as error:
@@ -207,9 +214,12 @@ class Replicator:
     async def _version_there(self, client: RemoteClient, version: bytes) -> bytes:
         """A schema that was deleted here cannot be told there: its messages go without one."""
         schema = await self._service.schema_of(self.topic, version)
-        return b"" if schema is None else await client.schema_version(str(self.topic), schema)
+        return b"" if schema is None else await self._schema_there(client, schema)
 
-    def _set_connected(self, link: Link, producer: RemoteProducer) -> None:
+    async def _schema_there(self, client: RemoteClient, schema: SchemaDefinition) -> bytes:
+        return await client.schema_version(str(self.topic), schema)
+
+    def _set_connected(self, link: Link, producer: Outlet) -> None:
         self._link = link
         self.connected = True
         self.connected_since_ms = self._clusters.clock.now_ms()
@@ -226,7 +236,7 @@ class Replicator:
         self._connection_changed(self.remote, False)
 
 
-async def _close(producer: RemoteProducer) -> None:
+async def _close(producer: Outlet) -> None:
     try:
         await producer.close()
     except MagnetarError:

@@ -89,7 +89,7 @@ class ReplicatorSet:
             if self._closed:
                 return
             for name in wanted:
-                if name not in self._by_cluster:
+                if name not in self._by_cluster and not self._has_nothing_for(service, name):
                     await self._add(service, name)
             for cursor in list(self._ledger.cursors):
                 cluster = names.cluster_of_cursor(cursor)
@@ -98,13 +98,23 @@ class ReplicatorSet:
             for replicator in self._by_cluster.values():
                 replicator.set_rate(rate)
 
+    def _has_nothing_for(self, service: ReplicationService, cluster: str) -> bool:
+        """A terminated topic sends nothing more to a cluster that would begin at its end."""
+        begins = names.cursor_name(cluster) not in self._ledger.cursors
+        return self._ledger.terminated and begins and service.clusters.config.replication_start_at != "earliest"
+
     async def _add(self, service: ReplicationService, cluster: str) -> None:
         from magnetar.broker.replicators.replicator import Replicator  # with all of the client: few servers replicate
 
+        kind: type[Replicator] = Replicator
+        if self._topic.is_segment:
+            from magnetar.broker.replicators.segment_replicator import SegmentReplicator
+
+            kind = SegmentReplicator
         initial = EARLIEST if (service.clusters.config.replication_start_at == "earliest") else LATEST
         cursor = await self._ledger.open_cursor(names.cursor_name(cluster), initial=initial)
         cursor.gate = self._gate() if self._gate is not None else None
-        replicator = Replicator(self._topic, cluster, self._ledger, cursor, service, self._connection_changed)
+        replicator = kind(self._topic, cluster, self._ledger, cursor, service, self._connection_changed)
         self._by_cluster[cluster] = replicator
         self._ledger.add_append_listener(replicator.wake)
         replicator.start()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
-from magnetar.broker.naming import PERSISTENT, SYSTEM_NAMESPACE, SYSTEM_TOPIC_PREFIX, TopicName
+from magnetar.broker.naming import PERSISTENT, SCALABLE, SEGMENT, SYSTEM_NAMESPACE, SYSTEM_TOPIC_PREFIX, TopicName
 from magnetar.broker.replicators.remote_clusters import RemoteClusters, TopicMismatchError
 from magnetar.broker.schemas.registry import SchemaRegistry
 from magnetar.broker.schemas.types import SchemaId, unpack_version
@@ -26,16 +26,18 @@ _EXISTS: Final = (409, 412)
 
 @dataclass(frozen=True, slots=True)
 class ReplicationService:
-    """`partitions(topic)`: of a partitioned topic here, 0 for a plain one."""
+    """`partitions(topic)`: of a partitioned topic here, 0 for a plain one. `ancestors_sent(segment, cluster)`: whether a segment's turn has
+    come, since everything in its ancestors is in that cluster."""
 
     clusters: RemoteClusters
     schemas: SchemaRegistry
     partitions: Callable[[TopicName], Awaitable[int]]
+    ancestors_sent: Callable[[TopicName, str], Awaitable[bool]]
 
     def concerns(self, topic: TopicName) -> bool:
         """True if the topic may be replicated."""
         own = topic.local_name.startswith(SYSTEM_TOPIC_PREFIX) or str(topic.namespace_name) == SYSTEM_NAMESPACE
-        return topic.domain == PERSISTENT and not own
+        return topic.domain in (PERSISTENT, SEGMENT) and not own
 
     async def schema_of(self, topic: TopicName, version: bytes) -> SchemaDefinition | None:
         """The schema of that version; None when it is not kept any more. Raises LedgerError, MetadataError."""
@@ -83,4 +85,5 @@ class ReplicationService:
 
 
 def _admin_path(topic: TopicName) -> str:
-    return f"{topic.domain}/{topic.tenant}/{topic.namespace}/{quote(topic.local_name, safe='')}"
+    domain = "scalable" if topic.domain == SCALABLE else topic.domain
+    return f"{domain}/{topic.tenant}/{topic.namespace}/{quote(topic.local_name, safe='')}"

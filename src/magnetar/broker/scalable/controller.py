@@ -360,7 +360,8 @@ class TopicController:
         return list(found.values())
 
     async def _is_read(self, segment: Segment, recorded: set[str]) -> bool:
-        """A subscription counts if it is written down or has a cursor; one without a cursor here may be about to read it."""
+        """A subscription counts if it is written down or has a cursor; one without a cursor here may be about to read it. So do other
+        clusters that it is replicated to."""
         name = segment_name(self.topic, segment)
         try:
             cursors = set(await self._context.segments.subscriptions(name))
@@ -369,6 +370,8 @@ class TopicController:
             for subscription in cursors:
                 if await self._context.segments.backlog(name, subscription) > 0:
                     return False
+            if any((await self._context.segments.unsent(name)).values()):
+                return False
         except SubscriptionNotFoundError:
             return False
         except TopicNotFoundError:

@@ -17,6 +17,7 @@ from magnetar.broker.namespaces.records import BrokerAddress
 from magnetar.broker.naming import SEGMENT, TopicName, is_internal_cursor
 from magnetar.broker.peers import PeerAnswer, Peers, raise_for
 from magnetar.broker.scalable.layout import Segment
+from magnetar.broker.scalable.records import ScalableRecords
 from magnetar.broker.topics.persistent import PersistentTopic
 from magnetar.broker.topics.registry import TopicRegistry
 from magnetar.managed_ledger.position import EARLIEST, LATEST
@@ -103,6 +104,10 @@ class OwnSegments:
         """Entries that it has not acknowledged. Raises TopicNotFoundError, SubscriptionNotFoundError."""
         return (await self._get(name)).subscriptions.get(subscription).backlog_entries
 
+    async def unsent(self, name: TopicName) -> dict[str, int]:
+        """Entries that other clusters have not got yet, by cluster."""
+        return {each.remote: each.backlog_entries for each in (await self._get(name)).replicators.all}
+
     async def seek(self, name: TopicName, subscription: str, publish_time_ms: int) -> None:
         await (await self._get(name)).seek_to_time(subscription, publish_time_ms)
 
@@ -180,6 +185,9 @@ class Segments:
         leaf = f"{_subscription(subscription)}/backlog"
         return int(await self._asked(name, lambda: self.own.backlog(name, subscription), "GET", leaf))
 
+    async def unsent(self, name: TopicName) -> dict[str, int]:
+        return dict(await self._asked(name, lambda: self.own.unsent(name), "GET", "/unsent"))
+
     async def seek(self, name: TopicName, subscription: str, publish_time_ms: int) -> None:
         leaf = f"{_subscription(subscription)}/seek?timestamp={publish_time_ms}"
         await self._at_owner(name, lambda: self.own.seek(name, subscription, publish_time_ms), "POST", leaf)
@@ -221,6 +229,23 @@ class Segments:
     ) -> PeerAnswer:
         owner = error.owner or (await self._lookup.find(name)).address
         return await self._peers.call(owner, method, segment_target(name, leaf), body)
+
+
+async def ancestors_sent(records: ScalableRecords, segments: Segments, name: TopicName, cluster: str) -> bool:
+    """True if another cluster has everything that is in the ancestors of a segment: then the segment may be sent there. False for one that
+    is not in the layout yet."""
+    topic, segment_id = name.partitioned_name, int(name.local_name.rpartition("-")[2])
+    record = await records.get(topic)
+    if record is None or segment_id not in record.layout.segments:
+        return False
+    for ancestor in record.layout.ancestors(segment_id):
+        try:
+            unsent = await segments.unsent(segment_name(topic, record.layout.segments[ancestor]))
+        except TopicNotFoundError:
+            continue  # deleted since, when everything was sent
+        if unsent.get(cluster):
+            return False
+    return True
 
 
 def segment_target(name: TopicName, leaf: str) -> str:

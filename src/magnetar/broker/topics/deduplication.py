@@ -104,6 +104,11 @@ class Deduplicator:
         """The highest stored sequence id, -1 for an unknown producer."""
         return self._persisted.get(producer, -1)
 
+    def place_of(self, name: str) -> tuple[int, int] | None:
+        """Ledger and entry that are stored of another cluster's log, None if nothing is."""
+        place = self._persisted.get(name, -1)
+        return (place >> _ENTRY_BITS, place & _ENTRY_MASK) if place >= 0 else None
+
     def snapshot(self) -> dict[str, int]:
         """The persisted watermarks; past the limit the producers heard of longest ago are forgotten."""
         producers = [name for name in self._persisted if name not in self._places]

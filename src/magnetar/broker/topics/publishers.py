@@ -15,6 +15,7 @@ from magnetar.broker.errors import (
     ProducerBusyError,
     TopicTerminatedError,
 )
+from magnetar.broker.replicators.names import sequence_name
 from magnetar.broker.topics.access_modes import Admission, Producers
 from magnetar.broker.topics.deduplication import SEQUENCE_ID_MAX, Deduplicator, DuplicateStatus
 from magnetar.broker.topics.producer import AccessMode, Producer
@@ -196,6 +197,10 @@ class Publishers:
         """-1 where producers are not deduplicated."""
         dedup = self.dedup
         return dedup.last_sequence_id(producer_name) if dedup is not None and self.dedup_producers else -1
+
+    def place_of(self, source: str) -> tuple[int, int] | None:
+        """The last place of another cluster's log that is stored here; None if nothing is. `source`: see `names.source_name`."""
+        return self.dedup.place_of(sequence_name(source)) if self.dedup is not None else None
 
     # ---- Producers come and go
 

@@ -4,7 +4,13 @@ a producer may come back under its name and count from zero, and its messages ar
 
 from __future__ import annotations
 
-from magnetar.broker.replicators.names import SOURCE_POSITION_PROPERTY, sequence_name, source_position
+from magnetar.broker.replicators.names import (
+    SOURCE_POSITION_PROPERTY,
+    SOURCE_SEGMENT_PROPERTY,
+    sequence_name,
+    source_name,
+    source_position,
+)
 from magnetar.broker.topics.deduplication import packed
 from magnetar.broker.topics.publish import PublishOp, PublishOwner
 from magnetar.wire.pulsar.PulsarApi_pb2 import MessageMetadata
@@ -57,3 +63,11 @@ def place_of(metadata: MessageMetadata) -> tuple[int, int] | None:
         if pair.key == SOURCE_POSITION_PROPERTY:
             return source_position(pair.value)
     return None
+
+
+def source_of(metadata: MessageMetadata) -> str:
+    """Whose log its place is in, as `names.source_name`."""
+    for pair in reversed(metadata.properties):
+        if pair.key == SOURCE_SEGMENT_PROPERTY:
+            return source_name(metadata.replicated_from, pair.value)
+    return metadata.replicated_from

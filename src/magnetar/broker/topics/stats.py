@@ -7,6 +7,7 @@ from typing import Any
 
 from magnetar.base.clock import iso_time
 from magnetar.broker.rate_limits import Rates
+from magnetar.broker.replicators.names import cluster_of_source
 from magnetar.broker.subscriptions.nonpersistent import NonPersistentSubscription
 from magnetar.broker.subscriptions.stats import subscription_stats
 from magnetar.broker.subscriptions.subscription import Subscription
@@ -54,7 +55,7 @@ def producer_stats(producer: Producer) -> dict[str, Any]:
 def incoming_stats(publishers: Publishers) -> dict[str, dict[str, Any]]:
     """Rates from each other cluster that is connected: the incoming part of Pulsar's ReplicatorStats."""
     return {
-        str(producer.source_cluster): {
+        cluster_of_source(producer.source_cluster or ""): {
             "msgRateIn": producer.rates.messages_per_s,
             "msgThroughputIn": producer.rates.bytes_per_s,
             "msgInCount": producer.messages_in,

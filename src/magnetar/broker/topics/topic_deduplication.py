@@ -15,7 +15,7 @@ from magnetar.broker.replicators.names import sequence_name
 from magnetar.broker.topics.deduplication import CURSOR_NAME, SEQUENCE_ID_MAX, Deduplicator, packed
 from magnetar.broker.topics.publish import PublishOp
 from magnetar.broker.topics.publishers import Publishers
-from magnetar.broker.topics.replicated_publish import place_of
+from magnetar.broker.topics.replicated_publish import place_of, source_of
 from magnetar.managed_ledger.cursor.cursor import ManagedCursor
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.ledger import ManagedLedger
@@ -64,7 +64,7 @@ class DedupCursor:
             return
         place = place_of(metadata) if metadata.replicated_from else None
         if place is not None:
-            name = sequence_name(metadata.replicated_from)
+            name = sequence_name(source_of(metadata))
             self._dedup.keep_place(name)
             self._dedup.persist(name, packed(*place))
             return

@@ -286,6 +286,11 @@ async def backlog(call: Call) -> Response:
     return as_json(await _own(call).backlog(_segment(call), call.subscription))
 
 
+@documented("Entries of a segment that other clusters have not got yet, by cluster.", answer=dict[str, int])
+async def unsent(call: Call) -> Response:
+    return as_json(await _own(call).unsent(_segment(call)))
+
+
 @documented("Go to the first message published at or after `timestamp`.", query=_TIMESTAMP)
 async def seek_segment(call: Call) -> Response:
     await _own(call).seek(_segment(call), call.subscription, call.query_number("timestamp", 0))
@@ -333,6 +338,7 @@ ROUTES = (
     _route("POST", f"{_SEGMENT}/terminate", Access.SUPERUSER, terminate_segment),
     _route("DELETE", _SEGMENT, Access.SUPERUSER, delete_segment),
     _route("GET", f"{_SEGMENT}/stats", Access.SUPERUSER, own_segment_stats),
+    _route("GET", f"{_SEGMENT}/unsent", Access.SUPERUSER, unsent),
     _route("GET", f"{_SEGMENT}/internalStats", Access.LOOKUP, segment_internal_stats),
     _route("GET", f"{_SEGMENT}/subscriptions", Access.SUPERUSER, segment_subscriptions),
     _route("PUT", _CURSOR, Access.SUPERUSER, put_segment_subscription),

@@ -118,7 +118,7 @@ def _request(session: Session, request: CommandSubscribe, schema: Schema | None)
         sticky_ranges=tuple((part.start, part.end) for part in meta.hashRanges),
         allow_out_of_order=meta.allowOutOfOrderDelivery,
         read_compacted=request.read_compacted,
-        replicated=request.replicate_subscription_state,
+        replicated=request.replicate_subscription_state and not request.topic.startswith("segment://"),
         subscription_properties={pair.key: pair.value for pair in request.subscription_properties},
         auto_consume=schema is not None and schema.type is SchemaType.AUTO_CONSUME,
         client_address=session.address,

@@ -9,7 +9,13 @@ from magnetar.broker.connection.refusals import remembered
 from magnetar.broker.connection.session import Session
 from magnetar.broker.errors import MetadataRefusedError, NotAllowedError, ServiceNotReadyError
 from magnetar.broker.naming import TopicName
-from magnetar.broker.replicators.names import INSTANCE_METADATA, LOG_END_METADATA, log_end, source_of_producer
+from magnetar.broker.replicators.names import (
+    INSTANCE_METADATA,
+    LOG_END_METADATA,
+    cluster_of_source,
+    log_end,
+    source_of_producer,
+)
 from magnetar.broker.schemas.types import from_message
 from magnetar.broker.topics.producer import AccessMode, Producer
 from magnetar.broker.topics.registry import AnyTopic
@@ -50,7 +56,7 @@ async def _open(session: Session, request: CommandProducer) -> None:
     if topic.policies.encryption_required and not request.encrypted and source is None:
         raise MetadataRefusedError(f"Encryption is required in {name}")
     if topic.terminated and any(pair.key == client_commands.LAST_SEQUENCE_METADATA for pair in request.metadata):
-        session.write(_last_sequence(request, topic))
+        session.write(_last_sequence(request, topic, source))
         return
     if topic.terminated:
         await context.scalable.migrations.refuse_producer(name)
@@ -77,19 +83,23 @@ async def _open(session: Session, request: CommandProducer) -> None:
         session.write(_success(request.request_id, newcomer, ready=True))
 
 
-def _last_sequence(request: CommandProducer, topic: AnyTopic) -> bytes:
-    """The answer to who only asks for it: a terminated topic has no producers."""
+def _last_sequence(request: CommandProducer, topic: AnyTopic, source: str | None) -> bytes:
+    """The answer to who only asks for it: a terminated topic has no producers. A replicator gets the last place of its log that is stored
+    here, the ledger as the sequence id, and the entry as the topic's epoch."""
     answer = BaseCommand(type=BaseCommand.PRODUCER_SUCCESS)
     response = answer.producer_success
     response.request_id, response.producer_name = request.request_id, request.producer_name
-    response.last_sequence_id = topic.publishers.last_sequence_id(request.producer_name)
+    if source is None:
+        response.last_sequence_id = topic.publishers.last_sequence_id(request.producer_name)
+    elif (place := topic.publishers.place_of(source)) is not None:
+        response.last_sequence_id, response.topic_epoch = place
     response.schema_version = b""
     return commands.frame(answer)
 
 
 async def _check_source(session: Session, topic: TopicName, source: str) -> None:
     """Raises NotAllowedError unless the topic is replicated with that cluster, or its tenant may be, which lets one-way replication end."""
-    context = session.context
+    context, source = session.context, cluster_of_source(source)
     if source != context.config.settings.cluster_name:
         if source in (await context.namespaces.effective_of(topic)).replication_clusters:
             return

@@ -18,13 +18,13 @@ from magnetar.broker.connection.handlers import traced
 from magnetar.broker.connection.handlers.transactions import acting_role
 from magnetar.broker.connection.session import Session
 from magnetar.broker.errors import ChecksumError, NotAllowedError
-from magnetar.broker.replicators.names import SOURCE_POSITION_PROPERTY
+from magnetar.broker.replicators.names import SOURCE_POSITION_PROPERTY, cluster_of_source
 from magnetar.broker.replicators.outgoing import LOCAL_MARKERS
 from magnetar.broker.topics.persistent import PersistentTopic
 from magnetar.broker.topics.producer import Producer
 from magnetar.broker.topics.publish import MarkerOp, PublishOp
 from magnetar.broker.topics.registry import AnyTopic
-from magnetar.broker.topics.replicated_publish import ReplicatedOp, place_of
+from magnetar.broker.topics.replicated_publish import ReplicatedOp, place_of, source_of
 from magnetar.broker.topics.transactions import TransactionPublishOp
 from magnetar.broker.tracing.publishing import TracedReplicatedOp, TracedTransactionOp, watched
 from magnetar.broker.tracing.trace import TRACING_KEYS, TRACING_MARKS
@@ -359,7 +359,8 @@ def send_replicated(
 
 def _problem(metadata: MessageMetadata, place: tuple[int, int] | None, source: str) -> str:
     """Why a replicator of `source` cannot send this, empty when it can."""
-    if metadata.replicated_from != source:
+    if source_of(metadata) != source:
+        source = cluster_of_source(source)
         return f"a replicator of cluster {source} sends messages of that cluster only, and names it in replicated_from"
     if metadata.HasField("marker_type") and metadata.marker_type in LOCAL_MARKERS:
         return "snapshots and the ends of transactions concern the log that they are in: they are not replicated"
