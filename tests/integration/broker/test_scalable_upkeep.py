@@ -84,6 +84,21 @@ def test_retention_keeps_sealed_segments(connected: Callable[[], ScalableClient]
     assert "0" in segments(admin, "topic://public/kept/x")
 
 
+def test_the_parents_of_one_segment_go_together(connected: Callable[[], ScalableClient], admin: AdminClient) -> None:
+    """A reader that has no subscription and waits for the other parent still finds the one that it has read."""
+    topic = "topic://public/default/merged"
+    admin.scalable_topics.create(topic, 2)
+    admin.scalable_topics.create_subscription(topic, "s", "QUEUE")
+    publish(connected(), "segment://public/default/merged/8000-ffff-1", 1)
+    admin.scalable_topics.merge(topic, 0, 1)
+    admin.scalable_topics.create("later")
+    admin.scalable_topics.split("later", 0)
+    wait_until(lambda: "0" not in segments(admin, "later"), what="sealed segments go")
+    assert segments(admin, topic) == {"0", "1", "2"}
+    admin.scalable_topics.clear_backlog(topic, "s")
+    wait_until(lambda: segments(admin, topic) == {"2"}, what="both go")
+
+
 def test_a_segment_for_each_consumer(connected: Callable[[], ScalableClient], admin: AdminClient) -> None:
     topic = "topic://public/default/consumed"
     admin.scalable_topics.create(topic)

@@ -95,8 +95,11 @@ class LayoutMachine(RuleBasedStateMachine):
 
     @rule()
     def prune(self) -> None:
-        oldest = [each.id for each in self.layout.sealed if not each.parents and each.id in self.drained]
+        oldest = [each.id for each in self.layout.removable(self.drained)]
         if oldest:
+            for segment in self.layout.segments.values():
+                parents = set(segment.parents) & set(self.layout.segments)
+                assert parents <= set(oldest) or not parents & set(oldest), "parents of one child go together"
             after = self.layout.without(oldest)
             assert after.epoch == self.layout.epoch + len(oldest)
             self.changed(after)

@@ -345,7 +345,7 @@ class TopicController:
                 self.adopt(await self._context.records.update(self.topic, lambda record: replace(record, doomed=())))
 
     async def _prunable(self) -> list[Segment]:
-        """The oldest first: a segment stays as long as one of its ancestors does."""
+        """See `SegmentLayout.removable`."""
         retention_ms = await self._context.retention_s(self.topic) * 1000
         if retention_ms < 0:
             return []
@@ -357,7 +357,7 @@ class TopicController:
             kept = any(each in self.layout.segments and each not in found for each in segment.parents)
             if not kept and now_ms - segment.sealed_ms >= retention_ms and await self._is_read(segment, set(recorded)):
                 found[segment.id] = segment
-        return list(found.values())
+        return self.layout.removable(found)
 
     async def _is_read(self, segment: Segment, recorded: set[str]) -> bool:
         """A subscription counts if it is written down or has a cursor; one without a cursor here may be about to read it. So do other

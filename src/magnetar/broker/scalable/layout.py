@@ -7,7 +7,7 @@ children that took over. A change makes a new layout with a higher epoch, and ne
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import pairwise
@@ -174,6 +174,26 @@ class SegmentLayout:
                 found.add(parent)
                 left.extend(self.segments[parent].parents)
         return frozenset(found)
+
+    def removable(self, done: Collection[int]) -> list[Segment]:
+        """Of the sealed segments that nobody needs any more, those that may go now, the oldest first: with all of their ancestors, and with
+        all other parents of their children.
+
+        Who reads without a subscription, and waits with a child until its other parents are read, finds what it has read to the end still
+        there, and so knows that nothing was lost.
+        """
+        going = {each.id for each in self.sealed if each.id in done}
+        while True:
+            held = {each for each in going if any(other not in going for other in self._goes_with(each))}
+            if not held:
+                return [self.segments[each] for each in sorted(going)]
+            going -= held
+
+    def _goes_with(self, segment_id: int) -> set[int]:
+        """Its parents, and those of its children, as far as they are still here."""
+        segment = self.segments[segment_id]
+        found = {*segment.parents, *(each for child in segment.children for each in self.segments[child].parents)}
+        return found & set(self.segments)
 
     def merge_depth(self, segment_id: int) -> int:
         """Merges among its ancestors and itself."""
