@@ -14,11 +14,12 @@ from magnetar.testing.server import ServerProcess
 from magnetar.wire.pulsar.frames import encode_frame
 from magnetar.wire.pulsar.headers import payload_of
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand
+from tests.support.messages import patient
 from tests.support.process import MIB, peak_resident_bytes, reset_peak, resident_bytes
 from tests.support.raw import ClosedByServer, RawClient, send_frame
 
 SMALL_BUFFER_BYTES = 4096
-LATENCY_MAX_S = 5.0
+LATENCY_MAX_MS = 5000
 """For the others' slowest round trip: generous, since flood, server and measurement share two cores with whatever else runs."""
 
 
@@ -60,7 +61,7 @@ def bounded(server: ServerProcess, growth_bytes: int, what: str) -> Iterator[Non
     print(f"\n{what}: peak +{grown / MIB:.0f} MiB, {len(latencies)} round trips, slowest {slowest * 1000:.0f} ms")
     assert grown < growth_bytes, f"{grown / MIB:.1f} MiB"
     assert len(latencies) > 10
-    assert slowest < LATENCY_MAX_S
+    assert slowest < patient(LATENCY_MAX_MS) / 1000
     assert "Traceback" not in server.log(), server.log()[-4000:]
 
 

@@ -20,6 +20,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from magnetar.testing.server import ServerProcess
 from tests.integration.security.conftest import Secured
+from tests.support.messages import patient
 from tests.support.tokens import token
 from tests.support.waiting import wait_until
 
@@ -225,7 +226,7 @@ def test_many_short_frames_do_not_hold_up_anybody(server: ServerProcess) -> None
             began_s = time.monotonic()
             assert requests.get(f"{server.http_url}/admin/v2/clusters", timeout=60).status_code == 200
             worst_s = max(worst_s, time.monotonic() - began_s)
-    assert worst_s < 5, "a bound ten times above what is measured"
+    assert worst_s < patient(5000) / 1000, "a bound ten times above what is measured"
 
 
 def test_a_client_that_reads_nothing_is_sent_no_more_than_fits(server: ServerProcess, topic: str) -> None:
