@@ -30,7 +30,7 @@ def handshake(port: int, authority: Authority, client: tuple[str, str] | None = 
         context.wrap_socket(plain, server_hostname="localhost") as secure,
     ):
         certificate = secure.getpeercert(binary_form=True)
-        secure.settimeout(30)
+        secure.settimeout(60)
         secure.sendall(encode_frame(connect_command().SerializeToString()))
         if not secure.recv(1):
             raise ssl.SSLError("closed by the server")
@@ -108,7 +108,7 @@ def test_old_tls_is_refused(secured: Secured) -> None:
     context.maximum_version = ssl.TLSVersion.TLSv1_1
     context.set_ciphers("DEFAULT:@SECLEVEL=0")
     with (
-        socket.create_connection(("localhost", secured.port_tls), 5) as plain,
+        socket.create_connection(("localhost", secured.port_tls), 60) as plain,
         pytest.raises((ssl.SSLError, ConnectionResetError)),
     ):
         context.wrap_socket(plain, server_hostname="localhost")
@@ -145,18 +145,18 @@ def test_renewed_certificates_are_used_without_a_restart(tmp_path: Path) -> None
 
 
 def test_a_connection_ends_with_its_certificate(secured: Secured) -> None:
-    certificate = secured.authority.sign("tenant-admin", "short", valid_s=3)
+    certificate = secured.authority.sign("tenant-admin", "short", valid_s=5)
     context = ssl.create_default_context(cafile=str(secured.authority.file))
     context.load_cert_chain(*certificate)
     started = time.monotonic()
 
     with (
-        socket.create_connection(("localhost", secured.port_tls), 5) as plain,
+        socket.create_connection(("localhost", secured.port_tls), 60) as plain,
         context.wrap_socket(plain, server_hostname="localhost") as secure,
     ):
         secure.sendall(encode_frame(connect_command(auth_method_name="tls").SerializeToString()))
         assert secure.recv(4096)
-        secure.settimeout(30)
+        secure.settimeout(60)
         while secure.recv(4096):
             pass
     assert time.monotonic() - started < 25, "less than a keep-alive takes to end it"

@@ -78,7 +78,7 @@ def test_over_tls(secured: Secured) -> None:
 
 def test_a_websocket_ends_with_its_token(secured: Secured) -> None:
     url = url_of(secured.process.http_url, "consumer", subscription="ends")
-    with opened(f"{url}?token={token('consumer', lifetime_s=2)}") as consumer:
+    with opened(f"{url}?token={token('consumer', lifetime_s=4)}") as consumer:
         with pytest.raises(ConnectionClosed) as ended:
             consumer.recv(WAIT_S)
         assert ended.value.rcvd is not None
