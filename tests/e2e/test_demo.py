@@ -38,11 +38,11 @@ def test_a_slice_of_the_flights_arrives_once_and_in_order(tmp_path: Path) -> Non
     assert "kill -9 consumer-2" in result.stderr
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_flights_become_views_that_equal_the_file(tmp_path: Path) -> None:
     picture = tmp_path / "vnodes.svg"
     command = [MAGNETAR, "demo", "flights", "--messages", "6000", "--json", "--plot", picture]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=570, check=False)
     assert result.returncode == 0, result.stderr
     outcome = json.loads(result.stdout)["views"]
     assert {each["view"]: each["differing"] for each in outcome["comparisons"]} == {"delays": 0, "routes": 0}

@@ -14,6 +14,9 @@ import pulsar
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand
 from tests.support.raw import ClosedByServer, RawClient
 
+SEND_TIMEOUT_MS = 120_000
+"""The client's own 30 s are less than what a server that is killed twice takes to come back on a machine with much else to do."""
+
 MessageKey = tuple[int, int, int]
 """Ledger, entry, batch index (-1 outside a batch)."""
 
@@ -37,6 +40,7 @@ class Producing(threading.Thread):
 
     def __init__(self, client: pulsar.Client, topic: str, name: str, *, keys: int = 0, **options: Any) -> None:
         super().__init__(name=name, daemon=True)
+        options.setdefault("send_timeout_millis", SEND_TIMEOUT_MS)
         self._producer = client.create_producer(
             topic, producer_name=name, block_if_queue_full=True, max_pending_messages=WINDOW, **options
         )

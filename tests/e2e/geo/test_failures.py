@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.geo import NAMESPACE, Region, read_all, regions
 from tests.support.proxy import CuttingProxy
+from tests.support.traffic import SEND_TIMEOUT_MS
 
 PROXY = "127.0.0.2"
 STOP_MAX_S = 20.0
@@ -43,7 +44,11 @@ class Publishing:
 
     def _run(self, name: str) -> None:
         producer = self._region.client.create_producer(
-            self._topic, producer_name=name, batching_enabled=name.endswith("1"), block_if_queue_full=True
+            self._topic,
+            producer_name=name,
+            batching_enabled=name.endswith("1"),
+            block_if_queue_full=True,
+            send_timeout_millis=SEND_TIMEOUT_MS,
         )
         # The C++ client counts anew from what the server has, if it is cut off before its first receipt: messages under way are lost.
         producer.send(f"{name} 0".encode())
