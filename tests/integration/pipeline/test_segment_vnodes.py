@@ -187,7 +187,7 @@ def check_place(directory: Path) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("large")
 def test_rows_outside_of_their_segment_are_counted_once_all_the_same(
-    spark: Any, server: ServerProcess, admin: AdminClient, tmp_path: Path
+    spark: Any, server: ServerProcess, admin: AdminClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = "topic://public/default/low-bits"
     admin.scalable_topics.create(topic, 4)
@@ -201,12 +201,27 @@ def test_rows_outside_of_their_segment_are_counted_once_all_the_same(
             await producer.close()
 
     asyncio.run(publish())
-    pipeline, reports = Pipeline("p", str(tmp_path / "p"), spark, units=3), list[EpochReport]()
-    pipeline.sql(source(server.service_url, topic) + VIEWS)
-    pipeline.run(once=True, on_epoch=reports.append)
-    assert view_rows(tmp_path / "p") == grouped(sent)
-    assert view_rows(tmp_path / "p", "w") == twice(sent)
-    assert sum(report.counters.get(SHUFFLED, 0) for report in reports) > 0
+    text = source(server.service_url, topic)
+
+    def check(name: str, statements: str = VIEWS, *, low_latency: bool = True) -> int:
+        """How many rows were outside of their segment in one run, after which the views are as they have to be."""
+        directory, reports = tmp_path / name, list[EpochReport]()
+        pipeline = Pipeline("p", str(directory), spark, units=3)
+        pipeline.prepare(low_latency=low_latency)
+        pipeline.sql(text + statements)
+        pipeline.run(once=True, on_epoch=reports.append)
+        assert view_rows(directory) == grouped(sent)
+        if statements == VIEWS:
+            assert view_rows(directory, "w") == twice(sent)
+        return sum(report.counters.get(SHUFFLED, 0) for report in reports)
+
+    assert check("own") > 0
+    first = VIEWS.split(";")[0] + ";"
+    assert check("streamed", first, low_latency=False) == 0  # all are shuffled
+    assert check("streamed", low_latency=False) == 0  # and so are those that a new view reads of the past
+    monkeypatch.setattr(kept_plans, "SMALL_ENTRIES", 1_000)
+    monkeypatch.setattr(kept_plans, "FEW_ENTRIES", 1_000)
+    assert check("small") == 0  # one task has all vnodes
 
 
 REFUSED = [
