@@ -29,6 +29,7 @@ from magnetar.broker.connection.requests import RequestTurns
 from magnetar.broker.dispatch.turns import DispatchTurns
 from magnetar.broker.dynamic_configuration import DynamicConfiguration
 from magnetar.broker.load_manager.manager import LoadManager
+from magnetar.broker.load_manager.reporter import HostMeter
 from magnetar.broker.membership import ClusterServices, Membership
 from magnetar.broker.namespaces.lookup import Lookup
 from magnetar.broker.namespaces.policies import Document, EffectivePolicies
@@ -83,9 +84,11 @@ class Broker:
         network: Network | None = None,
         processes: ProcessWatch | None = None,
         admission: Admission | None = None,
+        host: HostMeter | None = None,
     ) -> None:
-        """`network`: the way to other brokers and clusters, `processes`: how the end of others is seen; both the operating system's by
-        default. `config` names the ports that are really bound; `admission` is what they ask for every connection."""
+        """`network`: the way to other brokers and clusters, `processes`: how the end of others is seen, `host`: what this process takes of
+        its machine; all the operating system's by default. `config` names the ports that are really bound; `admission` is what they ask
+        for every connection."""
         self.config = config
         self.admission = admission or Admission()
         self.metadata = metadata
@@ -105,6 +108,7 @@ class Broker:
         """The ledger client."""
         self._rng = rng
         self._network = network or AsyncioNetwork()
+        self._host = host
         self._scope = TaskScope("broker")
         self.dynamic = DynamicConfiguration(metadata, config)
         self.namespaces = NamespaceRegistry(metadata, config)
@@ -372,6 +376,7 @@ class Broker:
             clock=self.clock,
             rng=self._rng,
             scope=self._scope,
+            host=self._host,
         )
 
     def _replication(self) -> ReplicationService:

@@ -49,6 +49,8 @@ class Endpoint:
 class RemoteClient:
     """`close()` ends its connections and with them its producers."""
 
+    connection_class: type[ClientConnection] = ClientConnection
+
     def __init__(self, endpoint: Endpoint, network: Network, client_version: str) -> None:
         self.endpoint = endpoint
         self._network = network
@@ -174,7 +176,7 @@ class RemoteClient:
 
     async def _connect(self, address: str, proxy_to: str) -> ClientConnection:
         host, _, port = address.rpartition(":")
-        connection = ClientConnection(address)
+        connection = self.connection_class(address)
         try:
             await self._network.connect(
                 host.strip("[]"), int(port), lambda: connection, self._tls(), timeout_s=CONNECT_TIMEOUT_S

@@ -47,9 +47,9 @@ def topic(new_scalable_topic: Callable[[int], str]) -> str:
     return new_scalable_topic(2)
 
 
-async def publish(client: Client, topic: str, first: int, count: int) -> None:
+async def publish(client: Client, topic: str, first: int, count: int, *, batching: bool = True) -> None:
     """`count` messages of each key, numbered by key, all at once."""
-    producer = await client.producer(topic)
+    producer = await client.producer(topic, batching=batching)
     await asyncio.gather(
         *(producer.send(str(number).encode(), key=key) for number in range(first, first + count) for key in KEYS)
     )
@@ -95,6 +95,22 @@ async def test_a_queue_is_shared_and_acknowledged(client: Client, topic: str) ->
     assert {key: sorted(values) for key, values in by_key(found).items()} == {key: [0, 1, 2, 3] for key in KEYS}
     again = await client.queue_consumer(topic, "q")
     await nothing_more(again)
+
+
+async def test_what_was_not_received_of_a_batch_comes_after_a_redelivery(client: Client, topic: str) -> None:
+    """One of its messages is acknowledged when the consumer no longer knows the batch: that stands for this message alone."""
+    consumer = await client.queue_consumer(topic, "q", earliest=True)
+    producer = await client.producer(topic)
+    sent = await asyncio.gather(*(producer.send(str(number).encode(), key="k") for number in range(3)))
+    assert [each.batch_index for each in sent] == [0, 1, 2]
+    first, second = await receive(consumer, 2)
+    consumer.negative_acknowledge(first, delay_s=0)
+    for _ in range(2):
+        await asyncio.sleep(0)  # it is asked for, and has not come
+    await consumer.acknowledge(second)
+    await consumer.close()
+    again = await client.queue_consumer(topic, "q")
+    assert {each.value for each in await receive(again, 3)} == {b"0", b"1", b"2"}
 
 
 async def test_a_message_is_what_was_sent(client: Client, topic: str) -> None:
@@ -190,6 +206,22 @@ async def test_a_checkpoint_goes_on_where_it_was_taken(client: Client, topic: st
     admin.scalable_topics.split(topic, 1)
     await publish(client, topic, 7, 1)
     assert by_key(await receive(newest, len(KEYS))) == {key: [7] for key in KEYS}
+
+
+@pytest.mark.parametrize("batching", [True, False])
+async def test_a_checkpoint_at_the_end_of_sealed_segments_goes_on_with_their_children(
+    client: Client, topic: str, admin: AdminClient, batching: bool
+) -> None:
+    await publish(client, topic, 0, 2, batching=batching)
+    consumer = await client.checkpoint_consumer(topic)
+    await receive(consumer, 2 * len(KEYS))
+    stored = consumer.checkpoint()
+    await consumer.close()
+    admin.scalable_topics.split(topic, 0)
+    admin.scalable_topics.split(topic, 1)
+    await publish(client, topic, 2, 2)
+    again = await client.checkpoint_consumer(topic, stored)
+    assert by_key(await receive(again, 2 * len(KEYS))) == {key: [2, 3] for key in KEYS}
 
 
 async def test_nothing_is_lost_and_no_key_out_of_order_when_the_server_is_killed(

@@ -22,7 +22,7 @@ from magnetar.broker.load_balance.view import ClusterView
 from magnetar.broker.load_manager.bundle_loads import bundle_loads, edges, topic_loads
 from magnetar.broker.load_manager.cluster_reader import ClusterReader
 from magnetar.broker.load_manager.orders import Executor, give_orders
-from magnetar.broker.load_manager.reporter import Reporter
+from magnetar.broker.load_manager.reporter import HostMeter, Reporter
 from magnetar.broker.namespaces.brokers import Registration
 from magnetar.broker.namespaces.errors import PreconditionFailedError
 from magnetar.broker.namespaces.leadership import Leadership
@@ -143,6 +143,7 @@ class LoadManager:
         clock: Clock,
         rng: random.Random,
         scope: TaskScope,
+        host: HostMeter | None = None,
     ) -> None:
         self._metadata = metadata
         self._past_moves = PastMoves(metadata, clock)
@@ -156,7 +157,9 @@ class LoadManager:
         self._rng = rng
         self._scope = scope
         self.counters = LoadCounters()
-        self.reporter = Reporter(registration=registration, loads=self._bundle_loads, config=config, clock=clock)
+        self.reporter = Reporter(
+            registration=registration, loads=self._bundle_loads, config=config, clock=clock, host=host
+        )
         self.executor = Executor(metadata, ownership.broker_id, self, scope)
 
     async def start(self) -> None:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from magnetar import __version__
 from magnetar.base.clock import Clock
@@ -43,6 +43,14 @@ class HostLoad(NamedTuple):
     memory: Usage
     bandwidth_in: Usage
     bandwidth_out: Usage
+
+
+class HostMeter(Protocol):
+    """Measures what this process takes of its machine."""
+
+    def sample(self) -> HostLoad:
+        """Since the sample before."""
+        ...
 
 
 class HostUsage:
@@ -144,12 +152,14 @@ class Reporter:
         loads: Callable[[], Awaitable[dict[str, BundleLoad]]],
         config: BrokerConfig,
         clock: Clock,
+        host: HostMeter | None = None,
     ) -> None:
+        """`host`: the operating system's figures by default."""
         self._registration = registration
         self._loads = loads
         self._config = config
         self._clock = clock
-        self._host = HostUsage(clock, config.settings.load_balancer_override_broker_nic_speed_gbps)
+        self._host = host or HostUsage(clock, config.settings.load_balancer_override_broker_nic_speed_gbps)
         self._started_ms = clock.now_ms()
         self._written: BrokerLoad | None = None
         self.load = BrokerLoad(started_ms=self._started_ms)

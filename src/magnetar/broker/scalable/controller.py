@@ -231,7 +231,7 @@ class TopicController:
         children = [after.segments[each] for each in sorted(set(after.segments) - set(self.layout.segments))]
         cursors = await self._cursors(parents)
         for child in children:
-            await segments.create(segment_name(self.topic, child), cursors)
+            await segments.create(segment_name(self.topic, child), sorted(cursors))
         for number, parent in enumerate(parents):
             self._check_leads()
             try:
@@ -241,7 +241,7 @@ class TopicController:
                     await self._withdraw(pending, children)
                 raise
         for child in children:
-            for subscription in await self._cursors(parents) - cursors:
+            for subscription in sorted(await self._cursors(parents) - cursors):
                 await segments.subscribe(segment_name(self.topic, child), subscription, True)
         self._check_leads()
         if pending.migration:
@@ -367,7 +367,7 @@ class TopicController:
             cursors = set(await self._context.segments.subscriptions(name))
             if not recorded <= cursors:
                 return False
-            for subscription in cursors:
+            for subscription in sorted(cursors):
                 if await self._context.segments.backlog(name, subscription) > 0:
                     return False
             if any((await self._context.segments.unsent(name)).values()):
@@ -428,12 +428,25 @@ class TopicController:
         subscription = self._subscriptions.get(name)
         if subscription is not None and not self._closed:
             logger.info("consumer did not come back topic=%s subscription=%s consumer=%s", self.topic, name, consumer)
-            self._context.scope.spawn(self._remove(subscription, consumer), "consumer did not come back", REPORTED)
+            self._context.scope.spawn(self._forget(subscription, consumer), "consumer did not come back", REPORTED)
+
+    async def _forget(self, subscription: SubscriptionConsumers, consumer: str) -> None:
+        """As `_remove`, until it is written down: nobody else asks for it."""
+        pause_s = FINISH_FIRST_S
+        while not self._closed:
+            try:
+                await self._remove(subscription, consumer)
+                return
+            except MetadataError as error:
+                logger.info("consumer not removed yet topic=%s consumer=%s error=%s", self.topic, consumer, error)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, FINISH_MAX_S)
+            if consumer in subscription.sessions:
+                return  # it is back
 
     async def _remove(self, subscription: SubscriptionConsumers, consumer: str) -> None:
-        if not subscription.remove(consumer):
-            return
-        subscription.rebalance(self.layout)
+        if subscription.remove(consumer):
+            subscription.rebalance(self.layout)
         await self._context.records.remove_consumer(self.topic, subscription.name, consumer)
         if subscription.kind == CHECKPOINT and not subscription.sessions:
             self._subscriptions.pop(subscription.name, None)

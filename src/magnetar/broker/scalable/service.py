@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from magnetar.base.errors import MagnetarError
+from magnetar.base.errors import MagnetarError, MetadataError
 from magnetar.base.tasks import REPORTED, TaskScope
 from magnetar.broker.errors import NotAllowedError, ServiceNotReadyError, SubscriptionNotFoundError, TopicNotFoundError
 from magnetar.broker.namespaces.brokers import BrokerDirectory
@@ -25,11 +25,12 @@ from magnetar.broker.namespaces.records import BrokerAddress
 from magnetar.broker.namespaces.registry import NamespaceRegistry
 from magnetar.broker.naming import PERSISTENT, SCALABLE, NamespaceName, TopicName
 from magnetar.broker.scalable.autoscale import PolicyInForce
-from magnetar.broker.scalable.controller import ControllerContext, TopicController
+from magnetar.broker.scalable.controller import FINISH_FIRST_S, ControllerContext, TopicController
 from magnetar.broker.scalable.layout import LayoutError, Segment, SegmentLayout
 from magnetar.broker.scalable.migration import Migrations, classic_name, retire_classic, scalable_name, synthetic_layout
 from magnetar.broker.scalable.records import ScalableRecords, TopicRecord, controller_path, topic_of_path
 from magnetar.broker.scalable.segments import Segments, segment_name, segment_named
+from magnetar.broker.scalable.unfinished import end_what_was_begun
 from magnetar.broker.schemas.registry import SchemaRegistry
 from magnetar.broker.schemas.types import SchemaId
 from magnetar.metadata import paths
@@ -106,7 +107,8 @@ class ScalableTopics:
 
     def start(self, interval_s: Callable[[], float]) -> None:
         """End what other brokers, or this one before it died, have begun; and look after controlled topics every so often."""
-        self._scope.spawn(self._end_what_was_begun(), "end changes of scalable topics", REPORTED)
+        work = end_what_was_begun(self.records, self.find_controller)
+        self._scope.spawn(work, "end changes of scalable topics", REPORTED)
         self._scope.supervise(lambda: self._upkeep(interval_s), "scalable topics")
 
     async def _upkeep(self, interval_s: Callable[[], float]) -> None:
@@ -131,16 +133,6 @@ class ScalableTopics:
         """A topic may need another number of segments: look at it without waiting for the next round."""
         self._due[topic] = None
         self._someone_due.set()
-
-    async def _end_what_was_begun(self) -> None:
-        metadata, root = self.records.metadata, paths.SCALABLE_TOPICS_PATH
-        for tenant in await metadata.children(root):
-            for namespace in await metadata.children(f"{root}/{tenant}"):
-                for name in await metadata.children(f"{root}/{tenant}/{namespace}"):
-                    topic = TopicName(SCALABLE, tenant, namespace, paths.decode(name))
-                    record = await self.records.get(topic)
-                    if record is not None and record.pending is not None:
-                        await self.find_controller(topic)
 
     async def close(self) -> None:
         """Give up all controllers, so that other brokers take over at once."""
@@ -266,7 +258,12 @@ class ScalableTopics:
         try:
             while True:
                 self._stale[topic] = False
-                await self._tell(topic)
+                try:
+                    await self._tell(topic)
+                except MetadataError as error:
+                    logger.info("layout not read yet topic=%s error=%s", topic, error)
+                    await asyncio.sleep(FINISH_FIRST_S)
+                    continue
                 if not self._stale[topic]:
                     return
         finally:

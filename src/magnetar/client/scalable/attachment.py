@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -127,6 +126,10 @@ class Attachment:
         self.ended = False
         """Everything in the segment has been received, and nothing will follow."""
 
+    @property
+    def subscription(self) -> str:
+        return self._subscribing.subscription
+
     # ---- Life
 
     def start(self) -> None:
@@ -167,7 +170,7 @@ class Attachment:
         await connection.request(client_commands.unsubscribe(self._consumer_id, request_id), request_id)
 
     async def _run(self) -> None:
-        backoff = Backoff(RETRY_FIRST_S, RETRY_LONGEST_S, random.Random())
+        backoff = Backoff(RETRY_FIRST_S, RETRY_LONGEST_S, self._context.rng)
         while True:
             try:
                 await self._subscribe()
@@ -231,7 +234,9 @@ class Attachment:
         last = self._last
         if not self._subscribing.durable and last is not None and last.place == place:
             found = [each for each in found if each.id.batch_index > last.batch_index]
-        if not found:
+        if not found:  # the entry at which a reader begins, and of which it has everything
+            self._read = place
+            self._send_soon()
             self.taken(1)
             return
         if found[0].id.batch_index >= 0:
@@ -275,26 +280,34 @@ class Attachment:
         connection.write(commands.frame(client_commands.acknowledge(self._consumer_id, None, [place], cumulative=True)))
 
     async def acknowledge(self, identifier: MessageId) -> None:
-        """Returns once the server has stored it; of a message in a batch at once, as long as others of the batch are not acknowledged."""
+        """Returns once the server has stored it; of a message in a batch at once, as long as others of the batch are not acknowledged.
+
+        A batch that is not known any more (the connection was lost, or its redelivery asked for) comes again as a whole: of its messages
+        the application may have got only some.
+        """
         place = identifier.place
+        known = True
         if identifier.batch_index >= 0:
             left = self._partial.get(place)
+            known = left is not None
             if left is not None:
                 left.discard(identifier.batch_index)
                 if left:
                     return
                 del self._partial[place]
         confirmed = self._acks.get(place)
+        if confirmed is None and not known:
+            return
         if confirmed is None:
             confirmed = self._acks[place] = asyncio.get_running_loop().create_future()
             self._send_soon()
         await asyncio.shield(confirmed)
 
     async def acknowledge_up_to(self, identifier: MessageId) -> None:
-        """Returns once the server has stored it. Within a batch: up to the entry before it."""
+        """Returns once the server has stored it. Within a batch, or in one that is not known any more: up to the entry before it."""
         place = identifier.place
         left = self._partial.get(place)
-        if identifier.batch_index >= 0 and left is not None and max(left) > identifier.batch_index:
+        if identifier.batch_index >= 0 and (left is None or max(left) > identifier.batch_index):
             place = place[0], place[1] - 1
         if place[1] < 0:
             return

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
 from collections import deque
 from collections.abc import AsyncIterator
 from typing import Final
@@ -141,10 +140,15 @@ class Consumer:
     # ---- Sink
 
     def received(self, attachment: Attachment, messages: list[Message]) -> None:
+        """What comes of a segment that is being left is not for the application: what came before it was forgotten."""
+        if self._attachments.get(attachment.segment.id) is not attachment:
+            return
         self._items.extend((attachment, each) for each in messages)
         self._wake()
 
     def unreadable(self, attachment: Attachment, identifier: MessageId, error: PayloadError) -> None:
+        if self._attachments.get(attachment.segment.id) is not attachment:
+            return
         self._items.append((attachment, UnreadableMessageError(identifier, str(error))))
         self._wake()
 
@@ -268,7 +272,7 @@ class StreamConsumer(Consumer):
         earliest: bool = False,
         queue_messages: int = QUEUE_MESSAGES,
     ) -> None:
-        self.name = name or f"stream-{secrets.token_hex(5)}"
+        self.name = name or context.new_name("stream")
         self.subscription = subscription
         self._earliest = earliest
         self._membership: AssignmentFollower | None = None
@@ -376,7 +380,7 @@ class CheckpointConsumer(Consumer):
         queue_messages: int = QUEUE_MESSAGES,
     ) -> None:
         self._start = start
-        self._name = f"reader-{secrets.token_hex(5)}"
+        self._name = context.new_name("reader")
         self._positions: dict[int, MessageId] = dict(start.positions)
         self._unknown: set[int] | None = None
         """Segments that existed when a consumer that begins at the end did."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -67,7 +66,7 @@ class LayoutFollower:
             self._opened.cancel()
 
     async def _run(self) -> None:
-        backoff = Backoff(RETRY_FIRST_S, RETRY_LONGEST_S, random.Random())
+        backoff = Backoff(RETRY_FIRST_S, RETRY_LONGEST_S, self._context.rng)
         while True:
             loop = asyncio.get_running_loop()
             self._lost, self._first = loop.create_future(), loop.create_future()
@@ -178,7 +177,7 @@ class AssignmentFollower:
             self._opened.cancel()
 
     async def _run(self) -> None:
-        backoff = Backoff(RETRY_FIRST_S, RETRY_LONGEST_S, random.Random())
+        backoff = Backoff(RETRY_FIRST_S, RETRY_LONGEST_S, self._context.rng)
         while True:
             try:
                 await self._join()

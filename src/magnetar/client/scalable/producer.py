@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import random
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -106,7 +105,7 @@ class SegmentProducer:
     # ---- Life
 
     async def _run(self) -> None:
-        backoff = Backoff(RETRY_FIRST_S, RETRY_LONGEST_S, random.Random())
+        backoff = Backoff(RETRY_FIRST_S, RETRY_LONGEST_S, self._owner.context.rng)
         while not self.retiring:
             try:
                 await self._open()
@@ -296,7 +295,7 @@ class Producer:
         self._pending = 0
         self._idle = asyncio.Event()
         self._idle.set()
-        self._round_robin = itertools.count(random.randrange(1 << 16))
+        self._round_robin = itertools.count(context.rng.randrange(1 << 16))
         self._layout: Layout | None = None
         self._segments: dict[int, SegmentProducer] = {}
         self._retiring: dict[int, SegmentProducer] = {}

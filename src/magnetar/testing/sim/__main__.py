@@ -16,6 +16,7 @@ from magnetar.testing.sim.messaging.run import run_messaging_seed
 from magnetar.testing.sim.messaging.scenario import transaction_scenario
 from magnetar.testing.sim.report import Totals, seed_report, totals_report
 from magnetar.testing.sim.run import Result, run_seed
+from magnetar.testing.sim.scalable.run import run_scalable_seed
 
 
 @click.command()
@@ -26,6 +27,7 @@ from magnetar.testing.sim.run import Result, run_seed
 @click.option(
     "--transactions", is_flag=True, help="As --brokers, with workers that consume and publish in transactions."
 )
+@click.option("--scalable", is_flag=True, help="Run a scalable topic whose segments are split and merged all the time.")
 @click.option("--watch", is_flag=True, help="With --seed: print every event as it happens.")
 @click.option("--jobs", default=1, show_default=True, help="Processes to use.")
 @click.option("--keep-going", is_flag=True, help="Run all seeds, whatever fails.")
@@ -36,6 +38,7 @@ def main(
     seed: str | None,
     brokers: bool,
     transactions: bool,
+    scalable: bool,
     watch: bool,
     jobs: int,
     keep_going: bool,
@@ -44,16 +47,23 @@ def main(
     """Simulate clusters, one for each seed, and check what they promise. The exit code is 1 if a check failed."""
     logging.disable(logging.CRITICAL)
     if seed is not None:
-        if transactions:
+        if scalable:
+            result = run_scalable_seed(seed, watch=watch)
+        elif transactions:
             result = run_messaging_seed(seed, transaction_scenario(seed), watch=watch)
         else:
             result = run_messaging_seed(seed, watch=watch) if brokers else run_seed(seed, watch=watch)
         click.echo(seed_report(result))
         sys.exit(1 if result.failed else 0)
-    totals = Totals(
-        "topics" if brokers or transactions else "ledgers", "--transactions" if transactions else "--brokers"
-    )
-    work = run_transactions_quietly if transactions else run_messaging_quietly if brokers else run_quietly
+    chosen = (("--scalable", scalable), ("--transactions", transactions), ("--brokers", brokers))
+    option = next((name for name, is_chosen in chosen if is_chosen), "")
+    totals = Totals("topics" if option else "ledgers", option)
+    work = {
+        "--scalable": run_scalable_quietly,
+        "--transactions": run_transactions_quietly,
+        "--brokers": run_messaging_quietly,
+        "": run_quietly,
+    }[option]
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     pool = ProcessPoolExecutor(jobs) if jobs > 1 else None
@@ -100,6 +110,12 @@ def run_transactions_quietly(seed: str) -> Result:
     """The same for a seed with transactions."""
     logging.disable(logging.CRITICAL)
     return run_messaging_seed(seed, transaction_scenario(seed))
+
+
+def run_scalable_quietly(seed: str) -> Result:
+    """The same for a seed with a scalable topic."""
+    logging.disable(logging.CRITICAL)
+    return run_scalable_seed(seed)
 
 
 if __name__ == "__main__":

@@ -50,6 +50,8 @@ class MetadataService:
         self.on_change: OnChange | None = None
         self.calls_total = 0
         self.expired_total = 0
+        self.owners: dict[int, Process] = {}
+        """The process of each session."""
         self._heard_s: dict[int, float] = {}
         self._timeouts_s: dict[int, float] = {}
         wires.boot(MACHINE)
@@ -289,6 +291,7 @@ class SimMetadataStore:
     def _open(self) -> MemoryMetadataStore:
         session = MemoryMetadataStore(self._service.tree, self._timeout_s)
         self._service.begin(session.session_id, self._timeout_s)
+        self._service.owners[session.session_id] = self._process
         self._hear(session)
         return session
 

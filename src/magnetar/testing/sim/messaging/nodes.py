@@ -9,6 +9,8 @@ from typing import Any, Final
 from magnetar.base.errors import MagnetarError
 from magnetar.base.process_watch import ProcessIdentity
 from magnetar.broker.config import BrokerConfig
+from magnetar.broker.load_balance.load_report import Usage
+from magnetar.broker.load_manager.reporter import HostLoad
 from magnetar.broker.service import Broker
 from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.processes.former_registrations import forget_former_broker
@@ -31,6 +33,13 @@ class NoProcessWatch:
 
     def watch(self, identity: ProcessIdentity, ended: Callable[[], None]) -> Callable[[], None] | None:
         return None
+
+
+class IdleHost:
+    """See `broker.load_manager.reporter`: the machine on which the simulation runs says nothing about a simulated one."""
+
+    def sample(self) -> HostLoad:
+        return HostLoad(Usage(0, 100), Usage(100, 1000), Usage(0, 1000), Usage(0, 1000))
 
 
 class BrokerNode(ClientNode):
@@ -79,6 +88,7 @@ async def _serve(node: ClientNode) -> None:
         rng=node.world.rng(f"{node.process.name} broker"),
         network=node.network,
         processes=NoProcessWatch(),
+        host=IdleHost(),
     )
     async with broker:
         await http.serve(lambda: PeerRequests(broker))

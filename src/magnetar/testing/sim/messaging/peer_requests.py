@@ -1,4 +1,5 @@
-"""What simulated brokers ask each other over HTTP: the steps of transactions. The rest of the admin API is left out.
+"""What simulated brokers ask each other over HTTP: the steps of transactions, and what is done to segments of scalable topics, which an
+operator splits and merges by it. The rest of the admin API is left out.
 
 The asking side is production code (`broker.peers`); this is the answering side, without the routes, rights and pacing of `admin`.
 """
@@ -9,10 +10,12 @@ import asyncio
 import json
 from http import HTTPStatus
 from typing import Any, Final
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from magnetar.admin.errors import reason_of, status_of
 from magnetar.broker.namespaces.errors import NotOwnedError
+from magnetar.broker.naming import SCALABLE, SEGMENT, TopicName
+from magnetar.broker.scalable.segments import SCALABLE_TARGET, SEGMENTS_TARGET
 from magnetar.broker.service import Broker
 from magnetar.broker.transactions.coordinators import ASSIGN_TOPIC
 from magnetar.broker.transactions.types import TxnId
@@ -48,7 +51,11 @@ class PeerRequests(asyncio.Protocol):
         status, location = 200, ""
         document: object = None
         try:
-            if method == "GET":
+            if target.startswith(SEGMENTS_TARGET):
+                document = await self._segment(method, target, body)
+            elif target.startswith(SCALABLE_TARGET):
+                await self._scalable(method, target)
+            elif method == "GET":
                 document = await self._named(target)
             else:
                 await self._take_part(json.loads(body))
@@ -84,3 +91,49 @@ class PeerRequests(asyncio.Protocol):
             await own.end_on_partition(topic, txn, commit, request["lowWaterMark"])
         else:
             await own.end_on_subscription(topic, subscription, txn, commit, request["lowWaterMark"])
+
+    # ---- Scalable topics
+
+    async def _segment(self, method: str, target: str, body: bytes) -> object:
+        parts = urlsplit(target)
+        tenant, namespace, topic, descriptor, *leaf = parts.path.removeprefix(f"{SEGMENTS_TARGET}/").split("/")
+        query = {name: values[0] for name, values in parse_qs(parts.query).items()}
+        name = TopicName.parse(f"{SEGMENT}://{tenant}/{namespace}/{unquote(topic)}/{descriptor}")
+        own = self._broker.scalable.segments.own
+        match method, leaf:
+            case "PUT", []:
+                await own.create(name, json.loads(body) if body else [])
+            case "POST", ["terminate"]:
+                await own.terminate(name)
+            case "DELETE", []:
+                await own.delete(name, query["force"] == "true")
+            case "GET", ["subscriptions"]:
+                return await own.subscriptions(name)
+            case "GET", ["stats"]:
+                return await own.stats(name)
+            case "PUT", ["subscription", subscription]:
+                await own.subscribe(name, unquote(subscription), query["earliest"] == "true")
+            case "DELETE", ["subscription", subscription]:
+                await own.unsubscribe(name, unquote(subscription))
+            case "GET", ["subscription", subscription, "backlog"]:
+                return await own.backlog(name, unquote(subscription))
+            case _:
+                raise AssertionError(f"{method} {target} is not simulated")
+        return None
+
+    async def _scalable(self, method: str, target: str) -> None:
+        parts = urlsplit(target)
+        tenant, namespace, topic, *leaf = parts.path.removeprefix(f"{SCALABLE_TARGET}/").split("/")
+        name = TopicName(SCALABLE, tenant, namespace, unquote(topic))
+        scalable = self._broker.scalable
+        match method, leaf:
+            case "PUT", []:
+                await scalable.create(name, int(parse_qs(parts.query)["numInitialSegments"][0]), {})
+            case "POST", ["split", segment]:
+                await (await scalable.controller(name)).split(int(segment))
+            case "POST", ["merge", first, second]:
+                await (await scalable.controller(name)).merge(int(first), int(second))
+            case "POST", ["segments", segment, "subscription", subscription, "drained"]:
+                (await scalable.controller(name)).drained(int(segment), unquote(subscription))
+            case _:
+                raise AssertionError(f"{method} {target} is not simulated")

@@ -111,10 +111,10 @@ class Promises:
         self.topics: dict[str, TopicHistory] = {}
         self.seen: Callable[[TopicHistory, Name], None] = lambda topic, name: None
         """Called for each message that a client gets to see."""
-        self._now_s = now_s
+        self.now_s = now_s
 
     def violate(self, promise: str, text: str) -> None:
-        self.history.violate(promise, text, self._now_s())
+        self.history.violate(promise, text, self.now_s())
 
     # ---- Producers
 
@@ -157,11 +157,22 @@ class Promises:
                 ACKNOWLEDGED,
                 f"{who}: {place} came to {holder.consumer} although {settled.consumer} had acknowledged it",
             )
+        self._first(subscription, who, name, key)
+        if subscription.kind == "Key_Shared":
+            self._check_exclusive(subscription, who, key, place, holder)
+
+    def taken(
+        self, topic: TopicHistory, subscription: SubscriptionHistory, place: Place, payload: bytes, who: str
+    ) -> None:
+        """An application has got a message from its client. For clients whose deliveries are looked at elsewhere."""
+        name, key = self._known(topic, place, payload)
+        if name is not None:
+            self._first(subscription, f"{topic.name} {subscription.name} {who}", name, key)
+
+    def _first(self, subscription: SubscriptionHistory, who: str, name: Name, key: str) -> None:
         if name not in subscription.delivered:
             subscription.delivered.add(name)
             self._check_order(subscription, who, name, key)
-        if subscription.kind == "Key_Shared":
-            self._check_exclusive(subscription, who, key, place, holder)
 
     def _known(self, topic: TopicHistory, place: Place, payload: bytes) -> tuple[Name | None, str]:
         try:
@@ -217,7 +228,7 @@ class Promises:
         """The broker has confirmed an acknowledgement."""
         self.history.count("acknowledgements confirmed", len(places))
         for place in places:
-            subscription.settled.setdefault(place, Settled(consumer, self._now_s()))
+            subscription.settled.setdefault(place, Settled(consumer, self.now_s()))
 
     # ---- The end
 

@@ -47,7 +47,7 @@ RUN_LIMIT_S: Final = 1800.0
 
 KEEPER: Final = "keeper"
 
-_TOPIC_PATH: Final = re.compile(r"/managed-ledgers/[^/]+/[^/]+/persistent/[^/]+")
+_TOPIC_PATH: Final = re.compile(r"/managed-ledgers/[^/]+/[^/]+/(persistent/[^/]+|segment/[^/]+/[^/]+)")
 
 REST_S: Final = 15.0
 """Rest of all workers beyond the time of a transaction, after which nothing is going to be delivered again: a coordinator tries again
@@ -59,22 +59,25 @@ QUIET_S: Final = 3.0
 
 def run_messaging_seed(seed: str, chosen: MessagingScenario | None = None, watch: bool = False) -> Result:
     """The whole life of a seed's world. With `chosen`, another configuration than the seed's own."""
-    configuration = chosen or messaging_scenario(seed)
-    started = time.perf_counter()
     with World(f"{seed}/messaging") as world:
         world.trace.watch = watch
-        run = MessagingRun(world, configuration)
-        try:
-            world.run(run.main(), RUN_LIMIT_S)
-        except (SimulationError, TimeoutError) as error:
-            run.promises.violate(BACK, f"{type(error).__name__}: {error}")
-        for crash in world.loop.crashes:
-            run.history.violate(CRASH, crash, world.loop.now_s)
-        history, loop = run.history, world.loop
-        result = Result(
-            seed, configuration, world.trace.digest(), loop.now_s, 0.0, loop.callbacks_total, history.counts.get("receipts", 0),
-            len(run.promises.topics), dict(sorted(history.counts.items())), history.violations, world.trace.lines(200),
-        )  # fmt: skip
+        return lead(seed, world, MessagingRun(world, chosen or messaging_scenario(seed)))
+
+
+def lead(seed: str, world: World, run: MessagingRun) -> Result:
+    """A run through its whole life."""
+    started = time.perf_counter()
+    try:
+        world.run(run.main(), RUN_LIMIT_S)
+    except (SimulationError, TimeoutError) as error:
+        run.promises.violate(BACK, f"{type(error).__name__}: {error}")
+    for crash in world.loop.crashes:
+        run.history.violate(CRASH, crash, world.loop.now_s)
+    history, loop = run.history, world.loop
+    result = Result(
+        seed, run.scenario, world.trace.digest(), loop.now_s, 0.0, loop.callbacks_total, history.counts.get("receipts", 0),
+        len(run.promises.topics), dict(sorted(history.counts.items())), history.violations, world.trace.lines(200),
+    )  # fmt: skip
     result.real_s = time.perf_counter() - started
     return result
 
@@ -104,6 +107,8 @@ class MessagingCluster(Cluster):
 
 class MessagingRun:
     """Builds the cluster of a scenario and leads it through its life."""
+
+    settle_s = SETTLE_S
 
     def __init__(self, world: World, scenario: MessagingScenario) -> None:
         self.world = world
@@ -171,7 +176,7 @@ class MessagingRun:
     async def main(self) -> None:
         """The whole life."""
         await initialize_cluster(self.world.metadata.eyes, self.world.rng("cluster"))
-        self.world.metadata.on_change = Trims(self.cluster, self.promises).changed
+        self._watch_metadata()
         for bookie in self.cluster.bookies:
             bookie.start()
         await until(lambda: all(bookie.serving for bookie in self.cluster.bookies), SETTLE_S)
@@ -191,6 +196,9 @@ class MessagingRun:
         if self.scenario.keeper:
             await self._as_application("reader", self._read_everything)
 
+    def _watch_metadata(self) -> None:
+        self.world.metadata.on_change = Trims(self.cluster, self.promises).changed
+
     async def _heal(self) -> None:
         self.world.note("world", "heals")
         self.draining = True
@@ -201,9 +209,7 @@ class MessagingRun:
             self._all_serve,
             "bookies and brokers serve",
         )
-        await self._wait(
-            BACK, lambda: not any(one.pending for one in self._sending.values()), "every message has a receipt"
-        )
+        await self._wait(BACK, self._all_have_receipts, "every message has a receipt")
         for topic in self.promises.topics.values():
             for subscription in topic.subscriptions.values():
                 await self._wait(
@@ -216,6 +222,9 @@ class MessagingRun:
             self.worked()
             await self._wait(COMPLETE, self._work_is_done, "the workers have nothing left to do")
         self.ended = True
+
+    def _all_have_receipts(self) -> bool:
+        return not any(one.pending for one in self._sending.values())
 
     def worked(self) -> None:
         """A worker has begun or ended a transaction."""
@@ -233,9 +242,9 @@ class MessagingRun:
         self, promise: str, condition: Callable[[], bool], what: str, more: Callable[[], str] = lambda: ""
     ) -> None:
         try:
-            await until(condition, SETTLE_S)
+            await until(condition, self.settle_s)
         except TimeoutError:
-            self.promises.violate(promise, f"not within {SETTLE_S:g} s after healing: {what} {more()}")
+            self.promises.violate(promise, f"not within {self.settle_s:g} s after healing: {what} {more()}")
 
     async def _as_application(self, name: str, work: Callable[[ApplicationNode], Awaitable[None]]) -> None:
         """Run a program to its end on a machine of its own, without faults."""

@@ -1,0 +1,49 @@
+"""What a consumer of a scalable topic hands to its application while its segments change."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from magnetar.base.clock import SystemClock
+from magnetar.base.network import AsyncioNetwork
+from magnetar.base.tasks import TaskScope
+from magnetar.client.client import Endpoint, RemoteClient
+from magnetar.client.scalable.attachment import Subscribing
+from magnetar.client.scalable.consumers import QueueConsumer
+from magnetar.client.scalable.context import ClientContext
+from magnetar.client.scalable.errors import ReceiveTimeoutError
+from magnetar.client.scalable.layout import Segment
+from magnetar.client.scalable.messages import Message, MessageId
+from magnetar.wire.pulsar.PulsarApi_pb2 import CommandSubscribe
+
+
+class IdleContext(ClientContext):
+    """Nothing runs in the background."""
+
+    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+        work.close()
+        return asyncio.ensure_future(asyncio.sleep(0))
+
+
+def message(number: int) -> Message:
+    return Message(MessageId(0, 1, number), "segment://a/b/c/0000-ffff-0", b"", "k", {}, 0, 0, "p", number, 0)
+
+
+async def test_what_comes_of_a_segment_that_is_left_is_not_received() -> None:
+    """The messages before it were dropped: received, it would be out of order."""
+    remote = RemoteClient(Endpoint("pulsar://127.0.0.1:1"), AsyncioNetwork(), "test")
+    context = IdleContext(remote, SystemClock(), TaskScope("test"))
+    consumer = QueueConsumer(context, "topic://a/b/c", "s")
+    segment = Segment(0, 0, 0xFFFF, True, (), "segment://a/b/c/0000-ffff-0")
+    attachment = consumer._attach(segment, Subscribing("s", CommandSubscribe.Shared))
+    consumer.received(attachment, [message(0)])
+    assert (await consumer.receive(1)).sequence_id == 0
+    consumer.received(attachment, [message(1)])
+    consumer._detach(0)
+    consumer.received(attachment, [message(2)])
+    with pytest.raises(ReceiveTimeoutError):
+        await consumer.receive(0.01)
