@@ -149,3 +149,16 @@ def test_segments_that_were_read_may_be_deleted_and_others_are_told_of(
         with pytest.raises(PySparkException, match="the segment was deleted"):
             run("loose")
         run("loose", failOnDataLoss="false")
+
+
+def test_batch_reads_of_a_topic_that_was_a_classic_one(
+    read: Callable[..., Any], server: ServerProcess, admin: AdminClient
+) -> None:
+    admin.topics.create_partitioned("was-classic", 2)
+    publish(server.service_url, "persistent://public/default/was-classic", range(3))
+    admin.scalable_topics.migrate("was-classic")
+    topic = "topic://public/default/was-classic"
+    publish(server.service_url, topic, range(3, 6))
+    rows = read(topic=topic).collect()
+    assert by_key(rows) == {key: list(range(6)) for key in KEYS}
+    assert {row["__partition"] for row in rows} == {0, 1, 2, 3}
