@@ -203,6 +203,19 @@ def test_a_topic_with_an_open_transaction_is_not_terminated(raw: RawTransactions
     api.post(f"{path_of(topic)}/terminate", status=200)
 
 
+def test_a_topic_with_an_open_transaction_is_not_migrated(raw: RawTransactions, api: Api, topic: str) -> None:
+    """What had begun is taken back: the topic is a classic one as before, and can be migrated once the transaction has ended."""
+    route = f"{path_of(topic).replace('persistent', 'scalable', 1)}/migrate?force=true"
+    raw.producer(topic)
+    txn = begin(raw, topic)
+    raw.publish_in(txn, b"open", sequence_id=0)
+    api.post(route, status=412)
+    raw.publish_in(txn, b"again", sequence_id=1)
+    raw.commit(txn)
+    api.post(route)
+    api.post(route, status=409)
+
+
 def test_forged_transaction_ids_and_markers_are_refused(raw: RawTransactions, topic: str) -> None:
     """What names a transaction in its metadata must name the same in its frame; clients write no markers into one."""
     raw.producer(topic)
