@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,10 @@ from magnetar.base.clock import SystemClock
 from magnetar.pipeline.state.files import StateFiles
 from magnetar.pipeline.state.manifest import Manifest, ManifestStore
 from magnetar.pipeline.state.reader import read_arrow
+from magnetar.pipeline.views.pipeline import Pipeline
 from magnetar.pipeline.views.scan.stored_views import find_table
 from tests.support.topics import produce
+from tests.support.waiting import wait_until
 
 GROUPS = "CREATE MATERIALIZED VIEW v AS SELECT k, count(*) AS c, sum(n) AS s FROM src GROUP BY k;"
 OVER_GROUPS = "CREATE MATERIALIZED VIEW w AS SELECT c, count(*) AS ks, sum(s) AS total FROM v GROUP BY c;"
@@ -69,3 +73,31 @@ def over_grouped(rows: Iterable[Mapping[str, Any]]) -> set[tuple[int, int, int]]
         group[0] += 1
         group[1] += total
     return {(count, keys, total) for count, (keys, total) in found.items()}
+
+
+@contextmanager
+def running(pipeline: Pipeline) -> Iterator[None]:
+    """In a thread, from its first manifest on until the block ends."""
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            pipeline.run()
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    store = ManifestStore(pipeline.files, SystemClock())
+
+    def begun() -> bool:
+        manifest = store.latest()
+        return bool(failed) or (manifest is not None and "catalog" in manifest.views)
+
+    try:
+        wait_until(begun, 240)
+        yield
+    finally:
+        pipeline.request_stop()
+        thread.join(120)
+    assert not failed, failed

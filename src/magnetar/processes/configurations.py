@@ -245,6 +245,12 @@ class ViewServerConfig(HttpListenSettings, SecuritySettings):
         "With authorizationEnabled: roles that may read views, as ROLE (all pipelines) or PIPELINE:ROLE, separated by commas; superusers "
         "may read all.",
     )
+    view_owner_roles: str = setting(
+        "",
+        "viewOwnerRoles",
+        "Roles that may change running pipelines (CREATE, ALTER, DROP), as ROLE (all pipelines) or PIPELINE:ROLE, separated by commas; "
+        "superusers may change all. They may read, and run Python on the pipeline's machines.",
+    )
     scram_secrets_file: str = setting(
         "",
         "scramSecretsFile",

@@ -111,6 +111,7 @@ class BrokerGate:
         self._authentication = Authentication(config, clock.now_ms, elsewhere=(SCRAM,))
         self._secrets = ScramSecrets(config.scram_secrets_file) if config.scram_secrets_file else None
         self._readers = names_of(config.view_reader_roles)
+        self._owners = names_of(config.view_owner_roles)
         self._superusers = names_of(config.super_user_roles)
 
     def by_certificate(self, certificate: Mapping[str, Any]) -> str | None:
@@ -159,7 +160,13 @@ class BrokerGate:
     def may_read(self, role: str, pipeline: str) -> bool:
         if not self._config.authorization_enabled or role in self._superusers:
             return True
-        return role in self._readers or f"{pipeline}:{role}" in self._readers
+        return role in self._readers or f"{pipeline}:{role}" in self._readers or self._owns(role, pipeline)
+
+    def may_change(self, role: str, pipeline: str, *, reaches: bool) -> bool:
+        return role in self._superusers or self._owns(role, pipeline)
+
+    def _owns(self, role: str, pipeline: str) -> bool:
+        return role in self._owners or f"{pipeline}:{role}" in self._owners
 
 
 class OpenHttpGate(OpenGate):
@@ -212,7 +219,11 @@ class ViewServerProcess(Composition):
                 refresh_check_s=config.tls_cert_refresh_check_s,
             )
             tls = TlsContext(files, clock.monotonic_s).context
-        gate = BrokerGate(config, clock) if config.authentication_enabled else OpenHttpGate()
+        gate = (
+            BrokerGate(config, clock)
+            if config.authentication_enabled
+            else OpenHttpGate(local=is_loopback(config.bind_address))
+        )
         server = Server(served, gate, bounds, tls, plain_passwords=config.insecure_listen)
         self._port = await server.start(config.bind_address, config.port)
         self._stack.push_async_callback(server.stop)

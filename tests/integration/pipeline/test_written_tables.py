@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -14,13 +11,10 @@ import psycopg
 import pulsar
 import pytest
 
-from magnetar.base.clock import SystemClock
-from magnetar.pipeline.state.manifest import ManifestStore
 from magnetar.pipeline.views.pipeline import Pipeline
 from magnetar.testing.server import ServerProcess
-from tests.support.pipelines import latest, view_rows
+from tests.support.pipelines import latest, running, view_rows
 from tests.support.served_views import serving
-from tests.support.waiting import wait_until
 
 TABLES = """
 CREATE TABLE people (id INT PRIMARY KEY, name VARCHAR NOT NULL, score DOUBLE PRECISION, upper_name VARCHAR AS upper(name))
@@ -44,33 +38,6 @@ KINDS: list[tuple[Any, ...]] = [
 """A row with a value of every type, one of NULLs, and one of extremes."""
 
 PATIENT = {"statementTimeoutSeconds": "250"}
-
-
-@contextmanager
-def running(pipeline: Pipeline) -> Iterator[None]:
-    failed: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            pipeline.run()
-        except BaseException as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    store = ManifestStore(pipeline.files, SystemClock())
-
-    def begun() -> bool:
-        manifest = store.latest()
-        return bool(failed) or (manifest is not None and "catalog" in manifest.views)
-
-    try:
-        wait_until(begun, 240)
-        yield
-    finally:
-        pipeline.request_stop()
-        thread.join(120)
-    assert not failed, failed
 
 
 @pytest.fixture

@@ -35,6 +35,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory, home: Path, harness: State
         "authorizationEnabled": "true",
         "superUserRoles": "admin",
         "viewReaderRoles": "flights:alice,carol,other:bob",
+        "viewOwnerRoles": "flights:dave,other:alice",
         "tokenSecretKey": f"data:;base64,{base64.b64encode(SECRET).decode()}",
         "basicAuthConf": str(directory / "passwords"),
         "tlsCertificateFilePath": certificate,
@@ -49,6 +50,17 @@ def guarded(tmp_path_factory: pytest.TempPathFactory, home: Path, harness: State
 def ask(server: ViewServer, user: str, password: str, **options: object) -> object:
     with psycopg.connect(server.dsn(user, **options), password=password, autocommit=True) as connection:
         return (connection.execute("SELECT current_user, count(*) FROM kinds").fetchone(), connection.pgconn.ssl_in_use)
+
+
+def test_only_owners_and_superusers_change_a_pipeline(guarded: ViewServer) -> None:
+    statement = "CREATE FUNCTION f(x INT) RETURNS INT LANGUAGE python AS 'def f(x): return x'"
+    for role, state in (("alice", "42501"), ("carol", "42501"), ("dave", "55000"), ("admin", "55000")):
+        password = "sesame" if role == "carol" else token(role)
+        with psycopg.connect(guarded.dsn(role), password=password, autocommit=True) as connection:
+            for text in (statement, "DROP VIEW late"):
+                with pytest.raises(psycopg.Error) as refused:  # 55000: the pipeline does not run
+                    connection.execute(text)
+                assert refused.value.sqlstate == state, (role, str(refused.value))
 
 
 def test_a_token_stands_for_its_role_and_only_for_that(guarded: ViewServer) -> None:

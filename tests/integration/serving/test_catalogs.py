@@ -50,7 +50,8 @@ def test_psql_prints_rows_errors_and_variables(server: ViewServer) -> None:
     )
     assert "ERROR:  relation" in server.psql("SELECT * FROM nothing", code=1)
     refused = server.psql("DROP MATERIALIZED VIEW delays", code=1)
-    assert "HINT:  this only reads" in refused
+    assert "does not run on this machine" in refused
+    assert "HINT:  magnetar pipeline run FILE" in refused
     assert "2002" in server.psql("\\set FETCH_COUNT 100", "SELECT count(*) FROM delays")
 
 

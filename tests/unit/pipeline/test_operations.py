@@ -7,11 +7,13 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -54,6 +56,9 @@ class Steered:
 
     def follow(self, units: int) -> None:
         self.units.append(units)
+
+    def apply(self, text: str, done: Callable[[dict[str, Any]], None]) -> None:
+        threading.Thread(target=done, args=({"done": "DROP" not in text, "epoch": 7},)).start()
 
 
 def report(epoch: int, units: int = 3, rows: int = 100, **more: object) -> EpochReport:
@@ -118,6 +123,10 @@ def test_requests_reach_the_driver_and_are_answered(tmp_path: Path) -> None:
         bad = control.ask(tmp_path, clock, "rescale", 300)
         wait_until(lambda: (tmp_path / f"control/{bad}.answer.json").exists())
         assert "300 units for 256 vnodes" in (control.take_answer(tmp_path, bad) or {})["error"]
+        for text, expected in (("CREATE", True), ("DROP", False), (" ", False)):
+            change = control.ask(tmp_path, clock, "apply", text=text)
+            wait_until(lambda change=change: (tmp_path / f"control/{change}.answer.json").exists())
+            assert (control.take_answer(tmp_path, change) or {})["done"] is expected
         stop = control.ask(tmp_path, clock, "stop")
         wait_until(lambda: steered.stops == 1)
         assert control.take_answer(tmp_path, stop) is None

@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol
 from magnetar.base.admission import Share, Ticket
 from magnetar.base.errors import MagnetarError, StartupError
 from magnetar.base.listen_settings import is_loopback
+from magnetar.pipeline.serving.definitions import Definitions
 from magnetar.pipeline.serving.engine import MEMORY_MB, THREADS, Engine
 from magnetar.pipeline.serving.reader import Views
 from magnetar.pipeline.serving.session import Session
@@ -87,6 +88,10 @@ class Gate(Protocol):
 
     def may_read(self, role: str, pipeline: str) -> bool: ...
 
+    def may_change(self, role: str, pipeline: str, *, reaches: bool) -> bool:
+        """CREATE, ALTER and DROP. `reaches`: of what runs code of its own or reaches elsewhere than a broker."""
+        ...
+
     def credential(self, user: str, password: bytes) -> Credential:
         """What a client that showed this password is to brokers."""
         ...
@@ -96,6 +101,10 @@ class OpenGate:
     """Everybody may, and is who they say."""
 
     asks = False
+
+    def __init__(self, *, local: bool = True) -> None:
+        """`local`: only this machine is let in."""
+        self._local = local
 
     def by_certificate(self, certificate: Mapping[str, Any]) -> str | None:
         return None
@@ -108,6 +117,10 @@ class OpenGate:
 
     def may_read(self, role: str, pipeline: str) -> bool:
         return True
+
+    def may_change(self, role: str, pipeline: str, *, reaches: bool) -> bool:
+        """What any user of this machine may say, as far as it does no more than views do."""
+        return self._local and not reaches
 
     def credential(self, user: str, password: bytes) -> Credential:
         return basic_credential(user, password)
@@ -286,6 +299,9 @@ class Server:
             process=self._numbers,
             timeout_s=self._bounds.statement_timeout_s,
             writes=SessionWrites(served.engine, served.writer, credential),
+            definitions=Definitions(
+                served.engine, lambda reaches: self._gate.may_change(user, served.name, reaches=reaches)
+            ),
         )
         self._sessions[self._numbers, secret] = made
         return made, self._numbers, secret

@@ -13,6 +13,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+from magnetar.pipeline.serving.definitions import Definitions
 from magnetar.pipeline.serving.engine import Column, Engine
 from magnetar.pipeline.serving.reader import Snapshot
 from magnetar.pipeline.serving.row_sender import RowSender
@@ -82,6 +83,7 @@ class Session:
         process: int,
         timeout_s: float,
         writes: SessionWrites,
+        definitions: Definitions,
     ) -> None:
         self.engine = engine
         self.settings = SessionSettings(user)
@@ -104,6 +106,7 @@ class Session:
         self._cancelled = False
         self._busy = False
         self._writes = writes
+        self._definitions = definitions
         self._read_only = False
 
     # ---- Messages
@@ -427,6 +430,8 @@ class Session:
                     self._writes.release(command.name)
             case "write":
                 tag = await self._written(portal)
+            case "define":
+                tag = await self._define(command.text)
             case "flush":
                 await self._flush()
             case "set" | "set_names" | "set_zone":
@@ -476,6 +481,16 @@ class Session:
             await self._to_the_end(lambda: self._writes.send(write.table, changes))
             await self._flush_if_wanted()
         return write.tag(len(changes))
+
+    async def _define(self, text: str) -> str:
+        """The tag. Raises QueryError."""
+        if self.status != IDLE:
+            raise QueryError(
+                "25001",
+                f"{text.split()[0].upper()} cannot run inside a transaction block",
+                "it is done by an epoch of the pipeline, which no ROLLBACK takes back; use autocommit",
+            )
+        return await self._definitions.change(text, lambda: self._cancelled, self._limit_s)
 
     async def _to_the_end(self, work: Callable[[], None]) -> None:
         """What is not cancelled, since the client is to know that it is done. Raises QueryError."""

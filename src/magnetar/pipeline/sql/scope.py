@@ -25,6 +25,8 @@ SESSION: Final = "__session"
 """The qualifier of a session's `start` and `end` where GROUP BY SESSION(...) makes sessions: the columns of Spark's session window."""
 
 _NOT_REPEATABLE = {"rand", "random", "uuid", "gen_random_uuid", "randn", "monotonically_increasing_id", "shuffle"}
+_REACHING = {"reflect", "java_method", "try_reflect"}
+"""Spark's functions that call any method of its process."""
 
 
 def refuse(query: Query, node: exp.Expr, message: str) -> PlanRefusedError:
@@ -102,6 +104,12 @@ class Scope:
         if isinstance(node, exp.Query | exp.Exists):
             raise refuse(self.query, node, "a SELECT has no incremental plan at this place; write a JOIN with it")
         name = node.name.lower() if isinstance(node, exp.Anonymous) else node.key
+        if name in _REACHING:
+            raise refuse(
+                self.query,
+                node,
+                f"{name}() calls methods of Spark's process; write CREATE FUNCTION ... LANGUAGE python",
+            )
         if name in _NOT_REPEATABLE:
             raise refuse(
                 self.query, node, f"{name}() gives another value when an epoch is repeated; compute it in the producer"

@@ -22,6 +22,7 @@ from magnetar.pipeline.sql.catalog import Catalog
 from magnetar.pipeline.sql.changes import Change, applied, changes, rebuilds, renames
 from magnetar.pipeline.sql.options import Options
 from magnetar.pipeline.sql.parser import parse
+from magnetar.pipeline.sql.printer import print_statement
 from magnetar.pipeline.sql.statements import (
     AlterOptions,
     CreateFunction,
@@ -37,6 +38,7 @@ from magnetar.pipeline.sql.statements import (
 from magnetar.pipeline.state.files import StateFiles
 from magnetar.pipeline.state.manifest import Manifest, ManifestStore
 from magnetar.pipeline.views.control.driver import Driver, claim
+from magnetar.pipeline.views.control.failures import cause
 from magnetar.pipeline.views.control.mapping import SharedMapping
 from magnetar.pipeline.views.control.operations import Operations
 from magnetar.pipeline.views.control.reporter import Reporter
@@ -53,6 +55,9 @@ from magnetar.pipeline.views.source.sources import Lag, TopicSources
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+Done = Callable[[dict[str, Any]], None]
+"""Told what became of statements: `done`, and the epoch or the `error`."""
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -96,6 +101,7 @@ class Pipeline:
         self._catalog = _catalog(ManifestStore(self.files, self._clock).latest())
         self._driver: Driver | None = None
         self._stop = False
+        self._edits: list[tuple[str, Done]] = []
         self._new_session: Callable[[], SparkSession] = build_session
         self._metadata_url: str | None = None
         self._metadata_credentials: Credentials | None = None
@@ -224,8 +230,18 @@ class Pipeline:
         """
         self._operations = Operations(self.place, self._clock, metrics_port=self._metrics_port)
         reporter = Reporter(self.name, self._clock, lambda: self.status)
-        with reporter, self._operations, ExitStack() as stack:
-            self._run(stack, reporter, once, on_epoch, on_start)
+        try:
+            with reporter, self._operations:
+                begin = on_start
+                while True:
+                    with ExitStack() as stack:
+                        self._run(stack, reporter, once, on_epoch, begin)
+                    if self._stop or not self._edits:
+                        break
+                    begin = None  # the same run goes on, with what was changed
+        finally:
+            self._stop = False
+            self._edits.clear()
 
     def _run(
         self,
@@ -240,7 +256,9 @@ class Pipeline:
         types = SparkTypes(self.spark)
         before = ManifestStore(self.files, self._clock).latest() or Manifest(0, 0, 0, -1, "")
         self._assembled(before, types)  # what cannot run must not fence a driver that does
-        claimed, catalog, program, views = self._assembled(claim(self.files, self._clock, units), types)
+        claimed = claim(self.files, self._clock, units)
+        accepted = self._accepted(claimed, types)
+        claimed, catalog, program, views = self._assembled(claimed, types)
         driver = Driver(
             self.spark,
             self.files,
@@ -251,11 +269,12 @@ class Pipeline:
             on_epoch=lambda report: self._told(report, on_epoch),
             trigger_s=self._trigger_s,
             low_latency=self._low_latency,
+            on_ready=lambda: self._in_force(accepted),
         )
         try:
             driver.start(claimed, {**views, GRAPH: graph(program)})
             self._driver = driver
-            if self._stop:
+            if self._stop or self._edits:
                 driver.request_stop()
             wanted = self._wanted_units(catalog)
             if wanted is not None:
@@ -285,8 +304,33 @@ class Pipeline:
             driver.run(once=once)
         finally:
             self._driver = self._shared = None
-            self._stop = False
             driver.close()
+
+    def _accepted(self, claimed: Manifest, types: SparkTypes) -> list[Done]:
+        """Take the statements that clients gave, as far as they can run; who is to be told that they are in force."""
+        found: list[Done] = []
+        while self._edits:
+            text, done = self._edits.pop(0)
+            before = self._catalog, self._statements
+            try:
+                _, catalog, _, _ = self._assembled(claimed, types)
+                # what there is, with its credentials: a DROP or RENAME of before is not to be done again
+                self._statements = [*catalog.functions.values(), *(each.statement for each in catalog.entries.values())]
+                self._catalog = catalog
+                self.sql(with_addresses(text, catalog))
+                self._assembled(claimed, types)
+            except Exception as error:
+                self._catalog, self._statements = before
+                done({"done": False, "error": cause(error)})
+            else:
+                found.append(done)
+        return found
+
+    def _in_force(self, accepted: list[Done]) -> None:
+        assert self._driver is not None
+        for done in accepted:
+            done({"done": True, "epoch": self._driver.manifest.epoch})
+        accepted.clear()
 
     def _assembled(self, manifest: Manifest, types: SparkTypes) -> tuple[Manifest, Catalog, Program, dict[str, Any]]:
         """The manifest without what is built again. Raises StateLossError."""
@@ -327,6 +371,12 @@ class Pipeline:
         if self._driver is not None:
             self._driver.request_stop()
 
+    def apply(self, text: str, done: Done) -> None:
+        """Statements that change the present run between two epochs; `done` is told when they are in force, or why not. From any thread."""
+        self._edits.append((text, done))
+        if self._driver is not None:
+            self._driver.request_stop()
+
     def rescale(self, units: int) -> None:
         """Another number of units from the next epoch on; no state is written anew. From any thread."""
         self._units = units
@@ -351,6 +401,24 @@ class Pipeline:
             return self._units
         named = [entry.parallelism for entry in catalog.entries.values() if entry.parallelism is not None]
         return max(named, default=None)
+
+
+def with_addresses(text: str, catalog: Catalog) -> str:
+    """Statements of a client, with the addresses of the broker where its sources and sinks name none and all that there are have one."""
+    addresses = {}
+    for option in ("service.url", "admin.url"):
+        entries = [
+            each.statement for each in catalog.entries.values() if isinstance(each.statement, CreateSource | CreateSink)
+        ]
+        named = {each.options[option] for each in entries if option in each.options}
+        if len(named) == 1:
+            addresses[option] = named.pop()
+    found = []
+    for each in parse(text):
+        if isinstance(each, CreateSource | CreateSink) and "service.url" not in each.options:
+            each = replace(each, options=Options({**each.options, **addresses}))
+        found.append(f"{print_statement(each, with_credentials=True)};")
+    return "\n".join(found)
 
 
 def _catalog(manifest: Manifest | None) -> Catalog:

@@ -90,15 +90,18 @@ class Driver:
         on_epoch: OnEpoch | None = None,
         trigger_s: float | None = None,
         low_latency: bool = False,
+        on_ready: Callable[[], None] = lambda: None,
     ) -> None:
         """`trigger_s`: the least time between the beginnings of two epochs, TRIGGER_S if it is None, and less for epochs of few rows with
-        `low_latency`: follow the topics' ends without a streaming query (`_follow_tail`), and run epochs of few rows by kept plans."""
+        `low_latency`: follow the topics' ends without a streaming query (`_follow_tail`), and run epochs of few rows by kept plans.
+        `on_ready` is called by `run` when new views have what was there before them."""
         self._spark = spark
         self._files = files
         self._clock = clock
         self._program = program
         self._sources = sources
         self._on_epoch = on_epoch
+        self._on_ready = on_ready
         self._trigger_s = TRIGGER_S if trigger_s is None else trigger_s
         self._small_trigger_s = SMALL_TRIGGER_S if trigger_s is None else trigger_s
         self._store = ManifestStore(files, clock)
@@ -176,6 +179,7 @@ class Driver:
         """
         self._spark.conf.set("spark.sql.adaptive.enabled", "false")  # a task's index is its unit
         self._backfill()
+        self._on_ready()
         self._tail = self._sources.tail(self._program.sources) if self._low_latency and self._program.sources else None
         for attempt in range(1, QUERY_ATTEMPTS + 1):
             try:

@@ -43,6 +43,10 @@ class Steered(Protocol):
         """As `rescale`, by load: what was asked for by people stays."""
         ...
 
+    def apply(self, text: str, done: Callable[[dict[str, Any]], None]) -> None:
+        """Take statements between two epochs. `done` is told, in another thread, when they are in force or refused."""
+        ...
+
 
 class Operations:
     """Around `Driver.run`: enter before Spark is started, `attach` the driver, hand `on_epoch` to it."""
@@ -198,9 +202,18 @@ class Operations:
             elif request.kind == "adapt":
                 self.adapt(request.least, max(request.units or self._cores, request.least))
                 control.answer(self._place.local, request, {"done": True, **(self.status.adaptive or {})})
+            elif request.kind == "apply":
+                self._waiting.append(request)
+                steered.apply(request.text, lambda outcome, request=request: self._applied(request, outcome))  # type: ignore[misc]
             elif request.units is not None:
                 self._adaptive = self.status.adaptive = None
                 self._rescale(steered, request, request.units)
+
+    def _applied(self, request: Request, outcome: dict[str, Any]) -> None:
+        with self._lock:
+            if request in self._waiting:
+                self._waiting.remove(request)
+                control.answer(self._place.local, request, outcome)
 
     def _rescale(self, steered: Steered, request: Request, units: int) -> None:
         """The last request counts."""

@@ -62,7 +62,7 @@ class Reporter:
             connection = read_options(reader_options(source)).connection
             if connection.admin_url:
                 self._brokers.setdefault(connection.admin_url, AdminRest(connection, TIMEOUT_S))
-        if self._brokers:
+        if self._brokers and self._thread is None:
             self._thread = threading.Thread(target=self._run, name="pipeline-report", daemon=True)
             self._thread.start()
 

@@ -19,17 +19,19 @@ DIRECTORY: Final = "control"
 REQUEST: Final = ".request.json"
 ANSWER: Final = ".answer.json"
 
-Kind = Literal["stop", "rescale", "adapt"]
+Kind = Literal["stop", "rescale", "adapt", "apply"]
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """`units` of a rescale; of `adapt`, which lets them follow the load, the most there may be, and `least`."""
+    """`units` of a rescale; of `adapt`, which lets them follow the load, the most there may be, and `least`. `text`: of `apply`, statements
+    that change the pipeline."""
 
     number: str
     kind: str
     units: int | None = None
     least: int = 1
+    text: str = ""
 
     def problem(self, vnodes: int) -> str | None:
         """Why it cannot be done, or None. `vnodes`: of the pipeline, which cannot have more units."""
@@ -37,6 +39,8 @@ class Request:
             return None
         if self.kind not in get_args(Kind):
             return f"a driver knows {', '.join(get_args(Kind))}, not {self.kind!r}"
+        if self.kind == "apply":
+            return None if self.text.strip() else "there is no statement in it"
         if self.kind == "adapt" and self.units is None:
             return None
         if not isinstance(self.units, int) or isinstance(self.units, bool) or self.units < 1:
@@ -48,10 +52,11 @@ class Request:
         return None
 
 
-def ask(directory: Path, clock: Clock, kind: Kind, units: int | None = None, least: int = 1) -> str:
+def ask(directory: Path, clock: Clock, kind: Kind, units: int | None = None, least: int = 1, text: str = "") -> str:
     """Leave a request for the driver; its number, to ask for the answer with."""
     number = f"{clock.now_ms():013d}-{uuid4().hex}"
-    write_document(directory / DIRECTORY / f"{number}{REQUEST}", {"kind": kind, "units": units, "least": least})
+    document = {"kind": kind, "units": units, "least": least, **({"text": text} if text else {})}
+    write_document(directory / DIRECTORY / f"{number}{REQUEST}", document)
     return number
 
 
@@ -83,7 +88,8 @@ def pending(directory: Path) -> list[Request]:
         if document is not None:
             number = path.name.removesuffix(REQUEST)
             least = document.get("least", 1)
-            found.append(Request(number, str(document.get("kind")), document.get("units"), least))
+            text = str(document.get("text", ""))
+            found.append(Request(number, str(document.get("kind")), document.get("units"), least, text))
     return found
 
 
