@@ -100,4 +100,4 @@ def running(pipeline: Pipeline) -> Iterator[None]:
     finally:
         pipeline.request_stop()
         thread.join(120)
-    assert not failed, failed
+        assert not failed, failed

@@ -91,7 +91,9 @@ def _join(plan: Join) -> str:
     if plan.asof is not None:
         on += f" AND l.__l{len(plan.keys)} {plan.asof[1]} r.__r{len(plan.keys)}"
     names = ", ".join(f'"{column.name}"' for column in (*plan.left_columns, *plan.right_columns)) or "1"
-    return f"SELECT {names} FROM {left} AS l {'ASOF' if plan.asof else plan.side.upper()} JOIN {right} AS r ON {on}"
+    return (
+        f"SELECT {names} FROM {left} AS l {'ASOF ' if plan.asof else ''}{plan.side.upper()} JOIN {right} AS r ON {on}"
+    )
 
 
 def _over(partition_by: tuple[str, ...], order_by: tuple[Order, ...]) -> str:

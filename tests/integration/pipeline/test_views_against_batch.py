@@ -90,6 +90,11 @@ WINDOWS = {
         "SELECT s.i, t.n AS tn FROM s ASOF JOIN t ON s.g = t.g AND s.n >= t.n",
         "SELECT s.i, max(t.n) AS tn FROM s JOIN t ON s.g = t.g AND s.n >= t.n GROUP BY s.i",
     ),
+    "nearest_or_none": (
+        "SELECT s.i, t.n AS tn, t.g AS tg FROM s ASOF LEFT JOIN t ON s.g = t.g AND s.n >= t.n",
+        "SELECT s.i, max(CASE WHEN s.n >= t.n THEN t.n END) AS tn, max(CASE WHEN s.n >= t.n THEN t.g END) AS tg "
+        "FROM s LEFT JOIN t ON s.g = t.g GROUP BY s.i",
+    ),
     "nearest_of_keys": (
         "SELECT a.k, b.n AS bn FROM t AS a ASOF JOIN t AS b ON a.k = b.k AND a.v <= b.v",
         "SELECT a.k, a.n AS bn FROM t AS a WHERE a.v <= a.v",

@@ -71,6 +71,8 @@ QUERIES = {
     "natural": "SELECT a, k, i FROM t NATURAL JOIN u",
     "natural_left": "SELECT a, k, i FROM t NATURAL LEFT JOIN u",
     "asof": "SELECT t.k, u.c FROM t ASOF JOIN u ON t.a = u.a AND t.b >= u.c",
+    "asof_left": "SELECT t.k, t.a, u.c, u.a AS ua FROM t ASOF LEFT JOIN u ON t.a = u.a AND t.b >= u.c",
+    "asof_left_before": "SELECT t.k, u.c FROM t ASOF LEFT JOIN u ON t.a = u.a AND t.b < u.c",
     "asof_turned": "SELECT t.k, u.c FROM t ASOF JOIN u ON t.a = u.a AND u.c > t.b",
     "asof_then": "SELECT t.k, u.c, w.j FROM t ASOF JOIN u ON t.a = u.a AND t.b > u.c JOIN w ON w.c = u.c",
     "left_on_more": "SELECT t.k, u.i FROM t LEFT JOIN u ON t.a = u.a AND u.c > 0",

@@ -255,8 +255,9 @@ class FromClause:
         terms = terms_of(condition) if condition is not None else []
         orders = [term for term in terms if isinstance(term, exp.GTE | exp.GT | exp.LTE | exp.LT)]
         keys = [self._pair(sides, right, term) for term in terms if term not in orders]
-        if join.side or len(orders) != 1 or not keys or any(pair is None for pair in keys):
-            raise refuse(self.query, join, f"an ASOF join is inner, by equalities and one order; {usage}")
+        how = (join.side or "").lower()
+        if how not in ("", "left") or len(orders) != 1 or not keys or any(pair is None for pair in keys):
+            raise refuse(self.query, join, f"an ASOF join is inner or LEFT, by equalities and one order; {usage}")
         if any(side.alias.lower() == right.alias.lower() for side in sides):
             raise refuse(self.query, join, f"both sides have the name {right.alias}; give one another name with AS")
         (order,) = orders
@@ -269,7 +270,8 @@ class FromClause:
         else:
             raise refuse(self.query, order, f"the order of an ASOF join compares both sides; {usage}")
         sides.append(right)
-        return _Step(right, "inner", tuple(pair for pair in keys if pair is not None), False, asof=near)
+        pairs = tuple(pair for pair in keys if pair is not None)
+        return _Step(right, "left" if how else "inner", pairs, False, asof=near)
 
     def _elements(self, sides: list[Side], join: exp.Join, called: TableFunction) -> _Step:
         """A function over the columns of what stands before it, or over none of them."""

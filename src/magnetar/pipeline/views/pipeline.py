@@ -273,6 +273,7 @@ class Pipeline:
         )
         try:
             driver.start(claimed, {**views, GRAPH: graph(program)})
+            self._settled(catalog)
             self._driver = driver
             if self._stop or self._edits:
                 driver.request_stop()
@@ -307,24 +308,25 @@ class Pipeline:
             driver.close()
 
     def _accepted(self, claimed: Manifest, types: SparkTypes) -> list[Done]:
-        """Take the statements that clients gave, as far as they can run; who is to be told that they are in force."""
-        found: list[Done] = []
+        """Take the first of the statements that clients gave, if it can run; who is to be told that it is in force. One at a time: a
+        RENAME is one step from the manifest before it."""
         while self._edits:
             text, done = self._edits.pop(0)
-            before = self._catalog, self._statements
+            before = self._catalog, list(self._statements)
             try:
-                _, catalog, _, _ = self._assembled(claimed, types)
-                # what there is, with its credentials: a DROP or RENAME of before is not to be done again
-                self._statements = [*catalog.functions.values(), *(each.statement for each in catalog.entries.values())]
-                self._catalog = catalog
-                self.sql(with_addresses(text, catalog))
+                self.sql(with_addresses(text, self._catalog))
                 self._assembled(claimed, types)
             except Exception as error:
                 self._catalog, self._statements = before
                 done({"done": False, "error": cause(error)})
             else:
-                found.append(done)
-        return found
+                return [done]
+        return []
+
+    def _settled(self, catalog: Catalog) -> None:
+        """What the manifest has by now, with its credentials, in place of the statements that led to it: a DROP or RENAME is done once."""
+        self._catalog = catalog
+        self._statements = [*catalog.functions.values(), *(each.statement for each in catalog.entries.values())]
 
     def _in_force(self, accepted: list[Done]) -> None:
         assert self._driver is not None

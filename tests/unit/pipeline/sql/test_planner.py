@@ -219,7 +219,7 @@ def test_the_plan_of_a_query(text: str, plan: Plan) -> None:
         ("SELECT id FROM o JOIN c USING (zz)", 32, "has no column zz"),
         ("SELECT o.id FROM o NATURAL JOIN u", 33, "JOIN u USING (x)"),
         ("SELECT o.id FROM o ASOF JOIN c ON o.cid = c.id", 30, "ON a.k = b.k AND a.ts >= b.ts"),
-        ("SELECT o.id FROM o ASOF LEFT JOIN c ON o.cid = c.id AND o.id > c.id", 35, "is inner"),
+        ("SELECT o.id FROM o ASOF RIGHT JOIN c ON o.cid = c.id AND o.id > c.id", 36, "is inner or LEFT"),
         ("SELECT * FROM generate_series(1, 3)", 15, "write FROM t, generate_series(1, 3) AS g(i)"),
         ("SELECT a FROM t, generate_series(1, 2.5) AS g", 18, "whole numbers"),
         ("SELECT a FROM t LEFT JOIN generate_series(1, 2) AS g(i) ON g.i = b", 60, "ON true"),

@@ -24,6 +24,8 @@ _LEFT_THERE: Final = "_left_there"
 _LEFT_NEAR: Final = "_left_near"
 _RIGHT_NEAR: Final = "_right_near"
 """What an ASOF join orders by."""
+_NEAREST: Final = "_nearest"
+"""The right side's, where the two stand in the order."""
 
 
 def lower_join(lowering: Lowering, node: Join) -> Changes:
@@ -87,7 +89,10 @@ def _joined(
     )
     if node.asof is None:
         return found
-    return _nearest(lowering, found, node.asof[1], len(operator.state_tables()[0].key))
+    width = len(operator.state_tables()[0].key)
+    if not outer:
+        return _nearest(lowering, found, node.asof[1], width)
+    return _nearest_or_none(lowering, found, node.asof[1], width, right_rows.schema.names)
 
 
 def _nearest(lowering: Lowering, found: Changes, sign: str, left: int) -> Changes:
@@ -110,6 +115,38 @@ def _nearest(lowering: Lowering, found: Changes, sign: str, left: int) -> Change
             vnode_count=lowering.vnode_count,
         )
     return lowering.stage(stage_id, {INPUT: (rows, found.key[:left])}, operator, append_only=False)
+
+
+def _nearest_or_none(lowering: Lowering, found: Changes, sign: str, left: int, right: Sequence[str]) -> Changes:
+    """The same of a left join: rows that do not stand in the order come behind all that do, and the last of them has no right side."""
+    near = f"CASE WHEN {_LEFT_NEAR} {sign} {_RIGHT_NEAR} THEN {_RIGHT_NEAR} END"
+    columns = [*(Named(quoted(name), name) for name in found.schema.names), Named(near, _NEAREST)]
+    rows = lowering.select(found, None, columns, found.key)
+    order = [Order(_NEAREST, descending=sign.startswith(">"), nulls_first=False)]
+    stage_id = lowering.stage_id("nearest")
+    (table_id,) = lowering.ids.of_stage(stage_id, 1)
+    with lowering.refusing():
+        operator = top_n(
+            table_id,
+            stage_id,
+            rows.schema,
+            found.key[:left],
+            order,
+            1,
+            row_key=found.key,
+            vnode_count=lowering.vnode_count,
+        )
+    best = lowering.stage(stage_id, {INPUT: (rows, found.key[:left])}, operator, append_only=False)
+    outputs = [
+        Named(
+            quoted(name)
+            if name not in right or name in best.key
+            else f"CASE WHEN {_NEAREST} IS NOT NULL THEN {quoted(name)} END",
+            name,
+        )
+        for name in found.schema.names
+    ]
+    return lowering.select(best, None, outputs, best.key)
 
 
 def _closing(node: Join, left: Changes, right: Changes) -> frozenset[str]:
