@@ -99,7 +99,6 @@ def test_a_running_pipeline_is_changed_by_its_clients(
         wait_until(both, 120)
         assert connection.execute("DROP TABLE IF EXISTS nothing").statusmessage == "DROP TABLE"
         assert connection.execute("DROP TABLE people").statusmessage == "DROP TABLE"
-        epoch = latest(directory).epoch
         assert connection.execute("SHOW TABLES").fetchall() == []
         with pytest.raises(psycopg.errors.UndefinedTable):
             connection.execute("SELECT * FROM people")
@@ -108,5 +107,4 @@ def test_a_running_pipeline_is_changed_by_its_clients(
     pipeline = made()
     pipeline.sql("DROP MATERIALIZED VIEW v;")
     pipeline.run(once=True)
-    assert latest(directory).epoch > epoch
-    assert {"counted", "w"} <= set(pipeline.catalog.entries)
+    assert [each["name"] for each in latest(directory).views["catalog"]] == ["twice", "src", "counted", "w"]
