@@ -4,6 +4,7 @@
   python -m bench.faults                                       every workload for 20 s, with all faults
   python -m bench.faults --workload acks --faults kill pause --seconds 60 --seed 7
   python -m bench.faults --target cluster                      two brokers, three bookies; cluster-zookeeper: with Apache ZooKeeper
+  MAGNETAR_OLD=DIR python -m bench.faults --target upgrade     a cluster of an older checkout becomes today's, process by process
   PULSAR_JARS=DIR python -m bench.faults --target pulsar       the same against Apache Pulsar's standalone
   python -m bench.faults --planted all                         deliberate bugs, each of which has to be found
   python -m bench.faults --check HISTORY.jsonl --workload set  a history that was written before
@@ -30,10 +31,10 @@ from typing import Any
 from bench.faults.checkers import CHECKERS, SHOWN_MAX
 from bench.faults.history import History, read
 from bench.faults.schedule import FAULTS, Nemesis
-from bench.faults.targets import ApachePulsar, Cluster, Magnetar, Target
+from bench.faults.targets import ApachePulsar, Cluster, Magnetar, RollingUpgrade, Target
 from bench.faults.workloads import SETTINGS, WORKLOADS, Run
 
-TARGETS = ("magnetar", "pulsar", "cluster", "cluster-zookeeper")
+TARGETS = ("magnetar", "pulsar", "cluster", "cluster-zookeeper", "upgrade")
 ATTEMPTS_OF_A_BUG = 5
 
 
@@ -43,6 +44,8 @@ def open_target(kind: str, folder: Path, workload: str, planted: str, faults: Se
         return Magnetar(folder, settings, planted, "disk" in faults)
     if kind == "pulsar":
         return ApachePulsar(folder, settings, planted, "disk" in faults)
+    if kind == "upgrade":
+        return RollingUpgrade(folder, settings, planted)
     return Cluster(folder, settings, planted, 1 if kind.endswith("zookeeper") else 0)
 
 
@@ -62,6 +65,7 @@ def run_once(args: argparse.Namespace, workload: str, faults: Sequence[str], see
         nemesis.start()
         time.sleep(args.seconds)
         nemesis.finish()
+        target.settle()
         time.sleep(1.0)
         run.finish()
         end()

@@ -9,7 +9,7 @@ import time
 from bench.faults.history import History
 from bench.faults.targets import Target
 
-FAULTS = ("kill", "pause", "partition", "partition-up", "partition-down", "clock", "disk")
+FAULTS = ("kill", "pause", "partition", "partition-up", "partition-down", "clock", "disk", "upgrade")
 HOUR_S = 3600.0
 
 
@@ -51,6 +51,9 @@ class Nemesis(threading.Thread):
             time.sleep(outage_s)
             target.epoch += 1
             target.proxy.heal()
+        elif fault == "upgrade":
+            target.epoch += 1
+            target.upgrade()
         elif fault == "clock":
             target.clock(self._random.choice((HOUR_S, -HOUR_S, 0.0)))
         elif fault == "disk":

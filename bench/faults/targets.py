@@ -96,6 +96,13 @@ class Target(ABC):
             self.can = (*self.can, "disk")
         return disk
 
+    def upgrade(self) -> None:
+        """One process of an older version is replaced by today's."""
+        raise NotImplementedError
+
+    def settle(self) -> None:  # noqa: B027 (only an upgrade has something to end)
+        """The last fault is over: what has begun is brought to its end."""
+
     @abstractmethod
     def log(self) -> str: ...
 
@@ -203,13 +210,20 @@ class Cluster(Target):
     def __init__(self, folder: Path, settings: dict[str, object], planted: str, zookeeper: int) -> None:
         super().__init__(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        os.environ.update(environment(folder, planted))
+        os.environ.update(self.environment(folder, planted))
         words = [f"{key}={value}" for key, value in settings.items()]
         self.processes = ClusterProcesses(folder / "cluster", bookies=3, brokers=2, zookeeper=zookeeper, settings=words)
         self.processes.start()
         self.http_url = self.processes.http_url
         self.chosen: list[str] = []
         self._turn = 0
+
+    def environment(self, folder: Path, planted: str) -> dict[str, str]:
+        return environment(folder, planted)
+
+    @property
+    def pids(self) -> list[int]:
+        return [each.pid for each in self.processes.status().values() if each.pid is not None]
 
     def choose(self) -> str:
         names = [name for name in self.processes.status() if name.startswith(("broker", "bookie"))]
@@ -251,8 +265,12 @@ class Cluster(Target):
         self.processes.kill(*self.chosen)
 
     def start_again(self) -> None:
-        self.processes.start_again(*self.chosen)
+        for name in self.chosen:
+            self.start_one(name)
         self.chosen = []
+
+    def start_one(self, name: str) -> None:
+        self.processes.start_again(name)
 
     def pause(self) -> None:
         self.chosen = [self.choose()]
@@ -268,3 +286,47 @@ class Cluster(Target):
 
     def close(self) -> None:
         self.processes.close()
+
+
+class RollingUpgrade(Cluster):
+    """Begins on the code of an older checkout, $MAGNETAR_OLD.
+
+    The fault `upgrade` replaces one process by today's code: metadata first, then bookies, then brokers. The rest follows at the end.
+    A process that is killed comes back on the code it had.
+    """
+
+    can = ("kill", "pause", "upgrade")
+
+    def __init__(self, folder: Path, settings: dict[str, object], planted: str) -> None:
+        old = Path(os.environ.get("MAGNETAR_OLD", "/nowhere")) / "src"
+        if planted or not (old / "magnetar").is_dir():
+            raise SystemExit(
+                "A rolling upgrade takes no planted bug and needs MAGNETAR_OLD, a checkout of an older version: git worktree add DIR COMMIT"
+            )
+        today = environment(folder, planted)["PYTHONPATH"]
+        self._code = {"old": os.pathsep.join((str(SITE), str(old))), "today": today}
+        self.old: list[str] = []
+        super().__init__(folder, settings, planted, 0)
+        names = list(self.processes.status())
+        roles = ("metadata", "bookie", "autorecovery", "broker")
+        self.old = sorted(names, key=lambda name: [name.startswith(role) for role in roles].index(True))
+
+    def environment(self, folder: Path, planted: str) -> dict[str, str]:
+        return super().environment(folder, planted) | {"PYTHONPATH": self._code["old"]}
+
+    def start_one(self, name: str) -> None:
+        os.environ["PYTHONPATH"] = self._code["old" if name in self.old else "today"]
+        super().start_one(name)
+
+    def upgrade(self) -> None:
+        """Stop the next process in order, and start today's code on its files."""
+        if self.old:
+            name = self.old[0]
+            self.processes.stop(name)
+            self.old.remove(name)
+            self.start_one(name)
+
+    def settle(self) -> None:
+        while self.old:
+            self.epoch += 1
+            self.upgrade()

@@ -231,7 +231,7 @@ def recording_bundles(record: BundleRecord, world: World) -> Iterator[None]:
 
         def note(channel: Any) -> None:
             topic = channel._session.consumer_topics.get(channel._consumer_id)
-            if topic is not None:
+            if topic is not None and PROCESS.get().name.startswith("broker"):  # not what the world itself set off
                 record.delivered(PROCESS.get().name, topic.name)
 
         def delivering(self: Any, *words: Any) -> None:

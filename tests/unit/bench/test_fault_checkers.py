@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench.faults import targets
 from bench.faults.checkers import CHECKERS
 from bench.faults.history import History, read
 
@@ -160,3 +161,16 @@ def test_histories_are_written_in_published_forms(tmp_path: Path) -> None:
     assert lines[1].startswith("{:index 1, :time ")
     assert lines[1].endswith(":process :t, :type :ok, :f :txn, :value [[:append 0 1] [:r 1 nil]]}")
     assert lines[2].endswith(':type :ok, :f :read, :value ["p:0"], :places [[1 0]]}')
+
+
+@pytest.mark.parametrize("target", [targets.Magnetar, targets.ApachePulsar, targets.Cluster, targets.RollingUpgrade])
+def test_every_target_can_be_made(target: type[targets.Target]) -> None:
+    assert not target.__abstractmethods__
+
+
+def test_an_upgrade_without_an_older_checkout_says_what_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MAGNETAR_OLD", raising=False)
+    with pytest.raises(SystemExit, match="MAGNETAR_OLD, a checkout of an older version"):
+        targets.RollingUpgrade(tmp_path, {}, "")
