@@ -11,6 +11,7 @@ Exit code 1: a trace was refused, or an error was found in a model.
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 import tempfile
 from collections.abc import Callable
@@ -77,6 +78,7 @@ def main() -> int:
     parser.add_argument("--planted", action="store_true")
     parser.add_argument("--models", action="store_true")
     args = parser.parse_args()
+    logging.disable(logging.CRITICAL)  # simulated processes fail all the time
     tlc = jar()
     if tlc is None:
         parser.error("TLC is needed: set TLA2TOOLS to the path of tla2tools.jar (tests/models/build-tlc makes one)")

@@ -12,7 +12,6 @@ Bookies, processes of brokers and bundles are numbered from 1.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -151,7 +150,6 @@ def recording_ledgers(record: LedgerRecord) -> Iterator[None]:
 
 def ledgers_of(seed: str, chosen: Scenario | None = None) -> dict[int, Trace]:
     """The traces of the ledgers that a seed's writers made, by ledger id."""
-    logging.disable(logging.CRITICAL)
     record = LedgerRecord()
     with recording_ledgers(record), World(seed) as world:
         run = Run(world, chosen or scenario(seed))
@@ -161,7 +159,6 @@ def ledgers_of(seed: str, chosen: Scenario | None = None) -> dict[int, Trace]:
 
 def ledgers_of_script(name: str) -> list[Trace]:
     """The traces of a script's ledgers, as far as it comes."""
-    logging.disable(logging.CRITICAL)
     record = LedgerRecord()
     with recording_ledgers(record), suppress(AssertionError):
         run_schedule(*SCHEDULES[name])
@@ -258,7 +255,6 @@ def recording_bundles(record: BundleRecord, world: World) -> Iterator[None]:
 
 def bundles_of(seed: str, chosen: MessagingScenario | None = None) -> Trace:
     """The trace of a seed's brokers. Without the fault that ends a session before its time: no lease can be kept against that."""
-    logging.disable(logging.CRITICAL)
     configuration = chosen or messaging_scenario(seed)
     configuration = replace(
         configuration, faults=tuple(fault for fault in configuration.faults if fault != "session expiry")
