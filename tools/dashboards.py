@@ -35,7 +35,7 @@ PROCESS = {
     "process_max_fds",
     "process_start_time_seconds",
 }
-"""Of prometheus_client's ProcessCollector."""
+"""Of `admin/metrics/process.py`."""
 
 
 class Panel(NamedTuple):

@@ -17,6 +17,10 @@ from collections.abc import Callable
 from magnetar.base.limits import HTTP_CONNECTIONS_PART, OPEN_FILES_RESERVED
 
 
+def _gone() -> None:
+    """Nobody is left to be evicted."""
+
+
 class Ticket:
     """The place of one connection in its share. `evict` is called at most once, to close the connection for a newcomer."""
 
@@ -46,6 +50,7 @@ class Ticket:
         if self.open:
             self.open = False
             self._share.remove(self)
+            self.evict = _gone  # the connection holds its ticket: in a circle it would stay in memory
 
 
 class Share:
@@ -128,8 +133,9 @@ class Share:
         ticket = next(iter(strangers))
         self.evicted_total += 1
         self.evicted_address = address
+        evict = ticket.evict
         ticket.leave()
-        ticket.evict()
+        evict()
         return True
 
     def add_stranger(self, ticket: Ticket) -> None:

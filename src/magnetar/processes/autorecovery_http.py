@@ -10,8 +10,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from magnetar.admin.metrics.exposition import CONTENT_TYPE, process_text
+from magnetar.admin.metrics.exposition import CONTENT_TYPE
 from magnetar.admin.metrics.families import families
+from magnetar.admin.metrics.process import process_text
 from magnetar.bookkeeper.autorecovery.statistics import AutoRecoveryStatistics
 
 

@@ -20,7 +20,8 @@ from starlette.routing import Route
 
 from magnetar.admin.http_guard import HttpGuard
 from magnetar.admin.http_server import HttpServer
-from magnetar.admin.metrics.exposition import CONTENT_TYPE, process_text
+from magnetar.admin.metrics.exposition import CONTENT_TYPE
+from magnetar.admin.metrics.process import process_text
 from magnetar.admin.metrics.server import admission_families, bookie_families
 from magnetar.base.admission import Admission
 from magnetar.base.clock import Clock, SystemClock

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from math import isfinite
-from typing import TYPE_CHECKING
 
 from magnetar.admin.context import AdminContext
-from magnetar.admin.metrics.families import Row, heading, labels, parsed_labels, table
+from magnetar.admin.metrics.families import Row, labels, parsed_labels, parsed_samples, table
+from magnetar.admin.metrics.process import process_text
 from magnetar.admin.metrics.server import (
     COORDINATOR_COLUMNS,
     bookie_families,
@@ -30,14 +29,9 @@ from magnetar.admin.metrics.topics import (
     topic_values,
 )
 from magnetar.admin.pacing import Pace
-from magnetar.base.tasks import FAILURES
 from magnetar.broker.topics.persistent import PersistentTopic
 
-if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry
-
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-TASK_FAILURES = "magnetar_task_failures_total"
 
 
 @dataclass(slots=True)
@@ -104,14 +98,11 @@ async def exposition(admin: AdminContext, pace: Pace) -> AsyncIterator[str]:
 
 async def exposition_json(admin: AdminContext, pace: Pace) -> AsyncIterator[tuple[dict[str, float], dict[str, str]]]:
     """The same numbers as metrics and dimensions: a pair for each labelled thing; NaN and infinity are left out."""
-    from prometheus_client.parser import text_string_to_metric_families  # as late as in `_process_registry`
-
     found = await gather(admin, pace)
     single: dict[tuple[tuple[str, str], ...], dict[str, float]] = {}
-    for family in text_string_to_metric_families("".join(found.lines) + process_text()):
-        for sample in family.samples:
-            if isfinite(sample.value):
-                single.setdefault(tuple(sorted(sample.labels.items())), {})[sample.name] = sample.value
+    for name, dimensions, value in parsed_samples("".join(found.lines) + process_text()):
+        if isfinite(value):
+            single.setdefault(tuple(sorted(dimensions.items())), {})[name] = value
         await pace.breathe()
     for about, values in single.items():
         yield values, dict(about)
@@ -120,22 +111,3 @@ async def exposition_json(admin: AdminContext, pace: Pace) -> AsyncIterator[tupl
             row = {name: float(value) for name, value in zip(columns, numbers, strict=True) if isfinite(value)}
             yield row, parsed_labels(label_text)
             await pace.breathe()
-
-
-def process_text() -> str:
-    """`process_*` and `python_*`, and how often background tasks failed without ending the process."""
-    from prometheus_client import generate_latest
-
-    failures = [f"{TASK_FAILURES}{labels(task=task)} {count}\n" for task, count in FAILURES.counts.items()]
-    return generate_latest(_process_registry()).decode() + heading(TASK_FAILURES) + "".join(failures)
-
-
-@cache
-def _process_registry() -> CollectorRegistry:
-    """Made by the first scrape: the library takes memory and start-up time that a server without Prometheus can spare."""
-    from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
-
-    registry = CollectorRegistry()
-    for collector in (ProcessCollector, PlatformCollector, GCCollector):
-        collector(registry=registry)
-    return registry

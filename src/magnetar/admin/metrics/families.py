@@ -38,6 +38,15 @@ def parsed_labels(text: str) -> dict[str, str]:
     }
 
 
+def parsed_samples(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
+    """(name, labels, number) of each line that `table` or `families` wrote."""
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            described, _, number = line.rpartition(" ")
+            name, _, about = described.partition("{")
+            yield name, parsed_labels(about), float(number)
+
+
 async def table(columns: Sequence[str], rows: Sequence[Row], pace: Pace) -> AsyncIterator[str]:
     """One family after the other, each with a line per row. Nothing at all without rows."""
     if not rows:

@@ -265,6 +265,10 @@ class RequestTurns:
             self._watch()
 
 
+def _nothing() -> None:
+    """For a connection that is gone."""
+
+
 class ControlRequests:
     """Those of one connection. `unread_bytes`: answers that wait in its socket. Calls `on_many` when as many wait or are under way as one
     connection may have, `on_few` when half of them have ended."""
@@ -377,8 +381,10 @@ class ControlRequests:
                 work.close()
 
     def forget(self) -> None:
-        """The socket is gone; until then its unread answers count."""
+        """The socket is gone; until then its unread answers count. The connection is let go as well: in a circle with it, it would stay in
+        memory until the oldest garbage is collected."""
         self._turns.forget(self)
+        self.unread_bytes, self._on_many, self._on_few = int, _nothing, _nothing
 
     def answers_wait(self, unread_bytes: int) -> bool:
         """So much is in its socket. False: the connection must be closed."""
