@@ -41,6 +41,9 @@ class ThreadExecutor:
         self._closed = False
 
     async def run(self, function: Callable[..., T], *args: object) -> T:
+        return await self._submit(function, args)  # no variable holds the future: an error would be in a circle with it
+
+    def _submit(self, function: Callable[..., T], args: tuple[object, ...]) -> asyncio.Future[T]:
         if self._closed:
             raise RuntimeError(f"the thread {self._thread.name} has ended")
         if self._thread.ident is None:
@@ -48,7 +51,7 @@ class ThreadExecutor:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
         self._calls.put(_Call(function, args, answer, loop))
-        return await answer
+        return answer
 
     def close(self) -> None:
         if self._closed:

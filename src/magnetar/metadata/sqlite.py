@@ -211,8 +211,12 @@ class SqliteMetadataStore:
 
     async def _write(self, write: _Write) -> None:
         await self._commit_with([write])
-        if write.error is not None:
-            raise write.error
+        error, write.error = write.error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # or its traceback holds this frame, which holds it
         assert write.committed, "a write must not return before it is on disk"
 
     def _notify(self) -> None:

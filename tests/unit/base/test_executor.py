@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
 import threading
+import weakref
 
 import pytest
 
@@ -73,3 +75,26 @@ async def test_a_result_is_not_kept_until_the_next_call() -> None:
 def test_a_process_ends_although_nobody_closed_it() -> None:
     program = "import asyncio; from magnetar.base.executor import ThreadExecutor; e = ThreadExecutor('side'); asyncio.run(e.run(int))"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+async def test_an_error_is_freed_without_a_collection_of_garbage() -> None:
+    class Failed(Exception):
+        pass
+
+    def fail() -> None:
+        raise Failed
+
+    executor, seen = ThreadExecutor("side"), []
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):
+            try:
+                await executor.run(fail)
+            except Failed as error:
+                seen.append(weakref.ref(error))
+        await executor.run(int)
+        assert [error() for error in seen] == [None, None, None]
+    finally:
+        gc.enable()
+        executor.close()

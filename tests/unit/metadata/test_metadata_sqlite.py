@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sqlite3
 import subprocess
 import sys
+import weakref
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -14,6 +16,7 @@ import pytest
 from magnetar.base.errors import CorruptionError, InvalidArgumentError, StartupError, StorageError
 from magnetar.base.executor import ThreadExecutor
 from magnetar.metadata import sqlite_file, sqlite_tree
+from magnetar.metadata.errors import MetadataError
 from magnetar.metadata.sqlite import SqliteMetadataStore
 from magnetar.metadata.store import Node
 
@@ -142,6 +145,7 @@ async def test_listings_read_the_index_alone(tmp_path: Path, executor: ThreadExe
 _CRASHER = """
 import asyncio, os, sys
 from magnetar.base.executor import ThreadExecutor
+from magnetar.metadata.errors import MetadataError
 from magnetar.metadata.sqlite import SqliteMetadataStore
 async def main():
     store = await SqliteMetadataStore.open(sys.argv[1], ThreadExecutor("metadata"))
@@ -328,3 +332,22 @@ async def test_a_file_of_an_older_release_gets_its_checksums(
     if version == 2:
         with pytest.raises(CorruptionError, match="commit mark"):
             await SqliteMetadataStore.open(file, executor)
+
+
+async def test_an_error_is_freed_without_a_collection_of_garbage(tmp_path: Path, executor: ThreadExecutor) -> None:
+    store = await SqliteMetadataStore.open(tmp_path / "m.db", executor)
+    await store.put("/a", b"")
+    seen: list[weakref.ref[BaseException]] = []
+    gc.collect()
+    gc.disable()
+    try:
+        for refused in (lambda: store.put("/a", b"", expected_version=7), lambda: store.delete("/b")):
+            try:
+                await refused()
+            except MetadataError as error:
+                seen.append(weakref.ref(error))
+        await store.get("/a")
+        assert [error() for error in seen] == [None, None]
+    finally:
+        gc.enable()
+        await store.close()
