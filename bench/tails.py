@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The slowest publishes, and what the server did meanwhile.
 
-  tails.py [--seconds S] [--only NAME ...] [--topics N] [--subscriptions N] [--dir DIR] [--json]
+  tails.py [--seconds S] [--only NAME ...] [--topics N] [--subscriptions N] [--dir DIR] [--json] [--check]
 
 A paced generator sends entries of 1 KiB and times each from the moment at which it was due to its receipt; the server is watched.py. One
 server a load: `slow` is 1,000 entries/s to one topic, `fast` 20,000/s, `topics` 1,000/s that go round N topics with so many
@@ -9,6 +9,9 @@ subscriptions each, `rolls` 20,000/s with files and ledgers so small that journa
 seconds. Printed are p50, p99, p99.9 and the longest; the longest pauses of the event loop with what was found in them; how often each
 kind of work took 5 ms; and for the slowest publishes what ran between sending and receipt. A pause that neither the loop's own thread
 nor others of the process spent as CPU time was spent waiting for a core: other work on the machine, or the generator.
+
+All loads with their servers take four minutes on an idle machine, 40 s for each load. `--check` fails when the loop was busy
+for more than BUSY_MAX_MS at a time by its own CPU time, or when a collection of Python's garbage took that long.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ from fastgen import Stream
 HERE = Path(__file__).resolve().parent
 SHOWN = 6
 LONG_MS = 5.0
+BUSY_MAX_MS = 10.0
 
 SMALL = ("journalMaxSizeMB=4", "logSizeLimit=8388608", "managedLedgerMaxEntriesPerLedger=20000")
 SMALL += (
@@ -166,6 +170,12 @@ def summary(times: list[tuple[float, float]], found: dict[str, Any], began: floa
     }
 
 
+def busy_ms(result: dict[str, Any]) -> float:
+    """What held the loop up for longest by itself: its CPU time in a pause, or a collection of garbage."""
+    collections = [each["longest_ms"] for each in result["collections"].values()]
+    return max([pause["loop_cpu_ms"] for pause in result["pauses"]["longest"]] + collections, default=0.0)
+
+
 def starved(pause: dict[str, Any]) -> bool:
     """Half of it was spent by nobody in the process."""
     return bool(pause["loop_cpu_ms"] + pause["others_cpu_ms"] < pause["ms"] / 2)
@@ -207,12 +217,13 @@ def show(name: str, result: dict[str, Any]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=60.0, help="of each load")
+    parser.add_argument("--seconds", type=float, default=40.0, help="of each load")
     parser.add_argument("--only", nargs="+", choices=LOADS, default=list(LOADS), help="loads")
     parser.add_argument("--topics", type=int, default=1_000)
     parser.add_argument("--subscriptions", type=int, default=10, help="of each topic")
     parser.add_argument("--dir", default=str(HERE), help="where the data goes")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--check", action="store_true", help="exit code 1 when the loop or a collection took too long")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix=".bench-", dir=options.dir))
     try:
@@ -225,6 +236,10 @@ def main() -> None:
             print(json.dumps(results))
     finally:
         shutil.rmtree(folder)
+    long = [name for name, result in results.items() if busy_ms(result) > BUSY_MAX_MS]
+    if long:
+        print(f"held up for more than {BUSY_MAX_MS:.0f} ms by its own work: {', '.join(long)}", file=sys.stderr)
+    sys.exit(options.check and bool(long))
 
 
 if __name__ == "__main__":
