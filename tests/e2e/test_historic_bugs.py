@@ -13,7 +13,7 @@ import pytest
 from magnetar.testing.server import ServerProcess
 from tests.support.brokers import get
 from tests.support.in_process import FaultyDisk, InProcessServer
-from tests.support.messages import drain
+from tests.support.messages import drain, subscribe_next
 from tests.support.proxy import CuttingProxy
 from tests.support.traffic import key_of, read_log
 from tests.support.waiting import wait_until
@@ -43,7 +43,7 @@ def test_the_first_message_behind_a_position_survives_a_crash(
     server.restart()
     expected = [b"old 4", b"the one"] if how == "seek to an id" else [b"the one"]
     consumer.close()
-    again = connect(server.service_url).subscribe("reset", "sub", start_message_id_inclusive=True)
+    again = subscribe_next(connect(server.service_url), "reset", "sub", start_message_id_inclusive=True)
     assert [message.data() for message in drain(again, at_least=len(expected))] == expected
 
 

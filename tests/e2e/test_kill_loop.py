@@ -20,6 +20,7 @@ import pytest
 
 from magnetar.testing.server import ServerProcess
 from tests.support.brokers import get
+from tests.support.messages import subscribe_next
 from tests.support.traffic import (
     WINDOW,
     Consuming,
@@ -228,7 +229,8 @@ def check_what_is_left(harness: Harness, logs: dict[str, Log], connect: Connect)
             key for key, payload in zip(log.keys, log.payloads, strict=True) if name == "shared" and is_skipped(payload)
         }
         kind = pulsar.ConsumerType.KeyShared if name == "key-shared" else pulsar.ConsumerType.Shared
-        consumer = client.subscribe(harness.topic_of(name), name, consumer_type=kind, batch_index_ack_enabled=True)
+        topic = harness.topic_of(name)
+        consumer = subscribe_next(client, topic, name, consumer_type=kind, batch_index_ack_enabled=True)
         assert receive_keys(consumer, len(expected)) == expected, name
         consumer.close()
 

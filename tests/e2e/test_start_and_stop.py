@@ -17,6 +17,7 @@ import pytest
 
 from magnetar.testing.server import ServerProcess
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand
+from tests.support.messages import subscribe_next
 from tests.support.process import MIB
 from tests.support.raw import RawClient
 from tests.support.traffic import key_of, read_log
@@ -208,7 +209,7 @@ def test_a_stop_with_open_clients_and_a_backlog(
     content = dict(zip(log.keys, log.payloads, strict=True))
     assert all(content[key][:4] == number.to_bytes(4, "big") for number, key in promised.items())
     consumer.close()
-    again = connect(server.service_url).subscribe(topic, "sub")
+    again = subscribe_next(connect(server.service_url), topic, "sub")
     assert again.receive(30_000).data()[:4] == (5).to_bytes(4, "big"), f"{len(acked)} acknowledgements were stored"
 
 

@@ -77,6 +77,19 @@ def drain(consumer: Any, *, at_least: int = 0, quiet_ms: int = QUIET_MS, ack: bo
         messages.append(message)
 
 
+def subscribe_next(client: Any, topic: str, subscription: str, **options: Any) -> Any:
+    """A consumer once the one before it has left: who is closed just as he subscribes anew, after the server was killed, is there for a
+    moment still, and an exclusive one refuses others."""
+
+    def subscribed() -> Any:
+        try:
+            return client.subscribe(topic, subscription, **options)
+        except pulsar.ConsumerBusy:
+            return None
+
+    return wait_until(subscribed, what=f"the consumer of {subscription} has left")
+
+
 def shares_of(consumers: Sequence[Any], count: int, *, ack: bool = True) -> list[list[pulsar.Message]]:
     """What each consumer gets of `count` messages that they share, and what comes besides."""
     found: list[list[pulsar.Message]] = [[] for _ in consumers]

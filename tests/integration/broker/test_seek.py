@@ -8,7 +8,7 @@ import pulsar
 import pytest
 
 from magnetar.testing.server import ServerProcess
-from tests.support.messages import nothing_arrives, receive_all, send_all, take
+from tests.support.messages import nothing_arrives, receive_all, send_all, subscribe_next, take
 from tests.support.raw_client import BaseCommand, MessageIdData, RawConnection, message, now_ms, split
 from tests.support.types import Connect, StartServer
 
@@ -121,7 +121,8 @@ def test_a_seek_is_durable(start_server: StartServer, connect: Connect, topic: s
     take(consumer, 10)
     consumer.seek(ids[4])
     server.restart()
-    assert receive_all(connect(server.service_url).subscribe(topic, "sub"), 6) == payloads(10)[4:]
+    consumer.close()
+    assert receive_all(subscribe_next(connect(server.service_url), topic, "sub"), 6) == payloads(10)[4:]
 
 
 def test_consumers_are_closed_before_the_answer(server: ServerProcess, topic: str) -> None:
