@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
+
+EVENTS_TIMEOUT_MS: Final = 120_000
 
 
 def _stages(spark: Any) -> Any:
     context = spark.sparkContext
+    context._jsc.sc().listenerBus().waitUntilEmpty(EVENTS_TIMEOUT_MS)  # what is counted comes by events
     gateway = context._gateway
     nothing = gateway.jvm.java.util.ArrayList()
     quantiles = gateway.new_array(gateway.jvm.double, 0)
