@@ -1,4 +1,4 @@
-"""A scalable topic in simulated clusters: seeds with splits, merges and faults that break no promise."""
+"""A scalable topic in simulated clusters: seeds with faults that break no promise, and deliberate bugs that are caught."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from click.testing import CliRunner
 
 from magnetar.testing.sim.__main__ import main
 from magnetar.testing.sim.report import Totals, seed_report
+from magnetar.testing.sim.scalable.mutations import MUTATIONS, focused, mutated, script_of
 from magnetar.testing.sim.scalable.run import run_scalable_seed
+from magnetar.testing.sim.scalable.scenario import scalable_scenario
 
 SEEDS = 8
 SEEDS_LONG = 300
+SEEDS_OF_A_BUG = 15
 
 
 def check(count: int) -> Totals:
@@ -57,6 +60,35 @@ print(*[run_scalable_seed(seed).digest for seed in {seeds}])
     environment = {**os.environ, "PYTHONHASHSEED": "4711"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.split() == here
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", sorted(MUTATIONS))
+def test_a_deliberate_bug_is_caught_by_its_script(name: str) -> None:
+    script = script_of(name)
+    with mutated(name):
+        assert run_scalable_seed(name, script).failed
+    clean = run_scalable_seed(name, script)
+    assert not clean.failed, seed_report(clean)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", sorted(MUTATIONS))
+def test_a_deliberate_bug_is_caught_by_random_seeds(name: str) -> None:
+    for number in range(SEEDS_OF_A_BUG):
+        with mutated(name):
+            if run_scalable_seed(str(number), focused(scalable_scenario(str(number)), name)).failed:
+                return
+    raise AssertionError(f"none of {SEEDS_OF_A_BUG} seeds")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", sorted(MUTATIONS))
+def test_the_same_seeds_pass_without_the_bug(name: str) -> None:
+    for number in range(SEEDS_OF_A_BUG):
+        result = run_scalable_seed(str(number), focused(scalable_scenario(str(number)), name))
+        assert not result.failed, seed_report(result)
 
 
 def test_the_command_runs_and_replays_them() -> None:
