@@ -265,7 +265,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self.state = CoordinatorState(4, active_max=3)
         self.log: list[tuple[TxnId, bytes]] = []
         self.statuses: dict[int, TxnStatus] = {}
-        self.now_ms = 1000
+        self.now_ms = 1_700_000_000_000
 
     def record(self, txn: TxnId, data: bytes) -> None:
         self.log.append((txn, data))
@@ -329,6 +329,14 @@ class CoordinatorMachine(RuleBasedStateMachine):
         for number in due:
             self.end(number, commit=False)
 
+    @rule(back_ms=st.integers(1, 1_000_000))
+    def restart_behind_a_clock_that_was_ahead(self, back_ms: int) -> None:
+        self.now_ms -= back_ms
+        self.restart()
+        for each in self.state:
+            assert each.deadline_ms <= self.now_ms + each.timeout_ms
+        assert self.state.expired(self.now_ms) == []
+
     @rule()
     def restart(self) -> None:
         highest = self.state.highest
@@ -336,7 +344,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         found: dict[TxnId, Transaction] = {}
         for at, (_, data) in enumerate(self.log):
             assert coordinator_records.replay(state, found, Position(1, at), data)
-        state.restored()
+        state.restored(self.now_ms)
         state.highest = highest  # the log keeps it apart: see RecordLog.reserve
         for before, after in zip(self.state, state, strict=True):
             assert (before.txn, before.status, before.timeout_ms, before.owner) == (

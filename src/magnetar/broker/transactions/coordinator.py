@@ -91,7 +91,7 @@ class TransactionCoordinator:
             if not records.replay(self.state, found, entry.position, entry.data)
         ]
         self.log.forget(strays)
-        self.state.restored()
+        self.state.restored(self._clock.now_ms())
         self.state.highest = max(self.state.highest, self.log.reserved)
         for transaction in self.state:
             if transaction.status is not TxnStatus.OPEN:

@@ -239,8 +239,16 @@ class CoordinatorState:
         self._expect(transaction)
         self.highest = max(self.highest, transaction.txn.least)
 
-    def restored(self) -> None:
-        """All of the log has been seen."""
+    def restored(self, now_ms: int) -> None:
+        """All of the log has been seen.
+
+        A transaction that began later than now was opened while the wall clock was ahead: its time-out is counted from now on, else it
+        would stay open, and hold back all readers of its topics, until that time has come.
+        """
+        for transaction in self._by_least.values():
+            if transaction.started_ms > now_ms:
+                transaction.started_ms = now_ms
+                self._expect(transaction)
         self._by_least = dict(sorted(self._by_least.items()))
         self._of_role = Counter(each.owner for each in self._by_least.values())
         self._participants = sum(len(each.partitions) + len(each.subscriptions) for each in self._by_least.values())
