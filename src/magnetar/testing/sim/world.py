@@ -7,6 +7,7 @@ import gc
 import itertools
 import random
 import sys
+import warnings
 from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, TypeVar
@@ -65,7 +66,10 @@ class World:
         collecting = gc.isenabled()
         gc.disable()  # when it would run depends on everything else in this process
         try:
-            return self.loop.run(work)
+            with warnings.catch_warnings():
+                # a killed process leaves tasks behind that had not begun
+                warnings.filterwarnings("ignore", r"coroutine '.*' was never awaited", RuntimeWarning)
+                return self.loop.run(work)
         finally:
             FAILURES.raises = reported
             TURN_CLOCK.now_s = turn_clock
