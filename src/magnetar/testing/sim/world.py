@@ -8,7 +8,8 @@ import itertools
 import random
 import sys
 import warnings
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -66,9 +67,7 @@ class World:
         collecting = gc.isenabled()
         gc.disable()  # when it would run depends on everything else in this process
         try:
-            with warnings.catch_warnings():
-                # a killed process leaves tasks behind that had not begun
-                warnings.filterwarnings("ignore", r"coroutine '.*' was never awaited", RuntimeWarning)
+            with _unbegun_tasks_are_no_news():
                 return self.loop.run(work)
         finally:
             FAILURES.raises = reported
@@ -137,11 +136,20 @@ class World:
         try:
             for machine in self.machines.values():
                 machine.medium.closed = True
-            self.loop.bury()
-            self.loop.close()
-            gc.collect(1)  # what a run allocates is young: nothing was collected meanwhile
+            with _unbegun_tasks_are_no_news():
+                self.loop.bury()
+                self.loop.close()
+                gc.collect(1)  # what a run allocates is young: nothing was collected meanwhile
         finally:
             sys.unraisablehook = quiet
+
+
+@contextmanager
+def _unbegun_tasks_are_no_news() -> Iterator[None]:
+    """A killed process leaves tasks behind that had not begun."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"coroutine '.*' was never awaited", RuntimeWarning)
+        yield
 
 
 async def when(condition: Callable[[], object], step_s: float = 0.01) -> None:
