@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from magnetar.base.errors import MagnetarError
+from magnetar.base.errors import MagnetarError, MetadataError
 from magnetar.base.limits import SCALABLE_WATCHES_PER_CONNECTION_MAX
 from magnetar.base.tasks import REPORTED
 from magnetar.broker.connection.context import topics_hash
@@ -17,7 +17,7 @@ from magnetar.broker.connection.refusals import refusal
 from magnetar.broker.connection.session import Session, Watch
 from magnetar.broker.errors import NotAllowedError, TopicNotFoundError
 from magnetar.broker.naming import SCALABLE, NamespaceName, TopicName, cursor_name, subscription_name
-from magnetar.broker.scalable.controller import TopicController
+from magnetar.broker.scalable.controller import FINISH_FIRST_S, TopicController
 from magnetar.broker.scalable.layout import SegmentLayout
 from magnetar.broker.scalable.records import CHECKPOINT, STREAM
 from magnetar.broker.scalable.segments import segment_name
@@ -288,18 +288,23 @@ class NamespaceWatch:
         self._properties = {pair.key: pair.value for pair in request.property_filters}
         self._hash = request.current_hash
         self._told: set[str] = set()
+        self._ended = False
         self._timer: asyncio.TimerHandle | None = None
         self._telling = asyncio.Lock()
         self._unlisten = session.context.scalable.listen_to_namespace(self._namespace, self._changed)
 
     def end(self) -> None:
+        self._ended = True
         self._unlisten()
         if self._timer is not None:
             self._timer.cancel()
 
     def _changed(self) -> None:
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(NAMESPACE_COALESCED_S, self._due)
+        self._tell_in(NAMESPACE_COALESCED_S)
+
+    def _tell_in(self, pause_s: float) -> None:
+        if self._timer is None and not self._ended:
+            self._timer = asyncio.get_running_loop().call_later(pause_s, self._due)
 
     def _due(self) -> None:
         self._timer = None
@@ -325,7 +330,14 @@ class NamespaceWatch:
 
     async def _tell_changes(self) -> None:
         async with self._telling:
-            names = await self._names()
+            try:
+                names = await self._names()
+            except MetadataError as error:
+                logger.info("scalable topics not listed yet namespace=%s error=%s", self._namespace, error)
+                self._tell_in(FINISH_FIRST_S)
+                return
+            if self._ended:
+                return
             removed, added = sorted(self._told - names), sorted(names - self._told)
             if not removed and not added:
                 return
