@@ -58,7 +58,7 @@ class Steered:
         self.units.append(units)
 
     def apply(self, text: str, done: Callable[[dict[str, Any]], None]) -> None:
-        threading.Thread(target=done, args=({"done": "DROP" not in text, "epoch": 7},)).start()
+        threading.Thread(target=done, args=({"done": "DROP" not in text, "manifest": 7},)).start()
 
 
 def report(epoch: int, units: int = 3, rows: int = 100, **more: object) -> EpochReport:

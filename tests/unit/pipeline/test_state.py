@@ -13,6 +13,7 @@ import pytest
 
 from magnetar.base.clock import SystemClock
 from magnetar.pipeline.errors import DamagedStateError, DriverFencedError, StateSchemaError, UnknownEpochError
+from magnetar.pipeline.serving.reader import LIST_S, Views
 from magnetar.pipeline.state import gc
 from magnetar.pipeline.state.files import TEMPORARY, StateFiles
 from magnetar.pipeline.state.manifest import Manifest, ManifestStore, TableState, file_name
@@ -20,6 +21,7 @@ from magnetar.pipeline.state.reader import read_arrow
 from magnetar.pipeline.state.run import RunInfo, read_run, write_run
 from magnetar.pipeline.state.table import PUT, VNODE, StateTable
 from tests.support.state_tables import TABLE, VNODES, StateTableHarness
+from tests.unit.managed_ledger.ledger_harness import HandClock
 
 ALL = (1 << VNODES) - 1
 
@@ -164,6 +166,23 @@ def test_pinned_manifests_and_young_files_stay(tmp_path: Path) -> None:
     named = {path for number in harness.store.numbers() for path in harness.store.read(number).run_paths()}
     assert {f"{TABLE.directory}/{path.name}" for path in (tmp_path / TABLE.directory).iterdir()} == named
     assert harness.rows() == {("a", 1): 19.0}
+
+
+def test_a_reader_sees_the_next_epoch_at_once_and_one_that_fell_behind_what_is_kept_soon(tmp_path: Path) -> None:
+    harness, clock = StateTableHarness(str(tmp_path)), HandClock()
+    views = Views(harness.files, clock)
+    assert views.refresh()
+    harness.epoch({("a", 1): 1.0})
+    assert views.refresh()
+    assert not views.refresh()
+    gc.pin(harness.files, SystemClock(), harness.manifest)
+    for number in range(20):
+        harness.epoch({("a", 1): float(number)})
+    gc.collect(harness.files, SystemClock(), kept=2)
+    assert not harness.store.has(views.newest().manifest.number + 1)
+    clock.ms += int(LIST_S * 1000)
+    assert views.refresh()
+    assert views.newest().manifest.epoch == harness.manifest.epoch
 
 
 def test_a_table_without_key_is_one_row(tmp_path: Path) -> None:

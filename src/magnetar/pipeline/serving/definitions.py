@@ -72,9 +72,9 @@ class Definitions:
             await asyncio.sleep(LOOK_S)
         if not answer.get("done"):
             raise QueryError("55000", str(answer.get("error") or "the pipeline refuses it"))
-        while self._engine.snapshot().manifest.epoch < int(answer.get("epoch") or 0):
+        while self._engine.snapshot().manifest.number < answer["manifest"]:
             if cancelled() or loop.time() - began_s > limit_s:
-                raise QueryError("57014", "it is done, and this server has not read the newest epoch yet")
+                raise QueryError("57014", "it is done, and this server has not read the newest manifest yet")
             await asyncio.sleep(LOOK_S)
         return tag.text
 

@@ -36,6 +36,9 @@ EXPANSION: Final = 6
 KEYS_FROM_FILES_MAX: Final = 64
 """So many keys of a table that is not in memory are read from its runs; for more the table is loaded."""
 
+LIST_S: Final = 1.0
+"""Pause between two listings of all manifests while the next number is not there."""
+
 
 class ViewTooLargeError(PipelineError):
     """A whole view does not fit into the memory that the reader may use."""
@@ -95,6 +98,7 @@ class Views:
         self._kept: Counter[int] = Counter()
         self._wanted: set[int] = set()
         self._manifest: Manifest | None = None
+        self._listed_s = 0.0
         self.on_change: Callable[[Manifest, int, Changed], None] | None = None
         """Told of the changes of tables in memory, by `refresh`."""
 
@@ -120,7 +124,10 @@ class Views:
 
         Raises CatalogError without a pipeline, DamagedStateError.
         """
-        numbers, known = self._store.numbers(), self._manifest
+        known = self._manifest
+        if known is not None and not self._may_be_newer(known):
+            return False
+        numbers = self._store.numbers()
         if known is not None and numbers and numbers[-1] == known.number:
             return False
         with self._lock:
@@ -131,6 +138,15 @@ class Views:
                     with suppress(UnknownEpochError):  # collected since it was listed: the next one tells of it as well
                         self._advance(self._store.read(number))
         self._advance(open_manifest(self.files, self._clock))
+        return True
+
+    def _may_be_newer(self, known: Manifest) -> bool:
+        """Nearly always the next manifest is the next number, which is a cheap look on a local disk. All are listed once in a while, since
+        that one may have been collected before anybody looked."""
+        now_s = self._clock.monotonic_s()
+        if self.files.local and not self._store.has(known.number + 1) and now_s - self._listed_s < LIST_S:
+            return False
+        self._listed_s = now_s
         return True
 
     def _advance(self, manifest: Manifest) -> None:

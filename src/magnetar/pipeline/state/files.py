@@ -51,6 +51,9 @@ class StateFiles:
         data: bytes = self.fs.cat_file(self.path(name), start=-size_bytes)
         return data
 
+    def exists(self, name: str) -> bool:
+        return os.path.exists(self.path(name)) if self.local else bool(self.fs.exists(self.path(name)))
+
     def size(self, name: str) -> int:
         """In bytes. Raises FileNotFoundError."""
         return int(self.fs.size(self.path(name)))

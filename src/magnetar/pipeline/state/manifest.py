@@ -105,6 +105,10 @@ class ManifestStore:
         """Of all manifests that are there, ascending."""
         return [int(found[1]) for name in self._files.names(DIRECTORY) if (found := _NAME.fullmatch(name))]
 
+    def has(self, number: int) -> bool:
+        """Whether this one is there: much cheaper than `numbers`."""
+        return self._files.exists(file_name(number))
+
     def latest(self) -> Manifest | None:
         """None before the first commit. Raises DamagedStateError."""
         for _ in range(_COLLECTED_MEANWHILE_MAX):

@@ -331,7 +331,7 @@ class Pipeline:
     def _in_force(self, accepted: list[Done]) -> None:
         assert self._driver is not None
         for done in accepted:
-            done({"done": True, "epoch": self._driver.manifest.epoch})
+            done({"done": True, "manifest": self._driver.manifest.number})
         accepted.clear()
 
     def _assembled(self, manifest: Manifest, types: SparkTypes) -> tuple[Manifest, Catalog, Program, dict[str, Any]]:
