@@ -15,7 +15,7 @@ from magnetar.pipeline.errors import AggregateOverflowError, ChangelogError, Sta
 from magnetar.pipeline.operators.aggregate import MergedAggregate, aggregate
 from magnetar.pipeline.operators.aggregate_functions import Call
 from magnetar.pipeline.operators.changelog import CHANGE, DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE
-from magnetar.pipeline.operators.operator import INPUT
+from magnetar.pipeline.operators.operator import INPUT, EpochContext
 from tests.support.operators import (
     DOUBLES,
     GROUPS,
@@ -209,3 +209,11 @@ def test_what_cannot_be_aggregated_is_said_at_once() -> None:
             aggregate(1, "t", schema, ["g"], calls, append_only=True)
     with pytest.raises(StateSchemaError, match="needs a key"):
         aggregate(1, "t", schema, ["g"], [Call("min", "d", "x")], append_only=False)
+
+
+def test_rows_of_which_no_column_is_needed_are_none_while_there_are_none() -> None:
+    """count(*) reads no column of its input; an epoch without input adds nothing to it, in whichever unit."""
+    operator = aggregate(1, "v", pa.schema([]), [], [Call("count", None, "n")], append_only=False)
+    result = operator.apply({}, {}, EpochContext(epoch=1, now_us=0))
+    assert [writes.height for writes in result.writes.values()] == [0]
+    assert result.changelog.height == 0

@@ -38,8 +38,8 @@ def empty_changelog(schema: pa.Schema) -> pl.DataFrame:
 
 
 def with_change(rows: pl.DataFrame, change: int) -> pl.DataFrame:
-    """All rows as one kind of change."""
-    return rows.select(pl.lit(change, pl.Int8).alias(CHANGE), pl.all())
+    """All rows as one kind of change. Rows without columns are none, where a literal would make one of them."""
+    return rows.select(pl.repeat(change, rows.height, dtype=pl.Int8).alias(CHANGE), pl.all())
 
 
 def weight() -> pl.Expr:
