@@ -192,7 +192,7 @@ def _view_options(cursor: Cursor, view: str, options: Options, at: Token) -> _Vi
     for option, value in options.items():
         known = _VIEW_OPTIONS.get(option.lower())
         if known is None:
-            takes = "late_rows = 'drop' or 'fail', on.error = 'null' or 'strict', and vnode.hash = 'crc32' or 'segment'"
+            takes = "late_rows = 'drop' or 'fail', on.error = 'null', 'dead_letter' or 'strict', and vnode.hash = 'crc32' or 'segment'"
             cursor.fail(f"a view has no option {option}; it takes {takes}", at)
         values, means = known
         if value.lower() not in values:
@@ -212,7 +212,8 @@ _VIEW_OPTIONS: Final = {
     ),
     "on.error": (
         get_args(ErrorPolicy),
-        "'null' (an expression that fails is NULL and counted) or 'strict' (the epoch fails)",
+        "'null' (an expression that fails is NULL and counted), 'dead_letter' (its row is left out and the message sent to a topic) or "
+        "'strict' (the epoch fails)",
     ),
     "vnode.hash": (
         get_args(VnodeHash),

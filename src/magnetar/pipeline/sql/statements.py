@@ -12,8 +12,9 @@ ObjectKind: TypeAlias = Literal["SOURCE", "TABLE", "VIEW", "MATERIALIZED VIEW", 
 IncludeKind: TypeAlias = Literal["KEY", "TIMESTAMP", "EVENT_TIME", "PARTITION", "OFFSET", "HEADER", "TOPIC", "PAYLOAD"]
 LatePolicy: TypeAlias = Literal["drop", "fail"]
 """What becomes of rows that come for a closed window: left out and counted, or the end of the epoch they came in."""
-ErrorPolicy: TypeAlias = Literal["null", "strict"]
-"""What becomes of an expression that fails for a row: NULL and counted, or the end of the epoch."""
+ErrorPolicy: TypeAlias = Literal["null", "dead_letter", "strict"]
+"""What becomes of an expression that fails for a row: NULL and counted, the row left out and its message sent to a dead-letter topic, or
+the end of the epoch."""
 OBJECT_KINDS: tuple[ObjectKind, ...] = ("SOURCE", "TABLE", "VIEW", "MATERIALIZED VIEW", "SINK")
 
 INCLUDED_COLUMNS: dict[str, str] = {
@@ -91,6 +92,8 @@ class CreateSource:
     includes: tuple[Include, ...] = ()
     table: bool = False
     if_not_exists: bool = False
+    sends_failed: bool = field(default=False, compare=False)
+    """Whether a view sends messages of it to a dead-letter topic, which is said by the program and not by the statement."""
 
     @property
     def is_written(self) -> bool:

@@ -42,8 +42,8 @@ from magnetar.pipeline.views.epoch.progress import EpochReport
 from magnetar.pipeline.views.epoch.stage_job import own_frame, pieces_frame
 from magnetar.pipeline.views.lowering.program import BACKFILL, STARTS, Program
 from magnetar.pipeline.views.sink.sinks import undelivered
-from magnetar.pipeline.views.source.dead_letters import DeadLetterSend
-from magnetar.pipeline.views.source.options import decode_policy
+from magnetar.pipeline.views.source.dead_letters import DeadLetters
+from magnetar.pipeline.views.source.options import decode_policy, sends_dead_letters
 from magnetar.pipeline.views.source.sources import SOURCE, Sources
 from magnetar.pipeline.views.source.tail import Tail
 
@@ -283,7 +283,7 @@ class Driver:
                 name: self._sources.decoded(frame, self._program.sources[name], decoding.get(name))
                 for name, frame in raw.items()
             }
-            dead = {name: self._dead_letters(name, lambda n=name: raw[n]) for name in decoding}  # type: ignore[misc]
+            dead = {name: self._dead_letters(name, lambda n=name: raw[n]) for name in ends}  # type: ignore[misc]
             sends = {name: send for name, send in dead.items() if send is not None}
             epoch = self._prepared(
                 self._spark,
@@ -301,9 +301,9 @@ class Driver:
             self._ahead.begin(epoch)
         return False
 
-    def _dead_letters(self, name: str, raw: Callable[[], DataFrame]) -> DeadLetterSend | None:
+    def _dead_letters(self, name: str, raw: Callable[[], DataFrame]) -> DeadLetters | None:
         source = self._program.sources[name]
-        if decode_policy(source) != "dead_letter" or name not in self._program.source_readers:
+        if not sends_dead_letters(source) or name not in self._program.source_readers:
             return None
         return self._sources.dead_letters(raw(), source)
 
@@ -372,10 +372,7 @@ class Driver:
         try:
             decoding = {name: Observation() for name in moved if self._is_lenient(name)}
             frames = {name: self._rows(frame, name, decoding.get(name)) for name in moved}
-            dead = {
-                name: self._sources.dead_letters(self._raw(frame, name), self._program.sources[name])
-                for name in decoding
-            }
+            dead = {name: self._dead_letters(name, lambda n=name: self._raw(frame, n)) for name in moved}  # type: ignore[misc]
             sends = {name: send for name, send in dead.items() if send is not None}
             batch = Batch(batch_id, self._now_us(), frames, offsets, decoding=decoding, dead_letters=sends)
             epoch = self._prepared(frame.sparkSession, batch, [kept] if kept is not None else [])

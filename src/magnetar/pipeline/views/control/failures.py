@@ -39,7 +39,10 @@ def told(error: BaseException) -> BaseException:
 def _failed_expression(text: str) -> FailedExpressionError:
     """With the position of the row's message in place of the row's id, where it has one."""
     view = text.removeprefix(STRICT).partition(":")[0]
-    fix = f"send the row right, or write ALTER MATERIALIZED VIEW {view} SET (on.error = 'null') into the file, and run it again"
+    fix = (
+        f"send the row right, or write ALTER MATERIALIZED VIEW {view} SET (on.error = 'null') or 'dead_letter' into the file, and run it "
+        "again"
+    )
     return FailedExpressionError(f"{_ROW_ID.sub(_position, text)}; nothing of the epoch is kept: {fix}")
 
 

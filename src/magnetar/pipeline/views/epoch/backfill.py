@@ -56,17 +56,20 @@ def backfill_batch(
     if not names:
         return None
     mapping = VnodeMapping.from_json(manifest.mapping)
-    frames, rows = {}, {}
+    frames, rows, letters = {}, {}, {}
     older = {plan.name: plan.table.table_id for plan in program.plans if plan.name not in names}
     for plan in program.plans:
         if plan.name not in names:
             continue
         for feed in (feed for stage in plan.stages for feed in stage.feeds):
             if program.reads_source(plan, feed):
-                at = manifest.sources[feed.origin]
+                at, source = manifest.sources[feed.origin], program.sources[feed.origin]
                 start = manifest.views[STARTS][feed.origin]
                 if at and start != at:
-                    frames[feed.origin] = sources.range(spark, program.sources[feed.origin], start, at)
+                    raw = sources.range(spark, source, start, at)
+                    frames[feed.origin] = sources.decoded(raw, source)
+                    letters[feed.origin] = sources.dead_letters(raw, source)
             elif feed.origin in older and older[feed.origin] in manifest.tables:
                 rows[feed.origin] = rows_frame(spark, files, manifest.tables[older[feed.origin]], mapping)
-    return Batch(manifest.batch_id, time_us, frames, {}, rows, names)
+    dead = {name: each for name, each in letters.items() if each is not None}
+    return Batch(manifest.batch_id, time_us, frames, {}, rows, names, dead_letters=dead)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter
@@ -18,7 +18,13 @@ from magnetar.pipeline.views.epoch.actor import InputColumns, UnitResult, UnitTa
 from magnetar.pipeline.views.epoch.event_time import Observed
 from magnetar.pipeline.views.epoch.kept_plans import KeptPlans, SourceCounts, read_by
 from magnetar.pipeline.views.epoch.progress import EpochReport
-from magnetar.pipeline.views.epoch.spark_steps import EXPRESSION_ERRORS, apply_feed, expression_errors, feed_name
+from magnetar.pipeline.views.epoch.spark_steps import (
+    EXPRESSION_ERRORS,
+    apply_feed,
+    expression_errors,
+    failed_rows,
+    feed_name,
+)
 from magnetar.pipeline.views.epoch.stage_job import (
     changes_frame,
     plan_own_stage,
@@ -31,6 +37,7 @@ from magnetar.pipeline.views.epoch.worker import TASK_S
 from magnetar.pipeline.views.lowering.program import BACKFILL, BEFORE_US, Program, materializes
 from magnetar.pipeline.views.lowering.stages import Feed, Stage, ViewPlan
 from magnetar.pipeline.views.sink.sinks import undelivered
+from magnetar.pipeline.views.source.dead_letters import DeadLetters
 from magnetar.pipeline.views.source.frame import UNDECODABLE
 
 if TYPE_CHECKING:
@@ -63,8 +70,8 @@ class Batch:
     """How far sinks have delivered, where that is further than the manifest says."""
     decoding: Mapping[str, Observation] = field(default_factory=dict)
     """Of the sources that leave out what cannot be decoded, or make it NULL: how many there were. They have readers."""
-    dead_letters: Mapping[str, Callable[[], int]] = field(default_factory=dict)
-    """By source: what sends those that it left out."""
+    dead_letters: Mapping[str, DeadLetters] = field(default_factory=dict)
+    """By source: what sends those that it left out, and those for which a view's expression failed."""
     own: frozenset[str] = frozenset()
     """The sources in whose `frames` each unit reads the rows of its own vnodes, by the mapping that the epoch is prepared with."""
     ranges: Mapping[str, Sequence[Range]] | None = None
@@ -85,6 +92,8 @@ class _Work:
     unit_s: float = 0.0
     counts: dict[str, SourceCounts] = field(default_factory=dict)
     """By source, of an epoch of few rows."""
+    failed: list[Feed] = field(default_factory=list)
+    """Those that left out rows for which an expression failed."""
 
 
 @dataclass(frozen=True)
@@ -159,8 +168,8 @@ class EpochRunner:
         bad |= {name: each.undecodable for name, each in work.counts.items()}
         if undecodable := sum(bad.values()):
             work.counters[UNDECODABLE] = undecodable
-        for name in (name for name, count in bad.items() if count and name in batch.dead_letters):
-            work.counters[DEAD_LETTERS] = work.counters.get(DEAD_LETTERS, 0) + batch.dead_letters[name]()
+        if sent := self._send_dead_letters(batch, [name for name, count in bad.items() if count], work.failed):
+            work.counters[DEAD_LETTERS] = sent
         seen = observed.watermarks_us() | {
             name: each.newest_us for name, each in work.counts.items() if name in self._program.watermarks
         }
@@ -268,8 +277,17 @@ class EpochRunner:
         self._take(plan, stage, results, work)
 
     def _count_errors(self, planned: DataFrame, stage: Stage, work: _Work) -> None:
-        if count := expression_errors(planned, stage.feeds):
+        for place, count in expression_errors(planned, stage.feeds).items():
             work.counters[EXPRESSION_ERRORS] = work.counters.get(EXPRESSION_ERRORS, 0) + count
+            if stage.feeds[place].sends_failed:
+                work.failed.append(stage.feeds[place])
+
+    def _send_dead_letters(self, batch: Batch, undecodable: Iterable[str], failed: Iterable[Feed]) -> int:
+        """How many messages were sent: those that these sources could not decode, and those for which these feeds' expressions failed."""
+        sent = sum(batch.dead_letters[name].undecodable() for name in undecodable if name in batch.dead_letters)
+        for feed in failed:
+            sent += batch.dead_letters[feed.origin].failed(partial(failed_rows, feed=feed, now_us=batch.time_us))
+        return sent
 
     def _fed(
         self, spark: SparkSession, manifest: Manifest, plan: ViewPlan, stage: Stage, prepared: Prepared, work: _Work

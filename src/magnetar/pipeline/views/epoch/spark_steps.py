@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
@@ -34,7 +35,7 @@ from magnetar.pipeline.views.lowering.stages import (
     failures,
     quoted,
 )
-from magnetar.pipeline.views.source.frame import source_schema
+from magnetar.pipeline.views.source.frame import DEAD_EXPRESSION, DEAD_LETTER, DEAD_VIEW, source_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -173,14 +174,14 @@ WatermarkOf: TypeAlias = Callable[[Sequence[str]], int | None]
 
 
 def apply_feed(
-    frame: DataFrame, feed: Feed, now_us: int, watermark_us: WatermarkOf = lambda _: None, *, name: str = ""
+    frame: DataFrame, feed: Feed, now_us: int, watermark_us: WatermarkOf = lambda _: None, *, name: str
 ) -> DataFrame:
     """`_change`, the feed's columns, and what it is ordered by. `now_us`: what `now()` is in this epoch.
 
-    `watermark_us` is needed where a feed `is_late`. `name`: of the feed in its job, where rows are counted for which an expression fails.
+    `watermark_us` is needed where a feed `is_late`. `name`: of the feed in its job, by which rows are counted for which an
+    expression fails.
     """
-    if EPOCH_TIMESTAMP in repr(feed.steps):
-        frame = frame.withColumn(EPOCH_TIMESTAMP, F.expr(f"timestamp_micros({now_us})"))
+    frame = _timed(frame, feed, now_us)
     fallible = feed.fallible
     for place, given in enumerate(feed.steps):
         step = _closed(given, watermark_us) if isinstance(given, Late) else given
@@ -188,24 +189,45 @@ def apply_feed(
             frame = apply_steps(frame, [step])
         elif feed.on_error == "strict":
             frame = apply_steps(_strictly(frame, feed, step), [step])
-        elif name:
-            frame = _counted(frame, step, f"{name} {place}")
         else:
-            frame = apply_steps(frame, [step])
+            frame = _counted(frame, step, f"{name} {place}", leaves_out=feed.sends_failed)
     order = [column for column in feed.ordered_by if column not in feed.schema.names]
     return frame.select(*(F.col(quoted(column)) for column in (CHANGE, *order, *feed.schema.names)))
 
 
-def _counted(frame: DataFrame, step: Step, name: str) -> DataFrame:
+def failed_rows(frame: DataFrame, feed: Feed, now_us: int) -> DataFrame:
+    """Of a source's rows with DEAD_LETTER those that `apply_feed` leaves out: this column, DEAD_VIEW, and in DEAD_EXPRESSION what failed
+    first."""
+    frame = _timed(frame, feed, now_us)
+    found: list[DataFrame] = []
+    for place, step in enumerate(feed.steps[: feed.fallible[-1] + 1]):
+        if place in feed.fallible:
+            first = F.coalesce(*(F.when(F.expr(failed), F.lit(text)) for failed, text in failures(step)))
+            marked = frame.withColumn(_FAILED, first)
+            named = [F.lit(feed.view).alias(DEAD_VIEW), F.col(_FAILED).alias(DEAD_EXPRESSION)]
+            found.append(marked.where(F.col(_FAILED).isNotNull()).select(DEAD_LETTER, *named))
+            frame = marked.where(F.col(_FAILED).isNull()).drop(_FAILED)
+        frame = apply_steps(frame, [step], (*CARRIED, DEAD_LETTER))
+    return reduce(lambda one, other: one.union(other), found)
+
+
+def _timed(frame: DataFrame, feed: Feed, now_us: int) -> DataFrame:
+    if EPOCH_TIMESTAMP not in repr(feed.steps):
+        return frame
+    return frame.withColumn(EPOCH_TIMESTAMP, F.expr(f"timestamp_micros({now_us})"))
+
+
+def _counted(frame: DataFrame, step: Step, name: str, *, leaves_out: bool) -> DataFrame:
     """The step, and an observation of the rows that come and for which one of its expressions fails. What fails is computed beside the
-    values, so that Spark does so once for both."""
+    values, so that Spark does so once for both. `leaves_out`: without these rows."""
     bad = " OR ".join(f"coalesce({failed}, false)" for failed, _ in failures(step))
     comes = f"{CHANGE} IN ({INSERT}, {UPDATE_AFTER})"
     if isinstance(step, Select):
         frame = apply_steps(frame, [Select((*step.outputs, Named(f"{comes} AND ({bad})", _FAILED)))])
     else:
         frame = frame.withColumn(_FAILED, F.expr(f"{comes} AND ({bad})"))
-    frame = frame.observe(name, F.count_if(F.col(_FAILED)).alias(EXPRESSION_ERRORS)).drop(_FAILED)
+    frame = frame.observe(name, F.count_if(F.col(_FAILED)).alias(EXPRESSION_ERRORS))
+    frame = (frame.where(~F.col(_FAILED)) if leaves_out else frame).drop(_FAILED)
     return frame if isinstance(step, Select) else apply_steps(frame, [step])
 
 
@@ -218,19 +240,20 @@ def _strictly(frame: DataFrame, feed: Feed, step: Step) -> DataFrame:
     return frame
 
 
-def expression_errors(planned: DataFrame, feeds: Sequence[Feed]) -> int:
-    """What a stage's job has counted in its last run. `feeds`: of the stage, by whose places `apply_feed` was told their names."""
-    names = [
-        f"{feed_name(place)} {at}"
+def expression_errors(planned: DataFrame, feeds: Sequence[Feed]) -> dict[int, int]:
+    """By the place of a feed what a stage's job has counted in its last run, where that is anything. `feeds`: of the stage, by whose
+    places `apply_feed` was told their names."""
+    names = {
+        place: [f"{feed_name(place)} {at}" for at in feed.fallible]
         for place, feed in enumerate(feeds)
-        if feed.on_error != "strict"
-        for at in feed.fallible
-    ]
+        if feed.on_error != "strict" and feed.fallible
+    }
     if not names:
-        return 0
+        return {}
     metrics = planned._jdf.queryExecution().observedMetrics()
-    rows = [metrics.get(name) for name in names]
-    return sum(int(row.get().getLong(0)) for row in rows if row.isDefined())
+    found = {place: [metrics.get(name) for name in each] for place, each in names.items()}
+    counts = {place: sum(int(row.get().getLong(0)) for row in rows if row.isDefined()) for place, rows in found.items()}
+    return {place: count for place, count in counts.items() if count}
 
 
 def feed_name(place: int) -> str:

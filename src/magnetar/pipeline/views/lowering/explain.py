@@ -60,6 +60,8 @@ def _feed(feed: Feed, vnode_hash: VnodeHash) -> Iterable[str]:
     yield f"{feed.input} <- {feed.origin}, to {place}"
     for step in feed.steps:
         yield f"  {_short(shown(_step(step)))}"
+    if feed.sends_failed:
+        yield f"  rows for which an expression fails: left out, sent to the dead-letter topic of {feed.origin}"
 
 
 def _step(step: Step) -> str:

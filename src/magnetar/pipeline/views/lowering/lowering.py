@@ -43,9 +43,11 @@ from magnetar.pipeline.views.lowering.stages import (
     AddWindows,
     Filter,
     Late,
+    OverGroups,
     Select,
     Stage,
     ViewPlan,
+    failures,
     quoted,
 )
 from magnetar.pipeline.views.lowering.table_ids import TableIds
@@ -122,6 +124,8 @@ class Lowerer:
                 if lowering.late_rows == "fail" and not any(stage.watermarks for stage in lowering.stages):
                     raise lowering.refuse(f"late_rows needs windows that close; {CLOSING}")
             self._views[statement.name] = self._finished(lowering, changes)
+            if lowering.on_error == "dead_letter":
+                _require_messages(lowering, self._views[statement.name][0], self._catalog)
             if lowering.vnode_hash == "segment":
                 require_message_key(lowering, self._views[statement.name][0], self._catalog)
         return self._views[statement.name]
@@ -332,6 +336,27 @@ def _common(lowering: Lowering, branches: list[Changes], place: int) -> pa.DataT
 def _cast(branch: Changes, column: str, kind: pa.DataType, lowering: Lowering) -> str:
     same = branch.schema.field(column).type == kind
     return quoted(column) if same else f"CAST({quoted(column)} AS {lowering.spark_name(kind)})"
+
+
+def _require_messages(lowering: Lowering, plan: ViewPlan, catalog: Catalog) -> None:
+    """Raises PlanRefusedError unless each row for which an expression may fail is one message of a source."""
+    for feed in (feed for stage in plan.stages for feed in stage.feeds if feed.sends_failed):
+        entry = catalog.entries.get(feed.origin)
+        made = tuple(
+            step for step in feed.steps[: feed.fallible[-1]] if isinstance(step, AddElements | Late | OverGroups)
+        )
+        if entry is not None and entry.kind == "SOURCE" and not made:
+            continue
+        if entry is None or made:
+            origin = "what a join, GROUP BY, OVER, unnest or LATE_ROWS has made of messages"
+        else:
+            origin = f"the stored rows of the {entry.kind} {feed.origin}"
+        text = failures(feed.steps[feed.fallible[-1]])[0][1]
+        raise lowering.refuse(
+            f"on.error = 'dead_letter' sends the message for which an expression fails, and {text} is computed from {origin}; write it so "
+            "that it cannot fail (nullif(x, 0), CASE), or before that: in a view WITH (on.error = 'dead_letter') of the source which "
+            "this one reads; or write on.error = 'null' or 'strict'"
+        )
 
 
 CLOSING: Final = (

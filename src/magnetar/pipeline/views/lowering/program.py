@@ -63,7 +63,8 @@ class Program:
             for stage in plan.stages:
                 match stage.feeds:
                     case (feed,) if self.reads_source(plan, feed) and self.source_readers[feed.origin] == 1:
-                        if feed.origin not in self.watermarks and all(isinstance(step, Select) for step in feed.steps):
+                        is_whole = all(isinstance(step, Select) for step in feed.steps) and not feed.sends_failed
+                        if feed.origin not in self.watermarks and is_whole:
                             found[feed.origin] = stage.stage_id
         return found
 
@@ -76,6 +77,13 @@ class Program:
             for stage in plan.stages
             for feed in stage.feeds
             if stage.vnode_hash == "segment" and self.reads_source(plan, feed)
+        )
+
+    @cached_property
+    def sending(self) -> frozenset[str]:
+        """Sources of which a view sends the messages to a dead-letter topic for which an expression fails."""
+        return frozenset(
+            feed.origin for plan in self.plans for stage in plan.stages for feed in stage.feeds if feed.sends_failed
         )
 
     @cached_property
@@ -139,7 +147,11 @@ def assemble(catalog: Catalog, views: Mapping[str, Any], types: Types) -> tuple[
         elif isinstance(statement, CreateSink):
             sinks.append(_sink(statement, plans))
     program = Program(sources, tuple(plans.values()), tuple(sinks))
-    used = {name: source for name, source in sources.items() if name in program.source_readers}
+    used = {
+        name: replace(source, sends_failed=name in program.sending)
+        for name, source in sources.items()
+        if name in program.source_readers
+    }
     shown = {plan.name: list(plan.columns) for plan in program.plans}
     plain = {**views, "catalog": catalog.to_plain(), COLUMNS: shown, **ids.to_plain()}
     if FORMER_NAMES in views:

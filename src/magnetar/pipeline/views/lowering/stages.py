@@ -128,6 +128,11 @@ class Feed:
         return tuple(place for place, step in enumerate(self.steps) if failures(step))
 
     @property
+    def sends_failed(self) -> bool:
+        """Whether rows for which an expression fails are left out, and their messages sent to a dead-letter topic."""
+        return self.on_error == "dead_letter" and bool(self.fallible)
+
+    @property
     def is_late(self) -> bool:
         """Whether it takes late rows, which the watermark decides."""
         return any(isinstance(step, Late) for step in self.steps)

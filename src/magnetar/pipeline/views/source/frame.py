@@ -27,7 +27,13 @@ from magnetar.pipeline.sql.statements import INCLUDED_COLUMNS, ColumnDefinition,
 from magnetar.pipeline.sql.types import normalise_type, spark_type
 from magnetar.pipeline.views.lowering.stages import ROW_ID
 from magnetar.pipeline.views.source.decoding import DECODED, PROBLEM, Decoded, decode_values, quoted
-from magnetar.pipeline.views.source.options import BYTES_COLUMN, ON_DECODE_ERROR, decode_policy, reader_options
+from magnetar.pipeline.views.source.options import (
+    BYTES_COLUMN,
+    ON_DECODE_ERROR,
+    decode_policy,
+    reader_options,
+    sends_dead_letters,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -44,10 +50,17 @@ DEAD_POSITION: Final = "position"
 DEAD_REASON: Final = "reason"
 DEAD_KEY: Final = "key"
 DEAD_VALUE: Final = "value"
+DEAD_VIEW: Final = "view"
+DEAD_EXPRESSION: Final = "expression"
+DEAD_LETTER: Final = "__letter"
+"""A column of a source's rows: the message itself and where it was, for a dead-letter topic."""
 
 
-def decode(raw: DataFrame, source: CreateSource, observation: Observation | str | None = None) -> DataFrame:
-    """The source's columns, `_row_id` and `_change`, of a batch or a stream with the connector's columns (at least `raw_columns`).
+def decode(
+    raw: DataFrame, source: CreateSource, observation: Observation | str | None = None, *, letters: bool = False
+) -> DataFrame:
+    """The source's columns, `_row_id` and `_change`, of a batch or a stream with the connector's columns (at least `raw_columns`); with
+    `letters` DEAD_LETTER, a struct of ROW_ID, DEAD_TOPIC, DEAD_POSITION, DEAD_KEY and DEAD_VALUE.
 
     `observation` (or one of this name) counts DECODED_ROWS and UNDECODABLE in the first action over the result. A strict source's
     undecodable message fails the action with its topic and position.
@@ -68,21 +81,34 @@ def decode(raw: DataFrame, source: CreateSource, observation: Observation | str 
         frame = frame.where(F.col(PROBLEM).isNull())
     else:
         frame = frame.where(_has_place(source, found))
-    return _with_generated(frame.select(*_outputs(source, found)), source)
+    letter = [F.struct(*_letter(source)).alias(DEAD_LETTER)] if letters else []
+    return _with_generated(frame.select(*_outputs(source, found), *letter), source)
 
 
 def undecodable(raw: DataFrame, source: CreateSource) -> DataFrame:
     """The messages that `decode` makes NULL or leaves out, as DEAD_... columns, in the order of their positions."""
     source = with_columns(source)
     frame = decode_values(raw, source).frame.where(F.col(PROBLEM).isNotNull())
+    reason = F.concat(F.lit(_form(source)), F.substring(F.col(PROBLEM), 1, SHOWN_CHARACTERS))
+    return frame.select(*_letter(source), reason.alias(DEAD_REASON)).orderBy(ROW_ID).drop(ROW_ID)
+
+
+def failed_letters(failed: DataFrame) -> DataFrame:
+    """The same of rows with DEAD_LETTER, DEAD_VIEW and DEAD_EXPRESSION, which are columns of it as well."""
+    reason = F.concat(F.col(DEAD_EXPRESSION), F.lit(" fails")).alias(DEAD_REASON)
+    letters = failed.select(f"{DEAD_LETTER}.*", reason, DEAD_VIEW, DEAD_EXPRESSION)
+    return letters.orderBy(ROW_ID, DEAD_EXPRESSION).drop(ROW_ID)
+
+
+def _letter(source: CreateSource) -> list[Column]:
     at = [F.col(name).cast("string") for name in POSITION[2:]]
-    return frame.orderBy(row_id(source)).select(
+    return [
+        row_id(source).alias(ROW_ID),
         F.col("__topic").alias(DEAD_TOPIC),
         F.concat_ws(":", *at).alias(DEAD_POSITION),
-        F.concat(F.lit(_form(source)), F.substring(F.col(PROBLEM), 1, SHOWN_CHARACTERS)).alias(DEAD_REASON),
         F.col("__key").alias(DEAD_KEY),
         F.col("value").alias(DEAD_VALUE),
-    )
+    ]
 
 
 def _has_place(source: CreateSource, found: Decoded) -> Column:
@@ -102,7 +128,7 @@ def _has_place(source: CreateSource, found: Decoded) -> Column:
 def raw_columns(source: CreateSource) -> tuple[str, ...]:
     """The connector's columns that `decode` reads: a read with these only is faster."""
     needed = {"value", *POSITION, *(INCLUDED_COLUMNS[include.kind] for include in source.includes)}
-    if source.format.format == "UPSERT" or decode_policy(source) == "dead_letter":
+    if source.format.format == "UPSERT" or sends_dead_letters(source):
         needed.add("__key")
     if source.format.encode == "AVRO":
         needed.add("__schemaVersion")
@@ -190,11 +216,12 @@ def _with_generated(frame: DataFrame, source: CreateSource) -> DataFrame:
     generated = [column for column in source.columns if column.generated is not None]
     if not generated:
         return frame
-    plain = tuple(name for name in frame.columns if name not in (ROW_ID, CHANGE))
+    own = [name for name in (ROW_ID, CHANGE, DEAD_LETTER) if name in frame.columns]
+    plain = tuple(name for name in frame.columns if name not in own)
     computed = {column.name: _expression(source, column, plain) for column in generated}
     names = [*(column.name for column in source.columns), *(include.name for include in source.includes)]
     return frame.select(
-        *(computed[name].alias(name) if name in computed else F.col(quoted(name)) for name in names), ROW_ID, CHANGE
+        *(computed[name].alias(name) if name in computed else F.col(quoted(name)) for name in names), *own
     )
 
 

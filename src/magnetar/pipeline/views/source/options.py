@@ -12,7 +12,8 @@ from magnetar.pipeline.sql.statements import CreateSource
 
 ON_DECODE_ERROR: Final = "on.decode.error"
 DEAD_LETTER_TOPIC: Final = "dead.letter.topic"
-"""Where `dead_letter` sends messages; without it each goes to its own topic's `TOPIC-SUBSCRIPTION-DLQ`, as a Pulsar consumer does."""
+"""Where `dead_letter` of sources and of views sends messages; without it each goes to its own topic's
+`TOPIC-SUBSCRIPTION-DLQ`, as a Pulsar consumer does."""
 
 DecodePolicy = Literal["null", "skip", "dead_letter", "strict"]
 """What becomes of a message that cannot be decoded, whichever is chosen it is counted.
@@ -58,8 +59,13 @@ def decode_policy(source: CreateSource) -> DecodePolicy:
     return cast("DecodePolicy", value)
 
 
+def sends_dead_letters(source: CreateSource) -> bool:
+    """Whether messages that cannot be decoded go to a dead-letter topic, or those for which a view's expression fails. SourceError."""
+    return source.sends_failed or decode_policy(source) == "dead_letter"
+
+
 def dead_letter_topic(source: CreateSource, topic: str, subscription: str) -> str:
-    """Where an undecodable message of a topic partition goes. Raises OptionError."""
+    """Where a message of a topic partition goes that is left out. Raises OptionError."""
     named = next((value for name, value in source.options.items() if name.lower() == DEAD_LETTER_TOPIC), None)
     whole = re.sub("^topic://", "persistent://", whole_topic(topic))
     return full_name(named) if named is not None else f"{whole}-{subscription}-DLQ"

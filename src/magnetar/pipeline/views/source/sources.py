@@ -17,9 +17,9 @@ from magnetar.pipeline.connect.errors import TopicReplacedError
 from magnetar.pipeline.connect.offsets import EARLIEST, Position, from_document, to_document, total_lag
 from magnetar.pipeline.connect.options import ReadOptions, read_options
 from magnetar.pipeline.sql.statements import CreateSource
-from magnetar.pipeline.views.source.dead_letters import DeadLetterSend, send_dead_letters
-from magnetar.pipeline.views.source.frame import decode, raw_columns, undecodable
-from magnetar.pipeline.views.source.options import decode_policy, reader_options
+from magnetar.pipeline.views.source.dead_letters import DeadLetters
+from magnetar.pipeline.views.source.frame import decode, raw_columns
+from magnetar.pipeline.views.source.options import reader_options, sends_dead_letters
 from magnetar.pipeline.views.source.tail import Tail
 
 if TYPE_CHECKING:
@@ -50,15 +50,15 @@ class Sources(Protocol):
         ...
 
     def range(self, spark: SparkSession, source: CreateSource, start: Positions, end: Positions) -> DataFrame:
-        """The rows between two positions of a source, decoded."""
+        """The rows between two positions of a source, as `decoded` takes them."""
         ...
 
     def decoded(self, raw: DataFrame, source: CreateSource, counted: Observation | str | None = None) -> DataFrame:
         """A source's rows of a batch of the stream: its columns, `_row_id` and `_change`. `counted` as in `decode`."""
         ...
 
-    def dead_letters(self, raw: DataFrame, source: CreateSource) -> DeadLetterSend | None:
-        """What sends the messages of a batch that cannot be decoded to where they belong; None for a source that does not ask for it."""
+    def dead_letters(self, raw: DataFrame, source: CreateSource) -> DeadLetters | None:
+        """What sends the messages of a batch that are left out to where they belong; None for a source of which none is sent."""
         ...
 
     def acknowledge(self, source: CreateSource, positions: Positions) -> None:
@@ -123,16 +123,15 @@ class TopicSources:
         schema = schema_for(raw_columns(source))
         options = {"startingOffsets": json.dumps(dict(start)), "endingOffsets": json.dumps(dict(end))}
         reader = spark.read.format("magnetar").schema(schema)
-        return self.decoded(reader.options(**self._reading(source), **options).load(), source)
+        return reader.options(**self._reading(source), **options).load()
 
     def decoded(self, raw: DataFrame, source: CreateSource, counted: Observation | str | None = None) -> DataFrame:
         return decode(raw, source, counted)
 
-    def dead_letters(self, raw: DataFrame, source: CreateSource) -> DeadLetterSend | None:
-        if decode_policy(source) != "dead_letter":
+    def dead_letters(self, raw: DataFrame, source: CreateSource) -> DeadLetters | None:
+        if not sends_dead_letters(source):
             return None
-        subscription = self._subscription(source)
-        return lambda: send_dead_letters(self._pipeline, source, subscription, undecodable(raw, source))
+        return DeadLetters(self._pipeline, source, self._subscription(source), raw)
 
     def tail(self, sources: Mapping[str, CreateSource]) -> Tail | None:
         return Tail({name: self.reading(source) for name, source in sources.items()})
