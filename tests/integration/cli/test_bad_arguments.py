@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pulsar
@@ -163,11 +165,18 @@ def test_memory_that_runs_out_later_costs_nothing_acknowledged(tmp_path: Path) -
                 send(number)
             except pulsar.PulsarException:
                 break
-        try:
-            producer.flush()
-        except pulsar.PulsarException:
-            pass
+
+        def flush() -> None:
+            with suppress(pulsar.PulsarException):
+                producer.flush()
+
+        waiting = threading.Thread(target=flush)
+        waiting.start()
+        # a server that cuts connections for want of memory has the client come back again and again, for minutes
+        waiting.join(5)
         server.close()
+        waiting.join(60)
+        assert not waiting.is_alive(), "without a server the client's own time-out ends the waiting"
         server.start()
         reader = pulsar.Client(server.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
         stored = set(read_log(reader, "topic").payloads)
