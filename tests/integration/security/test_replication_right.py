@@ -137,6 +137,16 @@ def test_nobody_replicates_from_a_cluster_that_the_tenant_does_not_know(
         assert "--allowed-clusters" in answer.error.message
 
 
+@pytest.mark.parametrize("source", ["west|3", "west|", "west|x", "west|3|4"])
+def test_what_is_remembered_of_a_cluster_is_not_named_by_its_replicator(
+    replicating: Secured, topic: str, source: str
+) -> None:
+    """A topic that is no segment has one source in each cluster; another name would be one more that is never forgotten."""
+    with replicating.raw("peer") as client:
+        answer = from_west(client, topic, f"pulsar.repl.{source}-->standalone")
+        assert error_code(answer) == ServerError.NotAllowedError
+
+
 def test_a_server_that_asks_nobody_believes_its_own_configuration_only(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 from magnetar.admin.call import JSON_DEPTH_MAX, depth_exceeds, parse_json
 from magnetar.admin.context import runtime_settings
 from magnetar.admin.errors import BadRequestError, reason_of, status_of
-from magnetar.admin.metrics.families import labels, parsed_labels, table
+from magnetar.admin.metrics.families import families, labels, parsed_labels, parsed_samples, table
 from magnetar.admin.pacing import Pace, Workload
 from magnetar.admin.partitioned_stats import Sum, without
 from magnetar.admin.policy_rows import backlog_quota, check_document
@@ -212,3 +212,10 @@ def test_times(timestamp_ms: int, text: str) -> None:
 def test_labels_are_read_as_they_were_written() -> None:
     values = {"topic": 'persistent://t/n/a"b\\c', "subscription": "two\nlines, a=\\n"}
     assert parsed_labels(labels(**values)) == values
+
+
+def test_samples_are_read_as_they_were_written() -> None:
+    """Also where a name holds what Python takes for the end of a line."""
+    name = "a\u2028b\x85c\x0bd\re\nf 7"
+    text = "".join(families([("magnetar_one", 1.5), ("magnetar_two", 2)], labels(task=name)))
+    assert list(parsed_samples(text)) == [("magnetar_one", {"task": name}, 1.5), ("magnetar_two", {"task": name}, 2.0)]

@@ -205,3 +205,15 @@ def test_many_producers_do_not_drive_out_a_cluster() -> None:
     for number in range(10):
         dedup.persist(f"p{number}", 1)
     assert set(dedup.snapshot()) == {"pulsar.repl.a_LID", "pulsar.repl.a_EID", "p8", "p9"}
+
+
+def test_only_segments_are_sent_to_by_segments() -> None:
+    for source, of_segment, of_topic in (
+        ("west", True, True),
+        (names.source_name("west", "12"), True, False),
+        ("west|", False, False),
+        ("west|1x", False, False),
+        ("west|1|2", False, False),
+        ("west|" + "9" * 20, False, False),
+    ):
+        assert (names.is_source(source, True), names.is_source(source, False)) == (of_segment, of_topic), source

@@ -40,8 +40,8 @@ def parsed_labels(text: str) -> dict[str, str]:
 
 def parsed_samples(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
     """(name, labels, number) of each line that `table` or `families` wrote."""
-    for line in text.splitlines():
-        if not line.startswith("#"):
+    for line in text.split("\n"):  # names may hold what `splitlines` takes for the end of a line
+        if line and not line.startswith("#"):
             described, _, number = line.rpartition(" ")
             name, _, about = described.partition("{")
             yield name, parsed_labels(about), float(number)

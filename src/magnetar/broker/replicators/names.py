@@ -53,6 +53,13 @@ def cluster_of_source(source: str) -> str:
     return source.partition(_SEGMENT_DELIMITER)[0]
 
 
+def is_source(source: str, of_segment: bool) -> bool:
+    """True for what `source_name` makes for a topic, or for a segment where `of_segment`. The name is the sender's: others would each be
+    remembered for ever."""
+    _, delimiter, segment_id = source.partition(_SEGMENT_DELIMITER)
+    return not delimiter or (of_segment and _is_number(segment_id))
+
+
 def source_of_producer(name: str) -> str | None:
     """What a replicator's producer sends from, as `source_name`; None for a client's."""
     prefix = f"{REPLICATOR_PREFIX}."

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from magnetar.broker.config import BrokerConfig
+from magnetar.broker.errors import NotAllowedError
 from magnetar.broker.replicators.names import sequence_name
 from magnetar.broker.topics.deduplication import CURSOR_NAME, SEQUENCE_ID_MAX, Deduplicator, packed
 from magnetar.broker.topics.publish import PublishOp
@@ -112,6 +113,9 @@ logger = logging.getLogger(__name__)
 SOURCES_PROPERTY: Final = "magnetar.replicated.from."
 """Of the cursor, one for each cluster that sends here: the instance of that cluster's metadata, empty when it did not say."""
 
+SOURCES_MAX: Final = 10_000
+"""Clusters, and segments of theirs, that ever sent to one topic. Each is remembered for as long as the topic is there."""
+
 
 class TopicDeduplication:
     """`apply` before the first entry is published."""
@@ -140,10 +144,16 @@ class TopicDeduplication:
     async def accept_from(self, source: str, instance: str, log_end: tuple[int, int] | None) -> None:
         """Another cluster is going to send. `instance` says which metadata it has: with another one its log begins anew. `log_end`: its
         last entry, None when it does not say. A place behind it was never in that log: what was remembered then does not count.
+
+        Raises NotAllowedError above SOURCES_MAX.
         """
         async with self._switching:
             sources = self.sources
             known = sources.get(source)
+            if known is None and len(sources) >= SOURCES_MAX:
+                raise NotAllowedError(
+                    f"{SOURCES_MAX} clusters and segments of other clusters have sent here; no more are remembered"
+                )
             if known is None or (instance and known != instance):
                 cursor, dedup = await self._switch(needed=True) or (None, None)
                 assert cursor is not None, "asked for"

@@ -13,6 +13,7 @@ from magnetar.broker.replicators.names import (
     INSTANCE_METADATA,
     LOG_END_METADATA,
     cluster_of_source,
+    is_source,
     log_end,
     source_of_producer,
 )
@@ -99,6 +100,10 @@ def _last_sequence(request: CommandProducer, topic: AnyTopic, source: str | None
 
 async def _check_source(session: Session, topic: TopicName, source: str) -> None:
     """Raises NotAllowedError unless the topic is replicated with that cluster, or its tenant may be, which lets one-way replication end."""
+    if not is_source(source, topic.is_segment):
+        raise NotAllowedError(
+            f"{source[:80]!r} does not replicate to {topic}: expected a cluster, for a segment also a number"
+        )
     context, source = session.context, cluster_of_source(source)
     if source != context.config.settings.cluster_name:
         if source in (await context.namespaces.effective_of(topic)).replication_clusters:
