@@ -97,8 +97,8 @@ class Target(ABC):
         return disk
 
     def upgrade(self) -> None:
-        """One process of an older version is replaced by today's."""
-        raise NotImplementedError
+        """One process of an older version is replaced by today's. Only for targets whose `can` has the fault."""
+        raise NotImplementedError(f"{type(self).__name__} has no older version to replace")
 
     def settle(self) -> None:  # noqa: B027 (only an upgrade has something to end)
         """The last fault is over: what has begun is brought to its end."""

@@ -48,7 +48,7 @@ def check_seeds(
         refused_total += len(wrong)
         for number in wrong:
             at = first_refused_event(module, traces[number], folder, tlc)
-            print(f"{names[number]}: event {at} is no step of {module}: {traces[number][at]}", flush=True)
+            print(f"{names[number]}: the model {module} does not allow event {at}: {traces[number][at]}", flush=True)
     print(
         f"{module}: {seeds} seeds, {traces_total:,} traces, {events_total:,} events, {refused_total} refused",
         flush=True,
@@ -57,7 +57,7 @@ def check_seeds(
 
 
 def check_planted(folder: Path, tlc: Path) -> None:
-    """Which of the deliberate bugs these models see; the others break what is no part of them (crashes, lengths, what readers learn)."""
+    """Shows which of the deliberate bugs these models find. They do not model crashes, lengths, and what readers learn, which the others break."""
     found = 0
     for name in MUTATIONS:
         with mutated(name):

@@ -63,7 +63,7 @@ def lay_out(folder: Path, traces: Sequence[Trace]) -> None:
 
 
 def refused(module: str, traces: Sequence[Trace], folder: Path, tlc: Path) -> list[int]:
-    """Indexes of the traces that have an event which is no step of the model. Raises RuntimeError when TLC fails."""
+    """Indexes of the traces with an event that the model does not allow. Raises RuntimeError when TLC fails."""
     lay_out(folder, traces)
     output = run_tlc(
         module, folder, tlc, "-deadlock"

@@ -39,8 +39,8 @@ MOVE_WAIT_S: Final = 10.0
 """Time-out of waiting for a bundle that is being handed over; then the client is told to try again."""
 
 SUCCESSOR_TIMEOUT_S: Final = 3.0
-"""A successor that has not taken a bundle that long after its owner gave it up is no longer waited for: whichever broker is asked next
-decides anew. While the owner still closes the bundle's topics, which may take any time, the successor stays the successor."""
+"""How long only the named successor may take a bundle, counted from the moment when it has no owner. After that, the broker that is
+asked next decides anew. While the owner still closes the bundle's topics, which may take any time, the successor stays the successor."""
 
 
 class OwnerIndex:

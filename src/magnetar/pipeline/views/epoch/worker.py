@@ -122,23 +122,29 @@ def pieces_function(
     return run
 
 
+def _unit_of_task(batches: Iterator[Any]) -> int:
+    """The number of this task, which is its unit's, once all that comes in has been taken."""
+    from pyspark import TaskContext
+
+    for _ in batches:
+        pass
+    context = TaskContext.get()
+    assert context is not None
+    return context.partitionId()
+
+
 def own_parts_function(
     parts: list[list[OwnPart]], options: ReadOptions, schema: StructType, count: int
 ) -> Callable[[Iterator[Any]], Iterator[Any]]:
     """For `mapInArrow`: one row in (not looked at), out the messages of the vnodes of the unit with the task's number."""
 
     def run(batches: Iterator[Any]) -> Iterator[Any]:
-        from pyspark import TaskContext
 
         prepare()
         from magnetar.pipeline.connect.columns import Columns
         from magnetar.pipeline.views.source.own_vnodes import read_own
 
-        for _ in batches:
-            pass
-        context = TaskContext.get()
-        assert context is not None
-        for part in parts[context.partitionId()]:
+        for part in parts[_unit_of_task(batches)]:
             yield from read_own(options, part, Columns(schema, options.connection), count)
         freeze()
 
@@ -151,17 +157,12 @@ def unit_files_function(
     """For `mapInArrow`: one row in (not looked at), out the changes that the unit with the task's number has written."""
 
     def run(batches: Iterator[Any]) -> Iterator[Any]:
-        from pyspark import TaskContext
 
         prepare()
         from magnetar.pipeline.state.files import StateFiles
         from magnetar.pipeline.views.changelog_files import read_changes
 
-        for _ in batches:
-            pass
-        context = TaskContext.get()
-        assert context is not None
-        for file in by_unit[context.partitionId()]:
+        for file in by_unit[_unit_of_task(batches)]:
             yield from read_changes(StateFiles(root, options), file).to_batches()
         freeze()
 
@@ -215,18 +216,13 @@ def rows_function(
     """For `mapInArrow`: one task's row in (not looked at), the rows of its vnodes out, as inserts. `table`: a pickled TableState."""
 
     def run(batches: Iterator[Any]) -> Iterator[Any]:
-        from pyspark import TaskContext
 
         prepare()
         from magnetar.pipeline.operators.changelog import CHANGE, INSERT
         from magnetar.pipeline.state.files import StateFiles
         from magnetar.pipeline.state.reader import read_arrow
 
-        for _ in batches:
-            pass
-        context = TaskContext.get()
-        assert context is not None
-        held = pickle.loads(vnodes)[context.partitionId()]
+        held = pickle.loads(vnodes)[_unit_of_task(batches)]
         rows = read_arrow(StateFiles(root, options), pickle.loads(table), held)
         change = pa.array([INSERT], pa.int8()).take(pa.nulls(rows.num_rows, pa.int32()).fill_null(0))
         yield from rows.add_column(0, pa.field(CHANGE, pa.int8(), False), change).to_batches()

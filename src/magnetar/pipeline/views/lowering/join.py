@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -99,22 +99,8 @@ def _nearest(lowering: Lowering, found: Changes, sign: str, left: int) -> Change
     """Of the matches of each left row the first behind it in the order. `left`: how many columns of the key tell left rows apart."""
     columns = [Named(quoted(name), name) for name in found.schema.names]
     rows = lowering.select(found, f"{_LEFT_NEAR} {sign} {_RIGHT_NEAR}", columns, found.key)
-    order = [Order(_RIGHT_NEAR, descending=sign.startswith(">"))]
-    stage_id = lowering.stage_id("nearest")
-    (table_id,) = lowering.ids.of_stage(stage_id, 1)
-    kind = AppendOnlyTopN if found.append_only else top_n
-    with lowering.refusing():
-        operator: Operator = kind(
-            table_id,
-            stage_id,
-            rows.schema,
-            found.key[:left],
-            order,
-            1,
-            row_key=found.key,
-            vnode_count=lowering.vnode_count,
-        )
-    return lowering.stage(stage_id, {INPUT: (rows, found.key[:left])}, operator, append_only=False)
+    order = Order(_RIGHT_NEAR, descending=sign.startswith(">"))
+    return _first(lowering, rows, found.key, left, order, AppendOnlyTopN if found.append_only else top_n)
 
 
 def _nearest_or_none(lowering: Lowering, found: Changes, sign: str, left: int, right: Sequence[str]) -> Changes:
@@ -122,21 +108,8 @@ def _nearest_or_none(lowering: Lowering, found: Changes, sign: str, left: int, r
     near = f"CASE WHEN {_LEFT_NEAR} {sign} {_RIGHT_NEAR} THEN {_RIGHT_NEAR} END"
     columns = [*(Named(quoted(name), name) for name in found.schema.names), Named(near, _NEAREST)]
     rows = lowering.select(found, None, columns, found.key)
-    order = [Order(_NEAREST, descending=sign.startswith(">"), nulls_first=False)]
-    stage_id = lowering.stage_id("nearest")
-    (table_id,) = lowering.ids.of_stage(stage_id, 1)
-    with lowering.refusing():
-        operator = top_n(
-            table_id,
-            stage_id,
-            rows.schema,
-            found.key[:left],
-            order,
-            1,
-            row_key=found.key,
-            vnode_count=lowering.vnode_count,
-        )
-    best = lowering.stage(stage_id, {INPUT: (rows, found.key[:left])}, operator, append_only=False)
+    order = Order(_NEAREST, descending=sign.startswith(">"), nulls_first=False)
+    best = _first(lowering, rows, found.key, left, order, top_n)
     outputs = [
         Named(
             quoted(name)
@@ -147,6 +120,19 @@ def _nearest_or_none(lowering: Lowering, found: Changes, sign: str, left: int, r
         for name in found.schema.names
     ]
     return lowering.select(best, None, outputs, best.key)
+
+
+def _first(
+    lowering: Lowering, rows: Changes, key: Sequence[str], left: int, order: Order, kind: Callable[..., Operator]
+) -> Changes:
+    """The first of the rows of each left row. `key` tells the rows apart, its first `left` columns the left rows."""
+    stage_id = lowering.stage_id("nearest")
+    (table_id,) = lowering.ids.of_stage(stage_id, 1)
+    with lowering.refusing():
+        operator = kind(
+            table_id, stage_id, rows.schema, key[:left], [order], 1, row_key=key, vnode_count=lowering.vnode_count
+        )
+    return lowering.stage(stage_id, {INPUT: (rows, key[:left])}, operator, append_only=False)
 
 
 def _closing(node: Join, left: Changes, right: Changes) -> frozenset[str]:
