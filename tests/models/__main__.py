@@ -57,7 +57,7 @@ def check_seeds(
 
 
 def check_planted(folder: Path, tlc: Path) -> None:
-    """Shows which of the deliberate bugs these models find. They do not model crashes, lengths, and what readers learn, which the others break."""
+    """Shows which of the deliberate bugs these models find. They leave out crashes, lengths and what readers learn."""
     found = 0
     for name in MUTATIONS:
         with mutated(name):
