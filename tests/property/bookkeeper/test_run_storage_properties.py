@@ -20,7 +20,10 @@ from magnetar.bookkeeper.bookie.storage.write_cache import CacheHalf, WriteCache
 
 puts = st.lists(
     st.tuples(
-        st.integers(1, 3), st.integers(0, 40), st.lists(st.binary(min_size=1, max_size=3), min_size=1, max_size=9)
+        st.integers(1, 3),
+        st.integers(0, 40),
+        st.lists(st.binary(min_size=1, max_size=3), min_size=1, max_size=9),
+        st.sampled_from([1, 1, 1, 2, 3, 40]),
     ),
     max_size=15,
 )
@@ -36,29 +39,35 @@ def cuts_of(count: int, cuts: set[int]) -> list[tuple[int, int]]:
 
 
 @given(puts=puts, swap_at=st.integers(0, 15))
-def test_the_write_cache_is_a_dict_of_entries(puts: list[tuple[int, int, list[bytes]]], swap_at: int) -> None:
+def test_the_write_cache_is_a_dict_of_entries(puts: list[tuple[int, int, list[bytes], int]], swap_at: int) -> None:
     cache = WriteCache()
     halves: list[dict[int, dict[int, bytes]]] = [{}, {}]
-    for number, (ledger_id, first_entry_id, entries) in enumerate(puts):
+    for number, (ledger_id, first_entry_id, entries, step) in enumerate(puts):
         if number == swap_at:
             cache.swap()
             halves = [{}, halves[0]]
         given_list = list(entries)
-        cache.active.put_run(ledger_id, first_entry_id, given_list, sum(map(len, entries)))
-        halves[0].setdefault(ledger_id, {}).update(enumerate(entries, first_entry_id))
+        ids = range(first_entry_id, first_entry_id + step * len(entries), step)
+        if step == 1:
+            cache.active.put_run(ledger_id, first_entry_id, given_list, sum(map(len, entries)))
+        else:
+            cache.active.put_scattered(ledger_id, ids, given_list)
+        halves[0].setdefault(ledger_id, {}).update(zip(ids, entries, strict=True))
         assert given_list == entries, "the list stays the journal's"
     for ledger_id in range(5):
         newer, older = (half.get(ledger_id, {}) for half in halves)
         held = older | newer
         assert cache.last_entry_id(ledger_id) == max(held, default=-1)
-        for entry_id in range(60):
+        for entry_id in range(420):
             assert cache.get(ledger_id, entry_id) == held.get(entry_id)
     for half, expected in zip((cache.active, cache.flushing or CacheHalf()), halves, strict=True):
         found = [
             (ledger_id, entry_id, entry)
             for ledger_id, first_entry_id, entries in half.runs()
             for entry_id, entry in enumerate(entries, first_entry_id)
+            if entry
         ]
+        assert all(entries[0] and entries[-1] for _, _, entries in half.runs()), "gaps are within runs"
         assert found == [
             (ledger_id, entry_id, entry)
             for ledger_id, held in sorted(expected.items())

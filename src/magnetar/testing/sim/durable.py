@@ -49,7 +49,8 @@ def durable_state(node: BookieNode) -> Durable:
         return found
     for ledger_id, entries in recovered.half.ledgers.items():
         for first_entry_id, run in entries.runs():
-            found.entries.setdefault(ledger_id, {}).update(enumerate(run, first_entry_id))
+            held = {entry_id: entry for entry_id, entry in enumerate(run, first_entry_id) if entry}
+            found.entries.setdefault(ledger_id, {}).update(held)
     found.fenced = {ledger_id for ledger_id, state in recovered.ledgers.items() if state.fenced or state.keyless}
     return found
 

@@ -54,11 +54,7 @@ class SimIndex:
         states: Sequence[tuple[int, bytes]],
         log_ends: Sequence[tuple[int, int]] = (),
     ) -> None:
-        entries = [
-            (run.ledger_id, entry_id, tuple(location))
-            for run in runs
-            for entry_id, location in enumerate(run.locations(), run.first_entry_id)
-        ]
+        entries = [(run.ledger_id, entry_id, tuple(location)) for run in runs for entry_id, location in run.placed()]
         self._append(("write", entries, list(states), list(log_ends)))
         self._file.fsync()
 

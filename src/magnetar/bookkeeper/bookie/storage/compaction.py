@@ -12,6 +12,7 @@ from magnetar.base.errors import CorruptionError
 from magnetar.bookkeeper.bookie.storage.entry_log import EntryLogMeta
 from magnetar.bookkeeper.bookie.storage.entry_log_format import ScannedRecord
 from magnetar.bookkeeper.bookie.storage.storage import LedgerStorage
+from magnetar.bookkeeper.bookie.storage.write_cache import ABSENT, GAP_ENTRIES_MAX
 
 
 class LogCompaction:
@@ -40,7 +41,7 @@ class LogCompaction:
         if records:
             logs = self._storage.logs
             indexed = logs.write(
-                (run[0].ledger_id, run[0].entry_id, [record.entry for record in run]) for run in _runs(records)
+                (run[0].ledger_id, run[0].entry_id, _with_gaps(run)) for run in _runs(records, GAP_ENTRIES_MAX)
             )
             self._storage.index.write(indexed, (), logs.sync())
             self.copied_bytes += sum(len(record.entry) for record in records)
@@ -76,13 +77,24 @@ class LogCompaction:
         return found
 
 
-def _runs(records: list[ScannedRecord]) -> Iterator[list[ScannedRecord]]:
-    """Records of one ledger with consecutive ids, each as many as possible."""
+def _runs(records: list[ScannedRecord], gap_entries_max: int = 0) -> Iterator[list[ScannedRecord]]:
+    """Records of one ledger with consecutive ids, or ascending ones of which no more are missing; each as many as possible."""
     run: list[ScannedRecord] = []
     for record in records:
-        if run and (record.ledger_id != run[-1].ledger_id or record.entry_id != run[-1].entry_id + 1):
-            yield run
-            run = []
+        if run:
+            missing = record.entry_id - run[-1].entry_id - 1
+            if record.ledger_id != run[-1].ledger_id or not 0 <= missing <= gap_entries_max:
+                yield run
+                run = []
         run.append(record)
     if run:
         yield run
+
+
+def _with_gaps(run: list[ScannedRecord]) -> list[bytes]:
+    """The entries in the form of `EntryRun`."""
+    entries: list[bytes] = []
+    for record in run:
+        entries += [ABSENT] * (record.entry_id - run[0].entry_id - len(entries))
+        entries.append(record.entry)
+    return entries

@@ -52,7 +52,7 @@ _OPEN_READERS_MAX: Final = 256
 
 
 EntryRun = tuple[int, int, list[bytes]]
-"""(ledger id, first entry id, packed entries with consecutive ids)"""
+"""(ledger id, first entry id, packed entries with consecutive ids; `b""` for one that is missing)"""
 
 
 @dataclass(slots=True)
@@ -77,10 +77,16 @@ class _Step:
         self._start = self.end = meta.end
 
     def add(self, ledger_id: int, entries: list[bytes], sizes: list[int], size_bytes: int) -> None:
-        """`size_bytes`: of the entries."""
-        self.entries += entries
-        self.sizes += sizes
-        size_bytes += RECORD_HEADER_BYTES * len(entries)
+        """`size_bytes`: of the entries. Those that are missing are left out."""
+        count = len(entries)
+        if 0 in sizes:
+            self.entries += filter(None, entries)
+            self.sizes += filter(None, sizes)
+            count -= sizes.count(0)
+        else:
+            self.entries += entries
+            self.sizes += sizes
+        size_bytes += RECORD_HEADER_BYTES * count
         self.end += size_bytes
         ledgers = self.meta.ledgers
         assert ledgers is not None
@@ -136,6 +142,9 @@ class EntryLogs:
         for ledger_id, first_entry_id, entries in runs:
             count, start = len(entries), 0
             while start < count:
+                if not entries[start]:
+                    start += 1
+                    continue
                 room_entries, room_bytes = RUN_ENTRIES_MAX - len(step.entries), step.room_bytes
                 some = entries if count <= room_entries and not start else entries[start : start + room_entries]
                 sizes = list(map(len, some))
@@ -144,9 +153,12 @@ class EntryLogs:
                     taken = bisect_left(list(accumulate(sizes)), room_bytes) + 1
                     some, sizes = some[:taken], sizes[:taken]
                     total = sum(sizes)
-                indexed.append(IndexedRun(ledger_id, first_entry_id + start, step.meta.log_id, step.end, sizes))
-                step.add(ledger_id, some, sizes, total)
+                begin = start
                 start += len(some)
+                while not sizes[-1]:
+                    del sizes[-1], some[-1]
+                indexed.append(IndexedRun(ledger_id, first_entry_id + begin, step.meta.log_id, step.end, sizes))
+                step.add(ledger_id, some, sizes, total)
                 if len(step.entries) >= RUN_ENTRIES_MAX or step.room_bytes <= 0:
                     self._append(step.meta, step.pieces(headers), step.end)
                     self._hand_over()

@@ -6,18 +6,22 @@ depends on a write comes after it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import Final, NamedTuple, Protocol
 
 from magnetar.bookkeeper.bookie.storage.entry_log_format import RECORD_HEADER_BYTES, Location
 
 RUN_ENTRIES_MAX: Final = 256
-"""Entries of one run in the index: whoever looks for one of them reads where all of them lie."""
+"""Ids of one run in the index: whoever looks for one of them reads where all of them lie."""
 
 
 class IndexedRun(NamedTuple):
-    """Entries with consecutive ids whose records lie one behind the other in one log; `sizes`: of the entries, without record headers."""
+    """Entries with ascending ids whose records lie one behind the other in one log; `sizes`: of the entries, without record headers.
+
+    A size of 0 stands for an id that is not here: where entries take turns among bookies (E > Qw) each of them holds some of every few.
+    The first and the last one are here.
+    """
 
     ledger_id: int
     first_entry_id: int
@@ -25,8 +29,25 @@ class IndexedRun(NamedTuple):
     offset: int
     sizes: list[int]
 
+    @property
+    def entries_count(self) -> int:
+        """Entries that are here."""
+        return len(self.sizes) - self.sizes.count(0)
+
+    def placed(self) -> Iterator[tuple[int, Location]]:
+        """(entry id, location) of each entry that is here."""
+        sizes = self.sizes
+        if 0 not in sizes:
+            yield from enumerate(self.locations(), self.first_entry_id)
+            return
+        at = self.offset
+        for entry_id, size in enumerate(sizes, self.first_entry_id):
+            if size:
+                yield entry_id, Location(self.log_id, at, size)
+                at += RECORD_HEADER_BYTES + size
+
     def locations(self) -> list[Location]:
-        """Of each entry."""
+        """Of each entry of a run without gaps."""
         log_id, offset, sizes = self.log_id, self.offset, self.sizes
         size = sizes[0]
         if sizes.count(size) == len(sizes):
@@ -36,9 +57,26 @@ class IndexedRun(NamedTuple):
         return [Location(log_id, at, size) for at, size in zip(offsets, sizes, strict=False)]
 
     def part(self, start: int, stop: int) -> IndexedRun:
-        """Its entries from number `start` to before number `stop`."""
-        offset = self.offset + sum(self.sizes[:start]) + RECORD_HEADER_BYTES * start
-        return IndexedRun(self.ledger_id, self.first_entry_id + start, self.log_id, offset, self.sizes[start:stop])
+        """Its entries from number `start` to before number `stop`, of which one is here. Gaps at both ends are left out."""
+        while not self.sizes[start]:
+            start += 1
+        before = self.sizes[:start]
+        offset = self.offset + sum(before) + RECORD_HEADER_BYTES * (start - before.count(0))
+        sizes = self.sizes[start:stop]
+        while not sizes[-1]:
+            del sizes[-1]
+        return IndexedRun(self.ledger_id, self.first_entry_id + start, self.log_id, offset, sizes)
+
+    def unbroken(self) -> Iterator[IndexedRun]:
+        """The same without gaps, in several."""
+        sizes = self.sizes
+        start, count = 0, len(sizes)
+        while start < count:
+            stop = sizes.index(0, start) if 0 in sizes[start:] else count
+            yield self.part(start, stop)
+            start = stop
+            while start < count and not sizes[start]:
+                start += 1
 
 
 class Index(Protocol):
@@ -63,7 +101,7 @@ class Index(Protocol):
         log_ends: Sequence[tuple[int, int]] = (),
     ) -> None:
         """Put locations, in the place of those that are there, packed ledger states, and (log id, offset) below which all indexed
-        entries of a log lie; durably. A run has at most RUN_ENTRIES_MAX entries."""
+        entries of a log lie; durably. A run has at most RUN_ENTRIES_MAX ids; its gaps change nothing."""
         ...
 
     def delete_ledger(self, ledger_id: int, tombstone: bytes | None) -> None:

@@ -10,6 +10,7 @@ import os
 import shutil
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import compress, islice
 from struct import Struct
 from typing import Any, Final
 
@@ -31,6 +32,11 @@ _UNEVEN = Struct(">cII")
 """Log id, offset; the lengths follow."""
 _EVEN_KIND: Final = b"e"
 _UNEVEN_KIND: Final = b"u"
+_EVEN_WITH_GAPS_KIND: Final = b"h"
+"""As an even one, then a bit for each id, beginning with the lowest bit of the first byte: the entry is here."""
+_UNEVEN_WITH_GAPS_KIND: Final = b"g"
+"""As an uneven one; 0 is the length of what is not here."""
+_UNEVEN_KINDS: Final = (_UNEVEN_KIND, _UNEVEN_WITH_GAPS_KIND)
 _ENTRY: Final = b"e"
 _STATE: Final = b"l"
 _LOG_END: Final = b"o"
@@ -79,10 +85,13 @@ class RocksdbIndex:
         wanted = first_entry_id
         for run in self._runs_from(ledger_id, first_entry_id):
             start = wanted - run.first_entry_id
-            if start < 0 or start >= len(run.sizes):
+            sizes = run.sizes
+            if start < 0 or start >= len(sizes) or not sizes[start]:
                 break
-            found += run.part(start, start + count - len(found)).locations()
-            if len(found) >= count:
+            stop = start + count - len(found)
+            gap = sizes.index(0, start, stop) if 0 in sizes[start:stop] else stop
+            found += run.part(start, gap).locations()
+            if len(found) >= count or gap < stop:
                 break
             wanted = run.first_entry_id + len(run.sizes)
         return found
@@ -95,8 +104,11 @@ class RocksdbIndex:
     def entry_ids(self, ledger_id: int, first_entry_id: int, count: int) -> list[int]:
         found: list[int] = []
         for run in self._runs_from(ledger_id, first_entry_id):
-            start = max(run.first_entry_id, first_entry_id)
-            found += range(start, run.first_entry_id + len(run.sizes))[: count - len(found)]
+            ids: Iterable[int] = range(run.first_entry_id, run.first_entry_id + len(run.sizes))
+            if 0 in run.sizes:
+                ids = compress(ids, run.sizes)
+            wanted = (entry_id for entry_id in ids if entry_id >= first_entry_id)
+            found += islice(wanted, count - len(found))
             if len(found) >= count:
                 break
         return found
@@ -146,10 +158,10 @@ class RocksdbIndex:
                 last_of[ledger_id] = end - 1
                 size_bytes += len(key) + len(value)
             else:
-                if not batch.is_empty():  # first what may be divided now
-                    self._write(batch, None)
-                    batch = rocksdict.WriteBatch(raw_mode=True)
-                self._put_over(batch, run)
+                batch = self._written(batch)  # first what may be divided now
+                for part in run.unbroken() if self._has_in_gaps(run) else (run,):
+                    batch = self._written(batch)
+                    self._put_over(batch, part)
                 size_bytes = _BYTES_PER_WRITE
                 last_of[ledger_id] = max(last, end - 1)
             if size_bytes >= _BYTES_PER_WRITE:
@@ -161,6 +173,25 @@ class RocksdbIndex:
         for ledger_id, state in states:
             batch.put(_STATE_KEY.pack(_STATE, ledger_id), state)
         self._write(batch, self._synced)
+
+    def _written(self, batch: Any) -> Any:
+        """Write the batch if there is something in it; answers one to go on with."""
+        if batch.is_empty():
+            return batch
+        self._write(batch, None)
+        return rocksdict.WriteBatch(raw_mode=True)
+
+    def _has_in_gaps(self, run: IndexedRun) -> bool:
+        """There is an entry where the run has none: the run must not be put over it."""
+        if 0 not in run.sizes:
+            return False
+        first, end = run.first_entry_id, run.first_entry_id + len(run.sizes)
+        for old in self._runs_from(run.ledger_id, first):
+            if old.first_entry_id >= end:
+                return False
+            if any(first <= entry_id < end and not run.sizes[entry_id - first] for entry_id, _ in old.placed()):
+                return True
+        return False
 
     def _put_over(self, batch: Any, run: IndexedRun) -> None:
         """The run in the place of what the database has of its entries; of runs that it covers in part the rest stays."""
@@ -252,9 +283,14 @@ def _pack_run(run: IndexedRun) -> bytes:
     assert count <= RUN_ENTRIES_MAX, "whoever looks for one entry reads all lengths"
     if count == 1:
         return _SINGLE.pack(log_id, offset, size)
-    if sizes.count(size) == count:
+    gaps, even = sizes.count(0), sizes.count(size)
+    if even == count:
         return _EVEN.pack(_EVEN_KIND, log_id, offset, size, count)
-    return _UNEVEN.pack(_UNEVEN_KIND, log_id, offset) + struct.pack(f">{count}I", *sizes)
+    if gaps and even + gaps == count:
+        bits = int("".join(["1" if one else "0" for one in reversed(sizes)]), 2)
+        return _EVEN.pack(_EVEN_WITH_GAPS_KIND, log_id, offset, size, count) + bits.to_bytes((count + 7) // 8, "little")
+    kind = _UNEVEN_WITH_GAPS_KIND if gaps else _UNEVEN_KIND
+    return _UNEVEN.pack(kind, log_id, offset) + struct.pack(f">{count}I", *sizes)
 
 
 def _unpack_run(ledger_id: int, first_entry_id: int, value: bytes) -> IndexedRun:
@@ -266,8 +302,14 @@ def _unpack_run(ledger_id: int, first_entry_id: int, value: bytes) -> IndexedRun
         _, log_id, offset, size, count = _EVEN.unpack(value)
         if 0 < count <= RUN_ENTRIES_MAX:
             return IndexedRun(ledger_id, first_entry_id, log_id, offset, [size] * count)
+    if length > _EVEN.size and kind == _EVEN_WITH_GAPS_KIND:
+        _, log_id, offset, size, count = _EVEN.unpack_from(value)
+        if 0 < count <= RUN_ENTRIES_MAX and length == _EVEN.size + (count + 7) // 8:
+            bits = int.from_bytes(value[_EVEN.size :], "little")
+            sizes = [size if bits >> number & 1 else 0 for number in range(count)]
+            return IndexedRun(ledger_id, first_entry_id, log_id, offset, sizes)
     count, odd = divmod(length - _UNEVEN.size, 4)
-    if kind == _UNEVEN_KIND and not odd and 0 < count <= RUN_ENTRIES_MAX:
+    if kind in _UNEVEN_KINDS and not odd and 0 < count <= RUN_ENTRIES_MAX:
         _, log_id, offset = _UNEVEN.unpack_from(value)
         return IndexedRun(ledger_id, first_entry_id, log_id, offset, list(struct.unpack_from(f">{count}I", value, 9)))
     raise CorruptionError("the index holds a location of the wrong length")

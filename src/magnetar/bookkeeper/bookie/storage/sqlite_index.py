@@ -74,11 +74,7 @@ class SqliteIndex:
         states: Sequence[tuple[int, bytes]],
         log_ends: Sequence[tuple[int, int]] = (),
     ) -> None:
-        rows = (
-            (run.ledger_id, entry_id, *location)
-            for run in runs
-            for entry_id, location in enumerate(run.locations(), run.first_entry_id)
-        )
+        rows = ((run.ledger_id, entry_id, *location) for run in runs for entry_id, location in run.placed())
         with self._guarded():
             self._begin()
             while chunk := list(islice(rows, _ROWS_PER_STATEMENT)):

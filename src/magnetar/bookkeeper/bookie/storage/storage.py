@@ -89,7 +89,7 @@ class LedgerStorage:
             self.mark.advance(mark)
             if trim is not None:
                 trim(mark)
-        return sum(len(run.sizes) for run in indexed)
+        return sum(run.entries_count for run in indexed)
 
     def read(self, ledger_id: int, first_entry_id: int, count: int, max_bytes: int) -> list[bytes]:
         """Consecutive packed entries from `first_entry_id`, at least one unless that is missing; the rest within `max_bytes`.

@@ -8,13 +8,22 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from itertools import compress
 from typing import Final
 
 _FREED_AT_ONCE: Final = 2000
 
+GAP_ENTRIES_MAX: Final = 16
+"""So many ids may be missing within a run: where entries take turns among bookies (E > Qw) each of them gets some of every few, and runs of
+one or two entries would cost several times as much in the entry log and in the index."""
+
+ABSENT: Final = b""
+"""In the place of an entry that is missing."""
+
 
 class HeldEntries:
-    """Packed entries of one ledger by id, in runs: nearly always they come in the order of their ids, and then one list holds them all.
+    """Packed entries of one ledger by id, in runs: nearly always they come in the order of their ids, and then one list holds them all,
+    with `b""` where a few are missing; never at its ends.
 
     `next_entry_id`: the one that would prolong the last run, whose entries are `newest`: `AddPath` appends to it without a call.
     """
@@ -33,6 +42,10 @@ class HeldEntries:
         if first_entry_id == self.next_entry_id:
             self.newest += entries
             self.next_entry_id += len(entries)
+        elif 0 < first_entry_id - self.next_entry_id <= GAP_ENTRIES_MAX:
+            self.newest += [ABSENT] * (first_entry_id - self.next_entry_id)
+            self.newest += entries
+            self.next_entry_id = first_entry_id + len(entries)
         elif first_entry_id > self.next_entry_id:
             self.newest = entries[:]
             self.next_entry_id = first_entry_id + len(entries)
@@ -40,7 +53,8 @@ class HeldEntries:
             self._runs.append(self.newest)
         else:
             for entry_id, entry in enumerate(entries, first_entry_id):
-                self._put_late(entry_id, entry)
+                if entry:
+                    self._put_late(entry_id, entry)
 
     def _put_late(self, entry_id: int, entry: bytes) -> None:
         if entry_id >= self.next_entry_id:
@@ -61,21 +75,21 @@ class HeldEntries:
     def get(self, entry_id: int) -> bytes | None:
         first = self._firsts[-1]
         if entry_id >= first:
-            return self.newest[entry_id - first] if entry_id < self.next_entry_id else None
+            return (self.newest[entry_id - first] or None) if entry_id < self.next_entry_id else None
         number = bisect_right(self._firsts, entry_id) - 1
         if number < 0:
             return None
         index, run = entry_id - self._firsts[number], self._runs[number]
-        return run[index] if index < len(run) else None
+        return (run[index] or None) if index < len(run) else None
 
     def runs(self) -> Iterator[tuple[int, list[bytes]]]:
-        """(first entry id, entries), ascending."""
+        """(first entry id, entries), ascending; `b""` where one is missing."""
         return zip(self._firsts, self._runs, strict=True)
 
     def __iter__(self) -> Iterator[int]:
         """The ids, ascending."""
         for first_entry_id, entries in self.runs():
-            yield from range(first_entry_id, first_entry_id + len(entries))
+            yield from compress(range(first_entry_id, first_entry_id + len(entries)), entries)
 
 
 class CacheHalf:
@@ -100,6 +114,18 @@ class CacheHalf:
 
     def put_scattered(self, ledger_id: int, entry_ids: Sequence[int], entries: list[bytes]) -> None:
         """Ascending, with gaps. Nothing is counted."""
+        first_entry_id = entry_ids[0]
+        span = entry_ids[-1] - first_entry_id + 1
+        if span <= GAP_ENTRIES_MAX * len(entries):
+            run = [ABSENT] * span
+            for entry_id, entry in zip(entry_ids, entries, strict=True):
+                run[entry_id - first_entry_id] = entry
+            held = self.ledgers.get(ledger_id)
+            if held is None:
+                self.ledgers[ledger_id] = HeldEntries(first_entry_id, run)
+            else:
+                held.put_run(first_entry_id, run)
+            return
         start = 0
         for number in range(1, len(entries) + 1):
             if number == len(entries) or entry_ids[number] != entry_ids[number - 1] + 1:
@@ -112,7 +138,7 @@ class CacheHalf:
                 start = number
 
     def runs(self) -> Iterator[tuple[int, int, list[bytes]]]:
-        """(ledger id, first entry id, entries), sorted."""
+        """(ledger id, first entry id, entries), sorted; `b""` where an entry is missing."""
         for ledger_id in sorted(self.ledgers):
             for first_entry_id, entries in self.ledgers[ledger_id].runs():
                 yield ledger_id, first_entry_id, entries
