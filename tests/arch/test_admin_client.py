@@ -15,9 +15,9 @@ import pytest
 from magnetar.admin.client import AdminClient
 from magnetar.admin.client.noun import Noun
 from magnetar.admin.client.policies import NamespacePolicies, NamespacePolicy, TopicPolicies, TopicPolicy
+from magnetar.admin.documents.topics import MessageId
 from magnetar.admin.openapi import document
 from magnetar.admin.routes import all_routes
-from magnetar.admin.topic_documents import MessageId
 
 VALUES: dict[str, Any] = {"namespace": "t/n", "topic": "persistent://t/n/x", "domain": "persistent"}
 

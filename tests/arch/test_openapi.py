@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from magnetar.admin.documents.policies import POLICY_TYPES
 from magnetar.admin.openapi import document
 from magnetar.admin.operation import OPERATIONS
-from magnetar.admin.policy_documents import POLICY_TYPES
 from magnetar.admin.policy_rows import POLICY_ROWS
 from magnetar.admin.routes import all_routes
 from magnetar.broker.naming import DOMAINS

@@ -21,8 +21,8 @@ from magnetar.admin.errors import (
     reason_of,
     status_of,
 )
-from magnetar.admin.http_connection import CERTIFICATE
-from magnetar.admin.http_guard import FOREIGN_PAGE, SAFE_METHODS, is_of_foreign_page
+from magnetar.admin.http.connection import CERTIFICATE
+from magnetar.admin.http.guard import FOREIGN_PAGE, SAFE_METHODS, is_of_foreign_page
 from magnetar.admin.operation import OPERATIONS
 from magnetar.admin.redirects import credentials_of, redirect
 from magnetar.admin.routes import all_routes

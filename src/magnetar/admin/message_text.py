@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple
 from google.protobuf.message import DecodeError
 
 from magnetar.admin.call import Call
+from magnetar.admin.documents.topics import NewMessage, ShownMessage
 from magnetar.admin.errors import BadRequestError
-from magnetar.admin.topic_documents import NewMessage, ShownMessage
 from magnetar.base.printable import as_text
 from magnetar.broker.schemas.types import Schema, SchemaId, SchemaType
 from magnetar.managed_ledger.entry import Entry

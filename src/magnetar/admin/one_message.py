@@ -6,8 +6,8 @@ import asyncio
 from typing import Final
 
 from magnetar.admin.call import Call
+from magnetar.admin.documents.topics import NewMessage
 from magnetar.admin.errors import UnhealthyError
-from magnetar.admin.topic_documents import NewMessage
 from magnetar.base.errors import MagnetarError
 from magnetar.broker.errors import MetadataRefusedError, TopicTerminatedError
 from magnetar.broker.topics.producer import AccessMode, Producer

@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document: of the route table, the handlers' `documented(...)`, and the types in the `*_documents` modules."""
+"""The OpenAPI 3.1 document: of the route table, the handlers' `documented(...)`, and the types in `admin.documents`."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from magnetar.admin.http_guard import HttpGuard
-from magnetar.admin.http_server import HttpServer
+from magnetar.admin.http.guard import HttpGuard
+from magnetar.admin.http.server import HttpServer
 from magnetar.broker.service import Broker
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from magnetar.admin.answers import as_json, as_json_in_pieces, done, in_slices
 from magnetar.admin.call import Call
-from magnetar.admin.partitioned_stats import Sum
+from magnetar.admin.documents.partitioned_stats import Sum
 from magnetar.admin.redirects import credentials_of
 from magnetar.admin.routes.topic import subscriptions, topic_internals, topic_stats, topics
 from magnetar.admin.routing import Handler, Route, segments_of

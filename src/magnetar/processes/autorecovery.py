@@ -7,8 +7,8 @@ import random
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
-from magnetar.admin.http_guard import HttpGuard
-from magnetar.admin.http_server import HttpServer
+from magnetar.admin.http.guard import HttpGuard
+from magnetar.admin.http.server import HttpServer
 from magnetar.base.admission import Admission
 from magnetar.base.clock import Clock, SystemClock
 from magnetar.base.limits import HTTP_CONNECTIONS_MAX

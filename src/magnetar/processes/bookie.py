@@ -18,8 +18,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from magnetar.admin.http_guard import HttpGuard
-from magnetar.admin.http_server import HttpServer
+from magnetar.admin.http.guard import HttpGuard
+from magnetar.admin.http.server import HttpServer
 from magnetar.admin.metrics.exposition import CONTENT_TYPE
 from magnetar.admin.metrics.process import process_text
 from magnetar.admin.metrics.server import admission_families, bookie_families

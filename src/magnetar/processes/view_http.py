@@ -20,8 +20,8 @@ from typing import Any, Final, Protocol, TypeVar
 import pyarrow as pa
 from starlette.requests import Request
 
-from magnetar.admin.http_connection import CERTIFICATE, CLIENT_LEFT
-from magnetar.admin.http_guard import is_of_foreign_page
+from magnetar.admin.http.connection import CERTIFICATE, CLIENT_LEFT
+from magnetar.admin.http.guard import is_of_foreign_page
 from magnetar.pipeline.serving.engine import Engine, Result
 from magnetar.pipeline.serving.server import AccessRefused, Served
 from magnetar.pipeline.serving.sql.catalog_rows import sql_name

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from magnetar.admin.http_guard import HttpGuard
-from magnetar.admin.http_server import HttpServer
+from magnetar.admin.http.guard import HttpGuard
+from magnetar.admin.http.server import HttpServer
 from magnetar.base.admission import Admission
 from magnetar.base.clock import Clock, SystemClock
 from magnetar.base.errors import ConfigError

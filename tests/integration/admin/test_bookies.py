@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from magnetar.admin.client.client import AdminClient
-from magnetar.admin.documents import BookieInfo
+from magnetar.admin.documents.cluster import BookieInfo
 from magnetar.testing.server import ServerProcess
 from tests.integration.admin.conftest import Api
 

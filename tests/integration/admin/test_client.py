@@ -20,9 +20,9 @@ from magnetar.admin.client import (
     UnprocessableError,
     UnreachableError,
 )
-from magnetar.admin.documents import ClusterData, FailureDomain, ResourceQuota
-from magnetar.admin.policy_documents import BacklogQuota, Retention
-from magnetar.admin.topic_documents import MessageId, SchemaPayload
+from magnetar.admin.documents.cluster import ClusterData, FailureDomain, ResourceQuota
+from magnetar.admin.documents.policies import BacklogQuota, Retention
+from magnetar.admin.documents.topics import MessageId, SchemaPayload
 from magnetar.testing.server import ServerProcess
 
 

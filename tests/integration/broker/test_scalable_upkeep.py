@@ -8,7 +8,7 @@ import pytest
 
 from magnetar.admin.client import AdminClient
 from magnetar.admin.client.errors import NotFoundError, PreconditionFailedError
-from magnetar.admin.scalable_documents import AutoScalePolicy
+from magnetar.admin.documents.scalable import AutoScalePolicy
 from magnetar.testing.server import ServerProcess
 from magnetar.wire.pulsar.headers import payload_of
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand

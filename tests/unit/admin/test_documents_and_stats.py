@@ -9,10 +9,10 @@ import pytest
 
 from magnetar.admin.call import JSON_DEPTH_MAX, depth_exceeds, parse_json
 from magnetar.admin.context import runtime_settings
+from magnetar.admin.documents.partitioned_stats import Sum, without
 from magnetar.admin.errors import BadRequestError, reason_of, status_of
 from magnetar.admin.metrics.families import families, labels, parsed_labels, parsed_samples, table
 from magnetar.admin.pacing import Pace, Workload
-from magnetar.admin.partitioned_stats import Sum, without
 from magnetar.admin.policy_rows import backlog_quota, check_document
 from magnetar.base.clock import iso_time
 from magnetar.base.errors import CorruptionError, MagnetarError, MetadataError

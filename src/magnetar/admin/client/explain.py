@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from magnetar.admin.client.noun import Noun
-from magnetar.admin.explain_documents import Explanation
-from magnetar.admin.trace_documents import MessageTrace
+from magnetar.admin.documents.explain import Explanation
+from magnetar.admin.documents.trace import MessageTrace
 
 
 class Explain(Noun):

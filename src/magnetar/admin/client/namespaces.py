@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from magnetar.admin.client.noun import NAMESPACE, Noun, Texts, namespace_names
-from magnetar.admin.documents import BookieAffinity, TopicGrant, TopicHashPositions
-from magnetar.admin.policy_documents import BacklogQuota, StoredBundles, StoredPolicies
-from magnetar.admin.topic_documents import PolicySource, TopicPage
+from magnetar.admin.documents.cluster import BookieAffinity, TopicGrant, TopicHashPositions
+from magnetar.admin.documents.policies import BacklogQuota, StoredBundles, StoredPolicies
+from magnetar.admin.documents.topics import PolicySource, TopicPage
 
 Grants = list[TopicGrant]
 QuotaType = Literal["destination_storage", "message_age"]

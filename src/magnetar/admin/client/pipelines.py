@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from magnetar.admin.client.noun import Noun
-from magnetar.admin.explain_documents import ReportTaken
+from magnetar.admin.documents.explain import ReportTaken
 from magnetar.broker.pipelines.report import PipelineReport
 
 

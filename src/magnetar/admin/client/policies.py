@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from magnetar.admin.client.noun import ADMIN, NAMESPACE, TOPIC, Call, Noun, as_kind, namespace_names, topic_names
-from magnetar.admin.policy_documents import (
+from magnetar.admin.documents.policies import (
     AutoSubscriptionCreation,
     AutoTopicCreation,
     DelayedDelivery,
@@ -22,7 +22,7 @@ from magnetar.admin.policy_documents import (
     Retention,
     SubscribeRate,
 )
-from magnetar.admin.scalable_documents import AutoScalePolicy
+from magnetar.admin.documents.scalable import AutoScalePolicy
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from magnetar.admin.client.noun import Noun, Texts, namespace_names, topic_names
-from magnetar.admin.scalable_documents import (
+from magnetar.admin.documents.scalable import (
     AutoScalePolicy,
     ScalableTopicMetadata,
     ScalableTopicStats,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from magnetar.admin.client.noun import Noun, topic_names
-from magnetar.admin.topic_documents import (
+from magnetar.admin.documents.topics import (
     Compatibility,
     SchemaInfo,
     SchemaList,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from magnetar.admin.client.noun import Noun, Texts, as_kind, namespace_names, topic_names
-from magnetar.admin.documents import (
+from magnetar.admin.documents.cluster import (
     AllocatorStats,
     BookieInfo,
     BookiesClusterInfo,
@@ -27,7 +27,7 @@ from magnetar.admin.documents import (
     ResourceQuota,
     TenantInfo,
 )
-from magnetar.admin.topic_documents import LookupResult, TopicStats
+from magnetar.admin.documents.topics import LookupResult, TopicStats
 
 _Brokers = list[IsolatedBroker]
 _Loads = list[BrokerLoadRow]

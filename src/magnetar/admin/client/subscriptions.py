@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from magnetar.admin.client.http import Answer
 from magnetar.admin.client.noun import ADMIN, TOPIC, Noun, Texts, topic_names
-from magnetar.admin.policy_documents import DispatchRate
-from magnetar.admin.topic_documents import BacklogAnalysis, MessageId, ReplicatedSubscriptionsStatus, ResetPosition
+from magnetar.admin.documents.policies import DispatchRate
+from magnetar.admin.documents.topics import BacklogAnalysis, MessageId, ReplicatedSubscriptionsStatus, ResetPosition
 
 _ONE = TOPIC + "/subscription/{subscription}"
 _RATE = TOPIC + "/{subscription}/dispatchRate"

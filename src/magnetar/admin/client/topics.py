@@ -9,8 +9,8 @@ import msgspec
 from magnetar.admin.client.http import Answer
 from magnetar.admin.client.namespaces import QuotaType
 from magnetar.admin.client.noun import ADMIN, TOPIC, Noun, Texts, namespace_names, topic_names
-from magnetar.admin.policy_documents import BacklogQuota
-from magnetar.admin.topic_documents import (
+from magnetar.admin.documents.policies import BacklogQuota
+from magnetar.admin.documents.topics import (
     InternalStats,
     MessageId,
     MessagePage,

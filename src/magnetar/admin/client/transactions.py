@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from magnetar.admin.client.noun import Noun, as_kind, topic_names
-from magnetar.admin.transaction_documents import (
+from magnetar.admin.documents.transactions import (
     BufferStats,
     CoordinatorInfo,
     CoordinatorInternalStats,

@@ -30,8 +30,8 @@ from magnetar.admin.errors import (
     reason_of,
     status_of,
 )
-from magnetar.admin.http_connection import CERTIFICATE
-from magnetar.admin.http_guard import FOREIGN_PAGE, is_of_foreign_page
+from magnetar.admin.http.connection import CERTIFICATE
+from magnetar.admin.http.guard import FOREIGN_PAGE, is_of_foreign_page
 from magnetar.admin.routing import RouteTable
 from magnetar.broker.auth.decide import Access
 from magnetar.broker.errors import AuthenticationError

@@ -10,8 +10,8 @@ from starlette.responses import Response
 
 from magnetar.admin.answers import as_json
 from magnetar.admin.call import Call
+from magnetar.admin.documents.explain import Explanation
 from magnetar.admin.errors import BadRequestError, NotFoundError
-from magnetar.admin.explain_documents import Explanation
 from magnetar.admin.operation import documented
 from magnetar.admin.redirects import credentials_of, require_leader
 from magnetar.admin.routes.pipelines import places_of

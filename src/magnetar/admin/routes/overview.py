@@ -16,13 +16,13 @@ from starlette.responses import Response
 from magnetar import __version__
 from magnetar.admin.answers import as_json
 from magnetar.admin.call import Call
-from magnetar.admin.documents import BrokerOverview, ClusterOverview
+from magnetar.admin.documents.cluster import BrokerOverview, ClusterOverview
+from magnetar.admin.documents.topics import TopicPage, TopicRow
 from magnetar.admin.errors import BadRequestError
 from magnetar.admin.metrics.topics import subscriptions_of
 from magnetar.admin.operation import documented
 from magnetar.admin.redirects import credentials_of
 from magnetar.admin.routing import ADMIN, NAMESPACE, Route
-from magnetar.admin.topic_documents import TopicPage, TopicRow
 from magnetar.base.clock import Clock
 from magnetar.bookkeeper.errors import RegistrationError
 from magnetar.bookkeeper.service_info import BookieServiceInfo

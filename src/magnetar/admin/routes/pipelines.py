@@ -9,8 +9,8 @@ from starlette.responses import Response
 
 from magnetar.admin.answers import as_json, done
 from magnetar.admin.call import Call
+from magnetar.admin.documents.explain import Explanation, ReportTaken
 from magnetar.admin.errors import BadRequestError, ForbiddenError, NotFoundError
-from magnetar.admin.explain_documents import Explanation, ReportTaken
 from magnetar.admin.operation import documented
 from magnetar.admin.routing import ADMIN, Route
 from magnetar.base.errors import InvalidArgumentError, MagnetarError

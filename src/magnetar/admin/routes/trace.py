@@ -12,11 +12,11 @@ from starlette.responses import Response
 from magnetar.admin.answers import as_json
 from magnetar.admin.call import Call
 from magnetar.admin.client.noun import query_text
+from magnetar.admin.documents.trace import MessageTrace, TraceEvent
 from magnetar.admin.errors import NotFoundError
 from magnetar.admin.operation import documented
 from magnetar.admin.redirects import credentials_of
 from magnetar.admin.routing import ADMIN, Route
-from magnetar.admin.trace_documents import MessageTrace, TraceEvent
 from magnetar.base.clock import iso_time
 from magnetar.broker.auth.decide import Access, Resource
 from magnetar.broker.errors import AuthorizationError

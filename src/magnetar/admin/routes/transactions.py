@@ -11,12 +11,8 @@ from starlette.responses import Response
 from magnetar.admin.answers import as_json, done
 from magnetar.admin.call import INT_MAX, Call
 from magnetar.admin.coordinator_owners import HERE, TRANSACTIONS, OtherTopics, coordinators_of, from_others, require
-from magnetar.admin.errors import BadRequestError, NotFoundError
-from magnetar.admin.internal_stats import ledger_stats
-from magnetar.admin.operation import documented
-from magnetar.admin.routing import Handler, Route
-from magnetar.admin.topic_access import single_persistent
-from magnetar.admin.transaction_documents import (
+from magnetar.admin.documents.internal_stats import ledger_stats
+from magnetar.admin.documents.transactions import (
     BufferStats,
     CoordinatorInfo,
     CoordinatorInternalStats,
@@ -29,6 +25,10 @@ from magnetar.admin.transaction_documents import (
     PositionInPendingAck,
     TransactionMetadata,
 )
+from magnetar.admin.errors import BadRequestError, NotFoundError
+from magnetar.admin.operation import documented
+from magnetar.admin.routing import Handler, Route
+from magnetar.admin.topic_access import single_persistent
 from magnetar.broker.auth.decide import Access
 from magnetar.broker.cluster_participants import PARTICIPANTS_TARGET
 from magnetar.broker.errors import SubscriptionNotFoundError, TopicNotFoundError, TransactionNotFoundError

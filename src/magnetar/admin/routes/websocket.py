@@ -13,7 +13,7 @@ from starlette.responses import Response
 from magnetar.admin.answers import as_json
 from magnetar.admin.call import Call
 from magnetar.admin.errors import BadRequestError, BusyError, UnhealthyError, UpgradeRequiredError
-from magnetar.admin.http_request import UPGRADE
+from magnetar.admin.http.request import UPGRADE
 from magnetar.admin.operation import documented
 from magnetar.admin.routing import Handler as RouteHandler
 from magnetar.admin.routing import Route

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from magnetar.admin.documents import ClusterData
+from magnetar.admin.documents.cluster import ClusterData
 from magnetar.cli.admin.common import common, show_document, show_names, shown
 from magnetar.cli.admin.http import connected, words
 from magnetar.cli.output import emit_done

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from magnetar.admin.topic_documents import MessageId
+from magnetar.admin.documents.topics import MessageId
 from magnetar.cli.admin.http import admin_url_option
 from magnetar.cli.output import emit, emit_record, json_option, output_options, print_json
 

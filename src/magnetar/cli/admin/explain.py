@@ -10,7 +10,7 @@ from typing import Any, Final
 import click
 import msgspec
 
-from magnetar.admin.explain_documents import Explanation
+from magnetar.admin.documents.explain import Explanation
 from magnetar.base.clock import SystemClock
 from magnetar.broker.naming import TopicName
 from magnetar.cli.admin.common import common

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from magnetar.admin.documents import AutoFailoverPolicy, IsolationPolicy
+from magnetar.admin.documents.cluster import AutoFailoverPolicy, IsolationPolicy
 from magnetar.cli.admin.common import accepted, common, show_document, shown
 from magnetar.cli.admin.http import connected, pairs, words
 from magnetar.cli.output import emit_done

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from magnetar.admin.documents import BookieAffinity
+from magnetar.admin.documents.cluster import BookieAffinity
 from magnetar.cli.admin.common import (
     common,
     force_option,

@@ -6,7 +6,7 @@ import time
 
 import click
 
-from magnetar.admin.topic_documents import ReplicatedSubscriptionsStatus
+from magnetar.admin.documents.topics import ReplicatedSubscriptionsStatus
 from magnetar.cli.admin.common import common, show_document, shown, subscription_option
 from magnetar.cli.admin.http import connected
 from magnetar.cli.errors import CommandError

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from magnetar.admin.documents import ResourceGroup, ResourceQuota
+from magnetar.admin.documents.cluster import ResourceGroup, ResourceQuota
 from magnetar.cli.admin.common import common, show_document, show_names, shown
 from magnetar.cli.admin.http import connected
 from magnetar.cli.output import emit_done

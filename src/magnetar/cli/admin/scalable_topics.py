@@ -7,7 +7,7 @@ import time
 
 import click
 
-from magnetar.admin.scalable_documents import ScalableTopicMetadata, SegmentInfo
+from magnetar.admin.documents.scalable import ScalableTopicMetadata, SegmentInfo
 from magnetar.cli.admin.common import (
     common,
     force_option,

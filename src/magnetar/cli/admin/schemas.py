@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from magnetar.admin.topic_documents import SchemaInfo, SchemaPayload
+from magnetar.admin.documents.topics import SchemaInfo, SchemaPayload
 from magnetar.cli.admin.common import show_document
 from magnetar.cli.admin.http import admin_url_option, connected
 from magnetar.cli.errors import CommandError

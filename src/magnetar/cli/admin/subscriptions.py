@@ -6,7 +6,7 @@ import time
 
 import click
 
-from magnetar.admin.topic_documents import MessageId
+from magnetar.admin.documents.topics import MessageId
 from magnetar.cli.admin.common import (
     LATEST,
     MESSAGE_ID,

@@ -11,7 +11,7 @@ import click
 
 from magnetar.admin.client.client import AdminClient
 from magnetar.admin.client.errors import AdminClientError
-from magnetar.admin.topic_documents import MessageId
+from magnetar.admin.documents.topics import MessageId
 from magnetar.cli.admin.common import MESSAGE_ID, accepted, common, show_document, show_value, shown
 from magnetar.cli.admin.http import connected
 from magnetar.cli.admin.peek import messages_of

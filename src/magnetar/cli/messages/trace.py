@@ -10,7 +10,7 @@ import msgspec
 
 from magnetar.admin.client.client import AdminClient
 from magnetar.admin.client.errors import NotFoundError
-from magnetar.admin.trace_documents import MessageTrace
+from magnetar.admin.documents.trace import MessageTrace
 from magnetar.cli.admin.common import shown
 from magnetar.cli.admin.http import connected
 from magnetar.cli.output import emit, print_json

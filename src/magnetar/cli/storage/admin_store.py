@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from magnetar.admin.client.client import AdminClient
 from magnetar.admin.client.errors import NotFoundError
-from magnetar.admin.documents import MetadataNode
+from magnetar.admin.documents.cluster import MetadataNode
 from magnetar.cli.errors import CommandError
 from magnetar.metadata.store import ANY_VERSION, Listener, Node, SessionListener, Stat
 

@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from magnetar.admin.answers import as_json, done
 from magnetar.admin.call import Call
-from magnetar.admin.documents import BookieInfo, BookiesClusterInfo
+from magnetar.admin.documents.cluster import BookieInfo, BookiesClusterInfo
 from magnetar.admin.errors import NotFoundError
 from magnetar.admin.operation import documented
 from magnetar.admin.routing import ADMIN, Route

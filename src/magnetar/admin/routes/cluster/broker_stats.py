@@ -9,12 +9,12 @@ from starlette.responses import Response, StreamingResponse
 
 from magnetar.admin.answers import as_json, as_json_in_pieces, compact_json, members
 from magnetar.admin.call import Call
-from magnetar.admin.documents import AllocatorStats, LoadReport, Metrics
+from magnetar.admin.documents.cluster import AllocatorStats, LoadReport, Metrics
+from magnetar.admin.documents.topics import TopicStats
 from magnetar.admin.errors import NotFoundError
 from magnetar.admin.metrics.exposition import CONTENT_TYPE, exposition, exposition_json
 from magnetar.admin.operation import TEXT, documented
 from magnetar.admin.routing import ADMIN, Route
-from magnetar.admin.topic_documents import TopicStats
 from magnetar.broker.auth.decide import Access
 from magnetar.broker.namespaces.records import broker_fields
 from magnetar.broker.topics.registry import AnyTopic

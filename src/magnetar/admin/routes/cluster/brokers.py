@@ -10,7 +10,7 @@ from magnetar import __version__
 from magnetar.admin.answers import as_json, done, text
 from magnetar.admin.call import Call, parse_json
 from magnetar.admin.context import check_storage, runtime_settings
-from magnetar.admin.documents import InternalConfiguration, LeaderBroker, NamespaceOwnership
+from magnetar.admin.documents.cluster import InternalConfiguration, LeaderBroker, NamespaceOwnership
 from magnetar.admin.errors import NotFoundError, UnhealthyError
 from magnetar.admin.operation import TEXT, documented
 from magnetar.admin.routing import ADMIN, Route

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from magnetar.admin.answers import as_json, done
 from magnetar.admin.call import Call, parse_json
-from magnetar.admin.documents import ClusterData
+from magnetar.admin.documents.cluster import ClusterData
 from magnetar.admin.errors import BadRequestError, NotFoundError
 from magnetar.admin.operation import documented
 from magnetar.admin.routing import ADMIN, Route

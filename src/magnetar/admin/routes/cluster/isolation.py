@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from magnetar.admin.answers import as_json, done
 from magnetar.admin.call import Call
-from magnetar.admin.documents import FailureDomain, IsolatedBroker, IsolationPolicy
+from magnetar.admin.documents.cluster import FailureDomain, IsolatedBroker, IsolationPolicy
 from magnetar.admin.errors import BadRequestError, NotFoundError
 from magnetar.admin.operation import documented
 from magnetar.admin.routes.cluster.clusters import CLUSTER, cluster_document, cluster_name, store_cluster

@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from magnetar.admin.answers import as_json
 from magnetar.admin.call import Call
-from magnetar.admin.documents import BrokerLoadRow, LoadPlan
+from magnetar.admin.documents.cluster import BrokerLoadRow, LoadPlan
 from magnetar.admin.operation import documented
 from magnetar.admin.redirects import require_leader
 from magnetar.admin.routing import ADMIN, Route

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from magnetar.admin.answers import as_json, done, text
 from magnetar.admin.call import Call
-from magnetar.admin.documents import ResourceGroup
+from magnetar.admin.documents.cluster import ResourceGroup
 from magnetar.admin.errors import NotFoundError
 from magnetar.admin.operation import TEXT, documented
 from magnetar.admin.routing import ADMIN, NAMESPACE, Route

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from magnetar.admin.answers import as_json, done
 from magnetar.admin.call import Call
-from magnetar.admin.documents import ResourceQuota
+from magnetar.admin.documents.cluster import ResourceQuota
 from magnetar.admin.operation import documented
 from magnetar.admin.routes.namespace.bundles import bundle_topics
 from magnetar.admin.routing import ADMIN, Route

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from magnetar.admin.answers import as_json
 from magnetar.admin.call import Call
-from magnetar.admin.documents import LedgerEntries, MetadataNode
+from magnetar.admin.documents.cluster import LedgerEntries, MetadataNode
 from magnetar.admin.errors import BadRequestError, NotFoundError
 from magnetar.admin.operation import documented
 from magnetar.admin.routing import ADMIN, Route

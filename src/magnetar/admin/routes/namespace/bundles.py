@@ -9,9 +9,9 @@ from starlette.responses import Response
 
 from magnetar.admin.answers import as_json, done
 from magnetar.admin.call import Call
-from magnetar.admin.documents import TopicHashPositions
+from magnetar.admin.documents.cluster import TopicHashPositions
+from magnetar.admin.documents.policies import StoredBundles
 from magnetar.admin.operation import FORCE, documented
-from magnetar.admin.policy_documents import StoredBundles
 from magnetar.admin.redirects import credentials_of
 from magnetar.admin.routing import ADMIN, NAMESPACE, Route
 from magnetar.broker.auth.decide import Access

@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from magnetar.admin.answers import as_json, done, text
 from magnetar.admin.call import Call
-from magnetar.admin.documents import BookieAffinity
+from magnetar.admin.documents.cluster import BookieAffinity
 from magnetar.admin.errors import BadRequestError, NotFoundError
 from magnetar.admin.operation import TEXT, documented
 from magnetar.admin.routing import ADMIN, NAMESPACE, Route

@@ -9,10 +9,10 @@ from starlette.responses import Response
 
 from magnetar.admin.answers import as_json, done
 from magnetar.admin.call import Call
+from magnetar.admin.documents.policies import NewPolicies, StoredPolicies
 from magnetar.admin.errors import BadRequestError, ForceNotAllowedError
 from magnetar.admin.operation import FORCE, documented
 from magnetar.admin.policy_checks import number_of
-from magnetar.admin.policy_documents import NewPolicies, StoredPolicies
 from magnetar.admin.policy_rows import check_document
 from magnetar.admin.routes.topic.topics import everywhere
 from magnetar.admin.routing import ADMIN, NAMESPACE, Route

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from magnetar.admin.answers import as_json, done
 from magnetar.admin.call import Call
-from magnetar.admin.documents import TopicGrant
+from magnetar.admin.documents.cluster import TopicGrant
 from magnetar.admin.errors import BadRequestError
 from magnetar.admin.operation import documented
 from magnetar.admin.routing import ADMIN, NAMESPACE, Route, both_domains

@@ -7,9 +7,9 @@ from starlette.responses import Response
 
 from magnetar.admin.answers import as_json
 from magnetar.admin.call import Call
+from magnetar.admin.documents.topics import PolicySource
 from magnetar.admin.operation import documented
 from magnetar.admin.routing import NAMESPACE, Route, both_domains
-from magnetar.admin.topic_documents import PolicySource
 from magnetar.broker.auth.decide import Access
 from magnetar.broker.namespaces.policy_layers import LAYERS, NOT_SET, Documents, namespace_value
 

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from magnetar.admin.answers import as_json, done
 from magnetar.admin.call import Call
-from magnetar.admin.documents import TenantInfo
+from magnetar.admin.documents.cluster import TenantInfo
 from magnetar.admin.errors import BadRequestError, ForceNotAllowedError
 from magnetar.admin.operation import FORCE, documented
 from magnetar.admin.routing import ADMIN, Route

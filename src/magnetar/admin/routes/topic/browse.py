@@ -10,14 +10,14 @@ from starlette.responses import Response
 
 from magnetar.admin.answers import as_json, message_id
 from magnetar.admin.call import NUMBER_MAX, Call
+from magnetar.admin.documents.policies import LongNatural
+from magnetar.admin.documents.topics import MessageId, MessagePage, NewMessage, ShownMessage
 from magnetar.admin.errors import BadRequestError
 from magnetar.admin.message_text import MessageText, unpacked
 from magnetar.admin.one_message import publish_one
 from magnetar.admin.operation import documented
-from magnetar.admin.policy_documents import LongNatural
 from magnetar.admin.routing import both_domains
 from magnetar.admin.topic_access import single, single_persistent
-from magnetar.admin.topic_documents import MessageId, MessagePage, NewMessage, ShownMessage
 from magnetar.broker.auth.decide import Access
 from magnetar.broker.namespaces.errors import PreconditionFailedError
 from magnetar.broker.topics.expiry import first_published_at

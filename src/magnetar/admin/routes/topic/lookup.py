@@ -6,10 +6,10 @@ from starlette.responses import Response
 
 from magnetar.admin.answers import as_json, text
 from magnetar.admin.call import Call
+from magnetar.admin.documents.topics import LookupResult
 from magnetar.admin.operation import TEXT, documented
 from magnetar.admin.redirects import redirect
 from magnetar.admin.routing import Route
-from magnetar.admin.topic_documents import LookupResult
 from magnetar.broker.auth.decide import Access
 from magnetar.broker.errors import NotAllowedError
 from magnetar.broker.naming import DOMAINS

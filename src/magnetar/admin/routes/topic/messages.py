@@ -13,13 +13,13 @@ from starlette.responses import Response
 
 from magnetar.admin.answers import message_id
 from magnetar.admin.call import INT_MAX, Call
+from magnetar.admin.documents.policies import LongNatural
+from magnetar.admin.documents.topics import MessageId
 from magnetar.admin.errors import NotFoundError
 from magnetar.admin.operation import BYTES, documented
-from magnetar.admin.policy_documents import LongNatural
 from magnetar.admin.routes.topic.subscriptions import SUBSCRIPTION
 from magnetar.admin.routing import both_domains
 from magnetar.admin.topic_access import single_persistent
-from magnetar.admin.topic_documents import MessageId
 from magnetar.base.clock import iso_time
 from magnetar.base.printable import as_text
 from magnetar.broker.auth.decide import Access

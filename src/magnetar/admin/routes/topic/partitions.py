@@ -9,12 +9,12 @@ from starlette.responses import Response
 from magnetar.admin.answers import as_json, done
 from magnetar.admin.call import Call
 from magnetar.admin.context import check_storage
+from magnetar.admin.documents.topics import PartitionedTopic
 from magnetar.admin.errors import BadRequestError
 from magnetar.admin.operation import FORCE, documented
 from magnetar.admin.policy_checks import number_of
 from magnetar.admin.routes.topic.topics import properties_of
 from magnetar.admin.routing import both_domains
-from magnetar.admin.topic_documents import PartitionedTopic
 from magnetar.broker.auth.decide import Access
 from magnetar.broker.errors import TopicNotFoundError
 

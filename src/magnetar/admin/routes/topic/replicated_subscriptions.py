@@ -7,11 +7,15 @@ from starlette.responses import Response
 
 from magnetar.admin.answers import as_json, done
 from magnetar.admin.call import Call
+from magnetar.admin.documents.topics import (
+    ReplicatedCluster,
+    ReplicatedSubscriptionsStatus,
+    ReplicatedSubscriptionState,
+)
 from magnetar.admin.operation import documented
 from magnetar.admin.policy_checks import truth
 from magnetar.admin.routing import both_domains
 from magnetar.admin.topic_access import all_with_subscription, every_persistent
-from magnetar.admin.topic_documents import ReplicatedCluster, ReplicatedSubscriptionsStatus, ReplicatedSubscriptionState
 from magnetar.broker.auth.decide import Access
 from magnetar.broker.namespaces.errors import PreconditionFailedError
 from magnetar.broker.replication.status import status_of

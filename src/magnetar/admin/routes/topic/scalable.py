@@ -10,20 +10,20 @@ from starlette.responses import Response
 from magnetar.admin.answers import as_json, done
 from magnetar.admin.call import Call
 from magnetar.admin.context import check_storage
-from magnetar.admin.errors import BadRequestError
-from magnetar.admin.internal_stats import internal_stats
-from magnetar.admin.operation import FORCE, documented
-from magnetar.admin.routes.topic.topics import properties_of
-from magnetar.admin.routing import ADMIN, Handler, Route
-from magnetar.admin.scalable_documents import (
+from magnetar.admin.documents.internal_stats import internal_stats
+from magnetar.admin.documents.scalable import (
     AutoScalePolicy,
     ScalableTopicMetadata,
     ScalableTopicStats,
     ScaleDecision,
     SegmentStats,
 )
+from magnetar.admin.documents.topics import InternalStats
+from magnetar.admin.errors import BadRequestError
+from magnetar.admin.operation import FORCE, documented
+from magnetar.admin.routes.topic.topics import properties_of
+from magnetar.admin.routing import ADMIN, Handler, Route
 from magnetar.admin.topic_access import as_persistent
-from magnetar.admin.topic_documents import InternalStats
 from magnetar.broker.auth.decide import Access
 from magnetar.broker.errors import NotAllowedError, SubscriptionNotFoundError, TopicNotFoundError
 from magnetar.broker.naming import PERSISTENT, SCALABLE, SEGMENT, TopicName, subscription_name

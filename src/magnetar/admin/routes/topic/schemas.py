@@ -8,10 +8,7 @@ from starlette.responses import Response
 
 from magnetar.admin.answers import as_json, done
 from magnetar.admin.call import Call
-from magnetar.admin.errors import BadRequestError
-from magnetar.admin.operation import FORCE, documented
-from magnetar.admin.routing import ADMIN, Route
-from magnetar.admin.topic_documents import (
+from magnetar.admin.documents.topics import (
     Compatibility,
     SchemaInfo,
     SchemaList,
@@ -20,6 +17,9 @@ from magnetar.admin.topic_documents import (
     SchemaVersion,
     Version,
 )
+from magnetar.admin.errors import BadRequestError
+from magnetar.admin.operation import FORCE, documented
+from magnetar.admin.routing import ADMIN, Route
 from magnetar.broker.auth.decide import Access
 from magnetar.broker.errors import TopicNotFoundError
 from magnetar.broker.naming import PERSISTENT

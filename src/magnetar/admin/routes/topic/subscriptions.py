@@ -8,6 +8,7 @@ from starlette.responses import Response
 
 from magnetar.admin.answers import as_json, done
 from magnetar.admin.call import INT_MAX, Call
+from magnetar.admin.documents.topics import BacklogAnalysis, ResetPosition
 from magnetar.admin.errors import BadRequestError
 from magnetar.admin.operation import FORCE, documented
 from magnetar.admin.routes.topic.topics import properties_of
@@ -20,7 +21,6 @@ from magnetar.admin.topic_access import (
     single,
     single_persistent,
 )
-from magnetar.admin.topic_documents import BacklogAnalysis, ResetPosition
 from magnetar.broker.auth.decide import Access
 from magnetar.broker.dispatch.entry_metadata import metadata_of
 from magnetar.broker.errors import NotAllowedError, SubscriptionNotFoundError

@@ -9,11 +9,11 @@ from starlette.responses import Response
 
 from magnetar.admin.answers import as_json, as_json_in_pieces, members
 from magnetar.admin.call import Call
+from magnetar.admin.documents.topics import ResetPosition, RunStatus, TopicBacklog
 from magnetar.admin.errors import BadRequestError
 from magnetar.admin.operation import documented
 from magnetar.admin.routing import both_domains
 from magnetar.admin.topic_access import every_persistent, single_persistent
-from magnetar.admin.topic_documents import ResetPosition, RunStatus, TopicBacklog
 from magnetar.base.clock import iso_time
 from magnetar.broker.auth.decide import Access
 from magnetar.broker.errors import NotAllowedError

@@ -13,10 +13,10 @@ from starlette.responses import Response
 
 from magnetar.admin.answers import as_json, as_json_or_nothing, done
 from magnetar.admin.call import INT_MAX, Call, whole_number
+from magnetar.admin.documents.policies import POLICY_TYPES, BacklogQuota, DispatchRate
 from magnetar.admin.errors import BadRequestError
 from magnetar.admin.operation import QUOTA_TYPE, documented
 from magnetar.admin.policy_checks import backlog_quota, check_quota_fits, dispatch_rate
-from magnetar.admin.policy_documents import POLICY_TYPES, BacklogQuota, DispatchRate
 from magnetar.admin.policy_rows import POLICY_ROWS, PolicyRow, checked
 from magnetar.admin.routing import Handler, Route, both_domains
 from magnetar.admin.tenancy import check_allowed, check_clusters

@@ -9,18 +9,18 @@ from starlette.responses import Response
 
 from magnetar.admin.answers import as_json, as_json_in_pieces, compact_json, in_slices, members
 from magnetar.admin.call import Call
-from magnetar.admin.internal_stats import internal_stats
-from magnetar.admin.operation import documented
-from magnetar.admin.partitioned_stats import Sum, without
-from magnetar.admin.routing import both_domains
-from magnetar.admin.topic_access import as_persistent, single, single_persistent, unused, with_use
-from magnetar.admin.topic_documents import (
+from magnetar.admin.documents.internal_stats import internal_stats
+from magnetar.admin.documents.partitioned_stats import Sum, without
+from magnetar.admin.documents.topics import (
     InternalStats,
     PartitionedInternalStats,
     PartitionedTopicStats,
     ResetPosition,
     TopicStats,
 )
+from magnetar.admin.operation import documented
+from magnetar.admin.routing import both_domains
+from magnetar.admin.topic_access import as_persistent, single, single_persistent, unused, with_use
 from magnetar.broker.auth.decide import Access
 from magnetar.broker.errors import NotAllowedError, TopicNotFoundError
 from magnetar.broker.naming import TopicName

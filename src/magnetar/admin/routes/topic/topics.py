@@ -10,11 +10,11 @@ from starlette.responses import Response
 from magnetar.admin.answers import as_json, done, message_id
 from magnetar.admin.call import Call
 from magnetar.admin.context import check_storage
+from magnetar.admin.documents.topics import MessageId, RunStatus
 from magnetar.admin.errors import BadRequestError
 from magnetar.admin.operation import FORCE, documented
 from magnetar.admin.routing import both_domains
 from magnetar.admin.topic_access import every_persistent, single_persistent
-from magnetar.admin.topic_documents import MessageId, RunStatus
 from magnetar.broker.auth.decide import Access
 from magnetar.broker.compaction.errors import CompactionRunningError
 from magnetar.broker.compaction.topic_compaction import Status

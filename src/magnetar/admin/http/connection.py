@@ -23,8 +23,8 @@ from urllib.parse import unquote
 
 import httptools
 
-from magnetar.admin.http_guard import HttpGuard
-from magnetar.admin.http_request import UPGRADE, HttpRequest, check_head
+from magnetar.admin.http.guard import HttpGuard
+from magnetar.admin.http.request import UPGRADE, HttpRequest, check_head
 from magnetar.base.limits import CLOSE_TIMEOUT_S
 from magnetar.base.network import AdmittedProtocol
 from magnetar.base.tasks import LooseTasks

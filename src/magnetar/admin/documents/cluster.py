@@ -1,7 +1,4 @@
-"""Bodies and answers of the admin API as types: what handlers decode, what the client returns, what the OpenAPI document describes.
-
-Fields are Pulsar's in snake case; on the wire they are in camel case unless Pulsar's document says otherwise.
-"""
+"""Documents about clusters, their brokers, bookies and tenants, as types; and `Document`, on which those of the other files are built."""
 
 from __future__ import annotations
 

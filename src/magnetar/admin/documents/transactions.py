@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from magnetar.admin.documents import Document
+from magnetar.admin.documents.cluster import Document
 
 
 class CoordinatorInfo(Document):

@@ -13,8 +13,8 @@ from time import perf_counter
 from types import TracebackType
 from typing import Any, Final, Self
 
-from magnetar.admin.http_connection import HttpConnection
-from magnetar.admin.http_guard import HttpGuard
+from magnetar.admin.http.connection import HttpConnection
+from magnetar.admin.http.guard import HttpGuard
 from magnetar.base.network import Listener
 from magnetar.base.tasks import LooseTasks
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from magnetar.admin.documents import Document
+from magnetar.admin.documents.cluster import Document
 
 
 class TraceEvent(Document):

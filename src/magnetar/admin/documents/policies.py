@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
-from magnetar.admin.documents import Document
-from magnetar.admin.scalable_documents import AutoScalePolicy
+from magnetar.admin.documents.cluster import Document
+from magnetar.admin.documents.scalable import AutoScalePolicy
 
 Int = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 Natural = Annotated[int, Meta(ge=0, le=2**31 - 1)]
