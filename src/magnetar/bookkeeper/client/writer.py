@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import compress, cycle
 from typing import ClassVar, Final
 
 from magnetar.base.errors import BadVersionError, LedgerError, MetadataError
@@ -66,9 +67,9 @@ class LedgerWriter:
         "_only_channel",
         "_pending",
         "_sets_of_turn",
+        "_shares",
         "_source",
         "_timers",
-        "_turns_of",
         "_version",
         "closed",
         "last_add_pushed",
@@ -100,8 +101,9 @@ class LedgerWriter:
         bits = [sum(1 << index for index in write_set) for write_set in sets]
         self._sets_of_turn = bits if source.striped else bits[:1]
         """Bit sets of indexes: where an entry goes whose turn it is; one where all go to the same bookies."""
-        self._turns_of = [[index in write_set for write_set in sets] for index in range(metadata.ensemble_size)]
-        """By index: whether the bookie there gets an entry at its turn."""
+        turns = [[index in write_set for write_set in sets] for index in range(metadata.ensemble_size)]
+        self._shares = [[turn[first:] + turn[:first] for first in range(len(sets))] for turn in turns]
+        """By index, and by the turn of a run's first entry: whether the bookie there gets an entry, for so many in a row."""
         self._only_channel: BookieChannel | None = self._channels[0] if alone else None
         """Set while there is one bookie and nothing special: the short way."""
 
@@ -272,9 +274,10 @@ class LedgerWriter:
         first, entries = add.entry_id, add.packed
         entry_ids: Sequence[int] = range(first, first + add.count)
         if len(add.write_sets) > 1:
-            turns = self._turns_of[index]
-            entry_ids = [entry_id for entry_id in entry_ids if turns[entry_id % len(turns)]]
-            entries = [entries[entry_id - first] for entry_id in entry_ids]
+            shares = self._shares[index]
+            share = shares[first % len(shares)]
+            entry_ids = list(compress(entry_ids, cycle(share)))
+            entries = list(compress(entries, cycle(share)))
         done = add.reply(add, index, self._ensemble[index]).replied
         self._channels[index].add_run(self.ledger_id, entry_ids, entries, self._master_key, 0, done)
 

@@ -5,6 +5,7 @@ A frame is refused by its length field, so that a hostile one costs nothing: mem
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from struct import Struct
 from typing import Final
 
@@ -44,9 +45,10 @@ class FrameCutter:
         """Bytes of an unfinished frame held in memory."""
         return self._have
 
-    def feed(self, data: bytes) -> list[bytes]:
+    def feed(self, data: bytes, take: Callable[[bytes, int], int] | None = None) -> list[bytes]:
         """The frames that `data` completes, in order, without their lengths.
 
+        `take(data, position)` is asked before each frame and answers up to where it has dealt with whole frames by itself.
         Raises BookieFrameError; frames before the bad one are then lost with it.
         """
         if self._chunks:
@@ -60,6 +62,10 @@ class FrameCutter:
         position, size = 0, len(data)
         self._need = 4
         while size - position >= 4:
+            if take is not None:
+                position = take(data, position)
+                if size - position < 4:
+                    break
             (length,) = _unpack_length(data, position)
             end = position + 4 + length
             if end > size:

@@ -39,6 +39,9 @@ ADD_HEAD_BYTES: Final = 24
 RESPONSE_HEAD_BYTES: Final = 24
 """Bytes of every answer but AUTH's: header, code, ledger, entry."""
 
+ANSWER_BYTES: Final = 4 + RESPONSE_HEAD_BYTES
+"""The same with the frame's length: all of the answer to an add."""
+
 BATCH_HEAD_BYTES: Final = RESPONSE_HEAD_BYTES + 8
 BATCH_ENTRY_HEAD_BYTES: Final = 4
 
@@ -53,6 +56,7 @@ _RESPONSE = Struct(">IIiqq")
 _RESPONSE_BODY = Struct(">Iiqq")
 _BATCH_RESPONSE = Struct(">IIiqqq")
 _I64 = Struct(">q")
+_pack_id = _I64.pack
 
 decode_add = _ADD_REQUEST.unpack_from
 """(header, master key, ledger, entry) of an add; the packed entry starts at `ADD_HEAD_BYTES`. Raises struct.error."""
@@ -176,6 +180,17 @@ def _key_after(frame: bytes, offset: int, header: int) -> bytes:
 
 
 # ---- Answers
+
+
+def stored_answers(ledger_id: int, entry_ids: Iterable[int], code: int = 0) -> bytes:
+    """The frames of the answers to adds of version 2 of one ledger that ended alike, with their lengths."""
+    head = _RESPONSE.pack(RESPONSE_HEAD_BYTES, VERSION << 24 | ADD << 16, code, ledger_id, 0)[:-8]
+    return head + head.join(map(_pack_id, entry_ids))
+
+
+def ledger_of_answer(data: bytes, position: int) -> int:
+    """The ledger that the answer at `position` names, if it is one other than AUTH's; ANSWER_BYTES have to be there."""
+    return int.from_bytes(data[position + 12 : position + 20], "big", signed=True)
 
 
 def encode_read_response(header: int, ledger_id: int, entry_id: int, entry: bytes) -> tuple[bytes, bytes]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from functools import partial
-from struct import Struct
 from typing import Final
 
 from magnetar.base.limits import RUN_BYTES_MAX
@@ -38,7 +37,6 @@ _UNAUTHORIZED: Final = int(ReturnCode.UNAUTHORIZED)
 _BAD_VERSION: Final = int(ReturnCode.BAD_VERSION)
 
 _decode_add = v2.decode_add
-_pack_id = Struct(">q").pack
 _encode_response = v2.encode_response
 
 
@@ -115,8 +113,7 @@ class V2Requests:
         """The answers of a run, in one piece."""
         if code and code not in _WIRE_CODES:
             code = _IO_ERROR
-        head = _encode_response(_HEAD_BYTES, _PLAIN_ADD_HEADER, code, ledger_id, 0)[:-8]
-        self._write(head + head.join(map(_pack_id, entry_ids)))
+        self._write(v2.stored_answers(ledger_id, entry_ids, code))
 
     def _add(self, frame: bytes, code: int) -> None:
         header, key, ledger_id, entry_id = _decode_add(frame)

@@ -16,15 +16,23 @@ from magnetar.wire.bookkeeper.frames import BookieFrameError, FrameCutter
 Receive = Callable[[list[bytes]], None]
 """Takes frames in order, without their lengths; raises BookieFrameError for bytes that are not an answer: the connection ends."""
 
+Take = Callable[[bytes, int], int]
+"""See `FrameCutter.feed`."""
+
 
 class BookieConnection(asyncio.Protocol):
     """`on_lost(connection, error)` is called once, if the connection was made at all."""
 
     def __init__(
-        self, frame_bytes_max: int, receive: Receive, on_lost: Callable[[BookieConnection, Exception | None], None]
+        self,
+        frame_bytes_max: int,
+        receive: Receive,
+        on_lost: Callable[[BookieConnection, Exception | None], None],
+        take: Take | None = None,
     ) -> None:
         self._cutter = FrameCutter(frame_bytes_max)
         self._receive = receive
+        self._take = take
         self._on_lost = on_lost
         self._open = False
         self._transport: asyncio.Transport | None = None
@@ -97,12 +105,11 @@ class BookieConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.heard = True
         try:
-            frames = self._cutter.feed(data)
             if self._open:
                 self.served = True
-                self._receive(frames)
+                self._receive(self._cutter.feed(data, self._take))
             else:
-                self._take_answer(frames)
+                self._take_answer(self._cutter.feed(data))
         except BookieFrameError as error:
             self.abort(error)
 

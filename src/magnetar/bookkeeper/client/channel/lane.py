@@ -15,7 +15,7 @@ from magnetar.base.clock import Clock
 from magnetar.base.errors import MagnetarError
 from magnetar.base.network import Network
 from magnetar.base.tasks import REPORTED, TaskScope
-from magnetar.bookkeeper.client.channel.connection import BookieConnection
+from magnetar.bookkeeper.client.channel.connection import BookieConnection, Take
 from magnetar.bookkeeper.client.channel.options import ChannelOptions
 
 _logger = logging.getLogger(__name__)
@@ -76,6 +76,7 @@ class Lane:
         "_retry_at_s",
         "_silent_ticks",
         "_sweeping",
+        "_take",
         "_task",
         "_timer",
         "_user",
@@ -87,12 +88,19 @@ class Lane:
     )
 
     def __init__(
-        self, address: tuple[str, int], environment: Environment, handshake: Handshake, user: LaneUser
+        self,
+        address: tuple[str, int],
+        environment: Environment,
+        handshake: Handshake,
+        user: LaneUser,
+        take: Take | None = None,
     ) -> None:
+        """`take` looks at what arrives before it is cut into frames: see `FrameCutter.feed`."""
         self._address = address
         self._environment = environment
         self._handshake = handshake
         self._user = user
+        self._take = take
         self._connection: BookieConnection | None = None
         self._held: list[bytes] = []
         self._task: asyncio.Task[None] | None = None
@@ -190,7 +198,7 @@ class Lane:
 
     async def _connect(self) -> None:
         options, (host, port) = self._environment.options, self._address
-        connection = BookieConnection(options.frame_bytes_max, self._user.receive, self._lost)
+        connection = BookieConnection(options.frame_bytes_max, self._user.receive, self._lost, self._take)
         try:
             async with asyncio.timeout(options.connect_timeout_s):
                 await self._environment.network.connect(

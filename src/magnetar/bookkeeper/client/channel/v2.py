@@ -4,6 +4,9 @@ Answers name ledger and entry, not the request. So there is at most one request 
 entry waits for the answer to the first. (Otherwise a plain read's answer could be taken for that of the fence sent with it, and
 a recovery go on before the ledger is fenced durably.) A request whose time ran out keeps its place, without its callback, until its
 answer has come or the connection is gone.
+
+Adds of one run are nearly always answered in their order, and stored: their answers are then known bytes, and what arrives is compared with
+these. Where it is anything else the run is divided, and each of its entries is a request of its own.
 """
 
 from __future__ import annotations
@@ -37,7 +40,10 @@ _HEAD_BYTES: Final = v2.RESPONSE_HEAD_BYTES
 _ENTRY_ANSWER_BYTES_MIN: Final = 64
 """Of a frame, what an entry may not take up: the heads around it, and the wrapping of version 3."""
 
+_ANSWER_BYTES: Final = v2.ANSWER_BYTES
+
 _encode_add_head = v2.encode_add_head
+_ledger_of_answer = v2.ledger_of_answer
 _decode_response = v2.decode_response
 
 _Key = tuple[int, int, int]
@@ -56,16 +62,33 @@ class _Held(NamedTuple):
     second: bytes
 
 
+class _SentRun:
+    """Adds of one ledger that were sent together. `expected`: the answers if all are stored; `at`: where those that have come end."""
+
+    __slots__ = ("at", "done", "entry_ids", "expected", "sizes", "tick")
+
+    def __init__(self, ledger_id: int, entry_ids: Sequence[int], sizes: list[int], tick: int, done: AddDone) -> None:
+        self.entry_ids = entry_ids
+        self.sizes = sizes
+        self.tick = tick
+        self.done = done
+        self.expected = v2.stored_answers(ledger_id, entry_ids)
+        self.at = 0
+
+
 class V2Requests:
     """Implements the version 2 part of `BookieChannel` on a lane of its own."""
 
     def __init__(self, address: tuple[str, int], environment: Environment) -> None:
-        self.lane = Lane(address, environment, handshake_v2, self)
+        self.lane = Lane(address, environment, handshake_v2, self, self.take)
         options = environment.options
         self._entry_bytes_max = options.frame_bytes_max - _ENTRY_ANSWER_BYTES_MIN
         self._add_ticks = self.lane.ticks_for(options.add_timeout_s)
         self._read_ticks = self.lane.ticks_for(options.read_timeout_s)
         self._requests: dict[_Key, _Request] = {}
+        self._runs: dict[int, deque[_SentRun]] = {}
+        """By ledger. Their entries are not in `_requests`, and ascend from run to run."""
+        self._run_entries = 0
         self._held: dict[_Key, deque[_Held]] = {}
         self._held_count = 0
         self._late_count = 0
@@ -78,7 +101,7 @@ class V2Requests:
     @property
     def pending_count(self) -> int:
         """Requests that are not answered."""
-        return len(self._requests) + self._held_count - self._late_count
+        return len(self._requests) + self._run_entries + self._held_count - self._late_count
 
     # ---- Requests
 
@@ -106,31 +129,41 @@ class V2Requests:
         done: AddDone,
     ) -> None:
         """See `BookieChannel.add_run`. The protocol knows single entries; the requests of a run leave in one write, and answers that come
-        together are counted together."""
+        together are looked at together."""
         requests, lane, count = self._requests, self.lane, len(entries)
         sizes = list(map(len, entries))
-        keys = [(_ADD, ledger_id, entry_id) for entry_id in entry_ids]
-        answers = RunAnswers(count, done)
+        size_bytes = sum(sizes)
+        queued = self._runs.get(ledger_id)
         plain = (
             count > 1
             and len(master_key) == MASTER_KEY_BYTES
             and max(sizes) <= self._entry_bytes_max
-            and len(requests) + count <= BOOKIE_CLIENT_REQUESTS_MAX
-            and self.pending_bytes + sum(sizes) <= BOOKIE_CLIENT_BYTES_MAX
+            and len(requests) + self._run_entries + count <= BOOKIE_CLIENT_REQUESTS_MAX
+            and self.pending_bytes + size_bytes <= BOOKIE_CLIENT_BYTES_MAX
             and (lane.up or lane.connect())
-            and requests.keys().isdisjoint(keys)
+            and (queued is None or queued[-1].entry_ids[-1] < entry_ids[0])
+            and (not requests or requests.keys().isdisjoint([(_ADD, ledger_id, entry_id) for entry_id in entry_ids]))
         )
         if not plain:
+            answers = RunAnswers(count, done) if count > 1 else done
             for entry_id, entry in zip(entry_ids, entries, strict=True):
-                self.add_entry(ledger_id, entry_id, entry, master_key, flags, answers if count > 1 else done)
+                self.add_entry(ledger_id, entry_id, entry, master_key, flags, answers)
             return
-        ticks = lane.ticks
-        requests.update(zip(keys, [(answers, ticks, size) for size in sizes], strict=True))
+        run = _SentRun(ledger_id, entry_ids, sizes, lane.ticks, done)
+        if queued is None:
+            self._runs[ledger_id] = deque((run,))
+        else:
+            queued.append(run)
+        self._run_entries += count
         self.requests_total += count
-        self.pending_bytes += sum(sizes)
-        heads = {size: _encode_add_head(flags, master_key, size) for size in set(sizes)}
+        self.pending_bytes += size_bytes
         pieces = entries * 2
-        pieces[::2], pieces[1::2] = map(heads.__getitem__, sizes), entries
+        pieces[1::2] = entries
+        if sizes.count(sizes[0]) == count:
+            pieces[::2] = [_encode_add_head(flags, master_key, sizes[0])] * count
+        else:
+            heads = {size: _encode_add_head(flags, master_key, size) for size in set(sizes)}
+            pieces[::2] = map(heads.__getitem__, sizes)
         lane.write_pieces(pieces)
 
     def read_entry(self, ledger_id: int, entry_id: int, flags: int, master_key: bytes, done: ReadDone) -> None:
@@ -159,8 +192,11 @@ class V2Requests:
         if not lane.up and not lane.connect():
             self.refused_total += 1
             return BOOKIE_UNAVAILABLE
+        if key[0] == _ADD and key[1] in self._runs:
+            self._divide(key[1])
         requests = self._requests
-        if len(requests) >= BOOKIE_CLIENT_REQUESTS_MAX or self.pending_bytes + size > BOOKIE_CLIENT_BYTES_MAX:
+        under_way = len(requests) + self._run_entries
+        if under_way >= BOOKIE_CLIENT_REQUESTS_MAX or self.pending_bytes + size > BOOKIE_CLIENT_BYTES_MAX:
             self.refused_total += 1
             return _TOO_MANY_REQUESTS
         request = (done, lane.ticks, size)
@@ -192,6 +228,43 @@ class V2Requests:
         self.lane.write(held.first, held.second)
 
     # ---- Answers
+
+    def take(self, data: bytes, position: int) -> int:
+        """See `FrameCutter.feed`: what says that entries of runs are stored, in their order."""
+        while self._runs and (room := len(data) - position) >= _ANSWER_BYTES:
+            ledger_id = _ledger_of_answer(data, position)
+            queued = self._runs.get(ledger_id)
+            if queued is None:
+                break
+            run = queued[0]
+            expected = run.expected
+            if not run.at and data.startswith(expected, position):
+                position += len(expected)
+            else:
+                size = min(len(expected) - run.at, room - room % _ANSWER_BYTES)
+                if data[position : position + size] != expected[run.at : run.at + size]:
+                    break
+                position += size
+                run.at += size
+                if run.at < len(expected):
+                    break
+            queued.popleft()
+            if not queued:
+                del self._runs[ledger_id]
+            self._run_entries -= len(run.sizes)
+            self.pending_bytes -= sum(run.sizes)
+            _call(run.done, _ADD, 0, None)
+        return position
+
+    def _divide(self, ledger_id: int) -> None:
+        """What is not answered of a ledger's runs: from now on each entry is a request of its own."""
+        for run in self._runs.pop(ledger_id):
+            answered = run.at // _ANSWER_BYTES
+            self._run_entries -= len(run.sizes)
+            self.pending_bytes -= sum(run.sizes[:answered])
+            answers = RunAnswers(len(run.sizes) - answered, run.done)
+            for entry_id, size in zip(run.entry_ids[answered:], run.sizes[answered:], strict=True):
+                self._requests[_ADD, ledger_id, entry_id] = (answers, run.tick, size)
 
     def receive(self, frames: list[bytes]) -> None:
         """See `LaneUser.receive`."""
@@ -233,6 +306,8 @@ class V2Requests:
         elif operation == v2.BATCH_READ:
             batch_id, data = v2.decode_batch_response(frame)
             key = (operation, batch_id, 0)
+        elif ledger_id in self._runs and key not in self._requests:
+            self._divide(ledger_id)
         request = self._requests.pop(key, None)  # a callback may have closed the lane: then there is nothing left
         if request is None:
             raise BookieFrameError(f"an answer to nothing: operation {operation} ledger {ledger_id} entry {entry_id}")
@@ -242,9 +317,12 @@ class V2Requests:
 
     def lost(self) -> None:
         """See `LaneUser.lost`."""
-        requests, held = self._requests, self._held
-        self._requests, self._held = {}, {}
-        self._held_count = self._late_count = self.pending_bytes = 0
+        requests, held, runs = self._requests, self._held, self._runs
+        self._requests, self._held, self._runs = {}, {}, {}
+        self._held_count = self._late_count = self._run_entries = self.pending_bytes = 0
+        for queued in runs.values():
+            for run in queued:
+                _call(run.done, _ADD, BOOKIE_UNAVAILABLE, None)
         for key, (done, _, _) in requests.items():
             if done is not None:
                 _call(done, key[0], BOOKIE_UNAVAILABLE, None)
@@ -262,6 +340,8 @@ class V2Requests:
     def sweep(self, ticks: int) -> bool:
         """See `LaneUser.sweep`."""
         add_limit, read_limit = ticks - self._add_ticks, ticks - self._read_ticks
+        for ledger_id in [ledger_id for ledger_id, queued in self._runs.items() if queued[0].tick < add_limit]:
+            self._divide(ledger_id)
         expired: list[tuple[_Key, _Request]] = []
         for key, request in self._requests.items():
             if request[1] < (add_limit if key[0] == _ADD else read_limit) and request[0] is not None:
