@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from magnetar.base.checksum import crc32c, crc32c_extend
 from magnetar.bookkeeper.errors import DigestMismatchError
+from magnetar.wire.pulsar.kernel import kernel
 
 METADATA_BYTES: Final = 32
 """Bytes before the digest."""
@@ -35,6 +36,10 @@ _U64 = Struct(">Q")
 _pack_metadata = _METADATA.pack
 _pack_u32 = _U32.pack
 _unpack_metadata = _METADATA.unpack_from
+
+_pack_with_crc32c: Final[Callable[[int, int, int, int, list[bytes]], tuple[list[bytes], int]] | None] = (
+    kernel and kernel.pack_run
+)
 
 DigestFunction = Callable[[bytes, bytes], bytes]
 """`digest(head, payload)` -> the digest's bytes."""
@@ -92,6 +97,15 @@ def pack_run(
     ledger_id: int, first_entry_id: int, lac: int, length: int, payloads: list[bytes], digest: Digest
 ) -> tuple[list[bytes], int]:
     """Entries with consecutive ids, and the ledger's length with them. `length`: without them."""
+    if _pack_with_crc32c is not None and digest.type is DigestType.CRC32C:
+        return _pack_with_crc32c(ledger_id, first_entry_id, lac, length, payloads)
+    return pack_run_in_python(ledger_id, first_entry_id, lac, length, payloads, digest)
+
+
+def pack_run_in_python(
+    ledger_id: int, first_entry_id: int, lac: int, length: int, payloads: list[bytes], digest: Digest
+) -> tuple[list[bytes], int]:
+    """See `pack_run`."""
     packed = []
     compute = None if digest.type is DigestType.CRC32C else digest.compute
     for entry_id, payload in enumerate(payloads, first_entry_id):

@@ -17,9 +17,11 @@ ROOT = Path(__file__).parents[3]
 
 CONCERNED = (
     "tests/integration/broker/test_calls_per_entry.py",
+    "tests/property/bookkeeper/test_bookie_server_properties.py",
     "tests/property/broker/test_run_properties.py",
     "tests/property/broker/test_subscription_properties.py",
     "tests/unit/broker/test_key_shared_dispatch.py",
+    "tests/unit/bookkeeper/test_entry_format.py",
     "tests/unit/broker/test_single_active.py",
 )
 

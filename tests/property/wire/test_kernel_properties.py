@@ -25,11 +25,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.base.limits import BATCH_MESSAGES_MAX
+from magnetar.bookkeeper.entry_format import Digest, DigestType, pack_run_in_python
 from magnetar.broker.connection.handlers.send import take_sends
 from magnetar.broker.dispatch.entry_metadata import NOT_PLAIN, EntryMetadata, held_values_in_python, read_in_python
 from magnetar.broker.dispatch.receiver import ONE_MESSAGE
 from magnetar.hashing.murmur3 import key_slot
 from magnetar.managed_ledger.entry import Entry
+from magnetar.wire.bookkeeper.v2 import cut_adds_in_python, encode_add_head
 from magnetar.wire.pulsar.frames import Frame, encode_frame, split_in_python
 from magnetar.wire.pulsar.frequent import (
     MessageHeads,
@@ -332,3 +334,56 @@ def test_checksums_are_alike(kernel: Any, data: bytes, times: int) -> None:
 def test_other_types_are_refused(kernel: Any, name: str, arguments: tuple[Any, ...]) -> None:
     with pytest.raises((TypeError, SystemError, AttributeError)):
         getattr(kernel, name)(*arguments)
+
+
+# ---- Bookies
+
+
+I63 = st.integers(-1, 3) | st.integers(-1, 2**62)
+
+
+@given(ids=st.tuples(I63, I63, I63, I63), payloads=st.lists(st.binary(max_size=40) | st.just(b"x" * 7000), max_size=6))
+def test_entries_are_packed_as_in_python(kernel: Any, ids: tuple[int, int, int, int], payloads: list[bytes]) -> None:
+    expected = pack_run_in_python(*ids, payloads, Digest(DigestType.CRC32C))
+    assert kernel.pack_run(*ids, payloads) == expected
+
+
+@st.composite
+def add_frames(draw: st.DrawFn) -> bytes:
+    """A run of adds, and what may stand in it."""
+    key, ledger_id, entry_id = draw(st.sampled_from([b"k" * 20, b"o" * 20])), draw(I63), draw(I63)
+    pieces = []
+    for _ in range(draw(st.integers(1, 6))):
+        kind = draw(st.sampled_from(["add"] * 12 + ["key", "ledger", "gap", "again", "flags", "garbage"]))
+        entry_id += {"gap": 3, "again": -1}.get(kind, 1)
+        ids = (ledger_id + (kind == "ledger")).to_bytes(8, "big", signed=True) + entry_id.to_bytes(
+            8, "big", signed=True
+        )
+        entry = ids + draw(st.sampled_from([8, 8, 8, 0, 7, 30])) * b"e"
+        pieces.append(
+            encode_add_head(2 if kind == "flags" else 0, b"x" * 20 if kind == "key" else key, len(entry)) + entry
+        )
+        if kind == "garbage":
+            pieces.append(draw(st.binary(max_size=60)))
+    return damaged(draw, b"".join(pieces))
+
+
+@given(data=add_frames(), position=st.integers(0, 60), bounds=st.tuples(st.integers(0, 5), st.integers(0, 100)))
+def test_adds_are_cut_as_in_python(kernel: Any, data: bytes, position: int, bounds: tuple[int, int]) -> None:
+    for start in (0, min(position, len(data))):
+        for most, bytes_max in (bounds, (512, 10_000)):
+            expected = cut_adds_in_python(data, start, most, bytes_max, 24, 45)
+            assert kernel.cut_adds(data, start, most, bytes_max, 24, 45) == expected
+
+
+def test_what_they_cannot_pack_or_cut_is_refused(kernel: Any) -> None:
+    with pytest.raises(TypeError):
+        kernel.pack_run(1, 2, 3, 4, [b"", "text"])
+    with pytest.raises(TypeError):
+        kernel.pack_run(1, 2, 3, 4, (b"",))
+    with pytest.raises(OverflowError):
+        kernel.pack_run(2**63, 2, 3, 4, [b""])
+    with pytest.raises(ValueError, match="position"):
+        kernel.cut_adds(b"123", 4, 1, 1, 24, 45)
+    with pytest.raises(TypeError):
+        kernel.cut_adds(bytearray(100), 0, 1, 1, 24, 45)

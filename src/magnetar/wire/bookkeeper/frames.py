@@ -51,15 +51,26 @@ class FrameCutter:
         `take(data, position)` is asked before each frame and answers up to where it has dealt with whole frames by itself.
         Raises BookieFrameError; frames before the bad one are then lost with it.
         """
+        return self.cut(self.gather(data), 0, take)
+
+    def gather(self, data: bytes) -> bytes:
+        """What is held and `data`, for `cut`; empty, and all of it held, while the first frame is not complete."""
         if self._chunks:
             hold_piece(self._chunks, data)
             self._have += len(data)
             if self._have < self._need:
-                return []
+                return b""
             data = b"".join(self._chunks)
             self._chunks.clear()
+            self._have = 0
+        return data
+
+    def cut(self, data: bytes, position: int = 0, take: Callable[[bytes, int], int] | None = None) -> list[bytes]:
+        """The frames of what `gather` answered from `position` on; the rest is held. See `feed`."""
+        if not data:
+            return []
         frames: list[bytes] = []
-        position, size = 0, len(data)
+        size = len(data)
         self._need = 4
         while size - position >= 4:
             if take is not None:

@@ -14,12 +14,13 @@ Codes are i32, ids and sizes i64, all big-endian. What the `decode` functions ta
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from struct import Struct
 from struct import error as struct_error
 from typing import Final, NamedTuple
 
 from magnetar.wire.bookkeeper.frames import BookieFrameError
+from magnetar.wire.pulsar.kernel import kernel
 
 VERSION: Final = 2
 """Version of requests; answers carry the version of the request."""
@@ -54,6 +55,9 @@ _BATCH_REQUEST = Struct(">IIqqqiq")
 _BATCH_BODY = Struct(">Iqqqiq")
 _RESPONSE = Struct(">IIiqq")
 _RESPONSE_BODY = Struct(">Iiqq")
+_ADD_FRAME = Struct(">II20sqq")
+_unpack_add_frame = _ADD_FRAME.unpack_from
+_PLAIN_ADD: Final = VERSION << 8 | ADD
 _BATCH_RESPONSE = Struct(">IIiqqq")
 _I64 = Struct(">q")
 _pack_id = _I64.pack
@@ -148,6 +152,45 @@ def encode_auth(header: int, message: bytes) -> bytes:
 def auth_message(frame: bytes) -> bytes:
     """The serialized AuthMessage of an AUTH frame."""
     return frame[_HEADER.size :]
+
+
+PlainAdds = tuple[int, bytes, int, list[int], list[bytes], int]
+"""(flags, master key, ledger id, entry ids, packed entries, position behind the last frame)"""
+
+
+def cut_adds_in_python(
+    data: bytes, position: int, entries_max: int, bytes_max: int, entry_bytes_min: int, entry_bytes_max: int
+) -> PlainAdds | None:
+    """Whole frames of adds of version 2 from `position` on that have header, key and ledger in common, and ascending entry ids.
+
+    None: what stands there is something else, also an id below zero or an entry whose length is out of bounds. Stops behind the
+    entry with which there are `entries_max` of them, or `bytes_max` bytes.
+    """
+    entry_ids: list[int] = []
+    entries: list[bytes] = []
+    size, last, end = 0, -1, len(data)
+    first = (0, b"", 0)
+    while len(entries) < entries_max and size < bytes_max and end - position >= _ADD_FRAME.size:
+        length, header, key, ledger_id, entry_id = _unpack_add_frame(data, position)
+        entry_bytes = length - ADD_HEAD_BYTES
+        stop = position + 4 + length
+        if header >> 16 != _PLAIN_ADD or not entry_bytes_min <= entry_bytes <= entry_bytes_max or stop > end:
+            break
+        if entry_id <= last or ledger_id < 0 or (entries and (header, key, ledger_id) != first):
+            break
+        first = (header, key, ledger_id)
+        entry_ids.append(entry_id)
+        entries.append(data[position + 4 + ADD_HEAD_BYTES : stop])
+        size, last, position = size + entry_bytes, entry_id, stop
+    if not entries:
+        return None
+    header, key, ledger_id = first
+    return header & 0xFFFF, key, ledger_id, entry_ids, entries, position
+
+
+cut_adds: Callable[[bytes, int, int, int, int, int], PlainAdds | None] = (
+    kernel.cut_adds if kernel else cut_adds_in_python
+)
 
 
 def decode_read(frame: bytes) -> ReadRequest:

@@ -79,16 +79,21 @@ HARDWARE static const Byte *crc_blocks(uint32_t *crc, const Byte *at, const Byte
     return at;
 }
 
-HARDWARE static uint32_t crc32c_of(const Byte *at, const Byte *end)
+/* Of what `crc` covers and these bytes; both without the inversion at the end. */
+HARDWARE static uint32_t crc_more(uint32_t crc, const Byte *at, const Byte *end)
 {
-    uint32_t crc = UINT32_MAX;
     at = crc_blocks(&crc, at, end, long_shift, LONG_PART);
     at = crc_blocks(&crc, at, end, short_shift, SHORT_PART);
     for (; end - at >= 8; at += 8)
         crc = CRC_WORD(crc, word_at(at));
     for (; at < end; at++)
         crc = CRC_BYTE(crc, *at);
-    return ~crc;
+    return crc;
+}
+
+static uint32_t crc32c_of(const Byte *at, const Byte *end)
+{
+    return ~crc_more(UINT32_MAX, at, end);
 }
 
 /* ---- Reading and writing numbers */
@@ -801,6 +806,108 @@ static PyObject *held_values(PyObject *module, PyObject *const *args, Py_ssize_t
     return values;
 }
 
+/* ---- pack_run(ledger_id, first_entry_id, lac, length, payloads) -> (packed entries, length)
+   What a bookie stores, with CRC32C: `bookkeeper/entry_format.py`. */
+
+enum { ENTRY_IDS_BYTES = 32, ENTRY_HEAD_BYTES = ENTRY_IDS_BYTES + 4 };
+
+static int as_i64(PyObject *object, int64_t *value)
+{
+    *value = PyLong_AsLongLong(object);
+    return *value != -1 || !PyErr_Occurred();
+}
+
+static Byte *put_be64(Byte *at, uint64_t value)
+{
+    return put_be32(put_be32(at, (uint32_t)(value >> 32)), (uint32_t)value);
+}
+
+static uint64_t be64(const Byte *at)
+{
+    return (uint64_t)be32(at) << 32 | be32(at + 4);
+}
+
+static PyObject *pack_run(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    int64_t ledger_id, entry_id, lac, length;
+    if (count != 5 || !PyList_Check(args[4]))
+        return PyErr_Format(PyExc_TypeError, "pack_run takes four numbers and a list");
+    if (!as_i64(args[0], &ledger_id) || !as_i64(args[1], &entry_id) || !as_i64(args[2], &lac) || !as_i64(args[3], &length))
+        return NULL;
+    PyObject *packed = PyList_New(0), *found = NULL;
+    for (Py_ssize_t index = 0; packed != NULL && index < PyList_Size(args[4]); index++) {
+        Reader payload;
+        PyObject *entry = NULL;
+        if (bytes_of(PyList_GetItem(args[4], index), &payload))
+            entry = PyBytes_FromStringAndSize(NULL, ENTRY_HEAD_BYTES + (payload.end - payload.at));
+        if (entry != NULL) {
+            Byte *start = (Byte *)PyBytes_AsString(entry);
+            length += payload.end - payload.at;
+            Byte *at = put_be64(put_be64(start, (uint64_t)ledger_id), (uint64_t)entry_id + (uint64_t)index);
+            at = put_be64(put_be64(at, (uint64_t)lac), (uint64_t)length);
+            at = put_be32(at, ~crc_more(crc_more(UINT32_MAX, start, at), payload.at, payload.end));
+            memcpy(at, payload.at, (size_t)(payload.end - payload.at));
+        }
+        if (!append(packed, entry))
+            Py_CLEAR(packed);
+    }
+    if (packed != NULL)
+        found = Py_BuildValue("(OL)", packed, (long long)length);
+    Py_XDECREF(packed);
+    return found;
+}
+
+/* ---- cut_adds(data, position, entries_max, bytes_max, entry_bytes_min, entry_bytes_max)
+        -> (flags, master key, ledger id, entry ids, packed entries, position) or None
+   Frames of adds of version 2 of the bookie protocol: `wire/bookkeeper/v2.py`. */
+
+enum { ADD_HEAD_BYTES = 24, ADD_IDS_END = 44, PLAIN_ADD = 0x0201 };
+
+static PyObject *cut_adds(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    Reader data;
+    int64_t position, entries_max, bytes_max, entry_min, entry_max;
+    if (count != 6)
+        return PyErr_Format(PyExc_TypeError, "cut_adds takes 6 arguments");
+    if (!bytes_of(args[0], &data) || !as_i64(args[1], &position) || !as_i64(args[2], &entries_max) || !as_i64(args[3], &bytes_max))
+        return NULL;
+    if (!as_i64(args[4], &entry_min) || !as_i64(args[5], &entry_max))
+        return NULL;
+    if (position < 0 || position > data.end - data.at)
+        return PyErr_Format(PyExc_ValueError, "the position is not one of the data");
+    const Byte *start = data.at, *first = NULL;
+    data.at += position;
+    PyObject *ids = PyList_New(0), *entries = PyList_New(0), *found = NULL;
+    int failed = ids == NULL || entries == NULL;
+    int64_t taken = 0, size = 0, last = -1;
+    while (!failed && taken < entries_max && size < bytes_max && data.end - data.at >= ADD_IDS_END) {
+        int64_t entry_bytes = (int64_t)be32(data.at) - ADD_HEAD_BYTES, entry_id = (int64_t)be64(data.at + 36);
+        if (be32(data.at + 4) >> 16 != PLAIN_ADD || entry_bytes < entry_min || entry_bytes > entry_max)
+            break;
+        if (entry_bytes > data.end - data.at - (4 + ADD_HEAD_BYTES) || entry_id <= last)
+            break;
+        if (first == NULL ? data.at[28] & 0x80 : memcmp(first + 4, data.at + 4, 32) != 0)
+            break; /* a ledger below zero; or another header, key or ledger */
+        if (first == NULL)
+            first = data.at;
+        data.at += 4 + ADD_HEAD_BYTES;
+        failed = !append(ids, PyLong_FromLongLong(entry_id));
+        failed = failed || !append(entries, PyBytes_FromStringAndSize((const char *)data.at, (Py_ssize_t)entry_bytes));
+        data.at += entry_bytes;
+        size += entry_bytes;
+        last = entry_id;
+        taken++;
+    }
+    if (!failed && first == NULL)
+        found = Py_NewRef(Py_None);
+    else if (!failed)
+        found = Py_BuildValue("(iy#LOOn)", (int)(be32(first + 4) & 0xFFFF), (const char *)first + 8, (Py_ssize_t)20,
+                              (long long)be64(first + 28), ids, entries, (Py_ssize_t)(data.at - start));
+    Py_XDECREF(ids);
+    Py_XDECREF(entries);
+    return found;
+}
+
 static PyObject *checksum(PyObject *module, PyObject *data)
 {
     Reader reader;
@@ -817,6 +924,8 @@ static PyMethodDef functions[] = {
     FUNCTION(message_pieces),
     FUNCTION(stored_metadata),
     FUNCTION(held_values),
+    FUNCTION(pack_run),
+    FUNCTION(cut_adds),
     {"crc32c", checksum, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
@@ -835,7 +944,7 @@ PyMODINIT_FUNC PyInit__kernel(void)
     str_entry_id = PyUnicode_InternFromString("entry_id");
     str_data = PyUnicode_InternFromString("data");
     PyObject *module = PyModule_Create(&definition);
-    if (module == NULL || !str_ledger_id || !str_entry_id || !str_data || PyModule_AddIntConstant(module, "REVISION", 3) < 0) {
+    if (module == NULL || !str_ledger_id || !str_entry_id || !str_data || PyModule_AddIntConstant(module, "REVISION", 4) < 0) {
         Py_XDECREF(module);
         return NULL;
     }

@@ -46,6 +46,8 @@ class FrameConnection(AdmittedProtocol):
         self.receive: Callable[[bytes], None]
         self.take_adds: Callable[[deque[bytes], int], int] | None = None
         """`take_adds(frames, most)`: handles so many of those at the front, 0: the first one is for `receive`. None: not in use yet."""
+        self.take_run: Callable[[bytes, int, int], tuple[int, int]] | None = None
+        """`take_run(data, position, most)`: the same for what is not cut into frames yet; answers the position behind them, too."""
         self.on_room: Callable[[], None]
         self._on_change = on_change
         self._cutter = FrameCutter(frame_bytes_max)
@@ -184,8 +186,12 @@ class FrameConnection(AdmittedProtocol):
     # ---- Input
 
     def data_received(self, data: bytes) -> None:
+        data = self._cutter.gather(data)
+        position = self._take_runs(data) if data and self.take_run is not None else 0
+        if self.closed:
+            return
         try:
-            frames = self._cutter.feed(data)
+            frames = self._cutter.cut(data, position)
         except BookieFrameError as error:
             self.close(str(error))
             return
@@ -193,6 +199,23 @@ class FrameConnection(AdmittedProtocol):
         self._frames_total += len(frames)
         if not self._process_scheduled:
             self._process()
+
+    def _take_runs(self, data: bytes) -> int:
+        """Adds at the front, where nothing stands before them; answers where they end. What is beyond one turn is cut into frames,
+        which wait."""
+        position, budget = 0, FRAMES_PER_CALLBACK_MAX
+        assert self.take_run is not None
+        try:
+            while budget and not self._frames and not self._paused_by and not self.closed:
+                position, taken = self.take_run(data, position, budget)
+                if not taken:
+                    break
+                budget -= taken
+                self._frames_total += taken
+        except Exception:
+            _logger.exception("a request of a bookie's client failed peer=%s", self.peer)
+            self.close("internal error")
+        return position
 
     def _process(self) -> None:
         self._process_scheduled = False

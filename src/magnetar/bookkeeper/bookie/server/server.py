@@ -116,6 +116,7 @@ class _Session:
         if self._auth.passed:
             if self.connection.receive == self._v2.receive:
                 self.connection.take_adds = self._v2.take_adds
+                self.connection.take_run = self._v2.take_run
             self.connection.prove()
         elif self.connection.receive == self._receive:
             self.connection.receive = self._receive_first
@@ -127,6 +128,7 @@ class _Session:
         if self._auth.passed and not self.connection.closed:
             self.connection.receive = self._v2.receive
             self.connection.take_adds = self._v2.take_adds
+            self.connection.take_run = self._v2.take_run
             self.connection.prove()
 
     def _receive(self, frame: bytes) -> None:
@@ -139,6 +141,7 @@ class _Session:
         self.connection.receive = self._v2.receive
         if self.connection.proven:  # it has spoken version 3 so far
             self.connection.take_adds = self._v2.take_adds
+            self.connection.take_run = self._v2.take_run
         self._v2.receive(frame)
 
     def _changed(self, is_open: bool) -> None:

@@ -80,6 +80,18 @@ class V2Requests:
 
     # ---- Adds
 
+    def take_run(self, data: bytes, position: int, entries_max: int) -> tuple[int, int]:
+        """Hand the adds of one ledger that stand at `position` of what was received to the bookie as a run, without cutting it into frames;
+        answers the position behind them, and how many there were: 0 as `take_adds`."""
+        if not self._auth.passed:
+            return position, 0
+        found = v2.cut_adds(data, position, entries_max, RUN_BYTES_MAX, ENTRY_BYTES_MIN, ENTRY_BYTES_MAX)
+        if found is None:
+            return position, 0
+        flags, key, ledger_id, entry_ids, entries, position = found
+        self._bookie.add_run(ledger_id, entry_ids, entries, key, flags, partial(self._added_run, ledger_id, entry_ids))
+        return position, len(entry_ids)
+
     def take_adds(self, frames: deque[bytes], frames_max: int) -> int:
         """Hand the adds of one ledger that stand at the front to the bookie as a run; answers how many were taken. 0: what is there is
         something else, or has to be looked at by itself."""
