@@ -9,8 +9,12 @@ from typing import Any
 
 import pytest
 
+from magnetar.base.tasks import TaskScope
 from magnetar.bookkeeper.autorecovery.underreplication import UnderreplicationManager
 from magnetar.bookkeeper.ledger_homes import MetadataLedgerHomes
+from magnetar.broker.errors import ServiceNotReadyError, TopicNotFoundError
+from magnetar.broker.naming import TopicName
+from magnetar.broker.scalable.unfinished import TakeOvers
 from magnetar.metadata.errors import MetadataConnectionError
 from magnetar.testing.sim.history import History
 from magnetar.testing.sim.loop import Process
@@ -27,6 +31,7 @@ from magnetar.testing.sim.messaging.promises import (
 from magnetar.testing.sim.messaging.run import run_messaging_seed
 from magnetar.testing.sim.metadata import SimMetadataStore
 from magnetar.testing.sim.report import seed_report
+from magnetar.testing.sim.scalable.run import run_scalable_seed
 from magnetar.testing.sim.world import World, until
 
 
@@ -99,6 +104,45 @@ def test_a_collection_leaves_no_lock_behind_either(moment: str) -> None:
             assert await marks.acquire(random.Random(1)) is not None
 
         world.run(session.do(main()))
+
+
+def test_a_topic_is_taken_over_later_when_it_could_not_be_at_once() -> None:
+    """Seed 19 with a scalable topic: the controller stood still in the middle of a merge and a bookie did too, so the other broker took
+    over in vain as often as it could, until the clients were gone; then nobody tried again, and two segments were left terminated."""
+    result = run_scalable_seed("19")
+    assert not result.failed, seed_report(result)
+
+
+@pytest.mark.parametrize(
+    "outcomes",
+    [(ServiceNotReadyError("no bookies"), ServiceNotReadyError("no bookies"), None), (TopicNotFoundError("deleted"),)],
+)
+def test_taking_over_is_tried_until_it_succeeds_or_the_topic_is_gone(outcomes: tuple[Exception | None, ...]) -> None:
+    left = list(outcomes)
+    topic = TopicName.parse("topic://public/default/scaled", scalable=True)
+
+    async def control(asked: TopicName) -> None:
+        assert asked == topic
+        outcome = left.pop(0)
+        if outcome is not None:
+            raise outcome
+
+    async def main() -> None:
+        async with TaskScope("broker") as scope:
+            attempts = TakeOvers(control, scope)
+            attempts.again(topic)
+            attempts.again(topic)
+            assert topic in attempts
+            await until(lambda: topic not in attempts)
+            assert not left
+            attempts.close()
+            attempts.again(topic)
+            assert topic not in attempts
+            with pytest.raises(ServiceNotReadyError):
+                attempts.check_open(topic)
+
+    with World(1) as world:
+        world.run(main())
 
 
 def test_what_waits_for_a_consumer_that_stands_still_is_no_second_delivery() -> None:

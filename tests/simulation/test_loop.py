@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import subprocess
 import sys
+import warnings
 
 import pytest
 
+from magnetar.base.tasks import REPORTED, TaskScope
 from magnetar.testing.sim.loop import SimulationError
 from magnetar.testing.sim.world import World, until
 
@@ -62,6 +65,37 @@ def test_a_killed_process_runs_no_finally_and_a_paused_one_catches_up() -> None:
 
         world.run(main())
     assert "first ends" in seen  # only when the world is over
+
+
+def test_what_ends_with_the_world_begins_nothing_new() -> None:
+    """`finally` blocks of a process that was killed run when its world is closed: what they would have begun is no warning later."""
+    kept: list[TaskScope] = []
+
+    async def more() -> None:
+        raise AssertionError("nothing runs any more")
+
+    async def work() -> None:
+        async with TaskScope("work") as scope:
+            kept.append(scope)
+            try:
+                await asyncio.Event().wait()
+            finally:
+                scope.spawn(more(), "more", REPORTED)
+
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        with World(1) as world:
+            process = world.start(world.machine("one"), "first")
+
+            async def main() -> None:
+                world.loop.spawn(process, work())
+                await asyncio.sleep(1)
+                world.kill(process)
+
+            world.run(main())
+        kept.clear()
+        gc.collect()
+    assert not told
 
 
 def test_an_unhandled_error_is_a_finding() -> None:

@@ -34,6 +34,10 @@ class Listeners:
         """What is watched, each once."""
         return list(dict.fromkeys(prefix for _, prefix in self._watches.values()))
 
+    def hear_of(self, path: str) -> bool:
+        """Whether anybody is told when it changes."""
+        return any(within(path, prefix) for _, prefix in self._watches.values())
+
     def changed(self, path: str) -> None:
         for number, (listener, prefix) in list(self._watches.items()):
             if within(path, prefix) and number in self._watches:

@@ -163,6 +163,17 @@ class TopicController:
         self.adopt(record)
         return record
 
+    async def _write(self, change: Callable[[TopicRecord], TopicRecord]) -> None:
+        """Change the record as it is now, as long as this broker leads: one that has begun to give the topic up writes nothing more.
+        Whoever writes has its session's requests done in their order, so the successor's come later. Raises as `ScalableRecords.update`,
+        ServiceNotReadyError."""
+
+        def led(record: TopicRecord) -> TopicRecord:
+            self._check_leads()
+            return change(record)
+
+        self.adopt(await self._context.records.update(self.topic, led))
+
     # ---- Changes of the layout
 
     async def split(self, segment_id: int) -> None:
@@ -187,7 +198,7 @@ class TopicController:
                 return replace(record, pending=pending)
 
             try:
-                self.adopt(await self._context.records.update(self.topic, begin))
+                await self._write(begin)
                 await self._finish(pending)
             except MetadataError:
                 self.finish_later()  # it may have been written, whatever the answer
@@ -253,7 +264,7 @@ class TopicController:
             return replace(record, layout=pending.applied_to(record.layout), pending=None)
 
         self._context.counters.changes += 1
-        self.adopt(await self._context.records.update(self.topic, end))
+        await self._write(end)
         logger.info("layout changed topic=%s segments=%s epoch=%d", self.topic, pending.segment_ids, self.layout.epoch)
 
     async def _withdraw(self, pending: PendingChange, children: Iterable[Segment]) -> None:
@@ -264,9 +275,7 @@ class TopicController:
             self._check_leads()
             await self._context.records.remove(self.topic)
             return
-        self.record = await self._context.records.update(
-            self.topic, lambda record: replace(record, pending=None) if record.pending == pending else record
-        )
+        await self._write(lambda record: replace(record, pending=None) if record.pending == pending else record)
         for child in children:
             await self._context.segments.delete(segment_name(self.topic, child), True)
 
@@ -336,13 +345,13 @@ class TopicController:
                 def forget(record: TopicRecord) -> TopicRecord:
                     return replace(record, layout=record.layout.without(ids), doomed=names)
 
-                self.adopt(await self._context.records.update(self.topic, forget))
+                await self._write(forget)
                 logger.info("sealed segments deleted topic=%s segments=%s", self.topic, ids)
             if self.record.doomed:
                 self._context.counters.segments_deleted += len(self.record.doomed)
                 for descriptor in self.record.doomed:
                     await self._context.segments.delete(segment_named(self.topic, descriptor), True)
-                self.adopt(await self._context.records.update(self.topic, lambda record: replace(record, doomed=())))
+                await self._write(lambda record: replace(record, doomed=()))
 
     async def _prunable(self) -> list[Segment]:
         """See `SegmentLayout.removable`."""

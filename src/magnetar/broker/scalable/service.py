@@ -30,7 +30,7 @@ from magnetar.broker.scalable.layout import LayoutError, Segment, SegmentLayout
 from magnetar.broker.scalable.migration import Migrations, classic_name, retire_classic, scalable_name, synthetic_layout
 from magnetar.broker.scalable.records import ScalableRecords, TopicRecord, controller_path, topic_of_path
 from magnetar.broker.scalable.segments import Segments, segment_name, segment_named
-from magnetar.broker.scalable.unfinished import end_what_was_begun
+from magnetar.broker.scalable.unfinished import TakeOvers, end_what_was_begun
 from magnetar.broker.schemas.registry import SchemaRegistry
 from magnetar.broker.schemas.types import SchemaId
 from magnetar.metadata import paths
@@ -92,6 +92,7 @@ class ScalableTopics:
         self._establishing: dict[tuple[TopicName, str], asyncio.Future[None]] = {}
         self._due: dict[TopicName, None] = {}
         self._someone_due = asyncio.Event()
+        self._take_overs = TakeOvers(self.find_controller, scope)
         self.migrations = Migrations(
             context.records,
             context.segments,
@@ -135,7 +136,8 @@ class ScalableTopics:
         self._someone_due.set()
 
     async def close(self) -> None:
-        """Give up all controllers, so that other brokers take over at once."""
+        """Give up all controllers, so that other brokers take over at once. Nothing is controlled here any more."""
+        self._take_overs.close()
         self._unwatch()
         for topic in list(self._elections):
             await self._give_up(topic)
@@ -283,7 +285,9 @@ class ScalableTopics:
                     controller.finish_later()
             if topic not in self._listeners:
                 return
-            view = await self._view(topic, record)
+            # an attempt in vain deletes its node, which leads here: the next one comes after a while
+            waits = topic in self._take_overs and not await self.records.metadata.exists(controller_path(topic))
+            view = await (self._seen(topic, record, None) if waits else self._view(topic, record))
         for listener in list(self._listeners.get(topic, ())):
             listener(view)
 
@@ -333,6 +337,8 @@ class ScalableTopics:
             standing.exception()  # whoever waited may have given up
             if not isinstance(error, MagnetarError):
                 raise
+            if not isinstance(error, TopicNotFoundError):
+                self._take_overs.again(topic)
         except BaseException:
             standing.cancel()
             raise
@@ -342,6 +348,7 @@ class ScalableTopics:
             del self._taking[topic]
 
     async def _elected(self, topic: TopicName) -> bool:
+        self._take_overs.check_open(topic)
         self._lookup.check_session()
         record = await self.records.get(topic)
         if record is None:
@@ -358,6 +365,7 @@ class ScalableTopics:
             controller = TopicController(topic, record, self._context, lambda: election.is_leader)
             stack.callback(controller.close)
             await controller.start()
+            self._take_overs.check_open(topic)
         except BaseException:
             await stack.aclose()
             raise

@@ -134,6 +134,9 @@ class Nemesis:
     def client_kill(self) -> None:
         self.down(self._client(), lambda node: node.kill())
 
+    def client_stop(self) -> None:
+        self.down(self._client(), lambda node: node.stop())
+
     def pause(self, node: Node | None) -> None:
         if node is not None:
             node.pause()
@@ -260,6 +263,8 @@ class Nemesis:
         target = self._rng.choice(others) if others else None
         if aim.action in ("kill self", "kill other"):
             self.down(node if aim.action == "kill self" else target, lambda one: one.kill())
+        elif aim.action == "stop self":
+            self.down(node, lambda one: one.stop())
         elif aim.action in ("power self", "power other"):
             self.down(node if aim.action == "power self" else target, lambda one: one.cut_power())
         elif aim.action in ("pause self", "pause other"):
@@ -280,6 +285,7 @@ _FAULTS: dict[str, Callable[[Nemesis], None]] = {
     "bookie pause": Nemesis.bookie_pause,
     "client pause": Nemesis.client_pause,
     "client kill": Nemesis.client_kill,
+    "client stop": Nemesis.client_stop,
     "cut": Nemesis.cut,
     "one-way cut": Nemesis.one_way_cut,
     "reset": Nemesis.reset,

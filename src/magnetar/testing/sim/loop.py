@@ -61,7 +61,11 @@ PROCESS: contextvars.ContextVar[Process] = contextvars.ContextVar("simulated pro
 class SimTask(asyncio.Task[T]):
     """A task whose place in a set does not depend on its address: `TaskGroup` and `asyncio.wait` keep tasks in sets."""
 
-    _number = 0
+    def __init__(self, number: int, work: Generator[Any, None, T] | Coroutine[Any, Any, T], **more: Any) -> None:
+        self._number = (
+            number  # first: asyncio puts the task into a set of all tasks, where it would meet all others at one hash
+        )
+        super().__init__(work, **more)
 
     def __hash__(self) -> int:
         return self._number
@@ -79,6 +83,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self.callbacks_total = 0
         self.crashes: list[str] = []
         """Exceptions that nobody handled, by process: findings."""
+        self._stopping = False
+        self._buried = False
         self._timers: list[tuple[float, int, events.TimerHandle, Process]] = []
         self._timer_count = 0
         self._runnable: list[Process] = []
@@ -125,7 +131,8 @@ class SimLoop(asyncio.BaseEventLoop):
         process.ready = deque()
 
     def bury(self) -> None:
-        """Free what all processes held; nothing runs any more."""
+        """Free what all processes held; nothing runs any more, and `finally` blocks begin nothing new."""
+        self._buried = True
         self._timers.clear()
         self._runnable.clear()
         for process in self.processes:
@@ -186,10 +193,12 @@ class SimLoop(asyncio.BaseEventLoop):
     def _make_task(
         self, loop: asyncio.AbstractEventLoop, work: Generator[Any, None, T] | Coroutine[Any, Any, T], **more: Any
     ) -> SimTask[T]:
+        if self._buried:
+            work.close()
+            raise RuntimeError("the simulation is over: no new task")
         self._tasks_total += 1
         number = self._tasks_total
-        task = SimTask(work, loop=loop, **more)
-        task._number = number
+        task = SimTask(number, work, loop=loop, **more)
         context: contextvars.Context | None = more.get("context")
         process = PROCESS.get(self.outside) if context is None else context.get(PROCESS, self.outside)
         if not process.alive:
@@ -221,39 +230,38 @@ class SimLoop(asyncio.BaseEventLoop):
             self._runnable.remove(process)
 
     def _run_once(self) -> None:
-        timers, runnable = self._timers, self._runnable
-        if not runnable:
-            while timers and timers[0][2].cancelled():
-                heapq.heappop(timers)
-            if not timers:
-                raise SimulationError("nothing is left to happen and the run is not done: somebody waits for ever")
-            self.now_s = max(self.now_s, timers[0][0])
-        if self.now_s > self.time_limit_s:
-            raise SimulationError(f"the run is not done after {self.time_limit_s:g} virtual seconds")
-        while timers and timers[0][0] <= self.now_s:
-            _, _, timer, owner = heapq.heappop(timers)
-            if not timer.cancelled():
-                self._enqueue(owner, timer)
-        if runnable:
-            self._step(runnable)
-
-    def _step(self, runnable: list[Process]) -> None:
-        """One callback of the process whose turn it is; turns last for a few callbacks."""
-        if self._burst <= 0:
-            index = self._rng.randrange(len(runnable)) if len(runnable) > 1 else 0
-            runnable[0], runnable[index] = runnable[index], runnable[0]
-            self._burst = 1 + self._rng.getrandbits(3)
-        self._burst -= 1
-        process = runnable[0]
-        handle = process.ready.popleft()
-        self.now_s += CALLBACK_S
-        self.callbacks_total += 1
-        trace = self.trace
-        trace.mix = (trace.mix * 1_000_003 + process.number + 1) & 0xFFFFFFFFFFFF
-        if not handle.cancelled():
-            handle._run()
-        if not process.ready:
-            self._unqueue(process)
+        """Everything, until the loop is stopped. One frame for all callbacks: there are tens of thousands in a second of the machine."""
+        timers, runnable, trace, rng = self._timers, self._runnable, self.trace, self._rng
+        while not self._stopping:
+            if not runnable:
+                while timers and timers[0][2].cancelled():
+                    heapq.heappop(timers)
+                if not timers:
+                    raise SimulationError("nothing is left to happen and the run is not done: somebody waits for ever")
+                self.now_s = max(self.now_s, timers[0][0])
+            if self.now_s > self.time_limit_s:
+                raise SimulationError(f"the run is not done after {self.time_limit_s:g} virtual seconds")
+            while timers and timers[0][0] <= self.now_s:
+                _, _, timer, owner = heapq.heappop(timers)
+                if not timer.cancelled():
+                    self._enqueue(owner, timer)
+            if not runnable:
+                continue
+            # one callback of the process whose turn it is; turns last for a few callbacks
+            if self._burst <= 0:
+                index = rng.randrange(len(runnable)) if len(runnable) > 1 else 0
+                runnable[0], runnable[index] = runnable[index], runnable[0]
+                self._burst = 1 + rng.getrandbits(3)
+            self._burst -= 1
+            process = runnable[0]
+            handle = process.ready.popleft()
+            self.now_s += CALLBACK_S
+            self.callbacks_total += 1
+            trace.mix = (trace.mix * 1_000_003 + process.number + 1) & 0xFFFFFFFFFFFF
+            if not handle.cancelled():
+                handle._run()
+            if not process.ready:
+                self._unqueue(process)
 
 
 def _end(task: asyncio.Task[Any]) -> None:

@@ -296,9 +296,14 @@ class SimMetadataStore:
         return session
 
     def _hear(self, session: MemoryMetadataStore) -> None:
-        """Changes are told through the present connection."""
-        line = self._line
-        session.watch(lambda path: self._back(line, lambda: self._listeners.changed(path)))
+        """Changes are told through the present connection, as far as somebody waits for them when they are made."""
+        line, listeners = self._line, self._listeners
+
+        def changed(path: str) -> None:
+            if listeners.hear_of(path):
+                self._back(line, lambda: listeners.changed(path))
+
+        session.watch(changed)
 
     def _ping(self) -> None:
         if self._closed:

@@ -113,6 +113,10 @@ class Node:
         if self.process is not None:
             self.world.kill(self.process)
 
+    def stop(self) -> None:
+        """SIGTERM; a program that has nothing to give up ends at once."""
+        self.kill()
+
     def cut_power(self) -> None:
         self.world.cut_power(self.machine)
 

@@ -49,6 +49,8 @@ class World:
         self.moments = Moments()
         self.metadata = MetadataService(self.wires, self.moments)
         self.machines: dict[str, Machine] = {}
+        self._collects = False
+        """Garbage was collected in this process before."""
 
     def rng(self, purpose: str) -> random.Random:
         """A generator of its own for each purpose: drawing more for one changes nothing for another."""
@@ -64,16 +66,14 @@ class World:
         reported, FAILURES.raises = FAILURES.raises, True  # no bug may hide in a log
         steps = itertools.count(step=TURN_S / ITEMS_OF_A_TURN)
         turn_clock, TURN_CLOCK.now_s = TURN_CLOCK.now_s, lambda: next(steps)
-        collecting = gc.isenabled()
-        gc.disable()  # when it would run depends on everything else in this process
+        self._collects = self._collects or gc.isenabled()
+        gc.disable()  # when it would run depends on everything else in this process; until `close`, which minds what is left then
         try:
             with _unbegun_tasks_are_no_news():
                 return self.loop.run(work)
         finally:
             FAILURES.raises = reported
             TURN_CLOCK.now_s = turn_clock
-            if collecting:
-                gc.enable()
 
     # ---- Machines and processes
 
@@ -142,6 +142,8 @@ class World:
                 gc.collect(1)  # what a run allocates is young: nothing was collected meanwhile
         finally:
             sys.unraisablehook = quiet
+            if self._collects:
+                gc.enable()
 
 
 @contextmanager

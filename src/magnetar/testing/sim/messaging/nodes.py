@@ -16,13 +16,16 @@ from magnetar.broker.settings.broker import BrokerSettings
 from magnetar.processes.former_registrations import forget_former_broker
 from magnetar.testing.sim.loop import Process
 from magnetar.testing.sim.messaging.peer_requests import PeerRequests
-from magnetar.testing.sim.nodes import ClientNode, Node, only_cause
+from magnetar.testing.sim.nodes import RESTART_S, ClientNode, Node, only_cause
 from magnetar.testing.sim.world import World
 
 BROKER_PORT: Final = 6650
 HTTP_PORT: Final = 8080
 
 NAMESPACE: Final = "public/default"
+
+STOP_S: Final = 20.0
+"""A broker that is told to stop and has not ended by then is killed."""
 
 
 class NoProcessWatch:
@@ -49,10 +52,15 @@ class BrokerNode(ClientNode):
         super().__init__(world, name, _serve)
         self.settings: dict[str, Any] = settings
         self.broker: Broker | None = None
+        self.told_to_stop: asyncio.Event
+
+    def _prepare(self, process: Process) -> None:
+        super()._prepare(process)
+        self.told_to_stop = asyncio.Event()
 
     @property
     def serving(self) -> bool:
-        return self.running and self.broker is not None
+        return self.running and self.broker is not None and not self.told_to_stop.is_set()
 
     @property
     def address(self) -> str:
@@ -65,6 +73,21 @@ class BrokerNode(ClientNode):
     def cut_power(self) -> None:
         self.broker = None
         super().cut_power()
+
+    def stop(self) -> None:
+        """SIGTERM: it gives up in order what it has and ends; then it is started again, as in a rolling upgrade."""
+        process = self.process
+        if process is not None and self.serving:
+            self.world.note(process.name, "is told to stop")
+            self.world.loop.call_as(process, 0.0, self.told_to_stop.set)
+            self.world.loop.call_as(self.world.loop.outside, STOP_S, self.ended, process)
+
+    def ended(self, process: Process) -> None:
+        """Of itself, or because its supervisor waits no longer."""
+        if self.process is process and process.alive:
+            loop = self.world.loop
+            loop.call_as(loop.outside, 0.0, self.kill)
+            loop.call_as(loop.outside, RESTART_S, self._start_again, process)
 
     def _exit(self, process: Process, error: MagnetarError) -> None:
         self.broker = None
@@ -95,7 +118,11 @@ async def _serve(node: ClientNode) -> None:
         await broker.serve(listener)
         node.broker = broker
         node.world.note(node.process.name, "serves")
-        await asyncio.Event().wait()
+        await node.told_to_stop.wait()
+        await http.close()
+    await node.store.close()
+    node.world.note(node.process.name, "has stopped")
+    node.ended(node.process)
 
 
 class ApplicationNode(Node):

@@ -53,6 +53,9 @@ REST_S: Final = 15.0
 """Rest of all workers beyond the time of a transaction, after which nothing is going to be delivered again: a coordinator tries again
 after 10 s at most."""
 
+LOOK_S: Final = 0.05
+"""Between two looks whether what is waited for after healing has come."""
+
 QUIET_S: Final = 3.0
 """Silence after which a reader of a whole topic takes it for read."""
 
@@ -242,7 +245,7 @@ class MessagingRun:
         self, promise: str, condition: Callable[[], bool], what: str, more: Callable[[], str] = lambda: ""
     ) -> None:
         try:
-            await until(condition, self.settle_s)
+            await until(condition, self.settle_s, LOOK_S)
         except TimeoutError:
             self.promises.violate(promise, f"not within {self.settle_s:g} s after healing: {what} {more()}")
 

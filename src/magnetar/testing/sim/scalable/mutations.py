@@ -205,3 +205,20 @@ def _late_cursors(stack: ExitStack) -> None:
                 await self._context.segments.subscribe(segment_name(self.topic, child), subscription, False)
 
     patch_attribute(stack, TopicController, "_finish", finish)
+
+
+@_mutation(
+    "a controller that was deposed goes on writing",
+    {"brokers": 1, "steps": SPLITS[:1], "aims": (Aim(TERMINATED, 1, "stop self"),)},
+    {
+        "faults": ("client stop",),
+        "aims": (),
+        "only_brokers": True,
+        "fault_gap_s": 0.4,
+        "change_gap_s": 0.1,
+        "gap_s": 0.02,
+    },
+)
+def _deposed(stack: ExitStack) -> None:
+    """What it had begun before it gave its node up comes to its end, while somebody else may be elected."""
+    patch_attribute(stack, TopicController, "_check_leads", lambda self: None)

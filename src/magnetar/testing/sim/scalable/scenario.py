@@ -53,11 +53,14 @@ def scalable_scenario(seed: str) -> ScalableScenario:
         (f"{kind}-{number}", 1 if kind == CHECKPOINT else rng.randint(1, 3)) for number, kind in enumerate(kinds)
     )
     aims = tuple(
-        Aim(rng.choice(AIMED), int(rng.expovariate(1 / 5)) + 1, rng.choice(ACTIONS))
+        Aim(rng.choice(AIMED), int(rng.expovariate(1 / 5)) + 1, rng.choice((*ACTIONS, "stop self")))
         for _ in range(rng.choice((0, 1, 1, 2, 3)))
     )
     fields = {name: getattr(base, name) for name in MessagingScenario.__dataclass_fields__}
     scenario = ScalableScenario(**fields)
+    faults = tuple(fault for fault in base.faults if fault != "clock jump")
+    if rng.random() < 0.3:
+        faults += ("client stop",)
     return replace(
         scenario,
         topics=0,
@@ -73,7 +76,7 @@ def scalable_scenario(seed: str) -> ScalableScenario:
         batch_max=rng.choice((1, 1, 3)),
         gap_s=rng.choice((0.005, 0.02, 0.05)),
         skew_ms=0,
-        faults=tuple(fault for fault in base.faults if fault != "clock jump"),
+        faults=faults,
         aims=aims,
         segments=rng.choice((1, 1, 2, 4)),
         change_gap_s=rng.choice((0.1, 0.3, 1.0)),
