@@ -1,11 +1,12 @@
 """`make compat-all`: the own tests of other official clients, unmodified, against `magnetar standalone`.
 
     make compat-all                       all suites that this machine has the tools for
-    make compat-all ARGS="go-admin"       one of them: pulsar-admin, go, go-admin, go-notices, rust, rust-plain, java
+    make compat-all ARGS="go-admin"       one of them: pulsar-admin, go, go-admin, go-notices, rust, rust-plain, java, java-v5
 
 The sources come from the Go module proxy and from crates.io by `go` and `cargo`, the jars from Maven Central by `mvn`. `go-notices` and
-`java` are scenarios of our own, in tests/compat: the own tests of the Java client start brokers inside their process. A suite whose tool
-is missing is left out and said so. Each suite gets a fresh server on the ports that its addresses name, with TLS, tokens, passwords and
+`java` are scenarios of our own, in tests/compat: the own tests of the Java client start brokers inside their process. `java-v5` runs those
+of the V5 client that need only a server, whose compiled classes PULSAR_V5_TESTS names. A suite whose tool or directory is missing is left
+out and said so. Each suite gets a fresh server on the ports that its addresses name, with TLS, tokens, passwords and
 authorization where it wants them. What does not pass must stand in `tests/compat/SUITE.allow` with its reason, what stands there must not
 pass: the lists only shrink. The outcome is written into docs/reference/compatibility.md.
 """
@@ -28,6 +29,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import compat
+import compat_v5
 from compat_admin import pulsar_admin
 from magnetar.broker.auth.basic import apr1
 
@@ -71,6 +73,8 @@ class Suite(NamedTuple):
     about: str
     tools: tuple[str, ...]
     run: Callable[[Path], list[compat.Outcome]]
+    given: str = ""
+    """The environment variable that names a directory without which the suite is left out."""
 
     @property
     def allowed(self) -> Path:
@@ -95,6 +99,9 @@ def main() -> int:
         missing = [tool for tool in suite.tools if where_is(tool) is None]
         if missing:
             print(f"{suite.name}: left out, this machine has no `{missing[0]}`")
+            continue
+        if suite.given and not Path(os.environ.get(suite.given) or "/nowhere").is_dir():
+            print(f"{suite.name}: left out, {suite.given} names no directory")
             continue
         print(f"{suite.name} ...", flush=True)
         with tempfile.TemporaryDirectory(prefix="magnetar-compat-") as scratch:
@@ -327,6 +334,18 @@ def java_tests(scratch: Path) -> list[compat.Outcome]:
     return outcomes + outcomes_of([name for name in names if name not in found], {}, text)
 
 
+def java_v5_tests(scratch: Path) -> list[compat.Outcome]:
+    """A class by itself: what one leaves behind, or a test that never ends, is no other's matter."""
+    tests = Path(os.environ[compat_v5.VARIABLE]).resolve()
+    run = compat_v5.command(compat_v5.jars(CACHE, scratch), scratch, tests)
+    outcomes = []
+    with served(scratch, scratch, settings=compat_v5.SETTINGS):
+        for name in compat_v5.test_classes(tests):
+            text = finished([*run, name], scratch, CACHE / f"java-v5-{name.rpartition('.')[2]}.log")
+            outcomes += compat_v5.outcomes([name], text)
+    return outcomes
+
+
 SUITES = {
     suite.name: suite
     for suite in (
@@ -352,6 +371,13 @@ SUITES = {
         ),
         Suite("go-notices", f"Go client {GO_VERSION}: who sends or receives is always told", ("go",), go_notices),
         Suite("java", f"Scenarios with the Java client {JAVA_VERSION}", ("java", "mvn"), java_tests),
+        Suite(
+            "java-v5",
+            f"Apache Pulsar's V5 test classes with the V5 client {compat_v5.VERSION}",
+            ("java", "javac", "mvn"),
+            java_v5_tests,
+            compat_v5.VARIABLE,
+        ),
     )
 }
 

@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
 import compat_admin  # noqa: E402  # behind the line that finds it
+import compat_v5  # noqa: E402  # behind the line that finds it
 from compat import ALLOWED, Outcome, allow_list, judge, listed, tabulate  # noqa: E402  # behind the line that finds it
 
 
@@ -79,3 +80,31 @@ def test_the_commands_that_may_differ_are_on_the_list() -> None:
         names.add(command if asked[command] == 1 else f"{command} #{asked[command]}")
     assert len(names) >= 600
     assert allow_list((ROOT / "tests/compat/pulsar-admin.allow").read_text(encoding="utf-8")).keys() <= names
+
+
+def test_what_a_run_of_java_classes_printed_becomes_an_outcome_for_each_test(tmp_path: Path) -> None:
+    package = tmp_path / "org/apache/pulsar/client/api/v5"
+    package.mkdir(parents=True)
+    for name in ("V5AckTest", "V5ClientBaseTest", "V5AckTest$1", "Helper"):
+        (package / f"{name}.class").touch()
+    classes = compat_v5.test_classes(tmp_path)
+    assert classes == ["org.apache.pulsar.client.api.v5.V5AckTest"]
+    text = "\n".join([
+        "@ started V5AckTest::good ",
+        "@ passed V5AckTest::good ",
+        "some line of the client",
+        "@ configuration V5AckTest::tearDown java.lang.Exception: late",
+        "@ started V5AckTest::bad ",
+        "@ failed V5AckTest::bad java.lang.AssertionError: expected [1] but found [2]",
+        "@ skipped V5AckTest::left ",
+        "@ started V5AckTest::hangs ",
+    ])  # fmt: skip
+    found = compat_v5.outcomes([*classes, "x.V5GoneTest"], text)
+    assert [(each.test, each.outcome) for each in found] == [
+        ("V5AckTest::good", "passed"),
+        ("V5AckTest::bad", "failed"),
+        ("V5AckTest::left", "skipped"),
+        ("V5AckTest::hangs", "failed"),
+        ("V5GoneTest", "failed"),
+    ]
+    assert found[1].why == "java.lang.AssertionError: expected [1] but found [2]"

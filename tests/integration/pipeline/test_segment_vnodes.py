@@ -145,6 +145,13 @@ def test_a_topic_that_splits_from_two_to_eight_under_a_view_that_shuffles_nothin
     assert view_rows(directory, "w") == twice(sent)
     assert shuffle_bytes(spark, before) == 0
     assert splits_with_units(server, admin, topic, directory) == 12
+    merges_with_units(server, admin, topic, directory)
+    send(60)
+    pipeline = Pipeline("p", str(directory), spark, units=3)
+    pipeline.sql(source(server.service_url, topic) + VIEWS)
+    pipeline.run(once=True)
+    assert view_rows(directory) == grouped(sent)
+    assert view_rows(directory, "w") == twice(sent)
     assert sum(report.counters.get(SHUFFLED, 0) for report in running.reports) == 0
     check_place(directory)
 
@@ -168,6 +175,28 @@ def splits_with_units(server: ServerProcess, admin: AdminClient, topic: str, dir
     assert json.loads(dry.stdout)["split"] == json.loads(done.stdout)["split"]
     assert len(VnodeMapping.from_json(latest(directory).mapping).units) == 12
     return len(active(admin, topic))
+
+
+def merges_with_units(server: ServerProcess, admin: AdminClient, topic: str, directory: Path) -> None:
+    """Twelve segments become three with `rescale --merge`, some of them before it is interrupted and the rest when it is given again."""
+    options = [str(directory), "--units", "3", "--merge", "--json", "--admin-url", server.http_url]
+    dry = json.loads(CliRunner().invoke(rescale_command, [*options, "--dry-run"], catch_exceptions=False).stdout)
+    assert len(dry["merged"]) == 9
+    assert len(active(admin, topic)) == 12
+    segments = admin.scalable_topics.metadata(topic).segments.values()
+    ids = {
+        f"{each.hash_range.start:04x}-{each.hash_range.end:04x}": each.segment_id
+        for each in segments
+        if each.state == "ACTIVE"
+    }
+    for pair in dry["merged"][:2]:
+        low, high = (ids[each] for each in pair.split()[1:])
+        admin.scalable_topics.merge(topic, low, high)
+    done = CliRunner().invoke(rescale_command, options, catch_exceptions=False)
+    assert json.loads(done.stdout)["merged"] == dry["merged"][2:]
+    assert len(active(admin, topic)) == 3
+    assert "split" not in json.loads(done.stdout)
+    assert len(VnodeMapping.from_json(latest(directory).mapping).units) == 3
 
 
 def check_place(directory: Path) -> None:

@@ -15,7 +15,7 @@ from magnetar.hashing.vnode import segment_vnode, segment_vnodes, vnode
 from magnetar.pipeline.connect.batch_walk import Messages
 from magnetar.pipeline.connect.offsets import EARLIEST, Position, Range
 from magnetar.pipeline.connect.raw_entries import Entry
-from magnetar.pipeline.views.control.rescale import splits
+from magnetar.pipeline.views.control.rescale import merges, splits
 from magnetar.pipeline.views.source import own_vnodes
 
 KEYS = st.one_of(st.none(), st.text(max_size=8))
@@ -42,11 +42,16 @@ def test_other_keys_are_refused() -> None:
 
 
 @st.composite
+def tilings(draw: st.DrawFn) -> list[tuple[int, int]]:
+    """Ranges that tile the ring."""
+    cuts = sorted(draw(st.sets(st.integers(1, 0xFFFF), max_size=7)))
+    return list(zip([0, *cuts], [*(cut - 1 for cut in cuts), 0xFFFF], strict=True))
+
+
+@st.composite
 def layouts(draw: st.DrawFn) -> list[tuple[int, int]]:
     """Ranges that tile the ring, and perhaps one that has all of it."""
-    cuts = sorted(draw(st.sets(st.integers(1, 0xFFFF), max_size=7)))
-    tiles = list(zip([0, *cuts], [*(cut - 1 for cut in cuts), 0xFFFF], strict=True))
-    return tiles + ([(0, 0xFFFF)] if draw(st.booleans()) else [])
+    return draw(tilings()) + ([(0, 0xFFFF)] if draw(st.booleans()) else [])
 
 
 @st.composite
@@ -89,16 +94,53 @@ def test_as_many_segments_as_units_have_one_unit_each_when_units_are_doubled(uni
     mapping, segments = VnodeMapping.even(1, 256), [(0, 0xFFFF)]
     for _ in range(doublings):
         mapping = mapping.rescale(2 * len(mapping.units))
-        for start, end in splits(mapping, segments):
-            middle = start + (end - start) // 2
-            segments.remove((start, end))
-            segments += [(start, middle), (middle + 1, end)]
+        segments = _after(segments, splits(mapping, segments))
     assert len(segments) == len(mapping.units)
     owners = [{mapping.owners[each] for each in segment_vnodes(*segment, 256)} for segment in segments]
     assert sorted(map(list, owners)) == [[unit] for unit in range(len(mapping.units))]
     assert splits(mapping, segments) == []
     fewer = mapping.rescale(units)
     assert splits(fewer, segments) == [] or len(segments) < units
+
+
+@pytest.mark.parametrize("doublings", [0, 1, 2])
+def test_units_that_were_doubled_and_are_halved_again_have_one_segment_each(doublings: int) -> None:
+    mapping, segments = VnodeMapping.even(1, 256), [(0, 0xFFFF)]
+    for _ in range(doublings):
+        mapping = mapping.rescale(2 * len(mapping.units))
+        segments = _after(segments, splits(mapping, segments))
+    for _ in range(doublings):
+        mapping = mapping.rescale(len(mapping.units) // 2)
+        for low, high in merges(mapping, segments):
+            segments = _merged(segments, low, high)
+        assert len(segments) == len(mapping.units)
+        for start, end in segments:
+            assert len({mapping.owners[each] for each in segment_vnodes(start, end, 256)}) == 1
+
+
+@given(tilings(), mappings())
+def test_merges_are_of_neighbours_and_end_at_the_number_of_units(
+    tiles: list[tuple[int, int]], mapping: VnodeMapping
+) -> None:
+    segments = tiles
+    for low, high in merges(mapping, tiles):
+        assert low[1] + 1 == high[0]
+        segments = _merged(segments, low, high)
+    assert len(segments) == min(len(tiles), len(mapping.units))
+    assert merges(mapping, segments) == []
+    assert not (splits(mapping, tiles) and merges(mapping, tiles))
+
+
+def _merged(segments: list[tuple[int, int]], low: tuple[int, int], high: tuple[int, int]) -> list[tuple[int, int]]:
+    assert {low, high} <= set(segments)
+    return sorted({*segments, (low[0], high[1])} - {low, high})
+
+
+def _after(segments: list[tuple[int, int]], split: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    for start, end in split:
+        middle = start + (end - start) // 2
+        segments = sorted({*segments, (start, middle), (middle + 1, end)} - {(start, end)})
+    return segments
 
 
 def _taken(own: own_vnodes.OwnPart, keys: list[str | None], count: int) -> list[str | None]:

@@ -23,7 +23,7 @@ from magnetar.pipeline.state.manifest import ManifestStore
 from magnetar.pipeline.views.control.driver_lock import DriverLock, holder
 from magnetar.pipeline.views.control.listing import Overview
 from magnetar.pipeline.views.control.mapping import MappingStore
-from magnetar.pipeline.views.control.rescale import RescalePlan, splits, wanted_units
+from magnetar.pipeline.views.control.rescale import RescalePlan, merges, splits, wanted_units
 
 Say: TypeAlias = Callable[[str], object]
 
@@ -48,7 +48,14 @@ Say: TypeAlias = Callable[[str], object]
     is_flag=True,
     help="Split the scalable topics of views with vnode.hash = 'segment' as well, until there is a segment for each unit.",
 )
-@click.option("--dry-run", is_flag=True, help="Only show which vnodes would move, and which segments would be split.")
+@click.option(
+    "--merge",
+    is_flag=True,
+    help="Merge neighbouring segments of these topics as well, until there are no more segments than units.",
+)
+@click.option(
+    "--dry-run", is_flag=True, help="Only show which vnodes would move, and which segments would be split or merged."
+)
 @click.option(
     "--metadata",
     "metadata_url",
@@ -66,6 +73,7 @@ def rescale_command(
     least: int,
     most: int | None,
     split: bool,
+    merge: bool,
     dry_run: bool,
     metadata_url: str | None,
     timeout_s: float,
@@ -74,13 +82,16 @@ def rescale_command(
 ) -> None:
     """Change the number of units of pipeline NAME. Takes effect with the next epoch if it is running, otherwise at once.
 
-    As few vnodes as possible move, and no state is copied: units read their new vnodes from the existing files. With --split the topics
-    that units read by segments get as many segments as there are units; they stay when units become fewer.
+    As few vnodes as possible move, and no state is copied: units read their new vnodes from the existing files. Topics that units
+    read by segments get as many segments as there are units with --split where they have fewer, with --merge where they have more. A
+    command that was interrupted is given again: what it had done stays, and it does the rest.
     """
     if (units is not None) + auto + adaptive != 1:
         raise click.UsageError("give one of --units N, --auto and --adaptive")
-    if split and (adaptive or metadata_url is not None):
-        raise click.UsageError("--split goes with --units N or --auto, on the machine of the pipeline")
+    if (split or merge) and (adaptive or metadata_url is not None):
+        raise click.UsageError(
+            f"--{'split' if split else 'merge'} goes with --units N or --auto, on the machine of the pipeline"
+        )
     if metadata_url is not None:
         if name is None or units is None or dry_run:
             raise click.UsageError("with --metadata give NAME and --units N")
@@ -104,8 +115,8 @@ def rescale_command(
             click.echo(f"{units} units: {reason}", err=True)
     say = quiet if as_json else click.echo
     outcome = rescaled(found, units, timeout_s, say, dry_run=dry_run)
-    if split:
-        outcome |= {"split": _split(found, units, admin_url, say, dry_run=dry_run)}
+    if split or merge:
+        outcome |= _fitted(found, units, admin_url, say, split=split, merge=merge, dry_run=dry_run)
     if as_json:
         print_json(outcome | ({"reason": reason} if reason else {}))
 
@@ -120,21 +131,37 @@ def adapted(found: Overview, least: int, most: int | None, timeout_s: float) -> 
     return {"name": found.place.name, "least": answer["least"], "most": answer["most"]}
 
 
-def _split(found: Overview, units: int, admin_url: str, say: Say, *, dry_run: bool) -> list[str]:
-    """The ranges that were split, `TOPIC START-END`. CommandError for a pipeline without such a topic."""
+def _fitted(
+    found: Overview, units: int, admin_url: str, say: Say, *, split: bool, merge: bool, dry_run: bool
+) -> dict[str, list[str]]:
+    """The ranges that were split and merged, `TOPIC START-END` and `TOPIC START-END START-END`, for each of the two that was asked for.
+
+    CommandError for a pipeline without such a topic.
+    """
     topics, mapping = found.split_with_units(), RescalePlan.to(found.mapping, units).after
     if not topics:
         raise CommandError(
             f"no view of {found.place.name} reads segments by its units; write WITH (vnode.hash = 'segment') into one over topic://"
         )
-    done = []
+    done = {name: list[str]() for name, asked in (("split", split), ("merged", merge)) if asked}
+
+    def note(name: str, topic: str, *ranges: tuple[int, int]) -> None:
+        done[name].append(" ".join([topic, *(f"{start:04x}-{end:04x}" for start, end in ranges)]))
+        say(f"{f'would be {name}' if dry_run else name}: {done[name][-1]}")
+
     with connected(admin_url) as admin:
+        scalable = admin.scalable_topics
         for topic in topics:
-            for start, end in splits(mapping, list(_active(admin, topic))):
+            before = list(_active(admin, topic))
+            for each in splits(mapping, before) if split else []:
                 if not dry_run:
-                    admin.scalable_topics.split(topic, _active(admin, topic)[start, end])
-                done.append(f"{topic} {start:04x}-{end:04x}")
-                say(f"{'would split' if dry_run else 'split'} {done[-1]}")
+                    scalable.split(topic, _active(admin, topic)[each])
+                note("split", topic, each)
+            for low, high in merges(mapping, before) if merge else []:
+                if not dry_run:
+                    now = _active(admin, topic)
+                    scalable.merge(topic, now[low], now[high])
+                note("merged", topic, low, high)
     return done
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 from magnetar.hashing.mapping import Move, VnodeMapping, diff
@@ -99,6 +100,27 @@ def splits(mapping: VnodeMapping, segments: Sequence[tuple[int, int]]) -> list[t
         now.remove((start, end))
         now += [(start, middle), (middle + 1, end)]
     return found
+
+
+def merges(mapping: VnodeMapping, segments: Sequence[tuple[int, int]]) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """Which neighbours to merge, one pair after another, until there are no more segments than units. `segments` as in `splits`.
+
+    Merged is the pair by which units come to read the fewest messages of segments that they do not read now, on keys that are spread
+    evenly: none where both have vnodes of the same units. Of equal pairs it is the narrowest, then the lowest.
+    """
+    now, found = sorted(segments), list[tuple[tuple[int, int], tuple[int, int]]]()
+    while len(now) > len(mapping.units):
+        low, high = min(pairwise(now), key=lambda pair: (_read_more(mapping, *pair), pair[1][1] - pair[0][0], pair))
+        found.append((low, high))
+        place = now.index(low)
+        now[place : place + 2] = [(low[0], high[1])]
+    return found
+
+
+def _read_more(mapping: VnodeMapping, low: tuple[int, int], high: tuple[int, int]) -> int:
+    """Places on the ring that units read once these two are one segment and do not read now, added up over the units."""
+    of_low, of_high = _units_of(mapping, low), _units_of(mapping, high)
+    return len(of_low - of_high) * (high[1] - high[0] + 1) + len(of_high - of_low) * (low[1] - low[0] + 1)
 
 
 def _units_of(mapping: VnodeMapping, segment: tuple[int, int]) -> set[int]:
