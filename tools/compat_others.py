@@ -107,7 +107,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="magnetar-compat-") as scratch:
             outcomes = suite.run(Path(scratch))
         allowed = compat.allow_list(suite.allowed.read_text(encoding="utf-8"))
-        problems = compat.judge(outcomes, allowed, complete=True)
+        problems = compat.judge(outcomes, allowed, complete=not suite.given)  # a directory may have a part of the tests
         passed = sum(outcome.outcome == "passed" for outcome in outcomes)
         print(f"{suite.name}: {passed} of {len(outcomes)} pass")
         for problem in problems:

@@ -43,6 +43,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
     },
     "WATCH_SCALABLE_TOPICS": {"watchScalableTopics": {"namespace": "t/ns", "watch_id": 1}},
     "TC_CLIENT_CONNECT_REQUEST": {"tcClientConnectRequest": {"tc_id": 0, "request_id": 1}},
+    "WATCH_TC_ASSIGNMENTS": {"watchTcAssignments": {"watch_id": 1}},
     "NEW_TXN": {"newTxn": {"request_id": 1}},
     "ADD_PARTITION_TO_TXN": {"addPartitionToTxn": {"partitions": [TOPIC], "txnid_least_bits": 1, "request_id": 1}},
     "ADD_SUBSCRIPTION_TO_TXN": {

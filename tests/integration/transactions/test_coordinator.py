@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from magnetar.admin.client import AdminClient
 from magnetar.testing.server import ServerProcess
 from magnetar.wire.pulsar.PulsarApi_pb2 import BaseCommand, CommandLookupTopicResponse, ServerError
 from tests.support.raw_client import message
@@ -23,6 +24,32 @@ def test_clients_find_sixteen_coordinators(raw: RawTransactions) -> None:
     with pytest.raises(TransactionRefused) as refused:
         raw.connect_coordinator(16)
     assert refused.value.code == ServerError.TransactionCoordinatorNotFound
+
+
+def test_clients_of_pulsar_5_are_told_the_coordinators_and_each_change(
+    start_server: Callable[..., ServerProcess], dial: Callable[[ServerProcess], RawTransactions]
+) -> None:
+    server = start_server()
+    raw = dial(server)
+    assert raw.connected.feature_flags.supports_tc_metadata_discovery
+
+    def told() -> tuple[int, int, list[int], set[str]]:
+        update = raw.expect(BaseCommand.WATCH_TC_ASSIGNMENTS_UPDATE)[0].watchTcAssignmentsUpdate
+        found = update.snapshot
+        numbers, urls = (
+            [each.tc_id for each in found.assignments],
+            {each.broker_service_url for each in found.assignments},
+        )
+        return update.watch_id, found.parallelism, numbers, urls
+
+    raw.send(BaseCommand(type=BaseCommand.WATCH_TC_ASSIGNMENTS, watchTcAssignments={"watch_id": 7}))
+    assert told() == (7, 16, list(range(16)), {server.service_url})
+    with AdminClient(server.http_url) as admin:
+        admin.transactions.scale(18)
+    assert told() == (7, 18, list(range(18)), {server.service_url})
+    raw.connect_coordinator(17)
+    raw.send(BaseCommand(type=BaseCommand.WATCH_TC_ASSIGNMENTS_CLOSE, watchTcAssignmentsClose={"watch_id": 7}))
+    raw.commit(raw.begin(coordinator=17))
 
 
 def test_numbers_belong_to_their_coordinator_and_grow(raw: RawTransactions) -> None:
@@ -129,6 +156,11 @@ def test_switched_off_they_are_refused_at_once(
         assert (answer.request_id, answer.error) == (number, ServerError.NotAllowedError)
         assert answer.message.startswith("Transactions are not enabled")
         assert "transactionCoordinatorEnabled" in answer.message
+    assert not raw.connected.feature_flags.supports_tc_metadata_discovery
+    raw.send(BaseCommand(type=BaseCommand.WATCH_TC_ASSIGNMENTS, watchTcAssignments={"watch_id": 7}))
+    refused = raw.expect(BaseCommand.WATCH_TC_ASSIGNMENTS_UPDATE)[0].watchTcAssignmentsUpdate
+    assert (refused.watch_id, refused.error) == (7, ServerError.NotAllowedError)
+    assert not refused.HasField("snapshot")
 
 
 def _is_gone(raw: RawTransactions, txn: tuple[int, int]) -> bool:

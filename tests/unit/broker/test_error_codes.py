@@ -10,7 +10,7 @@ import pytest
 from magnetar.base.errors import BrokerError, MagnetarError
 from magnetar.broker import errors
 from magnetar.broker.connection.context import ListAnswers, topics_hash
-from magnetar.broker.connection.error_codes import CODES, answer_code_of, code_of, send_code_of, text_of
+from magnetar.broker.connection.error_codes import CODES, answer_code_of, answer_text_of, code_of, send_code_of, text_of
 from magnetar.broker.namespaces.errors import (
     AlreadyExistsError,
     MessageTooLargeError,
@@ -116,3 +116,9 @@ def test_a_message_that_is_too_large_fails_alone() -> None:
     assert send_code_of(error, "Pulsar-CPP-v4.2.0") == ServerError.ChecksumError
     assert send_code_of(error, "Pulsar-Java-v4.0.0") == ServerError.NotAllowedError
     assert send_code_of(errors.PersistenceRefusedError("x"), "Pulsar-CPP-v4.2.0") == ServerError.PersistenceError
+
+
+def test_the_v5_client_which_shows_nothing_but_the_text_reads_the_name_of_the_code_in_it() -> None:
+    error = errors.ProducerFencedError("the topic has other producers")
+    assert answer_text_of(error, "Pulsar-Java-v5.0.0-M1") == "ProducerFenced: the topic has other producers"
+    assert answer_text_of(error, "Pulsar-Java-v4.2.4") == "the topic has other producers"

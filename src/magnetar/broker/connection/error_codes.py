@@ -97,3 +97,12 @@ def text_of(error: BaseException) -> str:
         if isinstance(error, MagnetarError)
         else f"internal error ({type(error).__name__}); see the server's log"
     )
+
+
+def answer_text_of(error: BaseException, client_version: str) -> str:
+    """The text for an ERROR to a request. The V5 Java client gives its callers one kind of exception with this text and no more: for it
+    the name of the code stands first."""
+    text = text_of(error)
+    if client_version.startswith("Pulsar-Java-v5"):
+        return f"{ServerError.Name(answer_code_of(error, client_version))}: {text}"  # type: ignore[arg-type]  # as in handlers.lookup
+    return text

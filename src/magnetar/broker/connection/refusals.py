@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from magnetar.base.errors import MagnetarError
-from magnetar.broker.connection.error_codes import answer_code_of, text_of
+from magnetar.broker.connection.error_codes import answer_code_of, answer_text_of, text_of
 from magnetar.broker.naming import TopicName
 from magnetar.broker.transactions.types import TransactionsDisabledError
 from magnetar.wire.pulsar import commands
@@ -26,10 +26,10 @@ Form = tuple[BaseCommand, Any, str]
 def refusal(command: BaseCommand, error: Exception, client_version: str) -> bytes:
     """The frame that answers `command` with `error`."""
     form, code = _FORMS.get(command.type), answer_code_of(error, client_version)
-    if isinstance(error, TransactionsDisabledError):
+    if isinstance(error, TransactionsDisabledError) and command.type != BaseCommand.WATCH_TC_ASSIGNMENTS:
         form = None  # as in Pulsar: the Go client does not look at the error of a response
     if form is None:
-        return commands.error(request_id_of(command), code, text_of(error))
+        return commands.error(request_id_of(command), code, answer_text_of(error, client_version))
     answer, response, code_field = form(command)
     if command.type not in _NAMED_OTHERWISE:
         response.request_id = request_id_of(command)
@@ -117,7 +117,17 @@ def _scalable_topics(command: BaseCommand) -> Form:
     return answer, answer.watchScalableTopicsUpdate, "error"
 
 
-_NAMED_OTHERWISE = (BaseCommand.SCALABLE_TOPIC_LOOKUP, BaseCommand.WATCH_SCALABLE_TOPICS)
+def _assignments(command: BaseCommand) -> Form:
+    answer = BaseCommand(type=BaseCommand.WATCH_TC_ASSIGNMENTS_UPDATE)
+    answer.watchTcAssignmentsUpdate.watch_id = command.watchTcAssignments.watch_id
+    return answer, answer.watchTcAssignmentsUpdate, "error"
+
+
+_NAMED_OTHERWISE = (
+    BaseCommand.SCALABLE_TOPIC_LOOKUP,
+    BaseCommand.WATCH_SCALABLE_TOPICS,
+    BaseCommand.WATCH_TC_ASSIGNMENTS,
+)
 """Commands whose answers name the client's number of a session instead of that of a request."""
 
 
@@ -171,5 +181,6 @@ _FORMS: dict[int, Callable[[BaseCommand], Form]] = {
     BaseCommand.SCALABLE_TOPIC_LOOKUP: _layout,
     BaseCommand.SCALABLE_TOPIC_SUBSCRIBE: _assignment,
     BaseCommand.WATCH_SCALABLE_TOPICS: _scalable_topics,
+    BaseCommand.WATCH_TC_ASSIGNMENTS: _assignments,
     **dict.fromkeys(_TRANSACTION_ANSWERS, _transaction),
 }

@@ -69,6 +69,8 @@ ROUTES: dict[int, Handler] = {
     BaseCommand.WATCH_SCALABLE_TOPICS: scalable.watch_namespace,
     BaseCommand.WATCH_SCALABLE_TOPICS_CLOSE: scalable.close_namespace_watch,
     BaseCommand.TC_CLIENT_CONNECT_REQUEST: transactions.connect_coordinator,
+    BaseCommand.WATCH_TC_ASSIGNMENTS: transactions.watch_assignments,
+    BaseCommand.WATCH_TC_ASSIGNMENTS_CLOSE: transactions.close_assignments,
     BaseCommand.NEW_TXN: transactions.new_transaction,
     BaseCommand.ADD_PARTITION_TO_TXN: transactions.add_partitions,
     BaseCommand.ADD_SUBSCRIPTION_TO_TXN: transactions.add_subscriptions,

@@ -24,7 +24,7 @@ from magnetar.base.tasks import REPORTED, in_turns
 from magnetar.broker.auth.principal import Principal
 from magnetar.broker.auth.refresh import CredentialWatch
 from magnetar.broker.connection.context import BrokerContext
-from magnetar.broker.connection.error_codes import answer_code_of, code_of, send_code_of, text_of
+from magnetar.broker.connection.error_codes import answer_code_of, answer_text_of, code_of, send_code_of, text_of
 from magnetar.broker.connection.publishing import Publisher
 from magnetar.broker.connection.requests import ControlRequests
 from magnetar.broker.subscriptions.consumer import Consumer
@@ -388,7 +388,11 @@ class Session(AdmittedProtocol):
         except Exception as error:
             if not isinstance(error, MagnetarError):
                 logger.exception("request failed address=%s", self.address)
-            self.write(commands.error(request_id, answer_code_of(error, self.client_version), text_of(error)))
+            self.write(
+                commands.error(
+                    request_id, answer_code_of(error, self.client_version), answer_text_of(error, self.client_version)
+                )
+            )
 
     # ---- Output
 

@@ -69,6 +69,7 @@ def _greet(session: Session, request: CommandConnect, *, known: bool) -> None:
     answer.connected.feature_flags.supports_get_partitioned_metadata_without_auto_creation = True
     answer.connected.feature_flags.supports_repl_dedup_by_lid_and_eid = True
     answer.connected.feature_flags.supports_scalable_topics = session.context.config.settings.scalable_topics_enabled
+    answer.connected.feature_flags.supports_tc_metadata_discovery = session.context.transactions.enabled
     session.write(commands.frame(answer))
 
 

@@ -1,23 +1,33 @@
-"""TC_CLIENT_CONNECT, NEW_TXN, ADD_PARTITION_TO_TXN, ADD_SUBSCRIPTION_TO_TXN, END_TXN, and the two END_TXN_ON_ of other brokers.
+"""TC_CLIENT_CONNECT, NEW_TXN, ADD_PARTITION_TO_TXN, ADD_SUBSCRIPTION_TO_TXN, END_TXN, and the two END_TXN_ON_ of other brokers;
+WATCH_TC_ASSIGNMENTS, by which clients of Pulsar 5 find the coordinators.
 
 Failures are answered in the response's own `error`; the guard's refusals take the same form.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, Final
 
 from magnetar.base.errors import MagnetarError
+from magnetar.base.limits import SCALABLE_WATCHES_PER_CONNECTION_MAX
+from magnetar.base.tasks import REPORTED
 from magnetar.broker.connection.refusals import refusal
 from magnetar.broker.connection.session import Session
 from magnetar.broker.errors import NotAllowedError
-from magnetar.broker.transactions.types import TxnId
+from magnetar.broker.transactions.coordinators import ASSIGN_TOPIC, NOT_ENABLED
+from magnetar.broker.transactions.types import TransactionsDisabledError, TxnId
 from magnetar.wire.pulsar import commands
-from magnetar.wire.pulsar.PulsarApi_pb2 import COMMIT, BaseCommand
+from magnetar.wire.pulsar.PulsarApi_pb2 import COMMIT, BaseCommand, TcAssignmentsSnapshot
 
 logger = logging.getLogger(__name__)
+
+LOOK_AGAIN_S: Final = 1.0
+"""How long a client that follows the coordinators learns late that one has another broker."""
+
+_ASSIGNMENTS: Final = "coordinators"
 
 
 def _run(session: Session, command: BaseCommand, work: Coroutine[Any, Any, BaseCommand], name: str) -> None:
@@ -48,6 +58,91 @@ async def _connect(session: Session, command: BaseCommand) -> BaseCommand:
     answer = BaseCommand(type=BaseCommand.TC_CLIENT_CONNECT_RESPONSE)
     answer.tcClientConnectResponse.request_id = request.request_id
     return answer
+
+
+def watch_assignments(session: Session, command: BaseCommand, rest: bytes) -> None:
+    session.spawn(_watch_assignments(session, command), "watch coordinators")
+
+
+async def _watch_assignments(session: Session, command: BaseCommand) -> None:
+    """A client that gives a number once more begins anew with it."""
+    key = (_ASSIGNMENTS, command.watchTcAssignments.watch_id)
+    try:
+        if not session.context.transactions.enabled:
+            raise TransactionsDisabledError(NOT_ENABLED)
+        if len(session.watches) >= SCALABLE_WATCHES_PER_CONNECTION_MAX and key not in session.watches:
+            raise NotAllowedError(f"more than {SCALABLE_WATCHES_PER_CONNECTION_MAX} watches on one connection")
+        _end_watch(session, key)
+        watch = session.watches[key] = AssignmentsWatch(session, command.watchTcAssignments.watch_id)
+        await watch.tell()
+    except Exception as error:
+        _end_watch(session, key)
+        if not isinstance(error, MagnetarError):
+            logger.exception("coordinators not told address=%s", session.address)
+        session.write(refusal(command, error, session.client_version))
+
+
+def close_assignments(session: Session, command: BaseCommand, rest: bytes) -> None:
+    _end_watch(session, (_ASSIGNMENTS, command.watchTcAssignmentsClose.watch_id))
+
+
+def _end_watch(session: Session, key: tuple[str, int]) -> None:
+    watch = session.watches.pop(key, None)
+    if watch is not None:
+        watch.end()
+
+
+class AssignmentsWatch:
+    """The broker of each coordinator: all of them at once, and again whenever it has become another one.
+
+    A coordinator without a broker is that of the broker which decides, where the client's first request has it taken up.
+    """
+
+    def __init__(self, session: Session, watch_id: int) -> None:
+        self._session = session
+        self._watch_id = watch_id
+        self._told: TcAssignmentsSnapshot | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._ended = False
+
+    def end(self) -> None:
+        self._ended = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    async def tell(self) -> None:
+        """Say it if it has changed, and look again after a while. Raises MagnetarError for the first time only."""
+        try:
+            found = await self._look()
+        except MagnetarError as error:
+            if self._told is None:
+                raise
+            logger.info("coordinators not looked up address=%s error=%s", self._session.address, error)
+        else:
+            if found != self._told and not self._ended and not self._session.closed:
+                self._told = found
+                answer = BaseCommand(type=BaseCommand.WATCH_TC_ASSIGNMENTS_UPDATE)
+                answer.watchTcAssignmentsUpdate.watch_id = self._watch_id
+                answer.watchTcAssignmentsUpdate.snapshot.CopyFrom(found)
+                self._session.write(commands.frame(answer))
+        if not self._ended and not self._session.closed:
+            self._timer = asyncio.get_running_loop().call_later(LOOK_AGAIN_S, self._due)
+
+    def _due(self) -> None:
+        if not self._ended and not self._session.closed:
+            self._session.context.scope.spawn(self.tell(), "coordinators changed", REPORTED)
+
+    async def _look(self) -> TcAssignmentsSnapshot:
+        context = self._session.context
+        found = TcAssignmentsSnapshot(parallelism=await context.transactions.recounted())
+        for number in range(found.parallelism):
+            address = (await context.lookup.find(ASSIGN_TOPIC.partition_name(number))).address
+            assignment = found.assignments.add(tc_id=number)
+            if address.service_url:
+                assignment.broker_service_url = address.service_url
+            if address.service_url_tls:
+                assignment.broker_service_url_tls = address.service_url_tls
+        return found
 
 
 def new_transaction(session: Session, command: BaseCommand, rest: bytes) -> None:
