@@ -71,11 +71,12 @@ class Server(Measured):
         self.pid = self._process.pid
 
 
-def ours(folder: Path, *settings: str) -> Server:
-    """`magnetar standalone` with its data in `folder`. `settings`: KEY=VALUE each."""
+def ours(folder: Path, *settings: str, brokers: int = 0) -> Server:
+    """`magnetar standalone` with its data in `folder`. `settings`: KEY=VALUE each. `brokers`: so many broker processes; 0: one process."""
     folder.mkdir(parents=True, exist_ok=True)
     options = ["--data-dir", str(folder / "data"), "--port", "0", "--http-port", "0", "--log-level", "warning"]
     options += [word for setting in settings for word in ("--set", setting)]
+    options += ["--brokers", str(brokers)] if brokers else []
     return Server([sys.executable, "-m", "magnetar", "standalone", *options], folder / "server.log")
 
 
