@@ -9,7 +9,7 @@ SEEDS ?= 100
 # Empty is "no": compiled modules are kept. Without them every process that a test starts compiles all it imports, a third of a second.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-long compat compat-all compat-wire lint format docs sim faults bench proto clean
+.PHONY: help demo test test-long compat compat-all compat-risingwave compat-wire lint format docs sim faults bench proto clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -38,6 +38,9 @@ compat: $(VENV)/.dev ## The official client's own suite against this server; PUL
 
 compat-all: $(VENV)/.dev ## The own tests of the Go client, its admin package and pulsar-rs, and Java scenarios; ARGS names one of them
 	@$(BIN)/python tools/compat_others.py $(ARGS)
+
+compat-risingwave: $(VENV)/.dev ## RisingWave's own SQL files through PostgreSQL's protocol; RISINGWAVE=DIR says where they lie, ARGS names some
+	@RISINGWAVE="$(RISINGWAVE)" $(BIN)/python tools/compat_risingwave.py $(ARGS)
 
 compat-wire: $(VENV)/.dev ## The same requests here and to an Apache Pulsar; PULSAR=HOST:PORT,HTTP-URL says where it is
 	@$(BIN)/python tools/wire_differences.py --pulsar "$(PULSAR)" $(ARGS)
