@@ -81,6 +81,9 @@ def test_a_running_pipeline_is_changed_by_its_clients(
         assert connection.execute("ALTER MATERIALIZED VIEW w SET (on.error = 'strict')").statusmessage == (
             "ALTER MATERIALIZED VIEW"
         )
+        assert connection.execute("CREATE INDEX by_name ON people (name)").statusmessage == "CREATE INDEX"
+        assert connection.execute("SHOW INDEXES").fetchall() == [("by_name", "people", "name ASC")]
+        assert connection.execute("SELECT id FROM people WHERE name = 'Bob'").fetchall() == [(2,)]
         assert "strict" in str(connection.execute("SHOW CREATE MATERIALIZED VIEW w").fetchall())
         connection.execute("ALTER MATERIALIZED VIEW v RENAME TO counted")
         send(client, topic, numbered(30, 40))
@@ -93,8 +96,10 @@ def test_a_running_pipeline_is_changed_by_its_clients(
         assert connection.execute("DROP TABLE IF EXISTS nothing").statusmessage == "DROP TABLE"
         assert connection.execute("DROP TABLE people").statusmessage == "DROP TABLE"
         assert connection.execute("SHOW TABLES").fetchall() == []
+        assert connection.execute("SHOW INDEXES").fetchall() == []
         with pytest.raises(psycopg.errors.UndefinedTable):
             connection.execute("SELECT * FROM people")
+        a_table_that_is_made_again_is_empty(connection)
 
     # what clients made stays: the file, run again, knows nothing of it and leaves it as it is
     pipeline = made()
@@ -111,3 +116,15 @@ def what_cannot_be_is_refused(connection: psycopg.Connection[Any]) -> None:
             statement,
             str(refused.value),
         )
+
+
+def a_table_that_is_made_again_is_empty(connection: psycopg.Connection[Any]) -> None:
+    """It has none of the rows of the one that was dropped, and may have other columns."""
+    connection.execute("CREATE TABLE people (id INT PRIMARY KEY, age INT)")
+    connection.execute("CREATE MATERIALIZED VIEW how_many AS SELECT count(*) AS n FROM people")
+    assert connection.execute("SELECT n FROM how_many").fetchall() == [(0,)]
+    connection.execute("INSERT INTO people VALUES (3, 30)")
+    connection.execute("FLUSH")
+    assert connection.execute("SELECT * FROM people").fetchall() == [(3, 30)]
+    assert connection.execute("SELECT n FROM how_many").fetchall() == [(1,)]
+    connection.execute("DROP TABLE people CASCADE")

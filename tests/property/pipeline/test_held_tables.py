@@ -86,6 +86,12 @@ def test_what_is_brought_along_is_what_is_read_anew(
 
 def check_slices(held: HeldTable) -> None:
     whole = held.rows()
+    for column, wanted in (("n", [1, -1, 7]), ("k", ["", "b"])):
+        for _ in range(4):  # a scan first, then by the column in its order
+            found = rows_of(held.rows_with(column, list(wanted)))
+            every = rows_of(whole)
+            assert {row for row in every if row[column == "n"] in wanted} <= found.keys()
+            assert all(every[row] == value for row, value in found.items())
     for vnode in range(VNODES):
         part = rows_of(held.rows([vnode]))
         wanted = {

@@ -22,6 +22,7 @@ from magnetar.pipeline.sql.parser import parse_one
 from magnetar.pipeline.sql.statements import (
     AlterOptions,
     CreateFunction,
+    CreateIndex,
     CreateSink,
     CreateSource,
     CreateView,
@@ -35,7 +36,17 @@ from magnetar.pipeline.views.control.driver_lock import holder
 
 LOOK_S: Final = 0.02
 
-_CHANGES: Final = (CreateSource, CreateView, CreateSink, CreateFunction, Drop, Rename, AlterOptions, SetParallelism)
+_CHANGES: Final = (
+    CreateSource,
+    CreateView,
+    CreateSink,
+    CreateFunction,
+    CreateIndex,
+    Drop,
+    Rename,
+    AlterOptions,
+    SetParallelism,
+)
 _CREATES: Final = (CreateSource, CreateView, CreateSink)
 _CONNECTORS: Final = ("pulsar", "magnetar")
 
@@ -153,17 +164,20 @@ def _there(known: Catalog, statement: Statement) -> Tag | None:
     names = {name.lower() for name in known.entries}
     if isinstance(statement, CreateFunction):
         taken, code, what = statement.name.lower() in known.functions, "42723", "function"
+    elif isinstance(statement, CreateIndex):
+        taken, code, what = statement.name.lower() in known.indexes, "42P07", "relation"
     elif isinstance(statement, _CREATES):
         taken, code, what = statement.name.lower() in names, "42P07", "relation"
     else:
         if isinstance(statement, Drop) and statement.if_exists:
-            there = known.functions if statement.kind == "FUNCTION" else names
+            there = {"FUNCTION": known.functions, "INDEX": known.indexes}.get(statement.kind, names)
             return None if statement.name.lower() in there else Tag(f"DROP {statement.kind}", changes=False)
         return None
     if not taken:
         return None
     if statement.if_not_exists:
-        kind = "FUNCTION" if isinstance(statement, CreateFunction) else known.find(statement.name).kind
+        kinds = {CreateFunction: "FUNCTION", CreateIndex: "INDEX"}
+        kind = kinds.get(type(statement)) or known.find(statement.name).kind
         return Tag(f"CREATE {kind}", changes=False)
     raise QueryError(
         code,

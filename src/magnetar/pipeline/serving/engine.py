@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from magnetar.pipeline.errors import CatalogError, DamagedStateError, PipelineError, SqlError, UnknownEpochError
 from magnetar.pipeline.serving.reader import Snapshot, Views, ViewTooLargeError
-from magnetar.pipeline.serving.sql.catalog_rows import ViewEntry, base_statements, catalog_tables
+from magnetar.pipeline.serving.sql.catalog_rows import IndexEntry, ViewEntry, base_statements, catalog_tables
 from magnetar.pipeline.serving.sql.system_catalog import SCHEMA
 from magnetar.pipeline.serving.sql.translate import Context, PlainView, Query, QueryError, Relation, Slot, translate
 from magnetar.pipeline.serving.wire.types import BY_NAME, PgType, of_duckdb
@@ -32,7 +32,7 @@ from magnetar.pipeline.views.scan.keys import key_rows
 from magnetar.pipeline.views.scan.stored_views import table_ids
 
 if TYPE_CHECKING:
-    from magnetar.pipeline.sql.statements import CreateSource
+    from magnetar.pipeline.sql.statements import CreateIndex, CreateSource
 
 logging.getLogger("sqlglot").setLevel(logging.ERROR)  # it warns of statements that it does not know, which are refused
 
@@ -242,7 +242,10 @@ class Engine:
         try:
             for relation in query.relations:
                 keys = _keys(snapshot, relation, values)
-                connection.register(relation.name, snapshot.rows(relation.view, keys, keyed=relation.keyed))
+                where = None if keys is not None else _looked_up(snapshot, relation, values)
+                connection.register(
+                    relation.name, snapshot.rows(relation.view, keys, keyed=relation.keyed, where=where)
+                )
             given = [values.get(parameter.number) for parameter in query.parameters]
             found = self._bound(connection, query, given)
             return Result(connection, found, _columns(found, query), snapshot.manifest.epoch)
@@ -260,9 +263,19 @@ class Engine:
             state = snapshot.state(relation.view)
             keys = _keys(snapshot, relation, {})
             slots = any(isinstance(value, Slot) for _, values in relation.equal for value in values)
-            by = "by key" if keys is not None else "by key or whole, as the parameters are" if slots else "whole"
-            where = "from memory" if state.table.table_id in snapshot.held else f"from {len(state.runs)} runs"
-            lines.append(f"Read {relation.view} {by}, {where}: {sum(run.rows for run in state.runs)} stored rows")
+            where = None if keys is not None else _looked_up(snapshot, relation, {})
+            index = "" if where is None else _index_of(snapshot, relation.view, where[0])
+            by = (
+                f"by index {index}"
+                if index
+                else "by key"
+                if keys is not None
+                else "by key or whole, as the parameters are"
+                if slots
+                else "whole"
+            )
+            place = "from memory" if state.table.table_id in snapshot.held else f"from {len(state.runs)} runs"
+            lines.append(f"Read {relation.view} {by}, {place}: {sum(run.rows for run in state.runs)} stored rows")
         if not query.parameters:
             result = self.run(query, {}, snapshot)
             try:
@@ -355,7 +368,7 @@ def _functions(statements: tuple[str, ...]) -> Mapping[str, Any]:
 @lru_cache(maxsize=1000)
 def _table_of(statement: str) -> CreateSource | str:
     """The table or source that a statement creates, or the words for what else it does."""
-    found = re.match(r"\s*CREATE\s+(MATERIALIZED VIEW|VIEW|SINK|FUNCTION)\b", statement, re.IGNORECASE)
+    found = re.match(r"\s*CREATE\s+(MATERIALIZED VIEW|VIEW|SINK|FUNCTION|INDEX)\b", statement, re.IGNORECASE)
     if found is not None:
         return found[1].lower()
     from magnetar.pipeline.sql.parser import parse_one
@@ -378,8 +391,19 @@ def view_entries(snapshot: Snapshot) -> list[ViewEntry]:
         kind = "r" if re.match(r"\s*CREATE\s+TABLE\b", text, re.IGNORECASE) else "m"
         definition = re.split(r"\bAS\b\s*", text, maxsplit=1, flags=re.IGNORECASE)[-1] if kind == "m" else text
         size, rows = sum(run.size_bytes for run in state.runs), sum(run.rows for run in state.runs)
-        found.append(ViewEntry(name, table_id, kind, columns, key, definition, size, rows))
+        made = tuple(
+            IndexEntry(each.name, tuple(_spelled(each.columns, columns)), tuple(_spelled(each.descending, columns)))
+            for each in indexes(snapshot.manifest)
+            if each.relation.lower() == name.lower()
+        )
+        found.append(ViewEntry(name, table_id, kind, columns, key, definition, size, rows, made))
     return found
+
+
+def _spelled(names: Sequence[str], columns: pa.Schema) -> Iterator[str]:
+    """As the columns are."""
+    for name in names:
+        yield from (each for each in columns.names if each.lower() == name.lower())
 
 
 _VECTORS: Final = ("indkey", "indoption", "indclass", "indcollation")
@@ -418,6 +442,49 @@ def _keys(snapshot: Snapshot, relation: Relation, values: Mapping[int, Any]) -> 
             except (pa.ArrowException, ValueError, OverflowError, TypeError):
                 continue
     return key_rows(table, found) if found else None
+
+
+def indexes(manifest: Manifest) -> tuple[CreateIndex, ...]:
+    """Of all tables and views."""
+    found = (_index_statement(str(item["statement"])) for item in manifest.views.get("catalog", []))
+    return tuple(each for each in found if each is not None)
+
+
+@lru_cache(maxsize=1000)
+def _index_statement(statement: str) -> CreateIndex | None:
+    if not re.match(r"\s*CREATE\s+INDEX\b", statement, re.IGNORECASE):
+        return None
+    from magnetar.pipeline.sql.parser import parse_one
+
+    parsed: Any = parse_one(statement)
+    made: CreateIndex = parsed
+    return made
+
+
+def _index_of(snapshot: Snapshot, view: str, column: str) -> str:
+    """The name of the index that begins with that column; empty when there is none."""
+    for index in indexes(snapshot.manifest):
+        if index.relation.lower() == view.lower() and index.columns[0].lower() == column.lower():
+            return index.name
+    return ""
+
+
+def _looked_up(snapshot: Snapshot, relation: Relation, values: Mapping[int, Any]) -> tuple[str, list[Any]] | None:
+    """The column of an index, and what the query says it has to be equal to one of."""
+    for column, wanted in relation.equal:
+        if not _index_of(snapshot, relation.view, column):
+            continue
+        kind = snapshot.state(relation.view).table.schema.field(column).type
+        given = (values.get(value.number) if isinstance(value, Slot) else value for value in wanted)
+        typed = [_typed(value, kind) for value in given]
+        if all(value is not None and _fits(value, kind) for value in typed):
+            return column, typed
+    return None
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Whether a number is one of the column's type; one that is not is equal to no row, which a scan finds out."""
+    return not pa.types.is_integer(kind) or -(1 << (kind.bit_width - 1)) <= value < 1 << (kind.bit_width - 1)
 
 
 def _typed(value: Any, kind: Any) -> Any:

@@ -6,7 +6,7 @@ brought since. A key is in one of them at most. Frames are never changed: who re
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,6 +30,9 @@ NEWER_PART: Final = 0.1
 
 NEWER_MIN: Final = 50_000
 
+LOOKUPS_BEFORE_SORTING: Final = 2
+"""So often rows are looked up by a column before it is sorted, which takes as long as some scans do: rows may be others soon."""
+
 
 @dataclass(frozen=True)
 class Changed:
@@ -37,6 +40,27 @@ class Changed:
 
     before: pl.DataFrame
     after: pl.DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class SortedColumn:
+    """A column's values in their order, without NULLs, and where each one's row is."""
+
+    values: pl.Series
+    order: pl.Series
+
+    @classmethod
+    def of(cls, column: pl.Series) -> SortedColumn:
+        order = column.arg_sort(nulls_last=True).head(len(column) - column.null_count())
+        return cls(column.gather(order), order)
+
+    def places(self, values: list[Any]) -> pl.Series:
+        """Of the rows that have one of these values."""
+        found = [self.order.head(0)]
+        for value in dict.fromkeys(values):
+            first, end = (self.values.search_sorted(value, side) for side in ("left", "right"))
+            found.append(self.order.slice(int(first), int(end) - int(first)))
+        return pl.concat(found)
 
 
 @dataclass(frozen=True)
@@ -48,6 +72,8 @@ class HeldTable:
     epoch: int
     base: pl.DataFrame
     newer: pl.DataFrame
+    lookups: dict[str, int | SortedColumn] = field(default_factory=dict, compare=False, repr=False)
+    """By column: how often rows of this base were looked up by it, then the column in its order."""
 
     @cached_property
     def size_bytes(self) -> int:
@@ -74,10 +100,22 @@ class HeldTable:
         parts = [base.slice(starts[vnode], starts[vnode + 1] - starts[vnode]) for vnode in vnodes]
         return pa.concat_tables([*parts, newer]) if newer.num_rows or not parts else pa.concat_tables(parts)
 
+    def rows_with(self, column: str, values: list[Any]) -> pa.Table:
+        """The live rows that have one of these values in a column, and perhaps others."""
+        found = self.lookups.get(column, 0)
+        if isinstance(found, int):
+            if found < LOOKUPS_BEFORE_SORTING:
+                self.lookups[column] = found + 1
+                return self.rows()
+            found = self.lookups[column] = SortedColumn.of(self.base[column])
+        base = _as_arrow(self.table, self.base[found.places(values)])
+        newer = self._arrow[1]
+        return pa.concat_tables([base, newer]) if newer.num_rows else base
+
     def advanced(self, files: StateFiles, state: TableState, epoch: int) -> tuple[HeldTable, Changed | None]:
         """The same table as a later manifest has it, and the changes on the way (None: nothing). Raises DamagedStateError."""
         if state.runs == self.runs:
-            return HeldTable(self.table, self.runs, epoch, self.base, self.newer), None
+            return HeldTable(self.table, self.runs, epoch, self.base, self.newer, self.lookups), None
         if not self.table.key:
             after = load(files, state, epoch)
             return after, Changed(self.base.drop(VNODE), after.base.drop(VNODE))
@@ -131,7 +169,8 @@ class HeldTable:
             base, newer = ordered(self.table, pl.concat([base, newer])), newer.head(0)
         before = pl.concat(gone)
         changed = Changed(before.drop(VNODE), rows.drop(VNODE)) if before.height or rows.height else None
-        return HeldTable(self.table, state.runs, epoch, base, newer), changed
+        lookups = self.lookups if base is self.base else {}
+        return HeldTable(self.table, state.runs, epoch, base, newer, lookups), changed
 
 
 def load(files: StateFiles, state: TableState, epoch: int) -> HeldTable:

@@ -11,7 +11,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
@@ -67,8 +67,16 @@ class Snapshot:
     def _names(self, view: str, keyed: bool) -> list[str]:
         return list(self.state(view).table.schema.names if keyed else shown_columns(self.manifest, view))
 
-    def rows(self, view: str, keys: pa.Table | None = None, *, keyed: bool = False) -> pa.Table:
-        """The rows of a view as people see it; with `keys` those that may have one of these keys, and perhaps others.
+    def rows(
+        self,
+        view: str,
+        keys: pa.Table | None = None,
+        *,
+        keyed: bool = False,
+        where: tuple[str, list[Any]] | None = None,
+    ) -> pa.Table:
+        """The rows of a view as people see it; with `keys` those that may have one of these keys, and perhaps others; with `where` (a
+        column and values) those that may have one of these there.
 
         Raises ViewTooLargeError, DamagedStateError, UnknownEpochError when the epoch was collected meanwhile.
         """
@@ -81,6 +89,8 @@ class Snapshot:
             return self.views.reading(self, lambda: read_arrow(self.views.files, state, vnodes, keys)).select(columns)
         if held is None:
             held = self.views.load(self, state)
+        if where is not None:
+            return held.rows_with(*where).select(columns)
         return held.rows(vnodes).select(columns)
 
 

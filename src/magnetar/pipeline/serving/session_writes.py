@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from magnetar.pipeline.connect.offsets import Position
 from magnetar.pipeline.connect.options import Connection
 from magnetar.pipeline.home import local_side
 from magnetar.pipeline.serving.engine import Engine, Result
 from magnetar.pipeline.serving.reader import Snapshot
 from magnetar.pipeline.serving.sql.translate import Context, Query, QueryError
 from magnetar.pipeline.serving.sql.writes import Write, read_write
-from magnetar.pipeline.serving.writer import ROWS_MAX, Change, Credential, Writer, changes_of, is_read
+from magnetar.pipeline.serving.writer import ROWS_MAX, Change, Credential, Writer, changes_of, is_read, topic_of
 from magnetar.pipeline.sql.statements import CreateSource
 from magnetar.pipeline.views.control.driver_lock import holder
 
@@ -108,7 +109,7 @@ class SessionWrites:
         """Until what this server has written is readable. Raises QueryError."""
         written, time_s = self._writer.written(), asyncio.get_running_loop().time
         began_s = looked_s = time_s()
-        while not is_read(written, self._engine.snapshot().manifest.sources):
+        while not self._is_readable(written):
             if cancelled():
                 raise QueryError("57014", "canceling statement due to user request")
             if time_s() - began_s > limit_s:
@@ -117,6 +118,19 @@ class SessionWrites:
                 looked_s = time_s()
                 self._check_running()
             await asyncio.sleep(FLUSH_LOOK_S)
+
+    def _is_readable(self, written: Mapping[str, Mapping[str, Position]]) -> bool:
+        """Whether the newest epoch has it. What was written into a table that was dropped since is waited for no longer, also where
+        there is another one of its name, whose rows lie in another topic."""
+        snapshot = self._engine.snapshot()
+        present = {}
+        for name, ends in written.items():
+            table = self._engine.relation(name, snapshot)
+            if isinstance(table, CreateSource):
+                topic = topic_of(table)
+                own = (each for each in ends if each == topic or each.startswith(f"{topic}-partition-"))
+                present[name] = {each: ends[each] for each in own}
+        return is_read(present, snapshot.manifest.sources)
 
     def _check_running(self) -> None:
         """Raises QueryError when no epoch will come: nobody runs the pipeline on this machine, where it lives."""

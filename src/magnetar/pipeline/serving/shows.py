@@ -15,10 +15,10 @@ from magnetar.pipeline.serving.sql.translate import QueryError
 from magnetar.pipeline.serving.wire.types import of_arrow
 from magnetar.pipeline.sql.catalog import Catalog
 from magnetar.pipeline.sql.parser import parse_one
-from magnetar.pipeline.sql.statements import Show, ShowCreate
+from magnetar.pipeline.sql.statements import CreateIndex, Show, ShowCreate
 
 _OF_PIPELINE: Final = re.compile(
-    r"(?:materialized\s+views|views|tables|sources|sinks|functions|create)\b", re.IGNORECASE
+    r"(?:materialized\s+views|views|tables|sources|sinks|functions|indexes|create)\b", re.IGNORECASE
 )
 
 
@@ -58,11 +58,19 @@ def described(view: str, engine: Engine) -> FixedRows:
 def _of_pipeline(text: str, engine: Engine) -> FixedRows:
     catalog = Catalog.from_plain(list(engine.snapshot().manifest.views.get("catalog", [])))
     statement = parse_one(text)
+    if isinstance(statement, Show) and statement.kind == "INDEX":
+        names = catalog.show(statement)
+        found = [catalog.indexes[name.lower()] for name in names]
+        return FixedRows(["name", "on", "key"], [[each.name, each.relation, _key(each)] for each in found])
     if isinstance(statement, Show):
         return FixedRows(["name"], [[name] for name in catalog.show(statement)])
     if isinstance(statement, ShowCreate):
         return FixedRows(["name", "statement"], [[statement.name, catalog.show_create(statement.name)]])
     raise QueryError("0A000", f"{text} is not supported")
+
+
+def _key(index: CreateIndex) -> str:
+    return ", ".join(f"{name} {'DESC' if name in index.descending else 'ASC'}" for name in index.columns)
 
 
 def _answer(make: Callable[[], FixedRows]) -> FixedRows:

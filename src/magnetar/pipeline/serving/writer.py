@@ -213,7 +213,7 @@ class Writer:
         """In this order; returns when the broker has all of them. Raises QueryError: then some may be there and some not."""
         import pulsar
 
-        topic = full_name(next(value for name, value in table.options.items() if name.lower() == "topic"))
+        topic = topic_of(table)
         done = threading.Event()
         lock = threading.Lock()
         left, failed, ends = len(changes), [], dict[str, Position]()
@@ -252,6 +252,11 @@ class Writer:
         """The last message that this server wrote, by table and by topic partition."""
         with self._lock:
             return {table: dict(ends) for table, ends in self._written.items()}
+
+
+def topic_of(table: CreateSource) -> str:
+    """Where its rows lie."""
+    return full_name(next(value for name, value in table.options.items() if name.lower() == "topic"))
 
 
 def is_read(written: Mapping[str, Mapping[str, Position]], sources: Mapping[str, Any]) -> bool:

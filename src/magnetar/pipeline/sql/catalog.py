@@ -20,6 +20,7 @@ from magnetar.pipeline.sql.statements import (
     ROW_KEY,
     AlterOptions,
     CreateFunction,
+    CreateIndex,
     CreateSink,
     CreateSource,
     CreateView,
@@ -76,6 +77,8 @@ class Catalog:
     entries: Mapping[str, Entry] = field(default_factory=dict)
     functions: Mapping[str, CreateFunction] = field(default_factory=dict)
     """Of CREATE FUNCTION, by lower-case name."""
+    indexes: Mapping[str, CreateIndex] = field(default_factory=dict)
+    """Of CREATE INDEX, by lower-case name."""
 
     def find(self, name: str) -> Entry:
         """Names are compared without case. CatalogError when there is none."""
@@ -132,6 +135,8 @@ class Catalog:
         """Without it, and with CASCADE without what reads from it. CatalogError while something does, or for the wrong kind."""
         if statement.kind == "FUNCTION":
             return self._without_function(statement)
+        if statement.kind == "INDEX":
+            return self._without_index(statement)
         key = self._key(statement.name)
         if key is None:
             if statement.if_exists:
@@ -149,8 +154,55 @@ class Catalog:
             raise CatalogError(
                 f"{', '.join(readers)} read from {key}; drop them first or write DROP {kind} {key} CASCADE"
             )
+        kept = {name: entry for name, entry in self.entries.items() if name != key and name not in readers}
+        return replace(self, entries=kept)._with_indexes_of(kept)
+
+    def with_index(self, statement: CreateIndex) -> Catalog:
+        """With an index. CatalogError for a name that is taken, and for a relation or column that is not there."""
+        key = statement.name.lower()
+        known = self.indexes.get(key)
+        if known is not None:
+            if known == replace(statement, relation=known.relation) or statement.if_not_exists:
+                return self
+            raise CatalogError(f"INDEX {known.name} exists and is another one; write DROP INDEX {known.name} first")
+        if self._key(statement.name) is not None:
+            raise CatalogError(f"{statement.name} exists already; name the index otherwise")
+        entry = self.find(statement.relation)
+        if entry.kind not in ("TABLE", "MATERIALIZED VIEW"):
+            raise CatalogError(
+                f"{statement.relation} is a {entry.kind}, which keeps no rows; an index is of a table or materialized view"
+            )
+        for column in (*statement.columns, *statement.include) if entry.columns is not None else ():
+            if column.lower() not in {name.lower() for name in entry.columns or ()}:
+                raise CatalogError(
+                    f"{statement.relation} has no column {column}; it has {', '.join(entry.columns or ())}"
+                )
+        made = replace(statement, relation=entry.statement.name, if_not_exists=False)
+        return replace(self, indexes={**self.indexes, key: made})
+
+    def check_indexes(self) -> None:
+        """CatalogError for one whose columns are gone from what it is of."""
+        for index in self.indexes.values():
+            columns = self.find(index.relation).columns
+            gone = [name for name in index.columns if columns and name.lower() not in map(str.lower, columns)]
+            if gone:
+                raise CatalogError(
+                    f"{index.relation} has no column {gone[0]} any more, of which {index.name} is an index; write DROP INDEX {index.name}"
+                )
+
+    def _without_index(self, statement: Drop) -> Catalog:
+        key = statement.name.lower()
+        if key not in self.indexes:
+            if statement.if_exists:
+                return self
+            raise CatalogError(f"INDEX {statement.name} does not exist; write DROP INDEX IF EXISTS")
+        return replace(self, indexes={name: each for name, each in self.indexes.items() if name != key})
+
+    def _with_indexes_of(self, entries: Mapping[str, Entry]) -> Catalog:
+        """Without the indexes of what is gone, as in PostgreSQL."""
+        there = {name.lower() for name in entries}
         return replace(
-            self, entries={name: entry for name, entry in self.entries.items() if name != key and name not in readers}
+            self, indexes={name: each for name, each in self.indexes.items() if each.relation.lower() in there}
         )
 
     def _without_function(self, statement: Drop) -> Catalog:
@@ -165,11 +217,9 @@ class Catalog:
                 f"{', '.join(users)} use {statement.name}; drop them first or write DROP FUNCTION {statement.name} CASCADE"
             )
         gone = {name for user in users for name in (user, *self.readers(user))}
-        return replace(
-            self,
-            entries={name: entry for name, entry in self.entries.items() if name not in gone},
-            functions={name: each for name, each in self.functions.items() if name != key},
-        )
+        kept = {name: entry for name, entry in self.entries.items() if name not in gone}
+        functions = {name: each for name, each in self.functions.items() if name != key}
+        return replace(self, entries=kept, functions=functions)._with_indexes_of(kept)
 
     def callers(self, function: str) -> tuple[str, ...]:
         """What calls the function of that lower-case name itself or by functions of LANGUAGE sql."""
@@ -221,7 +271,11 @@ class Catalog:
             raise CatalogError(
                 f"{taken} exists already; name the {statement.kind} {statement.to} in its CREATE, with the ALTER in front of it"
             )
-        found = Catalog(functions=self.functions)
+        moved = {
+            name: replace(each, relation=statement.to) if each.relation.lower() == old.lower() else each
+            for name, each in self.indexes.items()
+        }
+        found = Catalog(functions=self.functions, indexes=moved)
         for name, each in self.entries.items():
             known = each.statement
             if name == old:
@@ -268,6 +322,9 @@ class Catalog:
         """The names of that kind; LIKE with % and _."""
         if statement.kind == "FUNCTION":
             names = [each.name for each in self.functions.values()]
+        elif statement.kind == "INDEX":
+            relation = None if statement.relation is None else self.find(statement.relation).statement.name
+            names = [each.name for each in self.indexes.values() if relation in (None, each.relation)]
         else:
             names = [name for name, entry in self.entries.items() if entry.kind == statement.kind]
         return tuple(name for name in names if statement.like is None or _like(name.lower(), statement.like.lower()))
@@ -276,6 +333,8 @@ class Catalog:
         """The statement, without credentials."""
         if self._key(name) is None and name.lower() in self.functions:
             return print_statement(self.functions[name.lower()])
+        if self._key(name) is None and name.lower() in self.indexes:
+            return print_statement(self.indexes[name.lower()])
         return print_statement(self.find(name).statement)
 
     def relations(self) -> dict[str, tuple[str, ...] | None]:
@@ -294,15 +353,23 @@ class Catalog:
             {"name": each.name, "statement": print_statement(each), "parallelism": None}
             for each in self.functions.values()
         ]
-        return functions + [
-            {
-                "name": name,
-                "statement": print_statement(entry.statement),
-                "parallelism": ADAPTIVE if entry.adaptive else entry.parallelism,
-                **({} if entry.plan is None else {"plan": fingerprint(entry.plan)}),
-            }
-            for name, entry in self.entries.items()
+        indexes = [
+            {"name": each.name, "statement": print_statement(each), "parallelism": None}
+            for each in self.indexes.values()
         ]
+        return (
+            functions
+            + [
+                {
+                    "name": name,
+                    "statement": print_statement(entry.statement),
+                    "parallelism": ADAPTIVE if entry.adaptive else entry.parallelism,
+                    **({} if entry.plan is None else {"plan": fingerprint(entry.plan)}),
+                }
+                for name, entry in self.entries.items()
+            ]
+            + indexes
+        )
 
     @classmethod
     def from_plain(cls, plain: list[dict[str, Any]]) -> Catalog:
@@ -312,6 +379,9 @@ class Catalog:
             statement = parse_one(str(item["statement"]))
             if isinstance(statement, CreateFunction):
                 catalog = catalog.with_function(statement)
+                continue
+            if isinstance(statement, CreateIndex):
+                catalog = replace(catalog, indexes={**catalog.indexes, statement.name.lower(): statement})
                 continue
             if not isinstance(statement, CreateSource | CreateView | CreateSink):
                 raise CatalogError(

@@ -15,6 +15,7 @@ from magnetar.pipeline.sql.statements import (
     AlterOptions,
     ColumnDefinition,
     CreateFunction,
+    CreateIndex,
     CreateSink,
     CreateSource,
     CreateView,
@@ -90,7 +91,10 @@ def changes(known: Catalog, wanted: Catalog, statements: Iterable[Statement] = (
         elif difference := _difference(before, entry):
             found.append(Change("change", entry.kind, name, difference))
     gone = (entry for name, entry in known.entries.items() if _entry(wanted, name) is None)
-    return (*found, *(Change("drop", entry.kind, entry.statement.name) for entry in gone))
+    found += [Change("drop", entry.kind, entry.statement.name) for entry in gone]
+    found += [Change("create", "INDEX", each.name) for key, each in wanted.indexes.items() if key not in known.indexes]
+    found += [Change("drop", "INDEX", each.name) for key, each in known.indexes.items() if key not in wanted.indexes]
+    return tuple(found)
 
 
 def _same_as(known: Catalog, entry: Entry) -> str:
@@ -266,6 +270,7 @@ def applied(known: Catalog, statements: Iterable[Statement]) -> Catalog:
     )
     for statement in given:
         builder.take(statement)
+    builder.catalog.check_indexes()
     return builder.catalog
 
 
@@ -291,6 +296,8 @@ class _Builder:
                     raise CatalogError(f"ALTER ... RENAME: neither {old} nor {new} exists")
             case CreateFunction():
                 self.catalog = self.catalog.with_function(statement)
+            case CreateIndex():
+                self.catalog = self.catalog.with_index(statement)
             case SetParallelism():
                 self.catalog = self.catalog.set_parallelism(statement)
             case AlterOptions():

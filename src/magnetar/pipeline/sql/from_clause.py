@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal, TypeAlias
@@ -34,6 +34,17 @@ _TABLE_FUNCTIONS: Final = {
 """What to write instead of those that people know."""
 
 _SIGNS: Final[dict[type[exp.Expr], str]] = {exp.GTE: ">=", exp.GT: ">", exp.LTE: "<=", exp.LT: "<"}
+
+
+def column_aliases(node: exp.Expr) -> list[str]:
+    """Of `AS t (a, b)`, or of a query of WITH."""
+    alias = node.args.get("alias")
+    return [column.name for column in alias.args.get("columns") or ()] if isinstance(alias, exp.TableAlias) else []
+
+
+def _column(name: str) -> str:
+    return exp.column(exp.to_identifier(name, quoted=not name.isidentifier())).sql("spark")
+
 
 PlanOf: TypeAlias = Callable[[Query, exp.Expr, Relations, dict[str, Plan]], Plan]
 
@@ -81,6 +92,25 @@ class FromClause:
         )
 
     def _side(self, node: exp.Expr) -> Side:
+        side = self._unnamed_side(node)
+        names = column_aliases(node)
+        if not names:
+            return side
+        plan = self.called(node, side.plan, side.columns, names)
+        return Side(side.alias, plan, output_names(plan), self._kinds(plan))
+
+    def called(self, node: exp.Expr, plan: Plan, columns: Sequence[str] | None, names: list[str]) -> Plan:
+        """With the names of `AS t (a, b)` for the first of its columns. PlanRefusedError for more names than columns."""
+        if columns is None:
+            raise refuse(self.query, node, "the columns that it names are not known; name them instead of *, with AS")
+        if len(names) > len(columns):
+            raise refuse(self.query, node, f"{len(names)} names for {len(columns)} columns; give each column one")
+        kinds = self._kinds(plan)
+        given = [*names, *columns[len(names) :]]
+        outputs = (Named(_column(old), new, kinds.get(old.lower())) for old, new in zip(columns, given, strict=True))
+        return Project(plan, tuple(outputs))
+
+    def _unnamed_side(self, node: exp.Expr) -> Side:
         if isinstance(node, exp.Subquery):
             plan = self.plan_of(self.query, node.this, self.relations, self.named)
             return Side(node.alias or "subquery", plan, output_names(plan), self._kinds(plan))
@@ -116,6 +146,10 @@ class FromClause:
 
     def columns_of(self, node: exp.Expr) -> tuple[str, ...] | None:
         """Those of an input of FROM, where they are known before it is planned."""
+        found, names = self._own_columns_of(node), column_aliases(node)
+        return found if found is None else (*names, *found[len(names) :])
+
+    def _own_columns_of(self, node: exp.Expr) -> tuple[str, ...] | None:
         if isinstance(node, exp.Subquery):
             inner = node.this
             while isinstance(inner, exp.SetOperation | exp.Subquery):

@@ -9,17 +9,19 @@ pipeline has an error with line, column and what to write instead.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, cast, get_args
 
 from magnetar.hashing.vnode import VnodeHash
 from magnetar.pipeline.errors import SqlError
-from magnetar.pipeline.sql.create import create_function, create_source, read_format, read_options, read_query
+from magnetar.pipeline.sql.create import create_function, create_source, names, read_format, read_options, read_query
 from magnetar.pipeline.sql.cursor import Cursor
 from magnetar.pipeline.sql.lexer import Position, Token, statements_of
 from magnetar.pipeline.sql.options import Options
+from magnetar.pipeline.sql.printer import quote
 from magnetar.pipeline.sql.statements import (
     AlterOptions,
+    CreateIndex,
     CreateSink,
     CreateSource,
     CreateView,
@@ -66,7 +68,6 @@ _INSTEAD = {
     "USE": "there is one catalog for each pipeline; leave USE out",
 }
 _CREATE_INSTEAD = {
-    "INDEX": "a view is sorted by its key already; create a materialized view grouped by the other column",
     "SUBSCRIPTION": "send the changes to a topic with CREATE SINK and subscribe to the topic",
     "AGGREGATE": "compute it with the aggregates there are, or in a consumer",
     "USER": "who may read a topic is decided by the broker's permissions",
@@ -141,17 +142,20 @@ def _create(cursor: Cursor) -> Statement:
         return _create_sink(cursor)
     if cursor.take("FUNCTION"):
         return create_function(cursor)
+    if cursor.take("INDEX"):
+        return _create_index(cursor)
     what = cursor.token.keyword
     if what in _CREATE_INSTEAD:
         cursor.fail(f"CREATE {what} does not exist here; {_CREATE_INSTEAD[what]}")
     cursor.fail(
-        f"CREATE takes SOURCE, TABLE, VIEW, MATERIALIZED VIEW, SINK or FUNCTION; found {cursor.token.described()}"
+        f"CREATE takes SOURCE, TABLE, VIEW, MATERIALIZED VIEW, INDEX, SINK or FUNCTION; found {cursor.token.described()}"
     )
 
 
 def _create_view(cursor: Cursor) -> CreateView:
     if_not_exists = cursor.take("IF", "NOT", "EXISTS")
     name = cursor.name("view")
+    columns = names(cursor, "column") if cursor.at_symbol("(") else []
     at = cursor.token
     options = read_options(cursor) if cursor.take("WITH") else Options()
     said = _view_options(cursor, name, options, at)
@@ -159,7 +163,7 @@ def _create_view(cursor: Cursor) -> CreateView:
     query, emit = read_query(cursor)
     return CreateView(
         name,
-        query,
+        _with_names(query, name, columns),
         emit,
         if_not_exists,
         said.late_rows or "drop",
@@ -171,11 +175,55 @@ def _create_view(cursor: Cursor) -> CreateView:
 def _create_plain_view(cursor: Cursor) -> CreateView:
     if_not_exists = cursor.take("IF", "NOT", "EXISTS")
     name = cursor.name("view")
+    columns = names(cursor, "column") if cursor.at_symbol("(") else []
     cursor.expect("AS", fix=f"write CREATE VIEW {name} AS SELECT ...")
     query, emit = read_query(cursor)
     if emit:
         cursor.fail("EMIT ON WINDOW CLOSE belongs to CREATE MATERIALIZED VIEW: a view keeps no rows")
+    query = _with_names(query, name, columns)
     return CreateView(name, query, if_not_exists=if_not_exists, materialized=False)
+
+
+def _with_names(query: Query, view: str, columns: list[str]) -> Query:
+    """`CREATE VIEW v (a, b) AS SELECT ...`: the query with these names of its columns. What is wrong within keeps its place."""
+    if not columns:
+        return query
+    before = "SELECT * FROM ("
+    text = f"{before}{query.text}) AS {quote(view)} ({', '.join(map(quote, columns))})"
+    return replace(query, text=text, column=query.column - len(before))
+
+
+def _create_index(cursor: Cursor) -> CreateIndex:
+    if_not_exists = cursor.take("IF", "NOT", "EXISTS")
+    name = "" if cursor.looks_at("ON") else cursor.name("index")
+    cursor.expect("ON", fix=f"write CREATE INDEX {name or 'i'} ON view (column)")
+    relation = cursor.name("table or view")
+    cursor.expect_symbol("(", fix=f"write CREATE INDEX {name or 'i'} ON {relation} (column)")
+    columns: list[str] = []
+    descending: list[str] = []
+    while True:
+        at = cursor.token
+        column = cursor.name("column")
+        if not cursor.at_symbol(",", ")") and cursor.token.keyword not in ("ASC", "DESC", "NULLS"):
+            cursor.fail(
+                "an index is of columns; create a materialized view that has the expression as a column, and an index of that",
+                at,
+            )
+        columns.append(column)
+        if cursor.take("DESC"):
+            descending.append(column)
+        else:
+            cursor.take("ASC")
+        if cursor.take("NULLS") and not cursor.take("FIRST"):
+            cursor.expect("LAST", fix="write NULLS FIRST or NULLS LAST")
+        if not cursor.take_symbol(","):
+            break
+    cursor.expect_symbol(")", fix="columns are separated by ','")
+    include = tuple(names(cursor, "column")) if cursor.take("INCLUDE") else ()
+    if cursor.take("DISTRIBUTED", "BY"):
+        names(cursor, "column")  # rows lie where those of the view lie
+    name = name or "_".join([relation, *columns, "idx"])
+    return CreateIndex(name, relation, tuple(columns), tuple(descending), include, if_not_exists)
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,6 +349,7 @@ _PLURALS: dict[str, ObjectKind] = {
     "VIEWS": "VIEW",
     "SINKS": "SINK",
     "FUNCTIONS": "FUNCTION",
+    "INDEXES": "INDEX",
 }
 
 
@@ -312,11 +361,13 @@ def _show(cursor: Cursor) -> Show | ShowCreate:
         kind = _PLURALS.get(cursor.token.keyword)
         if kind is None:
             cursor.fail(
-                f"SHOW takes SOURCES, TABLES, VIEWS, MATERIALIZED VIEWS, SINKS, FUNCTIONS or CREATE ...; found {cursor.token.described()}"
+                "SHOW takes SOURCES, TABLES, VIEWS, MATERIALIZED VIEWS, SINKS, FUNCTIONS, INDEXES or CREATE ...; "
+                f"found {cursor.token.described()}"
             )
         cursor.advance()
+    relation = cursor.name("table or view") if kind == "INDEX" and (cursor.take("FROM") or cursor.take("ON")) else None
     like = cursor.string("a pattern") if cursor.take("LIKE") else None
-    return Show(kind, like)
+    return Show(kind, like, relation)
 
 
 def _kind(cursor: Cursor, of: str) -> ObjectKind:
@@ -325,8 +376,10 @@ def _kind(cursor: Cursor, of: str) -> ObjectKind:
     word = cursor.token.keyword
     if word == "FUNCTION" and of == "ALTER":
         cursor.fail("a function has no options; change its CREATE FUNCTION in the file")
-    if word not in ("SOURCE", "TABLE", "VIEW", "SINK", "FUNCTION"):
-        functions = "" if of == "ALTER" else ", FUNCTION"
+    if word == "INDEX" and of == "ALTER":
+        cursor.fail("an index has no options; DROP INDEX and CREATE INDEX make it anew, which moves no rows")
+    if word not in ("SOURCE", "TABLE", "VIEW", "SINK", "FUNCTION", "INDEX"):
+        functions = "" if of == "ALTER" else ", FUNCTION, INDEX"
         cursor.fail(
             f"{of} takes SOURCE, TABLE, VIEW{functions}, MATERIALIZED VIEW or SINK; found {cursor.token.described()}"
         )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from sqlglot import exp
 
 from magnetar.pipeline.errors import PlanRefusedError
 from magnetar.pipeline.sql.expressions import read_query
-from magnetar.pipeline.sql.from_clause import FromClause
+from magnetar.pipeline.sql.from_clause import FromClause, column_aliases
 from magnetar.pipeline.sql.grouping import grouping_sets, windows_in_group
 from magnetar.pipeline.sql.plan import (
     Aggregate,
@@ -24,7 +24,7 @@ from magnetar.pipeline.sql.plan import (
     UnionAll,
     output_names,
 )
-from magnetar.pipeline.sql.scope import Relations, Scope, refuse
+from magnetar.pipeline.sql.scope import Relations, Scope, refuse, standing_for
 from magnetar.pipeline.sql.statements import Query
 from magnetar.pipeline.sql.subqueries import terms as terms_of
 from magnetar.pipeline.sql.subqueries import without_subqueries
@@ -39,7 +39,6 @@ _ONE_ROW_CALLS: dict[type[exp.Expr], str] = {
     exp.Max: "max",
 }
 _REFUSED_CLAUSES = {
-    "order": "a view has no order; write ORDER BY in the query over the view, or ORDER BY ... LIMIT n for its first rows",
     "offset": "OFFSET without LIMIT; write LIMIT n OFFSET m, or OFFSET in the query over the view",
     "qualify": "write the window function in a subquery and filter its column outside",
     "windows": "write the window within OVER (...)",
@@ -69,9 +68,12 @@ def _plan(query: Query, tree: exp.Expr, relations: Relations, named: dict[str, P
     if not isinstance(tree, exp.Select):
         raise refuse(query, tree, f"{tree.key.upper()} has no incremental plan; write a SELECT")
     distinct = tree.args.get("distinct")
+    unshown: list[exp.Expr] = []
     for name, instead in _REFUSED_CLAUSES.items():
-        if tree.args.get(name) and not (name == "order" and distinct is not None and distinct.args.get("on")):
+        if tree.args.get(name):
             raise refuse(query, tree, instead)
+    if tree.args.get("order") and not (distinct is not None and distinct.args.get("on")):
+        tree, unshown = _without_order(query, tree)
     if tree.args.get("from_") is None:
         raise refuse(query, tree, "a view reads from something; add FROM source")
     top = _top_n(query, tree, relations, named)
@@ -84,6 +86,8 @@ def _plan(query: Query, tree: exp.Expr, relations: Relations, named: dict[str, P
     clauses = FromClause(query, relations, named, _plan)
     tree = without_subqueries(query, tree, clauses.columns_of)
     scope, below = clauses.read(tree)
+    for ordered in unshown:
+        scope.resolved(ordered)
     select = _Select(tree, scope, scope.named(tree.expressions), _condition(tree, scope, clauses), session)
     return _above(select, below)
 
@@ -168,15 +172,19 @@ def _with(query: Query, tree: exp.Expr, relations: Relations, named: dict[str, P
         raise refuse(query, tree, "WITH RECURSIVE has no incremental plan; run it as a query over the views")
     named = dict(named)
     for table in clause.expressions:
-        named[table.alias.lower()] = _plan(query, table.this, relations, named)
+        plan, names = _plan(query, table.this, relations, named), column_aliases(table)
+        if names:
+            plan = FromClause(query, relations, named, _plan).called(table, plan, output_names(plan), names)
+        named[table.alias.lower()] = plan
     return named
 
 
 def _set_operation(query: Query, tree: exp.SetOperation, relations: Relations, named: dict[str, Plan]) -> Plan:
     """UNION ALL; UNION, INTERSECT and EXCEPT as groups of equal rows. The first SELECT names the columns."""
-    for name in ("order", "offset"):
-        if tree.args.get(name):
-            raise refuse(query, tree, _REFUSED_CLAUSES[name])
+    if tree.args.get("offset"):
+        raise refuse(query, tree, _REFUSED_CLAUSES["offset"])
+    if tree.args.get("order"):
+        tree, _ = _without_order(query, tree)
     word = tree.key.upper()
     if word != "UNION" and not tree.args.get("distinct"):
         raise refuse(query, tree, f"{word} ALL has no incremental plan; write {word}, whose rows are distinct")
@@ -211,6 +219,20 @@ def _set_operation(query: Query, tree: exp.SetOperation, relations: Relations, n
 
 def _renamed(old: str, new: str) -> Named:
     return Named(_name(old), new)
+
+
+_Q = TypeVar("_Q", bound=exp.Query)
+
+
+def _without_order(query: Query, tree: _Q) -> tuple[_Q, list[exp.Expr]]:
+    """Rows of a view are in no order, so ORDER BY without LIMIT says nothing of them; but what it names has to be there, as anywhere:
+    what is not among the outputs is returned, to be looked up."""
+    hidden: list[exp.Expr] = []
+    for item in tree.args["order"].expressions:
+        _ordered_by(query, tree, item.this if isinstance(item, exp.Ordered) else item, hidden)
+    tree = tree.copy()
+    tree.set("order", None)
+    return tree, [each.this for each in hidden]
 
 
 Below: TypeAlias = Callable[[], Plan]
@@ -330,7 +352,8 @@ def _aggregate(select: _Select, group: exp.Expr | None, having: exp.Expr | None,
     def lifted(node: exp.Expr) -> exp.Expr:
         for key, name in keys:
             if node == key:
-                return of_kind(exp.column(exp.to_identifier(name, quoted=not name.isidentifier())), scope.kind(node))
+                column = exp.column(exp.to_identifier(name, quoted=not name.isidentifier()))
+                return of_kind(standing_for(column, node), scope.kind(node))
         inner = node.this if isinstance(node, exp.Filter) else node
         if isinstance(inner, exp.AggFunc):
             if len(_calls(inner)) > 1:
@@ -339,7 +362,7 @@ def _aggregate(select: _Select, group: exp.Expr | None, having: exp.Expr | None,
                 )
             text = scope.sql(node)
             call = calls.setdefault(text, _call(scope, node, f"__call{len(calls)}"))
-            return of_kind(exp.column(call.name), scope.kind(inner))
+            return of_kind(standing_for(exp.column(call.name), node), scope.kind(inner))
         if isinstance(node, exp.Column):
             raise select.refuse(
                 node, f"{node.name} is neither in GROUP BY nor within an aggregate; add it to GROUP BY or take max()"

@@ -12,6 +12,7 @@ from magnetar.pipeline.sql.statements import (
     ROW_KEY,
     AlterOptions,
     CreateFunction,
+    CreateIndex,
     CreateSink,
     CreateSource,
     CreateView,
@@ -49,14 +50,18 @@ def print_statement(statement: Statement, *, with_credentials: bool = False) -> 
             return _sink(statement, with_credentials)
         case CreateFunction():
             return _function(statement)
+        case CreateIndex():
+            return _index(statement)
         case SetParallelism(view, parallelism):
             return f"ALTER MATERIALIZED VIEW {quote(view)} SET PARALLELISM = {'ADAPTIVE' if parallelism is None else parallelism}"
         case AlterOptions(kind, name, options):
             return f"ALTER {kind} {quote(name)} SET {print_options(options, with_credentials)}"
         case Rename(kind, name, to):
             return f"ALTER {kind} {quote(name)} RENAME TO {quote(to)}"
-        case Show(kind, like):
-            return f"SHOW {kind}S" + ("" if like is None else f" LIKE {literal(like)}")
+        case Show(kind, like, relation):
+            words = "INDEXES" if kind == "INDEX" else f"{kind}S"
+            of = "" if relation is None else f" FROM {quote(relation)}"
+            return f"SHOW {words}{of}" + ("" if like is None else f" LIKE {literal(like)}")
         case ShowCreate(kind, name):
             return f"SHOW CREATE {kind} {quote(name)}"
         case Describe(name):
@@ -81,6 +86,13 @@ def _function(function: CreateFunction) -> str:
         options["batch"] = "true"
     said = f"{' STRICT' if function.strict else ''}{f' WITH {print_options(Options(options))}' if options else ''}"
     return f"{start} LANGUAGE python{said} AS {literal(function.body)}"
+
+
+def _index(index: CreateIndex) -> str:
+    columns = ", ".join(f"{quote(name)}{' DESC' if name in index.descending else ''}" for name in index.columns)
+    include = f" INCLUDE ({', '.join(map(quote, index.include))})" if index.include else ""
+    start = f"CREATE INDEX {_if_not_exists(index.if_not_exists)}{quote(index.name)}"
+    return f"{start} ON {quote(index.relation)} ({columns}){include}"
 
 
 def quote(name: str) -> str:

@@ -21,6 +21,8 @@ from magnetar.pipeline.sql.typed import kind, of_kind
 ADDED: Final = "__sub"
 """How the names of inputs begin that nobody wrote: those of subqueries that became joins."""
 
+_WRITTEN: Final = "written"
+
 SESSION: Final = "__session"
 """The qualifier of a session's `start` and `end` where GROUP BY SESSION(...) makes sessions: the columns of Spark's session window."""
 
@@ -96,11 +98,13 @@ class Scope:
             name = node.name if len(self.sides) == 1 else f"{side.alias}__{node.name}"
             column = exp.column(exp.to_identifier(name, quoted=not name.isidentifier()))
             column.this.meta.update(node.this.meta)
+            if name != node.name:
+                standing_for(column, node)
             return of_kind(column, side.kinds.get(node.name.lower()))
         if isinstance(node, exp.CurrentTimestamp) or (
             isinstance(node, exp.Anonymous) and node.name.lower() == "proctime"
         ):
-            return of_kind(exp.column(EPOCH_TIMESTAMP), "timestamptz")
+            return of_kind(standing_for(exp.column(EPOCH_TIMESTAMP), node), "timestamptz")
         if isinstance(node, exp.Query | exp.Exists):
             raise refuse(self.query, node, "a SELECT has no incremental plan at this place; write a JOIN with it")
         name = node.name.lower() if isinstance(node, exp.Anonymous) else node.key
@@ -121,7 +125,7 @@ class Scope:
         try:
             found = translated(node)
             text, bad = spark_sql(found), computed.condition(found)
-            return text if bad is None else Computed.of(text, spark_sql(bad), shown(node.sql("postgres")))
+            return text if bad is None else Computed.of(text, spark_sql(bad), shown(_as_written(node).sql("postgres")))
         except PlanRefusedError:
             raise
         except SqlError as error:
@@ -219,3 +223,17 @@ class Columns(tuple[str, ...]):
 
 Relations = Mapping[str, tuple[str, ...] | None]
 """The names a query may read, with their columns when known."""
+
+
+def standing_for(column: exp.Expr, written: exp.Expr) -> exp.Expr:
+    """A column that holds the value of an expression, which errors show in its place."""
+    column.meta[_WRITTEN] = written.copy()
+    return column
+
+
+def _as_written(node: exp.Expr) -> exp.Expr:
+    def written(each: exp.Expr) -> exp.Expr:
+        found: exp.Expr = each.meta.get(_WRITTEN, each)
+        return found
+
+    return node.copy().transform(written)

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 from magnetar.hashing.vnode import VnodeHash
 from magnetar.pipeline.sql.options import Options
 
-ObjectKind: TypeAlias = Literal["SOURCE", "TABLE", "VIEW", "MATERIALIZED VIEW", "SINK", "FUNCTION"]
+ObjectKind: TypeAlias = Literal["SOURCE", "TABLE", "VIEW", "MATERIALIZED VIEW", "SINK", "FUNCTION", "INDEX"]
 IncludeKind: TypeAlias = Literal["KEY", "TIMESTAMP", "EVENT_TIME", "PARTITION", "OFFSET", "HEADER", "TOPIC", "PAYLOAD"]
 LatePolicy: TypeAlias = Literal["drop", "fail"]
 """What becomes of rows that come for a closed window: left out and counted, or the end of the epoch they came in."""
@@ -150,6 +150,19 @@ class CreateFunction:
 
 
 @dataclass(frozen=True, slots=True)
+class CreateIndex:
+    """CREATE INDEX: by which columns (`descending` those of them) the server of views looks rows up. `include` is kept as it
+    was said: the whole row is there."""
+
+    name: str
+    relation: str
+    columns: tuple[str, ...]
+    descending: tuple[str, ...] = ()
+    include: tuple[str, ...] = ()
+    if_not_exists: bool = field(default=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
 class SetParallelism:
     """ALTER MATERIALIZED VIEW ... SET PARALLELISM; None is ADAPTIVE."""
 
@@ -179,10 +192,11 @@ class Rename:
 
 @dataclass(frozen=True, slots=True)
 class Show:
-    """SHOW SOURCES and so on; `like` filters the names."""
+    """SHOW SOURCES and so on; `like` filters the names, `relation` the indexes of one table or view."""
 
     kind: ObjectKind
     like: str | None = None
+    relation: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +248,7 @@ Statement: TypeAlias = (
     | CreateView
     | CreateSink
     | CreateFunction
+    | CreateIndex
     | SetParallelism
     | AlterOptions
     | Rename

@@ -26,6 +26,7 @@ from magnetar.pipeline.sql.printer import print_statement
 from magnetar.pipeline.sql.statements import (
     AlterOptions,
     CreateFunction,
+    CreateIndex,
     CreateSink,
     CreateSource,
     CreateView,
@@ -66,6 +67,7 @@ _DEFINITIONS: Final = (
     CreateSource,
     CreateView,
     CreateSink,
+    CreateIndex,
     Drop,
     SetParallelism,
     AlterOptions,
@@ -314,7 +316,7 @@ class Pipeline:
             text, done = self._edits.pop(0)
             before = self._catalog, list(self._statements)
             try:
-                self.sql(with_addresses(text, self._catalog))
+                self.sql(as_given_by_a_client(text, self._catalog, self.name, claimed.number))
                 self._assembled(claimed, types)
             except Exception as error:
                 self._catalog, self._statements = before
@@ -326,7 +328,8 @@ class Pipeline:
     def _settled(self, catalog: Catalog) -> None:
         """What the manifest has by now, with its credentials, in place of the statements that led to it: a DROP or RENAME is done once."""
         self._catalog = catalog
-        self._statements = [*catalog.functions.values(), *(each.statement for each in catalog.entries.values())]
+        entries = (each.statement for each in catalog.entries.values())
+        self._statements = [*catalog.functions.values(), *entries, *catalog.indexes.values()]
 
     def _in_force(self, accepted: list[Done]) -> None:
         assert self._driver is not None
@@ -405,8 +408,12 @@ class Pipeline:
         return max(named, default=None)
 
 
-def with_addresses(text: str, catalog: Catalog) -> str:
-    """Statements of a client, with the addresses of the broker where its sources and sinks name none and all that there are have one."""
+def as_given_by_a_client(text: str, catalog: Catalog, pipeline: str, number: int) -> str:
+    """Statements of a client, with the addresses of the broker where its sources and sinks name none and all that there are have one.
+
+    A table that it creates has a topic of its own, called by the manifest's `number` as well: the topic of a table that was dropped
+    outlives it, and its rows are not those of the next one of that name.
+    """
     addresses = {}
     for option in ("service.url", "admin.url"):
         entries = [
@@ -415,10 +422,15 @@ def with_addresses(text: str, catalog: Catalog) -> str:
         named = {each.options[option] for each in entries if option in each.options}
         if len(named) == 1:
             addresses[option] = named.pop()
+    there = {name.lower() for name in catalog.entries}
     found = []
     for each in parse(text):
         if isinstance(each, CreateSource | CreateSink) and "service.url" not in each.options:
             each = replace(each, options=Options({**each.options, **addresses}))
+        if isinstance(each, CreateSource) and each.is_written and each.name.lower() not in there:
+            topic = {"topic": f"{table_topic(pipeline, each.name)}-{number}"}
+            given = {} if "topic" in map(str.lower, each.options) else topic
+            each = replace(each, options=Options({**each.options, **given}))
         found.append(f"{print_statement(each, with_credentials=True)};")
     return "\n".join(found)
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from magnetar.pipeline.errors import CatalogError
+from magnetar.pipeline.errors import CatalogError, SqlError
 from magnetar.pipeline.sql.catalog import Catalog
 from magnetar.pipeline.sql.changes import applied, changes
 from magnetar.pipeline.sql.options import REDACTED
@@ -137,3 +137,58 @@ def test_a_broker_that_moved_makes_no_other_source() -> None:
     assert dict(found.options)["service.url"] == "pulsar://b:1"
     with pytest.raises(CatalogError, match="defined twice"):
         moved.create(source(service_url="pulsar://b:1", startingOffsets="earliest"))
+
+
+def test_an_index_belongs_to_what_it_is_of() -> None:
+    text = """
+        CREATE TABLE t (a INT PRIMARY KEY, b INT, c VARCHAR);
+        CREATE MATERIALIZED VIEW v AS SELECT b, count(*) AS n FROM t GROUP BY b;
+        CREATE INDEX i ON T (B DESC, c) INCLUDE (a);
+        CREATE INDEX ON v (n);
+    """
+    catalog = applied(Catalog(), parse(text))
+    assert catalog.show(Show("INDEX")) == ("i", "v_n_idx")
+    assert catalog.show(Show("INDEX", relation="t")) == ("i",)
+    assert catalog.show_create("I") == "CREATE INDEX i ON t (B DESC, c) INCLUDE (a)"
+    assert applied(catalog, parse(text)) == catalog  # the file run again
+    assert Catalog.from_plain(catalog.to_plain()).indexes == catalog.indexes
+    moved = applied(catalog, parse("ALTER TABLE t RENAME TO u"))
+    assert moved.indexes["i"].relation == "u"
+    assert applied(catalog, parse("DROP MATERIALIZED VIEW v")).show(Show("INDEX")) == ("i",)
+    assert applied(catalog, parse("DROP TABLE t CASCADE")).indexes == {}
+    assert [each.describe() for each in changes(catalog, applied(catalog, parse("DROP INDEX i")))] == ["- drop INDEX i"]
+    assert [each.describe() for each in changes(Catalog(), catalog)][2:] == [
+        "+ create INDEX i",
+        "+ create INDEX v_n_idx",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("CREATE INDEX i ON t (x)", "t has no column x"),
+        ("CREATE INDEX i ON nothing (x)", "nothing does not exist"),
+        ("CREATE INDEX t ON t (a)", "t exists already"),
+        ("CREATE VIEW w AS SELECT a FROM t; CREATE INDEX i ON w (a)", "w is a VIEW, which keeps no rows"),
+        ("CREATE INDEX i ON t (a); CREATE INDEX i ON t (b)", "INDEX i exists and is another one"),
+        ("DROP INDEX i", "DROP INDEX IF EXISTS"),
+        ("CREATE INDEX i ON t (b); CREATE TABLE t (a INT PRIMARY KEY)", "write DROP INDEX i"),
+    ],
+)
+def test_an_index_that_cannot_be(text: str, why: str) -> None:
+    catalog = applied(Catalog(), parse("CREATE TABLE t (a INT PRIMARY KEY, b INT)"))
+    with pytest.raises(CatalogError, match=why):
+        applied(catalog, parse(text))
+
+
+def test_a_view_names_its_columns() -> None:
+    text = """CREATE TABLE t (a INT PRIMARY KEY, b INT);
+        CREATE MATERIALIZED VIEW v (x, "Y") WITH (late_rows = 'drop') AS SELECT a, b FROM t;
+        CREATE VIEW w (m) AS SELECT x, count(*) AS n FROM v GROUP BY x;"""
+    catalog = applied(Catalog(), parse(text))
+    assert (catalog.find("v").columns, catalog.find("w").columns) == (("x", "Y"), ("m", "n"))
+    again = Catalog.from_plain(catalog.to_plain())
+    assert changes(again, applied(again, parse(text))) == ()
+    with pytest.raises(SqlError) as caught:
+        applied(Catalog(), parse("CREATE VIEW v (a) AS\n  SELECT nothing FROM t"))
+    assert caught.value.line == 2

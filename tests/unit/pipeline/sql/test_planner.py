@@ -6,6 +6,7 @@ import pytest
 import sqlglot
 
 from magnetar.pipeline.errors import PlanRefusedError, SqlError
+from magnetar.pipeline.sql.computed import written
 from magnetar.pipeline.sql.lexer import MAX_NESTING
 from magnetar.pipeline.sql.plan import (
     Aggregate,
@@ -22,6 +23,7 @@ from magnetar.pipeline.sql.plan import (
     UnionAll,
     Windowed,
     explain,
+    output_names,
 )
 from magnetar.pipeline.sql.planner import plan_query
 from magnetar.pipeline.sql.scope import Columns
@@ -197,7 +199,6 @@ def test_the_plan_of_a_query(text: str, plan: Plan) -> None:
 @pytest.mark.parametrize(
     ("text", "column", "fix"),
     [
-        ("SELECT a FROM t ORDER BY a", 8, "the query over the view"),
         ("SELECT a FROM t OFFSET 1", 8, "LIMIT n OFFSET m"),
         ("SELECT a FROM t LIMIT 0", 8, "LIMIT 0 selects no rows"),
         ("SELECT a FROM t LIMIT 1 + 1", 8, "whole number"),
@@ -305,3 +306,52 @@ def test_how_far_apart_the_times_of_joined_rows_may_be(conditions: str, interval
     assert isinstance(outer, Project)
     assert isinstance(outer.input, Join)
     assert outer.input.interval is None
+
+
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ("SELECT a FROM t ORDER BY x DESC", "SELECT a FROM t"),
+        ("SELECT a AS n FROM t ORDER BY 1, n NULLS FIRST", "SELECT a AS n FROM t"),
+        ("SELECT a FROM t UNION ALL SELECT x FROM t ORDER BY a", "SELECT a FROM t UNION ALL SELECT x FROM t"),
+        ("SELECT n FROM (SELECT a AS n FROM t ORDER BY b) q", "SELECT n FROM (SELECT a AS n FROM t) q"),
+        ("SELECT a, count(*) AS n FROM t GROUP BY a ORDER BY count(*)", "SELECT a, count(*) AS n FROM t GROUP BY a"),
+        ("SELECT m FROM (SELECT a, b FROM t) q (m)", "SELECT a AS m FROM (SELECT a, b FROM t) q"),
+        ("WITH q (m) AS (SELECT x FROM t) SELECT m FROM q", "WITH q AS (SELECT x AS m FROM t) SELECT m FROM q"),
+        ("SELECT k.m FROM t AS k (m)", "SELECT k.a AS m FROM t AS k"),
+    ],
+)
+def test_an_order_says_nothing_of_a_view_and_columns_have_the_names_that_are_given(text: str, same: str) -> None:
+    found, wanted = plan_query(Query(text), RELATIONS), plan_query(Query(same), RELATIONS)
+    assert output_names(found) == output_names(wanted)
+    assert found == wanted or "(m)" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("SELECT a FROM t ORDER BY nothing", "t has no column nothing"),
+        ("SELECT a FROM t ORDER BY 2", "no column of that number"),
+        ("SELECT * FROM (SELECT a FROM t) q (m, n)", "2 names for 1 columns"),
+        ("SELECT * FROM u AS k (m)", "name them instead of"),
+        ("SELECT k.a FROM t AS k (m)", "k has no column a"),
+    ],
+)
+def test_an_order_or_a_name_that_cannot_be(text: str, why: str) -> None:
+    with pytest.raises(PlanRefusedError, match=why):
+        plan_query(Query(text), RELATIONS)
+
+
+def test_an_expression_is_shown_as_it_was_written() -> None:
+    plan = plan_query(
+        Query(
+            "SELECT b + 1 AS k, sum(x) FILTER (WHERE a > 0) / count(ts) AS q FROM t GROUP BY b + 1 HAVING 10 / max(a) > 1"
+        ),
+        RELATIONS,
+    )
+    assert isinstance(plan, Aggregate)
+    assert [written(output.sql) for output in plan.outputs] == ["k", "SUM(x) FILTER(WHERE a > 0) / COUNT(ts)"]
+    assert written(plan.having or "") == "10 / MAX(a) > 1"
+    plan = plan_query(Query("SELECT o.amount / c.id AS q FROM o JOIN c ON o.cid = c.id"), RELATIONS)
+    assert isinstance(plan, Project)
+    assert written(plan.outputs[0].sql) == "o.amount / c.id"

@@ -5,6 +5,7 @@ Object ids are made of the ids of state tables, so that a view keeps its own for
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -29,6 +30,9 @@ DATABASE_OID: Final = 16_383
 FIRST_OID: Final = 16_384
 """The first that PostgreSQL gives to people's objects."""
 
+INDEX_OIDS: Final = 1 << 30
+"""Indexes of CREATE INDEX get numbers from here on."""
+
 OIDS_PER_VIEW: Final = 4
 """The view, its type, its key's index, and the constraint."""
 
@@ -49,6 +53,27 @@ _SQL_NAMES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
+class IndexEntry:
+    """Of CREATE INDEX. `descending`: those of its columns."""
+
+    name: str
+    columns: tuple[str, ...]
+    descending: tuple[str, ...] = ()
+
+    def oid(self, taken: set[int]) -> int:
+        """By its name, so that it is the same on every connection; above those of views."""
+        number = INDEX_OIDS + zlib.crc32(self.name.encode()) % INDEX_OIDS
+        while number in taken:
+            number += 1
+        taken.add(number)
+        return number
+
+    def definition(self, view: str) -> str:
+        keys = ", ".join(f"{name} DESC" if name in self.descending else name for name in self.columns)
+        return f"CREATE INDEX {self.name} ON public.{view} USING btree ({keys})"
+
+
+@dataclass(frozen=True, slots=True)
 class ViewEntry:
     """A view or table as clients see it. `kind`: m for a materialized view, r for a table, v for a view that keeps no rows. `key`: of the
     columns shown, empty where the key is hidden. `size_bytes`, `rows`: of its runs."""
@@ -61,6 +86,7 @@ class ViewEntry:
     definition: str
     size_bytes: int = 0
     rows: int = 0
+    indexes: tuple[IndexEntry, ...] = ()
 
     @property
     def oid(self) -> int:
@@ -218,13 +244,25 @@ def _of_views(database: str, views: Sequence[ViewEntry]) -> dict[str, list[Row]]
              "relam": 0 if view.kind == "v" else 2,
              "relnatts": len(view.columns), "reltuples": float(view.rows),
              "relpages": 0 if view.kind == "v" else view.size_bytes // 8192 + 1,
-             "relhasindex": bool(view.key)}
+             "relhasindex": bool(view.key or view.indexes)}
         )  # fmt: skip
         types.append(
             {"oid": view.oid + 1, "typname": view.name, "typnamespace": PUBLIC_OID, "typowner": OWNER_OID, "typlen": -1, "typtype": "c",
              "typcategory": "C", "typisdefined": True, "typdelim": ",", "typrelid": view.oid, "typtypmod": -1}
         )  # fmt: skip
         attributes += [_attribute(view.oid, number, field) for number, field in enumerate(view.columns, 1)]
+        for made, oid in _with_oids(view):
+            classes.append(
+                {**common, "oid": oid, "relname": made.name, "relkind": "i", "relam": 403, "relnatts": len(made.columns), "reltuples": 0.0}
+            )  # fmt: skip
+            attributes += [_attribute(oid, at, view.columns.field(name)) for at, name in enumerate(made.columns, 1)]
+            places = [view.columns.names.index(name) + 1 for name in made.columns]
+            indexes.append(
+                {"indexrelid": oid, "indrelid": view.oid, "indnatts": len(places), "indnkeyatts": len(places), "indisunique": False,
+                 "indimmediate": True, "indisvalid": True, "indisready": True, "indislive": True, "indkey": places,
+                 "indcollation": [0] * len(places), "indclass": [0] * len(places),
+                 "indoption": [3 if name in made.descending else 0 for name in made.columns]}
+            )  # fmt: skip
         if not view.key:
             continue
         numbers = [view.columns.names.index(name) + 1 for name in view.key]
@@ -253,12 +291,12 @@ def _of_views(database: str, views: Sequence[ViewEntry]) -> dict[str, list[Row]]
     return {
         "pg_class": classes, "pg_attribute": attributes, "pg_type": types, "pg_index": indexes, "pg_constraint": constraints,
         "pg_matviews": [
-            {"schemaname": "public", "matviewname": view.name, "matviewowner": OWNER, "hasindexes": bool(view.key), "ispopulated": True,
-             "definition": view.definition}
+            {"schemaname": "public", "matviewname": view.name, "matviewowner": OWNER, "ispopulated": True,
+             "hasindexes": bool(view.key or view.indexes), "definition": view.definition}
             for view in views if view.kind == "m"
         ],
         "pg_tables": [
-            {"schemaname": "public", "tablename": view.name, "tableowner": OWNER, "hasindexes": bool(view.key)}
+            {"schemaname": "public", "tablename": view.name, "tableowner": OWNER, "hasindexes": bool(view.key or view.indexes)}
             for view in views if view.kind == "r"
         ],
         "pg_views": [
@@ -266,8 +304,8 @@ def _of_views(database: str, views: Sequence[ViewEntry]) -> dict[str, list[Row]]
             for view in views if view.kind == "v"
         ],
         "pg_indexes": [
-            {"schemaname": "public", "tablename": view.name, "indexname": f"{view.name}_key", "indexdef": _index_definition(view)}
-            for view in views if view.key
+            {"schemaname": "public", "tablename": view.name, "indexname": name, "indexdef": text}
+            for view in views for name, text in _indexes_of(view)
         ],
     }  # fmt: skip
 
@@ -282,12 +320,27 @@ def _attribute(relation: int, number: int, column: pa.Field) -> Row:
     }  # fmt: skip
 
 
+def _indexes_of(view: ViewEntry) -> list[tuple[str, str]]:
+    """Name and definition of each."""
+    key = [(f"{view.name}_key", _index_definition(view))] if view.key else []
+    return key + [(made.name, made.definition(view.name)) for made in view.indexes]
+
+
+def _with_oids(view: ViewEntry) -> list[tuple[IndexEntry, int]]:
+    taken: set[int] = set()
+    return [(made, made.oid(taken)) for made in view.indexes]
+
+
 def _index_definition(view: ViewEntry) -> str:
     return f"CREATE UNIQUE INDEX {view.name}_key ON public.{view.name} USING btree ({', '.join(view.key)}) NULLS NOT DISTINCT"
 
 
 def _objects(view: ViewEntry) -> list[Row]:
     found: list[Row] = [{"oid": view.oid, "name": view.name, "definition": view.definition, "bytes": view.size_bytes}]
+    found += [
+        {"oid": oid, "name": made.name, "definition": made.definition(view.name), "bytes": 0}
+        for made, oid in _with_oids(view)
+    ]
     if view.key:
         found.append(
             {"oid": view.oid + 2, "name": f"{view.name}_key", "definition": _index_definition(view), "bytes": 0}
