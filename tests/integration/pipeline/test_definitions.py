@@ -81,9 +81,7 @@ def test_a_running_pipeline_is_changed_by_its_clients(
         assert connection.execute("ALTER MATERIALIZED VIEW w SET (on.error = 'strict')").statusmessage == (
             "ALTER MATERIALIZED VIEW"
         )
-        assert connection.execute("CREATE INDEX by_name ON people (name)").statusmessage == "CREATE INDEX"
-        assert connection.execute("SHOW INDEXES").fetchall() == [("by_name", "people", "name ASC")]
-        assert connection.execute("SELECT id FROM people WHERE name = 'Bob'").fetchall() == [(2,)]
+        an_index_is_made(connection)
         assert "strict" in str(connection.execute("SHOW CREATE MATERIALIZED VIEW w").fetchall())
         connection.execute("ALTER MATERIALIZED VIEW v RENAME TO counted")
         send(client, topic, numbered(30, 40))
@@ -116,6 +114,12 @@ def what_cannot_be_is_refused(connection: psycopg.Connection[Any]) -> None:
             statement,
             str(refused.value),
         )
+
+
+def an_index_is_made(connection: psycopg.Connection[Any]) -> None:
+    assert connection.execute("CREATE INDEX by_name ON people (name)").statusmessage == "CREATE INDEX"
+    assert connection.execute("SHOW INDEXES").fetchall() == [("by_name", "people", "name ASC")]
+    assert connection.execute("SELECT id FROM people WHERE name = 'Bob'").fetchall() == [(2,)]
 
 
 def a_table_that_is_made_again_is_empty(connection: psycopg.Connection[Any]) -> None:

@@ -252,32 +252,14 @@ def _of_views(database: str, views: Sequence[ViewEntry]) -> dict[str, list[Row]]
         )  # fmt: skip
         attributes += [_attribute(view.oid, number, field) for number, field in enumerate(view.columns, 1)]
         for made, oid in _with_oids(view):
-            classes.append(
-                {**common, "oid": oid, "relname": made.name, "relkind": "i", "relam": 403, "relnatts": len(made.columns), "reltuples": 0.0}
-            )  # fmt: skip
+            classes.append({**common, **_index_class(made, oid)})
             attributes += [_attribute(oid, at, view.columns.field(name)) for at, name in enumerate(made.columns, 1)]
-            places = [view.columns.names.index(name) + 1 for name in made.columns]
-            indexes.append(
-                {"indexrelid": oid, "indrelid": view.oid, "indnatts": len(places), "indnkeyatts": len(places), "indisunique": False,
-                 "indimmediate": True, "indisvalid": True, "indisready": True, "indislive": True, "indkey": places,
-                 "indcollation": [0] * len(places), "indclass": [0] * len(places),
-                 "indoption": [3 if name in made.descending else 0 for name in made.columns]}
-            )  # fmt: skip
+            indexes.append(_index_row(view, made, oid))
         if not view.key:
             continue
         numbers = [view.columns.names.index(name) + 1 for name in view.key]
         index = f"{view.name}_key"
-        classes.append(
-            {
-                **common,
-                "oid": view.oid + 2,
-                "relname": index,
-                "relkind": "i",
-                "relam": 403,
-                "relnatts": len(view.key),
-                "reltuples": 0.0,
-            }
-        )
+        classes.append({**common, **_index_class(IndexEntry(index, view.key), view.oid + 2)})
         attributes += [_attribute(view.oid + 2, at, view.columns.field(name)) for at, name in enumerate(view.key, 1)]
         indexes.append(
             {"indexrelid": view.oid + 2, "indrelid": view.oid, "indnatts": len(numbers), "indnkeyatts": len(numbers), "indisunique": True,
@@ -317,6 +299,27 @@ def _attribute(relation: int, number: int, column: pa.Field) -> Row:
         "atttypmod": modifier, "attbyval": 0 < kind.size <= 8, "attalign": "i", "attstorage": "p" if kind.size > 0 else "x",
         "attcacheoff": -1, "attnotnull": not column.nullable, "attislocal": True, "attidentity": "", "attgenerated": "",
         "attcompression": "", "attcollation": 100 if kind.category == "S" else 0, "attndims": int(bool(kind.element)),
+    }  # fmt: skip
+
+
+def _index_class(made: IndexEntry, oid: int) -> Row:
+    return {
+        "oid": oid,
+        "relname": made.name,
+        "relkind": "i",
+        "relam": 403,
+        "relnatts": len(made.columns),
+        "reltuples": 0.0,
+    }
+
+
+def _index_row(view: ViewEntry, made: IndexEntry, oid: int) -> Row:
+    places = [view.columns.names.index(name) + 1 for name in made.columns]
+    none = [0] * len(places)
+    return {
+        "indexrelid": oid, "indrelid": view.oid, "indnatts": len(places), "indnkeyatts": len(places), "indisunique": False,
+        "indimmediate": True, "indisvalid": True, "indisready": True, "indislive": True, "indkey": places, "indcollation": none,
+        "indclass": none, "indoption": [3 if name in made.descending else 0 for name in made.columns],
     }  # fmt: skip
 
 
