@@ -4,7 +4,8 @@
   replication.py [--rounds N] [--messages N] [--only EnQnAn ...] [--json] [--check]
 
 The same load on each server in turns, a median of each: single 1 KiB entries, every one synced before its receipt, by fastgen.py. Then the
-latency at a rate that all of them can serve. The CPU time of every process during the runs names the bottleneck. `--only 322` measures
+latency at a rate that all of them can serve. The CPU time of every process during the runs names the bottleneck: what an entry costs in all
+of them together, the client included, bounds the rate on the cores that there are. `--only 322` measures
 E=3 Qw=2 Qa=2 alone beside standalone: there the goal is GOAL of standalone's rate, and `--check` fails when it is missed. That takes one
 minute, all widths take four.
 """
@@ -49,6 +50,8 @@ class Contender:
     p99_ms: list[float] = field(default_factory=list)
     used: dict[str, float] = field(default_factory=dict)
     topics: int = 0
+    entries: int = 0
+    client_s: float = 0.0
 
 
 def cpu_seconds(pid: int) -> float:
@@ -77,7 +80,10 @@ def load(contender: Contender, *options: object) -> dict[str, float]:
 
 def measure(contender: Contender, messages: int) -> None:
     before = contender.cpu()
-    contender.rates.append(load(contender, "produce", "--messages", messages)["entries_per_s"])
+    produced = load(contender, "produce", "--messages", messages)
+    contender.rates.append(produced["entries_per_s"])
+    contender.entries += messages
+    contender.client_s += 1e-6 * produced["cpu_us"] * messages
     for name, seconds in contender.cpu().items():
         contender.used[name] = contender.used.get(name, 0.0) + seconds - before[name]
     contender.p99_ms.append(
@@ -107,6 +113,8 @@ def report(contenders: list[Contender]) -> list[dict[str, Any]]:
         rate = statistics.median(contender.rates)
         busiest = max(contender.used, key=lambda name: contender.used[name])
         total = sum(contender.used.values())
+        cpu_us = {name: seconds / contender.entries * 1e6 for name, seconds in sorted(contender.used.items())}
+        cpu_us["client"] = contender.client_s / contender.entries * 1e6
         rows.append(
             {
                 "name": contender.name,
@@ -115,7 +123,8 @@ def report(contenders: list[Contender]) -> list[dict[str, Any]]:
                 "p99_ms": round(statistics.median(contender.p99_ms), 2),
                 "busiest": busiest,
                 "busiest_share": round(contender.used[busiest] / total, 2) if total else None,
-                "cpu_s": {name: round(seconds, 2) for name, seconds in sorted(contender.used.items())},
+                "cpu_us": {name: round(us, 2) for name, us in cpu_us.items()},
+                "cores_allow": round(1e6 * len(os.sched_getaffinity(0)) / sum(cpu_us.values())),
             }
         )
     return rows
@@ -147,6 +156,10 @@ def main() -> None:
     for row in rows:
         share = f"{row['busiest']} {row['busiest_share']:.0%}" if row["busiest_share"] is not None else ""
         print(f"| {row['name']} | {row['entries_per_s']:,} | {row['ratio']} | {row['p99_ms']} ms | {share} |")
+    print("\nCPU time of an entry, us, and what the cores of this machine allow at that:")
+    for row in rows:
+        parts = ", ".join(f"{name} {us}" for name, us in row["cpu_us"].items())
+        print(f"- {row['name']}: {sum(row['cpu_us'].values()):.1f} ({parts}): {row['cores_allow']:,}/s")
     if missed:
         print(f"E=3 Qw=2 Qa=2 is below {GOAL} of standalone")
     sys.exit(args.check and missed)

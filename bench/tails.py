@@ -7,8 +7,11 @@ A paced generator sends entries of 1 KiB and times each from the moment at which
 server a load: `slow` is 1,000 entries/s to one topic, `fast` 20,000/s, `topics` 1,000/s that go round N topics with so many
 subscriptions each, `rolls` 20,000/s with files and ledgers so small that journal, entry log, ledger and compaction turn over every few
 seconds. Printed are p50, p99, p99.9 and the longest; the longest pauses of the event loop with what was found in them; how often each
-kind of work took 5 ms; and for the slowest publishes what ran between sending and receipt. A pause that neither the loop's own thread
-nor others of the process spent as CPU time was spent waiting for a core: other work on the machine, or the generator.
+kind of work took 5 ms; and for the slowest publishes what ran between sending and receipt, and which threads of server and generator
+were runnable meanwhile without getting a core, as the kernel counts it (core_waits.py). A pause that neither the loop's own thread
+nor others of the process spent as CPU time was spent waiting for a core: other work on the machine, or the generator. Of the publishes
+above 10 ms it says how many are explained: for half of their time the loop paused, a watched piece of work ran, or a thread of the server
+or the generator waited.
 
 All loads with their servers take four minutes on an idle machine, 40 s for each load. `--check` fails when the loop was busy
 for more than BUSY_MAX_MS at a time by its own CPU time, or when a collection of Python's garbage took that long.
@@ -18,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import select
 import shutil
 import struct
@@ -31,11 +35,13 @@ from typing import Any
 
 import loadgen
 import servers
+from core_waits import CoreWaits
 from fastgen import Stream
 
 HERE = Path(__file__).resolve().parent
 SHOWN = 6
 LONG_MS = 5.0
+ABOVE_MS = 10.0
 BUSY_MAX_MS = 10.0
 
 SMALL = ("journalMaxSizeMB=4", "logSizeLimit=8388608", "managedLedgerMaxEntriesPerLedger=20000")
@@ -120,29 +126,29 @@ def measure(name: str, options: argparse.Namespace, folder: Path) -> dict[str, A
         topics = options.topics if many else 1
         open_all(connection, topics, options.subscriptions if many else 0)
         list(paced(connection, topics, rate, 1.0))  # files are filled, code is warm
-        began = time.perf_counter()
-        times = list(paced(connection, topics, rate, options.seconds))
-        ended = time.perf_counter()
+        with CoreWaits({"server": server.pid, "generator": os.getpid()}) as waits:
+            began = time.perf_counter()
+            times = list(paced(connection, topics, rate, options.seconds))
+            ended = time.perf_counter()
     finally:
         server.stop()
     found = json.loads(report.read_text())
-    return summary(times, found, began, ended)
+    return summary(times, found, waits, began, ended)
 
 
-def summary(times: list[tuple[float, float]], found: dict[str, Any], began: float, ended: float) -> dict[str, Any]:
+def summary(
+    times: list[tuple[float, float]], found: dict[str, Any], waits: CoreWaits, began: float, ended: float
+) -> dict[str, Any]:
     took = sorted(1000 * (receipt - due) for due, receipt in times)
     pauses = [pause for pause in found["pauses"] if began < pause["to"] < ended]
     spans = [span for span in found["spans"] if began < span[1] < ended]
     slowest: list[dict[str, Any]] = []
     for due, receipt in sorted(times, key=lambda pair: pair[0] - pair[1]):
-        if all(abs(due - other["due"]) > 0.1 for other in slowest):
-            beside = during(spans, due, receipt)
-            held = sum(
-                min(receipt, p["to"]) - max(due, p["from"]) for p in pauses if p["from"] < receipt and p["to"] > due
-            )
-            slowest.append({"due": due, "ms": 1000 * (receipt - due), "loop_paused_ms": 1000 * held, "beside": beside})
-        if len(slowest) == SHOWN:
+        long = 1000 * (receipt - due) > ABOVE_MS
+        if not long and len(slowest) >= SHOWN:
             break
+        if all(abs(due - other["due"]) > 0.1 for other in slowest):
+            slowest.append(explained(due, receipt, spans, pauses, waits))
     pauses.sort(key=lambda pause: -pause["ms"])
     for pause in pauses[:SHOWN]:
         pause["beside"] = during(spans, pause["from"], pause["to"])
@@ -156,9 +162,11 @@ def summary(times: list[tuple[float, float]], found: dict[str, Any], began: floa
     parts = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
     return {
         "latency_ms": {name: took[int(len(took) * part)] for name, part in parts.items()} | {"longest": took[-1]},
-        "above_10_ms": sum(ms > 10 for ms in took),
+        "above_10_ms": sum(ms > ABOVE_MS for ms in took),
         "pauses": {"count": len(pauses), "waiting_for_a_core": sum(map(starved, pauses)), "longest": pauses[:SHOWN]},
-        "slowest": slowest,
+        "times_above_10_ms": sum(slow["ms"] > ABOVE_MS for slow in slowest),
+        "times_explained": sum(slow["ms"] > ABOVE_MS and slow["explained"] for slow in slowest),
+        "slowest": slowest[:SHOWN],
         "work": {
             kind: {"above_5_ms": sum(ms > LONG_MS for ms in all_ms), "longest_ms": max(all_ms)}
             for kind, all_ms in kinds.items()
@@ -167,6 +175,25 @@ def summary(times: list[tuple[float, float]], found: dict[str, Any], began: floa
             generation: {"count": len(all_ms), "longest_ms": max(all_ms, default=0.0)}
             for generation, all_ms in collected.items()
         },
+    }
+
+
+def explained(due: float, receipt: float, spans: list[Any], pauses: list[Any], waits: CoreWaits) -> dict[str, Any]:
+    """One slow publish, and what it waited for."""
+    ms = 1000 * (receipt - due)
+    held = sum(min(receipt, p["to"]) - max(due, p["from"]) for p in pauses if p["from"] < receipt and p["to"] > due)
+    waited = waits.between(due, receipt)
+    ran = max(
+        (min(end, receipt) - max(start, due) for start, end, *_ in spans if start < receipt and end > due), default=0
+    )
+    longest = max([1000 * held, 1000 * ran, *(each_ms for name, each_ms in waited.items() if name != "generator")])
+    return {
+        "due": due,
+        "ms": ms,
+        "loop_paused_ms": 1000 * held,
+        "beside": during(spans, due, receipt),
+        "waited_for_a_core_ms": waited,
+        "explained": longest + waited.get("generator", 0.0) >= ms / 2,
     }
 
 
@@ -202,10 +229,16 @@ def show(name: str, result: dict[str, Any]) -> None:
         print(
             f"    {pause['ms']:6.1f} ms ({cpu}) in {pause['in'] or '?'}; {', '.join(pause['beside']) or 'nothing beside it'}"
         )
+    times, known = result["times_above_10_ms"], result["times_explained"]
+    print(
+        f"  moments with publishes above {ABOVE_MS:.0f} ms, at least 0.1 s apart: {times}, of which {known} explained"
+    )
     print("  slowest publishes:")
     for slow in result["slowest"]:
+        waited = ", ".join(f"{name} {ms:.1f}" for name, ms in slow["waited_for_a_core_ms"].items())
+        beside = ", ".join(slow["beside"]) or "nothing beside it"
         print(
-            f"    {slow['ms']:6.1f} ms, loop paused {slow['loop_paused_ms']:.1f}; {', '.join(slow['beside']) or 'nothing beside it'}"
+            f"    {slow['ms']:6.1f} ms, loop paused {slow['loop_paused_ms']:.1f}; {beside}; no core: {waited or 'nobody'}"
         )
     print("  work of more than 5 ms:")
     for kind, figures in sorted(result["work"].items(), key=lambda pair: -pair[1]["longest_ms"]):
