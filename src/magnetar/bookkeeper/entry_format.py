@@ -10,9 +10,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from struct import Struct
+from struct import error as struct_error
 from typing import Final, NamedTuple
 
 from magnetar.base.checksum import crc32c, crc32c_extend
@@ -36,6 +37,7 @@ _U64 = Struct(">Q")
 _pack_metadata = _METADATA.pack
 _pack_u32 = _U32.pack
 _unpack_metadata = _METADATA.unpack_from
+_unpack_ids = _IDS.unpack_from
 
 _pack_with_crc32c: Final[Callable[[int, int, int, int, list[bytes]], tuple[list[bytes], int]] | None] = (
     kernel and kernel.pack_run
@@ -168,6 +170,28 @@ def peek_ids(packed: bytes) -> tuple[int, int, int]:
     """(ledger id, entry id, LAC) of at least 24 bytes, unchecked."""
     ledger_id, entry_id, lac = _IDS.unpack_from(packed)
     return ledger_id, entry_id, lac
+
+
+def highest_lac_in_python(
+    ledger_id: int, entry_ids: Sequence[int], entries: list[bytes], entry_bytes_max: int
+) -> int | None:
+    """The highest LAC that packed entries carry, at least -1; None when one is not the entry of its id, or is too short or too long."""
+    highest = -1
+    try:
+        for entry_id, entry in zip(entry_ids, entries, strict=True):
+            found_ledger, found_entry, lac = _unpack_ids(entry)
+            if found_ledger != ledger_id or found_entry != entry_id or len(entry) > entry_bytes_max:
+                return None
+            if lac > highest:
+                highest = lac
+    except struct_error:
+        return None
+    return highest
+
+
+highest_lac: Callable[[int, Sequence[int], list[bytes], int], int | None] = (
+    kernel.highest_lac if kernel else highest_lac_in_python
+)
 
 
 def pack_lac(ledger_id: int, lac: int, digest: Digest) -> bytes:

@@ -25,7 +25,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.base.limits import BATCH_MESSAGES_MAX
-from magnetar.bookkeeper.entry_format import Digest, DigestType, pack_run_in_python
+from magnetar.bookkeeper.bookie.storage.entry_log_format import RecordHeaders
+from magnetar.bookkeeper.entry_format import Digest, DigestType, highest_lac_in_python, pack_run_in_python
 from magnetar.broker.connection.handlers.send import take_sends
 from magnetar.broker.dispatch.entry_metadata import NOT_PLAIN, EntryMetadata, held_values_in_python, read_in_python
 from magnetar.broker.dispatch.receiver import ONE_MESSAGE
@@ -376,6 +377,36 @@ def test_adds_are_cut_as_in_python(kernel: Any, data: bytes, position: int, boun
             assert kernel.cut_adds(data, start, most, bytes_max, 24, 45) == expected
 
 
+@st.composite
+def packed_runs(draw: st.DrawFn) -> tuple[list[int], list[bytes]]:
+    """Ids and packed entries of ledger 7, of which some may be something else."""
+    first, lac = draw(I63), draw(I63)
+    payloads = draw(st.lists(st.binary(max_size=30), max_size=5))
+    packed, _ = pack_run_in_python(7, first, lac, 0, payloads, Digest(DigestType.DUMMY))
+    ids = list(range(first, first + len(packed)))
+    for place in draw(st.lists(st.integers(0, 4), max_size=1)):
+        if place < len(packed):
+            packed[place] = damaged(draw, packed[place])
+            ids[place] += draw(st.integers(0, 1))
+    return ids, packed
+
+
+@given(run=packed_runs(), entry_bytes_max=st.sampled_from([40, 100]))
+def test_entries_are_what_they_should_be_as_in_python(
+    kernel: Any, run: tuple[list[int], list[bytes]], entry_bytes_max: int
+) -> None:
+    ids, packed = run
+    expected = highest_lac_in_python(7, ids, packed, entry_bytes_max)
+    assert kernel.highest_lac(7, ids, packed, entry_bytes_max) == expected
+    if ids and ids == list(range(ids[0], ids[0] + len(ids))):
+        assert kernel.highest_lac(7, range(ids[0], ids[0] + len(ids)), packed, entry_bytes_max) == expected
+
+
+@given(entries=st.lists(st.binary(max_size=40) | st.just(b"x" * 7000), max_size=6))
+def test_records_have_the_headers_of_python(kernel: Any, entries: list[bytes]) -> None:
+    assert kernel.record_headers(entries) == RecordHeaders().pack_in_python(entries, list(map(len, entries)))
+
+
 def test_what_they_cannot_pack_or_cut_is_refused(kernel: Any) -> None:
     with pytest.raises(TypeError):
         kernel.pack_run(1, 2, 3, 4, [b"", "text"])
@@ -387,3 +418,9 @@ def test_what_they_cannot_pack_or_cut_is_refused(kernel: Any) -> None:
         kernel.cut_adds(b"123", 4, 1, 1, 24, 45)
     with pytest.raises(TypeError):
         kernel.cut_adds(bytearray(100), 0, 1, 1, 24, 45)
+    with pytest.raises(TypeError):
+        kernel.record_headers([b"", "text"])
+    with pytest.raises(TypeError):
+        kernel.highest_lac(7, 1, [b"x" * 30], 100)
+    with pytest.raises(ValueError, match="id for each"):
+        kernel.highest_lac(7, [1], [], 100)

@@ -11,8 +11,6 @@ import logging
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
-from struct import Struct
-from struct import error as struct_error
 from typing import Final, NamedTuple
 
 from magnetar.base.errors import DiskFullError, DiskIOError
@@ -23,12 +21,10 @@ from magnetar.bookkeeper.bookie.storage.journal import Journal, ignore
 from magnetar.bookkeeper.bookie.storage.journal_format import EXPLICIT_LAC, FENCE, KEY, pack_special
 from magnetar.bookkeeper.bookie.storage.write_cache import CacheHalf, HeldEntries, WriteCache
 from magnetar.bookkeeper.codes import FLAG_HIGH_PRIORITY, FLAG_RECOVERY_ADD, ReturnCode
-from magnetar.bookkeeper.entry_format import ENTRY_BYTES_MIN, peek_ids
+from magnetar.bookkeeper.entry_format import ENTRY_BYTES_MIN, highest_lac, peek_ids
 from magnetar.bookkeeper.ports import AddDone
 
 _logger = logging.getLogger(__name__)
-
-_unpack_ids = Struct(">qqq").unpack_from
 
 MASTER_KEY_BYTES_MAX: Final = 256
 """BookKeeper's are 20 bytes; a longer one is refused as UNAUTHORIZED."""
@@ -141,15 +137,9 @@ class AddPath:
         self, state: LedgerState, entry_ids: Sequence[int], entries: list[bytes], size: int, done: AddDone
     ) -> None:
         """What was admitted goes into memory and to the journal, if it is what it should be."""
-        ledger_id, lac = state.ledger_id, -1
-        try:
-            for entry_id, entry in zip(entry_ids, entries, strict=True):
-                found_ledger, found_entry, found_lac = _unpack_ids(entry)
-                if found_ledger != ledger_id or found_entry != entry_id or len(entry) > ENTRY_BYTES_MAX:
-                    raise struct_error
-                if found_lac > lac:
-                    lac = found_lac
-        except struct_error:
+        ledger_id = state.ledger_id
+        lac = highest_lac(ledger_id, entry_ids, entries, ENTRY_BYTES_MAX)
+        if lac is None:
             self._refuse(done, ReturnCode.BAD_REQUEST)
             return
         half = self._cache.active

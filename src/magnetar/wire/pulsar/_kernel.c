@@ -857,6 +857,60 @@ static PyObject *pack_run(PyObject *module, PyObject *const *args, Py_ssize_t co
     return found;
 }
 
+/* ---- highest_lac(ledger_id, entry_ids, entries, entry_bytes_max) -> LAC, at least -1; or None: one is not the entry it should be */
+
+enum { ENTRY_BYTES_MIN = 24 };
+
+static PyObject *highest_lac(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    int64_t ledger_id, entry_id, entry_max, highest = -1;
+    if (count != 4 || !PyList_Check(args[2]))
+        return PyErr_Format(PyExc_TypeError, "highest_lac takes a number, ids, a list of entries and a number");
+    if (!as_i64(args[0], &ledger_id) || !as_i64(args[3], &entry_max))
+        return NULL;
+    Py_ssize_t entries = PyList_Size(args[2]), ids = PySequence_Size(args[1]);
+    if (ids != entries)
+        return ids < 0 ? NULL : PyErr_Format(PyExc_ValueError, "there is an id for each entry");
+    for (Py_ssize_t index = 0; index < entries; index++) {
+        Reader entry;
+        PyObject *number = PySequence_GetItem(args[1], index), *data = PyList_GetItem(args[2], index);
+        int failed = number == NULL || data == NULL || !as_i64(number, &entry_id) || !bytes_of(data, &entry);
+        Py_XDECREF(number);
+        if (failed)
+            return NULL;
+        int64_t size = entry.end - entry.at;
+        if (size < ENTRY_BYTES_MIN || size > entry_max)
+            return Py_NewRef(Py_None);
+        if ((int64_t)be64(entry.at) != ledger_id || (int64_t)be64(entry.at + 8) != entry_id)
+            return Py_NewRef(Py_None);
+        int64_t lac = (int64_t)be64(entry.at + 16);
+        highest = lac > highest ? lac : highest;
+    }
+    return PyLong_FromLongLong(highest);
+}
+
+/* ---- record_headers(entries) -> the header of each in an entry log: `bookkeeper/bookie/storage/entry_log_format.py` */
+
+static PyObject *record_headers(PyObject *module, PyObject *entries)
+{
+    if (!PyList_Check(entries))
+        return PyErr_Format(PyExc_TypeError, "record_headers takes a list");
+    PyObject *headers = PyList_New(0);
+    for (Py_ssize_t index = 0; headers != NULL && index < PyList_Size(entries); index++) {
+        Reader entry;
+        PyObject *header = NULL;
+        Byte made[8];
+        if (bytes_of(PyList_GetItem(entries, index), &entry)) {
+            put_be32(made + 4, (uint32_t)(entry.end - entry.at));
+            put_be32(made, ~crc_more(crc_more(UINT32_MAX, made + 4, made + 8), entry.at, entry.end));
+            header = PyBytes_FromStringAndSize((const char *)made, 8);
+        }
+        if (!append(headers, header))
+            Py_CLEAR(headers);
+    }
+    return headers;
+}
+
 /* ---- cut_adds(data, position, entries_max, bytes_max, entry_bytes_min, entry_bytes_max)
         -> (flags, master key, ledger id, entry ids, packed entries, position) or None
    Frames of adds of version 2 of the bookie protocol: `wire/bookkeeper/v2.py`. */
@@ -926,6 +980,8 @@ static PyMethodDef functions[] = {
     FUNCTION(held_values),
     FUNCTION(pack_run),
     FUNCTION(cut_adds),
+    FUNCTION(highest_lac),
+    {"record_headers", record_headers, METH_O, NULL},
     {"crc32c", checksum, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
@@ -944,7 +1000,7 @@ PyMODINIT_FUNC PyInit__kernel(void)
     str_entry_id = PyUnicode_InternFromString("entry_id");
     str_data = PyUnicode_InternFromString("data");
     PyObject *module = PyModule_Create(&definition);
-    if (module == NULL || !str_ledger_id || !str_entry_id || !str_data || PyModule_AddIntConstant(module, "REVISION", 4) < 0) {
+    if (module == NULL || !str_ledger_id || !str_entry_id || !str_data || PyModule_AddIntConstant(module, "REVISION", 5) < 0) {
         Py_XDECREF(module);
         return NULL;
     }

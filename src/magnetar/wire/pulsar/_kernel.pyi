@@ -1,6 +1,7 @@
 """What `_kernel.c` offers; the functions in Python say what each answers."""
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 REVISION: int
@@ -31,4 +32,8 @@ def pack_run(
 def cut_adds(
     data: bytes, position: int, entries_max: int, bytes_max: int, entry_bytes_min: int, entry_bytes_max: int, /
 ) -> tuple[int, bytes, int, list[int], list[bytes], int] | None: ...
+def highest_lac(
+    ledger_id: int, entry_ids: Sequence[int], entries: list[bytes], entry_bytes_max: int, /
+) -> int | None: ...
+def record_headers(entries: list[bytes], /) -> list[bytes]: ...
 def crc32c(data: bytes, /) -> int: ...

@@ -7,13 +7,14 @@ count u32 | magic 8`. Nothing is ever written over: a log without a valid traile
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
 from magnetar.base.checksum import crc32c, crc32c_extend
 from magnetar.base.errors import CorruptionError
 from magnetar.bookkeeper.bookie.config import ENTRY_BYTES_MAX
+from magnetar.wire.pulsar.kernel import kernel
 
 MAGIC: Final = b"MGENTLOG"
 TRAILER_MAGIC: Final = b"MGELSEAL"
@@ -33,6 +34,7 @@ TRAILER_BYTES: Final = _TRAILER_HEAD.size + 4 + len(TRAILER_MAGIC)
 
 _pack_u32 = _U32.pack
 _pack_record = _RECORD.pack
+_record_headers: Final[Callable[[list[bytes]], list[bytes]] | None] = kernel and kernel.record_headers
 
 
 class Location(NamedTuple):
@@ -70,8 +72,12 @@ class RecordHeaders:
     def __init__(self) -> None:
         self._crc_of_size = _CrcOfSize()
 
-    def pack(self, entries: Sequence[bytes], sizes: Sequence[int]) -> list[bytes]:
+    def pack(self, entries: list[bytes], sizes: Sequence[int]) -> list[bytes]:
         """One for each entry; `sizes`: their lengths."""
+        return _record_headers(entries) if _record_headers is not None else self.pack_in_python(entries, sizes)
+
+    def pack_in_python(self, entries: list[bytes], sizes: Sequence[int]) -> list[bytes]:
+        """See `pack`."""
         if len(self._crc_of_size) >= _SIZES_REMEMBERED_MAX:
             self._crc_of_size.clear()
         crcs = map(crc32c_extend, map(self._crc_of_size.__getitem__, sizes), entries)
