@@ -48,7 +48,11 @@ class Child:
     def kill(self) -> None:
         """SIGKILL, then everything the child still managed to say."""
         self.process.send_signal(signal.SIGKILL)
-        rest, errors = self.process.communicate(timeout=60)
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        # By the stream that `read` used: it may hold the beginning of a line whose end is still in the pipe.
+        rest, errors = self.process.stdout.read(), self.process.stderr.read()
+        self.process.wait(60)
         complete = rest[: rest.rfind("\n") + 1]
         self.lines += [line.split() for line in complete.splitlines()]
         # A commit that was under way at the last kill is told of at the next start.
